@@ -1,7 +1,7 @@
 """The command line: `main` is what ``sequencer`` and ``python -m sequencer`` call.
 
-Nothing but the standard library is imported before it is clear that more is needed: a
-timer asks every minute whether anything is due, and mostly nothing is.
+Only the standard library is imported until more is needed: a timer asks every minute whether
+a step is due, and usually none is.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import gc
 import sys
 
 _OBJECTS = 100_000
-"""New objects after which Python looks for garbage; with its own 700 a command takes 5 % longer,
-because loading the program makes many objects and next to no garbage. A run of 6,000 steps has
-31 MiB either way."""
+"""New objects after which Python looks for garbage. With Python's default of 700, a command takes
+5 % longer, because loading the program creates many objects and almost no garbage. A run of 6,000
+steps uses 31 MiB either way."""
 
 
 OLDEST = (3, 11)
-"""As in pyproject.toml. Whoever starts it with an older Python reads a sentence, no traceback."""
+"""As in pyproject.toml. With an older Python, the user sees one sentence instead of a traceback."""
 USAGE = 2
 INTERRUPTED = 130
-"""As `errors.Interrupted.exit_code`, which may not be loaded yet."""
+"""Same as `errors.Interrupted.exit_code`, which may not be loaded yet."""
 
 
 def main() -> None:
@@ -27,14 +27,14 @@ def main() -> None:
     try:
         _main()
     except KeyboardInterrupt:
-        # While the program is loaded: nothing has begun.
+        # Ctrl-C while the program was loading: no work has started.
         sys.exit(INTERRUPTED)
 
 
 def _main() -> None:
     if sys.version_info[:2] < OLDEST:
-        found = f"{sys.version_info[0]}.{sys.version_info[1]} at {sys.executable}"
-        sys.stderr.write(f"error: sequencer needs Python 3.11 or newer, but this is {found}\n")
+        version = f"{sys.version_info[0]}.{sys.version_info[1]} at {sys.executable}"
+        sys.stderr.write(f"error: sequencer needs Python 3.11 or newer, but this is {version}\n")
         sys.exit(USAGE)
     arguments = sys.argv[1:]
     if "tick" in arguments:
@@ -48,6 +48,6 @@ def _main() -> None:
     code = run(arguments)
     fleet = sys.modules.get("sequencer.plugins.temporal.connection")
     if fleet is not None and fleet.Connection.is_open:
-        # Its threads may abort the interpreter while that ends, and the exit code with it.
+        # Its threads may abort the interpreter during shutdown, and the exit code would be lost.
         leave(code)
     sys.exit(code)

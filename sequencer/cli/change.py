@@ -1,7 +1,7 @@
-"""Commands that change a run by hand. Each one is one transition in the journal.
+"""Commands that change a run by hand. Each change is one transition in the journal.
 
-They decide nothing themselves: the model says what is allowed, and you see its refusal
-unchanged. After the change they show what comes next.
+They decide nothing themselves: the model says what is allowed, and its refusal is shown
+unchanged. After the change, they show what comes next.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _node = click.argument("node", required=False)
 _workflow = WORKFLOW(help="Use this workflow instead of workflow.name or the named run's workflow.")
 
 
-def tell(invocation: Invocation, run: Run, head: Head, done: str) -> None:
-    """Say what was done and what comes next; with ``--json`` print the head."""
+def show_change(invocation: Invocation, run: Run, head: Head, done: str) -> None:
+    """Print what was *done* and what comes next; with ``--json``, print the *head*."""
     invocation.notices(run.store.take_notices())
     if invocation.is_json:
         invocation.print_json(head.model_dump(mode="json"))
@@ -67,23 +67,24 @@ def tell(invocation: Invocation, run: Run, head: Head, done: str) -> None:
 
 def _next(run: Run, head: Head) -> str:
     try:
-        here = run.readiness()
+        readiness = run.readiness()
     except (DefinitionChanged, ConfigurationError) as error:
         return f"none: {error.message}"
-    if here is None:
+    if readiness is None:
         return f"step {head.expected_step!r}"
-    if not here.place.step:
-        return here.message
-    prompt = f" ({here.place.prompt})" if here.place.prompt else ""
-    at = f"step {here.place.step!r}{prompt}, step_index {here.place.step_index}"
-    return at if here.kind == "ready" else f"{at}; but {here.message}"
+    place = readiness.place
+    if not place.step:
+        return readiness.message
+    prompt = f" ({place.prompt})" if place.prompt else ""
+    step = f"step {place.step!r}{prompt}, step_index {place.step_index}"
+    return step if readiness.kind == "ready" else f"{step}; but {readiness.message}"
 
 
-def _begun(run: Run, verb_name: str) -> Head:
-    """Return the head of a run that has one.
+def _started(run: Run, verb_name: str) -> Head:
+    """Return the head of *run*, which must have started.
 
     Raises:
-        TransitionRefused: the run never started, so there is nothing to change.
+        TransitionRefused: the run has not started, so there is nothing to change.
     """
     head = run.head
     if head is None:
@@ -93,8 +94,8 @@ def _begun(run: Run, verb_name: str) -> Head:
     return head
 
 
-def _present(run: Run, node: str | None) -> str:
-    """Return words for what changes: *node*, or the current step."""
+def _subject(run: Run, node: str | None) -> str:
+    """Return the words for *node*, or for the current step if there is no *node*."""
     if node is not None:
         return f"node {node!r}"
     head = run.head
@@ -116,12 +117,12 @@ def retry(invocation: Invocation, node: str | None) -> None:
       sequencer --run login-timeout retry verify
     """
     run = invocation.run()
-    failures = _begun(run, "retry").failures_in_row
+    failures = _started(run, "retry").failures_in_row
     done = run.do(RetryNow(node))
-    # For a graph, the fact says which nodes are tried again.
+    # For a graph, the note says which nodes are tried again.
     note = done.note
-    forgotten = f"failures in a row cleared ({failures})"
-    tell(invocation, run, done.head, forgotten if note in ("", "retry") else note)
+    cleared = f"failures in a row cleared ({failures})"
+    show_change(invocation, run, done.head, cleared if note in ("", "retry") else note)
 
 
 @verb("skip")
@@ -156,7 +157,7 @@ def skip(
     if output is not None and (node is None or not as_done):
         raise UsageRefused("works only with NODE and --as-done", where="--output")
     run = invocation.run()
-    here = _present(run, node)
+    subject = _subject(run, node)
     command: RunCommand = Skip(note, node)
     if as_done:
         command = Accept(note, node, output)
@@ -164,7 +165,7 @@ def skip(
         command = Fail(note, node)
     head = run.do(command).head
     done = "accepted" if as_done else "marked as failed" if as_failed else "skipped"
-    tell(invocation, run, head, f"{done}: {here}")
+    show_change(invocation, run, head, f"{done}: {subject}")
 
 
 @verb("set")
@@ -190,12 +191,11 @@ def set_(invocation: Invocation, assignment: str) -> None:
     run = invocation.run()
     head = run.do(SetField(field.strip(), _value(text))).head
     value = json.dumps(head.model_dump(mode="json").get(field.strip()), ensure_ascii=False)
-    tell(invocation, run, head, f"{field.strip()} is {value}")
+    show_change(invocation, run, head, f"{field.strip()} is {value}")
 
 
 def _value(text: str) -> Any:
-    # The strict reader refuses NaN and infinity, which state.json could not hold.
-
+    # The strict reader refuses NaN and infinity, which state.json can't contain.
     try:
         return parse_object(b'{"value":' + text.encode("utf-8", "surrogatepass") + b"}")["value"]
     except (ValueError, KeyError):
@@ -219,7 +219,7 @@ def reset(
     """
     invocation.project({"workflow": workflow, "review_every": review_every})
     run = invocation.run()
-    before = _begun(run, "reset")
+    before = _started(run, "reset")
     lost = before.step_index or before.usage.steps
     if lost and not is_sure:
         question = (
@@ -235,11 +235,11 @@ def reset(
     done = f"a new run of {head.workflow_name!r}; it was at {_where(before)}"
     if before.status == "paused" or before.exit:
         done += f", {'stopped' if before.exit else 'paused'}, and the new one is not"
-    tell(invocation, run, head, done)
+    show_change(invocation, run, head, done)
 
 
 def _where(head: Head) -> str:
-    """Return at which step the run of *head* is."""
+    """Return the words for the step at which *head* is."""
     step = f"step {head.expected_step!r}, " if head.expected_step else ""
     return f"{step}step_index {head.step_index}"
 
@@ -261,22 +261,24 @@ def rewind(invocation: Invocation, to: str) -> None:
       sequencer --run login-timeout rewind implement
     """
     run = invocation.run()
-    before = _begun(run, "rewind")
+    before = _started(run, "rewind")
     done = run.do(Rewind(to))
     head, again_names = done.head, done.details.get("again")
     if again_names is not None:
         names = ", ".join(again_names[:MAX_LISTED_STEPS])
         more = len(again_names) - MAX_LISTED_STEPS
         names += f" and {more} more" if more > 0 else ""
-        tell(invocation, run, head, f"back to {to!r}; these run again: {names or 'none'}")
+        show_change(invocation, run, head, f"back to {to!r}; these run again: {names or 'none'}")
         return
-    was = before.step_index
-    again = was - head.step_index
+    old_index = before.step_index
+    again = old_index - head.step_index
     listed = run.next(min(again, MAX_LISTED_STEPS)) if again else []
     names = ", ".join(f"{entry['step_index']} {entry['step']}" for entry in listed)
     rest = f" and {again - len(listed)} more" if again > len(listed) else ""
-    said = f"{again} steps run again: {names}{rest}" if again else "no step runs again"
-    tell(invocation, run, head, f"back from step_index {was} to {head.step_index}; {said}")
+    steps = f"{again} steps run again: {names}{rest}" if again else "no step runs again"
+    show_change(
+        invocation, run, head, f"back from step_index {old_index} to {head.step_index}; {steps}"
+    )
 
 
 @verb("adopt")
@@ -296,13 +298,13 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
     """
     invocation.project({"workflow": workflow, "review_every": review_every})
     run = invocation.run()
-    before = _begun(run, "adopt")
+    before = _started(run, "adopt")
     new = run.workflow_for(before)
     done = run.do(Adopt())
     head = done.head
     changes = [
-        f"{what} {old} -> {now}"
-        for what, old, now in (
+        f"{name} {old} -> {now}"
+        for name, old, now in (
             ("workflow", before.workflow_name, new.name),
             ("definition", before.workflow_digest[:19], new.digest()[:19]),
             ("step", before.expected_step, head.expected_step),
@@ -311,15 +313,15 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
     ]
     changes += changed_params(before.params, new.params)
     if new.nodes and done.note:
-        # A digest doesn't say what changed; the fact does.
+        # A digest doesn't say what changed; the note of the change does.
         changes.append(done.note)
-    tell(invocation, run, head, f"adopted: {'; '.join(changes)}")
+    show_change(invocation, run, head, f"adopted: {'; '.join(changes)}")
     if run.name is None and (workflow is not None or review_every is not None):
         invocation.say("notice: set the same in orchestration.yaml, or pass it to run and tick too")
 
 
 @verb("takeover")
-@click.option("--force", is_flag=True, help="Take the step away, whoever holds it.")
+@click.option("--force", is_flag=True, help="Take the step away, even from a live process.")
 @pass_invocation
 def takeover(invocation: Invocation, force: bool) -> None:
     """Show who holds the step; with --force, take it away.
@@ -329,34 +331,36 @@ def takeover(invocation: Invocation, force: bool) -> None:
 
     \b
     Examples:
-      sequencer takeover             who holds the step, and whether they are alive
+      sequencer takeover             which process holds it, and is it alive
       sequencer takeover --force
     """
     run = invocation.run()
-    before = _begun(run, "takeover")
+    before = _started(run, "takeover")
     if before.claims and not force:
-        held = [_holder(run, claim) for claim in before.claims]
+        holders = [_holder(run, claim) for claim in before.claims]
         raise ClaimHeld(
-            "; ".join(held),
+            "; ".join(holders),
             hint="--force takes the step over; the holder's result is then refused",
         )
     head = run.do(TakeOver()).head
     tokens = ", ".join(str(claim.token) for claim in before.claims)
-    tell(invocation, run, head, f"taken over: results with token {tokens} are refused from now on")
+    show_change(
+        invocation, run, head, f"taken over: results with token {tokens} are refused from now on"
+    )
 
 
 def _holder(run: Run, claim: Any) -> str:
     liveness, makers = run.store.liveness(claim), run.makers()
-    who = claim.owner.words if makers is None else makers.get(claim.token) or "no worker yet"
-    said = {
+    holder = claim.owner.words if makers is None else makers.get(claim.token) or "no worker yet"
+    state = {
         "alive": "alive, with a fresh heartbeat",
         "unknown": "not provably gone",
         "expired": "no heartbeat for longer than its lease; the next run takes over",
         "dead": "gone; the next run takes over",
     }[str(liveness)]
     return (
-        f"step {claim.step!r} (step_index {claim.step_index}) is held by {who} "
-        f"with token {claim.token}, attempt {claim.attempt}, since {claim.claimed_at}: {said}"
+        f"step {claim.step!r} (step_index {claim.step_index}) is held by {holder} "
+        f"with token {claim.token}, attempt {claim.attempt}, since {claim.claimed_at}: {state}"
     )
 
 
@@ -381,7 +385,7 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
         raise UsageRefused("works only without --pause", where="--reason")
     run = invocation.run()
     if run.name is None and run.head is None and (others := invocation.project().run_names()):
-        # Whoever types this means one that runs.
+        # A person who types `stop` means a run that has started.
         raise TransitionRefused(
             "stop: the default run has not started",
             hint=f"{command(others[0], 'stop')} stops that one; "
@@ -391,14 +395,14 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
     done = "paused" if pause else "stopped"
     if now and head.claims:
         head = run.do(StopNow()).head
-        tell(invocation, run, head, f"the run is {done}; the running step was taken away")
+        show_change(invocation, run, head, f"the run is {done}; the running step was taken away")
         return
     after = ""
     if head.claims:
         after = (
             " as soon as the running step ends" if pause else "; the running step is the last one"
         )
-    tell(invocation, run, head, f"the run is {done}{after}")
+    show_change(invocation, run, head, f"the run is {done}{after}")
 
 
 @verb("resume")
@@ -412,4 +416,4 @@ def resume(invocation: Invocation) -> None:
     """
     run = invocation.run()
     head = run.do(Resume()).head
-    tell(invocation, run, head, "the run continues")
+    show_change(invocation, run, head, "the run continues")

@@ -1,4 +1,7 @@
-"""`check`: everything that is wrong, at once, and the settings with their sources."""
+"""`check`: report everything that is wrong at once, or the settings with their sources.
+
+A report for a bug (--report) contains no secret that is known and no path of the home folder.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,9 @@ from sequencer.project.project import open_project
 from sequencer.project.settings import HIDDEN
 
 SOURCE_COLUMN = 48
-"""Where the source of a short value stands."""
+"""The column in which the source of a short value starts."""
 PLACES = 3
-"""Where the same is wrong in more of them, the others are counted."""
+"""At most this many places with the same problem are named; the others are counted."""
 
 
 @verb("check")
@@ -85,11 +88,11 @@ def check(
         _print_report(invocation, diagnostics)
         return code
     if invocation.is_json:
-        told = [{**asdict(f), "level": str(f.level), "area": str(f.area)} for f in diagnostics]
-        invocation.print_json({"ok": code == 0, "exit_code": code, "findings": told})
+        findings = [{**asdict(d), "level": str(d.level), "area": str(d.area)} for d in diagnostics]
+        invocation.print_json({"ok": code == 0, "exit_code": code, "findings": findings})
         return code
-    errors = sum(finding.level is Level.ERROR for finding in diagnostics)
-    warnings = sum(finding.level is Level.WARNING for finding in diagnostics)
+    errors = sum(diagnostic.level is Level.ERROR for diagnostic in diagnostics)
+    warnings = sum(diagnostic.level is Level.WARNING for diagnostic in diagnostics)
     for text in _texts(diagnostics):
         invocation.echo(text)
     if errors or warnings:
@@ -100,82 +103,85 @@ def check(
 
 
 def _diagnostics(invocation: Invocation) -> list[Diagnostic]:
-    """Return all findings, those about what packages contribute to commands too."""
+    """Return all diagnostics, including those about what packages contribute to commands."""
     of_project = _of_project(invocation)
     warnings = [
-        finding
+        diagnostic
         for error in contribution_errors()
-        for finding in of_error(Area.CONFIGURATION, error, Level.WARNING)
+        for diagnostic in of_error(Area.CONFIGURATION, error, Level.WARNING)
     ]
     return checks.deduplicated([*of_project, *warnings])
 
 
 def _of_project(invocation: Invocation) -> list[Diagnostic]:
-    """Return what is wrong; if the configuration can't be used, in the run's files and packages."""
+    """Return the diagnostics of the project and the run.
+
+    If the configuration can't be used, only its errors, the packages and the run's files count.
+    """
     try:
         project = open_project(config=invocation.config, acts=invocation.acts)
         project.ensure_is_one()
     except ConfigurationError as error:
-        found = [*of_error(Area.CONFIGURATION, error), *check_packages()]
+        diagnostics = [*of_error(Area.CONFIGURATION, error), *check_packages()]
         try:
             state_path = locate(Path.cwd(), invocation.config, os.environ).state_path
         except ConfigurationError:
-            return found
+            return diagnostics
         name = invocation.run_name
         if name is not None:
             state_path = state_path.parent / "runs" / slug(name) / state_path.name
-        return [*found, *checks.check_state(state_path)]
+        return [*diagnostics, *checks.check_state(state_path)]
     if invocation.run_name is not None:
         try:
             invocation.run()
         except UnknownName:
-            raise  # the known names are listed
+            raise  # the error lists the known names
         except ConfigurationError:
-            pass  # a finding below
+            pass  # `check_project` reports it
     return checks.check_project(project, invocation.run_name)
 
 
 def _texts(diagnostics: list[Diagnostic]) -> Iterator[str]:
-    """Yield what a person reads: what is wrong in the same way elsewhere stands once."""
-    alike: dict[Diagnostic, list[Diagnostic]] = {}
-    for finding in diagnostics:
-        alike.setdefault(replace(finding, where=None), []).append(finding)
-    for same in alike.values():
-        places = [finding.where for finding in same if finding.where]
+    """Yield the diagnostics as people read them; the same problem in several places is one text."""
+    groups: dict[Diagnostic, list[Diagnostic]] = {}
+    for diagnostic in diagnostics:
+        groups.setdefault(replace(diagnostic, where=None), []).append(diagnostic)
+    for group in groups.values():
+        places = [diagnostic.where for diagnostic in group if diagnostic.where]
         where = ", ".join(places[:PLACES])
         if more := len(places[PLACES:]):
             where += f" and {plural(more, 'more place')}"
-        one, where = same[0], f"{where}: " if where else ""
-        text = f"{one.level}: {one.area}: {where}{one.message}"
-        hint = one.hint or ""
-        between = "; " if hint.startswith("did you mean") and hint.endswith("?") else "\n  "
-        yield plain(f"{text}{between}{hint}" if hint else text)
+        first, where = group[0], f"{where}: " if where else ""
+        text = f"{first.level}: {first.area}: {where}{first.message}"
+        hint = first.hint or ""
+        separator = "; " if hint.startswith("did you mean") and hint.endswith("?") else "\n  "
+        yield plain(f"{text}{separator}{hint}" if hint else text)
 
 
 REPORTED_CHARS = 300
-"""Of one line of a report."""
+"""Longest line of a report, in characters."""
 REPORTED_WORD = 40
-"""Texts of a report that are shorter stand on one line."""
+"""If all texts of a report's field are shorter, they are joined on one line."""
 _PRIVATE = frozenset({"env", "headers", "headers_env"})
-"""Keys below which anything may be somebody's own."""
+"""Keys below which any value may be private."""
 _DIGEST = re.compile(r"\(hidden, [0-9a-f]+\)")
+"""The digest of a hidden value. It is removed, because it could reveal a short secret."""
 _GIVEN = re.compile(
     r"""(--?[\w-]*(?:key|passw|pwd|token|secret|credential)[\w-]*(?:=|["',\s]+))[^\s"',\]]+""",
     re.IGNORECASE,
 )
-"""The value of an option that names a secret, as one word with it or as the next one."""
-"""By which a short secret could be found out."""
+"""The value of an option that names a secret, in the same word or in the next one."""
 
 
 def _print_report(invocation: Invocation, diagnostics: list[Diagnostic]) -> None:
-    """Print what a bug report needs, for people or as JSON: no secret, and no path of home."""
-    settings, redaction = _set_here(invocation)
+    """Print what a bug report needs, for people or as JSON, without secrets or paths of home."""
+    settings, redaction = _settings_and_redaction(invocation)
     facts: dict[str, Any] = {
         "sequencer": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "encoding": f"{getattr(sys.stdout, 'encoding', None)}, {sys.getfilesystemencoding()}",
-        "packages": [f"{name} {found}" for name, found in installed_versions().items()],
+        "packages": [f"{name} {version}" for name, version in installed_versions().items()],
         "programs": [name for name in ("git", "tmux", *CLIENTS) if shutil.which(name)],
         "settings": [_shared(text, redaction) for text in settings],
         "findings": [_shared(text, redaction) for text in _texts(diagnostics)],
@@ -188,7 +194,7 @@ def _print_report(invocation: Invocation, diagnostics: list[Diagnostic]) -> None
 
 
 def _in_words(value: str | list[str]) -> str:
-    """Return *value* on one line, or below its name where one of its texts is long."""
+    """Return *value* on one line, or on lines below its name if one of its texts is long."""
     if isinstance(value, str):
         return f" {value}"
     if all(len(text) < REPORTED_WORD for text in value):
@@ -196,23 +202,26 @@ def _in_words(value: str | list[str]) -> str:
     return "".join(f"\n  {line}" for text in value for line in text.splitlines())
 
 
-def _set_here(invocation: Invocation) -> tuple[list[str], Redaction]:
-    """Return what is set, one text a key, and what hides secrets; the file may be unusable."""
+def _settings_and_redaction(invocation: Invocation) -> tuple[list[str], Redaction]:
+    """Return the settings that are not defaults, one text per key, and the project's redaction.
+
+    If the configuration can't be used, there are no settings.
+    """
     try:
         project = open_project(config=invocation.config, acts=False)
     except ConfigurationError:
         return [], Redaction.of(os.environ)
-    found = []
+    texts = []
     for path, value, source in project.settings.rows():
         if source.kind != "default":
             shown = HIDDEN if _PRIVATE.intersection(path) else _in_yaml(value)
-            found.append(f"{dotted(path)}: {shown}  # {one_line(str(source))}")
-    return found, project.redaction
+            texts.append(f"{dotted(path)}: {shown}  # {one_line(str(source))}")
+    return texts, project.redaction
 
 
 def _shared(text: str, redaction: Redaction) -> str:
-    """Return *text* as anybody may read it."""
-    # Nothing in it ends the block.
+    """Return *text* as the public may read it: without secrets and local paths, lines cut."""
+    # A code fence inside the text would end the report's block.
     text = plain(text).replace("```", "` ` `")
     text = _DIGEST.sub(HIDDEN, near(redaction.hide_text(text)))
     text = _GIVEN.sub(rf"\1{HIDDEN}", text)
@@ -223,7 +232,7 @@ def _shared(text: str, redaction: Redaction) -> str:
 
 def _print_settings(invocation: Invocation) -> None:
     project = invocation.project()
-    # A remote may hold a login, and an agent's variables a key.
+    # The address of a remote may contain a login, and an agent's variables may contain a key.
     rows = [
         (path, hide_in(project.redaction, value), source)
         for path, value, source in project.settings.rows()
@@ -247,23 +256,23 @@ def _print_settings(invocation: Invocation) -> None:
 
 
 def _lines(path: KeyPath, value: Any, source: str, room: int | None) -> Iterator[str]:
-    """Yield the lines of one setting; what is too long for one has its source above it."""
-    before = "  " * (len(path) - 1)
-    line = f"{before}{_in_yaml(path[-1])}: {_in_yaml(value)}"
-    whole = f"{line:<{SOURCE_COLUMN}}  # {source}"
-    if room is None or len(whole) <= room:
-        yield whole
+    """Yield the lines of one setting; if it does not fit on one, its source is the line above."""
+    indent = "  " * (len(path) - 1)
+    line = f"{indent}{_in_yaml(path[-1])}: {_in_yaml(value)}"
+    line_with_source = f"{line:<{SOURCE_COLUMN}}  # {source}"
+    if room is None or len(line_with_source) <= room:
+        yield line_with_source
         return
-    yield f"{before}# {source}"
+    yield f"{indent}# {source}"
     if len(line) <= room:
         yield line
         return
-    width = max(room - len(before), 20)
+    width = max(room - len(indent), 20)
     dumped = yaml.safe_dump({path[-1]: value}, width=width, sort_keys=False)
-    yield from (f"{before}{part}" for part in dumped.splitlines())
+    yield from (f"{indent}{part}" for part in dumped.splitlines())
 
 
 def _in_yaml(value: Any) -> str:
-    """Return *value* as YAML reads it, in ASCII and on one line."""
+    """Return *value* as YAML, in ASCII and on one line."""
     is_word = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./-]*", value)
     return value if is_word and plain_value(value) == value else json.dumps(value)

@@ -1,4 +1,4 @@
-"""`clean`: frees the disk of what is no longer needed."""
+"""`clean`: remove old step logs, ended runs and records that are no longer needed."""
 
 from __future__ import annotations
 
@@ -45,49 +45,49 @@ def clean(invocation: Invocation, *, days: int, only_logs: bool, yes: bool) -> N
       sequencer clean
       sequencer clean --older-than 7 --logs --yes
     """  # fmt: skip
-    meant = None if invocation.run_name is None else invocation.run().name
+    only = None if invocation.run_name is None else invocation.run().name
     before = time.time() - days * DAY_S
-    found = [
-        one
-        for one in unneeded(invocation.project(), before, only_logs=only_logs)
-        if meant is None or (one.run is not None and one.run.name == meant)
+    items = [
+        item
+        for item in unneeded(invocation.project(), before, only_logs=only_logs)
+        if only is None or (item.run is not None and item.run.name == only)
     ]
-    found += [] if meant is not None or only_logs else lost_records(before)
-    gone = [one for one in found if yes and one.remove()]
+    items += [] if only is not None or only_logs else lost_records(before)
+    removed = [item for item in items if yes and item.remove()]
     if invocation.is_json:
-        invocation.print_json([_fact(one, one in gone) for one in found])
+        invocation.print_json([_fact(item, item in removed) for item in items])
         return
-    if not found:
+    if not items:
         invocation.echo(f"nothing is older than {plural(days, 'day')}")
         return
-    rows = [(_what(one), _whose(one), str(one.size.files), file_size(one.size.bytes))
-            for one in found]  # fmt: skip
+    rows = [(_kind_of(item), _run_of(item), str(item.size.files), file_size(item.size.bytes))
+            for item in items]  # fmt: skip
     invocation.echo(columns(("WHAT", "RUN", "FILES", "SIZE"), rows, right={2, 3}))
-    size = file_size(sum(one.size.bytes for one in (gone if yes else found)))
+    size = file_size(sum(item.size.bytes for item in (removed if yes else items)))
     if not yes:
         invocation.say(f"{size} in all; add --yes to remove it")
         return
     invocation.say(f"{size} removed")
-    for one in found:
-        if one not in gone:
-            invocation.say(f"notice: run {_whose(one)} has changed in the meantime and was kept")
+    for item in items:
+        if item not in removed:
+            invocation.say(f"notice: run {_run_of(item)} has changed in the meantime and was kept")
 
 
-def _what(one: Unneeded) -> str:
-    if one.run is None:
-        return "rest of a removal" if one.folder is not None else "records of what is gone"
-    return "step logs" if one.folder is None else "ended run"
+def _kind_of(item: Unneeded) -> str:
+    if item.run is None:
+        return "rest of a removal" if item.folder is not None else "records of what is gone"
+    return "step logs" if item.folder is None else "ended run"
 
 
-def _whose(one: Unneeded) -> str:
-    return "" if one.run is None else one_line(name_of(one.run))
+def _run_of(item: Unneeded) -> str:
+    return "" if item.run is None else one_line(name_of(item.run))
 
 
-def _fact(one: Unneeded, is_gone: bool) -> dict[str, object]:
+def _fact(item: Unneeded, is_removed: bool) -> dict[str, object]:
     return {
-        "what": _what(one),
-        "run": None if one.run is None else one.run.name,
-        "files": one.size.files,
-        "bytes": one.size.bytes,
-        "removed": is_gone,
+        "what": _kind_of(item),
+        "run": None if item.run is None else item.run.name,
+        "files": item.size.files,
+        "bytes": item.size.bytes,
+        "removed": is_removed,
     }

@@ -1,8 +1,8 @@
-"""What one invocation of the command line knows, and how it speaks.
+"""One invocation of the command line: its options, its project and runs, and its output.
 
-Facts that were asked for go to standard output; progress, notices and errors go to
-standard error, so that a program can read the one and a person the other. Text is made
-safe whatever it goes to: a pipe most often ends at a terminal too, or in a mail.
+Requested facts go to standard output. Progress, notices and errors go to standard error, so
+that a program can read the one and a person the other. All text is made safe for terminals:
+a pipe usually ends at a terminal or in an email too.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from sequencer.store.protocol import View
 
 _ODD = re.compile(f"[\x7f-\x9f\u2028\u2029\ud800-\udfff{UNSEEN}]")
-"""What JSON may hold as it is, and a terminal, a reader of lines or UTF-8 may not."""
+"""Characters that JSON allows unescaped but a terminal, a line reader or UTF-8 does not."""
 
 
 SHOWN_RUNS = 5
-"""So many are named where another one may be meant."""
+"""At most this many other runs are named when the user may have meant one of them."""
 ALWAYS = "always"
 REHEARSING = (
     "rehearsal: no agent runs and nothing is paid or posted; hooks and the router are off, and\n"
@@ -74,11 +74,11 @@ _OPTIONS: Mapping[str, tuple[str, str]] = {
     "step_timeout": ("run", "step_timeout_s"),
     "max_parallel": ("run", "max_parallel"),
 }
-"""The options that lie over a setting."""
+"""Option -> key path of the setting that it overrides."""
 
 
 def ensure_available(config: Path | None, plugin: str | None, what: str) -> None:
-    """Return if *plugin*, which provides *what*, is available; None is the core, which always is.
+    """Return if *plugin*, which provides *what*, is available; None means the core.
 
     Raises:
         PluginUnavailable: *config* (or this folder's configuration) disables it, or it is not
@@ -92,34 +92,34 @@ def ensure_available(config: Path | None, plugin: str | None, what: str) -> None
 
 
 class Invocation(Struct):
-    """The global options, and the project that they lead to."""
+    """The global options, and the project and runs that they select."""
 
     arguments: tuple[str, ...] = ()
-    """Everything that was typed behind the program's name."""
+    """Everything that was typed after the program's name."""
     config: Path | None = None
     run_name: str | None = None
     is_json: bool = False
     is_quiet: bool = False
     is_verbose: bool = False
     acts: bool = True
-    """Whether the verb may run what the project has and reach remotes, and does not only look."""
+    """Whether the verb may run programs of the project and contact remotes, not only look."""
     verb: str = ""
     reads: bool = False
-    """The command only shows or cleans up runs, so disabled plug-ins are no error."""
+    """Whether the verb only shows or cleans up runs, so that a disabled plug-in is no error."""
     changes: bool = False
-    """The verb changes a run by hand."""
+    """Whether the verb changes a run by hand."""
     decides: str = ""
-    """Only a person may use it: `ALWAYS`, or if this option is among the arguments."""
+    """`ALWAYS`: only a person may use the verb. Else the option that only a person may use."""
     news: News = field(default_factory=News)
-    """How it ended, for a timer that tells a person only what has changed."""
+    """How the invocation ended, for a timer that notifies a person only of changes."""
     run_id: str = ""
-    """Of the run in which an error ended the work; empty: of none."""
+    """The id of the run in which an error ended the work; empty: no run."""
     explained: SequencerError | None = None
-    """The error that `news` is about; of another one its words are the news."""
+    """The error that `news` explains. For any other error, its message becomes the news."""
     obstacle: SequencerError | None = None
     """Why the next step can't start here. The tick that notices it reports it."""
     happened: list[News] = field(default_factory=list)
-    """What a person has to know besides how it ended."""
+    """News for a person in addition to how the invocation ended."""
     _project: Project | None = None
     _runs: dict[str | None, Run] = field(default_factory=dict)
 
@@ -133,26 +133,26 @@ class Invocation(Struct):
         rehearses: bool = False,
         may_be_none: bool = False,
     ) -> Project:
-        """Return the project of the current folder, opened once; its notices are shown.
+        """Return the project of the current folder; the first call opens it and shows its notices.
 
-        *options* by name may lie over settings; the first call's count, and whether it
-        *rehearses*, which is said. With *may_be_none* the question is about what is built in,
-        so that no project is needed.
+        *options*, by name, override settings. Only those of the first call count, and so does
+        *rehearses*, which is announced. With *may_be_none*, no project is needed, because the
+        command is about something built in.
 
         Raises:
-            ConfigurationError: everything that is wrong with the configuration, or there is
-                no project.
-            DecisionRefused: the verb is for people, and an agent calls it.
+            ConfigurationError: the configuration has errors (all are listed), or there is no
+                project.
+            DecisionRefused: an agent calls a verb that is for people.
             NotTrusted: the verb would run something of the project, or post with its secrets.
         """
         if self._project is None:
-            # No project is needed for `--help`, and none of this.
+            # Imported here, because `--help` needs no project.
             from sequencer.project.project import open_project  # noqa: PLC0415
             from sequencer.project.sources import Given  # noqa: PLC0415
             from sequencer.project.starts import starts_of  # noqa: PLC0415
 
             given = options or {}
-            flags = {key: Given(said, value) for key, said, value in _laid_over(given)}
+            flags = {key: Given(typed, value) for key, typed, value in _overrides(given)}
             opened = partial(
                 open_project,
                 config=self.config,
@@ -170,22 +170,22 @@ class Invocation(Struct):
                 project = opened(flags=flags)
             if not may_be_none:
                 project.ensure_is_one()
-            self._tell(project, rehearses=rehearses)
+            self._show_notices(project, rehearses=rehearses)
             ensure_may_change(self, project)
             self._project = project
         return self._project
 
-    def _tell(self, project: Project, *, rehearses: bool) -> None:
+    def _show_notices(self, project: Project, *, rehearses: bool) -> None:
         self.notices(in_short(project.settings.notices))
         if rehearses:
             self.say(REHEARSING)
 
     def run(self, *, may_begin: bool = False) -> Run:
-        """Return the run that ``--run`` names, or the default run: the same one each time.
+        """Return the run that ``--run`` names, or the default run; the same object each time.
 
         Raises:
-            UnknownName: there is no such run, and this verb does not begin one
-                (*may_begin*); a typing error must not look like a run without progress.
+            UnknownName: there is no such run, and the verb may not start one (*may_begin*).
+                A typo must not look like a run without progress.
         """
         project, name = self.project(), self.run_name
         if name is not None and not may_begin:
@@ -196,8 +196,8 @@ class Invocation(Struct):
             self._runs[name] = run = project.run(name)
             if name is not None and may_begin and not os.path.lexists(run.store.state_path):
                 known = self._known(project)
-                for like in [] if name in known else get_close_matches(name, known, 1, 0.8):
-                    self.say(f"notice: {name!r} is a new run; there is a run {like!r}")
+                for similar in [] if name in known else get_close_matches(name, known, 1, 0.8):
+                    self.say(f"notice: {name!r} is a new run; there is a run {similar!r}")
         return self._runs[name]
 
     def close(self) -> None:
@@ -207,7 +207,10 @@ class Invocation(Struct):
                 run.store.close()
 
     def _resolve_default(self, project: Project) -> None:
-        """Let ``--run default`` mean what `status` calls so, unless another run has the name."""
+        """Let ``--run default`` mean the default run, unless a named run has this name.
+
+        `status` calls the default run "default", so people type it.
+        """
         if self.run_name == "default" and "default" not in self._known(project):
             self.run_name = None
 
@@ -218,11 +221,12 @@ class Invocation(Struct):
         return [*dict.fromkeys((*project.run_names(), *starts_of(project).workflows(project)))]
 
     def run_to_show(self, *, is_listed: bool = False) -> Run:
-        """Return the run that a person means who only looks.
+        """Return the run that a person wants to see.
 
-        Without ``--run`` it is the default run. Where that has not started and there is one
-        other, a person means that one. Programs (``--json``) get what they ask for. A notice
-        says that there are more runs, unless they are going to be listed.
+        Without ``--run``, that is the default run. If it has not started and there is exactly
+        one other run, that one is returned and a notice says so. Programs (``--json``) always get
+        the run they ask for. A notice says that there are more runs, unless *is_listed*: the
+        caller lists them.
         """
         run = self.run()
         known = () if self.run_name is not None or self.is_json else self.project().run_names()
@@ -238,11 +242,11 @@ class Invocation(Struct):
         return run
 
     def nothing_yet(self) -> str:
-        """Return in words that the run has not started, and which others a person may mean."""
+        """Return a sentence that the run has not started, with the names of other runs."""
         known = () if self.run_name is not None else self.project().run_names()
-        named = ", ".join(map(one_line, known[:SHOWN_RUNS]))
+        names = ", ".join(map(one_line, known[:SHOWN_RUNS]))
         more = f" and {len(known) - SHOWN_RUNS} more" if len(known) > SHOWN_RUNS else ""
-        hint = f"; add --run NAME for another run: {named}{more}" if known else ""
+        hint = f"; add --run NAME for another run: {names}{more}" if known else ""
         which = "run" if self.run_name is not None else "default run"
         return f"nothing has happened yet: the {which} has not started{hint}"
 
@@ -250,20 +254,20 @@ class Invocation(Struct):
 
     @property
     def room(self) -> int | None:
-        """Return how many columns a table has on standard output; None: as many as it needs."""
+        """Return the columns for a table on standard output; None: as many as it needs."""
         return columns_of(sys.stdout)
 
     def echo(
         self, text: str, *, is_verbatim: bool = False, colored: Callable[[str], str] | None = None
     ) -> None:
-        """Write a fact that was asked for to standard output, in lines that fit a terminal.
+        """Write a requested fact to standard output, in lines that fit a terminal.
 
-        What is *is_verbatim* stays as it is: a program reads it, or a person copies it. Where
-        a terminal shows colors, each line is as *colored* returns it.
+        With *is_verbatim*, lines are not wrapped, because a program reads them or a person copies
+        them. On a terminal with colors, *colored* is applied to each line.
 
         Raises:
-            BrokenPipeError: nobody reads any more.
-            StorageFailed: it can't be written, because the disk is full for example.
+            BrokenPipeError: the reader is gone.
+            StorageFailed: standard output can't be written, for example because the disk is full.
         """
         shown = plain(text if is_verbatim else fitted(near(text), self.room))
         if colored is not None and has_color(sys.stdout):
@@ -272,30 +276,30 @@ class Invocation(Struct):
 
     @staticmethod
     def paint(text: str) -> None:
-        """Write *text* to standard output with the colors that it has, and no line end.
+        """Write *text* to standard output with its colors and without a line end.
 
-        Only for what the program itself says: nothing is made safe. Raises: see `echo`.
+        Only for text of this program: nothing is made safe. Raises as `echo` does.
         """
         _write(sys.stdout, text)
 
     def print_json(self, value: object, *, indent: int | None = None) -> None:
-        """Write *value* as one JSON document and a line end; see `echo`."""
+        """Write *value* to standard output as one JSON document and a line end."""
         self.echo(json_text(value, indent=indent), is_verbatim=True)
 
     def say(self, text: str) -> None:
         """Write progress or a confirmation to standard error, unless ``--quiet``."""
         if not self.is_quiet:
-            tell(text)
+            show_message(text)
 
     def announce(self, text: str, key: str) -> None:
-        """Write *text* as `say` does; a timer tells a person too, once for what has the *key*."""
+        """Write *text* as `say` does; a timer also notifies a person, once for each *key*."""
         self.say(text)
-        said = hidden(text.removeprefix("notice: "))
+        notice = hidden(text.removeprefix("notice: "))
         more = [f"to do: {command(self.run_name, 'status')} shows what comes next"]
-        self.happened.append(News(self.letter(said, more), key, DECISION))
+        self.happened.append(News(self.letter(notice, more), key, DECISION))
 
     def letter(self, text: str, more: Iterable[str] = ()) -> str:
-        """Return *text*, and *more* lines, with the project and the run that they are about."""
+        """Return *text*, then the project and the run that it is about, then *more* lines."""
         folder = Path() if self._project is None else self._project.settings.project_dir
         about = (
             f"project: {one_line(str(folder.absolute()))}",
@@ -304,9 +308,9 @@ class Invocation(Struct):
         return "\n".join([text, *(f"  {line}" for line in (*about, *map(hidden, more)))])
 
     def notices(self, texts: Iterable[str] | View) -> None:
-        """Show what a person should know about how the facts were come by."""
-        found = texts if isinstance(texts, Iterable) else texts.notices
-        for text in found:
+        """Show *texts*, or the notices of a view, as notices on standard error."""
+        notices = texts if isinstance(texts, Iterable) else texts.notices
+        for text in notices:
             self.say(f"notice: {text}")
 
 
@@ -316,19 +320,19 @@ def is_watched() -> bool:
 
 
 def ask(invocation: Invocation, refused: NotTrusted) -> bool:
-    """Return whether a person at the terminal trusts what *refused* lists; nobody there: no.
+    """Return whether a person at the terminal trusts what *refused* lists; False: no one is there.
 
     Raises:
-        UsageRefused: they said no, with the list before their eyes.
+        UsageRefused: the person read the list and said no.
     """
     if is_inside_agent() or not can_ask(invocation):
         return False
     changed = "what this project can do has changed since you trusted it:"
-    heading = changed if refused.changed else "nobody has trusted this project here. It can:"
+    heading = changed if refused.changed else "this project is not trusted here yet. It can:"
     listed = refused.changed or (*refused.acts, BUILT_IN)
-    # Also with --quiet: the question makes no sense without.
+    # Shown even with --quiet: without the list, the question makes no sense.
     lines = (*(f"  {line}" for line in listed), *summary_of(listed))
-    # What has changed may be at the end of a long line.
+    # Changes are not cut: the difference may be at the end of a long line.
     room = None if refused.changed else columns_of(sys.stderr)
     for line in in_lines((f"{refused.project}: {heading}", *lines), room):
         click.echo(line, err=True)
@@ -342,7 +346,7 @@ def ask(invocation: Invocation, refused: NotTrusted) -> bool:
 
 
 def can_ask(invocation: Invocation) -> bool:
-    """Return whether *invocation* may ask a person, and one is there."""
+    """Return whether a person is at the terminal and *invocation* may ask questions."""
     return not invocation.is_json and is_watched()
 
 
@@ -352,14 +356,14 @@ def agrees() -> bool:
 
 
 def safe_line(line: str) -> str:
-    """Return *line* of a list as it is shown, whatever a project has written in it."""
+    """Return *line* of a list made safe to show; a project may have written anything in it."""
     return "  " * line.startswith("  ") + one_line(line)
 
 
 def in_lines(lines: Iterable[str], room: int | None) -> Iterator[str]:
-    """Yield *lines* of a list as they are shown, each cut to *room* columns (None: whole).
+    """Yield *lines* of a list made safe to show, each cut to *room* columns (None: not cut).
 
-    A line says how much of it is left out, so that nobody takes it for all.
+    A line that is cut says how many characters are left out.
     """
     is_cut = False
     for line in map(safe_line, lines):
@@ -367,19 +371,19 @@ def in_lines(lines: Iterable[str], room: int | None) -> Iterator[str]:
             yield line
             continue
         is_cut = True
-        kept = line[: room - len(f"… ({len(line)} more)")]
-        yield f"{kept}… ({len(line) - len(kept)} more)"
+        start = line[: room - len(f"… ({len(line)} more)")]
+        yield f"{start}… ({len(line) - len(start)} more)"
     if is_cut:
         yield "'sequencer trust --json' shows the long lines whole"
 
 
 def ensure_may_change(invocation: Invocation, project: Project) -> None:
-    """Return if the verb of *invocation* may be used here, by whoever calls it.
+    """Return if this caller may use the verb of *invocation* in *project*.
 
     Raises:
-        DecisionRefused: an agent calls a verb for people, and its project does not allow it.
-        NotTrusted: the verb would reach a remote, run hooks or post with secrets.
-        ConfigurationError: it would change the run, whose kind of store is not there.
+        DecisionRefused: an agent calls a verb for people, and the project does not allow it.
+        NotTrusted: the verb would contact a remote, run hooks or post with secrets.
+        ConfigurationError: the verb would change the run, but its kind of store is missing.
     """
     settings = project.settings
     words = (ALWAYS, *(word.partition("=")[0] for word in invocation.arguments))
@@ -387,7 +391,7 @@ def ensure_may_change(invocation: Invocation, project: Project) -> None:
     if decides:
         project.ensure_may_decide(invocation.verb)
     if settings.missing_store is not None and invocation.changes:
-        # The copy in this folder is not the run: only looking at it makes sense.
+        # The files in this folder are only a copy of the run: they can be read, not changed.
         if decides or invocation.verb != "repair":
             raise settings.missing_store
         return
@@ -398,20 +402,20 @@ def ensure_may_change(invocation: Invocation, project: Project) -> None:
         project.trust.ensure()
 
 
-def _laid_over(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, str, object]]:
-    """Yield the settings that *given* options lie over, each as it was typed, and its value."""
+def _overrides(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, str, object]]:
+    """Yield (key path, option as typed, value) for each of the *given* options that are set."""
     for name, key in _OPTIONS.items():
         if (value := given.get(name)) is not None:
             yield key, _typed(name, value), value
 
 
 def _typed(option: str, value: object) -> str:
-    """Return *option* with its *value* as it is typed."""
+    """Return *option* as a person types it for *value*."""
     return f"--{'no-' if value is False else ''}{option.replace('_', '-')}"
 
 
 def in_short(notices: Sequence[str]) -> tuple[str, ...]:
-    """Return the *notices* about settings as each command shows them; `check` shows them all.
+    """Return the *notices* about settings as most commands show them; `check` shows them all.
 
     >>> in_short(["a", "b"])
     ("2 settings have no effect here; 'sequencer check' lists them",)
@@ -422,18 +426,18 @@ def in_short(notices: Sequence[str]) -> tuple[str, ...]:
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """Return *value* as JSON that can be written as UTF-8, to a terminal or by the line."""
+    """Return *value* as JSON that is safe as UTF-8, on a terminal and for line readers."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
-    return _ODD.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return _ODD.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def hidden(text: str) -> str:
-    """Return *text* without the secrets of the environment, and without what looks like one."""
+    """Return *text* without the environment's secrets and without anything that looks like one."""
     return Redaction.of(os.environ).hide_text(text)
 
 
 def near(text: str) -> str:
-    """Return *text* with paths below the working folder as they are called from there."""
+    """Return *text* with the paths below the working folder made relative to it."""
     try:
         folder = os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118 - no Path for a prefix
     except OSError:
@@ -443,31 +447,36 @@ def near(text: str) -> str:
     return re.sub(rf"(?<![^\s'\"(=:,]){re.escape(folder)}(?=[^\s'\"])", "", text)
 
 
-def tell(text: str) -> None:
+def show_message(text: str) -> None:
     """Write a message to standard error: without secrets, in lines that fit a terminal."""
-    tell_fitted(hidden(text))
+    show_safe_message(hidden(text))
 
 
-def tell_fitted(text: str) -> None:
+def show_safe_message(text: str) -> None:
     """Write a message without secrets to standard error, in lines that fit a terminal."""
     complain(fitted(near(text), columns_of(sys.stderr)))
 
 
 def complain(text: str) -> None:
-    """Write *text* to standard error; a closed or full one is nobody's error."""
+    """Write *text* to standard error; if it is closed or full, the text is dropped."""
     with contextlib.suppress(OSError, ValueError):
         _write_to(sys.stderr, plain(text) + "\n")
 
 
 def _write(stream: IO[str] | None, text: str) -> None:
-    """Write *text*, which may have colors of our own."""
+    """Write *text*, which may have this program's colors.
+
+    Raises:
+        BrokenPipeError: the reader is gone.
+        StorageFailed: it can't be written.
+    """
     try:
         _write_as_it_is(stream, text)
     except BrokenPipeError:
         raise
     except OSError as error:
         if error.errno == errno.EIO and stream is not None and _is_device(stream):
-            # A terminal that is gone has as many readers as a closed pipe.
+            # A terminal that is gone has no reader, like a closed pipe.
             raise BrokenPipeError from error
         raise StorageFailed(
             f"can't be written: {error.strerror}", where="standard output"
@@ -483,7 +492,7 @@ def _write_to(stream: IO[str] | None, text: str) -> None:
 
 
 def _write_as_it_is(stream: IO[str] | None, text: str) -> None:
-    # None: it was closed before the program began, so nobody wants to read.
+    # None: the stream was closed before the program started, so no one reads it.
     if stream is None:
         return
     stream.write(text)

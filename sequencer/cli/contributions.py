@@ -1,7 +1,9 @@
-"""What commands can show or do besides their own work: options that plug-ins contribute.
+"""What plug-ins and packages add to commands: options, and what these options show or do.
 
-`plan` and `report` show many things. Each is a `Contribution`, and the options that were given
-say which one is meant. A `Renderer` draws workflows, for every command that shows one.
+Each thing that a command can show is a `Contribution`; the given options decide which one is
+shown. A `Renderer` draws workflows, for every command that shows one. It relies on the entry
+points of installed packages. Not promised: that a package's contribution works; one that can't be
+loaded is reported and left out.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer import extensions, packages
-from sequencer.cli.context import Invocation, ensure_available, tell
+from sequencer.cli.context import Invocation, ensure_available, show_message
 from sequencer.cli.options import NewFile
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.packages import ensure_fields
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 Option = Callable[[Any], Any]
-"""A decorator of click that gives a command one option."""
+"""A click decorator that adds one option to a command."""
 
 SVG = click.option("--svg", type=NewFile(), metavar="FILE", help="Draw it into FILE, as SVG.")
 PNG = click.option("--png", type=NewFile(), metavar="FILE", help="Draw it into FILE, as PNG.")
@@ -39,7 +41,7 @@ WIDTH = click.option(
 
 
 OPEN = ("plan", "report", "tick")
-"""The commands to which packages contribute."""
+"""The commands to which packages may contribute."""
 
 
 class Contribution(Struct, frozen=True):
@@ -47,20 +49,21 @@ class Contribution(Struct, frozen=True):
 
     name: str
     do: str
-    """``MODULE:FUNCTION``, imported when it is called, with the invocation and what it takes."""
+    """``MODULE:FUNCTION``, imported on the first call. It gets the invocation and the parameters in
+    `takes`, except `flags`."""
     takes: tuple[str, ...]
-    """Parameters that mean something to it."""
+    """The parameters that have a meaning for it."""
     options: tuple[Option, ...] = ()
-    """Those of them that the command does not have already."""
+    """The options for those parameters that the command itself does not have."""
     shared: tuple[str, ...] = ()
-    """Of what it takes, what others take too: giving it alone does not choose this one."""
+    """Parameters in `takes` that other contributions take too. They alone don't select it."""
     flags: tuple[str, ...] = ()
-    """Of what it takes, what only chooses it; the function does not get it."""
+    """Parameters in `takes` that only select it; the function does not get them."""
     needs: str = ""
-    """The flag without which its other options mean nothing; empty: each chooses it."""
+    """The flag without which its other options have no meaning; empty: each option selects it."""
 
     def __post_init__(self) -> None:
-        """Reject wrong types of fields where the package creates it."""
+        """Reject fields of a wrong type here, so that the traceback shows the package's code."""
         ensure_fields(self, name=str, do=str, needs=str)
         ensure_fields(self, takes=tuple, options=tuple, shared=tuple, flags=tuple)
 
@@ -73,17 +76,17 @@ class Contribution(Struct, frozen=True):
         return True
 
     def __call__(self, invocation: Invocation, given: Mapping[str, Any]) -> int | None:
-        """Show it, with what it takes of *given*.
+        """Call its function with the parameters of *given* that it takes.
 
         Raises:
             PluginUnavailable: its plug-in is disabled.
         """
         option = next((name for name in self.takes if given.get(name)), self.name)
         ensure_available(invocation.config, extensions.plugin_at(self.do), _typed(option))
-        # What another plug-in adds is not there without it.
+        # A parameter of a disabled plug-in is missing in *given*.
         names = (name for name in self.takes if name in given and name not in self.flags)
         taken = {name: given[name] for name in names}
-        # What it raises when it is called is handled as with any command of a package.
+        # Only loading is guarded here: errors of the call are handled as for any command.
         with extensions.package_code(extensions.CONTRIBUTIONS, self.name):
             do = extensions.loaded(self.do)
             if not callable(do):
@@ -93,42 +96,42 @@ class Contribution(Struct, frozen=True):
 
 
 class Renderer(Struct, frozen=True):
-    """Draws workflows."""
+    """Draws workflows in one or more formats."""
 
     names: tuple[str, ...]
-    """Parameters, each of which asks for one."""
+    """Parameters; each one asks for a drawing."""
     options: tuple[Option, ...]
     graph: str
-    """``MODULE:FUNCTION`` that draws a graph: called with the invocation, its `FlowView`, the
-    `GraphFile` that it was read from or None, and the parameters with their values."""
+    """``MODULE:FUNCTION`` that draws a graph. It gets the invocation, the `FlowView`, the
+    `GraphFile` that the graph was read from or None, and the parameters with their values."""
     line: str
-    """The same for a workflow of steps in a row: called with the invocation, the `Workflow`, the
-    parameters, and what to do about a drawing that only graphs have."""
+    """``MODULE:FUNCTION`` that draws a workflow that is not a graph. It gets the invocation, the
+    `Workflow`, the parameters, and a hint for drawings that only graphs have."""
 
 
 _OF_PACKAGES: dict[str, list[Any]] = {}
-"""What packages contribute, by command or group, once somebody has asked."""
+"""Command or group -> what packages contribute to it. Filled when it is first needed."""
 
 
 def contributions_to(command: str) -> tuple[Contribution, ...]:
-    """Return what is contributed to *command*, ours first, disabled plug-ins included.
+    """Return the contributions to *command*, first those of plug-ins, then those of packages.
 
-    Whoever gives an option of a disabled plug-in is told why it does not work. Packages' are there
-    after `add_options`.
+    Disabled plug-ins are included, so that an option of theirs is refused with the reason.
+    Packages are included after `add_options`.
     """
-    own = extensions.ours(extensions.CONTRIBUTIONS, even_disabled=True)
-    found = [one for name, one in own if name.startswith(f"{command}.")]
-    return (*found, *_OF_PACKAGES.get(command, ()))
+    ours = extensions.ours(extensions.CONTRIBUTIONS, even_disabled=True)
+    added = [item for name, item in ours if name.startswith(f"{command}.")]
+    return (*added, *_OF_PACKAGES.get(command, ()))
 
 
 def renderers() -> tuple[Renderer, ...]:
-    """Return what can draw a workflow; see `contributions_to`."""
-    own = extensions.ours(extensions.RENDERERS, even_disabled=True)
-    return (*(one for _, one in own), *_OF_PACKAGES.get(extensions.RENDERERS, ()))
+    """Return the renderers of plug-ins, disabled ones included, then those of packages."""
+    ours = extensions.ours(extensions.RENDERERS, even_disabled=True)
+    return (*(renderer for _, renderer in ours), *_OF_PACKAGES.get(extensions.RENDERERS, ()))
 
 
 def more_options(name: str, *, draws: bool = False) -> dict[str, Any]:
-    """Return what `verb` needs for a command, called *name*, that others contribute to."""
+    """Return the arguments of `verb` for the command *name*, to which others contribute."""
     return {
         "more": partial(add_options, name=name, draws=draws),
         "missing": partial(unavailable_options, name=name, draws=draws),
@@ -136,10 +139,10 @@ def more_options(name: str, *, draws: bool = False) -> dict[str, Any]:
 
 
 def add_options(command: click.Command, name: str, *, draws: bool = False) -> None:
-    """Give *command*, which is called *name*, the options that packages contribute.
+    """Add to *command*, whose name is *name*, the options that packages contribute.
 
-    They are looked for only if a command line has an unknown option, and for help. Whatever can't
-    be used is reported and left out.
+    Packages are loaded only for an unknown option and for help. A contribution that can't be used
+    is reported and left out.
     """
     if name in _OF_PACKAGES:
         return
@@ -147,63 +150,63 @@ def add_options(command: click.Command, name: str, *, draws: bool = False) -> No
     extensions.configure(disabled_in(config))
     errors = (error.in_one_line for error in _add_contributions(command, name, draws=draws))
     for text in dict.fromkeys(errors):
-        # Shell completion prints options only.
+        # During shell completion, only options may be printed.
         if not click.get_current_context().resilient_parsing:
-            tell(f"notice: {text}")
+            show_message(f"notice: {text}")
 
 
 def _add_contributions(
     command: click.Command, name: str, *, draws: bool = False
 ) -> list[ConfigurationError]:
-    """Give *command* the options of packages; return why some were left out."""
+    """Add the options of packages to *command*; return the errors of those that were left out."""
     errors: list[ConfigurationError] = []
     added = _OF_PACKAGES[name] = []
-    for point, one in extensions.from_packages(extensions.CONTRIBUTIONS, errors.append):
+    for point, item in extensions.from_packages(extensions.CONTRIBUTIONS, errors.append):
         if point.name.partition(".")[0] == name:
-            # Its package is looked up by the name of the entry point.
-            named: Contribution = replace(one, name=point.name)
+            # The name of the entry point is used to look up the package.
+            named: Contribution = replace(item, name=point.name)
             _add(command, named, point, added, errors)
     if draws:
         drawings = _OF_PACKAGES.setdefault(extensions.RENDERERS, [])
-        for point, one in extensions.from_packages(extensions.RENDERERS, errors.append):
-            _add(command, one, point, drawings, errors)
-    own = f"{extensions.CONTRIBUTIONS}: {name}."
-    return [one for one in errors if (one.where or "").startswith((own, extensions.RENDERERS))]
+        for point, item in extensions.from_packages(extensions.RENDERERS, errors.append):
+            _add(command, item, point, drawings, errors)
+    about = (f"{extensions.CONTRIBUTIONS}: {name}.", extensions.RENDERERS)
+    return [error for error in errors if (error.where or "").startswith(about)]
 
 
 def _add(
     command: click.Command,
-    one: Contribution | Renderer,
+    item: Contribution | Renderer,
     point: EntryPoint,
     added: list[Any],
     errors: list[ConfigurationError],
 ) -> None:
-    """Give *command* the options of *one*, or add to *errors* why not."""
+    """Add the options of *item* to *command* and *item* to *added*, or the reason to *errors*."""
     taken = {word for param in command.params for word in _words_of(param)}
-    # An option such as `SVG`, which several share, is there once.
+    # An option that several contributions share, such as `SVG`, is added only once.
     shared = {*options_of([*contributions_to(command.name or ""), *renderers()])}
     try:
         with extensions.package_code(point.group, point.name, point):
-            found = _params_of(one.options)
-            fresh = [
+            new_params = [
                 param
-                for option, params in found
+                for option, params in _params_of(item.options)
                 for param in params
                 if option not in shared or not taken.issuperset(_words_of(param))
             ]
-        if (what := _wrong_with(fresh, taken, command)) is not None:
-            raise packages.package_error(packages.name_of(point), what, packages.place_of(point))
+        if (problem := _problem_of(new_params, taken, command)) is not None:
+            name, place = packages.name_of(point), packages.place_of(point)
+            raise packages.package_error(name, problem, place)
     except ConfigurationError as error:
         errors.append(error)
         return
-    command.params.extend(fresh)
-    added.append(one)
+    command.params.extend(new_params)
+    added.append(item)
 
 
-def _wrong_with(
+def _problem_of(
     params: Iterable[click.Parameter], taken: set[str], command: click.Command
 ) -> str | None:
-    """Return why *command*, in which the words *taken* are in use, can't have *params*."""
+    """Return why *params* can't be added to *command*, which uses the words *taken*; None: fine."""
     for param in params:
         if param.required:
             # Without it, none of the other options could be used.
@@ -219,20 +222,20 @@ def _words_of(param: click.Parameter) -> tuple[str, ...]:
 
 
 def _params_of(options: Iterable[Option]) -> list[tuple[Option, list[click.Parameter]]]:
-    """Return what each of *options* gives a command."""
-    found = []
+    """Return each of *options* with the parameters that it adds to a command."""
+    pairs = []
     for option in options:
-        made = click.Command(None, params=[])
-        option(made)
-        found.append((option, made.params))
-    return found
+        scratch = click.Command(None, params=[])
+        option(scratch)
+        pairs.append((option, scratch.params))
+    return pairs
 
 
 def contribution_errors() -> Iterator[ConfigurationError]:
-    """Yield why contributions of packages are left out, for `check`."""
+    """Yield the reasons why contributions of packages are left out, for `check`."""
     for name in OPEN:
-        command = getattr(import_module(f"sequencer.cli.{name}"), name)
-        yield from _add_contributions(command, name)
+        verb = getattr(import_module(f"sequencer.cli.{name}"), name)
+        yield from _add_contributions(verb, name)
     for point in extensions.entries(extensions.CONTRIBUTIONS):
         head, dot, _ = point.name.partition(".")
         if not dot or head not in OPEN:
@@ -241,75 +244,74 @@ def contribution_errors() -> Iterator[ConfigurationError]:
                 f"the package {package!r} is ignored here: the name {point.name!r} "
                 "does not start with a command that takes contributions",
                 where=packages.place_of(point),
-                hint=f"use {', '.join(f'{one}.NAME' for one in OPEN)}",
+                hint=f"use {', '.join(f'{command}.NAME' for command in OPEN)}",
             )
 
 
 def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of *given* that are options of the command *name* itself."""
-    ways = contributions_to(name)
-    found = [params for way in ways for _, params in _params_of(way.options)]
-    added = {param.name for params in found for param in params}
+    params = [pair[1] for item in contributions_to(name) for pair in _params_of(item.options)]
+    added = {param.name for group in params for param in group}
     return {key: value for key, value in given.items() if key not in added}
 
 
 def unavailable_options(invocation: Invocation, name: str, *, draws: bool = False) -> set[str]:
-    """Return the parameters of the command *name* that only disabled plug-ins give a meaning."""
+    """Return the parameters of the command *name* that only disabled plug-ins use."""
     missing, useful = set[str](), set[str]()
-    for one in contributions_to(name):
-        (useful if one.is_available(invocation) else missing).update(one.takes)
-    found = missing - useful
-    for drawing in renderers() if draws else ():
-        plugin = extensions.plugin_at(drawing.graph)
+    for item in contributions_to(name):
+        (useful if item.is_available(invocation) else missing).update(item.takes)
+    unavailable = missing - useful
+    for renderer in renderers() if draws else ():
+        plugin = extensions.plugin_at(renderer.graph)
         if plugin is not None and not extensions.is_available(plugin):
-            found.update(drawing.names)
-    return found
+            unavailable.update(renderer.names)
+    return unavailable
 
 
-def options_of(ways: Iterable[Contribution | Renderer]) -> list[Option]:
-    """Return the options of *ways*, those that several share once."""
-    return list(dict.fromkeys(option for way in ways for option in way.options))
+def options_of(items: Iterable[Contribution | Renderer]) -> list[Option]:
+    """Return the options of *items*; an option that several share is returned once."""
+    return list(dict.fromkeys(option for item in items for option in item.options))
 
 
 def draw_graph(invocation: Invocation, view: Any, source: Any, given: Mapping[str, Any]) -> None:
-    """Draw *view* in each way that *given* asks for; see `Renderer.graph`."""
-    for one in _asked_for(invocation, given):
-        extensions.loaded(one.graph)(invocation, view, source, _of(one, given))
+    """Draw the graph of *view* in each format that *given* asks for; see `Renderer.graph`."""
+    for renderer in _requested(invocation, given):
+        extensions.loaded(renderer.graph)(invocation, view, source, _of(renderer, given))
 
 
 def draw_line(invocation: Invocation, workflow: Any, given: Mapping[str, Any], hint: str) -> None:
-    """Draw *workflow*, which is no graph, in each way that *given* asks for."""
-    for one in _asked_for(invocation, given):
-        extensions.loaded(one.line)(invocation, workflow, _of(one, given), hint)
+    """Draw *workflow*, which is not a graph, in each format that *given* asks for."""
+    for renderer in _requested(invocation, given):
+        extensions.loaded(renderer.line)(invocation, workflow, _of(renderer, given), hint)
 
 
-def _asked_for(invocation: Invocation, given: Mapping[str, Any]) -> list[Renderer]:
-    found = [one for one in renderers() if any(given.get(name) for name in one.names)]
-    for one in found:
-        option = next(name for name in one.names if given.get(name))
-        ensure_available(invocation.config, extensions.plugin_at(one.graph), _typed(option))
-    return found
+def _requested(invocation: Invocation, given: Mapping[str, Any]) -> list[Renderer]:
+    requested = [r for r in renderers() if any(given.get(name) for name in r.names)]
+    for renderer in requested:
+        option = next(name for name in renderer.names if given.get(name))
+        ensure_available(invocation.config, extensions.plugin_at(renderer.graph), _typed(option))
+    return requested
 
 
-def _of(drawing: Renderer, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: given.get(name) for name in drawing.names}
+def _of(renderer: Renderer, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: given.get(name) for name in renderer.names}
 
 
 def chosen(
     command: str,
-    ways: Sequence[Contribution],
+    items: Sequence[Contribution],
     given: Mapping[str, Any],
     otherwise: Sequence[Contribution],
 ) -> Contribution:
-    """Return what *given* asks *command* to show: the first of *ways* that it chooses.
+    """Return the contribution that *given* asks *command* for: the first of *items* it selects.
 
-    If it chooses none, that is the first of *otherwise* that takes all of it, or the last.
+    If it selects none, return the first of *otherwise* that takes all given options, or the last.
 
     Raises:
-        UsageRefused: an option means nothing to it.
-        PluginUnavailable: nothing is contributed to it.
+        UsageRefused: an option has no meaning for that contribution.
+        PluginUnavailable: there is no contribution to *command*.
     """
-    if not (ways or otherwise):
+    if not (items or otherwise):
         known = extensions.OURS[extensions.CONTRIBUTIONS]
         plugin = next(
             place.partition(".")[0]
@@ -318,38 +320,39 @@ def chosen(
         )
         raise extensions.PluginUnavailable(f"the command {command!r}", plugin)
     asked = _asked(given)
-    own = (way for way in ways if {*asked} & {*way.takes} - {*way.shared})
-    fitting = (way for way in otherwise if {*asked} <= {*way.takes})
-    way = next(own, None) or next(fitting, None) or [*ways, *otherwise][-1]
-    _ensure_needed(way, asked)
+    selected = (item for item in items if {*asked} & {*item.takes} - {*item.shared})
+    fitting = (item for item in otherwise if {*asked} <= {*item.takes})
+    item = next(selected, None) or next(fitting, None) or [*items, *otherwise][-1]
+    _ensure_needed(item, asked)
     for name in asked:
-        if name not in way.takes:
-            first = next((one for one in asked if one in way.takes), way.takes[0])
-            said = f"{_typed(name)} and {_typed(first)} can't be used together"
-            raise UsageRefused(said, where=f"sequencer {command}")
-    return way
+        if name not in item.takes:
+            first = next((other for other in asked if other in item.takes), item.takes[0])
+            message = f"{_typed(name)} and {_typed(first)} can't be used together"
+            raise UsageRefused(message, where=f"sequencer {command}")
+    return item
 
 
 def contributed(command: str, given: Mapping[str, Any]) -> Contribution | None:
-    """Return what a plug-in contributes to *command*, if *given* asks for it.
+    """Return the contribution to *command* that *given* asks for; None: it asks for none.
 
     Raises:
-        UsageRefused: an option means nothing without another one.
+        UsageRefused: an option has no meaning without another one.
     """
     asked = _asked(given)
-    for way in contributions_to(command):
-        if {*asked} & {*way.takes} - {*way.shared}:
-            _ensure_needed(way, asked)
-            return way
+    for item in contributions_to(command):
+        if {*asked} & {*item.takes} - {*item.shared}:
+            _ensure_needed(item, asked)
+            return item
     return None
 
 
 def _asked(given: Mapping[str, Any]) -> list[str]:
-    # Of --no-team as well as of --team something is said; of a flag only that it was given.
+    """Return the names of the parameters that were given on the command line."""
+    # For a pair such as --team/--no-team, False was given; for a flag, it is the default.
     pairs = {
-        one.name
-        for one in click.get_current_context().command.params
-        if isinstance(one, click.Option) and one.secondary_opts
+        param.name
+        for param in click.get_current_context().command.params
+        if isinstance(param, click.Option) and param.secondary_opts
     }
     return [
         name
@@ -358,16 +361,16 @@ def _asked(given: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _ensure_needed(way: Contribution, asked: Sequence[str]) -> None:
-    if way.needs and way.needs not in asked:
-        first = next(name for name in asked if name in way.takes and name not in way.shared)
-        raise UsageRefused(f"works only with {_typed(way.needs)}", where=_typed(first))
+def _ensure_needed(item: Contribution, asked: Sequence[str]) -> None:
+    if item.needs and item.needs not in asked:
+        first = next(name for name in asked if name in item.takes and name not in item.shared)
+        raise UsageRefused(f"works only with {_typed(item.needs)}", where=_typed(first))
 
 
 def _typed(parameter: str) -> str:
-    """Return how a person types *parameter* of the present command."""
-    for one in click.get_current_context().command.params:
-        if one.name == parameter:
-            is_option = isinstance(one, click.Option)
-            return max(one.opts, key=len) if is_option else one.human_readable_name.strip("[]")
+    """Return *parameter* of the current command as a person types it."""
+    for param in click.get_current_context().command.params:
+        if param.name == parameter:
+            is_option = isinstance(param, click.Option)
+            return max(param.opts, key=len) if is_option else param.human_readable_name.strip("[]")
     return f"--{parameter}"

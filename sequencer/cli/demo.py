@@ -1,9 +1,9 @@
-"""`demo`: two processes, as in two terminals, share one run without an agent; one is killed.
+"""`demo`: two processes share one run, as in two terminals, and one of them is killed.
 
-A scratch folder gets a project whose agent is a small script: it works for a moment and
-writes a line into a file. Two real ``sequencer run`` processes take turns there. One is
-killed in the middle of a step and started again, and takes the step over. What is shown
-comes from the journal of the run; the proof from the journal and the script's file.
+It creates a project in a temporary folder. The agent is a small script that works for a moment
+and writes a line into a file. Two real ``sequencer run`` processes take turns. One is killed in
+the middle of a step and started again, and takes the step over. What is shown comes from the
+journal of the run; at the end, the journal and the script's file are checked against the workflow.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ POSITIONS = ("supervisor", "main")
 COLORS = {"supervisor": "cyan", "main": "magenta"}
 REVIEW_EVERY = 2
 KILLED = 5
-"""The step in whose middle its process is killed; of fewer steps, the last."""
+"""The number of the step during which its process is killed; with fewer steps, the last one."""
 MAX_STEPS = 1_000
 START_S = 45.0
-"""In addition to the steps: for three interpreters on a busy machine."""
+"""Time limit in addition to the steps: three interpreters have to start on a busy machine."""
 STEP_S = 5.0
 POLL_S = 0.02
 END_S = 12.0
-"""From TERM to KILL: a process first ends its agent cleanly, which takes up to 5 s."""
+"""Seconds from TERM to KILL: a process first ends its agent cleanly, which takes up to 5 s."""
 
 TWO_COLUMNS, MOST_COLUMNS = 80, 104
-"""Of a terminal: from which width on its halves are two terminals, and how wide those get."""
+"""From the first width on, the screen shows two terminals; together they are at most the second
+width."""
 FILES = files("sequencer").joinpath("builtin", "demo")
 _WHAT = "Two processes take turns in one run. Every second cycle is a review."
 _NEXT = """
@@ -85,7 +86,7 @@ _GONE = "'sequencer demo --keep' keeps the folder with its state, journal and lo
 @click.option("--keep", is_flag=True, help="Keep the folder so that you can look around.")
 @pass_invocation
 def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None:
-    """Watch two processes take turns, and one of them die and take its step over.
+    """Watch two processes take turns; one is killed, starts again and takes its step over.
 
     A supervisor and a main process share one run, with a review every second cycle. You need
     no agent program and no key. The demo works in a temporary folder and removes it at the
@@ -103,7 +104,7 @@ def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None
     try:
         _write_project(folder, steps, seconds)
         if keep and not is_inside_agent():
-            # Now, and no other file: what is there in the end was perhaps changed by others.
+            # Trusted before the run: later, another process may have changed the files.
             open_project(folder, config=folder / CONFIG_NAME, environment={}).trust.keep()
         invocation.echo(_WHAT)
         started = time.monotonic()
@@ -122,7 +123,7 @@ def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None
 
 
 def _killed(steps: int) -> int:
-    """Return the index of the step in whose middle its process is killed."""
+    """Return the index of the step during which its process is killed."""
     return min(steps, KILLED) - 1
 
 
@@ -156,26 +157,26 @@ def _ending_on_signals() -> Iterator[None]:
 
 
 class _Screen:
-    """Lines of two terminals: side by side where there is room, else behind their names.
+    """Shows the lines of two terminals side by side, or, without room, with their names in front.
 
-    A line is begun and ended at different times, because one step runs at a time.
+    The start and the end of a line are written at different times: a step ends later.
     """
 
     def __init__(self, invocation: Invocation) -> None:
-        """Look at what standard output is."""
+        """Find out what standard output can show."""
         room = columns_of(sys.stdout)
         self._invocation = invocation
         self._half = min(room, MOST_COLUMNS) // 2 if room and room >= TWO_COLUMNS else 0
-        """Columns of the left terminal and the bar behind it; 0: there is one column."""
+        """Width of the left terminal with the bar after it; 0: there is no room for two."""
         self._has_color = has_color(sys.stdout)
-        has_signs = sys.stdout is None or can_write(sys.stdout, "│…")
-        self._bar, self._dots = ("│", "…") if has_signs else ("|", "...")
+        has_unicode = sys.stdout is None or can_write(sys.stdout, "│…")
+        self._bar, self._dots = ("│", "…") if has_unicode else ("|", "...")
         self._is_left = False
         self._used = 0
-        """Columns of the line that has begun; 0: none has."""
+        """Width of the unfinished line; 0: there is none."""
 
     def heads(self, texts: Sequence[str]) -> None:
-        """Write what was typed in each terminal."""
+        """Write the command that was typed in each terminal."""
         for position, text in zip(POSITIONS, texts, strict=True):
             self._place(position, text, "", is_beside=position != POSITIONS[0])
         self.close()
@@ -186,17 +187,17 @@ class _Screen:
         self.close()
 
     def begin(self, position: str, text: str, style: str) -> None:
-        """Begin a line of the terminal at *position*: something runs now."""
+        """Start a line of the terminal at *position*: a step runs now."""
         self._place(position, f"{text} {self._dots} ", style)
 
     def end(self, text: str, style: str) -> None:
-        """End the line that has begun; without one do nothing."""
+        """End the unfinished line; without one, do nothing."""
         if self._used:
             self._write(text, style)
             self.close()
 
     def close(self) -> None:
-        """Leave no line without its end."""
+        """End an unfinished line without further text."""
         if self._used and self._half and self._is_left:
             self._bar_at_half()
         if self._used:
@@ -204,7 +205,7 @@ class _Screen:
         self._used = 0
 
     def _place(self, position: str, text: str, style: str, *, is_beside: bool = False) -> None:
-        """Begin a line with *text*, or put it beside the one that has begun, if there is room."""
+        """Start a line with *text*, or put *text* to the right of the unfinished line."""
         is_left = position == POSITIONS[0]
         if not (is_beside and self._half):
             self.close()
@@ -228,49 +229,49 @@ class _Screen:
 
 
 class _Play:
-    """Two processes at their positions, and the kill of one of them."""
+    """Runs the two processes, and kills and restarts one of them."""
 
     def __init__(self, invocation: Invocation, folder: Path, steps: int, seconds: float) -> None:
-        """Start nothing yet; *folder* has the project."""
+        """Take the project in *folder*; start nothing yet."""
         self._folder, self._seconds = folder, seconds
         self._limit_s = START_S + steps * (seconds + STEP_S)
         self._invocation, self._screen = invocation, _Screen(invocation)
         self._victim = POSITIONS[_killed(steps) % len(POSITIONS)]
-        self._begun = f"begin {_killed(steps)}\n"
+        self._kill_mark = f"begin {_killed(steps)}\n"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._journal = JournalFile(folder / "sync", 2**40, 1)
         self._seen: tuple[int, int, int] | None = None
         self._revision = 0
 
     def play(self) -> None:
-        """Run both processes to their end, and show what happens.
+        """Run both processes until they end, and show what happens.
 
         Raises:
-            StepFailed: one of them failed, or it took too long.
+            StepFailed: a process failed, or the run took too long.
         """
         try:
             self._screen.heads([f"$ {self._command(position)}" for position in POSITIONS])
             for position in POSITIONS:
                 self._start(position)
-            self._until(lambda: self._begun in self._trace())
+            self._until(lambda: self._kill_mark in self._trace())
             self._until_time(self._seconds)
             self._kill()
-            self._until(lambda: not any(one.poll() is None for one in self._processes.values()))
+            self._until(lambda: all(p.poll() is not None for p in self._processes.values()))
         finally:
             self._screen.close()
             _end(self._processes.values())
             self._journal.close()
 
-    def _until(self, fact: Callable[[], bool]) -> None:
-        """Show what happens until *fact* is true."""
+    def _until(self, condition: Callable[[], bool]) -> None:
+        """Show what happens until *condition* is true."""
         deadline = time.monotonic() + self._limit_s
-        while not fact():
+        while not condition():
             self._follow()
             self._ensure_well()
             if time.monotonic() > deadline:
                 raise StepFailed(f"not done after {self._limit_s:.0f} s", where=str(self._folder))
             time.sleep(POLL_S)
-        # What led to the fact may have happened after the last look.
+        # The journal may have grown between the last look and the condition.
         self._follow()
         self._ensure_well()
 
@@ -279,20 +280,20 @@ class _Play:
         self._until(lambda: time.monotonic() >= end)
 
     def _ensure_well(self) -> None:
-        """Return if no process has failed: the other would wait for it forever.
+        """Return if no process has failed; the other process would wait for it forever.
 
         Raises:
-            StepFailed: one has.
+            StepFailed: a process has failed.
         """
         for position, process in self._processes.items():
             if process.poll():
                 output = self._output(position)
                 lines = output.read_text(encoding="utf-8", errors="replace").split("\n")
-                said = [text for line in lines if (text := one_line(line)).startswith("error: ")]
+                errors = [text for line in lines if (text := one_line(line)).startswith("error: ")]
                 raise StepFailed(
                     f"a process of the demo ended: {position} with exit code {process.returncode}",
                     where=str(output),
-                    hint=f"it said: {said[-1]}" if said else None,
+                    hint=f"it said: {errors[-1]}" if errors else None,
                 )
 
     def _kill(self) -> None:
@@ -324,7 +325,7 @@ class _Play:
             *("run", "--position", position),
             *("--config", str(self._folder / CONFIG_NAME)),
         ]
-        # Settings in your shell would otherwise apply to the demo too.
+        # SEQUENCER_ variables of the shell must not change the demo's settings.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SEQUENCER_")}
         environment |= {"SEQUENCER_TRUST": str(self._folder)}
         with self._output(position).open("ab") as output:
@@ -338,16 +339,16 @@ class _Play:
             )
 
     def _follow(self) -> None:
-        """Show what the journal has that was not shown."""
-        if (seen := self._journal.signature()) == self._seen:
+        """Show the facts of the journal that were not shown yet."""
+        if (signature := self._journal.signature()) == self._seen:
             return
-        self._seen = seen
+        self._seen = signature
         for record in self._journal.records(self._revision):
             self._revision = record.revision
             for fact in read(facts_of(record.data)):
-                self._tell(fact)
+                self._show_fact(fact)
 
-    def _tell(self, fact: RecordedFact) -> None:
+    def _show_fact(self, fact: RecordedFact) -> None:
         index, meaning = fact.step_index, fact.meaning
         position, label = POSITIONS[index % len(POSITIONS)], f"[{index + 1}]"
         if meaning.starts is StartKind.ATTEMPT and fact.attempt == 1:
@@ -360,24 +361,24 @@ class _Play:
 
 
 def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """Leave no process behind, whatever happens in the meantime."""
-    left = [process for process in processes if process.poll() is None]
-    for process in left:
+    """End all *processes*, even if Ctrl-C is pressed again in the meantime."""
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
         process.terminate()
     deadline = time.monotonic() + END_S
-    for process in left:
+    for process in running:
         while process.poll() is None:
             try:
                 process.wait(max(deadline - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
                 process.kill()
             except KeyboardInterrupt:
-                # The second Ctrl-C: don't wait for processes that wait for their agents.
+                # The second Ctrl-C: don't wait until processes have ended their agents.
                 deadline = 0.0
 
 
 def _show(invocation: Invocation, folder: Path, steps: int, took_s: float) -> None:
-    """Compare the order in the journal and in the agent's trace with what the workflow says.
+    """Check the journal and the agent's trace against the workflow, and show the result.
 
     Raises:
         StepFailed: the order differs from the workflow, or two steps overlapped, or the step
@@ -386,15 +387,16 @@ def _show(invocation: Invocation, folder: Path, steps: int, took_s: float) -> No
     run = open_run(folder, environment={})
     ended = [(fact.meaning.ends, fact) for fact in read(run.history())]
     order = [(fact.step_index, fact.step) for ending, fact in ended if ending is EndState.DONE]
-    wanted = [(entry["step_index"], entry["step"]) for entry in run.next(steps, 0)]
-    taken = [fact.step_index for ending, fact in ended if ending is EndState.LOST]
+    expected = [(entry["step_index"], entry["step"]) for entry in run.next(steps, 0)]
+    taken_over = [fact.step_index for ending, fact in ended if ending is EndState.LOST]
     trace = (folder / "trace.txt").read_text(encoding="utf-8").splitlines()
     killed = _killed(steps)
     in_turn = [f"{word} {index}" for index in range(steps) for word in ("begin", "end")]
     in_turn.insert(in_turn.index(f"begin {killed}"), f"begin {killed}")
-    if order != wanted or trace != in_turn or taken != [killed]:
+    if order != expected or trace != in_turn or taken_over != [killed]:
+        facts = ", ".join(map(json.dumps, (order, taken_over, trace)))
         raise StepFailed(
-            f"the order is wrong: {json.dumps(order)}, {json.dumps(taken)}, {json.dumps(trace)}",
+            f"the order is wrong: {facts}",
             where=str(folder),
         )
     number = killed + 1

@@ -1,4 +1,4 @@
-"""What `run` and `tick` would do first, as ``--dry-run`` shows it; nothing is changed."""
+"""``--dry-run``: show what `run` or `tick` would do first, and change nothing."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def show(invocation: Invocation, project: Project, plan: Plan) -> int:
     for name, value in report.items():
         for line in value if isinstance(value, list) else (value,):
             if line is not None:
-                invocation.echo(f"{name.replace('_', ' '):<12}  {one_line(_said(line))}")
+                invocation.echo(f"{name.replace('_', ' '):<12}  {one_line(_in_words(line))}")
     return 0
 
 
-def _said(value: object) -> str:
+def _in_words(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items()) or "none"
     return str(value)
@@ -71,15 +71,15 @@ def _said(value: object) -> str:
 def _nodes(
     project: Project, plan: Plan, run: Run, workflow: Workflow, obstacles: list[str]
 ) -> Report:
-    """Return which nodes of a graph come next and who performs each; see `_step`."""
+    """Return a graph's next nodes and the agent of each node; add problems to *obstacles*."""
     upcoming = (
         [plan.node]
         if plan.node is not None
         else _tried(obstacles, lambda: [node["step"] for node in run.next(len(workflow.steps))])
     )
-    here = _tried(obstacles, run.readiness)
-    if here is not None and here.kind is not ReadinessKind.READY:
-        obstacles.append(here.message)
+    readiness = _tried(obstacles, run.readiness)
+    if readiness is not None and readiness.kind is not ReadinessKind.READY:
+        obstacles.append(readiness.message)
     agents = {}
     optional = optional_of(workflow)
     for step in workflow.steps:
@@ -94,38 +94,39 @@ def _nodes(
 
 
 def _built(project: Project, step: Step, optional: tuple[str, ...]) -> tuple[str, Executor]:
-    """Return who performs the graph's *step*, and check that it can."""
-    whole = with_defaults(step, project.settings.step_defaults)
-    return project.agents.choose(fitted(project.agents, whole, step.name, optional)[0], step.name)
+    """Return the agent of the graph's *step* and its executor, which must support the step."""
+    full_step = with_defaults(step, project.settings.step_defaults)
+    supported = fitted(project.agents, full_step, step.name, optional)[0]
+    return project.agents.choose(supported, step.name)
 
 
 def _in_the_way(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> Iterator[str]:
-    """Yield why nothing would start, apart from the step itself."""
+    """Yield the reasons why nothing would start, except problems of the step itself."""
     if head is None:
         return
     try:
         ensure_definition(head, workflow)
-        here = run.readiness()
+        readiness = run.readiness()
     except SequencerError as error:
         yield error.in_one_line
         return
-    if here is None or here.kind is ReadinessKind.COMPLETE:
+    if readiness is None or readiness.kind is ReadinessKind.COMPLETE:
         yield "the run is complete"
         return
-    if here.claim is not None:
-        if not run.store.liveness(here.claim).allows_take_over:
-            yield here.message
-    elif here.kind is not ReadinessKind.READY:
-        yield here.message
+    if readiness.claim is not None:
+        if not run.store.liveness(readiness.claim).allows_take_over:
+            yield readiness.message
+    elif readiness.kind is not ReadinessKind.READY:
+        yield readiness.message
     names = [step.name for step in workflow.steps]
-    mine = {names[int(p)] if p not in names and p.isdecimal() else p for p in plan.positions}
+    positions = {names[int(p)] if p not in names and p.isdecimal() else p for p in plan.positions}
     position = describe(workflow, head.step_index)["position"]
-    if mine and position not in mine:
+    if positions and position not in positions:
         yield f"the step is at position {position}, which --position does not name"
 
 
 def _step(project: Project, workflow: Workflow, index: int, obstacles: list[str]) -> Report:
-    """Return the step at *index*; what it lacks is added to *obstacles*."""
+    """Return the facts about the step at *index*; add what it is missing to *obstacles*."""
     settings = project.settings
     step = with_defaults(resolve(workflow, index), settings.step_defaults)
     facts = describe(workflow, index)
@@ -157,7 +158,7 @@ def _step(project: Project, workflow: Workflow, index: int, obstacles: list[str]
 
 
 def _prompt(project: Project, step: Step, executor: Executor | None) -> str:
-    """Return the path of the prompt's file, after reading it as the step would."""
+    """Return the path of the prompt's file, or that there is none; read it as the step would."""
     if executor is not None and not project.prompts.read_for(step, executor):
         return f"none: {step.prompt_name} is missing or empty"
     return str(prompt_path(project.settings.prompts_dir, step.prompt_name))
@@ -168,6 +169,7 @@ def _tried(
     look: Callable[[], Found],
     place_error: Callable[[SequencerError], None] = lambda _: None,
 ) -> Found | None:
+    """Return what *look* returns; None: it failed, and its error was added to *obstacles*."""
     try:
         return look()
     except SequencerError as error:

@@ -1,4 +1,4 @@
-"""`help`: explain a command or all, as a manual page too; completion for shells."""
+"""`help`: explain one command or all; print the manual page and the completion of shells."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PLACES = {
     "zsh": ("XDG_DATA_HOME", ".local/share", "zsh/site-functions/_sequencer"),
     "fish": ("XDG_CONFIG_HOME", ".config", "fish/completions/sequencer.fish"),
 }
-"""Where each shell looks: the variable of a folder, else the one at home, and the file."""
+"""Shell -> (variable that names a folder, folder below home without it, file in that folder)."""
 _SCRIPTS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
@@ -84,9 +84,9 @@ def help_(
             invocation.echo(context.get_help(), is_verbatim=True)
             return
         command = _command(context, topic or "")
-        with click.Context(command, context, topic) as own:
-            own.meta[ALL_HELP] = True
-            invocation.echo(own.get_help(), is_verbatim=True)
+        with click.Context(command, context, topic) as command_context:
+            command_context.meta[ALL_HELP] = True
+            invocation.echo(command_context.get_help(), is_verbatim=True)
 
 
 def _root() -> click.Context:
@@ -95,20 +95,20 @@ def _root() -> click.Context:
 
 
 def _command(context: click.Context, name: str) -> click.Command:
-    """Return the command called *name*.
+    """Return the command *name*.
 
     Raises:
-        UnknownName: there is none.
+        UnknownName: there is no such command.
     """
     root = context.command
-    found = root.get_command(context, name) if isinstance(root, click.Group) else None
-    if found is None:
+    command = root.get_command(context, name) if isinstance(root, click.Group) else None
+    if command is None:
         raise UnknownName("command", name, program.COMMANDS.keys(), where="sequencer help")
-    return found
+    return command
 
 
 def _install(invocation: Invocation, shell: str, text: str) -> None:
-    """Write the completion of *shell* to where that shell looks for it."""
+    """Write the completion script *text* to the file where *shell* looks for it."""
     variable, below_home, name = _PLACES[shell]
     given = os.environ.get(variable, "")
     folder = Path(given) if given.startswith("/") else path_at_home(below_home, variable)
@@ -126,7 +126,7 @@ def _install(invocation: Invocation, shell: str, text: str) -> None:
 
 
 def _manual() -> Iterator[str]:
-    """Yield the lines of the manual page, made from the same texts as ``--help``."""
+    """Yield the lines of the manual page. Its texts are those of ``--help``."""
     yield f'.TH SEQUENCER 1 "" "sequencer {__version__}"'
     yield from (".SH NAME", "sequencer \\- run AI agents step by step")
     yield from (".SH SYNOPSIS", ".B sequencer", "[OPTIONS] COMMAND [ARGS]...")
@@ -136,22 +136,25 @@ def _manual() -> Iterator[str]:
         yield ".SH COMMANDS"
         for name in program.COMMANDS:
             command = _command(context, name)
-            with click.Context(command, context, name) as own:
-                yield from (f".SS {name}", ".B " + _roff(command.get_usage(own)[len("Usage: ") :]))
+            with click.Context(command, context, name) as command_context:
+                usage = command.get_usage(command_context)[len("Usage: ") :]
+                yield from (f".SS {name}", f".B {_roff(usage)}")
                 body, examples = parts_of(command.help)
                 for paragraph in body:
                     yield from (".PP", _roff(paragraph))
-                yield from _options(command.own if isinstance(command, Verb) else (), own)
+                yield from _options(
+                    command.own if isinstance(command, Verb) else (), command_context
+                )
                 yield from (".PP", "Examples:", ".nf", *map(_roff, examples), ".fi")
 
 
 def _options(params: object, context: click.Context) -> Iterator[str]:
-    for one in params if isinstance(params, (list, tuple)) else ():
-        if isinstance(one, click.Option) and (record := record_of(one, context)):
+    for param in params if isinstance(params, (list, tuple)) else ():
+        if isinstance(param, click.Option) and (record := record_of(param, context)):
             yield from (".TP", f".B {_roff(record[0])}", _roff(record[1]))
 
 
 def _roff(text: str) -> str:
-    """Return *text* so that no line of it is a request, and no mark of it a command."""
+    """Return *text* escaped for roff: no line is a request, and no character is a command."""
     lines = text.replace("\\", "\\\\").replace("-", "\\-").splitlines()
     return "\n".join(f"\\&{line}" if line[:1] in {".", "'"} else line for line in lines)

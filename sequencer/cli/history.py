@@ -1,4 +1,4 @@
-"""`history`: what happened in a run, from its journal."""
+"""`history`: show what happened in a run, from its journal."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.outcome import OutcomeStatus, cost_words, used
 
 NOTE_CHARS = 72
-_SAID = ("note", "error", "reason", "hint")
-"""Of an outcome, what says why it is so; the first that is there counts."""
+_REASON = ("note", "error", "reason", "hint")
+"""Keys of an outcome that explain it; the first key with a value is shown."""
 _RUN_ID = re.compile(r"\brun [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 TRACE_CHARS = 100
 ERROR_CHARS = 40
@@ -48,17 +48,17 @@ def history(invocation: Invocation, limit: int | None) -> None:
     """
     run = invocation.run_to_show()
     facts: Iterable[dict[str, Any]] = _accepted(run)
-    kept = facts if limit is None else deque(facts, maxlen=limit)
+    newest = facts if limit is None else deque(facts, maxlen=limit)
     if invocation.is_json:
-        for fact in kept:
+        for fact in newest:
             invocation.print_json(fact)
         return
     denied = 0
     rows: list[tuple[str, ...]] = []
     present = run.view().head
-    # A graph uses the words of `simulate`.
+    # For a graph, the words are those of `plan --simulate`.
     is_trace = present is not None and present.begun_at is not None
-    for recorded in read(kept):
+    for recorded in read(newest):
         denied += len(recorded.details.get("denials") or ())
         rows.append(_trace_row(recorded) if is_trace else _row(recorded))
     if not rows:
@@ -73,7 +73,7 @@ def history(invocation: Invocation, limit: int | None) -> None:
         table = columns(head, rows, right={0, 4, 5, 6}, room=room, goes=(5, 0, 6))
     invocation.echo(table)
     if denied:
-        # You must see it if an agent is denied its edits.
+        # An agent that may not edit files does no work, so a person must notice this.
         calls = plural(denied, "tool call")
         invocation.say(f"warning: the agents' permissions refused {calls}; see 'sequencer log'")
 
@@ -83,13 +83,13 @@ def _trace_row(fact: RecordedFact) -> tuple[str, ...]:
     line = trace_line(fact.event, fact.step, _with_short_error(outcome))
     if line is None:
         line = " ".join(filter(None, (fact.event, fact.step, outcome.get("status"))))
-    token, told = str(fact.token or ""), cut(one_line(line), TRACE_CHARS)
+    token, text = str(fact.token or ""), cut(one_line(line), TRACE_CHARS)
     remark = _remark({k: v for k, v in outcome.items() if k != "error"}, fact.step)
-    return (str(fact.revision), fact.at, token, told, remark)
+    return (str(fact.revision), fact.at, token, text, remark)
 
 
 def _with_short_error(outcome: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return *outcome* with an error that leaves room for the nodes it canceled."""
+    """Return *outcome* with its error cut, if it also has to show the nodes that it canceled."""
     error = outcome.get("error")
     if not isinstance(error, str) or not outcome.get("cancelled"):
         return outcome
@@ -97,7 +97,7 @@ def _with_short_error(outcome: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _accepted(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the facts of *run*. Only a run without a state may have none."""
+    """Yield the facts of *run*; if there are none, read its state, which may be damaged."""
     is_empty = True
     for fact in run.history():
         is_empty = False
@@ -110,29 +110,26 @@ def _row(fact: RecordedFact) -> tuple[str, ...]:
     outcome, step = fact.details, fact.step
     values = (fact.revision, fact.at, fact.event, step, fact.step_index, fact.token, fact.attempt)
     decided = _verdict_words(outcome)
-    # What a judge decided comes before all that may be cut, and its error says the same.
+    # The verdict comes first, because the end may be cut. The error would only repeat it.
     remark = _remark({**outcome, "error": None} if decided else outcome, step)
     remark = ", ".join(filter(None, (decided, remark)))
     return (*(one_line(str(value)) for value in values), remark)
 
 
 def _verdict_words(outcome: Mapping[str, Any]) -> str:
-    """Return what a judge decided in *outcome*, in which round and why; empty: it is no judge."""
+    """Return the verdict in *outcome*, its round and reason; empty: the step is not a judge."""
     verdict = outcome.get("verdict")
     if not isinstance(verdict, dict):
         return ""
-    told = f"{'yes' if verdict.get('pass') else 'no'} (round {verdict.get('round', 1)})"
-    return (
-        cut(one_line(f"{told}: {reason}"), NOTE_CHARS)
-        if (reason := verdict.get("reason"))
-        else told
-    )
+    decision = f"{'yes' if verdict.get('pass') else 'no'} (round {verdict.get('round', 1)})"
+    reason = verdict.get("reason")
+    return cut(one_line(f"{decision}: {reason}"), NOTE_CHARS) if reason else decision
 
 
 def _remark(outcome: Mapping[str, Any], step: str) -> str:
-    """Return in a few words what a person wants to know about *outcome* of *step*."""
+    """Return a short remark for people about *outcome* of *step*."""
     parts = [str(outcome["agent"])] if outcome.get("agent") else []
-    # A router may have chosen another one than the step's own.
+    # A router may have chosen another prompt than the step's own.
     prompt = str(outcome.get("prompt") or "")
     parts += [f"prompt {prompt}"] if prompt.removesuffix(".md") not in ("", step) else []
     usage = outcome.get("usage")
@@ -148,9 +145,9 @@ def _remark(outcome: Mapping[str, Any], step: str) -> str:
     if outcome.get("denials"):
         parts.append(f"{len(outcome['denials'])} tool calls refused")
     # For a reset, the journal has the id of the run that it ended, which means nothing to people.
-    keys = ("error", *_SAID) if outcome.get("status") == OutcomeStatus.FAILED else _SAID
-    said = (_RUN_ID.sub("run", str(outcome.get(key) or "")) for key in keys)
-    shown = evidence_words(evidence_of(outcome))
-    rest = [text for text in said if text][:1]
-    parts += [shown] if shown else []
-    return cut(one_line(", ".join([*parts, *rest])), NOTE_CHARS + len(shown))
+    keys = ("error", *_REASON) if outcome.get("status") == OutcomeStatus.FAILED else _REASON
+    reasons = (_RUN_ID.sub("run", str(outcome.get(key) or "")) for key in keys)
+    evidence = evidence_words(evidence_of(outcome))
+    first_reason = [text for text in reasons if text][:1]
+    parts += [evidence] if evidence else []
+    return cut(one_line(", ".join([*parts, *first_reason])), NOTE_CHARS + len(evidence))

@@ -1,13 +1,13 @@
-"""The answer to a tick when nothing is due and nothing has changed.
+"""Repeats the answer of the last tick when nothing is due and nothing has changed.
 
-A tick that finds nothing to do leaves its answer in the user's state folder, out of reach of
-agents that may only edit the project, under a digest of everything that the answer depends on:
-arguments, configuration, environment, version. A later tick that asks the very same of the very
-same state repeats the answer instead of loading the program. So both ways agree by
-construction, and any doubt (another byte in state.json, one more in the journal, a date that
-has come, a day that has passed) ends in the long way. Stdlib only; measured by bench/.
+A tick that finds nothing to do stores its answer in the user's state folder, which agents that
+may only edit the project can't write. The key is a digest of everything the answer depends on:
+arguments, configuration, environment, version. A later tick with the same key and the same state
+repeats the answer instead of loading the program. Any difference (a byte in state.json or the
+journal, a date that has come, a day that has passed) takes the full way through the program.
+It imports little besides the standard library; bench/ measures it.
 
-Not promised: that an agent with a shell can't forge an answer. It ends after a day.
+Not promised: that an agent with a shell can't forge an answer. An answer expires after a day.
 """
 
 from __future__ import annotations
@@ -35,93 +35,93 @@ from sequencer.store.user_state import put_own, read_own
 
 MAX_BYTES = 64 * 1024
 DAY_S = 24 * 60 * 60
-"""An answer holds no longer: whatever may be wrong with it costs a day."""
+"""An answer expires after this time, so a wrong one costs at most a day."""
 MAX_ANSWERS = 8
-"""Different questions about one state, as of timers with different options."""
+"""Answers kept for one state; timers with different options ask different questions."""
 _FLAGS = frozenset({"--json", "--quiet", "--verbose"})
 
 
 class IdleQuestion(NamedTuple):
-    """What a tick asks."""
+    """A tick, as far as its answer depends on it."""
 
     key: str
     state_path: Path
     log: Path | None = None
-    """Where the answer goes instead of the screen; see `unattended`."""
+    """The log to which the answer goes instead of the screen; see `unattended`."""
 
 
 class IdleAnswer(NamedTuple):
-    """What it was told."""
+    """The output of a tick that had nothing to do."""
 
     out: str
     err: str
     until: float | None = None
-    """Unix time from which the answer may be another one. One without an end is never repeated."""
+    """Unix time from which the answer may differ. Without it, the answer is never repeated."""
     since: float = 0.0
-    """Unix time at which it was given; before that the clock was set back."""
+    """Unix time of the answer. A present before that means that the clock was set back."""
     is_rest: bool = False
-    """Whether nothing starts by itself until then, so that what stood in the way is over."""
+    """Whether nothing starts by itself until a person acts, so earlier problems are over."""
 
 
 def answers(arguments: Sequence[str]) -> bool:
-    """Answer *arguments* if they are a tick whose answer is known; return whether they were."""
+    """Write the answer if *arguments* are a tick whose answer is known; return whether it was."""
     try:
         question = ask(arguments, os.environ)
         answer = None if question is None else recall(question)
         if answer is None or not _is_plain(answer.err + answer.out):
             return False
         if question is not None and question.log is not None:
-            said = answer.err + answer.out
-            return unattended.repeated(question.log, said, is_rest=answer.is_rest)
+            text = answer.err + answer.out
+            return unattended.repeated(question.log, text, is_rest=answer.is_rest)
         if sys.stderr is not None:
             sys.stderr.write(answer.err)
         sys.stdout.write(answer.out)
         sys.stdout.flush()
     except (AttributeError, OSError, ValueError, SequencerError):
-        # Whatever is wrong, the long way says it in words.
+        # Any error is reported by the full program, which runs next.
         return False
     return True
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether a terminal shows *text* as it is; the file may be anybody's."""
+    """Return whether *text* has only printable characters; another program may have written it."""
     return all(map(str.isprintable, text.split("\n")))
 
 
 def ask(arguments: Sequence[str], env: Mapping[str, str]) -> IdleQuestion | None:
-    """Return the question that *arguments* ask; None if they are no tick.
+    """Return the question that *arguments* ask; None: they are not a tick.
 
     Raises:
         ConfigurationError: the project can't be found.
     """
-    places = _places(arguments)
-    if places is None:
+    options = _options(arguments)
+    if options is None:
         return None
 
-    config, run = places.get("--config"), places.get("--run")
-    found = locate(Path(), None if config is None else Path(config), env)
-    state_path = found.state_path
+    config, run = options.get("--config"), options.get("--run")
+    project = locate(Path(), None if config is None else Path(config), env)
+    state_path = project.state_path
     if run is not None:
         state_path = state_path.parent / "runs" / slug(run) / state_path.name
     settings = sorted(item for item in env.items() if item[0].startswith("SEQUENCER_"))
-    # The folder too: answers name files as they are called from there.
+    # The folder too: answers name files relative to it.
     folder = os.getcwd()  # noqa: PTH109 - no Path for what is only compared
-    paths = [folder, str(found.config_path), str(state_path)]
-    asked = [__version__, list(arguments), *paths, settings]
-    digest = blake2b(json.dumps(asked).encode(), digest_size=16)
-    if found.config_path is not None:
-        digest.update(read_bytes(found.config_path))
-    log = places.get("--log")
+    paths = [folder, str(project.config_path), str(state_path)]
+    key_parts = [__version__, list(arguments), *paths, settings]
+    digest = blake2b(json.dumps(key_parts).encode(), digest_size=16)
+    if project.config_path is not None:
+        digest.update(read_bytes(project.config_path))
+    log = options.get("--log")
     return IdleQuestion(digest.hexdigest(), state_path, None if log is None else Path(log))
 
 
-def _places(arguments: Sequence[str]) -> dict[str, str] | None:
-    """Return the options that say where the run and its log are, if this is a tick.
+def _options(arguments: Sequence[str]) -> dict[str, str] | None:
+    """Return the options of a tick that locate its run and its log; None: it is not a tick.
 
-    A value that looks like one of these options misleads it; the run that is then looked
-    at has no answer to this question.
+    If the value of another option looks like one of them, the result is wrong but harmless: the
+    run that it locates has no answer to this question.
     """
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     is_tick = False
     rest = iter(arguments)
     for argument in rest:
@@ -130,21 +130,21 @@ def _places(arguments: Sequence[str]) -> dict[str, str] | None:
             following = value if separator else next(rest, None)
             if following is None:
                 return None
-            found[name] = following
+            options[name] = following
         elif not is_tick and argument != "tick" and argument not in _FLAGS:
             return None
         is_tick = is_tick or argument == "tick"
-    return found if is_tick else None
+    return options if is_tick else None
 
 
 def recall(question: IdleQuestion, now: float | None = None) -> IdleAnswer | None:
-    """Return the answer that *question* had, if nothing has changed since."""
+    """Return the stored answer to *question* if nothing has changed since; None: no such answer."""
     path = question.state_path
     try:
         state = read_regular(path, max_bytes=MAX_BYTES)
     except FileNotFoundError:
         return None
-    answer = _answer(_kept(path, state).get(question.key))
+    answer = _answer(_stored(path, state).get(question.key))
     if answer is None or not _is_newest(path, state):
         return None
     now = time.time() if now is None else now
@@ -153,35 +153,35 @@ def recall(question: IdleQuestion, now: float | None = None) -> IdleAnswer | Non
 
 
 def remember(question: IdleQuestion, answer: IdleAnswer, revision: int) -> None:
-    """Keep *answer* to *question* about the state of *revision*; without an end it is not kept.
+    """Store *answer* to *question* about the state of *revision*, if the answer has an end.
 
-    Failing to is nobody's error: the next tick takes the long way again.
+    If it can't be stored, nothing is lost: the next tick takes the full way through the program.
     """
     if answer.until is None:
         return
     state_path = question.state_path
     with contextlib.suppress(OSError, SequencerError):
         state = read_regular(state_path, max_bytes=MAX_BYTES)
-        # Another one may have come since the question was answered.
+        # The run may have a newer state since the question was answered.
         if _parsed(state).get("revision") != revision or not _is_newest(state_path, state):
             return
-        known = _kept(state_path, state)
+        known = _stored(state_path, state)
         known[question.key] = answer._replace(since=time.time())._asdict()
         newest = dict(list(known.items())[-MAX_ANSWERS:])
-        told = {"state_file": str(state_path), "state": _digest(state), "answers": newest}
+        record = {"state_file": str(state_path), "state": _digest(state), "answers": newest}
         put_own(
-            unattended.FOLDER, record_name(state_path), json.dumps(told).encode(), durably=False
+            unattended.FOLDER, record_name(state_path), json.dumps(record).encode(), durably=False
         )
-        # Earlier versions kept the answer there.
+        # Earlier versions stored the answer in this file.
         remove(state_path.with_name("idle.json"))
 
 
-def _kept(state_path: Path, state: bytes) -> dict[str, Any]:
-    """Return the answers that are about the present *state*."""
+def _stored(state_path: Path, state: bytes) -> dict[str, Any]:
+    """Return the stored answers that are about the present *state*, by key."""
     data = read_own(unattended.FOLDER, record_name(state_path), MAX_BYTES)
-    memory = {} if data is None else _parsed(data)
-    known = memory.get("answers")
-    return known if isinstance(known, dict) and memory.get("state") == _digest(state) else {}
+    record = {} if data is None else _parsed(data)
+    answers = record.get("answers")
+    return answers if isinstance(answers, dict) and record.get("state") == _digest(state) else {}
 
 
 def record_name(state_path: Path) -> str:
@@ -190,7 +190,7 @@ def record_name(state_path: Path) -> str:
 
 
 def _is_newest(state_path: Path, state: bytes) -> bool:
-    """Return whether *state* is what the journal's last record says, and nothing follows it."""
+    """Return whether *state* matches the last record of the journal, and nothing follows it."""
     head = _parsed(state)
     offset = head.get("journal_offset")
     if type(offset) is not int or offset < 0:
@@ -216,13 +216,13 @@ def _parsed(data: bytes) -> dict[str, Any]:
         return {}
 
 
-def _answer(kept: object) -> IdleAnswer | None:
-    if not isinstance(kept, dict) or set(kept) != set(IdleAnswer._fields):
+def _answer(record: object) -> IdleAnswer | None:
+    if not isinstance(record, dict) or set(record) != set(IdleAnswer._fields):
         return None
-    found = IdleAnswer(**kept)
-    is_sound = isinstance(found.out, str) and isinstance(found.err, str)
-    is_timed = isinstance(found.since, float) and isinstance(found.until, float)
-    return found if is_sound and is_timed and isinstance(found.is_rest, bool) else None
+    answer = IdleAnswer(**record)
+    is_sound = isinstance(answer.out, str) and isinstance(answer.err, str)
+    is_timed = isinstance(answer.since, float) and isinstance(answer.until, float)
+    return answer if is_sound and is_timed and isinstance(answer.is_rest, bool) else None
 
 
 def _digest(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""`inbox`, `answer` and `tell`: what waits for a person, and what a person says."""
+"""`inbox`, `answer` and `tell`: list what waits for a person, and take what a person says."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sequencer.cli.change import tell
+from sequencer.cli.change import show_change
 from sequencer.cli.context import Invocation, is_watched
-from sequencer.cli.options import pass_invocation, said, verb
+from sequencer.cli.options import argument_text, pass_invocation, verb
 from sequencer.cli.views.next_command import InterruptedRun, interrupted
 from sequencer.cli.views.runs import (
     Need,
@@ -43,59 +43,59 @@ LATER = "later"
 
 
 def _run_that_waits(invocation: Invocation, question: str | None) -> Run:
-    """Return the run that is meant: the named one, or the only one that waits for *question*.
+    """Return the run that ``--run`` names, or else the only run that asks *question*.
 
     Raises:
         UnknownName: no run asks this question.
-        TransitionRefused: several wait, or none does, and none was named.
+        TransitionRefused: ``--run`` is missing, and several runs wait or none does.
     """
     if invocation.run_name is not None:
         return invocation.run()
     project = invocation.project()
-    found, unread = waiting(project)
-    asked = {one.run: _asked_in(one) for one in found}
+    waits, unread = waiting(project)
+    asked = {item.run: _asked_in(item) for item in waits}
     if question is not None:
         if not any(question in names for names in asked.values()):
-            # It may be the one that asks.
+            # A run that can't be read may be the one that asks.
             _warn(invocation, unread)
             known = sorted(set().union(*asked.values()))
             raise UnknownName("open question", question, known, where="sequencer answer")
         asked = {run: names for run, names in asked.items() if question in names}
     if not asked and (unread or project.run(None).head is None):
-        why = (f"{name_of(run)} can't be read: {error.message}" for run, error in unread.items())
+        more = (f"{name_of(run)} can't be read: {error.message}" for run, error in unread.items())
         raise TransitionRefused(
-            "; ".join(["answer: no run waits for a decision", *why]),
+            "; ".join(["answer: no run waits for a decision", *more]),
             hint="'sequencer status --all' lists the runs and their status",
         )
     return _only(invocation, list(asked) or [project.run(None)])
 
 
-def _asked_in(one: Open) -> set[str]:
-    """Return what a person may call the questions of a run."""
-    gate = () if one.gate is None else (one.gate.step,)
-    return {*gate, *(question.node.id for question in one.questions)}
+def _asked_in(item: Open) -> set[str]:
+    """Return the names by which a person may answer the questions of a run: steps and nodes."""
+    gate = () if item.gate is None else (item.gate.step,)
+    return {*gate, *(question.node.id for question in item.questions)}
 
 
-def _only(invocation: Invocation, found: list[Run]) -> Run:
-    """Return the run of *found*, and say which it is.
+def _only(invocation: Invocation, runs: list[Run]) -> Run:
+    """Return the only one of *runs*, and say which run that is.
 
     Raises:
-        TransitionRefused: there are several.
+        TransitionRefused: there are several runs.
     """
-    if len(found) > 1:
-        names = ", ".join(sorted(run.name or "the default run" for run in found))
+    if len(runs) > 1:
+        names = ", ".join(sorted(run.name or "the default run" for run in runs))
         raise TransitionRefused(
-            f"answer: {len(found)} runs wait for a decision: {names}",
+            f"answer: {len(runs)} runs wait for a decision: {names}",
             hint="'sequencer --run NAME answer …' answers one of them",
         )
-    if found[0].name is not None:
-        invocation.say(f"this answers run {found[0].name!r}, the only one that waits")
-    return found[0]
+    if runs[0].name is not None:
+        invocation.say(f"this answers run {runs[0].name!r}, the only one that waits")
+    return runs[0]
 
 
 DECISIONS = ("approve", "reject")
 _UNCLEAR = frozenset({"yes", "no", "y", "n", "ok", "later", "feedback", "accept", "cancel"})
-"""Words that are no feedback, and might be meant as a decision."""
+"""Words that look like a decision, so they are not accepted as feedback."""
 
 
 @verb("answer")
@@ -125,39 +125,40 @@ def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> 
         raise UsageRefused(
             "expected [QUESTION] ANSWER", hint="put an answer of several words in quotes"
         )
-    question, said = words[0] if len(words) > 1 else None, words[-1]
+    question, text = words[0] if len(words) > 1 else None, words[-1]
     if question == "feedback" and not any(
-        question in _asked_in(one) for one in waiting(invocation.project())[0]
+        question in _asked_in(item) for item in waiting(invocation.project())[0]
     ):
-        question = None  # the kind of answer, as 'approve' is one
+        question = None  # 'answer feedback TEXT': the kind of answer, like 'approve'
     run = _run_that_waits(invocation, question)
     head = run.head
     gate = head.gate if head is not None and head.gate is not None and head.gate.is_open else None
     node = question if gate is None or question != gate.step else None
     if node is None and head is not None and head.asks:
-        node = _node_of(run, head, said)
+        node = _node_of(run, head, text)
     if node is not None:
         if note is not None:
             raise UsageRefused("works only with approve and reject", where="--note")
-        answered = run.do(AnswerQuestion(node, said), by=decider())
-        text = str((answered.facts[0].outcome or {}).get("output", ""))
-        tell(invocation, run, answered.head, f"{node} was answered: {one_line(text)[:80]}")
+        answered = run.do(AnswerQuestion(node, text), by=decider())
+        output = str((answered.facts[0].outcome or {}).get("output", ""))
+        show_change(invocation, run, answered.head, f"{node} was answered: {one_line(output)[:80]}")
         return
-    _decide(invocation, run, gate, said, note)
+    _decide(invocation, run, gate, text, note)
 
 
-def _node_of(run: Run, head: Head, said: str) -> str | None:
-    """Return the node that *said* answers; None: it is a decision about the run as a whole.
+def _node_of(run: Run, head: Head, text: str) -> str | None:
+    """Return the node that *text* answers; None: it is a decision about the run as a whole.
 
     Raises:
         TransitionRefused: several nodes ask.
     """
     asked = run.flow.questions(head)
-    offered = {word for one in asked for each in one.options for word in (each.value, each.label)}
-    if said.lower() in DECISIONS and said.lower() not in {word.lower() for word in offered}:
+    options = [option for question in asked for option in question.options]
+    offered = {word.lower() for option in options for word in (option.value, option.label)}
+    if text.lower() in DECISIONS and text.lower() not in offered:
         return None
     if len(asked) > 1:
-        names = ", ".join(one.node.id for one in asked)
+        names = ", ".join(question.node.id for question in asked)
         raise TransitionRefused(
             f"answer: the run asks {len(asked)} questions: {names}",
             hint="'sequencer answer QUESTION ANSWER' answers one",
@@ -166,16 +167,16 @@ def _node_of(run: Run, head: Head, said: str) -> str | None:
 
 
 def _decide(
-    invocation: Invocation, run: Run, gate: Gate | None, said: str, note: str | None
+    invocation: Invocation, run: Run, gate: Gate | None, text: str, note: str | None
 ) -> None:
-    """Decide about *run* at its *gate*; the decision stands whatever becomes of posting it.
+    """Decide about *run* at its *gate*; the decision counts even if it can't be posted.
 
     Raises:
-        UsageRefused: a word that may be meant as a decision, and is none.
+        UsageRefused: *text* is a word that looks like a decision, but is not one.
     """
-    # Of the question that was read: another may be asked meanwhile.
+    # The token of the question that was read: another question may have been asked since.
     token = None if gate is None else gate.token
-    word = said.strip().lower()
+    word = text.strip().lower()
     if word in DECISIONS:
 
         def notice(event: RunEvent) -> None:
@@ -191,18 +192,18 @@ def _decide(
             raise UsageRefused("works only with approve and reject", where="--note")
         if word in _UNCLEAR or get_close_matches(word, DECISIONS, cutoff=0.8):
             raise UsageRefused(
-                f"{said!r} is neither 'approve' nor 'reject'",
+                f"{text!r} is neither 'approve' nor 'reject'",
                 where="sequencer answer",
                 hint="feedback needs more than one word",
             )
-        after = run.do(Feedback(said, token), by=decider()).head
+        after = run.do(Feedback(text, token), by=decider()).head
         done = "feedback was given to "
     try:
         if (posting := invocation.project().posting) is not None:
             posting.deliver(run.name, invocation.say)
     except SequencerError as error:
         invocation.say(f"notice: the decision was not posted: {error.message}")
-    tell(invocation, run, after, f"{done}{'the run' if gate is None else repr(gate.step)}")
+    show_change(invocation, run, after, f"{done}{'the run' if gate is None else repr(gate.step)}")
 
 
 @verb("inbox")
@@ -210,9 +211,9 @@ def _decide(
 def inbox(invocation: Invocation) -> None:
     """List what needs a person in all runs, and what to type.
 
-    Questions come first; then what failed for good or can't be read, what is at a limit of its
-    run, work of a run's worktree that nobody has merged, and changes of the project that nobody
-    has trusted.
+    Questions come first. Then come runs that failed and are not tried again, runs that can't be
+    read, runs at a limit, work in worktrees that is not merged, and changes of the project that
+    you have not trusted yet.
     With --run, list only what that run needs.
 
     \b
@@ -220,82 +221,82 @@ def inbox(invocation: Invocation) -> None:
       sequencer inbox
       sequencer inbox --json | jq -r '.[].run'
     """
-    # An unknown name is an error.
-    meant = None if invocation.run_name is None else invocation.run().name
-    found, _ = waiting(invocation.project())
-    found = [one for one in found if meant in (None, one.run.name)]
-    items = [*_items(invocation, meant, found)]
-    looks = [*each_run(invocation.project(), lambda run, _: run.view().notices)]
-    seen = (found for run, found in looks if meant in (None, run.name))
-    invocation.notices(text for found in seen if isinstance(found, tuple) for text in found)
+    # `run()` refuses an unknown name.
+    only = None if invocation.run_name is None else invocation.run().name
+    waits, _ = waiting(invocation.project())
+    waits = [item for item in waits if only in (None, item.run.name)]
+    items = [*_items(invocation, only, waits)]
+    views = [*each_run(invocation.project(), lambda run, _: run.view().notices)]
+    notices = (result for run, result in views if only in (None, run.name))
+    invocation.notices(text for texts in notices if isinstance(texts, tuple) for text in texts)
     if invocation.is_json:
         invocation.print_json([row for row, _ in items])
         return
     if not items:
-        whose = "no run waits for a" if meant is None else f"run {meant!r} waits for no"
-        invocation.echo(f"{whose} decision")
+        subject = "no run waits for a" if only is None else f"run {only!r} waits for no"
+        invocation.echo(f"{subject} decision")
     for _, lines in items:
         for line in lines:
             invocation.echo(line)
 
 
 def _items(
-    invocation: Invocation, meant: str | None, found: Sequence[Open]
+    invocation: Invocation, only: str | None, waits: Sequence[Open]
 ) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Yield what needs a person in the runs *meant* (None: all), for programs and as lines."""
+    """Yield what needs a person in the run *only* (None: in all), as JSON facts and as lines."""
     project = invocation.project()
-    asked = [(one, question) for one in found for question in one.questions]
-    for at, question in asked:
-        lines = [*_told_question(at, question), *_pasteable(at, question)]
-        yield question_json(at.run, question), lines
-    for at, gate in [(one, one.gate) for one in found if one.gate is not None]:
-        yield _gate_json(at, gate), _told_gate(at, gate)
-    for run, gone in each_run(project, interrupted):
-        if isinstance(gone, InterruptedRun) and meant in (None, run.name):
-            lines = [f"{one_line(name_of(run))}: {gone.words}", f"  {gone.next_command.line}"]
-            yield _interrupted_json(gone), lines
-    others = [(run, need) for run, need in needs(project) if meant in (None, run.name)]
+    asked = [(item, question) for item in waits for question in item.questions]
+    for item, question in asked:
+        lines = [*_question_lines(item, question), *_pasteable(item, question)]
+        yield question_json(item.run, question), lines
+    for item, gate in [(item, item.gate) for item in waits if item.gate is not None]:
+        yield _gate_json(item, gate), _gate_lines(item, gate)
+    for run, dead in each_run(project, interrupted):
+        if isinstance(dead, InterruptedRun) and only in (None, run.name):
+            lines = [f"{one_line(name_of(run))}: {dead.words}", f"  {dead.next_command.line}"]
+            yield _interrupted_json(dead), lines
+    others = [(run, need) for run, need in needs(project) if only in (None, run.name)]
     for run, need in others:
-        yield need_json(run, need), _told_need(one_line(name_of(run)), need)
+        yield need_json(run, need), _need_lines(one_line(name_of(run)), need)
     for work in project.unmerged():
-        if meant in (None, work.run):
-            yield work.as_json(), _told_work(work)
-    if meant is None and (untrusted := _untrusted(invocation, found, others)) is not None:
-        yield need_json(None, untrusted), _told_need("this project", untrusted)
+        if only in (None, work.run):
+            yield work.as_json(), _work_lines(work)
+    if only is None and (untrusted := _untrusted(invocation, waits, others)) is not None:
+        yield need_json(None, untrusted), _need_lines("this project", untrusted)
 
 
-def _gate_json(one: Open, gate: Gate) -> dict[str, Any]:
+def _gate_json(item: Open, gate: Gate) -> dict[str, Any]:
     """Return a run at a *gate* as ``inbox --json`` prints it."""
-    kept = gate.model_dump(mode="json", exclude={"decision"})
-    about = {"run": one.run.name, "workflow": one.workflow}
-    question = asked_at(one.run, gate)
-    return {**about, **kept, "question": question, "expired": bool(one.over())}
+    fields = gate.model_dump(mode="json", exclude={"decision"})
+    about = {"run": item.run.name, "workflow": item.workflow}
+    question = asked_at(item.run, gate)
+    return {**about, **fields, "question": question, "expired": bool(item.over())}
 
 
-def _interrupted_json(one: InterruptedRun) -> dict[str, Any]:
+def _interrupted_json(dead: InterruptedRun) -> dict[str, Any]:
     """Return a run whose process is gone as ``inbox --json`` prints it."""
-    steps, command = [claim.step for claim in one.claims], one.next_command.line
-    return {"run": one.run.name, "interrupted": steps, "text": one.words, "next_command": command}
+    steps, command = [claim.step for claim in dead.claims], dead.next_command.line
+    return {"run": dead.run.name, "interrupted": steps, "text": dead.words, "next_command": command}
 
 
 def _untrusted(
-    invocation: Invocation, found: Sequence[Open], others: Sequence[tuple[Run, Need]]
+    invocation: Invocation, waits: Sequence[Open], others: Sequence[tuple[Run, Need]]
 ) -> Need | None:
-    """Return what has to be trusted before anything goes on; None: nothing."""
+    """Return the need to trust the project before its runs continue; None: there is none."""
     project = invocation.project()
     refused = project.trust.refusal()
     if refused is None:
         return None
-    has_runs = found or others or any(each_run(project, lambda run, _: run))
+    has_runs = waits or others or any(each_run(project, lambda run, _: run))
     return untrusted_need(refused) if refused.changed or has_runs else None
 
 
-def _told_need(name: str, need: Need) -> list[str]:
-    """Return the lines that show why a run does not go on."""
+def _need_lines(name: str, need: Need) -> list[str]:
+    """Return the lines that show why a run does not continue."""
     lines = [f"{name}: {need.text}", *(f"  | {line}" for line in need.cause)]
     lines += [f"  log: {need.log}"] if need.log else []
     lines += [f"  {need.advice}"] if need.advice else []
-    return [*lines, *(f"  {one}" for one in need.commands)]
+    return [*lines, *(f"  {command}" for command in need.commands)]
 
 
 def _warn(invocation: Invocation, unread: Mapping[Run, SequencerError]) -> None:
@@ -303,43 +304,44 @@ def _warn(invocation: Invocation, unread: Mapping[Run, SequencerError]) -> None:
         invocation.say(f"warning: {name_of(run)} is left out: {error.in_one_line}")
 
 
-def _told_gate(one: Open, gate: Gate) -> list[str]:
+def _gate_lines(item: Open, gate: Gate) -> list[str]:
     """Return the lines that show a gate and its question."""
-    if over := one.over():
-        return [f"{one.name}: {one_line(over)}", *_pasteable(one)]
+    if over := item.over():
+        return [f"{item.name}: {one_line(over)}", *_pasteable(item)]
     until = f", until {gate.expires_at} (then: {gate.on_timeout})" if gate.expires_at else ""
     times = f", asked {gate.round} times" if gate.round > 1 else ""
-    asks = f"{one_line(gate.step)} of {one_line(one.workflow)}"
+    step = f"{one_line(gate.step)} of {one_line(item.workflow)}"
     return [
-        f"{one.name}: {asks} has been waiting since {gate.opened_at}{until}{times}",
-        *_quoted(asked_at(one.run, gate), GATE_LINES, f": sequencer {one.option}log"),
-        *_pasteable(one),
+        f"{item.name}: {step} has been waiting since {gate.opened_at}{until}{times}",
+        *_quoted(asked_at(item.run, gate), GATE_LINES, f": sequencer {item.option}log"),
+        *_pasteable(item),
     ]
 
 
-def _told_work(one: UnmergedWork) -> list[str]:
-    """Return the lines that show work which nobody has merged, and what to type."""
-    name = one_line(one.run or "default run")
-    return [f"{name}: {one_line(one.words)}", *(f"  {one_line(text)}" for text in one.commands)]
+def _work_lines(work: UnmergedWork) -> list[str]:
+    """Return the lines that show work that is not merged, and what to type."""
+    name = one_line(work.run or "default run")
+    return [f"{name}: {one_line(work.words)}", *(f"  {one_line(text)}" for text in work.commands)]
 
 
-def _pasteable(one: Open, question: Question | None = None) -> list[str]:
-    return [f"  {command}" for command in one.commands(question, VALUES_CHARS)]
+def _pasteable(item: Open, question: Question | None = None) -> list[str]:
+    return [f"  {command}" for command in item.commands(question, VALUES_CHARS)]
 
 
-def _told_question(one: Open, question: Question) -> list[str]:
-    """Return the lines that show a question."""
-    if over := one.over(question):
-        return [f"{one.name}: {one_line(over)}"]
+def _question_lines(item: Open, question: Question) -> list[str]:
+    """Return the lines that show a question and its options."""
+    if over := item.over(question):
+        return [f"{item.name}: {one_line(over)}"]
     until = f", until {question.expires_at}" if question.expires_at else ""
+    # A title that only repeats the question would be shown twice.
     is_title = question.text.split() == question.node.title.split()
     node = one_line(question.node.id if is_title else question.node.named)
-    lines = [f"{one.name}: {node} has been waiting since {question.asked_at}{until}"]
+    lines = [f"{item.name}: {node} has been waiting since {question.asked_at}{until}"]
     lines += _quoted(question.text, QUESTION_LINES)
-    for each in question.options:
-        more = f": {one_line(each.description)}" if each.description else ""
-        label = f" ({one_line(each.label)})" if each.label != each.value else ""
-        lines.append(f"  - {one_line(each.value)}{label}{more}")
+    for option in question.options:
+        more = f": {one_line(option.description)}" if option.description else ""
+        label = f" ({one_line(option.label)})" if option.label != option.value else ""
+        lines.append(f"  - {one_line(option.value)}{label}{more}")
     if question.options and question.node.allows_custom_input:
         fails = ": no edge takes it, so the node would fail" if question.is_dead_end else ""
         lines.append(f"  - any other text{fails}")
@@ -347,7 +349,7 @@ def _told_question(one: Open, question: Question) -> list[str]:
 
 
 def _quoted(text: str, most: int, where: str = "") -> Iterator[str]:
-    """Yield the first lines of *text*, and how many more there are *where*."""
+    """Yield the first *most* lines of *text*, then how many more there are, and *where*."""
     lines = plain(text).strip().splitlines()
     yield from (f"  | {line}" for line in lines[:most])
     if len(lines) > most:
@@ -355,34 +357,34 @@ def _quoted(text: str, most: int, where: str = "") -> Iterator[str]:
 
 
 def ask(invocation: Invocation, run: Run, head: Head) -> bool:
-    """Ask whoever sits at the terminal; return whether the run may go on at once.
+    """Ask the person at the terminal each open question; return whether one was answered.
 
-    Somebody else may answer meanwhile, in another terminal; theirs counts then.
+    Another person may answer at the same time, in another terminal; the first answer counts.
     """
     has_answered = False
     for question in run.flow.questions(head):
-        for line in _told_question(Open(run), question):
+        for line in _question_lines(Open(run), question):
             invocation.say(line)
-        said = _asked(question)
-        if said is None:
-            # What is written next begins a line of its own.
+        text = _prompted(question)
+        if text is None:
+            # End the line of the prompt, so that the next output starts on a new line.
             invocation.say("")
             continue
-        if said == LATER and LATER not in {one.value for one in question.options}:
+        if text == LATER and LATER not in {option.value for option in question.options}:
             continue
         try:
-            run.do(AnswerQuestion(question.node.id, said, question.token), by=decider())
+            run.do(AnswerQuestion(question.node.id, text, question.token), by=decider())
         except (TransitionRefused, UnknownName) as error:
             invocation.say(f"notice: {error.message}")
         has_answered = True
     return has_answered
 
 
-def _asked(question: Question) -> str | None:
-    """Return what the person types; None for an end of the input, which is no answer.
+def _prompted(question: Question) -> str | None:
+    """Return what the person types; None: the input ended (Ctrl-D), which is no answer.
 
     Raises:
-        click.Abort: Ctrl-C.
+        click.Abort: the person pressed Ctrl-C.
     """
     try:
         return _typed(question)
@@ -393,8 +395,8 @@ def _asked(question: Question) -> str | None:
 
 
 def _typed(question: Question) -> str:
-    """Return what the person types: an option, its number or label, a text, or ``later``."""
-    values = [each.value for each in question.options]
+    """Return the person's answer: an option, a text, or ``later``; a number becomes its option."""
+    values = [option.value for option in question.options]
     if not values or question.node.allows_custom_input:
         numbered = ", ".join(f"{n} {one_line(v)}" for n, v in enumerate(values, start=1))
         prompt = f"Your answer ({numbered + ', ' if numbered else ''}or {LATER})"
@@ -411,10 +413,10 @@ CHOICES = {"a": "approve", "r": "reject", "f": "feedback", "l": "later"}
 
 
 def decide(invocation: Invocation, run: Run) -> bool:
-    """Ask what is to become of the gate of *run*; return whether the run may go on at once.
+    """Ask the person at the terminal to decide about *run*; return whether the run may continue.
 
-    Somebody else may decide meanwhile, in another terminal; theirs counts then. It may not
-    where nobody is there who could answer.
+    It may not if no one is there to answer. Another person may decide at the same time, in
+    another terminal; the first decision counts.
     """
     if invocation.is_json or invocation.is_quiet or not is_watched() or is_inside_agent():
         return False
@@ -423,7 +425,7 @@ def decide(invocation: Invocation, run: Run) -> bool:
         return ask(invocation, run, head)
     if head is None or head.gate is None or not head.gate.is_open:
         return head is not None and head.status is not Status.WAITING_APPROVAL
-    for line in _told_gate(Open(run, head.gate, head.workflow_name), head.gate):
+    for line in _gate_lines(Open(run, head.gate, head.workflow_name), head.gate):
         invocation.say(line)
     try:
         return _answered(invocation, run, head.gate.token)
@@ -447,7 +449,7 @@ def _answered(invocation: Invocation, run: Run, token: int) -> bool:
     elif chosen == "reject":
         note = click.prompt("Why (may be empty)", default="", show_default=False, err=True)
         run.do(Reject(note or None, token), by=decider())
-        return True  # the run then says how it ended
+        return True  # the next `Run.work` reports how the run ended
     return chosen != "later"
 
 
@@ -458,7 +460,7 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
     """Send a message to a step, from outside or from another step.
 
     STEP is a step or position; in a flowchart or a team, a node or task. Without STEP, the
-    message goes to whatever comes next. It is in the prompt of each next attempt until one is
+    message goes to the step that comes next. It is in the prompt of each attempt until one is
     accepted. A step that is already running does not see it. If TEXT is -, it is read from
     standard input.
 
@@ -472,7 +474,7 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
         raise UsageRefused("expected [STEP] TEXT", hint="put a text of several words in quotes")
     step, text = words[0] if len(words) > 1 else None, words[-1]
     run = invocation.run()
-    after = run.do(Tell(said(text), step), by=decider()).head
+    after = run.do(Tell(argument_text(text), step), by=decider()).head
     runs = any(step in (None, claim.step) for claim in after.claims)
     if invocation.is_json:
         invocation.print_json({"step": step, "is_running": runs, "revision": after.revision})
@@ -482,4 +484,4 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
         other = "" if run.kind.has_one_place else " at it"
         when = f"it is running and does not see this; another attempt{other} will"
         when += ", or the tasks that wait for it" if other else ""
-    invocation.say(f"told {one_line(step or 'whatever comes next')}: {when}")
+    invocation.say(f"message sent to {one_line(step or 'the step that comes next')}: {when}")

@@ -1,4 +1,4 @@
-"""`init`: the files of a new project; what is there is never touched."""
+"""`init`: create the files of a new project. Existing files are never changed."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from sequencer.workflows.prompts import relative_name
 
 
 class _Written(Struct):
-    """What became of each file, relative to the project."""
+    """The files that `init` created, kept or found missing, relative to the project's folder."""
 
     folder: Path
     created: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    """Prompts that a workflow needs and nobody but its author can write."""
+    """Prompts that a workflow needs and that only its author can write."""
     notes: list[str] = field(default_factory=list)
     found: str = ""
-    """What the machine and the project have."""
+    """A line with the agents of the machine and the tests of the project."""
     next: str = "sequencer check, then sequencer run --max-steps 2"
-    """What its author types now."""
+    """The commands to type next."""
     before: str = ""
-    """What has to be said before that."""
+    """Advice that is shown before those commands."""
 
     def write(self, path: Path, text: str) -> None:
-        """Create *path* with *text*, or keep what is there."""
+        """Create *path* with *text*, or keep an existing file."""
         name = os.path.relpath(path, self.folder)
         if name in self.created:
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # O_EXCL also refuses a link, even one that leads nowhere.
+            # Mode "x" also refuses a link, even one whose target is missing.
             with path.open("x", encoding="utf-8") as file:
                 self.created.append(name)
                 file.write(text)
@@ -65,7 +65,7 @@ class _Written(Struct):
             raise _refused(error, path) from error
 
     def undo(self) -> None:
-        """Remove what was created: half of a file would be kept as if somebody had made it."""
+        """Remove the created files: the next `init` would keep a half-written file."""
         for name in reversed(self.created):
             path = self.folder / name
             with contextlib.suppress(OSError):
@@ -116,11 +116,11 @@ def init(invocation: Invocation, folder: Path, example: str | None) -> None:
         invocation.print_json({"folder": str(written.folder), **facts})
     else:
         more = " (write it: no prompt with this name is built in)"
-        told = [written.found] if written.found else []
-        told += [f"created  {name}" for name in written.created]
-        told += [f"kept     {name}" for name in written.kept]
-        told += [f"missing  {name}{more}" for name in written.missing]
-        for line in told:
+        lines = [written.found] if written.found else []
+        lines += [f"created  {name}" for name in written.created]
+        lines += [f"kept     {name}" for name in written.kept]
+        lines += [f"missing  {name}{more}" for name in written.missing]
+        for line in lines:
             invocation.echo(line)
     for note in written.notes:
         invocation.say(f"notice: {note}")
@@ -144,7 +144,7 @@ def _init(written: _Written) -> None:
         written.kept.append(CONFIG_NAME)
     settings = load(written.folder, config=config, env={})
     if SCHEMA_NAME.encode() in read_bytes(config):
-        # Its first line names the schema for editors.
+        # The first line of the configuration names the schema, which editors read.
         written.write(written.folder / SCHEMA_NAME, _built_in("orchestration.schema.json"))
     _write_prompts(written, settings, settings.registry.get(settings.workflow.name))
     if CONFIG_NAME in written.created:
@@ -154,7 +154,7 @@ def _init(written: _Written) -> None:
 
 
 def _copy(written: _Written, example: str) -> None:
-    """Write the files of *example*; the program's own copies of them are never run."""
+    """Write the files of *example* into the folder; the originals are never run."""
     if example not in EXAMPLES:
         raise UnknownName("example", example, EXAMPLES, where="--example")
     if os.path.lexists(written.folder / CONFIG_NAME):
@@ -169,33 +169,33 @@ def _copy(written: _Written, example: str) -> None:
         if path.is_file() and left_out.isdisjoint(name.parts):
             text = path.read_text(encoding="utf-8")
             if path.name == "README.md":
-                # What it links to outside of the example is not copied.
+                # Links to files outside of the example would be broken: those are not copied.
                 text = _LINK_OUT.sub(r"\1", text)
             written.write(written.folder / name, text)
     written.next = f"{EXAMPLES[example]}; README.md explains it"
 
 
 def _trust(written: _Written) -> None:
-    """Trust what was just made here; what somebody else has put here is for a person to see."""
+    """Trust the project if only files that `init` created can act; otherwise leave a note."""
     if is_inside_agent():
         return
     config = written.folder / CONFIG_NAME
     trust = open_project(written.folder, config=config, environment={}).trust
-    own = ("agents.", "activity.") if not written.kept else "agents."
+    expected = ("agents.", "activity.") if not written.kept else "agents."
     acts = trust.acts
-    is_own = all(line.startswith(own) for line in acts.lines)
+    is_ours = all(line.startswith(expected) for line in acts.lines)
     flows = set[str]() if acts.recorded is None else acts.recorded.granting_files
-    is_own = is_own and flows <= {*written.created}
-    if is_own and all(_runs_only_ours(line, written) for line in acts.lines):
+    is_ours = is_ours and flows <= {*written.created}
+    if is_ours and all(_runs_only_ours(line, written) for line in acts.lines):
         trust.keep()
     else:
         written.notes.append("more than what 'init' wrote can act here: 'sequencer trust' shows it")
 
 
 def _runs_only_ours(line: str, written: _Written) -> bool:
-    """Return whether *line* of what can act names no file but those that were just made here."""
-    _, is_file, told = line.partition(", file ")
-    return not is_file or told.startswith(tuple(f"{name}: " for name in written.created))
+    """Return whether *line* of what can act names no file, or only a file that `init` created."""
+    _, is_file, file_part = line.partition(", file ")
+    return not is_file or file_part.startswith(tuple(f"{n}: " for n in written.created))
 
 
 def _write_prompts(written: _Written, settings: Settings, workflow: Workflow) -> None:
@@ -204,11 +204,11 @@ def _write_prompts(written: _Written, settings: Settings, workflow: Workflow) ->
         wanted[relative_name(settings.prompts_dir, settings.router.prompt)] = texts[ROUTER_PROMPT]
     for step in _prompted_steps(settings, workflow):
         name = relative_name(settings.prompts_dir, step.prompt_name)
-        # A step that is called as a known one gets its text under the name that it asks for.
+        # A step with the name of a built-in prompt gets that text, under its own prompt's name.
         wanted[name] = texts.get(name) or texts.get(f"{step.name}.md", "")
     for name in sorted(wanted):
         path = settings.prompts_dir / name
-        # A clone may name any folder for its prompts; nothing is written outside of it.
+        # A cloned project may name any folder for its prompts; write nothing outside the project.
         if wanted[name] and path.is_relative_to(settings.project_dir):
             written.write(path, wanted[name])
         elif not path.exists():
@@ -258,10 +258,10 @@ EXAMPLES = {
     "procedures": 'sequencer start "Debug login timeout" --label bug, then sequencer inbox',
     "teams": "sequencer plan greeting, then sequencer run greeting",
 }
-"""Example -> what to type first."""
+"""Example -> the commands to type first."""
 _LINK_OUT = re.compile(r"\[([^\]]+)\]\(\.\./[^)]*\)")
 KEY = "ANTHROPIC_API_KEY"
-"""With it, `auto` finds an agent that is no program."""
+"""If this variable is set, `auto` finds an agent that needs no program."""
 GIT = ("git status", "git diff", "git log", "git add", "git commit")
 TESTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("pyproject.toml", "pytest", ("python", "-m", "pytest")),
@@ -272,11 +272,14 @@ TESTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("pom.xml", "", ("mvn", "test")),
     ("Makefile", r"(?m)^test:", ("make", "test")),
 )
-"""File of a project, what stands in it, and the command that runs its tests."""
+"""(file of a project, pattern in that file, command that runs the tests)."""
 
 
 def tests_of(folder: Path) -> tuple[str, ...]:
-    """Return what runs the tests of the project in *folder*; nothing of it is run for that."""
+    """Return the command for the tests of the project in *folder*; empty: none found.
+
+    Nothing of the project is run for that.
+    """
     for name, pattern, command in TESTS:
         with contextlib.suppress(ConfigurationError):
             if re.search(pattern, read_bytes(folder / name).decode("utf-8", "replace")):
@@ -302,7 +305,7 @@ def configuration(clients: Sequence[str], tests: Sequence[str] = ()) -> str:
     lines = "".join(known).splitlines()
     agents = "agents:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
     others = f"   # installed too: {', '.join(clients[1:])}" if clients[1:] else ""
-    # Only where every cost is told does a cap on cost cap anything.
+    # A cap on the cost works only if the agent reports every cost.
     is_priced = list(clients[:1]) == ["claude"]
     limits = f"limits: {{{'cost_usd: 50, ' if is_priced else ''}steps: 500}}"
     return (
@@ -318,7 +321,7 @@ def configuration(clients: Sequence[str], tests: Sequence[str] = ()) -> str:
     )
 
 
-NO_AGENT = "install claude, codex, gemini or opencode; or look without one: "
+NO_AGENT = "install claude, codex, gemini or opencode; or try it without one: "
 NO_CLIENT = "install claude, codex, gemini or opencode; 'sequencer run --rehearse' needs none"
 
 

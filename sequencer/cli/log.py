@@ -1,4 +1,4 @@
-"""`log`: the step logs of the run, and following the newest of them."""
+"""`log`: show the step logs of the run, or follow the newest log while it is written."""
 
 from __future__ import annotations
 
@@ -89,22 +89,22 @@ def log(
 
 CHUNK_BYTES = 64 * 1024
 TAIL_BYTES = 1024 * 1024
-"""The last lines are looked for within these: a line may be as long as an agent likes."""
+"""The last lines of a log are looked for in at most so many bytes: lines can be very long."""
 RECHECK_S = 5.0
 MOST_WATCHED = 8
-"""Branches whose folders are watched besides that of the next log."""
+"""At most so many folders are watched in addition to the folder of the next log."""
 
 
 class Printer:
-    """Writes logs to standard output: safe to a terminal, elsewhere the bytes as they are."""
+    """Writes logs to standard output: made safe for a terminal, otherwise unchanged bytes."""
 
     def __init__(self) -> None:
-        """Look at standard output."""
+        """Find out whether standard output is a terminal."""
         self._is_terminal = sys.stdout is not None and sys.stdout.isatty()
         self._sanitiser = Sanitiser()
 
     def title(self, log: FoundLog, note: str = "") -> None:
-        """Say which log follows."""
+        """Write a heading that names *log*."""
         title = near(one_line(f"==> {os.fsdecode(log.path)} <=={note}"))
         self._out(f"{title}\n".encode())
 
@@ -113,7 +113,7 @@ class Printer:
         self._out(self._sanitiser.feed(data).encode() if self._is_terminal else data)
 
     def end(self) -> None:
-        """End the log that was begun."""
+        """End the current log."""
         self._out(self._sanitiser.finish().encode())
 
     @staticmethod
@@ -126,12 +126,12 @@ class Printer:
 def show_logs(
     invocation: Invocation, asked: AskedLogs, *, only_paths: bool, only_prompts: bool
 ) -> None:
-    """Print the newest logs that were asked for, or what their agents were sent."""
+    """Print the newest requested logs, only their paths, or only the prompts that were sent."""
     asked.ensure_known()
     logs = asked.found()[-asked.count :]
     if not logs:
         invocation.say(f"{NONE} {asked.folders[0]}")
-    _tell_elsewhere(invocation, asked)
+    _say_logs_elsewhere(invocation, asked)
     if invocation.is_json or only_paths:
         for log in logs:
             if not invocation.is_json:
@@ -170,25 +170,26 @@ def _print_sent(file: BinaryIO, printer: Printer) -> None:
         printer.end()
 
 
-def _tell_elsewhere(invocation: Invocation, asked: AskedLogs) -> None:
-    """Say which machines have the newest logs that were asked for and are not here.
+def _say_logs_elsewhere(invocation: Invocation, asked: AskedLogs) -> None:
+    """Say which machines have the newest requested logs that are not on this machine.
 
-    Where machines share their folder of logs, those of others are here as well.
+    If machines share a folder for logs, the logs of the others are here too.
     """
     dispatch = asked.run.dispatch
     if dispatch is None:
         return
-    here = {log.path.name: log.path for log in asked.found()}
-    made = [one for one in dispatch.made() if asked.is_about(slug(one.step), one.step_index + 1)]
-    for one in made[-asked.count :]:
-        path = here.get(Path(one.log).name)
-        if path is None or token_of(path) != one.token:
-            step = f"step {one.step!r} (iteration {one.step_index + 1}, attempt {one.attempt})"
-            invocation.say(f"notice: the log of {step} is on {one.host}: {one.log}")
+    local = {log.path.name: log.path for log in asked.found()}
+    attempts = [a for a in dispatch.made() if asked.is_about(slug(a.step), a.step_index + 1)]
+    for attempt in attempts[-asked.count :]:
+        path = local.get(Path(attempt.log).name)
+        if path is None or token_of(path) != attempt.token:
+            number = f"iteration {attempt.step_index + 1}, attempt {attempt.attempt}"
+            step = f"step {attempt.step!r} ({number})"
+            invocation.say(f"notice: the log of {step} is on {attempt.host}: {attempt.log}")
 
 
 def _copy(file: BinaryIO, printer: Printer) -> None:
-    """Print the rest of a log; what its agent was sent is long, and has an option of its own."""
+    """Print the rest of a log without the prompt, which is long and has its own option."""
     sent, place = sent_texts(file.fileno()), file.tell()
     if sent is not None and place < sent.end:
         printer.write(file.read(max(sent.start - place, 0)))
@@ -198,7 +199,10 @@ def _copy(file: BinaryIO, printer: Printer) -> None:
 
 
 def _start_of_tail(file: BinaryIO, lines: int) -> int:
-    """Return the offset of the last *lines* lines, `TAIL_BYTES` at most; 0 means the whole file."""
+    """Return the offset of the last *lines* lines, but at most `TAIL_BYTES` from the end.
+
+    0: the whole file.
+    """
     if not lines:
         return 0
     first = file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
@@ -221,7 +225,7 @@ def follow_logs(invocation: Invocation, asked: AskedLogs) -> None:
     printer, file = Printer(), None
     try:
         for later in _as_written(asked, logs):
-            # Listed before this: what was appended to a log before the next began is there.
+            # First the rest of the current log: the later logs were listed after it was written.
             if file is not None:
                 _copy(file, printer)
             for log in later:
@@ -242,9 +246,9 @@ def follow_logs(invocation: Invocation, asked: AskedLogs) -> None:
 
 
 def _as_written(asked: AskedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLog]]:
-    """Yield the newest of *logs*, then again and again those that were not there before.
+    """Yield the newest of *logs*; then, each time something is written, the logs that are new.
 
-    In between it sleeps until something is written, and looks again now and then in any case.
+    Between two looks it sleeps until the folders change, at most `RECHECK_S`.
     """
     seen, listed = {log.path for log in logs}, list[int]()
     watched = _existing(asked.folders)
@@ -262,7 +266,7 @@ def _as_written(asked: AskedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLo
             if folders == watched:
                 news.wait(RECHECK_S, ())
                 continue
-            # The first step began, or another branch was checked out.
+            # The first step has started, or another branch was checked out.
             news.close()
             watched, news = folders, watch(folders[0], None, *folders[1:])
     finally:
@@ -270,9 +274,9 @@ def _as_written(asked: AskedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLo
 
 
 def _existing(asked: Sequence[Path]) -> list[Path]:
-    """Return the first of *asked*, or the nearest above it that exists, and others that are there.
+    """Return the first of *asked*, or its nearest parent that exists, then other existing folders.
 
-    Those written last: a system has few notifications.
+    Only the others that were last written are returned, because a system has few notifications.
     """
     first = next((path for path in (asked[0], *asked[0].parents) if path.is_dir()), Path("/"))
     others = sorted(filter(Path.is_dir, asked[1:]), key=written_at, reverse=True)

@@ -1,7 +1,7 @@
-"""The global options, which every verb takes before and after its name.
+"""The class of every command, its global options, and helpers for options of several commands.
 
-`Verb` is the class of every command. A verb declares its own options; the global ones are
-added here, and their values land in the `Invocation` that all share.
+A verb declares its own options. `Verb` adds the global options, which every verb takes before and
+after its name; their values are set in the shared `Invocation`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def _keep(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def callback(context: click.Context, _: click.Parameter, value: Any) -> None:
-        # Absent behind the verb must not undo what stood before it.
+        # An option that is missing after the verb must not undo the one given before it.
         if value not in (None, False):
             setattr(context.ensure_object(Invocation), field, value)
 
@@ -41,16 +41,15 @@ def _keep(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
 
 MAX_RUN_NAME = 100
 BUILT = Path(sequencer.__file__).with_name("built.txt")
-"""Written when a package is built, see setup.py."""
+"""The commit of the build; setup.py writes it when the package is built."""
 
 
 def _keep_run(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
-    """Keep the run's name, unless it has what no name has.
+    """Set the name of the run in the invocation.
 
     Raises:
-        click.BadParameter: it is empty, as a variable is that a script has not set, or too long
-            for a table; or it holds a control character, which would act on every terminal
-            that it is shown on.
+        click.BadParameter: the name is empty (for example from an unset variable of a script), is
+            too long for a table, or contains a control character, which would act on terminals.
     """
     if name is not None and not name.isprintable():
         text = f"{name!a} has a line break or another control character"
@@ -62,11 +61,11 @@ def _keep_run(context: click.Context, parameter: click.Parameter, name: str | No
 
 
 def version_line() -> str:
-    """Return the version, and the commit that the package was built from, as its file says."""
+    """Return the version, and the commit from which the package was built."""
     try:
         built = one_line(BUILT.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        # Built without git, or linked to its sources (pip install -e).
+        # It was built without git, or is linked to its sources (pip install -e).
         built = "unknown"
     return f"sequencer {__version__} (commit {built})"
 
@@ -88,7 +87,7 @@ Completes = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def _names(context: click.Context, what: str) -> set[str]:
-    """Return *what* there is: asked of the project, and nothing if that is broken."""
+    """Return the project's names of the kind *what*; none if the project can't be read."""
     from sequencer.project import agents, flows  # noqa: PLC0415 - completion only
 
     invocation = context.ensure_object(Invocation)
@@ -111,7 +110,7 @@ def _names(context: click.Context, what: str) -> set[str]:
 
 
 def _offered(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    # A name is anybody's, and the shell writes it to the terminal as it is.
+    # A name comes from the project, and the shell writes it to the terminal unchanged.
     shown = (name for name in names if name.startswith(incomplete) and name.isprintable())
     return [CompletionItem(name) for name in sorted(shown)]
 
@@ -137,27 +136,27 @@ def complete_agents_for_steps(
 
 JSON_OPTION = "is_json"
 ALL_HELP = "sequencer.help_all"
-"""In a context's `meta`: everything is to be explained."""
+"""Key in a context's `meta`: the help explains everything."""
 SCREEN_LINES = 24
 
 
-def _kept(name: str, field: str, callback: Any = None, **attributes: Any) -> click.Option:
-    """Return a global option, which lands in the *field* of the `Invocation`."""
+def _global(name: str, field: str, callback: Any = None, **attributes: Any) -> click.Option:
+    """Return a global option, whose value is set in the *field* of the `Invocation`."""
     keep = callback or _keep(field)
     return click.Option([name, field], expose_value=False, callback=keep, **attributes)
 
 
 def global_options(*, has_json: bool = True) -> list[click.Option]:
-    """Return fresh global options, without ``--json`` for verbs that print no facts."""
+    """Return new global options; without *has_json*, ``--json`` is left out."""
     options = [
-        _kept(
+        _global(
             "--config",
             "config",
             type=click.Path(path_type=Path),
             metavar="PATH",
             help="Use this file instead of the orchestration.yaml here or in a folder above.",
         ),
-        _kept(
+        _global(
             "--run",
             "run_name",
             _keep_run,
@@ -165,12 +164,14 @@ def global_options(*, has_json: bool = True) -> list[click.Option]:
             shell_complete=complete_runs,
             help="A named run instead of the default one.",
         ),
-        _kept("--json", JSON_OPTION, is_flag=True, help="Print facts as JSON on standard output."),
-        _kept(
+        _global(
+            "--json", JSON_OPTION, is_flag=True, help="Print facts as JSON on standard output."
+        ),
+        _global(
             "--quiet", "is_quiet", is_flag=True, help="Print only errors and what you asked for."
         ),
-        _kept("--verbose", "is_verbose", is_flag=True, help="Show the traceback of an error."),
-        _kept(
+        _global("--verbose", "is_verbose", is_flag=True, help="Show the traceback of an error."),
+        _global(
             "--version",
             "version",
             _print_version,
@@ -178,7 +179,7 @@ def global_options(*, has_json: bool = True) -> list[click.Option]:
             is_eager=True,
             help="Print the version and exit.",
         ),
-        _kept(
+        _global(
             "--help-all",
             "help_all",
             _print_all_help,
@@ -209,28 +210,29 @@ class Verb(click.Command):
         missing: Callable[[Invocation], Collection[str]] = lambda _: (),
         **kwargs: Any,
     ) -> None:
-        """Take click's arguments; without *has_json* the verb refuses ``--json``.
+        """Take click's arguments; without *has_json*, the verb refuses ``--json``.
 
-        ``--help`` shows the options *first*, or all; ``--help-all`` the others too. Of a verb
-        that *has_secrets*, and lives beside agents, only root can read the environment.
+        ``--help`` shows only the options in *first*, if there are any; ``--help-all`` shows all.
+        While a verb with *has_secrets* runs, only root can read its environment, so that agents
+        can't.
 
-        *more* gives the verb the options that packages contribute; it is called for an unknown
-        option and for help. *missing* returns the parameters that only disabled plug-ins use.
+        *more* adds the options of packages to the verb; it is called for an unknown option and for
+        help. *missing* returns the parameters that only disabled plug-ins use.
         """
         super().__init__(*args, **kwargs)
         self.has_json = has_json
         self.has_secrets = has_secrets
-        self.own = [one for one in self.params if isinstance(one, click.Option)]
-        self.first = [one for one in self.own if not first or {*first} & {*one.opts}]
+        self.own = [param for param in self.params if isinstance(param, click.Option)]
+        self.first = [option for option in self.own if not first or {*first} & {*option.opts}]
         self.params.extend(global_options(has_json=has_json))
         self._more, self._missing = more, missing
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse *args*; an option that is unknown may be of a package."""
+        """Parse *args*; for an unknown option, look whether a package has it."""
         if self._more is None:
             return super().parse_args(ctx, args)
         if ctx.resilient_parsing:
-            # Completion offers the options of packages, too.
+            # Completion also offers the options of packages.
             self._extended()
         try:
             return super().parse_args(ctx, [*args])
@@ -240,31 +242,35 @@ class Verb(click.Command):
             return super().parse_args(ctx, args)
 
     def _extended(self) -> bool:
-        """Return whether packages have given this verb options that it did not have."""
+        """Add the options of packages to this verb; return whether there are any."""
         before = len(self.params)
         if self._more is not None:
             self._more(self)
-        added = [one for one in self.params[before:] if isinstance(one, click.Option)]
+        added = [param for param in self.params[before:] if isinstance(param, click.Option)]
         self.first += added if self.first == self.own else []
         self.own += added
         return bool(added)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; an option that it would ignore is refused."""
+        """Run the verb.
+
+        Raises:
+            click.UsageError: ``--json`` was given, but the verb would ignore it.
+        """
         if not self.has_json and ctx.ensure_object(Invocation).is_json:
             raise click.UsageError(f"{ctx.info_name} prints no facts, so it has no --json", ctx)
-        # Inside an agent there is no secret that the agent lacks, and what it leaves behind
-        # must be found by its environment.
+        # Inside an agent, the agent knows all these secrets already. And processes that it leaves
+        # behind are found by reading their environment.
         if self.has_secrets and not is_inside_agent():
             Prctl().set(DUMPABLE, 0)
         return super().invoke(ctx)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what one needs first on one screen; with ``--help-all`` everything."""
+        """Write the most important help on one screen; with ``--help-all``, everything."""
         self._extended()
         hidden = self._missing(ctx.ensure_object(Invocation))
-        self.own = [one for one in self.own if one.name not in hidden]
-        self.first = [one for one in self.first if one.name not in hidden]
+        self.own = [option for option in self.own if option.name not in hidden]
+        self.first = [option for option in self.first if option.name not in hidden]
         body, examples = parts_of(self.help)
         if ctx.meta.get(ALL_HELP):
             formatter.write(self._explained(ctx, formatter, body, examples, self.own))
@@ -276,7 +282,7 @@ class Verb(click.Command):
             text = self._explained(ctx, formatter, body[:count], examples[:most], self.first)
             if text.count("\n") <= SCREEN_LINES:
                 break
-            # The options stay; first the remarks give way to them, then the examples.
+            # If it is too long, paragraphs are left out, then examples; all options stay.
             most -= count == 1
         formatter.write(text)
 
@@ -288,7 +294,7 @@ class Verb(click.Command):
         examples: Sequence[str],
         options: Sequence[click.Option],
     ) -> str:
-        """Return the help that has these parts, and says if there is more."""
+        """Return the help with these parts, and a line at the end if there is more."""
         formatter = click.HelpFormatter(width=like.width, max_width=like.width)
         self.format_usage(ctx, formatter)
         with formatter.indentation():
@@ -304,7 +310,7 @@ class Verb(click.Command):
 
 
 def parts_of(text: str | None) -> tuple[list[str], list[str]]:
-    """Return the paragraphs of a command's help, and the lines of its examples."""
+    """Return the paragraphs of a command's help *text*, and the lines of its examples."""
     body, _, examples = cleandoc(text or "").partition("\b\nExample")
     lines = [line.strip() for line in examples.splitlines()[1:]]
     return body.strip().split("\n\n"), lines
@@ -322,21 +328,21 @@ def _write_options(
 
 
 def record_of(option: click.Option, context: click.Context) -> tuple[str, str] | None:
-    """Return how *option* is typed and what it does, its range and default in words."""
+    """Return how *option* is typed, and its help with the range and the default in words."""
     record = option.get_help_record(context)
     if record is None:
         return None
     has_range = isinstance(option.type, (click.IntRange, click.FloatRange))
-    said = [_range(option.type)] if has_range else []
+    remarks = [_range(option.type)] if has_range else []
     if option.show_default and option.default is not None:
-        said.append(f"default {option.default}")
-    words = "; ".join(filter(None, said))
+        remarks.append(f"default {option.default}")
+    words = "; ".join(filter(None, remarks))
     text = option.help or ""
     return record[0], f"{text.removesuffix('.')} ({words})." if words else text
 
 
 def _range(kind: Any) -> str:
-    """Return the bounds of *kind* in words, as far as anybody would meet them."""
+    """Return the bounds of *kind* in words, except bounds that no one types."""
     low, high = kind.min, kind.max
     if low is None or low < 0:
         return ""
@@ -346,23 +352,23 @@ def _range(kind: Any) -> str:
 
 
 FAR = 2**31
-"""A bound that nobody types."""
+"""A bound so large that no one types it."""
 
 
 def verb(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Verb]:
-    """Declare a function as the verb *name*; see `Verb` for the *attributes*."""
+    """Return a decorator that makes a function the verb *name*; `Verb` takes the *attributes*."""
     return click.command(name, cls=Verb, **attributes)
 
 
 def with_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return what gives a verb *options*, in this order."""
-    return lambda function: reduce(lambda made, option: option(made), reversed(options), function)
+    """Return a decorator that adds *options* to a verb, in this order."""
+    return lambda function: reduce(lambda verb, option: option(verb), reversed(options), function)
 
 
 REHEARSE = click.option(
     "--rehearse",
     is_flag=True,
-    help="Run no agent, whatever names one: each step shows what it would ask, and counts as done.",
+    help="Run no agent, even a named one: each step shows what it would ask, and counts as done.",
 )
 WORKFLOW = partial(click.option, "--workflow", metavar="NAME", shell_complete=complete_workflows)
 REVIEW_EVERY = click.option(
@@ -389,14 +395,14 @@ LOOKED_AT_BYTES = 512
 
 
 class NewFile(click.Path):
-    """The type of an option that names the file to write; what it writes is never printed."""
+    """The type of an option that names a file to write. It never means standard output."""
 
     def __init__(self) -> None:
-        """Take any path; `save` looks at what is there."""
+        """Accept any path; `save` checks the existing file."""
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; ``-`` elsewhere is standard output, so nobody means a file by it."""
+        """Return the path. ``-`` is refused: in other programs it means standard output."""
         if os.fspath(value) == "-":
             self.fail("'-' is not a file; write './-' for a file with that name", param, ctx)
         return super().convert(value, param, ctx)
@@ -405,15 +411,14 @@ class NewFile(click.Path):
 def save(
     path: Path, data: bytes, *, is_ours: Callable[[bytes], bool], what: str, mode: int | None = None
 ) -> None:
-    """Write *data* to *path*, all of it or nothing, in place of an earlier file of the kind.
+    """Write *data* to *path* atomically; an existing file is replaced only if *is_ours* accepts it.
 
-    *is_ours* is asked about the beginning of what is there; *what* names the kind. The
-    file's *mode* is as new files have it, unless one is given.
+    *is_ours* gets the first bytes of the existing file; *what* names the kind of file in errors.
+    Without *mode*, the file gets the usual mode of new files.
 
     Raises:
-        UsageRefused: *path* is something else, which a slip of the keyboard must not
-            destroy.
-        StorageFailed: it can't be written.
+        UsageRefused: *path* is another kind of file; a typo must not destroy it.
+        StorageFailed: the file can't be written.
     """
     try:
         target = path.resolve()
@@ -427,7 +432,7 @@ def save(
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(data)
-                # What mkstemp makes is for the owner only.
+                # A file of mkstemp is readable only by its owner.
                 os.fchmod(stream.fileno(), _usual_mode() if mode is None else mode)
             Path(name).replace(target)
         except BaseException:
@@ -454,38 +459,38 @@ MAX_STATE_BYTES, MAX_BYTES = 100_000, 4 * 1024 * 1024
 def read_state(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return the values by key; what is YAML for a number, a list and so on is one.
+    """Return the values by key, parsed as YAML: numbers and lists keep their types.
 
-    ``KEY=@FILE`` takes a file's text as it is.
+    ``KEY=@FILE`` takes the text of a file without parsing it.
     """
     from sequencer.files import yamlfile as reader  # noqa: PLC0415 - yaml only where it is needed
 
-    found: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     for given in values:
         key, separator, text = given.partition("=")
         if not separator or not key or key.startswith("_"):
             raise click.BadParameter(f"{given!r} is not KEY=VALUE", ctx=context, param=parameter)
         if text.startswith("@"):
-            found[key] = read_text(Path(text[1:]), MAX_STATE_BYTES)
+            state[key] = read_text(Path(text[1:]), MAX_STATE_BYTES)
             continue
         try:
-            found[key] = reader.parse_value(text, Path(f"--state {key}"))
+            state[key] = reader.parse_value(text, Path(f"--state {key}"))
         except ConfigurationError:
-            # What is no YAML is a text, as people write it.
-            found[key] = text
-    return found
+            # Text that is not YAML is taken as it is: people don't quote sentences.
+            state[key] = text
+    return state
 
 
 def read_text(path: Path, most: int = MAX_BYTES) -> str:
-    """Return the text in *path*, which a person has named.
+    """Return the text of the file *path*, which a person has named.
 
     Raises:
-        ConfigurationError: it can't be read.
-        UsageRefused: it has more than *most* bytes, or is not UTF-8.
+        ConfigurationError: the file can't be read.
+        UsageRefused: the file has more than *most* bytes, or is not UTF-8.
     """
     try:
-        # To open a fifo that nobody writes to would last forever; one that somebody writes
-        # to, as the shell's <(…) is, is read to its end.
+        # O_NONBLOCK: opening a fifo without a writer would block forever. A fifo with a writer,
+        # such as the shell's <(…), is then read to its end.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(fd, True)
         with os.fdopen(fd, "rb") as file:
@@ -495,7 +500,11 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
 
 
 def decoded(data: bytes, where: str, most: int = MAX_BYTES) -> str:
-    """Return *data* as text; see `read_text`."""
+    """Return *data* as text.
+
+    Raises:
+        UsageRefused: *data* has more than *most* bytes, or is not UTF-8.
+    """
     if len(data) > most:
         raise UsageRefused(f"has more than {most} bytes", where=where)
     try:
@@ -505,14 +514,14 @@ def decoded(data: bytes, where: str, most: int = MAX_BYTES) -> str:
 
 
 def hide_in(redaction: Redaction, value: Any) -> Any:
-    """Return *value* without the secrets that *redaction* knows, in lists and maps as well."""
+    """Return *value* without the secrets that *redaction* knows, also inside lists and maps."""
     if isinstance(value, str):
         return redaction.hide_text(value)
     if isinstance(value, dict):
-        return {hide_in(redaction, key): hide_in(redaction, one) for key, one in value.items()}
+        return {hide_in(redaction, key): hide_in(redaction, item) for key, item in value.items()}
     if isinstance(value, list):
-        return [hide_in(redaction, one) for one in value]
-    # A password of digits alone is a number by now.
+        return [hide_in(redaction, item) for item in value]
+    # YAML has turned a password of digits into a number.
     text = str(value)
     safe = redaction.hide_text(text)
     return value if safe == text else safe
@@ -521,8 +530,8 @@ def hide_in(redaction: Redaction, value: Any) -> Any:
 STDIN = "-"
 
 
-def said(text: str) -> str:
-    """Return the text of an argument; ``-`` is standard input.
+def argument_text(text: str) -> str:
+    """Return the *text* of an argument; ``-`` means the text on standard input.
 
     Raises:
         UsageRefused: standard input is closed, too long, or not UTF-8.

@@ -1,4 +1,4 @@
-"""`plan`: what would run; the next steps here, and the ways to the other rooms that show it."""
+"""`plan`: show what would run. The next steps are here; other modules show everything else."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _why_none(run: Run) -> str:
 
 
 def steps_table(steps: list[Description], room: int | None = None) -> str:
-    """Return *steps* as people read them, in *room* columns."""
+    """Return a table of *steps* for people, in *room* columns."""
     head = ("STEP_INDEX", "ITERATION", "CYCLE", "POSITION", "STEP", "PROMPT", "")
     rows = [
         (
@@ -120,14 +120,14 @@ def plan(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer plan --request "Crash on save" --label bug
       sequencer plan --commit
     """
-    ways = _ways()
-    return chosen("plan", ways, given, (ways[-1], ways[-2]))(invocation, given)
+    known = _contributions()
+    return chosen("plan", known, given, (known[-1], known[-2]))(invocation, given)
 
 
-def _ways() -> tuple[Contribution, ...]:
-    """Return everything that there is to show; the last two need no option."""
-    drawn = tuple(name for drawing in renderers() for name in drawing.names)
-    # Each is a module of its own, and costs more to load than the next steps to show.
+def _contributions() -> tuple[Contribution, ...]:
+    """Return everything that `plan` can show; the last two contributions need no option."""
+    drawn = tuple(name for renderer in renderers() for name in renderer.names)
+    # Each has its own module, which takes longer to load than the next steps to show.
     return (
         *contributions_to("plan"),
         Contribution("chart", "sequencer.cli.show:plan_chart", ("chart",)),
@@ -166,7 +166,7 @@ def plan_steps(
     review_every: int | None,
     step_index: int | None,
 ) -> None:
-    """Show the steps that come next; of a flow or a team what may start now."""
+    """Show the steps that come next; for a flow or a team, the nodes that may start now."""
     given = {"workflow": workflow, "review_every": review_every}
     count = count or DEFAULT_COUNT
     invocation.project(given, may_be_none=workflow is not None)
@@ -181,7 +181,7 @@ def plan_steps(
     if step_index is None and (workflow is not None or review_every is not None):
         step_index = view.head.step_index if view.head is not None else 0
     if step_index is None and view.head is not None:
-        _tell_of_changes(invocation, view.head, chosen)
+        _say_if_changed(invocation, view.head, chosen)
     steps = run.next(count, step_index)
     if invocation.is_json:
         invocation.print_json(steps)
@@ -191,8 +191,8 @@ def plan_steps(
         invocation.say(_why_none(run))
 
 
-def _tell_of_changes(invocation: Invocation, head: Head, workflow: Workflow) -> None:
-    """Say that the steps are those behind an `adopt`, where the run was started differently."""
+def _say_if_changed(invocation: Invocation, head: Head, workflow: Workflow) -> None:
+    """If the definition has changed, say that the steps shown are those after `adopt`."""
     try:
         ensure_definition(head, workflow)
     except DefinitionChanged as error:
@@ -203,11 +203,11 @@ def _tell_of_changes(invocation: Invocation, head: Head, workflow: Workflow) -> 
 
 
 def _show_nodes(invocation: Invocation, run: Run, workflow: Workflow, count: int) -> None:
-    found = ready_nodes(invocation.project(), run, workflow, count)
+    nodes = ready_nodes(invocation.project(), run, workflow, count)
     if invocation.is_json:
-        invocation.print_json(found)
-    elif found:
-        invocation.echo(nodes_table(found, are_tasks=bool(workflow.tasks), room=invocation.room))
+        invocation.print_json(nodes)
+    elif nodes:
+        invocation.echo(nodes_table(nodes, are_tasks=bool(workflow.tasks), room=invocation.room))
     else:
         invocation.say(_why_none(run))
 
@@ -219,10 +219,10 @@ NOTHING = "-"
 def ready_nodes(project: Project, run: Run, workflow: Workflow, count: int) -> list[dict[str, Any]]:
     """Return at most *count* nodes of *workflow*, a graph, that may start in *run*.
 
-    Where the run is one of another workflow they are those that the graph begins with.
+    If *run* is of another workflow, return the nodes that the graph starts with.
 
     Raises:
-        SequencerError: see `Run.next`.
+        SequencerError: as `Run.next` does.
     """
     head, graph = run.head, workflow.graph
     if graph and head is not None and head.workflow_name != workflow.name:
@@ -230,7 +230,7 @@ def ready_nodes(project: Project, run: Run, workflow: Workflow, count: int) -> l
         views = {node.id: NodeView(node) for node in graph.nodes}
     else:
         steps = run.next(count)
-        views = {one.node.id: one for one in look(run, workflow.name).nodes} if steps else {}
+        views = {view.node.id: view for view in look(run, workflow.name).nodes} if steps else {}
         if head is not None and steps:
             workflow = run.kind.workflow_of(head)
     now = datetime.now(UTC)
@@ -238,50 +238,50 @@ def ready_nodes(project: Project, run: Run, workflow: Workflow, count: int) -> l
 
 
 def _node(
-    project: Project, workflow: Workflow, said: Description, view: NodeView, now: datetime
+    project: Project, workflow: Workflow, description: Description, view: NodeView, now: datetime
 ) -> dict[str, Any]:
-    node, step = view.node, workflow.steps_by_name.get(said["step"])
-    is_begun = view.state is not NodeState.PENDING
+    node, step = view.node, workflow.steps_by_name.get(description["step"])
+    has_started = view.state is not NodeState.PENDING
     return {
-        **said,
+        **description,
         "label": node.label,
         "kind": str(node.kind),
         "role": node.task.role if node.task is not None else None,
         "agent": None if step is None else _agent(project, step),
-        "state": state_words(view, now) if is_begun else str(NodeState.READY),
+        "state": state_words(view, now) if has_started else str(NodeState.READY),
     }
 
 
 def _agent(project: Project, step: Step) -> str | None:
-    whole = with_defaults(step, project.settings.step_defaults)
+    full_step = with_defaults(step, project.settings.step_defaults)
     try:
-        return choose_agent(project.settings, whole, step.name, project.agents.overrides).name
+        return choose_agent(project.settings, full_step, step.name, project.agents.overrides).name
     except SequencerError:
-        # `check` says what is wrong with it.
+        # `check` reports what is wrong with the step's agent.
         return None
 
 
 def nodes_table(
-    found: Sequence[dict[str, Any]], *, are_tasks: bool, room: int | None = None
+    nodes: Sequence[dict[str, Any]], *, are_tasks: bool, room: int | None = None
 ) -> str:
-    """Return the nodes as people read them, in *room* columns."""
+    """Return a table of *nodes* for people, in *room* columns."""
     subject = "SUBJECT" if are_tasks else "TITLE"
     head = ("TASK" if are_tasks else "NODE", "STATE", subject, "ROLE", "BY")
     rows = [
         (
-            shown(one["step"]),
-            one["state"],
-            cut(shown(one["label"]), MOST_SUBJECT_COLUMNS) or NOTHING,
-            one["role"] or NOTHING,
-            _by(one),
+            shown(node["step"]),
+            node["state"],
+            cut(shown(node["label"]), MOST_SUBJECT_COLUMNS) or NOTHING,
+            node["role"] or NOTHING,
+            _by(node),
         )
-        for one in found
+        for node in nodes
     ]
-    kept = [place for place in range(len(head)) if are_tasks or head[place] != "ROLE"]
-    return columns([head[n] for n in kept], [[row[n] for n in kept] for row in rows], room=room)
+    used = [n for n in range(len(head)) if are_tasks or head[n] != "ROLE"]
+    return columns([head[n] for n in used], [[row[n] for n in used] for row in rows], room=room)
 
 
-def _by(one: dict[str, Any]) -> str:
-    if one["kind"] == NodeKind.HUMAN:
+def _by(node: dict[str, Any]) -> str:
+    if node["kind"] == NodeKind.HUMAN:
         return "a person"
-    return shown(one["agent"] or "") or NOTHING
+    return shown(node["agent"] or "") or NOTHING

@@ -1,7 +1,7 @@
-"""The one place where an exception becomes a text and an exit code.
+"""The list of commands, and the one place where an exception becomes a message and an exit code.
 
-Deliberate errors say what, where and what to do. Anything else is a bug, and is called
-one; its traceback is shown on request, and secrets are hidden in both.
+A deliberate error says what is wrong, where, and what to do. Any other exception is reported as
+a bug; --verbose shows its traceback. Secrets are hidden in both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from click.shell_completion import CompletionItem
 
 from sequencer import extensions, packages
 from sequencer.cli import unattended
-from sequencer.cli.context import ALWAYS, Invocation, complain, ensure_available, hidden, near, tell
+from sequencer.cli.context import (
+    ALWAYS,
+    Invocation,
+    complain,
+    ensure_available,
+    hidden,
+    near,
+    show_message,
+)
 from sequencer.cli.options import ALL_HELP, global_options
 from sequencer.errors import (
     AgentMissing,
@@ -47,14 +55,14 @@ BUG = 70
 USAGE = 2
 INTERRUPTED = Interrupted.exit_code
 _PREFIXES: Mapping[type[SequencerError], str] = {WaitsForPerson: "waiting: ", Interrupted: ""}
-"""What is no error: a question to a person, and an end that a person has asked for."""
+"""Messages that don't start with "error": a question to a person, and an end a person asked for."""
 REPORT_TO = (
     "please report it: add what the command prints with --verbose, and 'sequencer check --report'"
 )
 
 
 def report(error: BaseException, *, is_verbose: bool) -> int:
-    """Tell a person about *error* on standard error and return the exit code."""
+    """Write *error* to standard error as people read it, and return the exit code."""
     if isinstance(error, BrokenPipeError):
         _silence(sys.stdout)
         return 0
@@ -65,27 +73,27 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
         complain(error.format_message())
         return error.exit_code
     if isinstance(error, click.ClickException):
-        tell(_usage_text(error))
+        show_message(_usage_text(error))
         return error.exit_code
     error = _as_shortage(error)
     if isinstance(error, SequencerError):
         prefix = _PREFIXES.get(type(error), "error: ")
-        # Of a flow whose client is missing each node says the same.
+        # If a flow's agent program is missing, every node reports the same error.
         for text in dict.fromkeys(map(str, error.each)):
-            tell(f"{prefix}{text}")
+            show_message(f"{prefix}{text}")
         if is_verbose and error.__cause__ is not None:
             complain(hidden(_trace(error)))
         return error.exit_code
-    tell(f"error: this is a bug: {type(error).__name__}: {error}")
+    show_message(f"error: this is a bug: {type(error).__name__}: {error}")
     if is_verbose:
         complain(hidden(_trace(error)))
     else:
-        tell(f"  {REPORT_TO}")
+        show_message(f"  {REPORT_TO}")
     return BUG
 
 
 def _as_shortage(error: BaseException) -> BaseException:
-    """Return *error* as what it is: no bug, if this machine lacks something or refuses a file."""
+    """Return *error*, or a deliberate error if this machine lacks something or refuses a file."""
     if isinstance(error, ModuleNotFoundError) and (plugin := extensions.missing_plugin(error)):
         return extensions.PluginUnavailable("this command", plugin)
     if not isinstance(error, OSError) and (fault := packages.package_error_of(error)) is not None:
@@ -102,12 +110,14 @@ def _as_shortage(error: BaseException) -> BaseException:
         return denied
     if busy is None or busy is error:
         return packages.package_error_of(error) or error
-    made = MachineBusy(busy.message, where=busy.where, hint=busy.hint)
+    shortage = MachineBusy(busy.message, where=busy.where, hint=busy.hint)
     if isinstance(error, SequencerError):
-        made = MachineBusy(f"{error.message}: {busy.message}", where=error.where, hint=busy.hint)
-    # A new one: what is in the chain of *error* already would be its own cause.
-    made.__cause__ = error
-    return made
+        shortage = MachineBusy(
+            f"{error.message}: {busy.message}", where=error.where, hint=busy.hint
+        )
+    # A new error: one that is already in the chain of *error* would become its own cause.
+    shortage.__cause__ = error
+    return shortage
 
 
 def _usage_text(error: click.ClickException) -> str:
@@ -120,7 +130,7 @@ def _usage_text(error: click.ClickException) -> str:
 
 
 def _words() -> ModuleType:
-    """Return what puts click's sentences into ours: only a mistake needs it."""
+    """Return the module that rephrases click's messages. Only a usage error needs it."""
     return import_module("sequencer.cli.usage")
 
 
@@ -129,9 +139,9 @@ def _trace(error: BaseException) -> str:
 
 
 def _drop_unwritten() -> None:
-    """Drop what a closed, full or vanished stream did not take, and what it would be given.
+    """Discard output that a closed, full or vanished stream did not take, and all later output.
 
-    The interpreter tries once more on the way out, and ends with 120 when that fails.
+    Otherwise the interpreter flushes again when it exits, and ends with code 120 if that fails.
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is None or stream.closed:
@@ -144,28 +154,28 @@ def _drop_unwritten() -> None:
 
 
 def _silence(stream: IO[str]) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    null_fd = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_fd, stream.fileno())
+    os.close(null_fd)
 
 
 NAME = "sequencer"
 
 
 class Command(NamedTuple):
-    """Where a verb is, and its line on the first screen."""
+    """The module of a verb, and its line on the help screen."""
 
     section: str
     module: str
     help: str
     decides: str = ""
-    """`ALWAYS`: only a person may use it; else the option that makes it so."""
+    """`ALWAYS`: only a person may use the verb. Else the option that only a person may use."""
 
     @property
     def plugin(self) -> str | None:
-        """Return the plug-in that provides it; None: the core does."""
-        room, _, rest = self.module.partition(".")
-        return rest.partition(".")[0] if room == "plugins" else None
+        """Return the plug-in that provides the verb; None: the core does."""
+        package, _, rest = self.module.partition(".")
+        return rest.partition(".")[0] if package == "plugins" else None
 
 
 _START, _RUN, _LOOK, _YOU, _FIX, _AUTO = "Start", "Run", "Look", "You", "Fix", "Automate"
@@ -181,7 +191,7 @@ COMMANDS: Mapping[str, Command] = {
                 "Make a run from a request, and work on it.", ALWAYS),
     "stop": Command(_RUN, "cli.change", "Stop or pause the run.", "--now"),
     "resume": Command(_RUN, "cli.change", "Let a paused or stopped run continue.", ALWAYS),
-    "status": Command(_LOOK, "cli.status", "Show where the run stands."),
+    "status": Command(_LOOK, "cli.status", "Show how the run is doing."),
     "log": Command(_LOOK, "cli.log", "Show or follow step logs."),
     "history": Command(_LOOK, "cli.history", "Show what happened, from the journal."),
     "plan": Command(_LOOK, "cli.plan", "Show what would run; nothing is changed."),
@@ -191,8 +201,8 @@ COMMANDS: Mapping[str, Command] = {
     "inbox": Command(_YOU, "cli.inbox", "List what waits for a person, in all runs."),
     "answer": Command(_YOU, "cli.inbox", "Answer what waits for a person.", ALWAYS),
     "tell": Command(_YOU, "cli.inbox", "Send a message to a step."),
-    "retry": Command(_FIX, "cli.change", "Let the present step be tried again at once.", ALWAYS),
-    "skip": Command(_FIX, "cli.change", "Continue without the present step.", ALWAYS),
+    "retry": Command(_FIX, "cli.change", "Let the current step be tried again at once.", ALWAYS),
+    "skip": Command(_FIX, "cli.change", "Continue without the current step.", ALWAYS),
     "rewind": Command(_FIX, "cli.change", "Go back to an earlier step.", ALWAYS),
     "reset": Command(_FIX, "cli.change", "Start again as a new run.", ALWAYS),
     "set": Command(_FIX, "cli.change", "Set a field of the state.", ALWAYS),
@@ -208,19 +218,20 @@ COMMANDS: Mapping[str, Command] = {
     "mcp": Command(_AUTO, "plugins.web.mcp", "Serve the runs to an editor or an agent (MCP)."),
     "help": Command(_START, "cli.help", "Explain a command, or all of them."),
 }  # fmt: skip
-"""Verb -> its module below `sequencer`, where it has its name or, as `set_`, almost."""
+"""Verb -> its module below `sequencer`. The function there has the verb's name, or the name with an
+underscore after it, such as `set_`."""
 
 _LOOKING = frozenset(
     ("status", "log", "history", "plan", "report", "web", "inbox", "sync", "check", "mcp", "help")
 )
-"""They run nothing of the project, and reach no remote."""
+"""These run nothing of the project and don't contact a remote."""
 _READING = frozenset(("status", "history", "log", "inbox", "repair", "clean", "report", "web"))
-"""They read every run, even if it needs a plug-in that is disabled."""
+"""These read every run, even one that needs a disabled plug-in."""
 _CHANGING = frozenset(("stop", "resume", "answer", "tell")) | {
     name for name, entry in COMMANDS.items() if entry.section == _FIX
 }
-"""They change a run by hand."""
-_CALLED = {
+"""These change a run by hand."""
+_SYNONYMS = {
     **dict.fromkeys(("list", "ls", "ps", "runs"), "status --all"),
     **dict.fromkeys(("next", "show", "simulate", "preview"), "plan"),
     **dict.fromkeys(("continue", "unpause"), "resume"),
@@ -236,29 +247,29 @@ _CALLED = {
     "watch": "log -f", "new": "init", "undo": "rewind", "back": "rewind",
     "version": "--version",
 }  # fmt: skip
-"""What others call a command, and what it is here."""
+"""Names of commands in other programs, and the command to use here."""
 _FIRST = ("init", "check", "run", "tick", "start", "stop",
           "status", "log", "plan", "inbox", "answer", "web")  # fmt: skip
-"""What the first screen explains."""
+"""The verbs that the first help screen explains."""
 
 _HELP = """Run AI agents step by step, in the order that a workflow decides. Progress is kept in
 files; an accepted step is never lost, doubled or reordered."""
 _EXIT_CODES = """0 done or nothing due, 1 a step failed, 2 usage or configuration, 3 state
-refused, 4 waits for a person, 75 somebody else holds the step, or this machine is too busy for
+refused, 4 waits for a person, 75 another process holds the step, or this machine is too busy for
 it, 130 interrupted, 70 a bug."""
 _FOOT = """Before or after any command: --run NAME, --config PATH, --json, --quiet.
 'sequencer COMMAND --help' explains one; 'sequencer help all' explains all."""
 
 
 class Verbs(click.Group):
-    """The verbs of `COMMANDS`, each imported when it is first used, and those of packages."""
+    """The verbs of `COMMANDS`, each imported on first use, and the commands of packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the table."""
         return list(_commands(ctx))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the verb called *cmd_name*; None if there is none."""
+        """Import and return the verb *cmd_name*; None: there is no such verb."""
         entry = COMMANDS.get(cmd_name)
         if entry is not None:
             config = ctx.ensure_object(Invocation).config
@@ -267,17 +278,18 @@ class Verbs(click.Group):
             _configure(ctx)
             return _added(cmd_name)
         module = import_module(f"sequencer.{entry.module}")
-        # A name of Python's, or of another thing in the module, has a line behind it.
+        # A verb has an underscore after it if Python or the module uses its name otherwise.
         command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the verb that *args* begin with.
+        """Return the verb that *args* start with, and note in the `Invocation` what it may do.
 
         Raises:
-            UnknownName: there is none; the known ones are listed.
+            UnknownName: there is no such verb; the known verbs are listed.
+            UsageRefused: another program uses this name for a verb that is called otherwise here.
         """
         invocation = ctx.ensure_object(Invocation)
         entry = COMMANDS.get(args[0])
@@ -285,8 +297,8 @@ class Verbs(click.Group):
             _configure(ctx)
             added = extensions.names(extensions.COMMANDS)
             if args[0] not in added:
-                if args[0] in _CALLED:
-                    hint = f"use 'sequencer {_CALLED[args[0]]}'"
+                if args[0] in _SYNONYMS:
+                    hint = f"use 'sequencer {_SYNONYMS[args[0]]}'"
                     raise UsageRefused(f"there is no command {args[0]!r}", hint=hint)
                 raise extensions.unavailable(
                     extensions.COMMANDS, args[0], "command", known=COMMANDS
@@ -303,18 +315,18 @@ class Verbs(click.Group):
         """Call the verb.
 
         Raises:
-            PackageFailed: a package wrote to a pipe of its own that nobody reads.
+            PackageFailed: a package wrote to a pipe of its own whose reader is gone.
         """
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            # click ends without a word, whichever pipe it was.
+            # click would exit silently, no matter which pipe broke.
             if _is_output_broken() or (fault := packages.package_error_of(error)) is None:
                 raise
             raise fault from error
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one screen about what one needs first; with ``--help-all`` everything."""
+        """Write one screen about the most important verbs; with ``--help-all``, everything."""
         is_all = ctx.meta.get(ALL_HELP, False)
         self.format_usage(ctx, formatter)
         formatter.write_paragraph()
@@ -335,7 +347,7 @@ class Verbs(click.Group):
         )
 
     def _format_all(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs by section, without importing one, and what is true of each."""
+        """Write the verbs by section without importing them, the global options and exit codes."""
         known = _commands(ctx)
         for section in dict.fromkeys(entry.section for entry in known.values()):
             rows = [(name, c.help) for name, c in known.items() if c.section == section]
@@ -344,14 +356,14 @@ class Verbs(click.Group):
         if added := extensions.names(extensions.COMMANDS) - COMMANDS.keys():
             with formatter.section("Added by packages"):
                 formatter.write_dl([(name, "") for name in sorted(added)])
-        # A group's own method would list the verbs once more, cut off.
+        # The method of click.Group would list the verbs again, with shortened texts.
         click.Command.format_options(self, ctx, formatter)
         formatter.write("\nYou can write these options before or after the command.\n")
         with formatter.section("Exit codes"):
             formatter.write_text(self.epilog or "")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the verbs and options that begin with *incomplete*."""
+        """Return the verbs and options that start with *incomplete*."""
         names = [
             CompletionItem(name, help=entry.help)
             for name, entry in _commands(ctx).items()
@@ -361,10 +373,10 @@ class Verbs(click.Group):
 
 
 def _is_output_broken() -> bool:
-    """Return whether nobody reads our output any longer."""
+    """Return whether the reader of standard output or standard error is gone."""
     try:
         for stream in filter(None, (sys.stdout, sys.stderr)):
-            # What a broken pipe did not take is tried again.
+            # This tries again to write what a broken pipe did not take.
             stream.flush()
     except OSError:
         return True
@@ -372,16 +384,16 @@ def _is_output_broken() -> bool:
 
 
 def _added(name: str) -> click.Command | None:
-    """Return the command *name* of a package; None: no package has it.
+    """Return the command *name* of a package; None: no package has one with this name.
 
     Raises:
         ConfigurationError: it can't be loaded, or is not a click command.
     """
-    found: click.Command | None = extensions.find(extensions.COMMANDS, name)
-    if found is not None:
-        own = {option for one in found.params for option in one.opts}
-        found.params.extend(one for one in global_options() if own.isdisjoint(one.opts))
-    return found
+    command: click.Command | None = extensions.find(extensions.COMMANDS, name)
+    if command is not None:
+        taken = {word for param in command.params for word in param.opts}
+        command.params.extend(o for o in global_options() if taken.isdisjoint(o.opts))
+    return command
 
 
 def _commands(ctx: click.Context) -> Mapping[str, Command]:
@@ -395,7 +407,7 @@ def _commands(ctx: click.Context) -> Mapping[str, Command]:
 
 
 def _configure(ctx: click.Context) -> None:
-    """Disable what the configuration disables, before a plug-in or a package is loaded."""
+    """Disable the plug-ins and packages that the configuration disables, before any is loaded."""
     extensions.configure(disabled_in(ctx.ensure_object(Invocation).config))
 
 
@@ -415,7 +427,7 @@ def group() -> Verbs:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one invocation and return its exit code; nothing is raised but ``SystemExit``."""
+    """Run one invocation and return its exit code; the only exception is ``SystemExit``."""
     _fill_closed_descriptors()
     _make_streams_tolerant()
     code = _run_logged(arguments)
@@ -430,11 +442,11 @@ def _run_logged(arguments: Sequence[str]) -> int:
         return _run(invocation, report)
 
     def work() -> tuple[int, unattended.News]:
-        code = _run(invocation, partial(_heard, invocation))
+        code = _run(invocation, partial(_report_as_news, invocation))
         happened = [*invocation.happened]
-        if (why := invocation.obstacle) is not None:
-            news = _news_of(invocation, why, near(hidden(f"error: {why}")))
-            happened.append(news._replace(code=why.exit_code))
+        if (obstacle := invocation.obstacle) is not None:
+            news = _news_of(invocation, obstacle, near(hidden(f"error: {obstacle}")))
+            happened.append(news._replace(code=obstacle.exit_code))
         return code, invocation.news._replace(also=tuple(happened))
 
     code, news = unattended.recorded(log, work)
@@ -445,16 +457,17 @@ def _run_logged(arguments: Sequence[str]) -> int:
 
 def _run(invocation: Invocation, reports: Callable[..., int]) -> int:
     arguments = list(invocation.arguments)
-    # Noticed here too, because a usage error is raised before the option's turn comes.
+    # Looked for here too: a usage error is raised before click handles the option.
     is_verbose = "--verbose" in arguments
     try:
         result: Any = group().main(arguments, prog_name=NAME, standalone_mode=False, obj=invocation)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BaseException as error:
-        # A command of a package may end with an exit code of its own, as any program does.
-        is_own = invocation.verb not in COMMANDS or packages.package_error_of(error) is None
-        if isinstance(error, SystemExit) and is_own:
+        # A package's command may exit with any code, as any program may; its code in a core
+        # command may not.
+        may_exit = invocation.verb not in COMMANDS or packages.package_error_of(error) is None
+        if isinstance(error, SystemExit) and may_exit:
             raise
         return reports(error, is_verbose=is_verbose or invocation.is_verbose)
     finally:
@@ -463,7 +476,7 @@ def _run(invocation: Invocation, reports: Callable[..., int]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with *code* at once; what was said is written."""
+    """Flush the output and end the process with *code* at once, without waiting for threads."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             if stream is not None:
@@ -471,11 +484,11 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _heard(invocation: Invocation, error: BaseException, *, is_verbose: bool) -> int:
-    """Tell a person about *error*, and keep with the *invocation* what was said."""
-    with contextlib.redirect_stderr(io.StringIO()) as said:
+def _report_as_news(invocation: Invocation, error: BaseException, *, is_verbose: bool) -> int:
+    """Report *error* as `report` does, and keep the text as the news of the *invocation*."""
+    with contextlib.redirect_stderr(io.StringIO()) as captured:
         code = report(error, is_verbose=is_verbose)
-    text = said.getvalue().rstrip("\n")
+    text = captured.getvalue().rstrip("\n")
     if invocation.explained is None or invocation.explained is not error:
         invocation.news = _news_of(invocation, _as_shortage(error), text)
     complain(text)
@@ -483,11 +496,11 @@ def _heard(invocation: Invocation, error: BaseException, *, is_verbose: bool) ->
 
 
 def _news_of(invocation: Invocation, error: BaseException, text: str) -> unattended.News:
-    """Return what a person has to know of *error*, which *text* tells."""
+    """Return the news about *error*, which *text* reports; empty if no person has to know."""
     if isinstance(error, (Interrupted, KeyboardInterrupt, ClaimHeld)):
         return unattended.News()
     kind = unattended.FAILURE
-    # A program that is missing may be missed only when a step is due.
+    # An agent that is missing is a failure: the tick may notice it only when a step is due.
     if isinstance(error, (UsageRefused, click.ClickException)) and not isinstance(
         error, AgentMissing
     ):
@@ -498,9 +511,9 @@ def _news_of(invocation: Invocation, error: BaseException, text: str) -> unatten
         kind = unattended.LASTING
     parts = [type(error).__name__, invocation.run_id, getattr(error, "where", None) or ""]
     if isinstance(error, UsageRefused) and not isinstance(error, NotTrusted):
-        parts.append(error.message)  # it names what a person wrote, and counts nothing
+        parts.append(error.message)  # it names what a person wrote, and has no counts or times
     if isinstance(error, WorkTreeRefused):
-        # Found at the end of a run, and again at each start: the words are the same.
+        # Found at the end of a run and again at each start, in different places of the code.
         key = " ".join([*parts, re.sub(r"\d+", "", error.message)])
     else:
         key = " ".join([*parts, *_raised_at(error)])
@@ -508,22 +521,28 @@ def _news_of(invocation: Invocation, error: BaseException, text: str) -> unatten
 
 
 def _raised_at(error: BaseException) -> Iterator[str]:
-    """Yield where *error*, and what it came from, were raised: for one reason it is one place."""
+    """Yield the places in the code where *error* and its causes were raised.
+
+    The same reason is raised at the same place, so the places tell whether an error is new.
+    """
     cause: BaseException | None = error
     seen = set[int]()
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
-        found = cause.__traceback__
-        while found is not None and found.tb_next is not None:
-            found = found.tb_next
-        if found is not None:
-            code = found.tb_frame.f_code
-            yield f"{code.co_qualname}+{found.tb_lineno - code.co_firstlineno}"
+        trace = cause.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        if trace is not None:
+            code = trace.tb_frame.f_code
+            yield f"{code.co_qualname}+{trace.tb_lineno - code.co_firstlineno}"
         cause = cause.__cause__
 
 
 def _fill_closed_descriptors() -> None:
-    """Keep the journal from becoming descriptor 1, to which an agent would then write."""
+    """Open closed standard streams, so that the journal can't become descriptor 1.
+
+    An agent would then write its output into the journal.
+    """
     for fd in range(3):
         try:
             os.fstat(fd)
@@ -532,7 +551,7 @@ def _fill_closed_descriptors() -> None:
 
 
 def _make_streams_tolerant() -> None:
-    """Let a name or an output with odd characters never be the reason to fail."""
+    """Escape characters that a stream can't encode, so that odd names never cause a failure."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,7 @@
-"""`repair`: what is damaged in a run's files, and how to recover."""
+"""`repair`: show what is damaged in a run's files and how to recover; --apply does it.
+
+`store.diagnosis` finds the damage and `store.repair` repairs it; this module only shows both.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import plain
 from sequencer.errors import UsageRefused, command
 from sequencer.project.runs import progress_evidence_for, state_path_of
-from sequencer.store import repair as mending
+from sequencer.store import repair as repairs
 from sequencer.store.diagnosis import Action, Diagnosis, JournalReport, diagnose
 from sequencer.store.highwater import HighWaterMark
 from sequencer.store.repair import Repaired
@@ -69,21 +72,21 @@ def repair(
     state_path = state_path_of(settings, invocation.run_name)
     progress = progress_evidence_for(settings, state_path)
     if not is_applied:
-        found = diagnose(state_path, progress)
-        _print(invocation, found, mending.options(found))
-        return 0 if found.action is Action.NOTHING and not found.documents else 3
-    choice = mending.Choice.HEAD if accept_head else None
-    choice = mending.Choice.JOURNAL if accept_journal else choice
+        diagnosis = diagnose(state_path, progress)
+        _print(invocation, diagnosis, repairs.options(diagnosis))
+        return 0 if diagnosis.action is Action.NOTHING and not diagnosis.documents else 3
+    choice = repairs.Choice.HEAD if accept_head else None
+    choice = repairs.Choice.JOURNAL if accept_journal else choice
     network = settings.store.allow_network_fs
     mark = HighWaterMark(state_path)
-    done = mending.repair(
+    done = repairs.repair(
         state_path, choice, allow_network_fs=network, progress=progress, mark=mark
     )
-    _tell(invocation, done)
+    _print_repaired(invocation, done)
     return 3 if done.before.documents else 0
 
 
-def _tell(invocation: Invocation, done: Repaired) -> None:
+def _print_repaired(invocation: Invocation, done: Repaired) -> None:
     if invocation.is_json:
         head = done.head.model_dump(mode="json") if done.head else None
         invocation.print_json(
@@ -102,27 +105,27 @@ def _tell(invocation: Invocation, done: Repaired) -> None:
         invocation.echo(f"the originals are in {done.kept}")
 
 
-def _print(invocation: Invocation, found: Diagnosis, options: list[str]) -> None:
+def _print(invocation: Invocation, diagnosis: Diagnosis, options: list[str]) -> None:
     if invocation.is_json:
-        invocation.print_json({**_as_json(found), "options": options})
+        invocation.print_json({**_as_json(diagnosis), "options": options})
         return
-    for line in _report(found):
+    for line in _report(diagnosis):
         invocation.echo(plain(line))
-    for line in _documents(invocation, found):
+    for line in _documents(invocation, diagnosis):
         invocation.echo(plain(line))
-    if found.documents and found.action == "nothing":
+    if diagnosis.documents and diagnosis.action == "nothing":
         return
-    invocation.echo(f"proposed: {_TEXTS[found.action]}")
-    for option in options if found.action == "choose" else ():
+    invocation.echo(f"proposed: {_TEXTS[diagnosis.action]}")
+    for option in options if diagnosis.action == "choose" else ():
         invocation.echo(plain(f"  {option}"))
-    if found.action in ("restore", "rebuild"):
+    if diagnosis.action in ("restore", "rebuild"):
         invocation.echo("'sequencer repair --apply' makes this repair and keeps the originals")
 
 
-def _report(found: Diagnosis) -> Iterator[str]:
-    state, last = found.state, found.last
-    if found.refusal is not None:
-        yield f"refused: {found.refusal.message}"
+def _report(diagnosis: Diagnosis) -> Iterator[str]:
+    state, last = diagnosis.state, diagnosis.last
+    if diagnosis.refusal is not None:
+        yield f"refused: {diagnosis.refusal.message}"
     if state.problem is not None:
         yield f"{state.path}: {state.problem}"
     elif state.head is None:
@@ -132,24 +135,24 @@ def _report(found: Diagnosis) -> Iterator[str]:
             f"{state.path}: readable, revision {state.head.revision}, step_index "
             f"{state.head.step_index}, {state.head.status}"
         )
-    if found.pending is not None:
-        yield f"  {found.pending}"
-    if not found.journals:
+    if diagnosis.pending is not None:
+        yield f"  {diagnosis.pending}"
+    if not diagnosis.journals:
         yield f"{state.path.parent / 'journal.jsonl'}: is missing"
-    for report in found.journals:
+    for report in diagnosis.journals:
         yield from _journal(report)
     if last is not None:
         yield (
             f"last good record: revision {last.revision} at byte {last.offset}, step_index "
             f"{last.data['head'].get('step_index')}, {last.data.get('at')}; "
-            f"{len(found.chain)} records lead to it without a gap"
+            f"{len(diagnosis.chain)} records lead to it without a gap"
         )
 
 
-def _documents(invocation: Invocation, found: Diagnosis) -> Iterator[str]:
+def _documents(invocation: Invocation, diagnosis: Diagnosis) -> Iterator[str]:
     """Yield the lost documents, which only a person can restore."""
-    for path, why in found.documents:
-        yield f"{path}: {why}"
+    for path, reason in diagnosis.documents:
+        yield f"{path}: {reason}"
         yield (
             "  repair can't recreate it: restore the file, or start over with "
             f"{command(invocation.run_name, 'reset')}"
@@ -176,14 +179,14 @@ def _journal(report: JournalReport) -> Iterator[str]:
         yield f"  … and {len(report.found.skipped) - MAX_BAD_LINES} more such lines"
 
 
-def _as_json(found: Diagnosis) -> dict[str, Any]:
-    last, head, shown = found.last, found.state.head, found.shown
+def _as_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    last, head, shown = diagnosis.last, diagnosis.state.head, diagnosis.shown
     return {
-        "action": str(found.action),
-        "refusal": found.refusal and found.refusal.message,
+        "action": str(diagnosis.action),
+        "refusal": diagnosis.refusal and diagnosis.refusal.message,
         "state": {
-            "path": str(found.state.path),
-            "problem": found.state.problem,
+            "path": str(diagnosis.state.path),
+            "problem": diagnosis.state.problem,
             "revision": head and head.revision,
             "step_index": head and head.step_index,
         },
@@ -198,9 +201,9 @@ def _as_json(found: Diagnosis) -> dict[str, Any]:
                     dict(zip(_BAD_LINE, bad, strict=True)) for bad in report.found.skipped
                 ],
             }
-            for report in found.journals
+            for report in diagnosis.journals
         ],
-        "documents": [{"path": str(path), "reason": why} for path, why in found.documents],
+        "documents": [{"path": str(path), "reason": why} for path, why in diagnosis.documents],
         "shown_beyond": shown
         and {"path": str(shown.where), "token": shown.token, "revision": shown.revision},
         "last_good": last

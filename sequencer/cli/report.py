@@ -1,4 +1,4 @@
-"""`report`: what a run did. What there is to show comes from plug-ins."""
+"""`report`: show what a run did. Everything that it can show comes from plug-ins."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def report(invocation: Invocation, /, **given: Any) -> int | None:
     """Show what a run did: who worked when, the critical path, and the speedup.
 
     While a run continues, running attempts count as if they ended now. The page has the graph,
-    the steps and what they cost; it needs no server and no network. The plots show cost, tokens
-    and time as they grew, and what reviews found: --svg and --png draw them, and with --gantt who
-    worked when. The page and the plots need the extra 'web', --png the extra 'picture'.
+    the steps and what they cost; it needs no server and no network. The plots show how cost,
+    tokens and time grew, and what reviews found: --svg and --png draw them, and with --gantt they
+    draw who worked when. The page and the plots need the extra 'web', --png the extra 'picture'.
 
     \b
     Examples:
@@ -27,8 +27,8 @@ def report(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer --run review report --gantt --svg review.svg
       sequencer report --metrics --all-runs --output /srv/s.prom
     """
-    ways = contributions_to("report")
-    # Only what a flag chooses, and does not need, can be shown without an option.
-    plain = [one for one in ways if one.flags and not one.needs]
-    otherwise = [one for one in plain if one.is_available(invocation)] or plain
-    return chosen("report", ways, given, otherwise[:1])(invocation, given)
+    known = contributions_to("report")
+    # A contribution whose flag only selects it can also be shown without any option.
+    plain = [c for c in known if c.flags and not c.needs]
+    default = [c for c in plain if c.is_available(invocation)] or plain
+    return chosen("report", known, given, default[:1])(invocation, given)

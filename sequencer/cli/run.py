@@ -1,4 +1,4 @@
-"""`run`: its options, most of which `tick` has too. `run_work` does the work."""
+"""`run` and its options, most of which `tick` has too. `run_work` does the work."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> Pairs:
-    """Return each ``NAME=AGENT``; a name may hold ``=``, an agent's may not."""
-    found = []
+    """Return each ``NAME=AGENT`` as a pair. A name may contain ``=``, an agent's name may not."""
+    pairs = []
     for value in values:
         name, separator, agent = value.rpartition("=")
         if not separator or not name or not agent:
             raise click.BadParameter(
                 f"{value!r} is not {parameter.metavar}", ctx=context, param=parameter
             )
-        found.append((name, agent))
-    return tuple(found)
+        pairs.append((name, agent))
+    return tuple(pairs)
 
 
 _RUN_OPTIONS = with_options(
@@ -121,7 +121,7 @@ def run(invocation: Invocation, /, **options: Any) -> int:
 
 
 def perform(invocation: Invocation, **options: Any) -> int:
-    """Work on the run with the *options* of `run` or `tick`, or show what would be done."""
+    """Work on the run with the *options* of `run` or `tick`; with dry_run, only show the work."""
     from sequencer.cli import dry_run, run_work  # noqa: PLC0415 - `--help` needs no engine
 
     project, planned = run_work.planned(invocation, **options)

@@ -1,4 +1,8 @@
-"""The work of one `run` or `tick`: its plan, progress, and the line at the end."""
+"""The work of one `run` or `tick`: its plan, its progress, and the line at the end.
+
+At a gate, a person at the terminal is asked and the work continues. Not promised: that an ending
+process releases its claim; see `signals.LastResort`.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,14 @@ from msgspec.structs import replace
 from sequencer.cli import idle, inbox
 from sequencer.cli.context import Invocation, complain, in_short, json_text, near
 from sequencer.cli.options import hide_in
-from sequencer.cli.signals import EndOnSignal, LastResort, as_told, longest_end_s, unknown_end
-from sequencer.cli.tick_news import explain, need_or_none, news_at_end, tell_left_out
+from sequencer.cli.signals import (
+    EndOnSignal,
+    LastResort,
+    as_interruption,
+    longest_end_s,
+    unknown_end,
+)
+from sequencer.cli.tick_news import announce_left_out, explain, need_or_none, news_at_end
 from sequencer.cli.views.next_command import again
 from sequencer.cli.views.progress import (
     PlainProgress,
@@ -65,34 +75,34 @@ if TYPE_CHECKING:
     from sequencer.project.posting import Posting
 
 RESTS = FINAL | {Answer.PAUSED}
-"""Nothing happens until a person acts. A timer reports this only once."""
+"""Answers after which nothing happens until a person acts. A timer reports them only once."""
 SYNC_STEPS = 500
-"""The default for a process in mode sync: it may wait for turns over days, and must not ask an
-agent forever that has nothing left to do."""
+"""The default limit in mode sync. Such a process may wait for turns over days, but must not run
+an agent forever that has nothing left to do."""
 STABLE = RESTS | {Answer.NOT_YET, Answer.READY}
-"""Answers that a tick without work gets again while nothing changes. READY here means a step at
-a position of another process."""
+"""Answers that stay the same for a tick without work while nothing changes. READY means here that
+the step is at a position of another process."""
 
 
 class Plan(Struct, frozen=True):
-    """How to work."""
+    """What one invocation of `run` or `tick` is asked to do."""
 
     mode: Mode
     limits: InvocationLimits
     positions: tuple[str, ...] = ()
     step_index: int | None = None
-    """Where mode async starts; in a dry run, also where --start-at leads."""
+    """Where mode async starts; in a dry run, also the step that --start-at names."""
     source: FlowSource | None = None
-    """What the run of a graph starts with."""
+    """The flow that the run of a graph starts with."""
     node: str | None = None
-    """The node where it starts, if not at its entries."""
+    """The node where a graph starts; None: its entries."""
     is_detached: bool = False
     """Whether workers do the steps and this process does not wait for them."""
     question: idle.IdleQuestion | None = None
-    """What a tick asks, as the configuration was before it was read."""
+    """The question of a tick, taken before the configuration was read."""
 
     def less(self, now: Usage, before: Usage) -> Plan:
-        """Return the plan with what is left of its limits since *before*."""
+        """Return the plan with its limits reduced by the usage from *before* to *now*."""
         used = {
             "max_steps": now.steps - before.steps,
             "max_cost_usd": now.cost_usd - before.cost_usd,
@@ -114,23 +124,23 @@ def planned(
     detach: bool = False,
     **options: Any,
 ) -> tuple[Project, Plan]:
-    """Return the project and what the options of `run` or `tick` ask to do in it."""
+    """Return the project, and the plan that the options of `run` or `tick` make."""
     if detach:
-        _ensure_of_workers({**options, "rehearse": rehearse or None})
+        _ensure_no_agent_options({**options, "rehearse": rehearse or None})
     question = None
     if is_tick:
-        with suppress(SequencerError):  # it is said when the project is opened
+        with suppress(SequencerError):  # the error is reported when the project is opened
             question = idle.ask(invocation.arguments, os.environ)
     overrides = AgentOverrides(dict(options.pop("agent_prompt")), dict(options.pop("agent_step")))
     project = _opened(invocation, options, overrides, rehearses=rehearse)
     if not dry_run:
-        # A tick asks nobody, even if a person typed it.
+        # A tick asks no questions, even if a person typed it.
         project.ensure_may_act(may_ask=not is_tick)
     source = _chosen_flow(invocation, project, options)
     if not dry_run and source is not None:
         project.ensure_may_act(source, may_ask=not is_tick)
     mode = Mode.TICK if is_tick else Mode(project.settings.run.mode)
-    _ensure_meant(mode, step_index, positions, options.get("max_wait"))
+    _ensure_fits_mode(mode, step_index, positions, options.get("max_wait"))
     plan = Plan(
         mode, _limits(project, mode), positions, step_index, source,
         is_detached=detach, question=question,
@@ -140,8 +150,12 @@ def planned(
     return project, plan
 
 
-def _ensure_of_workers(given: Mapping[str, Any]) -> None:
-    """Return if *given* options choose no agent: workers use the agents in the project's files."""
+def _ensure_no_agent_options(given: Mapping[str, Any]) -> None:
+    """Return if the *given* options choose no agent.
+
+    Raises:
+        UsageRefused: one does, but workers use the agents in the project's files.
+    """
     for name in ("agent", "agent_step", "agent_prompt", "router", "rehearse"):
         if given[name] not in (None, ()):
             raise UsageRefused(
@@ -154,13 +168,18 @@ def _ensure_of_workers(given: Mapping[str, Any]) -> None:
 def _opened(
     invocation: Invocation, options: dict[str, Any], overrides: AgentOverrides, *, rehearses: bool
 ) -> Project:
-    """Return the project with the *options* applied over its settings, if they fit."""
+    """Return the project with *options* applied over its settings.
+
+    Raises:
+        UsageRefused: --router is given, but no router is configured.
+        UnknownName: an override names an unknown agent.
+    """
     project = invocation.project(options, overrides, rehearses=rehearses)
     if options["router"] and project.settings.router.prompt is None:
         raise UsageRefused(
             "no router is configured", where="--router", hint="set router.prompt to its prompt"
         )
-    # Also those of steps that come late.
+    # Checked now, even for steps that come late in the run.
     known = known_agents(project.settings)
     given = {"--agent-prompt": overrides.by_prompt, "--agent-step": overrides.by_step}
     for option, name, agent in ((o, n, a) for o, table in given.items() for n, a in table.items()):
@@ -169,10 +188,14 @@ def _opened(
     return project
 
 
-def _ensure_meant(
+def _ensure_fits_mode(
     mode: Mode, step_index: int | None, positions: tuple[str, ...], max_wait: float | None
 ) -> None:
-    """Return if every option makes sense in *mode*; refuse one that doesn't."""
+    """Return if every option makes sense in *mode*.
+
+    Raises:
+        UsageRefused: one does not.
+    """
     if step_index is not None and mode is not Mode.ASYNC:
         raise UsageRefused(
             f"mode {mode} continues where the run is", where="--step-index",
@@ -184,7 +207,7 @@ def _ensure_meant(
 
 
 def _limits(project: Project, mode: Mode) -> InvocationLimits:
-    """Return the limits of this invocation."""
+    """Return the limits of this invocation, with the defaults of its *mode*."""
     defaults = project.settings.run
     is_sync = mode is Mode.SYNC and _is_default(project, "max_steps")
     return InvocationLimits(
@@ -199,9 +222,13 @@ def _limits(project: Project, mode: Mode) -> InvocationLimits:
 def _chosen_flow(
     invocation: Invocation, project: Project, options: dict[str, Any]
 ) -> FlowSource | None:
-    """Return what the run of the flowchart starts with; *invocation* then means that run."""
-    asked, state = options.get("flow"), options.get("state") or {}
-    if asked is None:
+    """Return what the flow's run starts with, and select that run in *invocation*; None: no FLOW.
+
+    Raises:
+        UsageRefused: an option does not fit, or the flow can't start this run.
+    """
+    flow_name, state = options.get("flow"), options.get("state") or {}
+    if flow_name is None:
         for option in ("state", "new"):
             if options.get(option):
                 hint = "name it: run FLOW"
@@ -209,7 +236,9 @@ def _chosen_flow(
         return None
     if options["workflow"] is not None:
         raise UsageRefused(
-            f"{asked!r} is already the workflow", where="--workflow", hint="leave out one of them"
+            f"{flow_name!r} is already the workflow",
+            where="--workflow",
+            hint="leave out one of them",
         )
     safe = {key: hide_in(project.redaction, value) for key, value in state.items()}
     invocation.notices(
@@ -218,18 +247,22 @@ def _chosen_flow(
         if safe[key] != value
     )
     name = invocation.run_name
-    invocation.run_name, source = flow_run_of(project, asked, safe, name, anew=options["new"])
+    invocation.run_name, source = flow_run_of(project, flow_name, safe, name, anew=options["new"])
     return source
 
 
 def _started_at(
     invocation: Invocation, project: Project, plan: Plan, name: str, is_dry: bool
 ) -> Plan:
-    """Bring the run to the next step of this *name* or prompt, and return the plan from there.
+    """Move the run to the next step with this *name* or prompt, and return the plan from there.
 
-    The steps before it are skipped by hand, in one change. The run of a graph, where nothing
-    has started, starts at the node *name*. In mode async, or if it *is_dry*, only the plan says
-    where to start. In mode sync several processes would decide it, so that is refused.
+    The steps before it are skipped by hand, in one change. A graph's run that has not started
+    will start at the node *name*. In mode async, or with *is_dry*, only the plan changes.
+
+    Raises:
+        UsageRefused: the step is not among the next ones; or the mode is sync, where several
+            processes would decide where to start.
+        UnknownName: no step, prompt or node has this *name*.
     """
     if plan.mode is Mode.SYNC:
         hint = "start once with --mode combined, or 'sequencer skip'"
@@ -256,14 +289,14 @@ def _started_at(
 
 
 def _index_of(project: Project, workflow: Workflow, present: int, name: str) -> int:
-    """Return where the step called *name*, or one with this prompt, comes next."""
+    """Return the next index, from *present* on, of a step with this *name* or prompt."""
     files = prompt_files(project.settings, workflow)
     names = {*files, *workflow.names}
     file = relative_name(project.settings.prompts_dir, name)
-    wanted = {name} & names or {one for one in files if files[one] == file}
-    if not wanted:
+    wanted_steps = {name} & names or {step for step in files if files[step] == file}
+    if not wanted_steps:
         raise UnknownName("step", name, names, where="--start-at")
-    index = next_index(workflow, present, lambda there: there.step in wanted)
+    index = next_index(workflow, present, lambda place: place.step in wanted_steps)
     if index is None:
         hint = "'sequencer plan --count 12' shows them; 'sequencer rewind' goes back"
         message = f"{name} is not among the next steps"
@@ -272,48 +305,49 @@ def _index_of(project: Project, workflow: Workflow, present: int, name: str) -> 
 
 
 def work(invocation: Invocation, project: Project, plan: Plan) -> int:
-    """Work as *plan* says and return the exit code; the caller shows an error.
+    """Work as *plan* says, and return the exit code.
 
-    At a gate, the person at the terminal is asked, and the work continues.
+    At a gate, a person at the terminal is asked, and the work continues.
 
     Raises:
-        SequencerError: see `Run.work`; with ``--json`` the summary is printed before.
+        SequencerError: as `Run.work` does. With ``--json``, the summary is printed first; the
+            caller reports the error.
     """
     run = invocation.run(may_begin=True) if plan.mode is Mode.TICK else None
     if run and (
         date := starts_of(project).start_due(
-            project, run, invocation.say, partial(tell_left_out, invocation)
+            project, run, invocation.say, partial(announce_left_out, invocation)
         )
     ):
-        _tell_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
+        _report_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
         return 0
     with starts_of(project).telling_skipped(project, run):
-        return _worked(invocation, project, plan)
+        return _work_through_gates(invocation, project, plan)
 
 
-def _worked(invocation: Invocation, project: Project, plan: Plan) -> int:
-    """Work, and ask the person at the terminal as often as a gate wants it."""
+def _work_through_gates(invocation: Invocation, project: Project, plan: Plan) -> int:
+    """Work, and ask the person at the terminal at each gate."""
     while True:
         before = _usage_of(invocation, plan)
         try:
             with LastResort(longest_end_s(project)) as last:
                 return _work(invocation, project, plan, last)
         except WaitsForPerson:
-            # A prompt would wait for somebody who has told it to end.
+            # Don't ask a person who has already asked this process to end.
             if (
                 last.has_begun
                 or plan.mode is Mode.TICK
                 or not inbox.decide(invocation, invocation.run())
             ):
                 raise
-        # The limits count for the whole invocation, across questions.
+        # The limits apply to the whole invocation, not to each part between two questions.
         plan = plan.less(_usage_of(invocation, plan), before)
 
 
-def _say_unknown(invocation: Invocation, run: Run, tally: WorkCount) -> None:
+def _report_unknown_end(invocation: Invocation, run: Run, tally: WorkCount) -> None:
     error = unknown_end(run)
     complain(str(error))
-    _tell_failed(invocation, run, None, tally.summary(error), error.exit_code)
+    _report_failure(invocation, run, None, tally.summary(error), error.exit_code)
 
 
 def _usage_of(invocation: Invocation, plan: Plan) -> Usage:
@@ -325,16 +359,16 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
     run = run_of(invocation, plan)
     head = run.head if plan.mode is not Mode.ASYNC else None
     workflow = run.workflow_for(head)
-    _ensure_fitting(project, workflow, head)
+    _ensure_startable(project, workflow, head)
     if workflow.default_max_steps is None and _is_default(project, "max_steps"):
         plan = replace(plan, limits=plan.limits.replace(max_steps=None))
     tally, shown = WorkCount(), _view(invocation, project, workflow, plan)
-    _tell_of_agents(invocation, project, workflow, plan, head)
+    _show_permissions(invocation, project, workflow, plan, head)
     seen, is_async = several(tally, shown), plan.mode is Mode.ASYNC
     posting = None if is_async or plan.is_detached else project.posting
-    last.words = partial(_say_unknown, invocation, run, tally)
+    last.words = partial(_report_unknown_end, invocation, run, tally)
     try:
-        # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
+        # Posting is the outer context, so that a second Ctrl-C ends the wait for pending posts.
         with (
             _posted(posting, run, seen, workflow, last) as post,
             EndOnSignal(
@@ -353,17 +387,17 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
                 is_detached=plan.is_detached,
             )
     except SequencerError as raised:
-        error = as_told(raised, run, last)
+        error = as_interruption(raised, run, last)
         shown.close()
         locate(error, project, run, workflow, plan.source)
         head = None if is_async else _head_or_none(run)
-        _tell_failed(invocation, run, head, tally.summary(error), error.exit_code)
+        _report_failure(invocation, run, head, tally.summary(error), error.exit_code)
         explain(invocation, run, head, error)
         raise error from error.__cause__
     finally:
         shown.close()
     is_idle = plan.mode is Mode.TICK and not summary.has_worked
-    text = _tell_end(invocation, run, plan, summary, is_idle=is_idle)
+    text = _report_end(invocation, run, plan, summary, is_idle=is_idle)
     if workflow.nodes and head is not None and head.status == "complete":
         invocation.say(f"the run was already complete: {again(run)} starts it again")
     if is_idle and not tally.noticed:
@@ -378,26 +412,26 @@ def _posted(
     workflow: Workflow,
     last: LastResort,
 ) -> AbstractContextManager[Callable[[RunEvent], None]]:
-    """Return what posts the run's events while the work goes on; None posts nothing."""
+    """Return a context that posts the run's events during the work; without *posting*, none."""
     if posting is None:
         return nullcontext(ignore)
     return posting.hear(run, lambda text: seen(Noticed(text)), workflow, last.note)
 
 
-def _tell_failed(
+def _report_failure(
     invocation: Invocation, run: Run, head: Head | None, done: Summary, code: int
 ) -> None:
-    """Say what was done before an error, and note which run it is about."""
+    """With ``--json``, print what was *done* before an error; note which run the error is about."""
     invocation.run_id = "" if head is None else head.run_id
     if invocation.is_json:
         done.head = head
         invocation.print_json(summary_json(run, done, code))
 
 
-def _tell_end(
+def _report_end(
     invocation: Invocation, run: Run, plan: Plan, summary: Summary, *, is_idle: bool
 ) -> str:
-    """Say how it ended and return the text."""
+    """Print how the work ended, and return the text."""
     if is_idle and not summary.reason.startswith("nothing due"):
         project = invocation.project()
         if run.head is not None and (date := starts_of(project).next_start(project, run)):
@@ -406,7 +440,7 @@ def _tell_end(
     need = need_or_none(run, summary.head)
     invocation.news = news_at_end(invocation, plan.mode, summary, need)
     text = json_text(summary_json(run, summary, 0)) if invocation.is_json else summary_line(summary)
-    # Asked to be quiet, it says why nothing goes on, and nothing of what went well.
+    # With --quiet, print only that a person has to act.
     if invocation.is_quiet and not invocation.is_json:
         text = text if need is not None and need.is_of_a_person else ""
     if text:
@@ -414,8 +448,11 @@ def _tell_end(
     return text
 
 
-def _ensure_fitting(project: Project, workflow: Workflow, head: Head | None) -> None:
-    """Return if the options name its steps, and a new run has all prompts before one is paid."""
+def _ensure_startable(project: Project, workflow: Workflow, head: Head | None) -> None:
+    """Return if the options name steps of *workflow* and a new run has all its prompts.
+
+    Checked before an agent is paid for the first step.
+    """
     ensure_known_names(project.settings, project.agents.overrides, workflow)
     if head is None and not workflow.nodes:
         from sequencer.project.readable import ensure_readable  # noqa: PLC0415 - a run starts once
@@ -423,31 +460,31 @@ def _ensure_fitting(project: Project, workflow: Workflow, head: Head | None) -> 
         ensure_readable(project, workflow)
 
 
-def _tell_of_agents(
+def _show_permissions(
     invocation: Invocation, project: Project, workflow: Workflow, plan: Plan, head: Head | None
 ) -> None:
-    """Say what each agent may do, which a cost cap can't stop, and which can't stand in.
+    """Say what each agent may do, and warn about agents that don't fit the caps or the project.
 
-    A tick says it only when it starts the run.
+    A tick says this only when it starts the run.
     """
     if head is not None and plan.mode is Mode.TICK:
         return
-    for one in permissions(project.agents, workflow):
-        if one.warning is None:
-            invocation.say(f"permissions: {one.agent}: {one.says}")
+    for entry in permissions(project.agents, workflow):
+        if entry.warning is None:
+            invocation.say(f"permissions: {entry.agent}: {entry.says}")
         else:
-            invocation.say(f"warning: agent {one.agent!r} {one.warning}\n  {one.hint}")
+            invocation.say(f"warning: agent {entry.agent!r} {entry.warning}\n  {entry.hint}")
 
     settings = project.settings
-    # `start` has its own option for it.
-    is_own = plan.limits.max_cost_usd is not None and settings.run.max_cost_usd is None
-    caps = [*(["--max-cost"] if is_own else []), *settings.cost_caps(workflow)]
+    # `start` passes its own --max-cost, which is not in the settings.
+    has_own_cap = plan.limits.max_cost_usd is not None and settings.run.max_cost_usd is None
+    caps = [*(["--max-cost"] if has_own_cap else []), *settings.cost_caps(workflow)]
     for message, hint in agent_warnings(project, workflow, caps):
         invocation.say(f"warning: {message}; {hint}")
 
 
 def run_of(invocation: Invocation, plan: Plan) -> Run:
-    """Return the run to work on; a graph's run that has not started gets its source."""
+    """Return the run to work on. A flow's run gets the plan's source, to start with it."""
     if plan.source is None:
         return invocation.run(may_begin=True)
     return invocation.project().run(invocation.run_name, source=plan.source)
@@ -459,7 +496,7 @@ def _is_default(project: Project, name: str) -> bool:
 
 
 def places(project: Project, workflow: Workflow) -> int:
-    """Return how many agents this process runs at once; for a team, the team's size."""
+    """Return how many agents this process may run at once; for a team, the team's size."""
     size = workflow.parallel_tasks if _is_default(project, "max_parallel") else None
     return size or project.settings.run.max_parallel
 
@@ -467,9 +504,9 @@ def places(project: Project, workflow: Workflow) -> int:
 def _view(
     invocation: Invocation, project: Project, workflow: Workflow, plan: Plan
 ) -> PlainProgress | Board | Unseen:
-    """Return what shows the work on *workflow* while it runs."""
+    """Return the view that shows the work on *workflow* while it runs."""
     if workflow.nodes and (run := run_of(invocation, plan)).head is None:
-        # Warn about what is odd in a graph just before its run starts.
+        # A graph's warnings are shown just before its run starts.
         written = written_of(project, run, workflow, plan.source)
         for warning in () if written is None else written.warnings:
             invocation.say(f"warning: {warning}")
@@ -479,8 +516,9 @@ def _view(
         return progress(project.redaction)
     from sequencer.cli.views.board import Board, screen  # noqa: PLC0415 - only graphs need it
 
-    own = project.run(invocation.run_name, source=plan.source)
-    return Board(screen(sys.stderr, project.redaction), own, workflow.name)
+    # The board reads through a store of its own, from another thread.
+    board_run = project.run(invocation.run_name, source=plan.source)
+    return Board(screen(sys.stderr, project.redaction), board_run, workflow.name)
 
 
 def _remember(
@@ -490,32 +528,32 @@ def _remember(
     seen: Head | None,
     text: str,
 ) -> None:
-    """Keep *text* for the next tick, if it is certain to get the same answer.
+    """Remember *text* as the answer of the next tick, if that tick is certain to answer the same.
 
-    Somebody may have changed the run since it was *seen*, and *text* is about that.
+    *text* is about the head *seen*; nothing is remembered if the run has changed since then.
     """
     head = run.head
     if question is None or head is None or head != seen or not run.kind.has_one_place:
         # A graph may wait for something outside its head.
         return
-    here = run.readiness()
-    if here is None or here.kind not in STABLE:
+    readiness = run.readiness()
+    if readiness is None or readiness.kind not in STABLE:
         return
     project = invocation.project()
     if not project.settings.store_kind.is_local:
-        # What others do elsewhere is seen by looking only.
+        # Changes on other machines are only noticed by asking the store.
         return
     posting = project.posting
-    if posting is not None and any(one.is_behind for one in posting.pending(run, head)):
+    if posting is not None and any(post.is_behind for post in posting.pending(run, head)):
         # The next tick has something to post.
         return
     notices = () if invocation.is_quiet else in_short(project.settings.notices)
-    said = "".join(near(f"notice: {notice}\n") for notice in notices)
-    due, now = parse_time(here.until or ""), time.time()
+    shown = "".join(near(f"notice: {notice}\n") for notice in notices)
+    due, now = parse_time(readiness.until or ""), time.time()
     date = starts_of(project).next_look(project, run)
     until = min(math.inf if date is None else date, due.timestamp() if due else math.inf)
-    until, rests = min(now + idle.DAY_S, until), here.kind in RESTS
-    answer = idle.IdleAnswer(near(f"{text}\n" if text else ""), said, until, is_rest=rests)
+    until, is_rest = min(now + idle.DAY_S, until), readiness.kind in RESTS
+    answer = idle.IdleAnswer(near(f"{text}\n" if text else ""), shown, until, is_rest=is_rest)
     if question.state_path == run.store.state_path:
         idle.remember(question, answer, head.revision)
 

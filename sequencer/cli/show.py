@@ -1,4 +1,4 @@
-"""`plan WORKFLOW` and ``--list``: which workflows there are, and what one of them does."""
+"""`plan WORKFLOW` and `plan --list`: list the workflows, or show what one of them does."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ from sequencer.workflows.registry import with_defaults
 
 REVIEW, BUILT_IN = "review", "built in"
 MOST_STEPS_COLUMNS = 100
-"""Of the list of workflows; a team may have a thousand tasks."""
+"""Widest column of steps in the list of workflows; a team may have a thousand tasks."""
 
 
 def plan_workflow(invocation: Invocation, name: str | None, **draw: Any) -> None:
-    """List the workflows, or show the steps of one: who performs each, and why that agent.
+    """Show the steps of the workflow *name*, each with its agent and why that agent was chosen.
 
-    Of a flowchart or a team (a file, or its name) it shows every node as its run has it, with
-    states in what it draws; without a *name* that of the run that ``--run`` names.
+    For a flowchart or a team (a file, or its name), show or *draw* every node with its state in
+    the run. Without a *name*, show the graph of the run that ``--run`` names, or else list the
+    workflows.
     """
     project = invocation.project(may_be_none=name is not None)
     if name is None:
@@ -70,7 +71,7 @@ def plan_list(invocation: Invocation, /, **draw: Any) -> None:
 
 
 def _shows_its_run(invocation: Invocation, draw: dict[str, Any]) -> bool:
-    """Show the graph of the run that is meant, if it is one of a graph; return whether it is."""
+    """Show the graph of the selected run; return False if there is none to show."""
     if invocation.run_name is None and not any(draw.values()):
         return False
     run = invocation.run()
@@ -82,7 +83,7 @@ def _shows_its_run(invocation: Invocation, draw: dict[str, Any]) -> bool:
 
 
 def _is_flow(project: Project, name: str) -> bool:
-    """Return whether *name* is a flowchart's; False also for what nothing is called.
+    """Return whether *name* is a flowchart or a task list; False also for unknown names.
 
     Raises:
         ConfigurationError: several files have the name.
@@ -126,13 +127,13 @@ def _show_steps(
     ]
     head = ("PLACE", "STEP", "PROMPT", "AGENT", "CHOSEN BY", "LIMITS")
     invocation.echo(columns(head, cells, room=invocation.room, goes=(4, 5)))
-    if said := purposes((row["name"], row["description"]) for row in rows):
-        invocation.echo(f"\n{said}")
+    if table := purposes((row["name"], row["description"]) for row in rows):
+        invocation.echo(f"\n{table}")
 
 
 def _list(invocation: Invocation, project: Project) -> None:
     settings = project.settings
-    found = []
+    entries = []
     for name in settings.registry.names:
         is_chosen = name == settings.workflow.name
         try:
@@ -141,12 +142,12 @@ def _list(invocation: Invocation, project: Project) -> None:
             # A flowchart that can't be read must not hide the others.
             invocation.say(f"warning: {name}: {error}")
             continue
-        found.append(_summary(project, workflow))
-    found += _unconfigured_flows(invocation, project)
+        entries.append(_summary(project, workflow))
+    entries += _unconfigured_flows(invocation, project)
     if invocation.is_json:
-        invocation.print_json(found)
+        invocation.print_json(entries)
         return
-    own = [entry for entry in found if entry["is_chosen"] or entry["source"] != BUILT_IN]
+    listed = [entry for entry in entries if entry["is_chosen"] or entry["source"] != BUILT_IN]
     rows = [
         (
             f"{one_line(entry['name'])}{' *' if entry['is_chosen'] else ''}",
@@ -155,19 +156,19 @@ def _list(invocation: Invocation, project: Project) -> None:
             one_line(_review_words(entry)),
             entry["source"],
         )
-        for entry in own
+        for entry in listed
     ]
     head = ("WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM")
     invocation.echo(columns(head, rows, room=invocation.room))
-    if said := purposes(((entry["name"], entry["description"]) for entry in own), "WORKFLOW"):
-        invocation.echo(f"\n{said}")
-    others = ", ".join(entry["name"] for entry in found if entry not in own)
+    if table := purposes(((entry["name"], entry["description"]) for entry in listed), "WORKFLOW"):
+        invocation.echo(f"\n{table}")
+    others = ", ".join(entry["name"] for entry in entries if entry not in listed)
     invocation.echo(f"\nbuilt in: {others}")
     invocation.say("* is what 'sequencer run' starts with; 'sequencer plan NAME' shows its steps")
 
 
 def _unconfigured_flows(invocation: Invocation, project: Project) -> Iterator[dict[str, Any]]:
-    """Yield the flowcharts in the project's folders that nobody has given a name."""
+    """Yield the flowcharts in the project's folders that have no name in orchestration.yaml."""
     known = set(project.settings.registry.flows.values())
     for path in own_flows(project):
         if path in known:
@@ -189,7 +190,7 @@ def _review_words(entry: dict[str, Any]) -> str:
 
 def _summary(project: Project, workflow: Workflow) -> dict[str, Any]:
     settings = project.settings
-    own = "orchestration.yaml" if workflow.name in settings.workflows else BUILT_IN
+    source = "orchestration.yaml" if workflow.name in settings.workflows else BUILT_IN
     return {
         "name": workflow.name,
         "kind": workflow.kind,
@@ -197,7 +198,7 @@ def _summary(project: Project, workflow: Workflow) -> dict[str, Any]:
         "step_names": [step.name for step in workflow.steps],
         "review_step": workflow.review.step.name if workflow.review else None,
         "review_every": workflow.review_every,
-        "source": str(settings.registry.flows.get(workflow.name) or own),
+        "source": str(settings.registry.flows.get(workflow.name) or source),
         "is_chosen": workflow.name == settings.workflow.name,
         "digest": workflow.digest(),
     }
@@ -223,8 +224,8 @@ def _sentence(workflow: Workflow) -> str:
 
 
 def _steps(project: Project, workflow: Workflow) -> Iterator[dict[str, Any]]:
-    for place, step in enumerate(workflow.steps):
-        yield _row(project, step, str(place), step.name)
+    for index, step in enumerate(workflow.steps):
+        yield _row(project, step, str(index), step.name)
     if workflow.review is None:
         return
     step = workflow.review.step
@@ -233,7 +234,7 @@ def _steps(project: Project, workflow: Workflow) -> Iterator[dict[str, Any]]:
         row = _row(project, step, REVIEW, position.name)
         seen.setdefault((row["agent"], row["chosen_by"]), {**row, "positions": []})
         seen[row["agent"], row["chosen_by"]]["positions"].append(position.name)
-    # One line, unless the positions that it replaces give the review to different agents.
+    # One line for the review, unless the positions where it runs give it to different agents.
     for row in seen.values():
         if len(seen) > 1:
             row["place"] = f"{REVIEW} at {', '.join(row['positions'])}"
@@ -241,8 +242,8 @@ def _steps(project: Project, workflow: Workflow) -> Iterator[dict[str, Any]]:
 
 
 def _row(project: Project, step: Step, place: str, position: str) -> dict[str, Any]:
-    whole = with_defaults(step, project.settings.step_defaults)
-    chosen = choose_agent(project.settings, whole, position, project.agents.overrides)
+    full_step = with_defaults(step, project.settings.step_defaults)
+    chosen = choose_agent(project.settings, full_step, position, project.agents.overrides)
     agent = chosen.name
     if agent == "auto" and "auto" not in project.settings.agents:
         try:
@@ -256,12 +257,12 @@ def _row(project: Project, step: Step, place: str, position: str) -> dict[str, A
         "prompt": step.prompt_name,
         "agent": agent,
         "chosen_by": chosen.source,
-        "limits": _limits(whole),
+        "limits": _limits(full_step),
     }
 
 
 def _limits(step: Step) -> str:
-    said = []
+    words = []
     for field, unit in (
         ("timeout_s", " s"),
         ("idle_timeout_s", " s idle"),
@@ -270,55 +271,55 @@ def _limits(step: Step) -> str:
     ):
         value = getattr(step, field)
         if value is not None:
-            said.append(f"{value:g}{unit}")
+            words.append(f"{value:g}{unit}")
     if step.single_turn:
-        said.append("single turn")
+        words.append("single turn")
     if step.requires_approval:
-        said.append("gate")
+        words.append("gate")
     if step.validation is not None:
         fixer = step.validation.fixer
-        said.append(
+        words.append(
             f"{step.validation.max_attempts} judgments"
             + (f", {fixer.name!r} between them" if fixer is not None else "")
         )
     if step.retry is not None and step.retry.max_attempts > 1:
-        said.append(f"{step.retry.max_attempts} tries")
-    return ", ".join(said) or "-"
+        words.append(f"{step.retry.max_attempts} tries")
+    return ", ".join(words) or "-"
 
 
 MARKDOWN = ".md"
 
 
 def plan_chart(invocation: Invocation, chart: Path) -> int:
-    """Print what the file *chart* says, whether it could be run or not.
+    """Print the nodes and edges of the file *chart*, even if it could not be run.
 
     Raises:
-        ChartError: it is no flowchart, and nobody asked for JSON.
+        ChartError: the file is not a flowchart. With ``--json``, the error is printed instead.
     """
     try:
-        said = _chart(own_file(invocation, chart))
+        parsed = _chart(own_file(invocation, chart))
     except ChartError as error:
         if not invocation.is_json:
             raise
         invocation.print_json({"invalid": True, "error": str(error)})
         return error.exit_code
     if invocation.is_json:
-        invocation.print_json(said.as_json())
+        invocation.print_json(parsed.as_json())
         return 0
-    for line in _words(said):
+    for line in _words(parsed):
         invocation.echo(line)
     return 0
 
 
 def own_file(invocation: Invocation, path: Path) -> Path:
-    """Return *path*, which a person has named; no project needs to be around it.
+    """Return *path*, which a person has named. It need not be in a project.
 
     Raises:
-        UnsafePath: a link in the folder of the project leads it to a file outside.
+        UnsafePath: a link inside the project's folder leads to a file outside of it.
     """
-    here = Path.cwd()
-    config = find_config(here, invocation.config)
-    ensure_within(here / path, config.parent if config else here)
+    folder = Path.cwd()
+    config = find_config(folder, invocation.config)
+    ensure_within(folder / path, config.parent if config else folder)
     return path
 
 
@@ -341,18 +342,17 @@ def _words(chart: Chart) -> list[str]:
         label = f"  {edge.label!r}" if edge.label else ""
         kind = f"{edge.stroke} {edge.type} {edge.length}"
         lines.append(f"  edge {edge.source} -> {edge.target}  {kind}{label}")
-    groups = chart.subgraphs
-    lines += [f"  subgraph {one.id}  {one.title!r}: {', '.join(one.nodes)}" for one in groups]
+    lines += [f"  subgraph {g.id}  {g.title!r}: {', '.join(g.nodes)}" for g in chart.subgraphs]
     return list(map(one_line, lines))
 
 
 def show_flow(
     invocation: Invocation, project: Project, asked: str, draw: Mapping[str, Any]
 ) -> None:
-    """Show the flowchart *asked* as its run has it, in each way that was asked for.
+    """Show the flowchart *asked* with its states in the run, in each format that *draw* names.
 
     Raises:
-        ConfigurationError: see `flows.open_flow`; or a drawing's extra is missing.
+        ConfigurationError: as `flows.open_flow` does; or the extra for a drawing is missing.
     """
     flow = open_flow(project, asked)
     for warning in flow.warnings:
@@ -361,16 +361,16 @@ def show_flow(
 
 
 def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
-    """Show the graph that *run* has, with what was added to it, in each way that was asked for.
+    """Show the graph of *run*, including added tasks, in each format that *draw* names.
 
-    A flowchart that is as it was when the run began is drawn as its author drew it.
+    If the flowchart's file has not changed since the run started, its author's layout is used.
 
     Raises:
-        SequencerError: see `look`; or a drawing's extra is missing.
+        SequencerError: as `look` does; or the extra for a drawing is missing.
     """
     written, head = None, run.head
     name = head.workflow_name if head is not None else run.workflow.name
-    # A file that can't be read any more hides nothing of the run.
+    # If the file can't be read any more, the run is still shown.
     with suppress(ConfigurationError, DefinitionChanged):
         workflow = run.workflow
         written = written_of(invocation.project(), run, workflow)
@@ -382,7 +382,7 @@ def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
 def present(
     invocation: Invocation, view: FlowView, source: GraphFile | None, draw: Mapping[str, Any]
 ) -> None:
-    """Show *view* in each way that was asked for; *source* is what its author drew."""
+    """Show *view* in each format that *draw* names; *source* has the layout of its author."""
     if not any(draw.values()):
         if invocation.is_json:
             invocation.print_json(nodes_json(view))
@@ -399,17 +399,17 @@ def _ensure_no_json(invocation: Invocation) -> None:
 
 
 def _view(invocation: Invocation, project: Project, asked: str, flow: GraphFile) -> FlowView:
-    """Return the flow with the states of its run, or as it was never begun.
+    """Return the flow with the states of its run, or with all nodes not started.
 
     Raises:
-        StateRefused: the run's files can't be read; nodes must not look as if never begun.
+        StateRefused: the run's files can't be read. Nodes must not look as if they never started.
     """
     name = run_name_of(project, asked, flow.workflow, invocation.run_name)
     run = project.run(name)
     try:
         head = run.head
         if head is not None and head.workflow_name == flow.workflow.name:
-            # Who names a file wants to see that file, and not what the run has instead.
+            # A person who names a file wants to see that file, not another definition of the run.
             ensure_definition(head, run.workflow_for(head))
             return look(run, flow.title)
     except (DefinitionChanged, ConfigurationError) as error:

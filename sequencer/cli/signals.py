@@ -1,14 +1,13 @@
-"""How a signal ends a step instead of the program.
+"""SIGINT, SIGTERM and SIGHUP end the running step first, and then the program.
 
-SIGINT, SIGTERM and SIGHUP end a step instead of the program. Python runs signal handlers on
-the main thread, between any two instructions, even while that thread holds a lock that is
-needed to end a step. So a signal only wakes a thread through a descriptor, and the thread
-asks for the end. Later signals change nothing: before the program ends, the claim is
-released and the agent is gone.
+Python runs signal handlers on the main thread between any two instructions, even while that
+thread holds a lock that is needed to end a step. So a signal only wakes another thread through a
+descriptor, and that thread asks the work to end. Further signals change nothing: before the
+program ends, the claim is released and the agent has ended.
 
-Something else may not let it end: a server that does not answer, a lock that a stopped process
-holds. `LastResort` bounds that, as a kill would: what was accepted stays, and a claim that could
-not be released expires.
+A server that does not answer, or a lock held by a stopped process, may block the end. Then
+`LastResort` ends the process, as a kill would: accepted steps stay accepted, and a claim that was
+not released expires.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from sequencer.executors.launch import GRACE_S
 from sequencer.project.project import Project
 
 WORDS_S = 0.5
-"""In which the last words have to be said: a terminal may be stopped, too."""
+"""Time for the last message, in seconds: the terminal may be stopped too."""
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -34,16 +33,16 @@ class EndOnSignal:
     """A context in which a signal asks the work to end. Use it only on the main thread."""
 
     def __init__(
-        self, tell: Callable[[str], None], is_working: Callable[[], bool] = lambda: True
+        self, show: Callable[[str], None], is_working: Callable[[], bool] = lambda: True
     ) -> None:
-        """Report the first signal through *tell*, and whether a step is under way."""
-        self._tell, self._is_working = tell, is_working
+        """Report the first signal through *show*; *is_working* says whether a step is running."""
+        self._show, self._is_working = show, is_working
         self._lock = threading.Lock()
         self._interrupt: Callable[[], None] | None = None
         self._has_come = False
 
     def on_ready(self, interrupt: Callable[[], None]) -> None:
-        """Take the function that asks the work to end."""
+        """Set the function that asks the work to end, and call it if a signal has already come."""
         with self._lock:
             self._interrupt = interrupt
             has_come = self._has_come
@@ -62,7 +61,7 @@ class EndOnSignal:
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
         self._wakeup_before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
-        # If this was started with a signal ignored (nohup), that was on purpose.
+        # A signal that was ignored when the program started (nohup) stays ignored.
         self._before: dict[signal.Signals, Any] = {
             # The handler does nothing: the wake-up descriptor does the work.
             number: signal.signal(number, lambda *_: None)
@@ -72,7 +71,7 @@ class EndOnSignal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restore the signals, or ignore further ones if the program is ending."""
+        """Restore the signal handlers; if a signal has come, ignore further signals instead."""
         for number, handler in self._before.items():
             # Otherwise an impatient Ctrl-C would kill the program and lose its exit code.
             signal.signal(number, signal.SIG_IGN if self._has_come else handler)
@@ -89,16 +88,16 @@ class EndOnSignal:
                 is_first, self._has_come = not self._has_come, True
                 interrupt = self._interrupt
             if is_first:
-                what = "stopping the running step and releasing it"
-                self._tell(f"ending: {what if self._is_working() else 'no step is running'}")
+                action = "stopping the running step and releasing it"
+                self._show(f"ending: {action if self._is_working() else 'no step is running'}")
             if interrupt is not None:
                 interrupt()
 
 
 class LastResort:
-    """Ends this process if it still works some time after it was asked to end.
+    """A context manager that ends this process if it does not end soon after it was asked to.
 
-    A context manager. Not promised: that a claim was released.
+    Not promised: that the claim was released by then.
     """
 
     def __init__(self, within_s: float) -> None:
@@ -110,10 +109,10 @@ class LastResort:
         self.has_begun = False
         """Whether this process was asked to end."""
         self.words: Callable[[], None] = lambda: None
-        """Prints what is not known at that point."""
+        """Prints the last message: that the state of the run is unknown."""
 
     def __enter__(self) -> Self:
-        """Bound nothing yet."""
+        """Start no timer yet; `begin` does."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,22 +127,25 @@ class LastResort:
             if self._is_over or self.has_begun:
                 return
             self.has_begun = True
-            # Without a thread there is no time limit, and the work still ends on its own.
+            # If no thread can be started, there is no time limit; the work still ends on its own.
             with suppress(RuntimeError):
                 self._timer.start()
 
     def note(self) -> None:
-        """Remember that it was asked to end; the remaining work has its own time limit."""
+        """Note that the process was asked to end; the remaining work has its own time limit."""
         self.has_begun = True
 
-    def before(self, tell: Callable[[str], None]) -> Callable[[str], None]:
-        """Return what calls `begin` and then *tell*, which a stopped terminal may hold up."""
+    def before(self, show: Callable[[str], None]) -> Callable[[str], None]:
+        """Return a function that calls `begin` and then *show*.
 
-        def told(text: str) -> None:
+        In this order, because a stopped terminal may block *show*.
+        """
+
+        def begin_and_show(text: str) -> None:
             self.begin()
-            tell(text)
+            show(text)
 
-        return told
+        return begin_and_show
 
     def _end(self) -> None:
         with self._lock:
@@ -156,21 +158,22 @@ class LastResort:
 
 
 RELEASE_S = 6.0
-"""How long the work may take to end after a signal, beyond an agent's grace. The promise is 10 s:
-the rest is for the last words and for a machine that is slow to wake this process."""
+"""Seconds that the work may take to end after a signal, in addition to an agent's grace period.
+10 s are promised; the rest is for the last message and for a machine that is slow to wake this
+process."""
 
 
 def longest_end_s(project: Project) -> float:
-    """Return how long after a signal the work may end by itself."""
+    """Return how many seconds after a signal the work may take to end by itself."""
     settings = project.settings
-    given = [one.options.get("grace_s", GRACE_S) for one in settings.agents.values()]
+    graces = [agent.options.get("grace_s", GRACE_S) for agent in settings.agents.values()]
     if settings.agent.default not in settings.agents:
-        given.append(GRACE_S)
-    return max((one for one in given if isinstance(one, int | float)), default=GRACE_S) + RELEASE_S
+        graces.append(GRACE_S)
+    return max((s for s in graces if isinstance(s, int | float)), default=GRACE_S) + RELEASE_S
 
 
 def unknown_end(run: Run) -> Interrupted:
-    """Return what is known when something does not let the work on *run* end as it should."""
+    """Return the error for work on *run* that something keeps from ending as it should."""
     return Interrupted(
         "interrupted, but no answer came in time, so the run's state is unknown: if this process "
         f"has a claim, the run releases it when {run.store.ttl_s:g} s have passed without a "
@@ -179,11 +182,14 @@ def unknown_end(run: Run) -> Interrupted:
     )
 
 
-def as_told(error: SequencerError, run: Run, last: LastResort) -> SequencerError:
-    """Return *error*, as an interruption if this process was asked to end."""
+def as_interruption(error: SequencerError, run: Run, last: LastResort) -> SequencerError:
+    """Return *error*; if this process was asked to end, return it as an interruption.
+
+    Only an unreachable remote is changed, because then the release of the claim is unknown.
+    """
     if not last.has_begun or not isinstance(error, RemoteUnreachable):
         return error
-    told = unknown_end(run)
-    told.message += f" ({error.where or 'the remote'}: {error.message})"
-    told.__cause__ = error
-    return told
+    interruption = unknown_end(run)
+    interruption.message += f" ({error.where or 'the remote'}: {error.message})"
+    interruption.__cause__ = error
+    return interruption

@@ -1,4 +1,4 @@
-"""`plan --simulate`: what a flowchart would do, on a virtual clock and without an agent."""
+"""`plan --simulate`: show what a flow would do, on a virtual clock and without an agent."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ INVALID = "invalid"
 def plan_simulate(invocation: Invocation, name: str | None, script: Path | None) -> int:
     """Show what the flow *name* would do: every start, end, loop and failure, with its time.
 
-    It is a workflow file, a list of tasks, or a Mermaid chart alone (.mmd); without one the
-    graph of the run that is meant.
+    *name* is a workflow file, a task list, or a Mermaid chart (.mmd). Without it, the graph of the
+    selected run is used.
     """
-    said = _script(script)
+    answers = _script(script)
     path = _path(invocation, name) if name else None
     try:
-        found = _found(invocation, name, path, said)
+        flow = _flow(invocation, name, path, answers)
     except ConfigurationError as error:
         if path is None or not _is_about(error, path):
             raise
         return _invalid(invocation, error)
-    warnings, done = _replay(invocation, found, said)
+    warnings, done = _replay(invocation, flow, answers)
     for warning in warnings:
         invocation.say(f"warning: {warning}")
     if invocation.is_json:
@@ -62,8 +62,8 @@ def _script(path: Path | None) -> Script:
 
 
 def _path(invocation: Invocation, asked: str) -> Path | None:
-    """Return the file that *asked* means; None: a list that the configuration has in it."""
-    # A flowchart that is there needs no project around it.
+    """Return the file of the flow *asked*; None: it is a task list in the configuration."""
+    # A flowchart that exists as a file need not be in a project.
     path = Path(asked)
     if path.is_file():
         return own_file(invocation, path)
@@ -71,44 +71,44 @@ def _path(invocation: Invocation, asked: str) -> Path | None:
     return None if asked in project.settings.registry.lists else path_of(project, asked)
 
 
-def _found(
-    invocation: Invocation, asked: str | None, path: Path | None, said: Script
+def _flow(
+    invocation: Invocation, asked: str | None, path: Path | None, answers: Script
 ) -> GraphFile | Workflow:
-    """Return what is *asked* for, of the file *path* if it has one.
+    """Return the flow *asked*, read from the file *path* if it has one.
 
     Raises:
-        ConfigurationError: it says what can't be run.
+        ConfigurationError: the flow can't be run.
     """
     if asked is None:
         return _of_run(invocation)
     if path is None:
         return invocation.project().settings.registry.lists[asked]
-    if (own := format_of(path, page := page_of(path))) is not None:
-        return own.load(path, invocation.project().settings.section, text=page)
-    return load_flow(path, overrides=said.overrides, text=page)
+    if (file_format := format_of(path, page := page_of(path))) is not None:
+        return file_format.load(path, invocation.project().settings.section, text=page)
+    return load_flow(path, overrides=answers.overrides, text=page)
 
 
 def _replay(
-    invocation: Invocation, found: GraphFile | Workflow, said: Script
+    invocation: Invocation, flow: GraphFile | Workflow, answers: Script
 ) -> tuple[Sequence[ConfigurationError], Replay]:
-    """Return what is to be warned of, and what happens.
+    """Return the warnings about *flow*, and its replay.
 
     Raises:
-        ConfigurationError: the script says what can't be.
+        ConfigurationError: the script does not fit the flow.
     """
-    if isinstance(found, Workflow):
-        return (), _of_graph(invocation, found, said)
-    if found.workflow.tasks:
-        return found.warnings, _of_graph(invocation, found.workflow, said)
-    said.check(found.graph)
-    return found.warnings, replay(found.workflow, said.parts)
+    if isinstance(flow, Workflow):
+        return (), _of_graph(invocation, flow, answers)
+    if flow.workflow.tasks:
+        return flow.warnings, _of_graph(invocation, flow.workflow, answers)
+    answers.check(flow.graph)
+    return flow.warnings, replay(flow.workflow, answers.parts)
 
 
 def _of_run(invocation: Invocation) -> Workflow:
-    """Return the workflow of the run that is meant, with all that was added to it.
+    """Return the workflow of the selected run, including the tasks that were added to it.
 
     Raises:
-        UsageRefused: it is none of a graph.
+        UsageRefused: the workflow is not a graph.
     """
     run = invocation.run()
     head = run.head
@@ -121,29 +121,29 @@ def _of_run(invocation: Invocation) -> Workflow:
     return workflow if head is None else run.kind.workflow_of(head)
 
 
-def _of_graph(invocation: Invocation, workflow: Workflow, said: Script) -> Replay:
-    """Replay *workflow*, a team's or a run's, which the script can't have been laid over yet."""
+def _of_graph(invocation: Invocation, workflow: Workflow, answers: Script) -> Replay:
+    """Apply the overrides of the script to *workflow*, which is a team's or a run's; replay it."""
     project = invocation.project()
     settings = project.settings
-    whole = overridden(workflow, said.overrides, said.where, places(project, workflow))
+    changed = overridden(workflow, answers.overrides, answers.where, places(project, workflow))
     expander = TASK_GRAPHS.required().expander(settings) if workflow.tasks else None
-    done = replay(whole, said.parts, expander)
+    done = replay(changed, answers.parts, expander)
     if done.graph:
-        # Afterwards: what is added has answers too.
-        said.check(done.graph)
+        # Checked after the replay, because the script may also answer for added tasks.
+        answers.check(done.graph)
     return done
 
 
 def _is_about(error: ConfigurationError, path: Path) -> bool:
-    """Return whether *error* is about the flow that the file *path* is."""
-    is_there = all((one.where or "").startswith(str(path)) for one in error.each)
-    return isinstance(error, (FlowErrors, FlowProblem)) or is_there
+    """Return whether *error* is about the flow in the file *path*."""
+    is_in_file = all((part.where or "").startswith(str(path)) for part in error.each)
+    return isinstance(error, (FlowErrors, FlowProblem)) or is_in_file
 
 
 def _invalid(invocation: Invocation, error: ConfigurationError) -> int:
     if not invocation.is_json:
         raise error
     trace = [f"load error: {problem.message}" for problem in error.each]
-    found = {"status": INVALID, "trace": trace, "state": {}, "back": []}
-    invocation.print_json({**found, "problems": list(map(str, error.each))})
+    facts = {"status": INVALID, "trace": trace, "state": {}, "back": []}
+    invocation.print_json({**facts, "problems": list(map(str, error.each))})
     return error.exit_code

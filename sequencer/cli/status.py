@@ -1,4 +1,7 @@
-"""`status`: how the run is doing, once or live; with ``--all``, how each run is doing."""
+"""`status`: how the run is doing, once or live; with ``--all``, a list of all runs.
+
+Not promised: that --watch shows a change that is undone within a millisecond.
+"""
 
 from __future__ import annotations
 
@@ -84,9 +87,9 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
         return
     run = invocation.run_to_show(is_listed=True)
     snapshot = next(_looks(invocation, run))
-    is_nobodys = run.name is None and snapshot.head is None
-    if is_nobodys and not invocation.is_json and invocation.project().run_names():
-        # A person means the runs that there are.
+    is_unused = run.name is None and snapshot.head is None
+    if is_unused and not invocation.is_json and invocation.project().run_names():
+        # There are only named runs, so a person wants to see those.
         _list(invocation, with_ended=False)
     elif invocation.is_json:
         invocation.print_json(snapshot.as_json())
@@ -99,7 +102,7 @@ _ROW_COLORS = {"in the way": "yellow", "failures  ": "red", "warning   ": "yello
 
 
 def _colored(snapshot: Snapshot, line: str) -> str:
-    """Return a *line* of `status` as a terminal shows it."""
+    """Return a *line* of `status` with the colors that a terminal shows."""
     if line.startswith("next: "):
         return click.style(line, bold=True)
     color = _ROW_COLORS.get(line[:LABEL_WIDTH])
@@ -109,7 +112,7 @@ def _colored(snapshot: Snapshot, line: str) -> str:
 
 
 def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
-    """Yield the state of *run* each time, with what its activity sinks have not taken yet."""
+    """Yield the state of *run*, taken again each time, with dates, pending posts and open work."""
     project = invocation.project()
     logs = project.logs(run.name, lambda _: None)
     added, missing = _added_lines(project)
@@ -121,8 +124,8 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
             snapshot = replace(snapshot, left_out=missed)
         if snapshot.head is not None and (posting := project.posting) is not None:
             snapshot = replace(snapshot, posts=posting.pending(run, snapshot.head))
-        if left := tuple(one for one in project.unmerged() if one.run == run.name):
-            snapshot = replace(snapshot, unmerged=left)
+        if unmerged := tuple(work for work in project.unmerged() if work.run == run.name):
+            snapshot = replace(snapshot, unmerged=unmerged)
         yield _with_more(snapshot, project, run, added, missing)
 
 
@@ -130,9 +133,10 @@ AddedLines = Callable[[Project, Run], Iterable[tuple[str, str]]]
 
 
 def _added_lines(project: Project) -> tuple[list[tuple[EntryPoint, AddedLines]], list[str]]:
-    """Return what yields the lines of enabled packages, and notices about those that are left out.
+    """Return the functions of enabled packages that yield lines, and notices about missing ones.
 
-    A project that nobody has trusted as it is can't make code run by enabling a package.
+    If the project is not trusted as it is now, there are none: enabling a package must not run
+    its code.
     """
     if not extensions.has_enabled_packages():
         return [], []
@@ -140,10 +144,10 @@ def _added_lines(project: Project) -> tuple[list[tuple[EntryPoint, AddedLines]],
         hint = "'sequencer trust' shows what it can do, and asks you"
         return [], [f"lines of packages are left out: the project is not trusted here; {hint}"]
     missing: list[str] = []
-    found = extensions.from_enabled_packages(
+    added = extensions.from_enabled_packages(
         extensions.STATUS_LINES, lambda error: missing.append(error.in_one_line)
     )
-    return [*found], missing
+    return [*added], missing
 
 
 def _with_more(
@@ -153,13 +157,13 @@ def _with_more(
     added: Iterable[tuple[EntryPoint, AddedLines]],
     missing: Iterable[str],
 ) -> Snapshot:
-    """Return *snapshot* with the lines of packages, and a notice for each that has none."""
+    """Return *snapshot* with the lines of packages, and a notice for each package that failed."""
     more: list[tuple[str, str]] = []
     notices = [*snapshot.notices, *missing]
-    for point, every in added:
+    for point, lines_of in added:
         try:
             with extensions.package_code(extensions.STATUS_LINES, point.name, point):
-                more += [(str(label), str(text)) for label, text in every(project, run)]
+                more += [(str(label), str(text)) for label, text in lines_of(project, run)]
         except ConfigurationError as error:
             notices.append(error.in_one_line)
     return replace(snapshot, more=tuple(more), notices=tuple(notices))
@@ -178,12 +182,12 @@ def _watch(invocation: Invocation, run: Run) -> None:
         else:
             _watch_lines(invocation, run)
     except KeyboardInterrupt:
-        # Watching until Ctrl-C is what you asked for.
+        # Ctrl-C is how a person ends --watch, so it is no error.
         return
 
 
 def _watch_lines(invocation: Invocation, run: Run) -> None:
-    """Print a line for every change; one that is undone within a millisecond may be missed."""
+    """Print a line, or a JSON object, for every change."""
     shown: Any = None
 
     def show(snapshot: Snapshot) -> None:
@@ -226,7 +230,7 @@ def _watch_live(invocation: Invocation, run: Run) -> None:
 
 
 def _follows(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """Return the line that names the next command, unless somebody works on the run."""
+    """Return the line that names the next command; empty while a process works on the run."""
     return [] if snapshot.busy else [(f"next: {snapshot.next_command.words}", "")]
 
 
@@ -236,7 +240,7 @@ def _follow(
     show: Callable[[Snapshot], None],
     pause_s: Callable[[Snapshot], float],
 ) -> None:
-    """Show the run now and after every change, until nothing starts without you."""
+    """Show the run now and after every change, until nothing starts without a person."""
     for snapshot in _looks(invocation, run):
         show(snapshot)
         if (end := snapshot.end) is not None:
@@ -245,38 +249,38 @@ def _follow(
         head = snapshot.head
         claim = head.claims[0] if head is not None and head.claims else None
         revision = head.revision if head is not None else 0
-        # A gone holder would wake this at once, every time: wait only for a live one.
+        # The claim of a dead process would end each wait at once: wait only for a live one.
         run.store.wait(revision, pause_s(snapshot), claim=claim if snapshot.busy else None)
 
 
 def _list(invocation: Invocation, *, with_ended: bool) -> None:
     """List the runs with their procedure, step, status, age and cost."""
     project = invocation.project()
-    begun, states = [], dict[str | None, str]()
-    for run, found in each_run(project, partial(_facts, project)):
-        if isinstance(found, SequencerError):
-            facts, states[run.name] = unread_facts(run, found), "unreadable"
+    started, states = [], dict[str | None, str]()
+    for run, result in each_run(project, partial(_facts, project)):
+        if isinstance(result, SequencerError):
+            facts, states[run.name] = unread_facts(run, result), "unreadable"
         else:
-            facts, states[run.name] = found
-        begun.append(facts)
-    left = [*project.unmerged()]
-    # Someone may still have to be told about a run that ended.
+            facts, states[run.name] = result
+        started.append(facts)
+    unmerged = [*project.unmerged()]
+    # An ended run is still listed while its posts or its unmerged work need attention.
     shown = [
         facts
-        for facts in begun
+        for facts in started
         if with_ended
         or not facts["ended"]
         or any(post["pending"] or post["error"] for post in facts["posts"])
-        or any(one.run == facts["run"] for one in left)
+        or any(work.run == facts["run"] for work in unmerged)
     ]
     shown = [*_with_turns(project, [*_with_dates(project, shown)])]
-    shown = [*_with_work(shown, left)]
+    shown = [*_with_work(shown, unmerged)]
     invocation.notices(dict.fromkeys(text for facts in shown for text in facts.get("notices", ())))
     if invocation.is_json:
         invocation.print_json(shown)
         return
     if not shown:
-        more = f"; {len(begun)} have ended (add --ended)" if begun else ""
+        more = f"; {len(started)} have ended (add --ended)" if started else ""
         invocation.echo(f"no run is in progress{more}")
         return
     rows = [_row(facts, states.get(facts["run"], facts["status"])) for facts in shown]
@@ -286,16 +290,16 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         for line in _waits(facts):
             invocation.echo(f"{_name(facts)}: {one_line(line)}")
         for post in facts["posts"]:
-            told = Pending(**post).text(lambda at: duration(age_s(at) or 0.0))
-            invocation.echo(f"{_name(facts)}: {one_line(told)}")
-        for one in facts.get("unmerged", ()):
-            invocation.echo(f"{_name(facts)}: {one_line(one['unmerged'])}")
-            for command in one["commands"]:
+            text = Pending(**post).text(lambda at: duration(age_s(at) or 0.0))
+            invocation.echo(f"{_name(facts)}: {one_line(text)}")
+        for work in facts.get("unmerged", ()):
+            invocation.echo(f"{_name(facts)}: {one_line(work['unmerged'])}")
+            for command in work["commands"]:
                 invocation.echo(f"  {one_line(command)}")
 
 
 def _with_dates(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the runs that are *shown*, and those that only wait for their date."""
+    """Yield the *shown* runs, then scheduled runs that only wait for their date."""
     dates = {
         run.name: as_utc(date)
         for run, date in starts_of(project).scheduled(project)
@@ -306,31 +310,31 @@ def _with_dates(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[
         yield facts if date is None else {**facts, "starts_at": date}
     for name, date in dates.items():
         workflow = starts_of(project).workflows(project)[name or ""]
-        told = {"run": name, "ended": False, "workflow": workflow, "status": "scheduled"}
+        facts = {"run": name, "ended": False, "workflow": workflow, "status": "scheduled"}
         missed = left_out_json(starts_of(project).left_out(project, project.run(name)))
         waits = {"kind": "date", "message": starts_at(parsed(date)), "until": date}
-        yield {**told, "starts_at": date, "posts": [], "waits_for": waits, "left_out": missed}
+        yield {**facts, "starts_at": date, "posts": [], "waits_for": waits, "left_out": missed}
 
 
 def _facts(project: Project, run: Run, head: Head) -> tuple[dict[str, Any], str]:
-    """Return what is listed about *run*, with what it waits for, and its state."""
+    """Return the facts that the list shows about *run*, with what it waits for, and its state."""
     facts, state = run_facts(project, run, head), run_state(situation_of(run, head))
     facts["left_out"] = left_out_json(starts_of(project).left_out(project, run))
     facts["notices"] = list(run.view().notices)
-    if (gone := interrupted(run, head)) is not None:
-        message = f"{gone.words}; {gone.next_command.line}"
+    if (dead := interrupted(run, head)) is not None:
+        message = f"{dead.words}; {dead.next_command.line}"
         facts["waits_for"] = {"kind": "interrupted", "message": message, "until": None}
         return facts, state
-    with suppress(SequencerError):  # `check` says what is wrong with it
-        here = run.readiness_at(head, run.workflow_for(head))
-        if here.kind not in (ReadinessKind.HELD, ReadinessKind.COMPLETE):
-            waits = {"kind": str(here.kind), "message": here.message, "until": here.until}
-            facts["waits_for"] = waits
+    with suppress(SequencerError):  # `check` reports what is wrong with the run
+        readiness = run.readiness_at(head, run.workflow_for(head))
+        if readiness.kind not in (ReadinessKind.HELD, ReadinessKind.COMPLETE):
+            kind, until = str(readiness.kind), readiness.until
+            facts["waits_for"] = {"kind": kind, "message": readiness.message, "until": until}
     return facts, state
 
 
 def _with_turns(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the runs that are *shown*; those that can move with their turn in `tick --all`."""
+    """Yield the *shown* runs, each with its turn in `tick --all`; None: it can't move now."""
     listed = [(project.run(facts["run"]), facts) for facts in shown if not facts["ended"]]
     now = as_utc(time.time())
     able = {
@@ -342,13 +346,13 @@ def _with_turns(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[
             or (waits["kind"] == "date" and waits["until"] <= now)
         )
     }
-    places = scheduler().turns(project, listed, able)
+    turns = scheduler().turns(project, listed, able)
     for facts in shown:
-        yield {**facts, "turn": places.get(facts["run"] or "")}
+        yield {**facts, "turn": turns.get(facts["run"] or "")}
 
 
 def _waits(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the run with *facts* waits for, and the date that it has left out."""
+    """Yield lines about what the run with *facts* waits for, and the start that it missed."""
     waits = facts.get("waits_for") or {"kind": "date"}
     if facts.get("turn"):
         yield f"waits for its turn: {facts['turn']} in the line of 'tick --all'"
@@ -360,21 +364,18 @@ def _waits(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _with_work(
-    shown: list[dict[str, Any]], left: Sequence[UnmergedWork]
+    shown: list[dict[str, Any]], unmerged: Sequence[UnmergedWork]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the runs that are *shown* with the work of each that is *left* unmerged.
-
-    Behind them those of which nothing but that work is there.
-    """
+    """Yield the *shown* runs with their *unmerged* work, then removed runs that still have some."""
     known = {facts["run"] for facts in shown}
     for facts in shown:
-        found = [one for one in left if one.run == facts["run"]]
-        yield {**facts, "unmerged": [one.as_json() for one in found]} if found else facts
-    for name in dict.fromkeys(one.run for one in left if one.run not in known):
-        found = [one for one in left if one.run == name]
-        told: dict[str, Any] = {"run": name, "ended": True, "posts": []}
-        told |= {"workflow": "", "status": "removed"}
-        yield {**told, "unmerged": [one.as_json() for one in found]}
+        works = [work for work in unmerged if work.run == facts["run"]]
+        yield {**facts, "unmerged": [work.as_json() for work in works]} if works else facts
+    for name in dict.fromkeys(work.run for work in unmerged if work.run not in known):
+        works = [work for work in unmerged if work.run == name]
+        removed: dict[str, Any] = {"run": name, "ended": True, "posts": []}
+        removed |= {"workflow": "", "status": "removed"}
+        yield {**removed, "unmerged": [work.as_json() for work in works]}
 
 
 def _name(facts: Mapping[str, Any]) -> str:
@@ -391,7 +392,7 @@ def _row(facts: dict[str, Any], state: str) -> tuple[str, ...]:
         return (name, one_line(facts["workflow"]), "", word, "", "", starts)
     of = f"/{facts['steps']}" if facts["steps"] else ""
     number = facts["step_index"] + (0 if facts["ended"] else 1)
-    # At its last gate a run has no next step.
+    # At the gate after its last step, a run has no next step.
     number = min(number, facts["steps"] or number)
     step = f"{number}{of} {facts['step']}".rstrip()
     age = duration(facts["age_s"]) if facts["age_s"] is not None else ""

@@ -1,4 +1,4 @@
-"""`tick`: the step that is due, for cron and timers."""
+"""`tick`: run the step that is due, for cron and timers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sequencer.cli.unattended import OPTION
 
 _LOG = click.option(
     OPTION,
-    # `unattended.log_of` has taken it from the arguments.
+    # `unattended.log_of` has already read it from the arguments.
     expose_value=False,
     type=click.Path(dir_okay=False),
     metavar="PATH",
@@ -44,8 +44,8 @@ def tick(invocation: Invocation, /, **given: Any) -> int:
     Exit code 0 also means that nothing was due; 75 means that another process runs the step.
     'sequencer schedule install' installs a timer that calls this.
 
-    With --all the runs stand in line: runs of schedules that are due, then requests, then
-    cycles. Each that can move does one step a round; 'status --all' shows the line.
+    With --all the runs wait in a line: scheduled runs that are due, then requests, then cycles.
+    In each round, every run that can move does one step; 'status --all' shows the line.
 
     \b
     Examples:
@@ -54,6 +54,6 @@ def tick(invocation: Invocation, /, **given: Any) -> int:
       sequencer --run nightly tick --json
       sequencer tick --all --at-most 2
     """
-    if (way := contributed("tick", given)) is not None:
-        return way(invocation, given) or 0
+    if (contribution := contributed("tick", given)) is not None:
+        return contribution(invocation, given) or 0
     return perform(invocation, is_tick=True, **own_options("tick", given))

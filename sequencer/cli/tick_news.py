@@ -1,4 +1,7 @@
-"""What a timer reports to a person about a tick; see `cli.unattended`."""
+"""What a timer reports to a person about a tick.
+
+`cli.unattended` decides when the report is sent.
+"""
 
 from __future__ import annotations
 
@@ -23,41 +26,41 @@ from sequencer.model.kind import ReadinessKind
 from sequencer.project.agents import without_time_limit
 
 
-def tell_left_out(invocation: Invocation, text: str) -> None:
-    """Say *text* about a date, which the next tick does not say again."""
+def announce_left_out(invocation: Invocation, text: str) -> None:
+    """Say *text* about a scheduled date that started nothing; the next tick does not repeat it."""
     invocation.announce(f"notice: {text}", key=f"date of {invocation.run_name}: {text}")
 
 
 def need_or_none(run: Run, head: Head | None) -> Need | None:
-    """Return what keeps *run* from going on by itself; None: nothing, or it can't be told."""
+    """Return what keeps *run* from continuing by itself; None: nothing, or it can't be read."""
     with suppress(SequencerError):
         return None if head is None else need_of(run, head)
     return None
 
 
 def news_at_end(invocation: Invocation, mode: Mode, summary: Summary, need: Need | None) -> News:
-    """Return what a person must know about a tick that did not fail."""
+    """Return the news about a tick that did not fail."""
     head = summary.head
     if mode is not Mode.TICK or head is None:
         return News()
     is_done = head.status is Status.COMPLETE
     if summary.obstacle is not None:
         invocation.obstacle, invocation.run_id = summary.obstacle, head.run_id
-    told = _told(invocation, need)
+    news = _news_about(invocation, need)
     has_moved = is_done or bool(summary.usage.steps)
     waits = need is None or need.kind is ReadinessKind.NOT_YET
-    return told._replace(has_moved=has_moved, is_waiting=waits and not has_moved)
+    return news._replace(has_moved=has_moved, is_waiting=waits and not has_moved)
 
 
-def _told(invocation: Invocation, need: Need | None, prefix: str = "") -> News:
-    """Return what a timer tells of *need*."""
+def _news_about(invocation: Invocation, need: Need | None, prefix: str = "") -> News:
+    """Return what a timer reports about *need*; empty for None."""
     if need is None:
         return News()
     return news_of(need, invocation.letter(f"{prefix}{hidden(need.text)}", need.lines()))
 
 
 def explain(invocation: Invocation, run: Run, head: Head | None, error: SequencerError) -> None:
-    """Say in the news what *error* means for a person: often that the next tick tries again."""
+    """Set the news to what *error* means for a person: often that the next tick tries again."""
     if head is not None and isinstance(error, ClaimHeld):
         explain_held(invocation, run, head, error)
     if head is None or type(error) not in (StepFailed, TooManyFailures, WaitsForPerson):
@@ -66,16 +69,16 @@ def explain(invocation: Invocation, run: Run, head: Head | None, error: Sequence
     if need is None and type(error) is not StepFailed:
         return
     if need is not None and not run.kind.has_one_place:
-        # It knows which node it was.
+        # For a graph, the message of the error names the node.
         need = need._replace(text=one_line(error.message.partition("\n")[0]))
     prefix = "waiting: " if isinstance(error, WaitsForPerson) else "error: "
-    invocation.news, invocation.explained = _told(invocation, need, prefix), error
+    invocation.news, invocation.explained = _news_about(invocation, need, prefix), error
 
 
 def explain_held(invocation: Invocation, run: Run, head: Head, error: ClaimHeld) -> None:
-    """Say in the news that a step of *run* is held by a client that nothing ends.
+    """Set the news if a step of *run* is held by an agent that no time limit ends.
 
-    Whoever started it may have meant it to take long, so it is told after an hour.
+    The step may be meant to take long, so it is reported only after an hour.
     """
     project = invocation.project()
     with suppress(SequencerError):

@@ -1,4 +1,4 @@
-"""`trust`: say that a project may act on this machine, take it back, list them."""
+"""`trust`: allow a project to act on this machine, withdraw that, or list trusted projects."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def trust(
       sequencer trust --list
       sequencer trust --remove ../other
     """
-    # Also what is trusted is no agent's to know.
+    # An agent may not even learn what is trusted.
     ensure_person("trust", "ask a person to run it")
     if sum((is_sure, lists, removes)) > 1:
         raise UsageRefused("use only one of --yes, --list and --remove", where="sequencer trust")
@@ -61,7 +61,7 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
     try:
         project = open_project(Path() if flow else folder or Path(), config=invocation.config)
     except ConfigurationError:
-        # What it can do is not known yet, and nothing of it runs before somebody has fixed it.
+        # It is not known yet what the project can do, and nothing runs until it is fixed.
         invocation.say(
             "nothing runs until you fix the configuration; trust the project after that:"
         )
@@ -74,7 +74,7 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
     changed = refused.changed if refused else ()
     unnamed = read_unnamed(project.settings.project_dir)
     if not invocation.is_json:
-        lines = _lines(trusting, changed, is_whole=invocation.is_verbose)
+        lines = _lines(trusting, changed, is_full=invocation.is_verbose)
         if unnamed:
             lines.append(f"read by trusted programs, not compared: {', '.join(unnamed)}")
         room = None if invocation.is_verbose else invocation.room
@@ -91,17 +91,17 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
             raise NotTrusted(trusting.key, ()) from None
         trusting.keep()
     if invocation.is_json:
-        told = {"project": trusting.key, "digest": acts.digest, "acts": acts.described}
-        invocation.print_json({**told, "changed": list(changed), "not_compared": unnamed})
+        facts = {"project": trusting.key, "digest": acts.digest, "acts": acts.described}
+        invocation.print_json({**facts, "changed": list(changed), "not_compared": unnamed})
         return
     invocation.echo("trusted" if is_new else "it was trusted before, and nothing has changed")
 
 
 def _flow_in(folder: Path | None) -> Path | None:
-    """Return *folder* if it is a workflow file, None if it is a folder or the one here.
+    """Return *folder* if it is a workflow file; None: it is a folder or was not given.
 
     Raises:
-        UsageRefused: there is neither, and the project around it is not what was meant.
+        UsageRefused: it does not exist. Trusting a project above it would be a surprise.
     """
     if folder is None or folder.is_dir():
         return None
@@ -110,40 +110,40 @@ def _flow_in(folder: Path | None) -> Path | None:
     return folder
 
 
-def _lines(trusting: trusted.Trust, changed: Sequence[str], *, is_whole: bool) -> list[str]:
-    """Return what a person decides about; *is_whole*: each step, and all its limits."""
-    every, short = trusting.acts.described, trusting.acts.summary
-    shown = every if is_whole else short
+def _lines(trusting: trusted.Trust, changed: Sequence[str], *, is_full: bool) -> list[str]:
+    """Return the lines that a person decides about; with *is_full*, each step and its limits."""
+    full, summary = trusting.acts.described, trusting.acts.summary
+    shown = full if is_full else summary
     lines = [f"{trusting.key} can:", *(f"  {line}" for line in (*shown, BUILT_IN))]
-    lines += ["each step, with its limits: 'sequencer --verbose trust'"] if shown != every else []
+    lines += ["each step, with its limits: 'sequencer --verbose trust'"] if shown != full else []
     lines += ["what has changed since you trusted it:"] if changed else []
     lines += [f"  {line}" for line in changed]
     return [*lines, *summary_of(changed or shown)]
 
 
 def _list(invocation: Invocation) -> None:
-    found = list(trusted.everything())
+    entries = list(trusted.everything())
     if invocation.is_json:
-        told: list[dict[str, Any]] = [
-            {"project": one.project, "at": one.at, "digest": one.digest} for one in found
+        facts: list[dict[str, Any]] = [
+            {"project": entry.project, "at": entry.at, "digest": entry.digest} for entry in entries
         ]
-        invocation.print_json(told)
+        invocation.print_json(facts)
         return
-    for one in found:
-        invocation.echo(one_line(f"{one.project}  since {one.at}"))
-    if not found:
+    for entry in entries:
+        invocation.echo(one_line(f"{entry.project}  since {entry.at}"))
+    if not entries:
         invocation.echo("no project is trusted on this machine")
 
 
 def _remove(invocation: Invocation, folder: Path | None) -> None:
-    """Forget the project of *folder*; one that is gone or damaged can be forgotten too."""
-    here = (folder or Path()).absolute()
+    """Forget the trust in the project of *folder*, even if the project is gone or damaged."""
+    root = (folder or Path()).absolute()
     config = (
         None
-        if invocation.config is None and not here.is_dir()
-        else find_config(here, invocation.config)
+        if invocation.config is None and not root.is_dir()
+        else find_config(root, invocation.config)
     )
-    key = trusted.project_key(config.parent if config else here, config)
+    key = trusted.project_key(config.parent if config else root, config)
     was_there = trusted.forget(key)
     if invocation.is_json:
         invocation.print_json({"project": key, "removed": was_there})

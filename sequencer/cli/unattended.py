@@ -1,12 +1,12 @@
-"""What a tick of a timer says: all of it to a log, and to a person only what needs one.
+"""What a tick of a timer prints: everything goes to a log, and only news for a person is printed.
 
-cron mails whatever is printed. So a tick with ``--log`` prints what a person has to know, and
-nothing else: success is silent, and so is the end of a problem. What two ticks say is the same if
-it has the same key; the words, with their counts and times, don't count. What was said stands in
-the user's state folder, under the log's path: an agent could write a file of the project, and a
-configuration that can't be read names no run. An idle tick imports this and little else.
+cron mails everything that is printed. So a tick with ``--log`` prints only what a person has to
+know; success is silent, and so is the end of a problem. News of two ticks is the same if its key
+is the same, even if counts and times in its text differ. What was reported is recorded in the
+user's state folder, under the log's path: an agent could write to a file of the project, and a
+configuration that can't be read names no run. An idle tick imports little besides this module.
 
-Not promised: that two ticks at the same moment say one thing only once.
+Not promised: that two ticks at the same moment report the same news only once.
 """
 
 from __future__ import annotations
@@ -33,83 +33,85 @@ if TYPE_CHECKING:
 
 OPTION = "--log"
 FOLDER = "ticks"
-"""Of the user's own records: what ticks remember."""
+"""The folder for records of ticks in the user's state folder."""
 MAX_BYTES = 64 * 1024
 MAX_TOLD, MAX_ONCE = 12, 6
-"""Problems that are remembered, and what is told only once; the oldest is forgotten first."""
+"""How many problems and how many marks are remembered; the oldest is forgotten first."""
 MAX_CHARS = 300
-"""Of a first line that is remembered."""
+"""Longest first line of a message that is remembered, in characters."""
 HOUR_S, DAY_S = 60 * 60, 24 * 60 * 60
 AGAIN_S = (DAY_S, 3 * DAY_S, 7 * DAY_S)
-"""What lasts is said again after so long, the last of these each time from then on."""
+"""A lasting problem is reported again after these times; the last one repeats."""
 LASTS_S = 55 * 60
-"""What may pass by itself is told if it lasts so long: by the second of two ticks an hour."""
+"""A problem that may end by itself is reported if it lasts this long. It is a little less than an
+hour, so that the second of two hourly ticks reports it."""
 SPARE_HOUR = 8
-"""Where nothing at all can be remembered, only ticks of this hour of the day say it."""
-_MEMORY = ("/dev/shm", "/tmp")  # noqa: S108 - a folder of the user's own is made there
-"""Where a copy may still be kept if the disks of the user and of the project take nothing, and
+"""If nothing can be remembered anywhere, only ticks in this hour of the day report problems."""
+_MEMORY = ("/dev/shm", "/tmp")  # noqa: S108 - a folder that only this user may write is made there
+"""Where a copy can be kept if the disks of the user and of the project can't be written and
 `XDG_RUNTIME_DIR`, which is in memory, is not set."""
 _NO_NEWS = (ClaimHeld.exit_code, Interrupted.exit_code)
-"""Another tick is at work, or the machine goes down: the next tick knows more."""
+"""Another tick is working, or the machine is shutting down: the next tick knows more."""
 
 FAILURE = "failure"
-"""A person acts; it is over when a step was accepted."""
+"""A person has to act. It is over when a step was accepted."""
 REFUSAL = "refusal"
-"""Nothing can begin until a person acts; it is over when something can."""
+"""Nothing can start until a person acts. It is over when something can start."""
 LASTING = "lasting"
 """It may end by itself, so it is reported only after an hour."""
 DECISION = "decision"
-"""A person decides."""
+"""A person has to decide."""
 PAUSE = "pause"
-"""It ends by itself at a known time: reported at once if that is more than a day away, else only
-after an hour. A pause that ends before the next tick delays nothing."""
+"""It ends by itself at a known time. It is reported at once if that is more than a day away, else
+only after an hour, because a pause that ends before the next tick delays nothing."""
 _MARK = "mark"
 """Not a problem: remembers that a message was sent while only a copy of the record was writable."""
 _PROBLEMS = (FAILURE, REFUSAL, LASTING)
-"""What is over when work goes on."""
+"""Kinds that are over when the work continues."""
 _ONCE = (PAUSE, _MARK)
+"""Kinds that are never reported again."""
 _KINDS = {"refused": FAILURE, "not-yet": PAUSE}
-"""How the need of a run is told by its `ReadinessKind`; any other is a decision."""
+"""`ReadinessKind` of a need -> the kind of news; any other need is a decision."""
 _ABOUT = ("  project: ", "  run: ")
-"""How the lines begin that say what a mail is about."""
+"""The starts of the lines that say what a message is about."""
 _OF_THE_LOG = "log"
 """Key of the problem that the log can't be written."""
 
 
 class News(NamedTuple):
-    """How a tick ended, as far as a person has to know."""
+    """What a person has to know about how a tick ended."""
 
     text: str = ""
     """What needs a person; empty: nothing does."""
     key: str = ""
-    """What makes it the same, whatever its words count; empty: the text does."""
+    """Identifies the news, even if counts or times in its text change; empty: the text does."""
     kind: str = FAILURE
     code: int = 0
-    """The exit code with which the next tick will say it, where this one ends well."""
+    """The exit code with which the next tick will report it, if this tick ends well."""
     has_moved: bool = False
-    """A step was accepted, or the run is complete: earlier problems are over."""
+    """Whether a step was accepted or the run is complete, so that earlier problems are over."""
     is_waiting: bool = False
-    """Nothing was tried, so what stood in the way may still do so."""
+    """Whether nothing was tried, so that earlier problems may still exist."""
     until: float | None = None
     """When a `PAUSE` ends, in seconds since 1970."""
     shared: str = ""
-    """What makes a `PAUSE` the same in other runs of the project; empty: nothing does."""
+    """Identifies a `PAUSE` that other runs of the project have too; empty: no other run has it."""
     also: tuple[News, ...] = ()
-    """What has happened besides."""
+    """More news of the same tick."""
 
     @property
     def same(self) -> str:
-        """Return what makes it the same as what another tick says."""
+        """Return the key by which news of another tick is recognized as the same."""
         return self.key or blake2b(self.text.encode(), digest_size=16).hexdigest()
 
     def may_resolve(self, now: float) -> bool:
-        """Return whether it may end by itself within a day, and is reported only if it lasts."""
+        """Return whether the problem may end by itself within a day; it is reported if it lasts."""
         is_long = self.until is not None and self.until > now + DAY_S
         return self.kind in (LASTING, PAUSE) and not is_long
 
 
 def news_of(need: Need, text: str) -> News:
-    """Return what a person has to know of *need*, which *text* tells."""
+    """Return the news about *need*, which *text* describes."""
     kind = _KINDS.get(need.kind, DECISION)
     if kind == PAUSE and need.until is None:
         kind = LASTING
@@ -118,27 +120,30 @@ def news_of(need: Need, text: str) -> News:
 
 
 class Told(NamedTuple):
-    """What was said and is not over, or what will be said if it lasts."""
+    """A record of news that was reported and is not over, or will be reported if it lasts.
+
+    It is stored as JSON with these field names.
+    """
 
     key: str
     kind: str
     line: str
-    """Its first line, and the project and run that it is about, a line each."""
+    """The first line of the text, then the project and the run that it is about, one line each."""
     since: float
-    """When it was seen first, in seconds since 1970."""
+    """When the problem was first seen, in seconds since 1970."""
     times: int = 0
-    """How often it was said; 0: not yet."""
+    """How often it was reported; 0: not yet."""
     at: str = ""
-    """When it was said last, as people read it."""
+    """When it was last reported, as people read it."""
     time: float = 0.0
-    """The same in seconds since 1970."""
+    """When it was last reported, in seconds since 1970."""
     code: int = 0
     until: float | None = None
 
     def covers(self, news: News, now: float) -> bool:
-        """Return whether *news*, which is the same, needs no word at *now*.
+        """Return whether *news* with the same key need not be reported at *now*.
 
-        A time more than a day ahead is of a clock that was wrong, and counts for nothing.
+        A recorded time more than a day ahead comes from a wrong clock, so the record is ignored.
         """
         if self.since > now + DAY_S or self.time > now + DAY_S:
             return False
@@ -152,48 +157,48 @@ class Told(NamedTuple):
 
 
 def log_of(arguments: Sequence[str]) -> Path | None:
-    """Return the log that a tick with *arguments* is to keep; None: it speaks as others do.
+    """Return the log that *arguments* name with ``--log``; None: they name none.
 
-    Looked for here, because a usage error is raised before an option's turn comes.
+    The arguments are read here because click raises a usage error before it handles options.
     """
-    for place, argument in enumerate(arguments):
+    for index, argument in enumerate(arguments):
         if argument == "--":
-            break  # what follows is no option, whatever it looks like
+            break  # after this there are no options
         name, separator, value = argument.partition("=")
         if name == OPTION:
-            following = value if separator else "".join(arguments[place + 1 : place + 2])
+            following = value if separator else "".join(arguments[index + 1 : index + 2])
             return Path(following) if following else None
     return None
 
 
 def recorded(path: Path, work: Callable[[], tuple[int, News]]) -> tuple[int, str]:
-    """Return the exit code of *work*, whose output goes to *path*, and what is to be printed."""
+    """Do *work* with its output in the log *path*; return its exit code and the text to print."""
     log = Log(path)
     with log.stream() as stream, redirect_stdout(stream), redirect_stderr(stream):
         code, news = work()
         if code:
             stream.write(f"exit code {code}\n")
-    seen = [*([news] if news.text else []), *news.also]
+    all_news = [*([news] if news.text else []), *news.also]
     if log.problem is not None:
         problem = f"{path}: the log can't be written: {log.problem}"
-        seen.append(News(problem, _OF_THE_LOG))
-    if said := _said(path, code, news, seen):
-        said += f"\nexit code {code}, {_now()}; the whole record: {path}"
-    return code, said
+        all_news.append(News(problem, _OF_THE_LOG))
+    if text := _report(path, code, news, all_news):
+        text += f"\nexit code {code}, {_now()}; the whole record: {path}"
+    return code, text
 
 
 def repeated(path: Path, text: str, *, is_rest: bool) -> bool:
-    """Write the known answer *text* into the log; return whether nobody has to be told more.
+    """Write the known answer *text* into the log; return whether that is all a tick has to do.
 
-    *is_rest*: nothing starts by itself. If a problem was told, that is over, and the long way
-    says so. What is told only if it lasts is for the long way, too.
+    False: the records have to change, which the full program does. That is so if a problem is not
+    reported yet, or if one was reported and nothing starts by itself any more (*is_rest*).
 
     Raises:
         OSError: the log can't be written.
         SequencerError: a link is in its place.
     """
-    known, _ = _told(path)
-    if any(not one.times or (is_rest and one.kind in _PROBLEMS) for one in known):
+    known, _ = _records(path)
+    if any(not record.times or (is_rest and record.kind in _PROBLEMS) for record in known):
         return False
     log = Log(path)
     with log.stream() as stream:
@@ -202,29 +207,29 @@ def repeated(path: Path, text: str, *, is_rest: bool) -> bool:
 
 
 class Log(io.RawIOBase):
-    """A file that lines are added to, each with the time of day at its beginning.
+    """A log file to which lines are appended, each with the time of day at its start.
 
-    One that can't be written stops nothing; `problem` says why.
+    A log that can't be written does not stop the work; `problem` has the reason.
     """
 
     def __init__(self, path: Path) -> None:
-        """Add to *path*; it is opened for the first line."""
+        """Append to *path*; the file is opened for the first line."""
         self._path = path
         self._fd: int | None = None
         self._rest = b""
         self.problem: str | None = None
 
     def stream(self) -> io.TextIOWrapper:
-        """Return what text is written to; closing it closes the file."""
+        """Return a text stream that writes to the log; closing it closes the file."""
         buffer = io.BufferedWriter(self)
         return io.TextIOWrapper(buffer, "utf-8", errors="backslashreplace", line_buffering=True)
 
     def writable(self) -> bool:
-        """Return that it is."""
+        """Return True: the log is write-only."""
         return True
 
     def write(self, data: Any, /) -> int:
-        """Add the lines that are whole; the rest waits for its end."""
+        """Append the complete lines of *data*; the rest waits for its line end."""
         *lines, self._rest = (self._rest + bytes(data)).split(b"\n")
         if lines:
             stamp = _now().encode() + b"  "
@@ -232,7 +237,7 @@ class Log(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        """Close the file; a line without an end is one, too."""
+        """Append an unfinished line, and close the file."""
         if self._rest:
             self.write(b"\n")
         super().close()
@@ -245,50 +250,51 @@ class Log(io.RawIOBase):
             if self._fd is None:
                 folder = folders.made(self._path.parent.absolute())
                 self._fd = folder.open(self._path.name, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            # One call: lines of another tick come before or after them.
+            # One call, so that lines of another tick can't come in between.
             os.write(self._fd, data)
         except (OSError, SequencerError) as error:
             self.problem = self.problem or _reason(error)
 
 
-def _said(path: Path, code: int, news: News, seen: Sequence[News]) -> str:
-    """Return what a person is told after a tick that has *seen* problems, and remember it."""
-    known, is_own = _told(path)
-    now, met = time.time(), {one.same for one in seen}
-    has_refused = any(one.kind == REFUSAL for one in seen)
+def _report(path: Path, code: int, news: News, all_news: Sequence[News]) -> str:
+    """Return what to print after a tick with *all_news*, and update the records of its log."""
+    known, is_own = _records(path)
+    now, keys = time.time(), {item.same for item in all_news}
+    has_refused = any(item.kind == REFUSAL for item in all_news)
     over = [
-        one
-        for one in known
-        if one.key not in met and _is_over(one, code, news, has_refused=has_refused)
+        record
+        for record in known
+        if record.key not in keys and _is_over(record, code, news, has_refused=has_refused)
     ]
-    said: list[tuple[str, str]] = []
-    kept = [one for one in known if one not in over]
-    for one in seen:
-        before = next((each for each in kept if each.key == one.same), None)
-        after = _next(one, before, code, now)
-        kept = [*(each for each in kept if each is not before), after]
-        if after is not before and after.times and not _is_shared(path, one):
-            said.append((after.key, one.text + _lasts(before)))
-    kept = _newest(kept)
-    if kept == known and is_own:
+    texts: list[tuple[str, str]] = []
+    records = [record for record in known if record not in over]
+    for item in all_news:
+        before = next((record for record in records if record.key == item.same), None)
+        after = _next(item, before, code, now)
+        records = [*(record for record in records if record is not before), after]
+        if after is not before and after.times and not _is_shared(path, item):
+            texts.append((after.key, item.text + _lasts(before)))
+    records = _newest(records)
+    if records == known and is_own:
         return ""
-    # What only a copy says counts for one tick: an agent, or a clone, could have written it.
-    own = kept if is_own else [one for one in kept if one not in known]
-    # They are told if they last, which nobody will know if nothing can be remembered.
-    new = {one.key for one in kept if not one.times}
-    waiting = [one.text for one in seen if one.same in new]
-    return _remember(path, own, kept, said, waiting, is_own=is_own)
+    # Records of a copy count for one tick only: an agent or a clone could have written them.
+    own_records = records if is_own else [record for record in records if record not in known]
+    # New problems are reported if they last. If nothing can be remembered, no tick would notice
+    # that they last, so their texts are passed on too.
+    new = {record.key for record in records if not record.times}
+    waiting = [item.text for item in all_news if item.same in new]
+    return _remember(path, own_records, records, texts, waiting, is_own=is_own)
 
 
 def _is_shared(path: Path, news: News) -> bool:
-    """Return whether the pause *news* was told of another run; if not, remember it for them."""
+    """Return whether another run has reported the pause *news*; if not, record it for others."""
     if not news.shared or news.until is None:
         return False
     name = record_name(path.parent / blake2b(news.shared.encode(), digest_size=8).hexdigest())
     known = None
     with contextlib.suppress(OSError, SequencerError, LookupError, ValueError, TypeError):
         known = float(parse_object(read_own(FOLDER, name, MAX_BYTES) or b"")["until"])
-    # Another end is another limit, and a damaged record or a wrong clock silences nothing.
+    # Another end means another limit. A damaged record or a wrong clock must not silence news.
     if known is not None and abs(news.until - known) <= HOUR_S:
         return True
     text = json.dumps({"log": _real(path), "until": news.until}).encode()
@@ -297,7 +303,7 @@ def _is_shared(path: Path, news: News) -> bool:
 
 
 def _next(news: News, before: Told | None, code: int, now: float) -> Told:
-    """Return what is remembered of *news*: *before*, if nothing has to be told."""
+    """Return the record of *news*. It is *before* if nothing has to be reported now."""
     known = before if before is not None and before.since <= now + DAY_S else None
     if known is not None and known.covers(news, now):
         return known
@@ -318,28 +324,28 @@ def _lasts(before: Told | None) -> str:
     return f"\n  you were told this at {before.at}; it has not changed since"
 
 
-def _is_over(told: Told, code: int, news: News, *, has_refused: bool) -> bool:
-    """Return whether *told*, which this tick has not met, is over."""
-    if told.key == _OF_THE_LOG:
+def _is_over(record: Told, code: int, news: News, *, has_refused: bool) -> bool:
+    """Return whether the problem of *record*, which this tick did not see, is over."""
+    if record.key == _OF_THE_LOG:
         return True
     if news.has_moved:
-        return told.kind != _MARK
+        return record.kind != _MARK
     if code in _NO_NEWS or has_refused:
         return False
-    is_passing = told.kind == LASTING or (told.kind == PAUSE and not told.times)
-    return told.kind == REFUSAL or (is_passing and not news.is_waiting)
+    is_passing = record.kind == LASTING or (record.kind == PAUSE and not record.times)
+    return record.kind == REFUSAL or (is_passing and not news.is_waiting)
 
 
-def _newest(kept: Sequence[Told]) -> list[Told]:
-    once = [one for one in kept if one.kind == _MARK][-MAX_ONCE:]
-    return [*once, *[one for one in kept if one.kind != _MARK][-MAX_TOLD:]]
+def _newest(records: Sequence[Told]) -> list[Told]:
+    marks = [record for record in records if record.kind == _MARK][-MAX_ONCE:]
+    return [*marks, *[record for record in records if record.kind != _MARK][-MAX_TOLD:]]
 
 
-def _told(path: Path) -> tuple[list[Told], bool]:
-    """Return what was said and is not over, and whether the user's state folder has a record.
+def _records(path: Path) -> tuple[list[Told], bool]:
+    """Return the records that are not over, and whether they are from the user's state folder.
 
-    If there is one, it alone counts. A copy counts for ticks whose state folder can't be used,
-    or is new each time; see `_remember`.
+    If the state folder has them, only those count. Otherwise copies count: the state folder may be
+    unusable, or new for each tick; see `_remember`.
     """
     data = None
     with contextlib.suppress(OSError, SequencerError):
@@ -348,77 +354,82 @@ def _told(path: Path) -> tuple[list[Told], bool]:
 
 
 def _copies(path: Path) -> list[Told]:
-    found: dict[str, Told] = {}
+    newest: dict[str, Told] = {}
     for place in _spare_places(path):
         with contextlib.suppress(OSError, SequencerError):
-            for one in _parsed(read_regular(place, max_bytes=MAX_BYTES)):
-                if one.key not in found or found[one.key].time < one.time:
-                    found[one.key] = one
-    return [*found.values()]
+            for record in _parsed(read_regular(place, max_bytes=MAX_BYTES)):
+                if record.key not in newest or newest[record.key].time < record.time:
+                    newest[record.key] = record
+    return [*newest.values()]
 
 
 def _parsed(data: bytes) -> list[Told]:
     try:
-        return [_one(each) for each in parse_object(data).get("told", ())]
+        return [_parsed_record(fields) for fields in parse_object(data).get("told", ())]
     except (LookupError, ValueError, TypeError, AttributeError):
-        # Said once too often is better than never.
+        # With a damaged record, news may be reported once too often, but never too seldom.
         return []
 
 
-def _one(kept: dict[str, Any]) -> Told:
-    told = Told(**{name: kept[name] for name in Told._fields})
-    is_sound = all(isinstance(one, str) for one in (told.key, told.kind, told.line, told.at))
-    is_sound &= all(type(one) is float for one in (told.since, told.time, told.until or 0.0))
-    if not is_sound or type(told.times) is not int or type(told.code) is not int:
-        raise ValueError(kept)
-    return told
+def _parsed_record(fields: dict[str, Any]) -> Told:
+    record = Told(**{name: fields[name] for name in Told._fields})
+    texts = (record.key, record.kind, record.line, record.at)
+    numbers = (record.since, record.time, record.until or 0.0)
+    is_sound = all(isinstance(text, str) for text in texts)
+    is_sound &= all(type(number) is float for number in numbers)
+    if not is_sound or type(record.times) is not int or type(record.code) is not int:
+        raise ValueError(fields)
+    return record
 
 
 def _remember(
     path: Path,
-    own: Sequence[Told],
-    kept: Sequence[Told],
-    said: Sequence[tuple[str, str]],
+    own_records: Sequence[Told],
+    records: Sequence[Told],
+    texts: Sequence[tuple[str, str]],
     waiting: Sequence[str],
     *,
     is_own: bool,
 ) -> str:
-    """Keep what was *said*, keys and texts, and a copy; return what may be said.
+    """Store the records and a copy of them; return what to print of *texts*, (key, text) pairs.
 
-    That has what is *waiting* for the next tick if nothing can be kept for it. *own* is for the
-    user's state folder, all that is *kept* for the copy. If that folder has a record (*is_own*)
-    that can't be written, a copy is believed for a day.
+    *own_records* is stored in the user's state folder, and all *records* in the copy. If neither
+    can be written, texts that are *waiting* to last are printed too. If the state folder has
+    records (*is_own*) that can't be rewritten, a copy is trusted for a day.
     """
-    text = "\n".join(one for _, one in said)
+    text = "\n".join(text for _, text in texts)
     problem = _tried(
-        lambda: put_own(FOLDER, record_name(path), _record(path, own), durably=False, may_tear=True)
+        lambda: put_own(
+            FOLDER, record_name(path), _record(path, own_records), durably=False, may_tear=True
+        )
     )
     if not problem:
-        _copied(_beside(path), _record(path, kept))
+        _copied(_beside(path), _record(path, records))
         return text
     now, at = time.time(), _now()
-    before = {one.key for one in _copies(path) if one.times and 0 <= now - one.time < DAY_S}
-    present = {one.key for one in kept}
-    marks = [Told(key, _MARK, "", now, 1, at, now) for key, _ in said if key not in present]
-    data = _record(path, _newest([*kept, *marks]))
+    copies = _copies(path)
+    reported = {copy.key for copy in copies if copy.times and 0 <= now - copy.time < DAY_S}
+    present = {record.key for record in records}
+    marks = [Told(key, _MARK, "", now, 1, at, now) for key, _ in texts if key not in present]
+    data = _record(path, _newest([*records, *marks]))
     failed = [_copied(place, data) for place in _spare_places(path)]
     if not is_own and not failed[0]:
         return text
-    text = "\n".join(one for key, one in said if key not in before or not is_own)
+    text = "\n".join(text for key, text in texts if key not in reported or not is_own)
     if all(failed):
         text = "\n".join(filter(None, (text, *waiting)))
     if not text:
         return ""
     where = own_state(FOLDER) if is_own else _beside(path)
-    forgets = f"{where}: can't be written ({problem if is_own else failed[0]}), so"
+    reason = f"{where}: can't be written ({problem if is_own else failed[0]}), so"
     if not all(failed):
-        return f"{text}\n{forgets} this is said once a day"
-    only = f"{forgets} only ticks from {SPARE_HOUR}:00 to {SPARE_HOUR}:59 say this"
-    return f"{text}\n{only}" if time.localtime().tm_hour == SPARE_HOUR else ""
+        return f"{text}\n{reason} this is said once a day"
+    note = f"{reason} only ticks from {SPARE_HOUR}:00 to {SPARE_HOUR}:59 say this"
+    return f"{text}\n{note}" if time.localtime().tm_hour == SPARE_HOUR else ""
 
 
 def _copied(place: Path, data: bytes) -> str:
-    """Make *data* the copy at *place*; return why it can't be made, or nothing."""
+    """Write *data* as the copy *place*; return why it can't be written, or an empty text."""
 
     def copy() -> None:
         folders.made(place.parent)
@@ -428,7 +439,7 @@ def _copied(place: Path, data: bytes) -> str:
 
 
 def _tried(act: Callable[[], None]) -> str:
-    """Do *act*; return why it failed, or nothing."""
+    """Call *act*; return why it failed, or an empty text."""
     try:
         act()
     except (OSError, SequencerError) as error:
@@ -436,26 +447,28 @@ def _tried(act: Callable[[], None]) -> str:
     return ""
 
 
-def _record(path: Path, kept: Sequence[Told]) -> bytes:
-    return json.dumps({"log": _real(path), "told": [one._asdict() for one in kept]}).encode()
+def _record(path: Path, records: Sequence[Told]) -> bytes:
+    told = [record._asdict() for record in records]
+    return json.dumps({"log": _real(path), "told": told}).encode()
 
 
 def _spare_places(path: Path) -> list[Path]:
-    """Return where copies are kept: beside the log, and in memory if that can't be written."""
+    """Return the files for copies: next to the log, and in memory in case that can't be written."""
     places = (os.environ.get("XDG_RUNTIME_DIR") or _MEMORY[0], *_MEMORY)
-    memory = next((one for one in places if os.path.isdir(one)), _MEMORY[-1])  # noqa: PTH112
+    memory = next((place for place in places if os.path.isdir(place)), _MEMORY[-1])  # noqa: PTH112
     folder = Path(memory, f"sequencer-{os.geteuid()}")
     try:
         about = os.lstat(folder)
     except FileNotFoundError:
-        is_ours = True  # it is made for this user alone
+        is_ours = True  # it will be created for this user alone
     else:
+        # Another user could have created the folder in a place that everyone may write.
         is_ours = about.st_uid == os.geteuid() and not about.st_mode & 0o022
     return [_beside(path), *([folder / record_name(path)] if is_ours else [])]
 
 
 def record_name(path: Path) -> str:
-    """Return the name of the record about what was said of ticks with the log *path*."""
+    """Return the file name of the record for ticks with the log *path*."""
     digest = blake2b(os.fsencode(_real(path)), digest_size=16).hexdigest()
     return f"{digest}.told.json"
 

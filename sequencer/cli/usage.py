@@ -1,6 +1,7 @@
-"""What is wrong with a command line, in the words of this program.
+"""Rephrases click's messages about a wrong command line in the words of this program.
 
-click finds it; its sentences are taken apart here, because they name its own types.
+click's own messages name its types. Not promised: that a message of a later click is recognized;
+it is then shown as it is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import click
 from sequencer.cli.options import FAR
 
 _NOT = re.compile(r"'?(.*?)'? is not (?:a valid |in the range |one of )", re.DOTALL)
-"""Finds the value in what click says about one."""
+"""Finds the rejected value in a message of click."""
 _SENTENCES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"Option '(.+)' requires an argument\."), r"\1 needs a value"),
     (re.compile(r"Option '(.+)' requires (\d+) arguments\."), r"\1 needs \2 values"),
@@ -31,7 +32,7 @@ _SENTENCES: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def usage_message(error: click.ClickException) -> str:
-    """Return what is wrong: the option or argument, what is expected, and what was typed."""
+    """Return a message with the option or argument, the expected value, and the typed value."""
     if isinstance(error, click.NoSuchOption):
         near = sorted(error.possibilities or ())
         guess = f"; did you mean {listed(near)}?" if near else ""
@@ -49,32 +50,32 @@ def usage_message(error: click.ClickException) -> str:
 
 
 def _name(error: click.BadParameter) -> str:
-    """Return what a person calls the option or argument that is wrong."""
+    """Return the name by which people know the option or argument that is wrong."""
     param = error.param
     if isinstance(param, click.Option):
         return max(param.opts, key=len)
     if isinstance(param, click.Argument):
-        # Of "[DIR]...", which the usage line shows as it is.
+        # "[DIR]...", as the usage line shows it, becomes "DIR".
         return re.sub(r"[\[\].]", "", param.human_readable_name)
     hint = error.param_hint or "the command line"
     return hint if isinstance(hint, str) else " / ".join(hint)
 
 
 def _expected(param: click.Parameter | None) -> str:
-    """Return which values *param* takes; empty: it is not a number and not one of a few words."""
+    """Return the values that *param* takes; empty unless it takes a number or a choice."""
     kind: Any = None if param is None else param.type
     if isinstance(kind, click.Choice):
-        return f"expected {listed([str(one) for one in kind.choices])}"
+        return f"expected {listed([str(choice) for choice in kind.choices])}"
     if isinstance(kind, (click.IntRange, click.FloatRange)):
-        what = "a whole number" if isinstance(kind, click.IntRange) else "a number"
-        return f"expected {what}{_bounds(kind)}"
+        number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
+        return f"expected {number}{_bounds(kind)}"
     if kind is click.INT:
         return "expected a whole number"
     return "expected a number" if kind is click.FLOAT else ""
 
 
 def _bounds(kind: Any) -> str:
-    """Return the bounds of *kind* in words, as far as anybody would meet them."""
+    """Return the bounds of *kind* in words, except bounds that no one types."""
     low = None if kind.min is None or kind.min <= -FAR else kind.min
     high = None if kind.max is None or kind.max >= FAR - 1 else kind.max
     if low is not None and high is not None:
@@ -96,6 +97,6 @@ def listed(words: list[str]) -> str:
 
 def _plain(message: str) -> str:
     for pattern, words in _SENTENCES:
-        if found := pattern.match(message):
-            return found.expand(words)
+        if match := pattern.match(message):
+            return match.expand(words)
     return message[:1].lower() + message[1:].rstrip(".")

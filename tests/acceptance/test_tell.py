@@ -96,7 +96,7 @@ def at_work(tmp_path: Path) -> Iterator[Forked]:
 def test_while_it_runs(tmp_path: Path, at_work: Forked) -> None:
     told = cli(tmp_path, "tell", "build", "Hurry")
     assert told.stderr == (
-        "told build: it is running and does not see this; another attempt at it will, "
+        "message sent to build: it is running and does not see this; another attempt at it will, "
         "or the tasks that wait for it\n"
     )
     said = as_json(cli(tmp_path, "--json", "tell", "sum", "Hello"))
@@ -232,7 +232,7 @@ def test_the_next_step_of_a_line_reads_it_once(tmp_path: Path) -> None:
     told = cli(tmp_path, "tell", "Mind the gap")
     assert (told.returncode, told.stderr) == (
         0,
-        "told whatever comes next: it will read this when it starts\n",
+        "message sent to the step that comes next: it will read this when it starts\n",
     )
     assert "messages    waiting for the next step\n" in cli(tmp_path, "status").stdout
     assert as_json(cli(tmp_path, "--json", "status"))["status"] == "waiting-next"

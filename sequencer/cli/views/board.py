@@ -1,8 +1,8 @@
-"""A graph run while this process works on it: a table that is redrawn, or a line for every fact.
+"""Shows a graph's run while this process works on it: a table on a terminal, else lines of facts.
 
-A thread of the board looks at the run's files whenever the run has changed, so that neither
-the journal's length nor a slow terminal holds the work up; it looks seldom where looking
-takes long. A terminal that is slow, closed or gone never fails a step.
+A thread of the board reads the run's files after each change, so that neither a long journal nor
+a slow terminal blocks the work. If reading takes long, it reads less often. A terminal that is
+slow, closed or gone never makes a step fail.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 SHORTEST_PAUSE_S = 0.1
 SHARE = 10
-"""A look may take one part in so many of the time."""
+"""Reading the run may take at most 1/SHARE of the time."""
 REDRAW_S = 0.25
 MAX_NOTICES = 1000
 OVER = frozenset(
@@ -54,7 +54,7 @@ OVER = frozenset(
 
 
 def screen(stream: TextIO, redaction: Redaction) -> Table | Lines:
-    """Return the screen that suits *stream*; *redaction* knows the project's secrets."""
+    """Return the screen for *stream*; *redaction* knows the project's secrets."""
     with contextlib.suppress(ValueError):
         if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
             return Table(stream, redaction=redaction)
@@ -62,10 +62,10 @@ def screen(stream: TextIO, redaction: Redaction) -> Table | Lines:
 
 
 class Board:
-    """Hears what this process does with a run, and shows how that stands."""
+    """Receives the events of this process's work on a run, and shows the state of the run."""
 
     def __init__(self, screen: Table | Lines, run: Run, title: str) -> None:
-        """Look at *run* through a store that nobody else uses."""
+        """Show *run*, whose store no other thread may use, because the board's thread reads it."""
         self._screen = screen
         self._run = run
         self._title = title
@@ -81,21 +81,21 @@ class Board:
         self._thread.start()
 
     def __call__(self, event: RunEvent) -> None:
-        """Take what happens."""
+        """Show *event*, or note that the run has changed."""
         match event:
             case HeadMoved():
                 self._is_new.set()
             case Noticed(text):
                 self._screen.notice(text)
             case Waiting(reason, until):
-                # Said before the wait, after the fact that it comes from.
+                # Shown before the wait starts, but after the fact that causes the wait.
                 self._show_news()
                 self._screen.notice(f"{reason} at {moment(until)}" if until else reason)
             case _:
                 self._screen.hear(event)
 
     def close(self) -> None:
-        """Show how it ended, and end the thread."""
+        """Show the final state, and end the thread."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -115,14 +115,14 @@ class Board:
                 time.sleep(min(left, SHORTEST_PAUSE_S))
 
     def _show_news(self) -> None:
-        # What can't be read now is an error of the work, and told there.
+        # If the run can't be read, the work fails too and reports the error.
         with self._showing, contextlib.suppress(SequencerError, OSError):
             view, facts = look_closely(self._run, self._title)
             self._screen.show(view, self._news.of(facts))
 
 
 class _Node(Struct):
-    """What one attempt at a node is heard to say; called by its thread, read by the painter."""
+    """The output and usage of one attempt. Its thread writes them; the painter reads them."""
 
     feed: Feed
     usage: Usage = field(default_factory=Usage)
@@ -135,10 +135,10 @@ class _Node(Struct):
 
 
 class Table(Painter):
-    """A table in place on a terminal, which is drawn only while something runs or changes."""
+    """A table that is redrawn in place on a terminal, only while something runs or changes."""
 
     def __init__(self, stream: TextIO, *, redaction: Redaction) -> None:
-        """Take the terminal over at the first `show`, and show what *redaction* leaves."""
+        """Draw from the first `show` on, with the secrets that *redaction* knows hidden."""
         super().__init__(stream, pause_s=REDRAW_S)
         self._redaction = redaction
         self._view: FlowView | None = None
@@ -147,17 +147,17 @@ class Table(Painter):
         self._frame = Frame(stream)
 
     def show(self, view: FlowView, facts: Sequence[Mapping[str, Any]] | None = None) -> None:  # noqa: ARG002
-        """Take how the run stands; the table has all that counts of its *facts*."""
+        """Show the run as in *view*. The *facts* are not needed: the table says the same."""
         with self._lock:
             self._view = view
             running = {n.node.id for n in view.nodes if n.state is NodeState.RUNNING}
             for name, node in list(self._nodes.items()):
                 if node.is_over and name not in running:
                     del self._nodes[name]
-        self._news()
+        self._request_draw()
 
     def hear(self, event: RunEvent) -> None:
-        """Take what an attempt does."""
+        """Update the output and usage of the attempt in *event*."""
         match event:
             case AttemptWrote(attempt, data, kind):
                 self._node(attempt.position).feed.take(data, kind)
@@ -172,18 +172,18 @@ class Table(Painter):
             case _:
                 return
         if self._view is not None:
-            self._news()
+            self._request_draw()
 
     def _node(self, name: str) -> _Node:
         with self._lock:
             return self._nodes.setdefault(name, _Node(Feed(redaction=self._redaction)))
 
     def notice(self, text: str) -> None:
-        """Take something to know; one that a stopped terminal leaves no room for is left out."""
+        """Show *text* above the table; it is dropped if a stopped terminal has too many waiting."""
         with self._lock:
             if len(self._notices) < MAX_NOTICES:
                 self._notices.append(near(shown(self._redaction.hide_text(text))))
-        self._news()
+        self._request_draw()
 
     def _tick_s(self) -> float | None:
         with self._lock:
@@ -208,12 +208,12 @@ class Table(Painter):
 
 
 def local_now() -> datetime:
-    """Return the time on this machine's clock, as its people read it."""
+    """Return the time in this machine's time zone."""
     return datetime.now(UTC).astimezone()
 
 
 class Lines:
-    """A line for every fact: for logs, pipes and mails from cron."""
+    """A screen with a line for every fact, for logs, pipes and emails from cron."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class Lines:
         redaction: Redaction,
         now: Callable[[], datetime] = local_now,
     ) -> None:
-        """Write to *stream* what *redaction* leaves, with the time that *now* tells."""
+        """Write to *stream* with the time of *now*, and with secrets of *redaction* hidden."""
         self._stream = stream
         self._redaction = redaction
         self._now = now
@@ -230,15 +230,16 @@ class Lines:
         self._status = ""
 
     def show(self, view: FlowView, facts: Sequence[Mapping[str, Any]] | None = ()) -> None:
-        """Tell the *facts* since the last call, and the end of *view*, a team's with its tasks.
+        """Write the *facts* since the last call; if the run has ended, also its end.
 
-        None: so the run stood before this process works on it, and nothing of that is news.
+        For a team, the end includes all tasks. None for *facts*: *view* is the state before this
+        process started to work, so nothing is news.
         """
         with self._lock:
             for at, line in fact_lines(facts or (), view):
                 self._say(line, parse_time(at))
             if facts is not None and view.status in OVER and view.status != self._status:
-                # Of another graph its facts have told all.
+                # For graphs other than a team's, the facts have already said everything.
                 tasks = [node for node in view.nodes if node.node.task is not None]
                 for line in node_lines(view, tasks, self._now(), None, {}) if tasks else ():
                     self._write(line)
@@ -246,14 +247,14 @@ class Lines:
             self._status = view.status
 
     def hear(self, event: RunEvent) -> None:
-        """Do nothing: the step log has what a node says."""
+        """Do nothing: the step log has the output of a node."""
 
     def notice(self, text: str) -> None:
-        """Take something that a person should know."""
+        """Write *text* as a notice."""
         self._say(near(f"notice: {text}"))
 
     def close(self) -> None:
-        """Do nothing: every line is written already."""
+        """Do nothing: every line is already written."""
 
     def _say(self, text: str, at: datetime | None = None) -> None:
         now = self._now()

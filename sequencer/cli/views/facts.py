@@ -1,4 +1,4 @@
-"""Looks at a graph's run, and at what is new in its journal."""
+"""Reads the state of a graph's run, and finds the facts of its journal that are new."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def look(run: Run, title: str) -> FlowView:
-    """Return how *run*, one of a graph, stands.
+    """Return the state of a graph's *run*; *title* is shown above it.
 
     Raises:
-        SequencerError: its files can't be read, or it is no graph's.
+        SequencerError: its files can't be read, or it is not the run of a graph.
     """
     return look_closely(run, title)[0]
 
@@ -25,10 +25,10 @@ def look(run: Run, title: str) -> FlowView:
 def look_closely(
     run: Run, title: str, known: list[dict[str, Any]] | None = None
 ) -> tuple[FlowView, list[dict[str, Any]]]:
-    """Return how *run* stands, and every fact that led there; there may be newer ones.
+    """Return the state of *run*, and all facts that led to it; newer facts may follow at any time.
 
-    A run keeps its own definition, whatever has become of the workflow's file. The facts are
-    not read if they are *known*.
+    A run keeps its own definition, so it is readable even if the workflow's file has changed.
+    The facts are not read if they are *known*.
     """
     head = run.head
     if head is None:
@@ -39,26 +39,26 @@ def look_closely(
         try:
             flow = as_begun(run.store, head)
         except CorruptState:
-            # A team's run, which was made from a request, has no copy of its own.
+            # A team's run that was started from a request has no copy of its definition.
             raise error from None
     head, marking = flow.marking(head)
-    questions = {one.node.id: one.text for one in flow.questions(head)}
+    questions = {question.node.id: question.text for question in flow.questions(head)}
     facts = list(run.history()) if known is None else known
     story = story_of(facts)
     return view_of(title, marking.graph, head, marking, story, questions=questions), facts
 
 
 class NewFacts:
-    """Knows which facts of a journal are new since the last look."""
+    """Remembers up to where a journal was read, and returns only the facts after that."""
 
     def __init__(self) -> None:
-        """Know of none."""
+        """Start with no facts known."""
         self._revision = -1
 
     def of(self, facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return those of *facts*, a whole history, that are new; they are known from now on.
+        """Return the new facts of *facts*, a whole history; from now on they are known.
 
-        A history that ends before the last look was restored from an older one.
+        A history that ends before the last known fact was restored from an older copy.
         """
         newest = facts[-1]["revision"] if facts else self._revision
         known = min(self._revision, newest)

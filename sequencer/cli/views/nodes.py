@@ -1,8 +1,9 @@
-"""A team's run as a table: a task in a line, in as many columns as there is room for.
+"""A graph's run as a table: one node or task per line, in as many columns as fit.
 
-What has the least to say goes first: columns without a value, then the role, the cost, the
-tokens, who blocks a task, what it is about. Nothing is wrapped. Live it is as wide and as high
-as the terminal is at that moment: what a person waits for stays in it, the rest is counted.
+If there is no room, columns are left out, the least useful first: columns without a value, then,
+for tasks, the role, the cost, the tokens, the blockers and the subject. Lines are not wrapped. A
+live table has the size of the terminal at that moment: nodes that a person waits for stay in it,
+and the others are only counted.
 """
 
 from __future__ import annotations
@@ -45,17 +46,22 @@ TASK, SUBJECT, ROLE, STATE, TIME, TOKENS, COST, LAST, BLOCKED = range(len(HEAD))
 
 
 class _Table(NamedTuple):
-    """How the lines of a kind of graph share the room of a terminal."""
+    """The columns of the table for a kind of graph, and how they share the width of a terminal.
+
+    Columns are numbered from 0; widths are in characters of the terminal.
+    """
 
     head: tuple[str, ...]
     right: frozenset[int]
+    """Columns that are aligned right."""
     least: Mapping[int, int]
-    """Columns of the terminal below which a column of the table is not worth having."""
+    """Column -> the smallest width with which it is still useful."""
     most: Mapping[int, int]
+    """Column -> the largest width that it may take."""
     goes: Sequence[int]
-    """What goes where there is no room, one after the other."""
+    """Columns that are left out if there is no room, in this order."""
     last: int
-    """The column of what was said last, which takes what is left."""
+    """The column of the last output, which takes the remaining width."""
 
 
 _TASKS = _Table(
@@ -82,7 +88,7 @@ _UNTITLED = _Table(
     (3, 2, 5, 6),
     6,
 )
-"""Where no title says more than its node's id."""
+"""Used if no node has a title that says more than its id."""
 NOTHING = "-"
 _REACHED = (NodeState.PENDING, NodeState.WAITING)
 _COUNTED = {
@@ -95,7 +101,7 @@ _COUNTED = {
 
 
 class Heard(NamedTuple):
-    """What a task that runs has said and used so far, in this process."""
+    """The last output and the usage so far of a node that runs in this process."""
 
     last: str = ""
     cost_usd: float = 0.0
@@ -103,14 +109,14 @@ class Heard(NamedTuple):
 
 
 def cost_cell(view: NodeView, more_usd: float = 0.0) -> str:
-    """Return what a node has cost: ``~`` is estimated, ``?`` what nobody told; empty: nothing."""
+    """Return a node's cost: ``~`` marks an estimate, ``?`` an unknown part; empty: no cost."""
     cost = view.cost_usd + more_usd
     known = f"{'~' if view.estimated_usd else ''}{cost:.4f}" if cost else ""
     return f"{known}+?" if known and view.unpriced else known or ("?" if view.unpriced else "")
 
 
 def total_cost(view: FlowView) -> str:
-    """Return what the run of *view* has cost, its start included; empty: nothing."""
+    """Return the cost of the run of *view*, including its start; empty: no cost."""
     nodes = view.nodes
     spent = Usage(
         cost_usd=sum(node.cost_usd for node in nodes),
@@ -121,22 +127,22 @@ def total_cost(view: FlowView) -> str:
 
 
 def titled_summary(view: FlowView, now: datetime, room: int) -> str:
-    """Return title and summary; a team's leaves out what there is no room for, its title first."""
-    whole = f"{shown(view.title)} · {node_summary(view, now)}"
-    is_whole = not view.graph.has_tasks or width(whole) <= room
-    return whole if is_whole else node_summary(view, now, room)
+    """Return title and summary; a team's leaves out parts that don't fit, the title first."""
+    full = f"{shown(view.title)} · {node_summary(view, now)}"
+    fits = not view.graph.has_tasks or width(full) <= room
+    return full if fits else node_summary(view, now, room)
 
 
 def counted(view: FlowView, nodes: Sequence[NodeView]) -> str:
-    """Return how many of *nodes*, some of *view*, are how far."""
+    """Return how many of *nodes*, which are nodes of *view*, are in which state."""
     if view.graph.has_tasks:
         return counted_tasks(nodes)
-    found = Counter(node_look(node).word for node in nodes)
-    return ", ".join(f"{count} {state}" for state, count in found.most_common())
+    counts = Counter(node_look(node).word for node in nodes)
+    return ", ".join(f"{count} {state}" for state, count in counts.most_common())
 
 
 def blocked(view: FlowView) -> dict[str, list[str]]:
-    """Return for each task of *view* those before it that are not done."""
+    """Return, for each node of *view*, the nodes before it that are not done and so block it."""
     states = {node.node.id: node.state for node in view.nodes}
     missing: dict[str, list[str]] = {name: [] for name in states}
     for edge in view.graph.edges:
@@ -152,14 +158,14 @@ def task_cells(
     live: Heard | None = None,
     mark: str = "",
 ) -> tuple[str, ...]:
-    """Return the cells of one task's line; *live* counts while it runs."""
+    """Return the cells of one task's line; *live* is used only while the task runs."""
     task, node = view.node.task, view.node
     is_running = view.state is NodeState.RUNNING
     heard = live if live is not None and is_running else Heard()
-    name, *_, cost, said = _node_cells(view, now, heard, mark)
+    name, *_, cost, last_line = _node_cells(view, now, heard, mark)
     if is_running and not heard.last and task is not None and task.active_form:
-        # What was there before is of an attempt that is over.
-        said = cut(shown(task.active_form), LAST_LINE_COLUMNS)
+        # Until the new attempt has output, the last line is of an attempt that is over.
+        last_line = cut(shown(task.active_form), LAST_LINE_COLUMNS)
     spent, tokens = seconds(view, now), view.tokens + heard.tokens
     return (
         name,
@@ -169,13 +175,13 @@ def task_cells(
         clock(spent) if spent > 0 else NOTHING,
         amount(tokens) if tokens else NOTHING,
         cost,
-        said,
+        last_line,
         ", ".join(map(shown, blocks)) or NOTHING,
     )
 
 
 def _node_cells(view: NodeView, now: datetime, live: Heard | None, mark: str) -> tuple[str, ...]:
-    """Return the cells of one node's line; *live* counts while it runs."""
+    """Return the cells of one node's line; *live* is used only while the node runs."""
     heard = live if live is not None and view.state is NodeState.RUNNING else Heard()
     spent = seconds(view, now)
     return (
@@ -208,14 +214,14 @@ def table_lines(
     are_tasks: bool = True,
     dots: str = "…",
 ) -> list[str]:
-    """Return the head and *rows*, of tasks or nodes, in lines of at most *room* columns."""
+    """Return the head and the *rows* of tasks or nodes as lines of at most *room* columns."""
     table = _TASKS if are_tasks else _NODES
     if not are_tasks and not any(row[1] for row in rows):
         table, rows = _UNTITLED, [(row[0], *row[2:]) for row in rows]
     natural = widest(table.head, rows)
     if are_tasks or room is not None:
-        natural = [min(wide, table.most.get(place, wide)) for place, wide in enumerate(natural)]
-    # Lines that get longer, and who blocks whom, must not move what stands beside them.
+        natural = [min(wide, table.most.get(column, wide)) for column, wide in enumerate(natural)]
+    # The width of the last output and of the blockers must not depend on their changing texts.
     natural[table.last] = max(natural[table.last], room or 0)
     if are_tasks:
         natural[BLOCKED] = max(natural[BLOCKED], table.least[BLOCKED])
@@ -225,14 +231,14 @@ def table_lines(
     if are_tasks and BLOCKED not in wide and LAST in wide:
         rows = [_with_blockers(row, wide[LAST]) for row in rows]
 
-    def fit(place: int, text: str, most: int) -> str:
-        return cut(_few(text, most) if place == BLOCKED else text, most, dots=dots)
+    def fit(column: int, text: str, most: int) -> str:
+        return cut(_few(text, most) if column == BLOCKED else text, most, dots=dots)
 
     return lines(table.head, rows, wide, right=table.right, fit=fit)
 
 
 def _with_blockers(row: Sequence[str], columns: int) -> Sequence[str]:
-    """Return *row* with who blocks it as its last line, if it has said nothing."""
+    """Return *row* with its blockers in the last column, if it has no output yet."""
     if row[BLOCKED] == NOTHING or row[LAST] != NOTHING:
         return row
     after = "after "
@@ -240,7 +246,7 @@ def _with_blockers(row: Sequence[str], columns: int) -> Sequence[str]:
 
 
 def _few(names: str, columns: int) -> str:
-    """Return as many of *names* as there is room for, and how many there are besides.
+    """Return as many of *names* as fit into *columns*, and the number of the others.
 
     >>> _few("plan, search, history", 15), _few("implement-parser, test-it", 10)
     ('plan, search +1', '2 tasks')
@@ -251,12 +257,12 @@ def _few(names: str, columns: int) -> str:
 
 
 def _team_summary(view: FlowView, now: datetime | None, columns: int | None) -> str:
-    """Return the whole run in one line; what there is no room for is left out."""
+    """Return the state of the whole run in one line; parts that don't fit are left out."""
     running = sum(node.state is NodeState.RUNNING for node in view.nodes)
     size, tokens = view.graph.max_parallel, sum(node.tokens for node in view.nodes)
     spent = elapsed(view, now)
     parts = [
-        # Each behind how soon it may be left out.
+        # (rank, text): the part with the highest rank is left out first.
         (1, _words(view.status)),
         (0, counted_tasks(view.nodes)),
         (4, f"{running} of {size} at work" if size and view.status == "running" else ""),
@@ -277,18 +283,18 @@ def _words(status: str) -> str:
 
 
 def counted_tasks(nodes: Sequence[NodeView]) -> str:
-    """Return how many tasks are how far, in the words of the totals.
+    """Return how many tasks are in which state, in the words of the totals.
 
     >>> counted_tasks([])
     ''
     """
     states = Counter(node.state for node in nodes)
-    counts = {word: sum(states[one] for one in group) for word, group in _COUNTED.items()}
+    counts = {word: sum(states[state] for state in group) for word, group in _COUNTED.items()}
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
 def elapsed(view: FlowView, now: datetime | None = None) -> float:
-    """Return the seconds since the first task began: up to *now* while one runs."""
+    """Return the seconds from the first task's start to *now* if a task runs, else to the end."""
     began = parse_time(view.began) if view.began else None
     latest = parse_time(view.latest) if view.latest else None
     if began is None:
@@ -304,13 +310,13 @@ def node_table(
     room: int | None = None,
     heard: Mapping[str, Heard] | None = None,
 ) -> str:
-    """Return every node in a line, and below them the whole run in one.
+    """Return a table with a line for every node, and below it a line about the whole run.
 
-    The table leaves columns out that *room* has no place for; None: it has all. *heard*
-    is what the nodes that run have said.
+    Columns that don't fit into *room* are left out; None: none is. *heard* has the last output of
+    the running nodes.
     """
-    found = node_lines(view, view.nodes, now, room, heard or {})
-    return "\n".join([*found, "", node_summary(view, now, room)])
+    table = node_lines(view, view.nodes, now, room, heard or {})
+    return "\n".join([*table, "", node_summary(view, now, room)])
 
 
 def node_lines(
@@ -323,21 +329,21 @@ def node_lines(
     mark: Callable[[NodeView], str] = lambda _: "",
     dots: str = "…",
 ) -> list[str]:
-    """Return *nodes*, some of those of *view*, in a line each below the head of the table."""
-    missing = blocked(view)
+    """Return the head of the table and a line for each of *nodes*, which are nodes of *view*."""
+    blockers = blocked(view)
     rows = [
-        task_cells(one, missing[one.node.id], now, heard.get(one.node.id), mark(one))
+        task_cells(node, blockers[node.node.id], now, heard.get(node.node.id), mark(node))
         if view.graph.has_tasks
-        else _node_cells(one, now, heard.get(one.node.id), mark(one))
-        for one in nodes
+        else _node_cells(node, now, heard.get(node.node.id), mark(node))
+        for node in nodes
     ]
     return table_lines(rows, room, are_tasks=view.graph.has_tasks, dots=dots)
 
 
 def node_summary(view: FlowView, now: datetime | None = None, room: int | None = None) -> str:
-    """Return the whole run in one line; with *now*, the time of what runs is counted.
+    """Return the state of the whole run in one line; with *now*, running attempts count.
 
-    Of a team's what there is no *room* for is left out.
+    For a team, parts that don't fit into *room* are left out.
     """
     if view.graph.has_tasks:
         return _team_summary(view, now, room)
@@ -346,7 +352,7 @@ def node_summary(view: FlowView, now: datetime | None = None, room: int | None =
         parts.append(f"{active} active")
     if view.iterations or view.graph.back_edges:
         most = view.graph.max_iterations
-        # The one too many, which ended the run, was counted and not made.
+        # The iteration over the limit, which ended the run, is counted but was not made.
         parts.append(f"{plural(min(view.iterations, most), 'loop')} of at most {most}")
     spent = sum(
         seconds(n, now) if now and n.state is not NodeState.ASKED else n.seconds for n in view.nodes
@@ -359,8 +365,8 @@ def node_summary(view: FlowView, now: datetime | None = None, room: int | None =
 
 
 def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict[str, Any]:
-    """Return the run for programs; texts as they are, not made safe for a terminal."""
-    missing, live = blocked(view), heard or {}
+    """Return the run as JSON for programs; its texts are not made safe for a terminal."""
+    blockers, live = blocked(view), heard or {}
     return {
         "title": view.title,
         "status": view.status,
@@ -368,25 +374,25 @@ def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict
         "max_iterations": view.graph.max_iterations,
         "done": done(view),
         "total": len(view.nodes),
-        "nodes": [_node(n, live.get(n.node.id), missing[n.node.id]) for n in view.nodes],
+        "nodes": [_node(n, live.get(n.node.id), blockers[n.node.id]) for n in view.nodes],
         "edges": [
             {
                 "from": edge.source,
                 "to": edge.target,
                 "label": edge.label,
-                "is_back": place in view.graph.back_edges,
-                "was_followed": place in view.followed,
+                "is_back": index in view.graph.back_edges,
+                "was_followed": index in view.followed,
             }
-            for place, edge in enumerate(view.graph.edges)
+            for index, edge in enumerate(view.graph.edges)
         ],
     }
 
 
-def _node(view: NodeView, live: Heard | None, missing: list[str]) -> dict[str, Any]:
-    said = live.last if live is not None and view.state is NodeState.RUNNING else ""
+def _node(view: NodeView, live: Heard | None, blockers: list[str]) -> dict[str, Any]:
+    output = live.last if live is not None and view.state is NodeState.RUNNING else ""
     node = view.node
     names = ("attempt", "runs", "unpriced", "tokens", "since", "due")
-    found = {
+    facts = {
         "id": node.id,
         "label": node.label,
         "kind": str(node.kind),
@@ -395,9 +401,9 @@ def _node(view: NodeView, live: Heard | None, missing: list[str]) -> dict[str, A
         "seconds": round(view.seconds, 6),
         "cost_usd": None if view.unpriced and not view.cost_usd else round(view.cost_usd, 9),
         "estimated_usd": round(view.estimated_usd, 9),
-        "last_line": said or view.last_line,
+        "last_line": output or view.last_line,
     }
-    return found if node.task is None else {**found, "role": node.task.role, "blocked_by": missing}
+    return facts if node.task is None else {**facts, "role": node.task.role, "blocked_by": blockers}
 
 
 USUAL = (80, 24)
@@ -405,46 +411,46 @@ SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 SPINS_PER_S = 8
 SPARE_ROWS = 2
 LEAST_ROWS = 6
-"""Of a table that leaves room for a blank line before it."""
+"""If a table has more rows than this, a blank line is put before it."""
 Styled = tuple[str, str]
-"""A line, and how it looks."""
+"""A line, and its style for rich."""
 _SEEN = INTEREST[: INTEREST.index(NodeState.READY)]
-"""What a person has to see; of each something before there is more of another."""
+"""States that a person has to see; one node of each is shown before a second of any."""
 _SOON = {NodeState.READY: 1, NodeState.WAITING: 2}
 _REST = 3
 
 
 class Frame:
-    """Draws the table, and knows what the terminal has made of the last one."""
+    """Draws the live table, and cleans up when a narrower terminal has wrapped the last one."""
 
     def __init__(self, stream: IO[str]) -> None:
         """Draw for the terminal at the end of *stream*."""
         self._stream = stream
         self._size = USUAL
-        self._was: tuple[int, ...] = ()
-        """Columns that each line took when it was drawn."""
+        self._widths: tuple[int, ...] = ()
+        """The width of each line when it was drawn."""
         self._is_ascii = not can_write(
-            stream, SPINNER + "".join(LOOKS[one].mark for one in NodeState) + "…·"
+            stream, SPINNER + "".join(LOOKS[state].mark for state in NodeState) + "…·"
         )
 
     def measure(self) -> tuple[int, int]:
-        """Return columns and rows of the terminal, looked up again."""
+        """Read the size of the terminal again, and return its columns and rows."""
         try:
             size = os.get_terminal_size(self._stream.fileno())
         except (OSError, ValueError):
             size = os.terminal_size(USUAL)
-        # 0 by 0 is what a terminal says that nobody told its size.
+        # A terminal whose size was never set reports 0 by 0.
         self._size = (size.columns or USUAL[0], size.lines or USUAL[1])
         return self._size
 
     def rows_gone_astray(self) -> int:
-        """Return how many rows more the last table takes since the terminal is narrower."""
+        """Return how many rows the last table has gained because the terminal became narrower."""
         columns = self._size[0]
-        return sum(max(0, -(-was // columns) - 1) for was in self._was)
+        return sum(max(0, -(-old_width // columns) - 1) for old_width in self._widths)
 
     def erase_astray(self) -> None:
-        """Take away what a narrower terminal has broken of the last table, before the next."""
-        # It lies above where rich looks for its lines.
+        """Erase the rows that a narrower terminal has added to the last table by wrapping it."""
+        # They are above the lines that rich erases itself.
         self._stream.write("\r\x1b[2K\x1b[1A" * self.rows_gone_astray())
 
     def drawn(
@@ -456,13 +462,14 @@ class Frame:
         above: Sequence[Styled] = (),
         below: Sequence[Styled] = (),
     ) -> Text:
-        """Return the table of *view* at this size, between lines that are shown in any case.
+        """Return the table of *view* in the measured size, between the lines *above* and *below*.
 
-        They take rows from the table; the last of *above* go where less than half is left.
+        Those lines take rows from the table. *above* takes at most half of the rows; its last
+        lines are left out.
         """
         from rich.text import Text  # noqa: PLC0415 - loaded with the console
 
-        # The last column stays free: some terminals go to the next line behind it.
+        # The last column stays free: some terminals move to the next line after writing in it.
         columns, rows = self._size[0] - 1, self._size[1] - SPARE_ROWS - len(below)
         lines = [*above[: max(0, rows // 2 if view is not None else rows)]]
         if view is not None:
@@ -470,7 +477,7 @@ class Frame:
             lines += self._run(view, heard, now, columns, rows - len(lines))
         lines = [(cut(self._plain(text), columns, dots=self._dots), s) for text, s in lines]
         lines += [(cut(text, columns, dots=self._dots), style) for text, style in below]
-        self._was = tuple(width(text) for text, _ in lines)
+        self._widths = tuple(width(text) for text, _ in lines)
         text = Text(no_wrap=True, overflow="crop", end="")
         for number, (line, style) in enumerate(lines):
             text.append(f"{line}\n" if number < len(lines) - 1 else line, style=style)
@@ -491,13 +498,13 @@ class Frame:
         columns: int,
         rows: int,
     ) -> list[Styled]:
-        """Return the head, nodes, the count of those that there is no room for, the totals."""
+        """Return the head, the nodes that fit, the number of the others, and the totals."""
         nodes, rest = chosen(view.nodes, max(0, rows - 2))
         lines: list[Styled] = []
         if nodes:
-            found = node_lines(view, nodes, now, columns, heard, mark=self._mark, dots=self._dots)
+            texts = node_lines(view, nodes, now, columns, heard, mark=self._mark, dots=self._dots)
             styles = ["dim", *(node_look(node).style for node in nodes)]
-            lines = list(zip(found, styles, strict=True))
+            lines = list(zip(texts, styles, strict=True))
         if rest:
             lines.append((f"and {len(rest)} more: {counted(view, rest)}", "dim"))
         return [*lines, (titled_summary(view, now, columns), "bold")]
@@ -510,32 +517,33 @@ class Frame:
 
 
 def chosen(nodes: Sequence[NodeView], room: int) -> tuple[list[NodeView], list[NodeView]]:
-    """Return those that fit into *room* lines, in their order, and the rest.
+    """Return the nodes that fit into *room* lines, in their order, and the others.
 
-    What a person has to see comes first: of what is asked, runs, is tried again or failed
-    something of each. Then what is next, then what stands nearest to those in the list.
+    Nodes that a person has to see are chosen first: some of those that ask, run, failed or are
+    tried again. Then come nodes that are next, then nodes that are near the first ones in the list.
     """
     if len(nodes) <= room:
         return list(nodes), []
     numbers: Counter[NodeState] = Counter()
     ranks: list[tuple[int, int, int]] = []
-    places = [place for place, node in enumerate(nodes) if node.state in _SEEN]
-    for place, node in enumerate(nodes):
+    seen = [index for index, node in enumerate(nodes) if node.state in _SEEN]
+    for index, node in enumerate(nodes):
         if node.state in _SEEN:
             ranks.append((0, numbers[node.state], _SEEN.index(node.state)))
             numbers[node.state] += 1
         else:
-            ranks.append((_SOON.get(node.state, _REST), _distance(place, places), 0))
+            ranks.append((_SOON.get(node.state, _REST), _distance(index, seen), 0))
     by_rank = sorted(range(len(nodes)), key=ranks.__getitem__)
-    # One line says how many there are besides.
-    kept = set(by_rank[: max(0, room - 1)])
+    # One line is needed for the number of the others.
+    fitting = set(by_rank[: max(0, room - 1)])
     return (
-        [node for place, node in enumerate(nodes) if place in kept],
-        [node for place, node in enumerate(nodes) if place not in kept],
+        [node for index, node in enumerate(nodes) if index in fitting],
+        [node for index, node in enumerate(nodes) if index not in fitting],
     )
 
 
-def _distance(place: int, places: Sequence[int]) -> int:
-    """Return how far *place* is from the nearest of *places*, which are in order."""
-    after = bisect(places, place)
-    return min((abs(place - one) for one in places[max(0, after - 1) : after + 1]), default=0)
+def _distance(index: int, others: Sequence[int]) -> int:
+    """Return the distance of *index* to the nearest of *others*, which are sorted; 0: no others."""
+    after = bisect(others, index)
+    near = others[max(0, after - 1) : after + 1]
+    return min((abs(index - other) for other in near), default=0)

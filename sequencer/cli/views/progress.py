@@ -1,8 +1,10 @@
-"""What people see while steps run: a live line on a terminal, plain lines elsewhere.
+"""Shows the work while steps run: a live line on a terminal, plain lines elsewhere.
 
-Both write to standard error. A terminal that is slow, closed or gone never fails a step
-and hardly slows it: what can't be shown in time, or is beyond `BYTES_PER_S`, is counted and left
-out, and the step log has it.
+Both write to standard error. A terminal that is slow, closed or gone never makes a step fail and
+hardly slows it down. Output that can't be shown in time, or that exceeds `BYTES_PER_S`, is counted
+and left out.
+
+Not promised: that all output of an agent is shown. The step log has all of it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from msgspec import Struct, field
 
-from sequencer.cli.context import complain, near, tell_fitted
+from sequencer.cli.context import complain, near, show_safe_message
 from sequencer.cli.unattended import Log
 from sequencer.cli.views.text import (
     Sanitiser,
@@ -64,7 +66,7 @@ LAST_CHARS = 200
 
 
 class FeedLine(NamedTuple):
-    """One line to show, without its end."""
+    """One line to show, without its line end."""
 
     kind: Piece
     text: str
@@ -78,27 +80,27 @@ class Feed:
         clock: Callable[[], float] = time.monotonic,
         redaction: Redaction | None = None,
     ) -> None:
-        """Start with a full allowance; *clock* counts seconds, *redaction* knows the secrets."""
+        """Start with a full allowance; *clock* returns seconds, *redaction* knows the secrets."""
         self._clock = clock
         self._redaction = redaction or Redaction()
         self._kind = Piece.OUTPUT
-        self._begun = ""
+        self._unfinished = ""
         self._hidden = 0
         self._is_mid_line = False
         self._allowance = float(BURST_BYTES)
         self._refilled = clock()
         self.last = ""
-        """The newest line that is not blank, perhaps still unfinished."""
-        self._begin()
+        """The newest line that is not blank; it may be unfinished."""
+        self._restart()
 
-    def _begin(self) -> None:
-        """Begin a stretch of output that nothing was left out of."""
+    def _restart(self) -> None:
+        """Start decoding again, at the start of the output or after a gap."""
         self._sanitiser = Sanitiser()
         self._stream = self._redaction.stream()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def take(self, data: bytes, kind: Piece, *, has_room: bool = True) -> list[FeedLine]:
-        """Return the lines that *data* completes; none where there is no room for more."""
+        """Return the lines that *data* completes; without *has_room*, *data* is left out."""
         lines = [] if kind is self._kind else self._cut()
         self._kind = kind
         data = self._after_gap(data)
@@ -108,22 +110,25 @@ class Feed:
             self._leave_out(data)
             return lines
         if self._hidden:
-            lines += self._told()
+            lines += self._gap_lines()
         return lines + self._split(data)
 
     def finish(self) -> list[FeedLine]:
-        """Return what is left; the next chunk begins another attempt."""
-        return [*self._cut(), *self._told()]
+        """Return the rest of the output; the next chunk belongs to another attempt."""
+        return [*self._cut(), *self._gap_lines()]
 
     def _leave_out(self, data: bytes) -> None:
         if not self._hidden:
-            # What is held back may be the beginning of a secret; its end won't be seen.
-            self._begin()
+            # Text that is held back may be the start of a secret, and its end is in the gap.
+            self._restart()
         self._hidden += len(data)
         self._is_mid_line = not data.endswith(b"\n")
 
     def _after_gap(self, data: bytes) -> bytes:
-        """Return *data* from where it can be shown; a line behind a gap may begin in a secret."""
+        """Return the part of *data* that can be shown: the rest of a line after a gap can't.
+
+        That line may start in the middle of a secret.
+        """
         if not (self._hidden and self._is_mid_line):
             return data
         lost, newline, rest = data.partition(b"\n")
@@ -135,7 +140,7 @@ class Feed:
         earned = (now - self._refilled) * BYTES_PER_S
         self._allowance = min(self._allowance + earned, float(BURST_BYTES))
         self._refilled = now
-        # Once over it, wait for a quarter: a message about each left-out line helps nobody.
+        # After a gap, wait for a quarter of the allowance, so that there are few notices of gaps.
         needed = max(count, BURST_BYTES // 4) if self._hidden else count
         if needed > self._allowance:
             return False
@@ -144,29 +149,30 @@ class Feed:
 
     def _split(self, data: bytes, *, is_end: bool = False) -> list[FeedLine]:
         text = self._sanitiser.finish() if is_end else self._sanitiser.feed(data)
-        # Hidden behind the sanitiser, which may bring the halves of a secret together, and
-        # once for all lines: line by line it takes longer than the agent takes to write them.
+        # Secrets are hidden after the sanitiser, because it may join the halves of a secret, and
+        # for all lines at once, because line by line is slower than the agent writes.
         settled = self._stream.feed(text.encode("utf-8", "replace"))
         if is_end:
             settled += self._stream.finish()
-        *done, self._begun = (self._begun + self._decoder.decode(settled)).split("\n")
-        while len(self._begun) > LINE_CHARS:
-            done.append(self._begun[:LINE_CHARS])
-            self._begun = self._begun[LINE_CHARS:]
-        newest = next((t for t in (self._begun, *reversed(done)) if t.strip()), None)
+        *done, self._unfinished = (self._unfinished + self._decoder.decode(settled)).split("\n")
+        while len(self._unfinished) > LINE_CHARS:
+            done.append(self._unfinished[:LINE_CHARS])
+            self._unfinished = self._unfinished[LINE_CHARS:]
+        newest = next((t for t in (self._unfinished, *reversed(done)) if t.strip()), None)
         if newest is not None:
             self.last = newest.strip()[-LAST_CHARS:]
         return [FeedLine(self._kind, line) for line in done]
 
     def _cut(self) -> list[FeedLine]:
-        """End the line that has begun: another kind of output follows, or none."""
+        """Return the unfinished line as a line: another kind of output follows, or none."""
         lines = self._split(b"", is_end=True)
-        if self._begun:
-            lines.append(FeedLine(self._kind, self._begun))
-            self._begun = ""
+        if self._unfinished:
+            lines.append(FeedLine(self._kind, self._unfinished))
+            self._unfinished = ""
         return lines
 
-    def _told(self) -> list[FeedLine]:
+    def _gap_lines(self) -> list[FeedLine]:
+        """Return the notice about left-out output, if there is any."""
         if not self._hidden:
             return []
         note = f"[{file_size(self._hidden)} of output is not shown; it goes to the step log]"
@@ -177,18 +183,21 @@ class Feed:
 REDRAW_S = 0.1
 TICK_S = 1.0
 CLOCK_COLUMNS = 12
-"""At the end of the live line, for how long it has been there."""
+"""Columns at the end of the live line for its age."""
 CLOSE_S = 2.0
-"""How long the end waits for a terminal that takes nothing."""
+"""Seconds that `close` waits for a terminal that accepts no output."""
 PIECE_LINES = 50
-"""So many are printed at once: what a slow terminal has taken can be told from nothing."""
+"""Lines printed at once. `close` sees by these pieces whether a slow terminal makes progress."""
 MAX_HELD_CHARS = 2 * 1024 * 1024
 STYLES = {Piece.THOUGHT: "dim", Piece.ACTION: "dim", Piece.ERROR: "red", Piece.NOTICE: "cyan"}
 
 
 def progress(redaction: Redaction) -> PlainProgress:
-    """Return the view that suits standard error; *redaction* knows the project's secrets."""
-    # Standard error may end up in a file, as with cron.
+    """Return the view for standard error: live on a terminal, else plain lines.
+
+    *redaction* knows the project's secrets.
+    """
+    # Standard error may be a file, for example with cron.
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     if is_terminal and os.environ.get("TERM", "dumb") != "dumb":
         return LiveProgress(redaction)
@@ -204,7 +213,7 @@ def _place(step_index: int, step: str) -> str:
 
 
 def start_line(attempt: Attempt, log: Path) -> str:
-    """Return the line that says that *attempt* begins."""
+    """Return the line that says that *attempt* has started."""
     again = f", attempt {attempt.number}" if attempt.number > 1 else ""
     place = "" if attempt.position == attempt.step.name else f" at position {attempt.position}"
     prompt = attempt.step.prompt_name
@@ -213,9 +222,9 @@ def start_line(attempt: Attempt, log: Path) -> str:
 
 
 def end_line(attempt: Attempt, outcome: Outcome, verdict: str = "") -> str:
-    """Return the line that says how *attempt* ended; whether it is accepted shows later.
+    """Return the line that says how *attempt* ended; a later line says whether it is accepted.
 
-    Of a step that judges it says the *verdict*: a "no" is no failure of the judge.
+    For a step that judges, it shows the *verdict*: "no" is not a failure of the judge.
     """
     return f"{_label(attempt)}: {_ended_words(outcome, 'ended', verdict)}"
 
@@ -226,7 +235,7 @@ def accepted_line(attempt: Attempt) -> str:
 
 
 def elsewhere_line(event: MadeElsewhere) -> str:
-    """Return the line that says what another process does."""
+    """Return the line about an attempt that another process makes."""
     label = _place(event.step_index, event.step)
     if event.outcome is not None:
         return one_line(f"{label}: {_ended_words(event.outcome, 'accepted')}, by {event.by}")
@@ -235,7 +244,7 @@ def elsewhere_line(event: MadeElsewhere) -> str:
 
 
 def _ended_words(outcome: Outcome, well: str, verdict: str = "") -> str:
-    """Return how an attempt ended; *well* says it of one that did what it was asked."""
+    """Return in words how an attempt ended; *well* is the verb for an accepted outcome."""
     used = ", ".join(filter(None, (duration(outcome.usage.seconds), spent(outcome.usage))))
     how = f"{well if outcome.is_accepted else outcome.status} after"
     text = f"{f'{one_line(verdict)} ·' if verdict else how} {used}"
@@ -250,7 +259,7 @@ _FOR = "waiting for "
 
 
 def waiting_line(reason: str, until: str | None) -> str:
-    """Return the line that says that nothing runs for now."""
+    """Return the line that says why nothing runs now."""
     if until:
         due = moment(until)
         reason = reason.replace(until, due) if until in reason else f"{reason} (until {due})"
@@ -258,9 +267,9 @@ def waiting_line(reason: str, until: str | None) -> str:
 
 
 def timed(line: str) -> str:
-    """Return *line* behind the time of day: who comes back to a terminal reads when it was.
+    """Return *line* with the time of day before it, for a person who comes back to a terminal.
 
-    The log of a timer puts it before every line itself.
+    The log of a timer adds the time to every line itself.
     """
     if isinstance(getattr(getattr(sys.stderr, "buffer", None), "raw", None), Log):
         return line
@@ -268,19 +277,19 @@ def timed(line: str) -> str:
 
 
 class WorkCount(Struct):
-    """Counts the events, for when the work ends with an error."""
+    """Counts the work of this process, for a summary if it ends with an error."""
 
     usage: Usage = field(default_factory=Usage)
     failures: int = 0
     noticed: bool = False
-    """Whether something was restored or edited, so that the next look may differ."""
+    """Whether something was restored or edited, so that the next tick may find more to do."""
     _accepted_last: bool = False
     _under_way: int = 0
-    """Attempts that this process has begun and not ended."""
+    """Attempts that this process has started and that have not ended."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, event: RunEvent) -> None:
-        """Take an event."""
+        """Count *event*."""
         match event:
             case AttemptStarted():
                 with self._lock:
@@ -299,42 +308,42 @@ class WorkCount(Struct):
                 pass
 
     def is_working(self) -> bool:
-        """Return whether a step is under way."""
+        """Return whether an attempt of this process is running."""
         return self._under_way > 0
 
     def summary(self, error: SequencerError) -> Summary:
-        """Return what was done before *error*."""
+        """Return the summary of the work before *error*."""
         usage = self.usage
         if isinstance(error, StateRefused) and self._accepted_last:
-            # The agent was done, but the store no longer accepted the result.
+            # The agent succeeded, but the store refused its result.
             usage = usage.replace(steps=usage.steps - 1)
         return Summary(error.message, usage, self.failures)
 
 
 class Unseen:
-    """Shows only that nothing continues until somebody starts a process."""
+    """A view that shows only waits that need a person."""
 
     def __call__(self, event: RunEvent) -> None:
-        """Take what happens."""
+        """Show *event* if it is such a wait."""
         if isinstance(event, Waiting) and event.needs_person:
-            tell_fitted(waiting_line(event.reason, event.until))
+            show_safe_message(waiting_line(event.reason, event.until))
 
     def close(self) -> None:
         """Do nothing."""
 
 
 class PlainProgress:
-    """One line after another: for logs, pipes and mails from cron."""
+    """A view of plain lines, for logs, pipes and emails from cron."""
 
     def __init__(self, redaction: Redaction) -> None:
-        """Write to standard error what *redaction* leaves."""
+        """Write to standard error, with the secrets that *redaction* knows hidden."""
         self._redaction = redaction
         self._feed = Feed(redaction=redaction)
         self._attempt: Attempt | None = None
         self._waiting: str | None = None
 
     def __call__(self, event: RunEvent) -> None:
-        """Take what happens."""
+        """Show *event*."""
         match event:
             case AttemptWrote(_, data, kind):
                 self._stream(self._feed.take(data, kind, has_room=self._has_room()))
@@ -372,28 +381,27 @@ class PlainProgress:
 
     def _say(self, kind: Piece, text: str) -> None:
         del kind
-        tell_fitted(text)
+        show_safe_message(text)
 
     def _wait(self, line: str) -> None:
-        # Said once, however often it is looked again.
+        # The work may wait in many rounds, but one line about the wait is enough.
         if line != self._waiting:
             self._waiting = line
-            tell_fitted(line)
+            show_safe_message(line)
 
 
 class Painter(ABC):
-    """Draws on a terminal from a thread of its own, which begins with the first news.
+    """Draws on a terminal from its own thread, which starts with the first event.
 
-    So an agent that writes a line at a time is not held up by a screen that is drawn a few
-    times a second, and neither is anybody by a terminal that takes nothing.
+    So neither a slow redraw nor a terminal that accepts no output blocks the agent or the work.
     """
 
     def __init__(self, stream: TextIO, *, pause_s: float) -> None:
-        """Draw to *stream*, at most once in *pause_s*."""
+        """Draw to *stream*, at most once every *pause_s* seconds."""
         from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
 
-        # With a lock of its own: the interpreter flushes standard error at its end, and would
-        # wait for a painter that waits for a terminal that takes nothing.
+        # A separate file, and so a separate lock: when the interpreter ends, it flushes standard
+        # error, and would wait for a painter that is blocked by its terminal.
         self._screen = os.fdopen(
             os.dup(stream.fileno()), "w", encoding=stream.encoding, errors=stream.errors
         )
@@ -402,14 +410,14 @@ class Painter(ABC):
         )
         self._pause_s = pause_s
         self._painted = 0
-        """Pieces that the terminal has taken."""
+        """Number of pieces that the terminal has taken."""
         self._lock = threading.Lock()
         self._changed, self._closing = threading.Event(), threading.Event()
         self._live: Live | None = None
         self._thread: threading.Thread | None = None
 
-    def _news(self) -> None:
-        """Draw again soon; not to be called by who holds the lock."""
+    def _request_draw(self) -> None:
+        """Draw again soon. The caller must not hold the lock."""
         with self._lock:
             if self._thread is None and not self._closing.is_set():
                 self._thread = threading.Thread(target=self._paint, name="painter", daemon=True)
@@ -427,10 +435,10 @@ class Painter(ABC):
             if self._live is not None:
                 self._live.stop()
         except (OSError, ValueError):
-            # The terminal is gone; the steps go on without it.
+            # The terminal is gone; the steps continue without it.
             self._closing.set()
         finally:
-            # Here, since nobody else may wait until a terminal that takes nothing lets go.
+            # Closed by this thread: closing may block as long as the terminal accepts no output.
             self._close_screen()
 
     def _close_screen(self) -> None:
@@ -438,7 +446,7 @@ class Painter(ABC):
             self._screen.close()
 
     def _show(self, bottom: Text, *, is_transient: bool) -> None:
-        """Put *bottom* in the place of the one before."""
+        """Draw *bottom* in place of what was drawn there before."""
         from rich.live import Live  # noqa: PLC0415 - loaded with the console
 
         if self._live is None:
@@ -455,14 +463,17 @@ class Painter(ABC):
 
     @abstractmethod
     def _tick_s(self) -> float | None:
-        """Return after what time it is drawn again without news; None: never."""
+        """Return the seconds after which it is drawn again without an event; None: never."""
 
     @abstractmethod
     def _draw(self) -> None:
-        """Put on the terminal what there is to see now."""
+        """Draw the current state on the terminal."""
 
     def close(self) -> None:
-        """Draw how it ended, and leave the terminal as it was."""
+        """Draw the final state, and leave the terminal as it was.
+
+        It waits as long as the terminal makes progress; after `CLOSE_S` without any, it returns.
+        """
         self._closing.set()
         self._changed.set()
         painted = -1
@@ -474,10 +485,10 @@ class Painter(ABC):
 
 
 class LiveProgress(Painter, PlainProgress):
-    """A live line at the bottom, and what agents say streaming above it."""
+    """A view with a live line at the bottom, and the output of agents above it."""
 
     def __init__(self, redaction: Redaction) -> None:
-        """Take the terminal over, and show what *redaction* leaves."""
+        """Draw on the terminal, with the secrets that *redaction* knows hidden."""
         Painter.__init__(self, sys.stderr, pause_s=REDRAW_S)
         PlainProgress.__init__(self, redaction)
         self._lines: list[FeedLine] = []
@@ -486,17 +497,17 @@ class LiveProgress(Painter, PlainProgress):
         self._usage = Usage()
 
     def __call__(self, event: RunEvent) -> None:
-        """Take what happens."""
+        """Show *event*."""
         with self._lock:
             if isinstance(event, AttemptUsed):
                 self._usage = event.usage
             if isinstance(event, AttemptStarted):
                 self._since, self._usage = time.monotonic(), Usage()
             PlainProgress.__call__(self, event)
-        self._news()
+        self._request_draw()
 
     def _has_room(self) -> bool:
-        # A terminal may be stopped (Ctrl-S) for hours; what waits for it is bounded.
+        # A terminal may be stopped (Ctrl-S) for hours, so the waiting output is bounded.
         return self._held_chars < MAX_HELD_CHARS
 
     def _stream(self, lines: list[FeedLine]) -> None:
@@ -511,10 +522,10 @@ class LiveProgress(Painter, PlainProgress):
             self._since = time.monotonic()
         is_cut = width(line) + CLOCK_COLUMNS > self._console.width
         if is_cut and line != self._waiting:
-            # The end, which is not on the screen, may be what to type: on a line of its own.
-            what, between, typed = line.rpartition(": sequencer ")
-            whole = f"{what}:\n  sequencer {typed}" if between else line
-            self._lines.append(FeedLine(Piece.NOTICE, fitted(whole, self._console.width)))
+            # The end that is cut off may be a command to type: show it in full, once.
+            reason, separator, typed = line.rpartition(": sequencer ")
+            text = f"{reason}:\n  sequencer {typed}" if separator else line
+            self._lines.append(FeedLine(Piece.NOTICE, fitted(text, self._console.width)))
         self._waiting = line
 
     def _tick_s(self) -> float:
@@ -544,7 +555,7 @@ class LiveProgress(Painter, PlainProgress):
 
 
 def summary_line(summary: Summary) -> str:
-    """Return one line that says how it ended."""
+    """Return one line that says how the work ended and what was used."""
     usage = summary.usage
     parts = [summary.reason]
     if usage.steps or summary.failures or usage.seconds:
@@ -557,7 +568,7 @@ def summary_line(summary: Summary) -> str:
 
 
 def summary_json(run: Run, summary: Summary, exit_code: int) -> dict[str, Any]:
-    """Return what ``--json`` prints at the end."""
+    """Return the object that ``--json`` prints at the end."""
     usage, head, names = summary.usage, summary.head, ("step_index", "status", "expected_step")
     return {
         "reason": summary.reason,

@@ -1,6 +1,6 @@
-"""What `status` knows about a run at one moment, for people and for programs.
+"""What `status` shows about a run at one moment, for people and for programs.
 
-Read without the lock. Not promised: that it is still true when you read it.
+It is read without the run's lock. Not promised: that it is still true when you read it.
 """
 
 from __future__ import annotations
@@ -69,46 +69,46 @@ class Snapshot(Struct, frozen=True):
     head: Head | None
     """None: the run has not started."""
     workflow: Workflow | None
-    """None: it is no longer configured."""
+    """None: the workflow is no longer configured."""
     next: Description | None
     """None: the run is complete, or started with another definition."""
     readiness: Readiness | None
-    """As it is once the claims of processes that are gone are out of the way."""
+    """What may happen next, not counting the claims of processes that are gone."""
     holders: tuple[tuple[Claim, Liveness], ...]
     limits: RunLimits
     denials: tuple[str, ...]
-    """Refused tool calls of the agent of the newest step."""
+    """Tool calls that were refused to the agent of the newest step."""
     shown: tuple[str, ...]
-    """What the newest attempts have shown, a line each."""
+    """Evidence of progress of the newest attempts, one line each."""
     note: str
-    """What is odd about how the newest step was performed, or how it ended."""
+    """Something unusual about how the newest step ran or ended."""
     overspent: tuple[str, ...]
-    """Which of them have spent more than they may."""
+    """The newest attempts that spent more than they may, one line each."""
     notices: tuple[str, ...]
     graph_view: FlowView | None = None
     """The states of a graph's nodes."""
     stopped_by: tuple[str, ...] = ()
-    """For a team: why its tasks can't start."""
+    """For a team: why none of its tasks starts."""
     heard: Mapping[str, Heard] = field(default_factory=dict)
     """The last output of a graph's running nodes."""
     posts: tuple[Pending, ...] = ()
-    """What the activity sinks have not taken yet."""
+    """Posts that the activity sinks have not taken yet."""
     elsewhere: str = ""
-    """Where attempts run; empty: here too."""
+    """Where attempts must run; empty: they can also run here."""
     makers: Mapping[int, str] | None = None
-    """Who runs the attempts, by token, if the claims don't say it; empty: nobody yet."""
+    """Token -> the worker that runs the attempt; empty text: none yet. None: the claims say it."""
     detached: Sequence[Mapping[str, Any]] = ()
-    """Detached permissions to work, which no process waits for."""
+    """Detached permissions to work; no process waits for them."""
     unmerged: tuple[UnmergedWork, ...] = ()
-    """What it has done in worktrees that nobody has merged."""
+    """Work of the run in worktrees that is not merged."""
     starts: float | None = None
-    """When it starts by itself, in seconds since 1970; None: by no schedule, or it is under way."""
+    """When a schedule starts it, in seconds since 1970; None: none does, or the run has started."""
     failure: str = ""
-    """The first line of what failed last, if that still counts."""
+    """The first line of the last failure, if that failure still counts."""
     problem: SequencerError | None = None
     """Why the head and the configuration don't fit together."""
     lost: SequencerError | None = None
-    """What shows that the run had come further than its files say."""
+    """Evidence that the run had gone further than its files say."""
     is_trusted: bool = True
     takes_over: str = ""
     """The options of `run` that continue the step of a process that is gone."""
@@ -116,9 +116,9 @@ class Snapshot(Struct, frozen=True):
     """The command that starts a complete run again."""
 
     more: tuple[tuple[str, str], ...] = ()
-    """Labels and texts that packages add."""
+    """(label, text) lines that packages add."""
     left_out: tuple[float, str] | None = None
-    """The newest date of its schedule that started nothing, in seconds since 1970, and why."""
+    """The newest scheduled date that started nothing, in seconds since 1970, and the reason."""
 
     @property
     def busy(self) -> bool:
@@ -127,42 +127,43 @@ class Snapshot(Struct, frozen=True):
 
     @property
     def is_ready(self) -> bool:
-        """Return whether its next step starts as soon as a process works on the run."""
+        """Return whether the next step starts as soon as a process works on the run."""
         is_held_up = self.lost or self.problem or self.stopped_by or not self.is_trusted
         is_free = self.readiness is not None and self.readiness.kind is ReadinessKind.READY
         return is_free and not is_held_up
 
     @property
     def end(self) -> str | None:
-        """Return why nothing starts until someone changes the run; None: it continues."""
-        here = self.readiness
-        if here is None or self.busy or not (here.is_final or here.kind is ReadinessKind.REFUSED):
+        """Return why nothing starts until someone changes the run; None: the run continues."""
+        ready = self.readiness
+        if ready is None or self.busy:
             return None
-        return here.message
+        is_over = ready.is_final or ready.kind is ReadinessKind.REFUSED
+        return ready.message if is_over else None
 
     @property
     def next_command(self) -> NextCommand:
-        """Return what a person types next."""
+        """Return the command that a person should type next."""
         return next_command(self._situation)
 
     @property
     def state(self) -> StateLook:
-        """Return what the run is doing."""
+        """Return the state of the run, as it looks on the screen."""
         return look_of(run_state(self._situation))
 
     @property
     def _situation(self) -> RunSituation:
-        is_taken = self.makers is None or any(self.makers.values())
+        has_worker = self.makers is None or any(self.makers.values())
         return RunSituation(
             name=self.name,
             head=self.head,
-            here=self.readiness,
+            readiness=self.readiness,
             holders=[liveness for _, liveness in self.holders],
             is_trusted=self.is_trusted,
             problem=self.problem,
             lost=self.lost,
             stopped_by=self.stopped_by,
-            needs_worker=self.busy and not is_taken,
+            needs_worker=self.busy and not has_worker,
             has_nodes=self.graph_view is not None,
             until="" if self.next_try is None else self.next_try.due or "",
             starts="" if self.starts is None else starts_at(self.starts),
@@ -173,67 +174,65 @@ class Snapshot(Struct, frozen=True):
 
     @property
     def next_try(self) -> NodeView | None:
-        """Return the node of a graph that is tried again first, if nothing else may start."""
+        """Return the graph's node that is tried again first; None: none, or another may start."""
         nodes = () if self.graph_view is None else self.graph_view.nodes
-        waiting = [one for one in nodes if one.state is NodeState.RETRYING and one.due]
-        moves = any(one.state in (NodeState.READY, NodeState.RUNNING) for one in nodes)
-        return None if moves else min(waiting, key=lambda one: one.due or "", default=None)
+        waiting = [node for node in nodes if node.state is NodeState.RETRYING and node.due]
+        is_moving = any(node.state in (NodeState.READY, NodeState.RUNNING) for node in nodes)
+        return None if is_moving else min(waiting, key=lambda node: node.due or "", default=None)
 
     @property
     def in_the_way(self) -> list[str]:
-        """Return why nothing starts before somebody or something acts, a line each."""
-        found = [] if self.lost is None else [self.lost.in_one_line]
-        here = self.readiness
-        if here is not None and here.kind not in (*_FREE, ReadinessKind.COMPLETE):
-            due = moment(here.until) if here.until else ""
-            found.append(here.message.replace(here.until or due, due))
+        """Return the reasons why nothing starts now, one line each."""
+        lines = [] if self.lost is None else [self.lost.in_one_line]
+        ready = self.readiness
+        if ready is not None and ready.kind not in (*_FREE, ReadinessKind.COMPLETE):
+            due = moment(ready.until) if ready.until else ""
+            lines.append(ready.message.replace(ready.until or due, due))
         if (node := self.next_try) is not None:
-            found.append(tried_again(node.node.id, moment(node.due or ""), self.name))
-        return [*found, *(f"{reason}: no task starts" for reason in self.stopped_by)]
+            lines.append(tried_again(node.node.id, moment(node.due or ""), self.name))
+        return [*lines, *(f"{reason}: no task starts" for reason in self.stopped_by)]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields of the head, plus what comes next and what is in the way."""
+        """Return the head's fields, and in addition what comes next and what is in the way."""
         facts: dict[str, Any] = {}
         if self.head is not None:
             facts = self.head.model_dump(mode="json")
         elif self.workflow is not None:
             facts = fresh_head(self.workflow).model_dump(mode="json")
             facts |= {"run_id": None, "last_update": None}
-        posts = [one.as_json() for one in self.posts]
-        seen = {**facts, "next": self.next, "busy": self.busy, "posts": posts}
-        then, blocked = self.next_command, self.in_the_way
+        posts = [post.as_json() for post in self.posts]
+        facts |= {"next": self.next, "busy": self.busy, "posts": posts}
+        upcoming, blocked = self.next_command, self.in_the_way
         blocked += [] if self.problem is None else [self.problem.in_one_line]
-        seen |= {"next_command": then.line, "next_note": then.note or None}
-        seen |= {"failure": self.failure or None, "in_the_way": blocked}
-        seen |= {"held_by": [*self._held_by()], "notices": list(self.notices)}
+        facts |= {"next_command": upcoming.line, "next_note": upcoming.note or None}
+        facts |= {"failure": self.failure or None, "in_the_way": blocked}
+        facts |= {"held_by": [*self._held_by()], "notices": list(self.notices)}
         if self.makers:
-            seen["makers"] = {str(token): who or None for token, who in self.makers.items()}
+            facts["makers"] = {str(token): worker or None for token, worker in self.makers.items()}
         if self.detached:
-            seen["detached"] = list(self.detached)
+            facts["detached"] = list(self.detached)
         if self.starts is not None:
-            seen["starts_at"] = as_utc(self.starts)
+            facts["starts_at"] = as_utc(self.starts)
         if self.left_out is not None:
-            seen["left_out"] = left_out_json(self.left_out)
+            facts["left_out"] = left_out_json(self.left_out)
         if self.more:
-            seen["more"] = [{"label": label, "text": text} for label, text in self.more]
+            facts["more"] = [{"label": label, "text": text} for label, text in self.more]
         if self.unmerged:
-            seen["unmerged"] = [one.as_json() for one in self.unmerged]
+            facts["unmerged"] = [work.as_json() for work in self.unmerged]
         if self.graph_view is None:
-            return seen
-
-        return {**seen, "nodes": nodes_json(self.graph_view, self.heard)["nodes"]}
+            return facts
+        return {**facts, "nodes": nodes_json(self.graph_view, self.heard)["nodes"]}
 
     def text(self, width: int | None = None) -> str:
-        """Return the view for people, in several lines; a table may be as narrow as *width*."""
+        """Return the view for people, in several lines; its table fits into *width* columns."""
         text, following = "\n".join(self.lines()), f"next: {self.next_command.words}"
         if self.graph_view is None:
             return f"{text}\n{following}"
-
         table = node_table(self.graph_view, datetime.now(UTC), width, self.heard)
         return f"{text}\n\n{table}\n\n{following}"
 
     def lines(self) -> list[str]:
-        """Return the view for people without the nodes of a graph."""
+        """Return the lines for people, without the table of a graph's nodes."""
         rows = [(label, one_line(value)) for label, value in self._rows() if value]
         return [f"{label:<{LABEL_WIDTH}}  {value}" for label, value in rows]
 
@@ -251,7 +250,7 @@ class Snapshot(Struct, frozen=True):
         return one_line(" · ".join(parts))
 
     def _flow_words(self, head: Head) -> Iterator[str]:
-        """Yield what runs, what waits for an answer, and what may start."""
+        """Yield which nodes run, which wait for an answer, and which may start."""
         if head.claims and self.busy:
             yield f"runs {_first([claim.step for claim in head.claims])}"
         if asked := self._nodes_that_are(NodeState.ASKED):
@@ -260,7 +259,7 @@ class Snapshot(Struct, frozen=True):
             yield f"next {_first(ready)}"
 
     def _ready(self) -> list[str]:
-        """Return the nodes of the graph's run that may start, the most urgent first."""
+        """Return the names of the graph's nodes that may start, the most urgent first."""
         if self.graph_view is None:
             return []
         urgency = self.graph_view.graph.urgency
@@ -268,7 +267,7 @@ class Snapshot(Struct, frozen=True):
 
     def _nodes_that_are(self, state: NodeState) -> list[str]:
         nodes = self.graph_view.nodes if self.graph_view is not None else ()
-        return [one.node.id for one in nodes if one.state is state]
+        return [node.node.id for node in nodes if node.state is state]
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         head = self.head
@@ -281,22 +280,22 @@ class Snapshot(Struct, frozen=True):
         yield from ((one_line(label)[:LABEL_WIDTH], text) for label, text in self.more)
         if head is None:
             return
-        for held, liveness in _by_owner(self.holders, self.makers or {}):
-            yield "held by", holder_words(held, liveness, self.makers, self.elsewhere)
-        yield from (("permitted", _permitted(one)) for one in self.detached)
+        for claims, liveness in _by_owner(self.holders, self.makers or {}):
+            yield "held by", holder_words(claims, liveness, self.makers, self.elsewhere)
+        yield from (("permitted", _permitted(permit)) for permit in self.detached)
         if self.readiness is not None and self.readiness.kind is ReadinessKind.COMPLETE:
             yield "ended", self.readiness.message
         yield from (("in the way", line) for line in self.in_the_way)
         if head.told:
-            waiting = dict.fromkeys(to or "the next step" for to, _ in head.told)
+            waiting = dict.fromkeys(step or "the next step" for step, _ in head.told)
             yield "messages", f"waiting for {_first([*waiting])}"
         yield from self._failure_rows(head)
         used = filter(None, (spent(head.usage), f"{duration(head.usage.seconds)} of work"))
         yield "used", ", ".join((plural(head.usage.steps, "step"), *used))
         yield "limits", ", ".join(self.limit_words(head))
         yield from (("shown", line) for line in self.shown)
-        for one in self.posts:
-            yield "posts", one.text(lambda at: duration(age_s(at) or 0.0))
+        for post in self.posts:
+            yield "posts", post.text(lambda at: duration(age_s(at) or 0.0))
         yield "note", self.note
         yield from (("warning", line) for line in self.overspent)
         for denial in self.denials[:SHOWN_DENIALS]:
@@ -305,9 +304,9 @@ class Snapshot(Struct, frozen=True):
             yield "warning", f"and {len(self.denials) - SHOWN_DENIALS} more refused tool calls"
 
     def _failure_rows(self, head: Head) -> Iterator[tuple[str, str]]:
-        """Yield how often the present step has failed and how, and why its judge says no."""
+        """Yield the failures of the current step, and the reason why its judge said no."""
         exhausted = 0 if head.loop is None else head.loop.exhausted
-        # The failure after each last round ends the row of failures, and the rounds count on.
+        # The failure after a judge's last round resets failures_in_row; `exhausted` still counts.
         failed = max(head.failures_in_row, exhausted)
         row = f"{failed} in a row, limit {self.limits.failures_in_row}" if failed else ""
         yield "failures", ": ".join(filter(None, (row, self.failure)))
@@ -320,22 +319,22 @@ class Snapshot(Struct, frozen=True):
         return f"{self.state.word} since {self.head.last_update}"
 
     def _held_by(self) -> Iterator[dict[str, Any]]:
-        """Yield who holds each claim, and what is known about that process."""
+        """Yield the holder of each claim, and whether that process is alive."""
         for claim, liveness in self.holders:
             maker = claim.owner.words if self.makers is None else self.makers.get(claim.token)
             yield {"step": claim.step, "token": claim.token, "by": maker, "state": str(liveness)}
 
     def _dates(self) -> Iterator[tuple[str, str]]:
-        """Yield what is known of the dates of its schedule."""
+        """Yield the next date of its schedule, and the date that started nothing."""
         if self.starts is not None:
             yield "starts", clock(self.starts)
         if self.left_out is not None:
-            date, why = self.left_out
-            yield "left out", f"{clock(date)}: {why}"
+            date, reason = self.left_out
+            yield "left out", f"{clock(date)}: {reason}"
 
     def _unmerged_rows(self) -> Iterator[tuple[str, str]]:
-        for one in self.unmerged:
-            yield "not merged", f"{one.words}; {one.hint}"
+        for work in self.unmerged:
+            yield "not merged", f"{work.words}; {work.hint}"
 
     def _workflow_words(self) -> str:
         name, params = "unknown", dict[str, Any]()
@@ -347,7 +346,7 @@ class Snapshot(Struct, frozen=True):
         return ", ".join((name, *set_to))
 
     def next_words(self) -> str:
-        """Return the next step, with its place and prompt; empty if there is none."""
+        """Return the next step with its index and prompt; empty: there is none."""
         step = self.next
         if self.graph_view is not None and self.head is not None:
             return self._few_subjects()
@@ -362,15 +361,15 @@ class Snapshot(Struct, frozen=True):
         return f"{words}, prompt {step['prompt']})"
 
     def _next_description(self) -> str:
-        """Return the description of the next step."""
-        workflow, here = self.workflow, self.next
-        if workflow is None or here is None or workflow.nodes:
+        """Return the description of the next step; empty: it has none, or the run is a graph's."""
+        workflow, upcoming = self.workflow, self.next
+        if workflow is None or upcoming is None or workflow.nodes:
             return ""
-        known = {one.name: one.description for one in workflow.every_step}
-        return known.get(here["step"], "")
+        descriptions = {step.name: step.description for step in workflow.every_step}
+        return descriptions.get(upcoming["step"], "")
 
     def _few_subjects(self) -> str:
-        """Return what may start; for a single task, also its label."""
+        """Return the nodes that may start; for a single task, also its label."""
         ready = self._ready()
         if self.graph_view is None or not ready:
             return ""
@@ -382,7 +381,7 @@ class Snapshot(Struct, frozen=True):
         if limits.steps is not None:
             yield f"{usage.steps} of {limits.steps} steps"
         if limits.cost_usd is not None:
-            # The sum lacks the unknown costs, which may be any amount.
+            # Unknown costs, which may be any amount, are missing in the sum.
             known = f"{usage.cost_usd:.2f}" if usage.known_usd is not None else "unknown"
             yield f"{known} of {limits.cost_usd:.2f} USD"
         if limits.seconds is not None:
@@ -401,21 +400,21 @@ def _by_owner(
     holders: Iterable[tuple[Claim, Liveness]], makers: Mapping[int, str]
 ) -> Iterator[tuple[Sequence[Claim], Liveness]]:
     """Yield the claims grouped by the process that holds them."""
-    found: dict[tuple[object, ...], tuple[list[Claim], Liveness]] = {}
+    groups: dict[tuple[object, ...], tuple[list[Claim], Liveness]] = {}
     for claim, liveness in holders:
-        one = claim.owner
-        process = (one.host, one.boot_id, one.pid_ns, one.pid, one.pid_start)
-        who = (liveness, *process, makers.get(claim.token))
-        found.setdefault(who, ([], liveness))[0].append(claim)
-    yield from found.values()
+        owner = claim.owner
+        process = (owner.host, owner.boot_id, owner.pid_ns, owner.pid, owner.pid_start)
+        key = (liveness, *process, makers.get(claim.token))
+        groups.setdefault(key, ([], liveness))[0].append(claim)
+    yield from groups.values()
 
 
 def _permitted(permit: Mapping[str, Any]) -> str:
-    """Return what a detached permission allows, or how it ended."""
+    """Return in words what a detached permission allows, or how it ended."""
     if "end" in permit:
         return f"detached from {permit['since']} to {permit['until']}: {permit['end']}"
-    most = ", ".join(f"{name} {value}" for name, value in permit["limits"].items() if value)
-    return f"detached since {permit['since']}{most and f' ({most})'}: workers run the steps"
+    limits = ", ".join(f"{name} {value}" for name, value in permit["limits"].items() if value)
+    return f"detached since {permit['since']}{limits and f' ({limits})'}: workers run the steps"
 
 
 def holder_words(
@@ -424,9 +423,9 @@ def holder_words(
     makers: Mapping[int, str] | None = None,
     elsewhere: str = "",
 ) -> str:
-    """Return who holds *claims*, all of one process, for how long, and what is known.
+    """Return in words the process that holds all *claims*, how long, and whether it is alive.
 
-    *makers* name the holders by token if the claims don't; *elsewhere* is where they must run.
+    *makers* names the holders by token if the claims don't; *elsewhere* is where they must run.
     """
     maker = claims[0].owner.words if makers is None else makers.get(claims[0].token, "")
     held_s = age_s(claims[0].claimed_at)
@@ -439,24 +438,24 @@ def holder_words(
     }
     state = known[liveness]
     if not maker and liveness is Liveness.ALIVE:
-        on, there = (f" on {elsewhere}", " there") if elsewhere else ("", "")
-        state = f"no worker{on} has taken it yet; 'sequencer worker'{there} starts one"
+        on_host, at_host = (f" on {elsewhere}", " there") if elsewhere else ("", "")
+        state = f"no worker{on_host} has taken it yet; 'sequencer worker'{at_host} starts one"
     text = f"{maker or 'a worker'}, "
     if len(claims) > 1:
-        held = f"{len(claims)} steps: {_first([claim.step for claim in claims])}"
-        return f"{text}{held}: {state}"
+        steps = f"{len(claims)} steps: {_first([claim.step for claim in claims])}"
+        return f"{text}{steps}: {state}"
     claim = claims[0]
     text += f"step {claim.step}, token {claim.token}"
     return f"{text}, attempt {claim.attempt}{age}: {state}"
 
 
 def in_project(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
-    """Return *snapshot*, of *run*, with what only its *project* knows about it."""
+    """Return *snapshot* of *run*, with what only the *project* knows: trust, obstacles, losses."""
     head, is_bare = snapshot.head, project.rehearses and project.settings.store_kind.is_local
     logs = project.logs(run.name, lambda _: None)
     obstacle = None if head is None else project.obstacle(run, head, snapshot.workflow)
     if len(known := project.settings.notices) == 1:
-        # The command has shown it already.
+        # The command has already shown a single notice when it opened the project.
         notices = tuple(text for text in snapshot.notices if text not in known)
         snapshot = replace(snapshot, notices=notices)
     if obstacle is not None and snapshot.problem is None:
@@ -472,18 +471,18 @@ def in_project(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
 
 
 def _lost(project: Project, run: Run, head: Head, logs: StepLogs) -> SequencerError | None:
-    found = lost_steps(project.settings, run.store.state_path, head, [logs.folder])
-    if found is None:
+    error = lost_steps(project.settings, run.store.state_path, head, [logs.folder])
+    if error is None:
         return None
-    # A worker may have gone on after the head was read: then the next look judges the new one.
+    # A worker may have moved the run since *head* was read; the next look checks the new head.
     newest = run.store.view().head
-    return found if newest is not None and newest.revision == head.revision else None
+    return error if newest is not None and newest.revision == head.revision else None
 
 
 def _own_workflow(run: Run, head: Head, configured: Workflow | None) -> Workflow | None:
-    """Return the graph that the run of *head* was started with, where that is not *configured*.
+    """Return the graph that the run of *head* was started with, or else what is *configured*.
 
-    None: nobody can read it. Of a line of steps nobody has kept what it was.
+    None: neither can be read. For a workflow without nodes, no earlier definition is kept.
     """
     with suppress(CorruptState):
         return as_begun(run.store, head).workflow
@@ -491,27 +490,26 @@ def _own_workflow(run: Run, head: Head, configured: Workflow | None) -> Workflow
 
 
 def take(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None) -> Snapshot:
-    """Look at *run* and at its nodes' *logs*; facts that are *known* are not read again.
+    """Return *run* as it is now, with the last output in *logs*; *known* facts are not read again.
 
     Raises:
         CorruptState: its state can't be read.
     """
     view = run.view()
     head, notices = view.head, view.notices
-    workflow, upcoming, here, problem, is_over = None, None, None, None, False
+    workflow, upcoming, readiness, problem, is_over = None, None, None, None, False
     claims = head.claims if head is not None else ()
     holders = tuple((claim, run.store.liveness(claim)) for claim in claims)
     try:
         workflow = run.workflow_for(head)
-        there = place(workflow, 0)
+        next_place = place(workflow, 0)
         if head is not None:
-            there = present(workflow, head)
+            next_place = present(workflow, head)
             ensure_definition(head, workflow)
-            free = _without_gone(head, holders)
-            here = run.readiness_at(free, workflow)
-        is_over = here is not None and here.kind is ReadinessKind.COMPLETE
-        if not is_over and not there.is_end:
-            upcoming = describe_at(workflow, there)
+            readiness = run.readiness_at(_without_gone(head, holders), workflow)
+        is_over = readiness is not None and readiness.kind is ReadinessKind.COMPLETE
+        if not is_over and not next_place.is_end:
+            upcoming = describe_at(workflow, next_place)
     except (ConfigurationError, DefinitionChanged) as error:
         # The head is a fact, even if the configuration does not fit it.
         if head is None:
@@ -521,13 +519,13 @@ def take(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None)
         workflow = _own_workflow(run, head, workflow)
     has_nodes = workflow is not None and bool(workflow.nodes)
     seen = look_closely(run, workflow.name, known)[0] if workflow and has_nodes else None
-    is_moving = has_nodes and here is not None and not is_over
+    is_moving = has_nodes and readiness is not None and not is_over
     return Snapshot(
         name=run.name,
         head=head,
         workflow=workflow,
         next=upcoming,
-        readiness=here,
+        readiness=readiness,
         holders=holders,
         limits=run.limits,
         **_newest_words(run, head),
@@ -543,50 +541,52 @@ def take(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None)
 
 
 def _with_holders(view: FlowView, holders: Iterable[tuple[Claim, Liveness]]) -> FlowView:
-    """Return *view* with the nodes interrupted whose holders are gone."""
-    gone = {claim.step for claim, known in holders if known.allows_take_over}
-    return replace(
-        view, nodes=tuple(replace(one, is_interrupted=one.node.id in gone) for one in view.nodes)
-    )
+    """Return *view* with the nodes marked as interrupted whose holders are gone."""
+    interrupted = {claim.step for claim, liveness in holders if liveness.allows_take_over}
+    nodes = tuple(replace(node, is_interrupted=node.node.id in interrupted) for node in view.nodes)
+    return replace(view, nodes=nodes)
 
 
 def _its_processes(run: Run, head: Head | None) -> dict[str, Any]:
-    """Return who works on *run* if its claims don't say it, and what starts it again if it is over.
-
-    By field of `Snapshot`.
-    """
+    """Return fields of `Snapshot`: the workers of *run*, and what starts it again if it is over."""
     if head is None:
         return {}
     is_over = head.status is Status.COMPLETE
-    found: dict[str, Any] = {"detached": run.detached(), "again": again(run) if is_over else ""}
-    return found | ({"makers": run.makers(), "elsewhere": run.elsewhere()} if head.claims else {})
+    fields: dict[str, Any] = {"detached": run.detached(), "again": again(run) if is_over else ""}
+    return fields | ({"makers": run.makers(), "elsewhere": run.elsewhere()} if head.claims else {})
 
 
 def _without_gone(head: Head, holders: Iterable[tuple[Claim, Liveness]]) -> Head:
-    held = tuple(claim for claim, known in holders if not known.allows_take_over)
-    return head if held == head.claims else head.replace(claims=held)
+    live = tuple(claim for claim, liveness in holders if not liveness.allows_take_over)
+    return head if live == head.claims else head.replace(claims=live)
 
 
 def _newest_words(run: Run, head: Head | None) -> dict[str, Any]:
-    """Return what people are told of the newest attempts, by field of `Snapshot`."""
+    """Return what people should know about the newest attempts, by field of `Snapshot`."""
     newest = [*read(_newest(run, head))]
     outcomes = [fact.details for fact in newest]
-    notes = (str(one["note"]) for one in outcomes if one.get("agent") and one.get("note"))
+    notes = (str(outcome["note"]) for outcome in outcomes if _has_agent_note(outcome))
     steps = [
         (fact.step, fact.details, evidence_words(evidence_of(fact.details))) for fact in newest
     ]
     return {
-        "denials": tuple(str(line) for one in outcomes for line in one.get("denials") or ()),
+        "denials": tuple(str(line) for o in outcomes for line in o.get("denials") or ()),
         "note": next(notes, ""),
         "shown": tuple(f"{step}: {words}" for step, _, words in steps if words),
         "overspent": tuple(
-            f"{step} has spent {one['overspent']}" for step, one, _ in steps if one.get("overspent")
+            f"{step} has spent {outcome['overspent']}"
+            for step, outcome, _ in steps
+            if outcome.get("overspent")
         ),
     }
 
 
+def _has_agent_note(outcome: Mapping[str, Any]) -> bool:
+    return bool(outcome.get("agent") and outcome.get("note"))
+
+
 def _newest(run: Run, head: Head | None) -> Sequence[Mapping[str, Any]]:
-    """Return the facts of the newest record; reading all would take too long."""
+    """Return the facts of the newest record; reading the whole journal would take too long."""
     if head is None:
         return ()
     journal = run.store.state_path.with_name(JOURNAL)

@@ -1,4 +1,4 @@
-"""What is listed of a project's runs: where each stands, and what waits for a person."""
+"""Facts about a project's runs: the state of each run, and what waits for a person."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 END_BYTES = 64 * 1024
-"""Of a journal, in which the newest facts are looked for first."""
+"""Bytes at the end of a journal in which the newest facts are looked for first."""
 CAUSE_LINES, CAUSE_CHARS = 6, 300
-"""Of what an attempt said before it failed."""
+"""How much is shown of an attempt's output before it failed."""
 LONG_PAUSE = timedelta(hours=1, minutes=5)
 """A longer wait is reported: an hour, and some minutes because the clocks of a client and a tick
 differ."""
@@ -48,22 +48,22 @@ differ."""
 def each_run(
     project: Project, look: Callable[[Run, Head], Found]
 ) -> Iterator[tuple[Run, Found | SequencerError]]:
-    """Yield every run of *project* that has begun with what *look* finds, or why it can't."""
+    """Yield each started run of *project* with the result of *look*, or with its error."""
     for name in (None, *project.run_names()):
         run = project.run(name)
         try:
             if (head := run.head) is not None:
                 yield run, look(run, head)
         except SequencerError as error:
-            # One that is damaged must not hide the others.
+            # A damaged run must not hide the others.
             yield run, error
 
 
 def run_facts(
     project: Project, run: Run, head: Head, known: tuple[str | None, str | None] | None = None
 ) -> dict[str, Any]:
-    """Return what is shown about *run*; when it began and its title are read if not *known*."""
-    begun, title = known or _run_began(
+    """Return what is listed about *run*. *known* is its start date and title, if already read."""
+    began_at, title = known or _run_began(
         run, head, starts_over=run.name in starts_of(project).workflows(project)
     )
     posting = project.posting
@@ -76,26 +76,26 @@ def run_facts(
         "step_index": head.step_index,
         "steps": run_length(run, head),
         "status": head.ended_as or str(head.status),
-        "began_at": begun,
-        "age_s": age_s(begun),
+        "began_at": began_at,
+        "age_s": age_s(began_at),
         "last_update": head.last_update,
         "cost_usd": head.usage.known_usd,
         "unpriced": head.usage.unpriced,
         "estimated_usd": head.usage.estimated_usd,
         "seconds": head.usage.seconds,
         "title": title,
-        "posts": [] if posting is None else [one.as_json() for one in posting.pending(run, head)],
+        "posts": [] if posting is None else [post.as_json() for post in posting.pending(run, head)],
     }
 
 
 def unread_facts(run: Run, error: SequencerError) -> dict[str, Any]:
-    """Return what is shown about *run*, which can't be read."""
+    """Return what is listed about a *run* that can't be read."""
     facts: dict[str, Any] = {"run": run.name, "ended": False, "posts": []}
     return {**facts, "status": "unreadable", "error": error.message}
 
 
 def run_length(run: Run, head: Head) -> int | None:
-    """Return how many steps there are in all; None for a run without an end."""
+    """Return the total number of steps; None: the run has no end, or can't be read."""
     try:
         workflow = run.workflow_for(head)
     except SequencerError:
@@ -104,22 +104,22 @@ def run_length(run: Run, head: Head) -> int | None:
 
 
 def run_kind(run: Run, head: Head) -> str | None:
-    """Return the kind of workflow that *run* works on; None: it can't be read."""
+    """Return the kind of the workflow of *run*; None: it can't be read."""
     with suppress(SequencerError):
         return run.workflow_for(head).kind
     return None
 
 
 def _run_began(run: Run, head: Head, *, starts_over: bool = False) -> tuple[str | None, str | None]:
-    """Return when the run began, as far as its journal goes back, and its request's title.
+    """Return when the run started, as far as its journal goes back, and the title of its request.
 
-    If it *starts_over* by itself, its newest start counts, however far back.
+    If a schedule *starts_over* the run, its newest start counts, even if it is far back.
     """
     definition = run.definition
     if definition is not None:
         return definition.created_at, definition.request.title
-    if (begun := head.begun_at or _started_over(run, is_far=starts_over)) is not None:
-        return begun, None
+    if (start := head.begun_at or _started_over(run, is_far=starts_over)) is not None:
+        return start, None
     try:
         if run.dispatch is not None:
             first = next(iter(run.history()), None)
@@ -131,12 +131,15 @@ def _run_began(run: Run, head: Head, *, starts_over: bool = False) -> tuple[str 
 
 
 def _started_over(run: Run, *, is_far: bool) -> str | None:
-    """Return when the run was started over last, looked for in all of its journal if *is_far*."""
+    """Return when the run was last started over; None: never, or not found.
+
+    With *is_far*, the whole journal is searched, otherwise only its end.
+    """
     for facts in (newest_facts, Run.history) if is_far else (newest_facts,):
         with suppress(SequencerError):
-            found = [one.at for one in read(facts(run)) if one.meaning.starts_over]
-            if found:
-                return found[-1]
+            dates = [fact.at for fact in read(facts(run)) if fact.meaning.starts_over]
+            if dates:
+                return dates[-1]
     return None
 
 
@@ -157,25 +160,25 @@ class Open(NamedTuple):
 
     @property
     def option(self) -> str:
-        """Return what names the run on a command line, with a blank after it."""
+        """Return the option that names the run on a command line, with a blank after it."""
         return run_option(one_line(self.run.name) if self.run.name else None)
 
     def commands(self, question: Question | None = None, most_chars: float = inf) -> list[str]:
-        """Return the commands that decide about the gate, or answer *question*, to be pasted.
+        """Return the commands that decide about the gate or answer *question*, ready to paste.
 
-        One stands for all where the options together have more than *most_chars*. Where the
-        time is over, the one that lets the run continue.
+        If the options together are longer than *most_chars*, one command stands for all. If the
+        time for an answer is over, it is the command that continues the run.
         """
         if self.over(question):
             return [f"sequencer {self.option}{'resume' if self.is_on_hold else 'run'}"]
         if question is None:
             return [f"{self._answer} {word}" for word in ("approve", "reject", '"FEEDBACK"')]
-        values = [one_line(each.value) for each in question.options] or ["TEXT"]
+        values = [one_line(option.value) for option in question.options] or ["TEXT"]
         values = values if sum(map(len, map(shlex.quote, values))) <= most_chars else ["VALUE"]
         return [f"{self._answer} {typed(one_line(question.node.id), value)}" for value in values]
 
     def over(self, question: Question | None = None) -> str:
-        """Return in words that the time for *question*, or for the gate, is over; empty: no."""
+        """Return in words that the time for *question* or the gate is over; empty: it is not."""
         now = datetime.now(UTC)
         if question is not None:
             return question.over(now)
@@ -187,44 +190,44 @@ class Open(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What keeps a run from going on by itself: for most of it a person has to act."""
+    """What keeps a run from continuing by itself. For most needs, a person has to act."""
 
     kind: ReadinessKind
     key: str
-    """What makes it the same need at another time, whatever its words count."""
+    """Identifies the need at a later time, even if counts or times in its text have changed."""
     text: str
     commands: tuple[str, ...] = ()
-    """What to type, as it stands; one of them is enough."""
+    """Commands to type; one of them is enough."""
     advice: str = ""
-    """What to do before that."""
+    """What to do before typing a command."""
     cause: tuple[str, ...] = ()
-    """The last lines of what failed."""
+    """The last lines of the output that failed."""
     log: str = ""
-    """Its step log."""
+    """The step log of the failure."""
     until: datetime | None = None
-    """When a pause ends; None: nobody knows."""
+    """When a pause ends; None: unknown."""
     is_asked: bool = False
     """Whether a gate or a node asks; see `Open`."""
     shared: str = ""
-    """What makes a pause the same in other runs of the project; empty: nothing does."""
+    """Identifies a pause that other runs of the project have too; empty: no other run has it."""
     is_unreadable: bool = False
-    """Whether somebody has to repair its files first."""
+    """Whether a person has to repair the run's files first."""
 
     @property
     def is_of_a_person(self) -> bool:
-        """Return whether nothing happens before somebody acts."""
+        """Return whether nothing happens until a person acts."""
         return self.kind is not ReadinessKind.NOT_YET
 
     def lines(self) -> list[str]:
-        """Return what there is to say besides `text`."""
+        """Return the lines that follow `text`: the cause, the log and what to do."""
         lines = ["cause:", *(f"  {line}" for line in self.cause)] if self.cause else []
         lines += [f"log: {self.log}"] if self.log else []
-        typed_ = ", or ".join(one if "'" in one else f"'{one}'" for one in self.commands)
-        return [*lines, *([f"to do: {f'{self.advice} {typed_}'.strip()}"] if typed_ else [])]
+        commands = ", or ".join(c if "'" in c else f"'{c}'" for c in self.commands)
+        return [*lines, *([f"to do: {f'{self.advice} {commands}'.strip()}"] if commands else [])]
 
 
 def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
-    """Return why *run*, which is at *head*, does not go on by itself; None: it does.
+    """Return why *run*, which is at *head*, does not continue by itself; None: it does.
 
     Raises:
         DefinitionChanged: it was started under another definition.
@@ -233,30 +236,30 @@ def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
     workflow = run.workflow_for(head)
     if head.status is not Status.COMPLETE:
         ensure_definition(head, workflow)
-    here = run.readiness_at(head, workflow)
-    text, key = one_line(here.message.partition("\n")[0]), f"{here.kind} {head.run_id}"
+    readiness = run.readiness_at(head, workflow)
+    text, key = one_line(readiness.message.partition("\n")[0]), f"{readiness.kind} {head.run_id}"
     option = run_option(run.name)
-    if here.kind in (ReadinessKind.REFUSED, ReadinessKind.LIMIT):
-        # What to type is said by the commands.
+    if readiness.kind in (ReadinessKind.REFUSED, ReadinessKind.LIMIT):
+        # The rest of the message is advice, which `commands` gives.
         text = text.partition("; ")[0]
-    if here.kind is ReadinessKind.REFUSED:
+    if readiness.kind is ReadinessKind.REFUSED:
         verbs = ("retry", "skip") if run.kind.has_one_place else ("retry",)
         failure = newest_failure(run)
         cause, log = _cause_of({} if failure is None else failure.details)
         key += f" {head.expected_step} {head.step_index}"
-        return Need(here.kind, key, text, _commands(option, *verbs), "", cause, log)
-    if here.kind is ReadinessKind.NOT_YET:
-        return _pause(run, head, here, now)
-    if here.kind is ReadinessKind.LIMIT:
+        return Need(readiness.kind, key, text, _commands(option, *verbs), "", cause, log)
+    if readiness.kind is ReadinessKind.NOT_YET:
+        return _pause(run, head, readiness, now)
+    if readiness.kind is ReadinessKind.LIMIT:
         advice = "raise it in orchestration.yaml, then"
-        return Need(here.kind, key, text, ("sequencer trust",), advice)
-    if here.kind is ReadinessKind.PERSON and (asked := open_at(run, head)) is not None:
+        return Need(readiness.kind, key, text, ("sequencer trust",), advice)
+    if readiness.kind is ReadinessKind.PERSON and (asked := open_at(run, head)) is not None:
         first = asked.questions[0] if asked.questions else None
-        key += "".join(f" {one.node.id} {one.token}" for one in asked.questions)
+        key += "".join(f" {question.node.id} {question.token}" for question in asked.questions)
         key += "" if asked.gate is None else f" {asked.gate.step} {asked.gate.token}"
-        return Need(here.kind, key, text, tuple(asked.commands(first)), is_asked=True)
-    if here.kind in (ReadinessKind.PERSON, ReadinessKind.PAUSED, ReadinessKind.STOPPED):
-        return Need(here.kind, key, text, _commands(option, "resume"))
+        return Need(readiness.kind, key, text, tuple(asked.commands(first)), is_asked=True)
+    if readiness.kind in (ReadinessKind.PERSON, ReadinessKind.PAUSED, ReadinessKind.STOPPED):
+        return Need(readiness.kind, key, text, _commands(option, "resume"))
     return None
 
 
@@ -265,9 +268,9 @@ def _commands(option: str, *verbs: str) -> tuple[str, ...]:
 
 
 def needs(project: Project) -> Iterator[tuple[Run, Need]]:
-    """Yield what needs a person in every run that asks nobody: it failed for good, say.
+    """Yield the runs that need a person but ask no question, for example after a final failure.
 
-    A run that can't be read is among them: somebody has to repair it.
+    Runs that can't be read are included, because a person has to repair them.
     """
     for run, need in each_run(project, _need_if_readable):
         if isinstance(need, DefinitionChanged):
@@ -284,7 +287,7 @@ def needs(project: Project) -> Iterator[tuple[Run, Need]]:
 
 
 def _need_if_readable(run: Run, head: Head) -> Need | None:
-    """Return what `need_of` finds; if that is nothing, its questions were read too."""
+    """Return the need of *run*; without one, read its questions too, so that damage is noticed."""
     need = need_of(run, head)
     if need is None:
         open_at(run, head)
@@ -292,7 +295,7 @@ def _need_if_readable(run: Run, head: Head) -> Need | None:
 
 
 def _unread_need(run: Run, error: SequencerError) -> Need:
-    """Return what a person has to do about *run*, which can't be read."""
+    """Return what a person has to do about a *run* that can't be read."""
     place = f"{error.where}: " if error.where else ""
     repair = f"'sequencer {run_option(run.name)}repair"
     return Need(
@@ -307,18 +310,18 @@ def _unread_need(run: Run, error: SequencerError) -> Need:
 def untrusted_need(refused: NotTrusted) -> Need:
     """Return what a person has to do about a project that may not act."""
     changed = tuple(one_line(line)[:CAUSE_CHARS] for line in refused.changed)
-    what = "it is not trusted on this machine"
+    reason = "it is not trusted on this machine"
     if changed:
-        what = "it has changed since you trusted it"
+        reason = "it has changed since you trusted it"
     shown = changed[:CAUSE_LINES]
     if changed[CAUSE_LINES:]:
         shown += (f"and {len(changed) - CAUSE_LINES} more",)
-    text = f"{what}, so nothing starts"
+    text = f"{reason}, so nothing starts"
     return Need(ReadinessKind.REFUSED, "trust", text, ("sequencer trust",), cause=shown)
 
 
 def need_json(run: Run | None, need: Need) -> dict[str, Any]:
-    """Return *need* as ``inbox --json`` prints it; of no *run*, it is the project's."""
+    """Return *need* as ``inbox --json`` prints it; without a *run*, it is a need of the project."""
     kind = "unreadable" if need.is_unreadable else str(need.kind)
     return {
         "run": None if run is None else run.name,
@@ -332,37 +335,41 @@ def need_json(run: Run | None, need: Need) -> dict[str, Any]:
 
 
 _OF_A_PERSON = frozenset((ReadinessKind.REFUSED, ReadinessKind.LIMIT, ReadinessKind.PERSON))
-"""Nobody has decided that the run is to stand still; see `FINAL` and PAUSED for the others."""
+"""Needs that no person has decided. PAUSED and the kinds in `FINAL` are decisions of a person."""
 
 
-def _pause(run: Run, head: Head, here: Readiness, now: datetime) -> Need | None:
-    """Return the wait for a date if it is long, or may go on for long; None: it is neither."""
-    due, why = parse_time(here.until or ""), head.not_before_reason or "not due"
+def _pause(run: Run, head: Head, readiness: Readiness, now: datetime) -> Need | None:
+    """Return the wait for a date if it is long or may become long; None: it is neither."""
+    due, reason = parse_time(readiness.until or ""), head.not_before_reason or "not due"
     if due is None:
         return None
     at = f"{due.astimezone():%Y-%m-%d %H:%M %Z}"
     if due > now + LONG_PAUSE:
-        text = f"{one_line(why)}: nothing starts before {at}; then it continues by itself"
-        # A limit is the agent's, whichever run met it.
-        return Need(here.kind, f"pause {head.run_id}", text, until=due, shared=one_line(why))
+        text = f"{one_line(reason)}: nothing starts before {at}; then it continues by itself"
+        # A usage limit is the agent's, so other runs with this agent wait for the same reason.
+        return Need(
+            readiness.kind, f"pause {head.run_id}", text, until=due, shared=one_line(reason)
+        )
     status = (_newest_outcome(run) or {}).get("status")
     if status not in (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE):
         return None
-    text = f"{one_line(why)}; it is tried again by itself"
-    return Need(here.kind, f"{status} {head.run_id}", text, _commands(run_option(run.name), "log"))
+    text = f"{one_line(reason)}; it is tried again by itself"
+    return Need(
+        readiness.kind, f"{status} {head.run_id}", text, _commands(run_option(run.name), "log")
+    )
 
 
 def _newest_outcome(run: Run) -> Mapping[str, Any] | None:
-    """Return how the newest attempt ended."""
-    found = None
+    """Return the outcome of the newest attempt; None: it can't be found."""
+    outcome = None
     with suppress(SequencerError):
         for fact in read(newest_facts(run)):
-            found = fact.details if fact.meaning.by_holder else found
-    return found
+            outcome = fact.details if fact.meaning.by_holder else outcome
+    return outcome
 
 
 def newest_failure(run: Run) -> RecordedFact | None:
-    """Return the fact about the attempt that failed last; None: it can't be found."""
+    """Return the fact about the attempt that last failed; None: it can't be found."""
     for facts in (newest_facts, Run.history):
         with suppress(SequencerError):
             for fact in reversed([*read(facts(run))]):
@@ -372,26 +379,26 @@ def newest_failure(run: Run) -> RecordedFact | None:
 
 
 def _cause_of(outcome: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
-    """Return the last lines of what an attempt of *outcome* said, and its log."""
-    said = str(outcome.get("error") or "").splitlines()
-    lines = [one_line(line)[:CAUSE_CHARS] for line in said if line.strip()]
+    """Return the first line and the last lines of the error in *outcome*, and its log."""
+    error = str(outcome.get("error") or "").splitlines()
+    lines = [one_line(line)[:CAUSE_CHARS] for line in error if line.strip()]
     return (*lines[:1], *lines[1:][1 - CAUSE_LINES :]), one_line(outcome.get("log") or "")
 
 
 def name_of(run: Run) -> str:
-    """Return what people call *run*."""
+    """Return the name by which people know *run*."""
     return run.name or "default run"
 
 
 def waiting(project: Project) -> tuple[list[Open], dict[Run, SequencerError]]:
-    """Return every run that waits for a person, and those that can't be read."""
-    found = dict(each_run(project, open_at))
-    unread = {run: one for run, one in found.items() if isinstance(one, SequencerError)}
-    return [one for one in found.values() if isinstance(one, Open)], unread
+    """Return all runs that wait for a person, and the errors of runs that can't be read."""
+    results = dict(each_run(project, open_at))
+    unread = {run: error for run, error in results.items() if isinstance(error, SequencerError)}
+    return [result for result in results.values() if isinstance(result, Open)], unread
 
 
 def open_at(run: Run, head: Head) -> Open | None:
-    """Return what *run*, which is at *head*, asks people; None: nothing, or it was stopped."""
+    """Return the gate or questions of *run*, which is at *head*; None: none, or it was stopped."""
     if head.exit:
         return None
     if head.is_at_gate and head.status != "complete":
@@ -401,7 +408,7 @@ def open_at(run: Run, head: Head) -> Open | None:
 
 
 def asked_at(run: Run, gate: Gate) -> str:
-    """Return what the step before the gate said, which is what is to be decided about."""
+    """Return the output of the step before the gate; this is what a person decides about."""
     for facts in (newest_facts, Run.history):
         with suppress(KeyError, SequencerError):
             return earlier_outputs_of(run.store.state_path.parent, facts(run)).output(gate.step)
@@ -409,7 +416,7 @@ def asked_at(run: Run, gate: Gate) -> str:
 
 
 def newest_facts(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the facts at the end of the journal: of a long run all of it takes seconds."""
+    """Yield the facts at the end of the journal; to read all of a long journal takes seconds."""
     if run.dispatch is None:
         for record in JournalFile(run.store.state_path.parent, 0, 0).newest(END_BYTES):
             yield from facts_of(record.data)
@@ -421,7 +428,7 @@ def question_json(run: Run, question: Question) -> dict[str, Any]:
         "run": run.name,
         "node": question.node.id,
         "question": question.text,
-        "options": [each.model_dump(mode="json") for each in question.options],
+        "options": [option.model_dump(mode="json") for option in question.options],
         "free_text": not question.options or question.node.allows_custom_input,
         "free_text_fails": question.is_dead_end,
         "token": question.token,
@@ -432,7 +439,7 @@ def question_json(run: Run, question: Question) -> dict[str, Any]:
 
 
 def decider() -> str:
-    """Return who decides, for the history."""
+    """Return the name of the user who decides, for the history."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

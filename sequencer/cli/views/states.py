@@ -1,4 +1,4 @@
-"""How each state looks, on terminals and pages: word, mark, color; and texts made fit to show."""
+"""How each state looks on terminals and pages (word, mark, color), and text made safe to show."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from sequencer.model.outcome import duration
 
 
 class StateLook(NamedTuple):
-    """How a state looks, on a terminal and on a page: never told by its color alone."""
+    """How a state looks on a terminal and on a page. The color alone never says it."""
 
     word: str
     mark: str
     ascii_mark: str
     style: str
-    """As rich reads it."""
+    """The style, as rich reads it."""
     css: str
-    """The class of its elements in a picture and on a page."""
+    """The CSS class of its elements in a picture and on a page."""
     picture: str = ""
-    """In charts and pictures: fill, line and text together, so that a theme's own text color
-    can't make it unreadable. Empty: as any node."""
+    """Fill, line and text color in charts and pictures. All are set, so that a theme's text color
+    can't make it unreadable. Empty: the look of any node."""
 
     @property
     def color(self) -> str | None:
-        """Return the color of its style; None: it has none."""
+        """Return the color in its style; None: the style has no color."""
         return next((name for name in self.style.split() if name not in ("bold", "dim")), None)
 
 
@@ -42,7 +42,7 @@ _FAILED = "fill:#ffe3e3,stroke:#c92a2a,color:#5f0f0f,stroke-width:3px"
 _CANCELLED = "fill:#e9ecef,stroke:#868e96,color:#495057,stroke-dasharray:2 2"
 
 LOOKS: Mapping[str, StateLook] = {
-    # Of nodes, by `NodeState`, and of the steps and runs that stand so.
+    # States of nodes, by `NodeState`; steps and runs can be in them too.
     "pending": StateLook("not started", "·", ".", "dim", "pending"),
     "waiting": StateLook("waiting", "○", "o", "dim", "pending", _HELD_UP),
     "ready": StateLook("ready", "○", "o", "cyan", "ready"),
@@ -52,14 +52,14 @@ LOOKS: Mapping[str, StateLook] = {
     "done": StateLook("done", "✓", "+", "green", "done", _DONE),
     "failed": StateLook("failed", "✗", "!", "bold red", "failed", _FAILED),
     "cancelled": StateLook("cancelled", "–", "-", "dim", "skipped", _CANCELLED),  # noqa: RUF001 - a dash that is no minus
-    # Of attempts that ended otherwise, by `history.story.STATES`.
+    # Other ends of attempts, by `history.story.STATES`.
     "skipped": StateLook("skipped", "↷", "-", "dim", "skipped"),
     "released": StateLook("given back", "↷", "-", "dim", "skipped"),
     "expired": StateLook("not answered in time", "↷", "-", "dim", "skipped"),
     "lost": StateLook("taken over", "↷", "-", "dim", "skipped"),
-    # Of the step that comes next.
+    # The step that comes next.
     "next": StateLook("next", "○", "o", "cyan", "ready"),
-    # Of runs, by `run_state`.
+    # States of runs, by `run_state`.
     "paused": StateLook("paused", "‖", "=", "yellow", "paused"),
     "stopped": StateLook("stopped", "■", "#", "yellow", "paused"),
     "limit": StateLook("at its limit", "!", "!", "yellow", "waiting"),
@@ -70,23 +70,23 @@ LOOKS: Mapping[str, StateLook] = {
     "max_iterations": StateLook("max iterations", "✗", "!", "bold red", "failed"),
     "unreadable": StateLook("unreadable", "✗", "!", "bold red", "failed"),
 }
-"""All states that people see, by what the program calls them. "waiting" is what others hold up;
-what waits for a person is "asked", whose class is ``waiting``."""
+"""All states that people see, by their names in the program. A "waiting" node is blocked by others;
+one that waits for a person is "asked", and its CSS class is ``waiting``."""
 PICTURES = {state: LOOKS[state].picture for state in NodeState if LOOKS[state].picture}
 
 WORKING = frozenset({NodeState.RUNNING, NodeState.RETRYING})
-"""States in which a clock runs that people look at."""
+"""States in which a running clock is shown."""
 ACTIVE = WORKING | {NodeState.ASKED}
-"""States that a person waits for the end of."""
+"""States whose end people wait for."""
 INTEREST = (
     *(NodeState.ASKED, NodeState.FAILED, NodeState.RUNNING, NodeState.RETRYING),
     *(NodeState.READY, NodeState.WAITING, NodeState.DONE, NodeState.CANCELLED, NodeState.PENDING),
 )
-"""What a person has to see first where not everything has room."""
+"""Node states in the order in which they are shown when there is no room for all nodes."""
 
 
 def look_of(state: str) -> StateLook:
-    """Return how *state* looks, also one that a later version has added."""
+    """Return how *state* looks; a state of a later version looks like a failure with its name."""
     return LOOKS.get(state) or LOOKS["failed"]._replace(word=state.replace("_", " "))
 
 
@@ -103,19 +103,19 @@ def mark_of(view: NodeView, *, is_ascii: bool) -> str:
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 _NO_XML = "\ufffe\uffff"
-"""No characters, and what an XML parser stops at."""
+"""Code points that are not characters; an XML parser stops at them."""
 
 
 def shown(text: str) -> str:
-    r"""Return *text* as one line whose width can be told: nothing invisible, no direction marks.
+    r"""Return *text* as one line of predictable width, without invisible or direction characters.
 
     >>> shown("pay\u202eoff \x1b[2J\U0001f469\u200d\U0001f4bb")
     'payoff 👩💻'
     """
-    kept = (
+    visible = (
         c for c in one_line(text) if unicodedata.category(c) not in _UNSEEN and c not in _NO_XML
     )
-    return " ".join("".join(kept).split())
+    return " ".join("".join(visible).split())
 
 
 def wrapped(text: str, columns: int, lines: int, *, dots: str = "…") -> list[str]:
@@ -124,31 +124,31 @@ def wrapped(text: str, columns: int, lines: int, *, dots: str = "…") -> list[s
     >>> wrapped("Review the security of all changes", 12, 2)
     ['Review the', 'security of…']
     """
-    found, words = [""], text.split()
+    rows, words = [""], text.split()
     while words:
         word = words.pop(0)
-        joined = f"{found[-1]} {word}".strip()
+        joined = f"{rows[-1]} {word}".strip()
         if width(joined) <= columns:
-            found[-1] = joined
-        elif found[-1]:
-            found.append("")
+            rows[-1] = joined
+        elif rows[-1]:
+            rows.append("")
             words.insert(0, word)
         else:
             head = cut(word, columns, dots="") or word[0]
-            found[-1] = head
+            rows[-1] = head
             words[:0] = [word[len(head) :]] if len(word) > len(head) else []
-    if len(found) > lines:
-        found = [*found[: lines - 1], cut(f"{found[lines - 1]}{dots}", columns, dots=dots)]
-        if not found[-1].endswith(dots):
-            found[-1] = cut(found[-1], columns - width(dots), dots="") + dots
-    return found
+    if len(rows) > lines:
+        rows = [*rows[: lines - 1], cut(f"{rows[lines - 1]}{dots}", columns, dots=dots)]
+        if not rows[-1].endswith(dots):
+            rows[-1] = cut(rows[-1], columns - width(dots), dots="") + dots
+    return rows
 
 
 LAST_LINE_COLUMNS = 80
 
 
 def state_words(view: NodeView, now: datetime) -> str:
-    """Return the state; for one that waits for a moment, how long until then."""
+    """Return the state in words, with the time that is left if it waits for a date."""
     due = parse_time(view.due) if view.due else None
     word = node_look(view).word
     if due is None:
@@ -162,7 +162,7 @@ def state_words(view: NodeView, now: datetime) -> str:
 
 
 def seconds(view: NodeView, now: datetime) -> float:
-    """Return how long *view* took, what runs now included."""
+    """Return how many seconds the node of *view* took, including an attempt that runs now."""
     since = parse_time(view.since) if view.since and not view.is_interrupted else None
     running = (now - since).total_seconds() if since is not None else 0.0
     # Another machine's clock may be ahead of this one.

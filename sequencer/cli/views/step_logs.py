@@ -1,4 +1,4 @@
-"""Which step logs a run has, and one of them opened."""
+"""Finds the step logs of a run, and opens one safely."""
 
 from __future__ import annotations
 
@@ -32,49 +32,49 @@ class FoundLog(Struct, frozen=True, order=True):
 
 
 class AskedLogs(Struct, frozen=True):
-    """Which logs of which run."""
+    """The logs of a run that a command asks for."""
 
     project: Project
     run: Run
     steps: tuple[str, ...] = ()
-    """Names of steps, or iterations; none means all."""
+    """Names of steps, or numbers of iterations; none means all."""
     count: int = 1
     lines: int = 0
 
     @property
     def folders(self) -> list[Path]:
-        """Return where the run's logs may be, that of the branch that is checked out first."""
+        """Return the folders in which the run's logs may be; the checked-out branch's is first."""
         return self.project.logs(self.run.name, lambda _: None).folders
 
     def found(self) -> list[FoundLog]:
-        """Return the logs that were asked for, those written last at the end.
+        """Return the requested logs of all branches, the last written at the end.
 
-        On whatever branch they were written: an agent may have checked out another one.
+        An agent may have checked out another branch during a step.
         """
-        found = [log for log in self._all() if self.is_about(log.step, log.iteration)]
-        # Not by iteration: a run that was rewound is at an earlier one again.
-        return sorted(found, key=lambda log: (written_at(log.path), log))
+        logs = [log for log in self._all() if self.is_about(log.step, log.iteration)]
+        # Not by iteration: a rewound run is at an earlier iteration again.
+        return sorted(logs, key=lambda log: (written_at(log.path), log))
 
     def _all(self) -> Iterator[FoundLog]:
         for folder in self.folders:
             yield from _logs_in(folder)
 
     def is_about(self, step: str, iteration: int) -> bool:
-        """Return whether the log of *step*, a slug, in *iteration* was asked for."""
+        """Return whether the log of *step* (a slug) in *iteration* is requested."""
         wanted = {int(step) if _is_iteration(step) else slug(step) for step in self.steps}
         return not wanted or step in wanted or iteration in wanted
 
     def ensure_known(self) -> None:
-        """Return if every step that was asked for can have a log.
+        """Return if every requested step can have a log.
 
         Raises:
-            UnknownName: it is neither a step of the workflow nor one that has a log.
+            UnknownName: one is not a step of the workflow and has no log.
         """
         known = {log.step for log in self._all()}
         try:
             workflow = self.run.workflow_for(self.run.head)
         except SequencerError:
-            names: list[str] = []  # a log can be read whatever became of the rest
+            names: list[str] = []  # logs stay readable even if the workflow is not
         else:
             names = [step.name for step in workflow.own_steps]
         slugs = {slug(name) for name in names}
@@ -88,7 +88,7 @@ def _is_iteration(text: str) -> bool:
 
 
 def written_at(path: Path) -> int:
-    """Return when *path* was written last, in nanoseconds; 0: it is not there."""
+    """Return when *path* was last written, in nanoseconds; 0: it does not exist."""
     try:
         return path.stat(follow_symlinks=False).st_mtime_ns
     except (FileNotFoundError, NotADirectoryError):
@@ -107,7 +107,7 @@ def _logs_in(folder: Path) -> Iterator[FoundLog]:
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a log; never through a link, and never waiting for a pipe.
+    """Open a log. Links are not followed, and a pipe is not waited for.
 
     Raises:
         UnsafePath: it is a link, or can't be read.

@@ -1,7 +1,7 @@
-"""Rows under a head, in as many columns as a terminal has room for; no line is wrapped.
+"""Tables: rows under a head, in as many columns as fit on a terminal; no line is wrapped.
 
-Columns without a value are left out first, then those that go, in their order; then texts
-are shortened, and those that have least grow first, so that short names stay whole.
+If there is no room, columns without a value are left out first, then the columns in *goes*, in
+their order. Then texts are shortened. Narrow columns get room first, so short names are not cut.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from sequencer.cli.views.text import cut, one_line, short, width
 
 LEAST_COLUMNS, WHOLE_COLUMNS = 12, 20
-"""To what a column of texts may be narrowed, and how wide one is that is not: a time, a status."""
+"""The width to which a column of texts may be narrowed. A column that is not wider than
+WHOLE_COLUMNS, such as a time or a status, is not narrowed."""
 SHORTEST = 4
-"""To what such a column is narrowed before others are."""
+"""The width to which such a column is narrowed before other columns are."""
 _SEPARATOR = "  "
 _NONE: Mapping[int, int] = {}
 
@@ -28,11 +29,11 @@ def columns(
     whole: Collection[int] = (),
     prose: Collection[int] = (),
 ) -> str:
-    """Return *rows* under *head* in columns; those numbered in *right* are flush right.
+    """Return *rows* under *head* in columns; the columns in *right* are aligned right.
 
-    In a terminal of *room* columns those that *goes* lists may be left out, names are cut in
-    their middle and *prose* at its end, those in *whole* only if nothing else is left. None:
-    all of it.
+    Columns are numbered from 0. With a *room*, the table fits into that many characters: columns
+    in *goes* may be left out; texts are cut in the middle, in columns of *prose* at the end; and
+    columns in *whole* are cut only as a last resort. None: nothing is left out or cut.
 
     >>> print(columns(("N", "STEP"), [("9", "plan"), ("10", "build")], right={0}))
      N  STEP
@@ -45,22 +46,22 @@ def columns(
     natural = widest(head, rows)
     fixed = {*right, *whole}
     least = {
-        place: LEAST_COLUMNS
-        for place, wide in enumerate(natural)
-        if place not in fixed and wide > WHOLE_COLUMNS
+        column: LEAST_COLUMNS
+        for column, wide in enumerate(natural)
+        if column not in fixed and wide > WHOLE_COLUMNS
     }
     easy = dict.fromkeys(least, WHOLE_COLUMNS)
     wide = narrowed(natural, rows, room, goes=goes, least=least, easy=easy, right=right)
 
-    def fit(place: int, text: str, most: int) -> str:
-        return (cut if place in prose else short)(text, most)
+    def fit(column: int, text: str, most: int) -> str:
+        return (cut if column in prose else short)(text, most)
 
     return "\n".join(lines(head, rows, wide, right=right, fit=fit))
 
 
 def widest(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return how wide each column is if nothing is shortened."""
-    return [max(width(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    """Return the width of each column if nothing is shortened."""
+    return [max(width(row[column]) for row in (head, *rows)) for column in range(len(head))]
 
 
 def narrowed(
@@ -74,36 +75,37 @@ def narrowed(
     right: Collection[int] = (),
     first: int | None = None,
 ) -> dict[int, int]:
-    """Return which columns there is *room* for, and how wide each of them is.
+    """Return the columns that fit into *room*, each with its width.
 
-    *least* has those that may be shortened, and to what; they go while they would have to
-    be narrower than *easy*. The column *first* grows before the others. Figures, which
-    stand in *right*, are never cut.
+    *natural* has the widths without any limit. *least* has the smallest width of each column that
+    may be narrowed. Columns of *goes* are left out until the others need not be narrower than
+    *easy*. The column *first* gets free room before the others. Figures, in the columns of
+    *right*, are never cut.
     """
     if room is None:
         return dict(enumerate(natural))
-    smallest = [min(wide, least.get(place, wide)) for place, wide in enumerate(natural)]
+    smallest = [min(wide, least.get(column, wide)) for column, wide in enumerate(natural)]
     wanted = [min(wide, easy.get(n, smallest[n])) for n, wide in enumerate(natural)]
-    kept = list(range(len(natural)))
+    shown = list(range(len(natural)))
 
     def free(widths: Sequence[int] | Mapping[int, int]) -> int:
-        return room - sum(widths[n] for n in kept) - len(_SEPARATOR) * (len(kept) - 1)
+        return room - sum(widths[n] for n in shown) - len(_SEPARATOR) * (len(shown) - 1)
 
-    empty = [n for n in (*goes, *kept) if all(row[n] in ("", "-") for row in rows)]
-    for place in dict.fromkeys([*empty, *goes]):
+    empty = [n for n in (*goes, *shown) if all(row[n] in ("", "-") for row in rows)]
+    for column in dict.fromkeys([*empty, *goes]):
         if free(wanted) >= 0:
             break
-        kept.remove(place)
-    found = {place: smallest[place] for place in kept}
-    left = free(found)
-    while left > 0 and (growing := [n for n in kept if found[n] < natural[n]]):
-        found[first if first in growing else min(growing, key=found.__getitem__)] += 1
+        shown.remove(column)
+    widths = {column: smallest[column] for column in shown}
+    left = free(widths)
+    while left > 0 and (growing := [n for n in shown if widths[n] < natural[n]]):
+        widths[first if first in growing else min(growing, key=widths.__getitem__)] += 1
         left -= 1
-    while left < 0 and (texts := [n for n in kept if n not in right and found[n] > 1]):
-        long = [n for n in texts if n in least and found[n] > SHORTEST]
-        found[max(long or texts, key=found.__getitem__)] -= 1
+    while left < 0 and (texts := [n for n in shown if n not in right and widths[n] > 1]):
+        long = [n for n in texts if n in least and widths[n] > SHORTEST]
+        widths[max(long or texts, key=widths.__getitem__)] -= 1
         left += 1
-    return found
+    return widths
 
 
 def lines(
@@ -114,19 +116,19 @@ def lines(
     right: Collection[int] = (),
     fit: Callable[[int, str, int], str],
 ) -> list[str]:
-    """Return *head* and *rows* in columns that are so *wide*; *fit* shortens what is wider."""
-    found = []
+    """Return *head* and *rows* as lines; *wide* has each column's width, *fit* shortens texts."""
+    texts = []
     for row in (head, *rows):
         cells = []
-        for place, most in wide.items():
-            cell = fit(place, row[place], most)
+        for column, most in wide.items():
+            cell = fit(column, row[column], most)
             blank = " " * (most - width(cell))
-            cells.append(blank + cell if place in right else cell + blank)
-        found.append(_SEPARATOR.join(cells).rstrip())
-    return found
+            cells.append(blank + cell if column in right else cell + blank)
+        texts.append(_SEPARATOR.join(cells).rstrip())
+    return texts
 
 
-def purposes(said: Iterable[tuple[str, str]], kind: str = "STEP") -> str:
-    """Return a table of what each of a *kind* does, by name; empty if nobody has said it."""
-    rows = {one_line(name): one_line(about) for name, about in said if about}
+def purposes(descriptions: Iterable[tuple[str, str]], kind: str = "STEP") -> str:
+    """Return a table of (name, description) pairs; empty if there is no description."""
+    rows = {one_line(name): one_line(about) for name, about in descriptions if about}
     return columns((kind, "WHAT IT DOES"), list(rows.items())) if rows else ""

@@ -1,4 +1,4 @@
-"""The last output of running attempts, and the last failure of a run."""
+"""Reads the last output of running attempts, and the last failure of a run."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from sequencer.store import folder as folders
 TAIL_BYTES = 8 * 1024
 FIRST_BYTES = 4 * 1024
 TITLE_LINES = 3
-"""Number of lines at the start of a log that say what it is."""
+"""Number of lines at the start of a log that describe it."""
 ENDED = "\n# ended "
 SENT = b"# sent: "
 FAILURE_CHARS = 160
 MAX_LOOKS = 20
-"""A rewound step writes to a log with a higher number than its attempt."""
+"""Log numbers tried from the attempt's number on: a rewound step writes to a higher number."""
 
 
 def heard_of(claims: Iterable[Claim], folders: Sequence[Path]) -> dict[str, Heard]:
-    """Return the newest line of each step in *claims* that has a log in one of *folders*."""
-    found = {
-        claim.step: next(filter(None, (_newest_line(claim, one) for one in folders)), "")
+    """Return the newest output line of each step in *claims* that has a log in *folders*."""
+    lines = {
+        claim.step: next(filter(None, (_newest_line(claim, folder) for folder in folders)), "")
         for claim in claims
     }
-    return {step: Heard(line) for step, line in found.items() if line}
+    return {step: Heard(line) for step, line in lines.items() if line}
 
 
 def _newest_line(claim: Claim, folder: Path) -> str:
@@ -47,39 +47,39 @@ def _newest_line(claim: Claim, folder: Path) -> str:
         except OSError:
             return ""
         if text is not None:
-            # A log with its last lines is over, even if the run has not heard of it yet.
-            said = text.rpartition(ENDED)[0] if ENDED in text else text
-            lines = (shown(line) for line in reversed(plain(said).split("\n")))
+            # The lines that end a log may be there before the run has recorded the end.
+            output = text.rpartition(ENDED)[0] if ENDED in text else text
+            lines = (shown(line) for line in reversed(plain(output).split("\n")))
             return next((line for line in lines if line), "")[:LINE_CHARS]
     return ""
 
 
 def _written(path: Path, token: int) -> str | None:
-    """Return the end of what the claim of *token* wrote to *path*; None: another claim wrote it."""
+    """Return the end of the output in *path*; None: the log is not of the claim with *token*."""
     # Never follow a link, and never wait for a pipe.
     fd = folders.open_file(path, os.O_RDONLY)
     try:
-        begin = os.pread(fd, FIRST_BYTES, 0)
-        titles = begin.split(b"\n", TITLE_LINES)
+        beginning = os.pread(fd, FIRST_BYTES, 0)
+        titles = beginning.split(b"\n", TITLE_LINES)
         if not titles[0].endswith(b" token %d" % token):
             return None
         if len(titles) <= TITLE_LINES:
             return ""
-        # Behind the prompt, which stands there first: the agent's own words begin there.
+        # The agent's output starts after the prompt, which comes first in the log.
         sent = sent_texts(fd)
         if sent is None and titles[-1].startswith(SENT):
             return ""
-        told = len(begin) - len(titles[-1]) if sent is None else sent.end
-        start = max(told, os.fstat(fd).st_size - TAIL_BYTES)
+        output_start = len(beginning) - len(titles[-1]) if sent is None else sent.end
+        start = max(output_start, os.fstat(fd).st_size - TAIL_BYTES)
         return os.pread(fd, TAIL_BYTES, start).decode("utf-8", "replace")
     finally:
         os.close(fd)
 
 
 def last_failure(run: Run, head: Head | None, view: FlowView | None) -> str:
-    """Return in one line what failed last in *run*, if it still counts there.
+    """Return one line about the last failure of *run*; empty: none, or it no longer counts.
 
-    *view* has the nodes of a graph's run.
+    For a graph's run, *view* has the nodes.
     """
     if view is not None:
         failed = [node for node in view.nodes if node.state is NodeState.FAILED]
@@ -89,6 +89,6 @@ def last_failure(run: Run, head: Head | None, view: FlowView | None) -> str:
         return ""
     error = str(fact.details.get("error") or "no reason given")
     first = error.strip().partition("\n")[0]
-    # By itself an exit code says nothing; the last words of the agent stand below it.
-    why = cut(in_one_line(error), FAILURE_CHARS) if first.startswith("exit code ") else first
-    return one_line(f"{fact.step!r} failed: {why}")
+    # An exit code alone says nothing; the agent's last words are on the lines below it.
+    reason = cut(in_one_line(error), FAILURE_CHARS) if first.startswith("exit code ") else first
+    return one_line(f"{fact.step!r} failed: {reason}")

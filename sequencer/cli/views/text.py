@@ -1,10 +1,10 @@
-"""Text of others made safe to show, on a terminal or in a pipe that ends at one.
+"""Makes text from other sources safe to show on a terminal, or in a pipe that ends at one.
 
-Control sequences could retitle the window, move the cursor over what was said before, or
-make the terminal answer; all of them go, also where they are split over chunks. Tabs and
-line ends stay, what a carriage return would overwrite is left out, bytes that are no
-UTF-8 become U+FFFD. Characters that turn the direction of text, and those that nobody sees,
-go too. Pure: nothing is read or written here.
+Control sequences could retitle the window, move the cursor over earlier output, or make the
+terminal answer. All of them are removed, even if they are split over chunks. Tabs and line ends
+stay; text that a carriage return would overwrite is left out; bytes that are not UTF-8 become
+U+FFFD. Characters that change the direction of text and invisible characters are removed too.
+Pure, except for questions to the terminal: its width and colors.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from sequencer.executors.redaction import CONTROL, CSI, STRING, STRING_CHARS, wi
 from sequencer.model.limits import parse_time
 
 BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-"""What changes the direction of the text around it, so that it reads as what it is not.
+"""Characters that change the direction of the text around them, so that it reads as another text.
 
-Joiners (U+200C, U+200D) are none of them: words and emoji are made with those.
+Joiners (U+200C, U+200D) are not among them: words and emoji need them.
 """
 _BLANK = "\u00ad\u034f\u115f\u1160\u180e\u2800\u3164\uffa0"
-"""Letters and signs that are drawn as nothing: fillers, a soft hyphen, Braille without a dot."""
+"""Letters and signs without a visible shape: fillers, a soft hyphen, Braille without a dot."""
 UNSEEN = f"{BIDI}{_BLANK}\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff"
-"""These, and what takes no place on the screen: two names that differ in it look the same, and
-tag characters spell whole sentences that nobody sees (and that a model reads)."""
+"""All of these, and characters without width. Two names that differ only in them look the same, and
+tag characters can spell whole sentences that no person sees but a model reads."""
 _UNSEEN = re.compile(f"[{UNSEEN}]")
 _SUSPICIOUS = re.compile(f"{CONTROL}|[\r\ud800-\udfff{UNSEEN}]")
 _OPEN = re.compile(f"(?:{CSI}|{STRING}|\x1b[ -/]*)")
@@ -57,7 +57,7 @@ def one_line(text: str) -> str:
 
 
 def _without_overwritten(text: str) -> str:
-    """Return *text* with each line as a terminal would leave it after its carriage returns."""
+    """Return *text* with each line as a terminal shows it after its carriage returns."""
     if "\r" not in text:
         return text
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
@@ -71,19 +71,19 @@ class Sanitiser:
         """Start at the beginning of a stream."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
-        self._is_line_begun = False
+        self._is_mid_line = False
 
     def feed(self, data: bytes) -> str:
-        """Return what of the stream so far can be shown and was not yet returned."""
+        """Return the part of the stream that can be shown now and was not returned before."""
         shown = self._take(self._decoder.decode(data))
         if shown:
-            self._is_line_begun = not shown.endswith("\n")
+            self._is_mid_line = not shown.endswith("\n")
         return shown
 
     def finish(self) -> str:
-        """Return the rest; the next chunk begins another stream."""
+        """Return the rest of the stream; the next chunk starts another stream."""
         text = self._held + self._decoder.decode(b"", final=True)
-        self._held, self._is_line_begun = "", False
+        self._held, self._is_mid_line = "", False
         self._decoder.reset()
         return plain(text)
 
@@ -95,18 +95,18 @@ class Sanitiser:
         cut = _open_from(text)
         self._held = text[cut:]
         shown = text[:cut]
-        # Whether a carriage return ends a line or begins to overwrite it shows later.
+        # Only the next chunk shows whether a carriage return ends a line or overwrites it.
         body = shown.rstrip("\r")
         if len(body) < len(shown):
             self._held = "\r" + self._held
-        elif self._is_line_begun and re.match("\r+(?!\n)", shown):
-            # What it would overwrite has been returned; a new line keeps the two apart.
+        elif self._is_mid_line and re.match("\r+(?!\n)", shown):
+            # The text that it would overwrite was already returned; a line end separates the two.
             body = "\n" + body
         return plain(body)
 
 
 def _open_from(text: str) -> int:
-    """Return where an unfinished sequence begins at the end of *text*, else its length."""
+    """Return the offset of an unfinished sequence at the end of *text*, or the length of *text*."""
     start = max(text.rfind(introducer) for introducer in _INTRODUCERS)
     if start < 0 or len(text) - start > STRING_CHARS:
         return len(text)
@@ -114,7 +114,7 @@ def _open_from(text: str) -> int:
 
 
 _BEGINNING = re.compile(r"\s*(?:\| |- |\S+(?: \S+)*\s{2,}(?=\S))?")
-"""Of a line: its indentation, and the mark of a quotation or an entry, or the name before it."""
+"""The start of a line: its indentation, then a quotation or list mark, or a label."""
 
 
 def width(text: str) -> int:
@@ -129,14 +129,14 @@ def width(text: str) -> int:
 
 
 def _columns_of_character(character: str) -> int:
-    # Thai vowels, say, stand over a letter without being combining in Unicode's sense.
+    # Not `unicodedata.combining`: Thai vowels, for example, are placed above a letter without it.
     if unicodedata.category(character) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def columns_of(stream: IO[str] | None) -> int | None:
-    """Return how wide the terminal at the end of *stream* is; None: there is none."""
+    """Return the width of the terminal at the end of *stream*; None: there is no terminal."""
     try:
         if stream is None or not stream.isatty():
             return None
@@ -146,14 +146,14 @@ def columns_of(stream: IO[str] | None) -> int | None:
 
 
 def has_color(stream: IO[str] | None) -> bool:
-    """Return whether *stream* is a terminal with colors; NO_COLOR, if not empty, says no."""
+    """Return whether *stream* is a terminal with colors, and NO_COLOR is not set."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
         return False
     return columns_of(stream) is not None
 
 
 def can_write(stream: IO[str], text: str) -> bool:
-    """Return whether the encoding of *stream* has every character of *text*."""
+    """Return whether the encoding of *stream* can encode every character of *text*."""
     try:
         text.encode(getattr(stream, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -162,26 +162,26 @@ def can_write(stream: IO[str], text: str) -> bool:
 
 
 def cut(text: str, columns: int, *, dots: str = "…") -> str:
-    """Return *text* in at most *columns* columns of a terminal.
+    """Return *text*, cut at its end to at most *columns* columns of a terminal.
 
     >>> cut("security", 5), cut("計画計画", 5), cut("plan", 4), cut("plan", 0)
     ('secu…', '計画…', 'plan', '')
     """
     if width(text) <= columns:
         return text
-    room, kept = columns - width(dots), ""
+    room, start = columns - width(dots), ""
     if room < 0:
         return ""
     for character in text:
         room -= width(character)
         if room < 0:
             break
-        kept += character
-    return kept + dots
+        start += character
+    return start + dots
 
 
 def few(names: Sequence[str], columns: int, *, more: str = " and {} more") -> str:
-    """Return as many of *names* as *columns* have room for, and how many there are besides.
+    """Return as many of *names* as fit into *columns*, and the number of the others.
 
     >>> few(["plan", "search", "history"], 20), few(["plan", "search"], 3)
     ('plan and 2 more', 'plan and 1 more')
@@ -195,7 +195,7 @@ def few(names: Sequence[str], columns: int, *, more: str = " and {} more") -> st
 
 
 def plural(count: int, noun: str) -> str:
-    """Return *count* of *noun*.
+    """Return *count* and *noun*, in the plural unless *count* is 1.
 
     >>> plural(1, "step"), plural(20, "step")
     ('1 step', '20 steps')
@@ -204,7 +204,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def short(text: str, columns: int, *, dots: str = "…") -> str:
-    """Return a name in at most *columns* columns, cut in its middle: ends tell names apart.
+    """Return a name in at most *columns* columns, cut in the middle: names often differ at the end.
 
     >>> short("implement-the-new-parser-12", 16), short("plan", 16)
     ('implemen…rser-12', 'plan')
@@ -219,8 +219,8 @@ def short(text: str, columns: int, *, dots: str = "…") -> str:
 def fitted(text: str, room: int | None) -> str:
     r"""Return prose with every line in at most *room* columns, broken at blanks.
 
-    What is broken goes on below where it began: below the value of a line that has a name
-    before it. A word that is longer stays whole, so that a path can still be copied.
+    A broken line continues below its start; if it has a label, below its value. A word that is
+    longer than a line is not broken, so that a path can still be copied.
 
     >>> print(fitted("run       the nightly run of Tuesday\n  | a quoted line", 22))
     run       the nightly
@@ -234,11 +234,11 @@ def fitted(text: str, room: int | None) -> str:
 
 
 def _pieces(line: str, room: int) -> Iterator[str]:
-    begun = _BEGINNING.match(line)
-    if width(line) <= room or begun is None:
+    beginning = _BEGINNING.match(line)
+    if width(line) <= room or beginning is None:
         yield line
         return
-    before = begun[0]
+    before = beginning[0]
     words = line[len(before) :].split(" ")
     below = before if before.endswith("| ") else " " * width(before)
     if width(below) * 2 > room or max(map(width, words)) > room - width(below):
@@ -253,7 +253,7 @@ def _pieces(line: str, room: int) -> Iterator[str]:
 
 
 def clock(seconds: float) -> str:
-    """Return *seconds* as a clock that runs shows them.
+    """Return *seconds* as minutes and seconds, with hours if there are any.
 
     >>> clock(9.9), clock(75), clock(7_260)
     ('0:09', '1:15', '2:01:00')
@@ -278,6 +278,6 @@ def file_size(count: int) -> str:
 
 
 def age_s(at: str | None) -> float | None:
-    """Return the seconds since the ISO time *at*, of which another clock may be ahead."""
+    """Return the seconds since the ISO time *at*; 0 if it is ahead of this machine's clock."""
     since = parse_time(at) if at else None
     return None if since is None else max((datetime.now(UTC) - since).total_seconds(), 0.0)

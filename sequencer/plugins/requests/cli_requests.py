@@ -14,9 +14,9 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import (
     AGENT,
     STDIN,
+    argument_text,
     complete_workflows,
     read_text,
-    said,
     with_options,
 )
 from sequencer.engine.logs import current_branch
@@ -105,7 +105,7 @@ def _text(text: str | None, file: Path | None) -> tuple[str, str]:
     if file is not None and str(file) != STDIN:
         return read_text(file), str(file)
     argument = STDIN if file is not None else text or ""
-    return said(argument), "standard input" if argument == STDIN else "the request"
+    return argument_text(argument), "standard input" if argument == STDIN else "the request"
 
 
 def attached(name: str, project: Path) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from sequencer import extensions
-from sequencer.cli.context import tell
+from sequencer.cli.context import show_message
 from sequencer.cli.views.next_command import next_command, situation_of
 from sequencer.cli.views.readiness import holder_words
 from sequencer.cli.views.runs import Open
@@ -79,7 +79,7 @@ def added_pages(site: Site) -> list[tuple[str, str]]:
     if not (extensions.has_enabled_packages() and _trusted(site)):
         return []
     added = extensions.from_enabled_packages(
-        extensions.PAGES, lambda error: tell(f"notice: {error.in_one_line}")
+        extensions.PAGES, lambda error: show_message(f"notice: {error.in_one_line}")
     )
     return [(point.name, page.title) for point, page in added]
 
@@ -164,7 +164,7 @@ def _answered(site: Site) -> Iterator[tuple[RunRow, str]]:
         if head is None or not row.is_answered:
             continue
         situation = situation_of(row.run, head)
-        if situation.here is not None and situation.here.kind is ReadinessKind.READY:
+        if situation.readiness is not None and situation.readiness.kind is ReadinessKind.READY:
             yield row, next_command(situation).line
 
 

@@ -408,13 +408,13 @@ def test_a_folder_that_cannot_be_written_is_nobodys_error(tmp_path: Path) -> Non
 def test_what_has_changed_since_a_tick_looked_is_not_answered_with_what_it_saw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
 ) -> None:
-    folder, said = paused(tmp_path / "p"), run_work._tell_end
+    folder, said = paused(tmp_path / "p"), run_work._report_end
 
     def and_then(*arguments: Any, **options: Any) -> str:
         text = said(*arguments, **options)
         change(folder)
         return text
 
-    monkeypatch.setattr(run_work, "_tell_end", and_then)
+    monkeypatch.setattr(run_work, "_report_end", and_then)
     assert call(folder, "tick").out.startswith(PAUSED)
     assert fast(folder, "tick") is None

@@ -112,7 +112,7 @@ def test_without_an_agent_the_file_says_what_to_do(tmp_path: Path, path_with: Pa
     assert "install claude, codex, gemini or opencode" in text
     again = call(tmp_path, "init", "other")
     assert "found    agents: none" in again.out
-    hint = "or look without one: cd other && sequencer run --rehearse --max-steps 2"
+    hint = "or try it without one: cd other && sequencer run --rehearse --max-steps 2"
     assert f"next: install claude, codex, gemini or opencode; {hint}" in again.err
     settings = open_project(tmp_path / "app").settings
     assert (settings.agent.default, settings.agents) == ("auto", {})

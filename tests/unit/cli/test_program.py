@@ -86,7 +86,7 @@ def test_every_option_is_explained(name: str) -> None:
 def test_without_a_verb_the_first_screen_is_shown_as_an_error(tmp_path: Path) -> None:
     ended = call(tmp_path)
     assert ended.code == 2
-    assert "Show where the run stands." in ended.err
+    assert "Show how the run is doing." in ended.err
     assert "Traceback" not in ended.err
     assert not ended.err.startswith("error:")
     assert ended.err.count("Usage:") == 1
