@@ -34,7 +34,7 @@ STEPS = 1000
 ROUNDS = 7
 _KINDS = re.compile(
     r"\b(graph|flow) is (not )?None|(?<!\")\bis_team\b|\bis_graph\b|\bis_flow\b|\bis_line\b"
-    r"|\bisinstance\([^)]*\b(Line|Net)\b"
+    r"|\bisinstance\([^)]*\b(SequenceKind|GraphKind)\b"
     r"|\bkind (==|!=|is|is not) [\"'](graph|flow|team|line|cycle)\b"
 )
 """A question for the kind of a run, which is the kind object's own business."""

@@ -206,11 +206,13 @@ def _summary(project: Project, workflow: Workflow) -> dict[str, Any]:
 
 def _sentence(workflow: Workflow) -> str:
     count = len(workflow.steps)
-    if workflow.kind == "procedure":
-        return f"{workflow.name}: a procedure of {count} steps, once from the first to the last"
-    if workflow.kind != "cycle":
-        return f"{workflow.name}: {count} steps in the order of its kind {workflow.kind!r}"
-    text = f"{workflow.name}: a cycle of {count} steps, without end"
+    orders = {
+        "cycle": f"a cycle of {count} steps, without end",
+        "procedure": f"a procedure of {count} steps, once from the first to the last",
+    }
+    # A package has kinds of its own.
+    order = orders.get(workflow.kind, f"{count} steps in the order of its kind {workflow.kind!r}")
+    text = f"{workflow.name}: {order}"
     if workflow.review is None:
         return text
     if not workflow.review_every:

@@ -140,7 +140,7 @@ def _by_looking(project: Project) -> Iterator[Diagnostic]:
 
 def _finding(found: Any) -> Diagnostic:
     if not isinstance(found, Diagnostic):
-        raise TypeError(f"{packages.describe(found)} is not a Finding")
+        raise TypeError(f"{packages.describe(found)} is not a Diagnostic")
     return found
 
 

@@ -151,6 +151,8 @@ def _at_work(row: RunRow, head: Head) -> str:
     makers = row.run.makers()
     steps = []
     for claim in head.claims:
-        process = claim.owner.words if makers is None else makers.get(claim.token, "no worker yet")
+        process = (
+            claim.owner.words if makers is None else makers.get(claim.token) or "no worker yet"
+        )
         steps.append(f"{claim.step} by {process}")
     return ", ".join(steps)

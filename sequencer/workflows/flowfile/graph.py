@@ -325,15 +325,15 @@ class GraphBuilder:
             for name, kind in self._kinds.items()
             if kind is NodeKind.AGENT
         )
-        graph = self._graph(nodes, ways)
-        if graph is not None:
+        built = self._graph(nodes, ways)
+        if built is not None:
             positions = {name: node.position for name, node in self._nodes.items()}
             at, refused = tuple(way.position for way in ways), self._grouping.refused
-            flow = FlowGraph(graph, self._front, self.sources, positions, at, refused)
+            flow = FlowGraph(built, self._front, self.sources, positions, at, refused)
             check(flow, self._diagnostics)
             check_joins(flow, self._diagnostics, has_sections=needs_sections)
             check_templates(flow, self._diagnostics)
-        return graph, steps
+        return built, steps
 
     def _has_usable_id(self, node: ChartNode) -> bool:
         """Return whether the id of *node* can name a step; report it if it can't."""

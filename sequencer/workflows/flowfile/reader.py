@@ -74,14 +74,14 @@ def read_flow(
         diagnostics.ensure_none()
         raise AssertionError("there is no chart, but no error was reported")
     builder = GraphBuilder(chart, front, sources, overrides, diagnostics)
-    graph, steps = builder.graph_and_steps(needs_sections=not is_chart_alone)
+    built, steps = builder.graph_and_steps(needs_sections=not is_chart_alone)
     diagnostics.ensure_none()
-    if graph is None:
+    if built is None:
         raise AssertionError("there is no graph, but no error was reported")
     values = front.values
     flow_name = name or values.id or file.stem or "flow"
     try:
-        workflow = Workflow(flow_name, steps, kind="graph", graph=graph)
+        workflow = Workflow(flow_name, steps, kind="graph", graph=built)
     except ValidationError as refused:
         diagnostics.add("E-FILE", file.name, f"{flow_name!r}: {refused.errors()[0]['msg']}")
         diagnostics.ensure_none()
