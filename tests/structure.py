@@ -392,7 +392,7 @@ def _is_protocol(node: ast.ClassDef) -> bool:
     return any(_name_of(base) == "Protocol" for base in node.bases)
 
 
-_WRITERS = frozenset({"Fact", "fact_at", "report", "tell", "str"})
+_WRITERS = frozenset({"Fact", "fact_at", "report", "str"})
 """Functions that get an event to write it."""
 
 

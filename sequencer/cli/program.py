@@ -257,8 +257,6 @@ files; an accepted step is never lost, doubled or reordered."""
 _EXIT_CODES = """0 done or nothing due, 1 a step failed, 2 usage or configuration, 3 state
 refused, 4 waits for a person, 75 another process holds the step, or this machine is too busy for
 it, 130 interrupted, 70 a bug."""
-_FOOT = """Before or after any command: --run NAME, --config PATH, --json, --quiet.
-'sequencer COMMAND --help' explains one; 'sequencer help all' explains all."""
 
 
 class Verbs(click.Group):

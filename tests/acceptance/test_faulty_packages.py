@@ -112,7 +112,10 @@ def acme(here: Packages, group: str, code: str, name: str = "mine", **modules: s
             "failed: SystemExit: 5",
         ),
         ("def ch(_): 1 / 0\nmade = StoreKind('mine', usual, checks=ch)", "ZeroDivisionError"),
-        ("def ch(_): return [7]\nmade = StoreKind('mine', usual, checks=ch)", "7 is not a Diagnostic"),
+        (
+            "def ch(_): return [7]\nmade = StoreKind('mine', usual, checks=ch)",
+            "7 is not a Diagnostic",
+        ),
     ],
 )
 def test_check_ends_with_its_summary_whatever_a_store_does(
