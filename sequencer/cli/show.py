@@ -44,13 +44,13 @@ MOST_STEPS_COLUMNS = 100
 def plan_workflow(invocation: Invocation, name: str | None, **draw: Any) -> None:
     """Show the steps of the workflow *name*, each with its agent and why that agent was chosen.
 
-    For a flowchart or a team (a file, or its name), show or *draw* every node with its state in
-    the run. Without a *name*, show the graph of the run that ``--run`` names, or else list the
-    workflows.
+    For a flowchart or a team (a file, or its name), show every node and its state in the run;
+    *draw* has the ways to draw it. Without a *name*, show the graph of the run that ``--run``
+    names, otherwise list the workflows.
     """
     project = invocation.project(may_be_none=name is not None)
     if name is None:
-        if _shows_its_run(invocation, draw):
+        if _print_run_graph(invocation, draw):
             return
         if any(draw.values()):
             raise UsageRefused(
@@ -70,7 +70,7 @@ def plan_list(invocation: Invocation, /, **draw: Any) -> None:
     plan_workflow(invocation, None, **draw)
 
 
-def _shows_its_run(invocation: Invocation, draw: dict[str, Any]) -> bool:
+def _print_run_graph(invocation: Invocation, draw: dict[str, Any]) -> bool:
     """Show the graph of the selected run; return False if there is none to show."""
     if invocation.run_name is None and not any(draw.values()):
         return False
@@ -125,8 +125,8 @@ def _show_steps(
         )
         for row in rows
     ]
-    head = ("PLACE", "STEP", "PROMPT", "AGENT", "CHOSEN BY", "LIMITS")
-    invocation.echo(columns(head, cells, room=invocation.room, goes=(4, 5)))
+    header = ("PLACE", "STEP", "PROMPT", "AGENT", "CHOSEN BY", "LIMITS")
+    invocation.echo(columns(header, cells, room=invocation.room, goes=(4, 5)))
     if table := purposes((row["name"], row["description"]) for row in rows):
         invocation.echo(f"\n{table}")
 

@@ -176,16 +176,16 @@ def read_record() -> tuple[list[bytes], int] | None:
 
 
 def _receive(size: int) -> tuple[bytes, int]:
-    """Wait for the first bytes, at most *size*, and the lock that comes with them."""
+    """Receive up to *size* bytes and the descriptor of the lock sent with them; -1: none."""
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, _CONTROL)
-    data, sent, flags, _ = control.recvmsg(size, _socket.CMSG_SPACE(_INT_BYTES))
+    data, ancillary, flags, _ = control.recvmsg(size, _socket.CMSG_SPACE(_INT_BYTES))
     control.detach()
     if flags & _socket.MSG_CTRUNC:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     lock = -1
-    for _, _, fd in sent:
+    for _, _, fd in ancillary:
         lock = int.from_bytes(fd[:_INT_BYTES], sys.byteorder)
-        os.set_inheritable(lock, False)  # noqa: FBT003 - no process of the agent gets it
+        os.set_inheritable(lock, False)  # noqa: FBT003 - must not leak to the agent
     return data, lock
 
 

@@ -170,15 +170,15 @@ def held_claim(head: Head, token: int) -> Claim:
     """Return the claim with *token*.
 
     Raises:
-        StaleClaim: it is not in the head, because another process took over the step or a person
-            rewound or decided it; the result of its holder must not be accepted.
+        StaleClaim: it is not in the head, because another process took over the step, or a person
+            rewound the run or decided the step; the holder's result must not be accepted.
     """
     claim = head.claim_with(token)
     if claim is None:
         message = f"token {token} is stale: the run is at revision {head.revision}, "
         message += f"step_index {head.step_index}, newest token {head.token}"
         raise StaleClaim(
-            message, hint="the output was kept; 'sequencer history' shows who continued"
+            message, hint="the output was kept; 'sequencer history' shows who took over"
         )
     return claim
 

@@ -228,7 +228,7 @@ class Check:
                 if target is not None and target not in so_far:
                     path = ("workflows", name)
                     message = f"feedback at the gate {step.name!r} goes to step {target!r}, which "
-                    message += "does not come before it"
+                    message += "is neither the gate's step nor one before it"
                     hint = f"set approval.feedback_to to one of: {', '.join(so_far)}"
                     yield path, ConfigurationError(message, where=self._at(path), hint=hint)
 

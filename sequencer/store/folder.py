@@ -265,7 +265,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> bytes:
-    """Return the bytes of *path* from *offset* on, at most *max_bytes* + 1 of them.
+    """Return the bytes of *path* from *offset* on, at most *max_bytes*.
+
+    One more byte is returned if the file is longer than that, so that the caller can tell.
 
     Raises:
         FileNotFoundError: it does not exist.
@@ -286,9 +288,9 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
             raise CorruptState(
                 "is not a regular file",
                 where=str(path),
-                hint="move it away; 'sequencer repair --apply' does it and restores the file",
+                hint="move it away; 'sequencer repair --apply' does that and restores the file",
             )
-        # Anyone may edit the file that the offset is from, and `pread` fails above 2**63.
+        # The offset comes from a file that anyone can edit; a huge value makes `pread` fail.
         if offset > about.st_size:
             return b""
         if max_bytes is None and about.st_size - offset > MAX_READ_BYTES:
@@ -297,7 +299,7 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
                 where=str(path),
                 hint="move it away; 'sequencer repair' shows what the rest can be restored from",
             )
-        # One byte more than the file had: if it is being written, it may have grown.
+        # Ask for one byte more than the size: if the file is being written, it may have grown.
         size = about.st_size - offset + 1
         data = os.pread(fd, size if max_bytes is None else min(size, max_bytes + 1), offset)
         if len(data) < size and (max_bytes is None or len(data) <= max_bytes):

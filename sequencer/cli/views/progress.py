@@ -106,7 +106,7 @@ class Feed:
         data = self._after_gap(data)
         if not data:
             return lines
-        if not (has_room and self._is_allowed(len(data))):
+        if not (has_room and self._try_spend(len(data))):
             self._leave_out(data)
             return lines
         if self._hidden:
@@ -135,12 +135,13 @@ class Feed:
         self._leave_out(lost + newline)
         return rest
 
-    def _is_allowed(self, count: int) -> bool:
+    def _try_spend(self, count: int) -> bool:
+        """Take *count* bytes from the token bucket; return whether it has so many."""
         now = self._clock()
         earned = (now - self._refilled) * BYTES_PER_S
         self._allowance = min(self._allowance + earned, float(BURST_BYTES))
         self._refilled = now
-        # After a gap, wait for a quarter of the allowance, so that there are few notices of gaps.
+        # After a gap, wait for a quarter of the allowance, so that few gap notices are printed.
         needed = max(count, BURST_BYTES // 4) if self._hidden else count
         if needed > self._allowance:
             return False

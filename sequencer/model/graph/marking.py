@@ -131,16 +131,16 @@ class Marking:
     def next_startable(
         self, *, agents: bool = True, closed: Collection[str] = frozenset()
     ) -> str | None:
-        """Return the first node in order that may start; without *agents*, the first other one.
+        """Return the first node in order that may start.
 
-        Agent nodes in *closed* are skipped.
+        Agent nodes in *closed* are skipped, and all of them if *agents* is false.
         """
-        passing = self._first_of(self._passing) if self._passing else None
-        working = self._first_of(self._working, closed) if agents and self._working else None
-        if passing is None or working is None:
-            return passing or working
+        plain = self._first_of(self._passing) if self._passing else None
+        agent_node = self._first_of(self._working, closed) if agents and self._working else None
+        if plain is None or agent_node is None:
+            return plain or agent_node
         order = self.graph.order
-        return passing if order[passing] < order[working] else working
+        return plain if order[plain] < order[agent_node] else agent_node
 
     def _first_of(self, heap: list[int], closed: Collection[str] = frozenset()) -> str | None:
         names = self.graph.by_urgency

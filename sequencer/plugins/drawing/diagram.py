@@ -19,7 +19,7 @@ from sequencer.cli.views.text import can_write, columns_of, cut, has_color, widt
 from sequencer.errors import StorageFailed
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
-from sequencer.plugins.drawing.layers import Group, place_count
+from sequencer.plugins.drawing.layers import Group, item_count
 from sequencer.plugins.drawing.layout import Box, EdgeLine, GroupFrame, Layout, Words, laid_out
 from sequencer.workflows.mermaid.chart import Chart
 
@@ -107,7 +107,7 @@ def drawing(
     """
     drawn = Drawn(chart)
     graph = view.graph
-    if place_count(graph) > MOST_PLACES:
+    if item_count(graph) > MOST_PLACES:
         return listing(view, is_ascii=is_ascii)
     best = None
     # A drawing that is too wide from left to right may fit from top to bottom.

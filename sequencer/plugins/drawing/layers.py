@@ -96,11 +96,11 @@ def ranks(graph: Graph) -> dict[str, int]:
     return found
 
 
-def place_count(graph: Graph) -> int:
+def item_count(graph: Graph) -> int:
     """Return the number of items in the drawing of *graph*, without rows for labels."""
     depth = ranks(graph)
-    forward = (e for place, e in enumerate(graph.edges) if place not in graph.back_edges)
-    return len(graph.nodes) + sum(depth[e.target] - depth[e.source] for e in forward)
+    forward = (edge for index, edge in enumerate(graph.edges) if index not in graph.back_edges)
+    return len(graph.nodes) + sum(depth[edge.target] - depth[edge.source] for edge in forward)
 
 
 def arranged(

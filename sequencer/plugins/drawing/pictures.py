@@ -22,7 +22,7 @@ from sequencer.cli.views.text import width as columns_of
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.plugins.drawing.diagram import MOST_PLACES, Drawn, Texts, jumps
-from sequencer.plugins.drawing.layers import place_count
+from sequencer.plugins.drawing.layers import item_count
 from sequencer.plugins.drawing.layout import (
     Box,
     EdgeLine,
@@ -196,7 +196,7 @@ def flow_picture(
     Raises:
         UsageRefused: it has too many boxes and lines to read in a picture.
     """
-    if place_count(view.graph) > MOST_PLACES:
+    if item_count(view.graph) > MOST_PLACES:
         raise UsageRefused(
             f"a graph of {len(view.graph.nodes)} nodes is too large for a picture",
             hint="the table and the list of nodes still show it",

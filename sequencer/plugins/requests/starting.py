@@ -234,7 +234,7 @@ class Starter(Struct, frozen=True):
         return without_comments(step.replace(**update), executor, self.comment_tools)
 
     def _executor(self, step: Step) -> Executor:
-        """Return the executor of *step*, even if it does not support all its fields."""
+        """Return the executor of *step*, whatever fields its executor supports."""
         return self.agents.choose(
             Step(name=step.name, prompt=step.prompt, agent=step.agent), step.name
         )[1]

@@ -476,7 +476,7 @@ class GraphWorkOrder(WorkOrder):
     def ticket(self, token: int) -> Ticket:
         """Return the ticket for the worker of the attempt with *token*.
 
-        It has no cost limit: the claim's share is one.
+        It sets no cost limit of its own: the claim's share already limits the cost.
         """
         return Ticket(token, None, self._limits.step_timeout_s, self._has_code)
 

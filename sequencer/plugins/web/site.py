@@ -376,7 +376,7 @@ class ShownProject:
         """Return a value that changes with its settings file and the charts in the settings."""
         settings = project.settings
         config = settings.config_path or self.folder / "orchestration.yaml"
-        return [_looks(path) for path in (config, *settings.registry.flows.values())]
+        return [_fingerprint(path) for path in (config, *settings.registry.flows.values())]
 
     @property
     def is_remote(self) -> bool:
@@ -453,11 +453,11 @@ class ShownProject:
             self._remote.look()
 
     def row(self, address: str) -> RunRow:
-        """Return the run at *address*, read again if its state file has changed.
+        """Return the row of the run at *address*, read again if its state file has changed.
 
         Raises:
             UnknownName: there is none.
-            RemoteUnreachable: it is on a server that does not answer.
+            RemoteUnreachable: its server is not responding.
         """
         # Get `project` once: each use checks the settings' files, and a page has hundreds of rows.
         project, known = self.project, self._rows.get(address)
@@ -473,9 +473,9 @@ class ShownProject:
             if address not in names and address not in (names := self.names()):
                 raise UnknownName("run", address, names)
             run = project.run(names[address])
-        looks = _looks(run.store.state_path)
-        if known is None or known[0] != looks:
-            known = looks, self._look(run, address, known and known[1])
+        fingerprint = _fingerprint(run.store.state_path)
+        if known is None or known[0] != fingerprint:
+            known = fingerprint, self._look(run, address, known[1] if known else None)
             self._rows[address] = known
         return known[1]
 
@@ -515,7 +515,7 @@ class ShownProject:
         return story
 
 
-def _looks(path: Path) -> object:
+def _fingerprint(path: Path) -> object:
     """Return a value that changes whenever the file at *path* does; None: there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 - a page has hundreds

@@ -490,7 +490,7 @@ def test_a_circle_of_workflows_is_refused_at_its_place(tmp_path: Path) -> None:
 def test_feedback_has_to_lead_back(tmp_path: Path) -> None:
     text = "workflows:\n  d: {extends: debugger-full, remove: [debugger-reproduction]}\n"
     error = refusal(tmp_path, text)
-    assert "goes to step 'debugger-reproduction', which does not come before it" in error.message
+    assert "goes to step 'debugger-reproduction', which is neither" in error.message
     assert str(error.where).endswith("orchestration.yaml:2:3: workflows.d")
     gate = "{name: gate, requires_approval: true, approval: {feedback_to: %s}}"
     steps = f"workflows: {{w: {{kind: procedure, steps: [a, {gate}, b]}}}}"
