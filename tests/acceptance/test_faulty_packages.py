@@ -217,10 +217,10 @@ def test_an_agent_that_raises_is_tried_again(here: Packages) -> None:
 
 
 KIND = """\
-from sequencer.model.sequence.sequence_kind import Line
+from sequencer.model.sequence.sequence_kind import SequenceKind
 
 
-class Odd(Line):
+class Odd(SequenceKind):
     def judge(self, head, ended, max_attempts):
         %s
 

@@ -97,7 +97,7 @@ def test_a_run_of_inline_tasks_is_read_and_stopped_without_teams(
 
 
 PARTS = """\
-from sequencer.model.sequence.sequence_kind import Line
+from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.project.schema import Section
 from sequencer.project.sections import ConfigSection
 from sequencer.project.store_kinds import StoreKind
@@ -123,7 +123,7 @@ class Sink:
 
 owner = ConfigSection(Owner, Owner)
 kept = StoreKind("kept", lambda asked: FileStore(asked.state_path, migrate=asked.to_head))
-kind = Line
+kind = SequenceKind
 """
 PARTS_AT = """\
 [sequencer.sections]

@@ -113,4 +113,4 @@ def test_an_answer_after_its_time_is_refused_and_the_end_is_recorded_on_resume(
     if kind == "graph":
         assert (ended.returncode, "start c" in trace(project, "asks")) == (0, True)
     else:
-        assert "rejected at 'a': nobody decided" in ended.stdout
+        assert "rejected at 'a': no one decided" in ended.stdout

@@ -112,7 +112,7 @@ def test_nothing_is_left_when_the_guard_is_killed(
 def test_a_frozen_guard_is_given_up_and_its_agent_ended(
     core: ProcessCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sequencer.executors.pump._OVERDUE_S", 0.3)
+    monkeypatch.setattr("sequencer.executors.pump._GUARD_LOST_S", 0.3)
     monkeypatch.setattr("sequencer.executors.guard_process._REPORT_S", 0.3)
     core.prepare()
     assert core._spare is not None

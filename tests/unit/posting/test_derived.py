@@ -62,7 +62,7 @@ def fact(event: str, outcome: Any = None) -> dict[str, Any]:
         (Event.EXPIRED, {}, "response", "not answered in time", ""),
         (Event.EXHAUSTED, {"cancelled": ["a", "b"]}, "error", "more often", "Stopped: a, b"),
         (Event.TIMED_OUT, {"cancelled": []}, "error", "longer than it is allowed to", ""),
-        (Event.CANCELLED, {"by": "ann", "note": "no"}, "response", "cancelled by ann", "no"),
+        (Event.CANCELLED, {"by": "ann", "note": "no"}, "response", "canceled by ann", "no"),
         (Event.GROWN, {"tasks": ["a", "b"]}, "thought", "added tasks: a, b", ""),
         (Event.GROWN, {"tasks": "a"}, "thought", "added tasks", ""),
         (Event.TOLD, {"by": "ann", "output": "tabs!"}, "thought", "message by ann", "tabs!"),

@@ -219,7 +219,7 @@ def test_without_a_home_nothing_is_compared_and_check_says_so(
     put_back(folder, older)
     work(folder)
     checked = call(folder, "check")
-    assert "how far runs have come is remembered nowhere" in checked.out + checked.err
+    assert "the progress of runs is recorded only inside the project" in checked.out + checked.err
     own_folder.unlink()
     checked = call(folder, "check")
     assert "remembered nowhere" not in checked.out + checked.err
