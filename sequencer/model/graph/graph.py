@@ -227,11 +227,8 @@ class Graph(Frozen):
             for target in self.forward[name]:
                 missing[target] += 1
                 may_miss = 0 if self.is_fix(name, target) else self.spares.get(target, 0)
-                if (
-                    missing[target] > may_miss
-                    and target not in hopeless
-                    and not has_started(target)
-                ):
+                is_lost = missing[target] > may_miss and target not in hopeless
+                if is_lost and not has_started(target):
                     hopeless.add(target)
                     pending.append(target)
         return hopeless
