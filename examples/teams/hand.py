@@ -10,7 +10,7 @@ task = os.environ["SEQUENCER_STEP"]
 greeting = Path("greeting.txt")
 
 if task == "build":
-    # Not good enough; whoever verifies sees it.
+    # Not good enough; the verifier sees it.
     greeting.write_text("Hello, world\n", encoding="utf-8")
     found = [name for name in ("manners", "places") if f'<result task="{name}"' in prompt]
     print(f"It says hello, by what {' and '.join(found)} found out.")

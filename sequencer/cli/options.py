@@ -259,8 +259,8 @@ class Verb(click.Command):
         """
         if not self.has_json and ctx.ensure_object(Invocation).is_json:
             raise click.UsageError(f"{ctx.info_name} prints no facts, so it has no --json", ctx)
-        # Inside an agent, the agent knows all these secrets already. And processes that it leaves
-        # behind are found by reading their environment.
+        # Inside an agent, the agent knows all these secrets already. And its leftover processes
+        # are found by reading their environment.
         if self.has_secrets and not is_inside_agent():
             Prctl().set(DUMPABLE, 0)
         return super().invoke(ctx)

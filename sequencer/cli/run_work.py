@@ -247,7 +247,7 @@ def _chosen_flow(
         if safe[key] != value
     )
     name = invocation.run_name
-    invocation.run_name, source = flow_run_of(project, flow_name, safe, name, anew=options["new"])
+    invocation.run_name, source = flow_run_of(project, flow_name, safe, name, is_new=options["new"])
     return source
 
 
@@ -321,7 +321,7 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
     ):
         _report_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
         return 0
-    with starts_of(project).telling_skipped(project, run):
+    with starts_of(project).reporting_skipped(project, run):
         return _work_through_gates(invocation, project, plan)
 
 
@@ -335,7 +335,7 @@ def _work_through_gates(invocation: Invocation, project: Project, plan: Plan) ->
         except WaitsForPerson:
             # Don't ask a person who has already asked this process to end.
             if (
-                last.has_begun
+                last.has_started
                 or plan.mode is Mode.TICK
                 or not inbox.decide(invocation, invocation.run())
             ):

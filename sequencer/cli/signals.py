@@ -106,7 +106,7 @@ class LastResort:
         self._timer.daemon = True
         self._lock = threading.Lock()
         self._is_over = False
-        self.has_begun = False
+        self.has_started = False
         """Whether this process was asked to end."""
         self.words: Callable[[], None] = lambda: None
         """Prints the last message: that the state of the run is unknown."""
@@ -124,16 +124,16 @@ class LastResort:
     def begin(self) -> None:
         """Start the timer, once."""
         with self._lock:
-            if self._is_over or self.has_begun:
+            if self._is_over or self.has_started:
                 return
-            self.has_begun = True
+            self.has_started = True
             # If no thread can be started, there is no time limit; the work still ends on its own.
             with suppress(RuntimeError):
                 self._timer.start()
 
     def note(self) -> None:
         """Note that the process was asked to end; the remaining work has its own time limit."""
-        self.has_begun = True
+        self.has_started = True
 
     def before(self, show: Callable[[str], None]) -> Callable[[str], None]:
         """Return a function that calls `begin` and then *show*.
@@ -187,7 +187,7 @@ def as_interruption(error: SequencerError, run: Run, last: LastResort) -> Sequen
 
     Only an unreachable remote is changed, because then the release of the claim is unknown.
     """
-    if not last.has_begun or not isinstance(error, RemoteUnreachable):
+    if not last.has_started or not isinstance(error, RemoteUnreachable):
         return error
     interruption = unknown_end(run)
     interruption.message += f" ({error.where or 'the remote'}: {error.message})"

@@ -35,7 +35,7 @@ OPTION = "--log"
 FOLDER = "ticks"
 """The folder for records of ticks in the user's state folder."""
 MAX_BYTES = 64 * 1024
-MAX_TOLD, MAX_ONCE = 12, 6
+MAX_REPORTS, MAX_ONCE = 12, 6
 """How many problems and how many marks are remembered; the oldest is forgotten first."""
 MAX_CHARS = 300
 """Longest first line of a message that is remembered, in characters."""
@@ -119,7 +119,7 @@ def news_of(need: Need, text: str) -> News:
     return News(text, need.key, kind, until=until, shared=need.shared if kind == PAUSE else "")
 
 
-class Told(NamedTuple):
+class TickReport(NamedTuple):
     """A record of news that was reported and is not over, or will be reported if it lasts.
 
     It is stored as JSON with these field names.
@@ -302,14 +302,14 @@ def _is_shared(path: Path, news: News) -> bool:
     return False
 
 
-def _next(news: News, before: Told | None, code: int, now: float) -> Told:
+def _next(news: News, before: TickReport | None, code: int, now: float) -> TickReport:
     """Return the record of *news*. It is *before* if nothing has to be reported now."""
     known = before if before is not None and before.since <= now + DAY_S else None
     if known is not None and known.covers(news, now):
         return known
     lines = news.text.removeprefix("error: ").removeprefix("waiting: ").split("\n")
     about = [line for line in lines[1:] if line.startswith(_ABOUT)]
-    first = Told(news.same, news.kind, "\n".join([lines[0][:MAX_CHARS], *about]), now)
+    first = TickReport(news.same, news.kind, "\n".join([lines[0][:MAX_CHARS], *about]), now)
     if known is None and news.may_resolve(now):
         return first
     since, times = (now, 0) if known is None else (known.since, known.times)
@@ -318,13 +318,13 @@ def _next(news: News, before: Told | None, code: int, now: float) -> Told:
     )
 
 
-def _lasts(before: Told | None) -> str:
+def _lasts(before: TickReport | None) -> str:
     if before is None or not before.times or before.kind in _ONCE:
         return ""
     return f"\n  you were told this at {before.at}; it has not changed since"
 
 
-def _is_over(record: Told, code: int, news: News, *, has_refused: bool) -> bool:
+def _is_over(record: TickReport, code: int, news: News, *, has_refused: bool) -> bool:
     """Return whether the problem of *record*, which this tick did not see, is over."""
     if record.key == _OF_THE_LOG:
         return True
@@ -336,12 +336,12 @@ def _is_over(record: Told, code: int, news: News, *, has_refused: bool) -> bool:
     return record.kind == REFUSAL or (is_passing and not news.is_waiting)
 
 
-def _newest(records: Sequence[Told]) -> list[Told]:
+def _newest(records: Sequence[TickReport]) -> list[TickReport]:
     marks = [record for record in records if record.kind == _MARK][-MAX_ONCE:]
-    return [*marks, *[record for record in records if record.kind != _MARK][-MAX_TOLD:]]
+    return [*marks, *[record for record in records if record.kind != _MARK][-MAX_REPORTS:]]
 
 
-def _records(path: Path) -> tuple[list[Told], bool]:
+def _records(path: Path) -> tuple[list[TickReport], bool]:
     """Return the records that are not over, and whether they are from the user's state folder.
 
     If the state folder has them, only those count. Otherwise copies count: the state folder may be
@@ -353,8 +353,8 @@ def _records(path: Path) -> tuple[list[Told], bool]:
     return (_copies(path), False) if data is None else (_parsed(data), True)
 
 
-def _copies(path: Path) -> list[Told]:
-    newest: dict[str, Told] = {}
+def _copies(path: Path) -> list[TickReport]:
+    newest: dict[str, TickReport] = {}
     for place in _spare_places(path):
         with contextlib.suppress(OSError, SequencerError):
             for record in _parsed(read_regular(place, max_bytes=MAX_BYTES)):
@@ -363,7 +363,7 @@ def _copies(path: Path) -> list[Told]:
     return [*newest.values()]
 
 
-def _parsed(data: bytes) -> list[Told]:
+def _parsed(data: bytes) -> list[TickReport]:
     try:
         return [_parsed_record(fields) for fields in parse_object(data).get("told", ())]
     except (LookupError, ValueError, TypeError, AttributeError):
@@ -371,8 +371,8 @@ def _parsed(data: bytes) -> list[Told]:
         return []
 
 
-def _parsed_record(fields: dict[str, Any]) -> Told:
-    record = Told(**{name: fields[name] for name in Told._fields})
+def _parsed_record(fields: dict[str, Any]) -> TickReport:
+    record = TickReport(**{name: fields[name] for name in TickReport._fields})
     texts = (record.key, record.kind, record.line, record.at)
     numbers = (record.since, record.time, record.until or 0.0)
     is_sound = all(isinstance(text, str) for text in texts)
@@ -384,8 +384,8 @@ def _parsed_record(fields: dict[str, Any]) -> Told:
 
 def _remember(
     path: Path,
-    own_records: Sequence[Told],
-    records: Sequence[Told],
+    own_records: Sequence[TickReport],
+    records: Sequence[TickReport],
     texts: Sequence[tuple[str, str]],
     waiting: Sequence[str],
     *,
@@ -410,7 +410,7 @@ def _remember(
     copies = _copies(path)
     reported = {copy.key for copy in copies if copy.times and 0 <= now - copy.time < DAY_S}
     present = {record.key for record in records}
-    marks = [Told(key, _MARK, "", now, 1, at, now) for key, _ in texts if key not in present]
+    marks = [TickReport(key, _MARK, "", now, 1, at, now) for key, _ in texts if key not in present]
     data = _record(path, _newest([*records, *marks]))
     failed = [_copied(place, data) for place in _spare_places(path)]
     if not is_own and not failed[0]:
@@ -447,9 +447,9 @@ def _tried(act: Callable[[], None]) -> str:
     return ""
 
 
-def _record(path: Path, records: Sequence[Told]) -> bytes:
-    told = [record._asdict() for record in records]
-    return json.dumps({"log": _real(path), "told": told}).encode()
+def _record(path: Path, records: Sequence[TickReport]) -> bytes:
+    reports = [record._asdict() for record in records]
+    return json.dumps({"log": _real(path), "told": reports}).encode()
 
 
 def _spare_places(path: Path) -> list[Path]:

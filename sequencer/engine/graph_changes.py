@@ -59,7 +59,7 @@ class Question(Struct, frozen=True):
         """Return the message that the question has expired by *now*; empty: it has not."""
         if not is_past(self.expires_at, now):
             return ""
-        return f"nobody answered {self.node.named} until {self.expires_at}"
+        return f"no one answered {self.node.named} until {self.expires_at}"
 
 
 class GraphChanges(Changes):
@@ -78,7 +78,7 @@ class GraphChanges(Changes):
         super().__init__(store, self.graph_kind)
         self.workflow = workflow
         """The workflow at the start of the run; see `GraphKind.workflow_at`."""
-        self.begun_with = self.graph_kind.graph
+        self.started_with = self.graph_kind.graph
         """The graph at the start of the run; a marking has the graph with its added tasks."""
 
     # --- looking -------------------------------------------------------------------
@@ -209,7 +209,7 @@ class MarkingCache:
         """Keep *marking*, which belongs to the accepted *head*."""
         self._cached = (head.run_id, self._flow_of(head), marking, chain)
 
-    def begun(self, head: Head) -> tuple[Workflow, Marking, Chain]:
+    def at_start(self, head: Head) -> tuple[Workflow, Marking, Chain]:
         before = source_of(self._store).as_of(head.workflow_digest)
         return before, *MarkingCache(self._store, graph_of(before)).take(head)
 
@@ -245,7 +245,7 @@ def _follows(flow: Flow, known: Flow) -> bool:
     return flow.since[: len(known.since)] == known.since
 
 
-def as_begun(store: Store, head: Head) -> GraphChanges:
+def as_started(store: Store, head: Head) -> GraphChanges:
     """Return the `GraphChanges` of *head* with the workflow that the run started with.
 
     Use it only for reading, such as when the workflow's file is missing. To change the run, use

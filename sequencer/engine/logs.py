@@ -52,7 +52,7 @@ _MOST_BLOCK = (MOST_SENT + 100) * (len(_QUOTE) + 1)
 """The most bytes of a prompt with its quote marks; all its lines may be empty."""
 _SENT = re.compile(rb"# sent: (prompt|(?:added )?system prompt|router's prompt), (\d{1,9}) bytes\n")
 _HEAD_LINES = 3
-MAX_WITNESSES = 8
+MAX_PROGRESS_LOGS = 8
 """How many of the newest step logs of each branch are evidence of the progress of a run."""
 _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 GIT_KNOWN_S = 1.0
@@ -263,7 +263,7 @@ def progress_evidence_of(logs_dir: Path, run_folder: str | None) -> ProgressEvid
                 (folder / name, facts) for name in newest if (facts := _log_facts(folder / name))
             )
             of_run = (log for log in logs if f" run {run_id} ".encode() in log[1][1])
-            for path, (token, _, end) in islice(of_run, MAX_WITNESSES):
+            for path, (token, _, end) in islice(of_run, MAX_PROGRESS_LOGS):
                 yield ProgressMark(path, token=token, has_ended=b"\n# ended " in end)
 
     return progress

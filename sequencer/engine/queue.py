@@ -12,7 +12,7 @@ from sequencer.model.head import Claim, Head
 from sequencer.store.protocol import Store
 from sequencer.store.queue import WaitQueue
 
-PATIENCE_S = 5.0
+YIELD_S = 5.0
 """How long a ready step is left to the processes that have waited longer. On a machine under load,
 waking up and claiming can take a second."""
 RECHECK_S = 5.0
@@ -64,7 +64,7 @@ class Queue:
             return True
         if head.revision != self._seen:
             self._seen, self._seen_at = head.revision, now
-        if now - self._seen_at < PATIENCE_S:
+        if now - self._seen_at < YIELD_S:
             return False
         # A suspended process must not hold up the run.
         self._is_passing = True
@@ -86,7 +86,7 @@ class Queue:
         The arguments are the same as for `Store.wait`.
         """
         is_ready = head.revision == self._seen
-        pause = PATIENCE_S if is_ready else RECHECK_S
+        pause = YIELD_S if is_ready else RECHECK_S
         limit = pause if timeout_s is None else min(timeout_s, pause)
         if not self.enter():
             self._own.wait(limit, wake_fd)

@@ -224,7 +224,7 @@ class RunCommands:
         return self._changes.kind
 
     def do(self, command: RunCommand, by: str = "") -> CommandResult:
-        """Do *command*; *by* is the person who decides, answers or sends a message.
+        """Do *command*; *by* is the person whose decision, answer or message it is.
 
         Every change by a person goes through here: secrets are removed from what they wrote, and
         an agent is refused.

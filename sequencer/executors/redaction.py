@@ -260,12 +260,12 @@ _PEM_HEAD = rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_BODY = rb"(?:[A-Za-z0-9+/=:, \r\n-]|\\[nr]){0,30000}"
 _PEM = re.compile(_PEM_HEAD + _PEM_BODY)
 _PEM_FINISHED = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_PEM_HEAD_BEGUN = re.compile(_PEM_MARK + rb"[A-Z0-9 ]{0,60}-{0,5}\Z")
+_UNFINISHED_PEM_HEAD = re.compile(_PEM_MARK + rb"[A-Z0-9 ]{0,60}-{0,5}\Z")
 _PEM_HEAD_LENGTH = 90
 """Bytes of the longest first line of a private key."""
 _ADDRESS_LENGTH = 600
 """Bytes of the longest login in an address."""
-_ADDRESS_BEGUN = re.compile(rb"://[^\s/?#@\"'<>\\]*\Z")
+_UNFINISHED_ADDRESS = re.compile(rb"://[^\s/?#@\"'<>\\]*\Z")
 _BLANK_HEAD = len(b"bearer ")
 """The longest prefix that ends with a blank; other keys have no blanks."""
 
@@ -437,10 +437,10 @@ def _unfinished_shape(data: bytes) -> int:
             cuts.append(start.place(hit))
             break
     address = data.rfind(b"://", max(first, size - _ADDRESS_LENGTH))
-    if address >= 0 and _ADDRESS_BEGUN.match(data, address):
+    if address >= 0 and _UNFINISHED_ADDRESS.match(data, address):
         cuts.append(address)
     head = data.rfind(_PEM_MARK, max(first, size - _PEM_HEAD_LENGTH))
-    if head >= 0 and _PEM_HEAD_BEGUN.match(data, head):
+    if head >= 0 and _UNFINISHED_PEM_HEAD.match(data, head):
         cuts.append(head)
     return min(cuts)
 

@@ -1,8 +1,8 @@
 """Read YAML that someone else may have written: bounded, unsurprising, with line numbers.
 
 The file is read as a stream of events, so that the limits on depth and number of nodes apply while
-it is read and not after it was built. An alias counts each time it is used. Words get no more
-meaning than the core schema of YAML 1.2 gives them: only ``true`` and ``false`` are booleans;
+it is read and not after it was built. An alias counts each time it is used. Words get only
+the meaning that the core schema of YAML 1.2 gives them: only ``true`` and ``false`` are booleans;
 ``no``, ``1e``, ``010``, ``12:30`` and dates stay text. Tags, merge keys, duplicate keys, keys that
 are not text, and second documents are refused.
 

@@ -66,7 +66,7 @@ class Try(Struct):
     revision: int = 0
     """The revision of that fact."""
     outcome: Mapping[str, Any] = field(default_factory=dict)
-    """Of a long output, only the end."""
+    """It has only the end of a long output."""
 
     def record_end(self, fact: RecordedFact) -> None:
         """Store the time and the outcome of *fact*, which ends it."""

@@ -45,7 +45,7 @@ class NodeView(Struct, frozen=True):
     runs: int = 0
     """How often it was done; more than once in a loop."""
     seconds: float = 0.0
-    """Of all attempts that have ended."""
+    """The sum of all attempts that have ended."""
     cost_usd: float = 0.0
     """The known part of the cost."""
     unpriced: int = 0

@@ -52,7 +52,7 @@ class Approve(RunCommand, frozen=True):
     without_run = _NO_GATE
     note: str | None = None
     token: int | None = None
-    """Of the gate that the person has seen; None: any gate that waits."""
+    """The gate that the person has seen; None: any gate that waits."""
 
 
 class Reject(RunCommand, frozen=True):
@@ -83,7 +83,7 @@ class AnswerQuestion(RunCommand, frozen=True):
     node: str
     text: str
     token: int | None = None
-    """Of the question that the person has seen; None: any question of the node."""
+    """The question that the person has seen; None: any question of the node."""
 
 
 class Tell(RunCommand, frozen=True):

@@ -39,7 +39,7 @@ class CommandContext(Struct, frozen=True, kw_only=True):
 
     at: datetime
     by: str = ""
-    """The person who decides at a gate, answers or sends a message."""
+    """The person whose decision, answer or message it is."""
     fresh: Head | None = None
     """For `commands.Reset`: the head of the new run."""
     used: Mapping[int, Usage] = MappingProxyType({})

@@ -136,7 +136,7 @@ DEFAULT_PAUSE_S = 300.0
 SHORTEST_PAUSE_S = 5.0
 """Wait after a usage limit whose reset is in the past by this machine's clock."""
 MARGIN_S = 10.0
-"""Wait after the reported reset, because the service's clock may lag behind this machine's."""
+"""Wait after the reported reset, because the service's clock may differ from this machine's."""
 JITTER_S = 5.0
 """Up to this much is added at random, so that runs that share an account do not ask at once."""
 GROWING_PAUSE_S = 30.0

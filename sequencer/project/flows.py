@@ -178,11 +178,12 @@ def run_name_of(project: Project, asked: str, workflow: Workflow, name: str | No
 
 
 def run_of(
-    project: Project, asked: str, state: Mapping[str, Any], name: str | None, *, anew: bool
+    project: Project, asked: str, state: Mapping[str, Any], name: str | None, *, is_new: bool
 ) -> tuple[str | None, FlowSource | None]:
     """Return the name of the run for the flowchart *asked*, and its source.
 
-    *anew* starts another run next to the existing ones. Source None: the run exists and continues.
+    *is_new* starts another run next to the existing ones. Source None: the run exists and
+    continues.
 
     Raises:
         TransitionRefused: a run of this name exists and has another workflow.
@@ -191,7 +192,7 @@ def run_of(
     source = source_of(project, asked, state)
     called = source.workflow.name
     chosen = run_name_of(project, asked, source.workflow, name)
-    if anew:
+    if is_new:
         return _free_name(project, chosen or slug(called)), source
     store = project.run(chosen).store
     head = store.view().head

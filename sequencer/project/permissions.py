@@ -51,8 +51,8 @@ def permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permission
         except ConfigurationError:
             continue
         if isinstance(executor, HasPermissions):
-            permits, idle = found.setdefault(name, (executor.permissions(), []))
-            if permits.to_edit and _is_left_to_the_entry(complete):
+            permission, idle = found.setdefault(name, (executor.permissions(), []))
+            if permission.to_edit and _is_left_to_the_entry(complete):
                 idle.append(step.name)
     return [
         Permission(

@@ -56,7 +56,7 @@ class Starts:
     def begin(self, project: Project, run: Run) -> None:
         """Start *run* for the first time if `start_due` found it due."""
 
-    def telling_skipped(self, project: Project, run: Run | None) -> AbstractContextManager[None]:
+    def reporting_skipped(self, project: Project, run: Run | None) -> AbstractContextManager[None]:
         """Return a context in which the error of a refused merge names a skipped date of *run*."""
         del project, run
         return nullcontext()

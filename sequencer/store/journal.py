@@ -63,7 +63,7 @@ class Gap(NamedTuple):
     """Revisions that are missing in the journal."""
 
     offset: int
-    """Of the first record after the gap."""
+    """The offset of the first record after the gap."""
     first: int
     last: int
 
@@ -357,7 +357,7 @@ class JournalFile:
         return files
 
     def oldest(self) -> dict[str, Any] | None:
-        """Return the first readable record of the oldest file that has one; read no more."""
+        """Return the first readable record of the oldest file that has one; read nothing else."""
         records = (first_of(path) for path in (*self.rotated(), self.path))
         return next((record for record in records if record is not None), None)
 

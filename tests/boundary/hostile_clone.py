@@ -138,7 +138,7 @@ def chosen(size: Size) -> list[str]:
 
 
 def campaign(folder: Path, size: Size) -> Report:
-    """Look at a clone full of traps that nobody trusts, and run what may not be trusted."""
+    """Look at a clone full of traps that is not trusted, and run what may not be trusted."""
     parts = 2 if size is Size.SHORT else 16
     names = chosen(size)
     refused = [name for name in names if TRAPS[name].codes]

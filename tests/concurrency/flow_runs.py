@@ -50,7 +50,7 @@ class Flow:
     def run(self) -> Run:
         """Return the flow's run, opened as a process of its own would."""
         project = open_project(self.folder, environment={"PATH": "/usr/bin:/bin"})
-        name, source = run_of(project, f"{NAME}.md", {}, None, anew=False)
+        name, source = run_of(project, f"{NAME}.md", {}, None, is_new=False)
         return project.run(name, source=source)
 
     @property

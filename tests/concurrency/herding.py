@@ -89,7 +89,7 @@ SMALLEST_JOURNAL = 64 * 1024
 
 
 def lock_deleted(folder: Path, size: Size) -> Report:
-    """See `tests.long.report.Campaign`; somebody deletes the lock file every 2 ms."""
+    """See `tests.long.report.Campaign`; a process deletes the lock file every 2 ms."""
     steps, limit_s = (100, 60.0) if size is Size.SHORT else (4_000, 300.0)
     plain = Herd(
         str(folder / "plain"), steps=steps, readers=0, delete_lock_every_s=0.002, limit_s=limit_s

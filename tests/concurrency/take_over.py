@@ -69,7 +69,7 @@ def lines(path: Path, least: int, seconds: float = 30.0) -> list[list[str]]:
 
 
 def killed_holders(folder: Path, size: Size) -> Report:
-    """See `tests.long.report.Campaign`; from SIGKILL to the begin of the new claim."""
+    """See `tests.long.report.Campaign`; from SIGKILL to the start of the new claim."""
     rounds = 15 if size is Size.SHORT else 1_000
     endless = {**OK, "delay_s": 600}
     write_project(folder, endless, limits={"max_attempts": rounds + 1})

@@ -1,4 +1,4 @@
-"""Everything at random: workers, servers and permit holders die while people decide.
+"""Everything at random: workers, servers and holders of work orders die while people decide.
 
 A round has a seed, and is made again by `again`. At its end the run has to be in order by its
 agents' record, and to go on.
@@ -226,7 +226,7 @@ def again(folder: Path, seed: int, moves: int) -> Round:
 
 
 def campaign(folder: Path, size: Size) -> Report:
-    """Workers, servers and permit holders die at random while people decide over three kinds."""
+    """Workers, servers and work orders end at random while people decide over three kinds."""
     rounds, moves = (16, 14) if size is Size.LONG else (3, 8)
     counts, wrong = Counter[str]({"rounds": rounds}), list[str]()
     with Arena(folder) as arena:

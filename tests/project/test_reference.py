@@ -141,7 +141,7 @@ def test_every_error_and_its_exit_code() -> None:
     } == documented
 
 
-def test_what_each_executor_honours() -> None:
+def test_what_each_executor_supports() -> None:
     rows = {words(row[0])[0]: row[1:] for row in table(section(EXECUTOR_PAGE, FIELDS))}
     kinds = ["claude", "codex", "gemini", "opencode", "anthropic", "command"]
     assert set(rows) | EVERY_EXECUTOR == set(Step.model_fields)
@@ -153,11 +153,11 @@ def test_what_each_executor_honours() -> None:
     assert {field for field, cells in rows.items() if cells[-1] == "yes"} == {"idle_timeout_s"}
 
 
-FIELDS = "Which step fields each honors"
+FIELDS = "Which step fields each supports"
 
 
-def test_what_every_executor_honours() -> None:
-    sentence = section(EXECUTOR_PAGE, FIELDS).split("All honor ")[1].split(".\n")[0]
+def test_what_every_executor_supports() -> None:
+    sentence = section(EXECUTOR_PAGE, FIELDS).split("All support ")[1].split(".\n")[0]
     assert set(words(sentence)) == EVERY_EXECUTOR
 
 

@@ -1,20 +1,22 @@
-"""What users read is plain American English: no words of a word-for-word translation.
+"""Texts and names are plain American English: no words of a word-for-word translation.
 
-Read are the documents, the messages and help texts in the code, and the docstrings of the library's
-public names. `not_yet_rewritten.txt` lists the files that still have such words. The list only
+Read are the documents, and in the code messages, help texts, docstrings, comments and names.
+`not_yet_rewritten.txt` lists the files that still have such words. The list only
 shrinks: a file on it that has none left fails, and so does a file that is not on it and has one.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-import sequencer
 from tests.project.documents import ROOT, pages, prose, shown
 
 LIST = Path(__file__).with_name("not_yet_rewritten.txt")
@@ -44,6 +46,8 @@ WORDS = {
     r"|each)\b",
     "is not one": r"(?<!there )\b(?:is|are|was|were) (?-i:none)\b(?! of)",
     "watch": r"\blook(?:s|ing)? on\b",
+    "no one, someone, anyone": r"\b(?:nobody|somebody|anybody)\b",
+    "the process that, the person who": r"\bwhoever\b",
     "plain words": r"\b(?:lest|whilst|amongst|thereby|therein|thereof|whereof|heed|hitherto"
     r"|nought)\b",
     "American spelling": r"\b(?:behaviours?|colours?|favours?|honours?|neighbours?|catalogue"
@@ -54,6 +58,11 @@ _FOUND = re.compile(
     "|".join(f"(?P<w{n}>{pattern})" for n, pattern in enumerate(WORDS.values())), re.IGNORECASE
 )
 _CODE = re.compile(r"`[^`\n]*`|\]\([^)]*\)|<!--.*?-->|\{\{.*?\}\}|\{%.*?%\}")
+
+
+_DOUBLE = re.compile(r"``[^`]*``|\{\{.*?\}\}")
+_EXAMPLE = re.compile(r"^ *>>> .*?(?=\n *\n|\Z)", re.MULTILINE | re.DOTALL)
+_DIRECTIVE = re.compile(r"#\s*(?:noqa|type:|fmt:|pragma)")
 
 
 def found(text: str) -> list[str]:
@@ -73,36 +82,28 @@ def read() -> list[Path]:
     return sorted({*pages(), *examples, *inside})
 
 
-def docstrings(tree: ast.Module) -> tuple[set[int], set[int]]:
-    """Return the ids of the docstrings in *tree*: all of them, and those of public names."""
-    every, public = set(), set()
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        for child in body if isinstance(body, list) else ():
-            if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
-                every.add(id(child.value))
-                if getattr(node, "name", None) in sequencer.__all__:
-                    public.add(id(child.value))
-    return every, public
+def code_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Yield each string and each comment of Python *source*, with its line."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not _DIRECTIVE.match(token.string):
+            yield token.start[0], token.string.lstrip("#: ")
+    for node in ast.walk(ast.parse(source)):
+        # A word alone is a key or a name; a phrase is for a person.
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = _EXAMPLE.sub(lambda match: "\n" * match[0].count("\n"), node.value)
+            lines = text.splitlines() if " " in text.strip() else []
+            for number, line in enumerate(lines, node.lineno):
+                yield number, _DOUBLE.sub("X", line)
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield what users read of *path*, with its line."""
+    """Yield what people read of *path*, with its line."""
     if path.suffix == ".html":
         yield from enumerate(path.read_text().splitlines(), 1)
-        return
-    if path.suffix == ".md":
+    elif path.suffix == ".md":
         yield from prose(path)
-        return
-    tree = ast.parse(path.read_text())
-    every, public = docstrings(tree)
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
-            continue
-        # A word alone is a key or a name; a phrase is for a person.
-        if " " in node.value.strip() and (id(node) not in every or id(node) in public):
-            for line in node.value.splitlines():
-                yield node.lineno, line
+    else:
+        yield from code_texts(path.read_text())
 
 
 def problems(path: Path) -> list[str]:
@@ -118,6 +119,122 @@ def test_what_users_read_is_no_translation() -> None:
 def test_the_list_of_files_to_rewrite_only_shrinks() -> None:
     clean = [name for name in NOT_YET if not (ROOT / name).exists() or not problems(ROOT / name)]
     assert clean == [], f"remove these lines from {shown(LIST)}"
+
+
+NAME_WORDS = {
+    "InvocationBudget, budget": r"stints?",
+    "RetryPolicy, retry_for_s, a limit": r"patien(?:ce|t)",
+    "work-tree lock": r"tenanc(?:y|ies)",
+    "WaitQueue, queue": r"turnstiles?",
+    "support": r"hono(?:u)?r(?:s|ed|ing)?",
+    "started": r"begun",
+    "again, new": r"anew",
+    "fix, repair": r"mend(?:s|ed|ing)?",
+    "no one, someone, a noun": r"nobody|somebody|anybody|whoever",
+    "evidence, progress": r"witness(?:es|ed)?",
+    "expired": r"laps(?:e|es|ed|ing)",
+    "readiness": r"standing",
+    "message, notice, report": r"told|telling",
+    "work order": r"permits?",
+}
+"""What to call it instead, and the parts of names that are not used."""
+_PARTS = re.compile("|".join(f"(?P<n{n}>{word})" for n, word in enumerate(NAME_WORDS.values())))
+ON_DISK = {
+    "begun_at": "a key of state.json: when the run of a graph has started",
+    "told": "a key of state.json and of markings: messages that wait, written by `tell`",
+    "TOLD": "the event `told` of the journal",
+}
+"""Names that files have, so they stay."""
+TEMPORAL = "sequencer/plugins/temporal/"
+"""Its data on the server has the key `permits`."""
+
+
+def parts(name: str) -> list[str]:
+    """Return the words of the identifier *name*, in lower case."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace(".", "_").split("_")
+
+
+@cache
+def names(source: str) -> tuple[tuple[int, str], ...]:
+    """Return each name that *source* defines or uses, with its line."""
+    return tuple(names_of(ast.parse(source)))
+
+
+def names_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield each name in *tree*, with its line."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.lineno, node.name
+            case ast.arg() | ast.keyword(arg=str()):
+                yield node.lineno, node.arg or ""
+            case ast.Attribute():
+                yield node.lineno, node.attr
+            case ast.Name():
+                yield node.lineno, node.id
+            case ast.alias():
+                yield node.lineno, node.asname or node.name
+            case ast.MatchAs() | ast.MatchStar() | ast.ExceptHandler():
+                yield node.lineno, node.name or ""
+
+
+def odd_names(path: Path, source: str) -> list[str]:
+    """Return the names of *source*, the file *path*, that the glossary does not use."""
+    advice = list(NAME_WORDS)
+    found_names = []
+    for line, name in names(source):
+        matches = [] if name in ON_DISK else filter(None, map(_PARTS.fullmatch, parts(name)))
+        for match in matches:
+            if match[0].startswith("permit") and shown(path).startswith(TEMPORAL):
+                continue
+            what = advice[int((match.lastgroup or "n0")[1:])]
+            found_names.append(f"{shown(path)}:{line}: '{name}': {what}")
+    return found_names
+
+
+def test_names_are_the_words_of_the_glossary() -> None:
+    package = sorted((ROOT / "sequencer").rglob("*.py"))
+    assert [name for path in package for name in odd_names(path, path.read_text())] == []
+
+
+def test_a_name_stays_only_if_the_package_has_it() -> None:
+    sources = (path.read_text() for path in (ROOT / "sequencer").rglob("*.py"))
+    assert ON_DISK.keys() <= {name for source in sources for _, name in names(source)}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class StintOfOne: ...",
+        "def mend_file(path): ...",
+        "def run(*, anew): ...",
+        "run(has_begun=True)",
+        "self.told_at = 1",
+        "for nobody in (): ...",
+        "import witnesses",
+        "PATIENCE_S = 1",
+    ],
+)
+def test_an_old_name_is_found(source: str) -> None:
+    assert odd_names(ROOT / "sequencer" / "x.py", source)
+
+
+def test_only_the_server_has_permits() -> None:
+    assert odd_names(ROOT / "sequencer" / "x.py", "permits = 1")
+    assert odd_names(ROOT / TEMPORAL / "x.py", "permits = 1") == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["# Nobody is asked.", '"""Return what nobody has."""', '#: It goes on\nx = "is begun anew"'],
+)
+def test_comments_and_docstrings_are_read(source: str) -> None:
+    assert any(found(text) for _, text in code_texts(source))
+
+
+def test_names_and_examples_in_code_are_not_read() -> None:
+    source = '"""See ``begun``.\n\n    >>> anew = 1  # nobody\n\nText."""\nx = 1  # noqa: nobody'
+    assert not any(found(text) for _, text in code_texts(source))
 
 
 @pytest.mark.parametrize(
@@ -138,6 +255,8 @@ def test_the_list_of_files_to_rewrite_only_shrinks() -> None:
         "a token that is none",
         "Of a flow or a team what may start now.",
         "What stands in the file counts.",
+        "Nobody is asked.",
+        "The step goes to whoever asks first.",
     ],
 )
 def test_a_translation_is_found(text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sequencer.engine.graph_changes import as_begun
+from sequencer.engine.graph_changes import as_started
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.history.story import Story, story_of
 from sequencer.history.view import FlowView, view_of
@@ -32,12 +32,12 @@ def look_closely(
     """
     head = run.head
     if head is None:
-        return view_of(title, run.flow.begun_with, None, None, Story()), []
+        return view_of(title, run.flow.started_with, None, None, Story()), []
     try:
         flow = run.flow
     except (ConfigurationError, DefinitionChanged) as error:
         try:
-            flow = as_begun(run.store, head)
+            flow = as_started(run.store, head)
         except CorruptState:
             # A team's run that was started from a request has no copy of its definition.
             raise error from None

@@ -26,7 +26,7 @@ from sequencer.cli.views.nodes import Heard, node_table, nodes_json
 from sequencer.cli.views.states import StateLook, look_of
 from sequencer.cli.views.tails import heard_of, last_failure
 from sequencer.cli.views.text import age_s, one_line, plural
-from sequencer.engine.graph_changes import as_begun
+from sequencer.engine.graph_changes import as_started
 from sequencer.engine.logs import StepLogs
 from sequencer.engine.run import Run
 from sequencer.engine.run_commands import fresh_head
@@ -148,7 +148,7 @@ class Snapshot(Struct, frozen=True):
 
     @property
     def state(self) -> StateLook:
-        """Return the state of the run, as it looks on the screen."""
+        """Return the state of the run, as the screen shows it."""
         return look_of(run_state(self._situation))
 
     @property
@@ -282,7 +282,7 @@ class Snapshot(Struct, frozen=True):
             return
         for claims, liveness in _by_owner(self.holders, self.makers or {}):
             yield "held by", holder_words(claims, liveness, self.makers, self.elsewhere)
-        yield from (("permitted", _permitted(permit)) for permit in self.detached)
+        yield from (("permitted", _allowed(order)) for order in self.detached)
         if self.readiness is not None and self.readiness.kind is ReadinessKind.COMPLETE:
             yield "ended", self.readiness.message
         yield from (("in the way", line) for line in self.in_the_way)
@@ -409,12 +409,12 @@ def _by_owner(
     yield from groups.values()
 
 
-def _permitted(permit: Mapping[str, Any]) -> str:
-    """Return in words what a detached permission allows, or how it ended."""
-    if "end" in permit:
-        return f"detached from {permit['since']} to {permit['until']}: {permit['end']}"
-    limits = ", ".join(f"{name} {value}" for name, value in permit["limits"].items() if value)
-    return f"detached since {permit['since']}{limits and f' ({limits})'}: workers run the steps"
+def _allowed(order: Mapping[str, Any]) -> str:
+    """Return in words what a detached work order allows, or how it ended."""
+    if "end" in order:
+        return f"detached from {order['since']} to {order['until']}: {order['end']}"
+    limits = ", ".join(f"{name} {value}" for name, value in order["limits"].items() if value)
+    return f"detached since {order['since']}{limits and f' ({limits})'}: workers run the steps"
 
 
 def holder_words(
@@ -485,7 +485,7 @@ def _own_workflow(run: Run, head: Head, configured: Workflow | None) -> Workflow
     None: neither can be read. For a workflow without nodes, no earlier definition is kept.
     """
     with suppress(CorruptState):
-        return as_begun(run.store, head).workflow
+        return as_started(run.store, head).workflow
     return None if configured is None or configured.nodes else configured
 
 

@@ -1,4 +1,4 @@
-"""How each state looks on terminals and pages (word, mark, color), and text made safe to show."""
+"""How terminals and pages show each state (word, mark, color), and text made safe to show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sequencer.model.outcome import duration
 
 
 class StateLook(NamedTuple):
-    """How a state looks on a terminal and on a page. The color alone never says it."""
+    """How a terminal and a page show a state. The color alone never says it."""
 
     word: str
     mark: str

@@ -68,7 +68,7 @@ class NodeValues(Struct, frozen=True):
         """Return the value at *path*, whose first part is a root.
 
         Raises:
-            KeyError: there is no such value; the message says which there are.
+            KeyError: there is no such value; the message lists the values.
         """
         root, rest = path[0], path[1:]
         if root == "output":

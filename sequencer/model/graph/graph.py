@@ -218,7 +218,7 @@ class Graph(Frozen):
         task = self.by_id[name].task
         return task is not None and task.fixes == judge
 
-    def hopeless(self, failed: Collection[str], has_begun: Callable[[str], bool]) -> set[str]:
+    def hopeless(self, failed: Collection[str], has_started: Callable[[str], bool]) -> set[str]:
         """Return the *failed* tasks, and those that can't be done without them."""
         hopeless, missing = set(failed), Counter[str]()
         pending = list(hopeless)
@@ -227,19 +227,20 @@ class Graph(Frozen):
             for target in self.forward[name]:
                 missing[target] += 1
                 may_miss = 0 if self.is_fix(name, target) else self.spares.get(target, 0)
-                if missing[target] > may_miss and target not in hopeless and not has_begun(target):
+                is_lost = missing[target] > may_miss and target not in hopeless
+                if is_lost and not has_started(target):
                     hopeless.add(target)
                     pending.append(target)
         return hopeless
 
     def is_needed(
-        self, name: str, hopeless: Collection[str], has_begun: Callable[[str], bool]
+        self, name: str, hopeless: Collection[str], has_started: Callable[[str], bool]
     ) -> bool:
         """Return whether a task still needs the failed task *name*, or no task follows it."""
         seen, pending = {name}, [name]
         while pending:
             targets = self.forward[pending.pop()]
-            waiting = [target for target in targets if not has_begun(target)]
+            waiting = [target for target in targets if not has_started(target)]
             if not targets or any(target not in hopeless for target in waiting):
                 return True
             pending += [target for target in waiting if target not in seen]

@@ -62,7 +62,7 @@ class MarkingReader(Protocol):
             CorruptState: the marking is missing or can't be read.
         """
 
-    def begun(self, head: Head) -> tuple[Workflow, Marking, Chain]:
+    def at_start(self, head: Head) -> tuple[Workflow, Marking, Chain]:
         """Return the workflow that the run of *head* was started with, and its marking.
 
         Raises: see `take`.
@@ -122,7 +122,7 @@ class GraphKind(Kind):
         document = (source or FlowSource(workflow=self.workflow)).replace(workflow=self.workflow)
         if before is not None:
             # Keep both: after a crash, the head may refer to either of them.
-            document = document.replace(previous=self._markings.begun(before)[0])
+            document = document.replace(previous=self._markings.at_start(before)[0])
         return FLOW_DOCUMENT, document.to_json()
 
     # --- one transition ------------------------------------------------------------
@@ -214,7 +214,7 @@ class GraphKind(Kind):
             return self._with_clock(head, transition, context.at)
         if not isinstance(command, Adopt):
             return transition
-        return adopted(head, transition, self.workflow, self._markings.begun(head))
+        return adopted(head, transition, self.workflow, self._markings.at_start(head))
 
     def _with_clock(self, head: Head, transition: Transition, at: datetime) -> Transition:
         """Return *transition*, which holds or continues the run of *head*, with the agents' time.

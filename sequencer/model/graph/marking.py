@@ -180,7 +180,7 @@ class Marking:
             if execution.error is not None
         }
 
-    def has_begun(self, name: str) -> bool:
+    def has_started(self, name: str) -> bool:
         """Return whether *name* is active or was done before."""
         return name in self.active or name in self.done
 
@@ -212,11 +212,11 @@ class Marking:
         return {
             name: error
             for name, error in failed.items()
-            if graph.is_needed(name, hopeless, self.has_begun)
+            if graph.is_needed(name, hopeless, self.has_started)
         }
 
     def _hopeless(self) -> set[str]:
-        return self.graph.hopeless(self.failed, self.has_begun) if self.graph.spares else set()
+        return self.graph.hopeless(self.failed, self.has_started) if self.graph.spares else set()
 
     # --- changing ------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from sequencer.model.graph.marking import FlowStatus, Marking, Operation, Refere
 from sequencer.model.outcome import Decision, Move
 from sequencer.model.transitions import Event
 
-_BEGUN = {NodeKind.AGENT: Event.CLAIMED, NodeKind.HUMAN: Event.ASKED}
+_START_EVENTS = {NodeKind.AGENT: Event.CLAIMED, NodeKind.HUMAN: Event.ASKED}
 _DONE = {NodeKind.AGENT: Event.SUCCEEDED, NodeKind.HUMAN: Event.ANSWERED}
 _AGENT, _CLAIMED, _SUCCEEDED = NodeKind.AGENT, Event.CLAIMED, Event.SUCCEEDED
 _RUNNING = FlowStatus.RUNNING
@@ -89,7 +89,7 @@ class MarkingEditor:
         """
         self.do("start", name, token)
         node = self.graph.by_id[name]
-        event = _CLAIMED if node.kind is _AGENT else _BEGUN.get(node.kind, Event.STARTED)
+        event = _CLAIMED if node.kind is _AGENT else _START_EVENTS.get(node.kind, Event.STARTED)
         details = {"from": list(self.marking.active[name].sources)}
         self.facts.append(FlowFact(event, name, details))
         return node
@@ -140,7 +140,7 @@ class MarkingEditor:
                 # An edit of the list may have put this task before a done one, and a task that does
                 # not need all its predecessors may have started without this one.
                 marking = self.marking
-                targets = [target for target in targets if not marking.has_begun(target)]
+                targets = [target for target in targets if not marking.has_started(target)]
             self.do("step", name, targets, reference, node.output_key)
             self.look_for_the_end()
             return

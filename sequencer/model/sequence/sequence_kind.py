@@ -2,7 +2,7 @@
 
 How the run continues after an attempt is decided before the lock is taken: while the claim is in
 the head, nothing that the decision depends on can change. A decision of the project's hooks comes
-before that of the workflow, and a gate comes before what the agent says.
+before a decision of the workflow, and a gate comes before what the agent says.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ class Port(Struct, frozen=True):
     wanted: int | None
     """The column of the line's other end; None: the line leaves to the right."""
     reach: int = 0
-    """Of those that go off to the right: its place among them; the outermost is leftmost."""
+    """Its place among the columns that go off to the right; the outermost is leftmost."""
 
 
 def ports(middle: int, width: int, lines: Sequence[Port]) -> dict[int, int]:

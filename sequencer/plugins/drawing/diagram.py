@@ -412,7 +412,7 @@ def print_diagram(view: FlowView, stream: IO[str], chart: Chart | None = None) -
     columns = (columns_of(stream) or USUAL_COLUMNS) if stream.isatty() else None
     found = drawing(view, columns=columns, is_ascii=is_ascii, chart=chart)
     if columns is not None and found.width > columns:
-        found = _told(view, found.width, columns, is_ascii=is_ascii)
+        found = _list_instead(view, found.width, columns, is_ascii=is_ascii)
     print_drawing(found, stream)
 
 
@@ -434,7 +434,7 @@ def print_drawing(drawing: Drawing, stream: IO[str]) -> None:
         raise StorageFailed(f"can't be written: {error.strerror}", where="the drawing") from error
 
 
-def _told(view: FlowView, width: int, columns: int, *, is_ascii: bool) -> Drawing:
+def _list_instead(view: FlowView, width: int, columns: int, *, is_ascii: bool) -> Drawing:
     hint = (
         f"the drawing takes {width} columns and this terminal has {columns}; "
         "to see all of it, pipe it through 'less -S', or make a picture with --svg"

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import cut, plural, short, width
-from sequencer.engine.graph_changes import as_begun
+from sequencer.engine.graph_changes import as_started
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged, SequencerError
 from sequencer.history.spans import (
@@ -81,10 +81,10 @@ class Bar(Struct, frozen=True):
     host: str = ""
 
     @property
-    def told(self) -> str:
+    def in_words(self) -> str:
         """Return the bar in words.
 
-        >>> Bar(Look.DONE, 0, 4, attempt=2, agent="claude", host="ci-3").told
+        >>> Bar(Look.DONE, 0, 4, attempt=2, agent="claude", host="ci-3").in_words
         'attempt 2, accepted, 4.0 s by claude on ci-3'
         """
         number = f"attempt {self.attempt}, " if self.attempt > 1 else ""
@@ -280,7 +280,7 @@ class LookStyle(NamedTuple):
     """Color in a picture."""
     line: str
     weight: int = 1
-    """Of two bars in one column, the heavier one is visible, so that no failure is hidden."""
+    """The heavier of two bars in one column is visible, so that no failure is hidden."""
 
 
 STYLES: Mapping[Look, LookStyle] = {
@@ -430,7 +430,7 @@ def _workflow_of(run: Run, head: Head | None, warn: Callable[[str], None]) -> Wo
             return run.kind.workflow_of(head)
         except (ConfigurationError, DefinitionChanged):
             with suppress(CorruptState):
-                return as_begun(run.store, head).graph_kind.workflow_of(head)
+                return as_started(run.store, head).graph_kind.workflow_of(head)
             raise
     except SequencerError as error:
         warn(f"warning: roles and places are not known: {error.message}")

@@ -140,13 +140,14 @@ class GanttPicture:
 
     def _bar(self, bar: Bar, name: str, y: float) -> str:
         x, end = self._x(bar.begin), self._x(bar.end)
-        told = f"<title>{escape(shown(name), quote=False)}: {escape(bar.told, quote=False)}</title>"
+        text = escape(f"{shown(name)}: {bar.in_words}", quote=False)
+        title = f"<title>{text}</title>"
         fill, line = STYLES[bar.look].fill, STYLES[bar.look].line
         if bar.look is Look.RETRY:
             middle = y + ROW / 2
             return (
                 f'<path d="M{x:.1f} {middle}H{end:.1f}" fill="none" stroke="{line}" '
-                f'stroke-width="2" stroke-dasharray="2 4">{told}</path>'
+                f'stroke-width="2" stroke-dasharray="2 4">{title}</path>'
             )
         wide = max(end - x, LEAST_BAR)
         x = min(x, self._left + PLOT - wide)
@@ -155,7 +156,7 @@ class GanttPicture:
         return (
             f'<rect x="{x:.1f}" y="{y + (ROW - BAR) / 2}" width="{wide:.1f}" height="{BAR}" '
             f'rx="{min(3.0, wide / 2):g}" fill="{fill}" stroke="{line}" '
-            f'stroke-width="{heavy}"{dashes}>{told}</rect>'
+            f'stroke-width="{heavy}"{dashes}>{title}</rect>'
         )
 
     def _legend(self) -> Iterator[str]:

@@ -77,7 +77,7 @@ _HYPHENS = re.compile(r"-+")
 _INVISIBLE = frozenset("\u115f\u1160\u17b4\u17b5")
 """Invisible letters and marks: names that differ only by them would look the same."""
 _GONE = frozenset({"deleted", "remove"})
-"""Actions after which there is no work to do."""
+"""Actions that leave no work to do."""
 NO_LABELS = "it has no labels, and labels can choose the procedure; give them with --label"
 
 

@@ -316,7 +316,7 @@ def _is_held(project: Project, run: Run, head: Head, note: DateNote, *, is_due: 
 
 
 @contextmanager
-def telling_skipped(project: Project, run: Run | None) -> Iterator[None]:
+def reporting_skipped(project: Project, run: Run | None) -> Iterator[None]:
     """Add to the error of a refused merge in the block that a date of *run* was skipped.
 
     Raises:

@@ -4,7 +4,7 @@ The kind of a work order decides what it may claim and what the end of an attemp
 budget decides when it is used up. Pure: callers pass the time in, and everything written goes to
 the given store. Not decided here: which worker makes an attempt, and whether it is alive.
 
-A work order is a *permit* in the documents and in all data on the server, so that earlier
+A work order is a *permit* in all data on the server and in the JSON of commands, so that earlier
 releases can read it.
 """
 

@@ -133,7 +133,7 @@ class Activities:
             return {run for run, _ in self._running}
 
     def interrupt(self) -> set[str]:
-        """Ask all running attempts to end, start no more, and return the runs of the attempts."""
+        """Ask all running attempts to end, start no others, and return the runs of the attempts."""
         with self._lock:
             self.is_ending = True
             for cancellation in self._running.values():

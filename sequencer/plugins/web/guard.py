@@ -46,7 +46,7 @@ _STYLE = (
     "margin: 4px 0 12px; padding: 4px 12px } code { font-size: 14px }"
 )
 _STYLE_DIGEST = b64encode(sha256(_STYLE.encode()).digest()).decode()
-"""Of the sign-in page's style. It is inline, because all files need the key."""
+"""The digest of the sign-in page's style, which is inline, because all files need the key."""
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; "
     f"style-src 'self' 'sha256-{_STYLE_DIGEST}'; "

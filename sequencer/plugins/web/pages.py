@@ -145,7 +145,7 @@ class NeedCard(Struct):
     others: Sequence[str] = ()
     """Commands for the other decisions."""
     token: int = 0
-    """Of the attempt that asks."""
+    """The token of the attempt that asks."""
     act: str = ""
     """The verb of its button; empty: it has no button."""
 

@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from sequencer.cli.views.next_command import run_state, situation_of
 from sequencer.cli.views.runs import Open, asked_at, open_at, run_facts, unread_facts
 from sequencer.cli.views.states import LOOKS, StateLook, look_of
-from sequencer.engine.graph_changes import as_begun
+from sequencer.engine.graph_changes import as_started
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import (
@@ -136,7 +136,7 @@ class RunRow(Struct, dict=True):
         if head is None:
             return {}
         with suppress(SequencerError):
-            nodes = as_begun(self.run.store, head).workflow.nodes
+            nodes = as_started(self.run.store, head).workflow.nodes
             return {node.id: node.title for node in nodes if node.title and node.task is None}
         return {}
 
@@ -174,7 +174,9 @@ class RunRow(Struct, dict=True):
     def _differences(self, head: Head, workflow: Workflow) -> Sequence[str]:
         """Return the differences of *workflow* from the run's own workflow, a line each."""
         with suppress(SequencerError):
-            return differences(as_begun(self.run.store, head).workflow, workflow)[:MOST_DIFFERENCES]
+            return differences(as_started(self.run.store, head).workflow, workflow)[
+                :MOST_DIFFERENCES
+            ]
         return ()
 
     @property

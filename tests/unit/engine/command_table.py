@@ -118,7 +118,7 @@ def opened(folder: Path) -> Run:
     project = open_project(folder, trust=True)
     if project.settings.workflow.name != "g":
         return project.run(None)
-    name, source = run_of(project, "g", {}, None, anew=False)
+    name, source = run_of(project, "g", {}, None, is_new=False)
     return project.run(name, source=source)
 
 

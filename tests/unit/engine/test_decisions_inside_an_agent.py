@@ -132,7 +132,7 @@ def project(tmp_path: Path) -> Path:
 
 def asking(folder: Path) -> Run:
     opened = open_project(folder)
-    name, source = run_of(opened, "ask", {}, None, anew=False)
+    name, source = run_of(opened, "ask", {}, None, is_new=False)
     return opened.run(name, source=source)
 
 

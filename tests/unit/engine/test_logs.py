@@ -16,7 +16,7 @@ from sequencer.cli.views.tails import heard_of
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.logs import (
     MAX_LOOKS,
-    MAX_WITNESSES,
+    MAX_PROGRESS_LOGS,
     MOST_SENT,
     SentTexts,
     StepLogs,
@@ -250,9 +250,9 @@ def test_the_newest_logs_of_a_run_tell_its_tokens(place: Place) -> None:
     newest = next(iter(progress("run")))
     assert (newest.token, newest.has_ended) == (100_005, False)
     assert list(progress_evidence_of(place.project / "logs", "named")("run")) == []
-    for index in range(MAX_WITNESSES):
+    for index in range(MAX_PROGRESS_LOGS):
         place.write(b"x", step_index=500_000 + index, token=200_000 + index)
-    assert len(list(progress("run"))) == MAX_WITNESSES
+    assert len(list(progress("run"))) == MAX_PROGRESS_LOGS
 
 
 def test_what_a_git_file_names_is_read_only_if_it_is_a_head(tmp_path: Path) -> None:

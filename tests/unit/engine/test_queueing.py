@@ -103,7 +103,7 @@ def test_who_has_left_a_step_to_others_lets_them_have_it(run: PlayedRun, asleep:
 def test_who_does_not_come_is_passed_and_not_asked_again_for_a_while(
     run: PlayedRun, asleep: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queueing, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(queueing, "YIELD_S", 0.2)
     stopped, mine, head = queue_in(run), queue_in(run), present(PlayedStore(run))
     stopped.enter()
     assert mine.yields(head.step_index)
@@ -204,7 +204,7 @@ def hold_the_queue(folder: Path) -> None:
 def test_a_stopped_process_at_the_front_does_not_hold_up_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queueing, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(queueing, "YIELD_S", 1.0)
     run = open_scripted(tmp_path)
     with run.turn():
         child = children.start(partial(hold_the_queue, tmp_path), tmp_path / "errors")
@@ -214,7 +214,7 @@ def test_a_stopped_process_at_the_front_does_not_hold_up_the_run(
         started = time.monotonic()
         reopen(tmp_path).work(Mode.SYNC, InvocationLimits(max_steps=30))
         # Asked once for it, not before each step.
-        assert time.monotonic() - started < 5 * queueing.PATIENCE_S
+        assert time.monotonic() - started < 5 * queueing.YIELD_S
         assert head_of(run).step_index == 31
     finally:
         children.end([child])

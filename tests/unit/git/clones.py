@@ -185,7 +185,7 @@ class Clone:
     @property
     def started(self) -> int:
         """Return how many git processes were started so far, the reader not counted."""
-        trees = self.tree.git.started + self.tree.patient_git.started
+        trees = self.tree.git.started + self.tree.slow_git.started
         return trees + self.remote.git.started
 
     def push(self, head: Head, token: int = 1, step: str = "main") -> Head:

@@ -44,7 +44,7 @@ from sequencer.plugins.git.code.worktrees import BRANCHES, FOLDER, RUN_BRANCHES,
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.plugins.git.state.objects import Objects
 
-PATIENCE_S = 3600.0
+LONG_TIMEOUT_S = 3600.0
 """Very long: a git that is killed while it writes leaves half of the files and a locked index."""
 REPOSITORY_LOCK, MERGE_LOCK = "sequencer-worktrees.lock", "sequencer-merge.lock"
 LOCK_WAIT_S = 600.0
@@ -82,7 +82,7 @@ class Checkout(WorkTree):
     @cached_property
     def git(self) -> Git:
         """Return a `Git` that runs at the top and has no short time limit."""
-        return self.patient_git
+        return self.slow_git
 
     @cached_property
     def identity(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ from sequencer.errors import SequencerError, WorkTreeRefused, typed_command
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import ref_part, slug
 from sequencer.plugins.git.code.checkout import (
-    PATIENCE_S,
+    LONG_TIMEOUT_S,
     QUIET,
     Checkout,
     stage,
@@ -199,7 +199,7 @@ class TaskTrees:
         if admin_dir != admin_dir_of(self.checkout.common_dir, worktree):
             # In a copy of the project the note still names the original, where nothing may change.
             raise self._foreign(worktree, "its note names another repository")
-        return self.checkout.git.at(folder, timeout_s=PATIENCE_S, git_dir=admin_dir)
+        return self.checkout.git.at(folder, timeout_s=LONG_TIMEOUT_S, git_dir=admin_dir)
 
     def link_problem(self, worktree: Worktree) -> tuple[str, bool] | None:
         """Return why git does not work in *worktree*, and whether `linked` can fix that.

@@ -25,7 +25,7 @@ from sequencer.executors.wall import Wall
 from sequencer.files.textfile import ref_part, slug
 from sequencer.model.head import Head
 from sequencer.model.outcome import OutcomeStatus
-from sequencer.plugins.git.code.checkout import PATIENCE_S, Checkout
+from sequencer.plugins.git.code.checkout import LONG_TIMEOUT_S, Checkout
 from sequencer.plugins.git.code.gathering import TaskTrees
 from sequencer.plugins.git.code.set_aside import (
     AttemptFiles,
@@ -396,11 +396,11 @@ class RunCheckout(Checkout):
         Git gets its own folder by name, so it works even if an agent has changed ``.git`` there.
         """
         outer, top, git_dir = trees.checkout, trees.notes.folder(worktree), worktree.admin_dir
-        git = outer.git.at(top, timeout_s=PATIENCE_S, git_dir=git_dir)
+        git = outer.git.at(top, timeout_s=LONG_TIMEOUT_S, git_dir=git_dir)
         super().__init__(outer.folders._replace(project=top / outer.prefix), git)
         self._trees, self._worktree = trees, worktree
         self.top, self.git_dir, self.common_dir = top, git_dir, outer.common_dir
-        self.git = self.patient_git = git
+        self.git = self.slow_git = git
         home = os.path.realpath(outer.folders.project)
         self.elsewhere = os.path.relpath(top, home) if top.is_relative_to(home) else str(top)
 

@@ -86,7 +86,7 @@ def _compiled(pattern: str, prefix: str) -> list[re.Pattern[str] | None]:
 
 
 def _is_match(pattern: Sequence[re.Pattern[str] | None], parts: Sequence[str]) -> bool:
-    """Match part by part, with a set of reached positions, so ``**/**/**`` costs no more."""
+    """Match part by part, with a set of reached positions, so ``**/**/**`` is not slower."""
     reached = _with_skipped(pattern, {0})
     for part in parts:
         moved: set[int] = set()
@@ -217,7 +217,7 @@ RUN_FILES = (
 """The run's files, for a run whose folder is the project's own folder."""
 SHOWN_PATHS = 10
 LOCK_MODE, LOCK_POLL_S = 0o644, 0.02
-PATIENCE_S = 7 * 24 * 3600.0
+LONG_TIMEOUT_S = 7 * 24 * 3600.0
 _WALKED = 256
 """How many commits are searched before git is asked."""
 _PARENT = re.compile(rb"^parent ([0-9a-f]+)$", re.MULTILINE)
@@ -445,18 +445,18 @@ class WorkTree:
         """
         flags = ("--quiet", "--objects", "--exclude-promisor-objects")
         try:
-            self.patient_git.run("rev-list", *flags, commit, "--not", "HEAD")
+            self.slow_git.run("rev-list", *flags, commit, "--not", "HEAD")
         except GitFailed:
             return False
         return True
 
     @cached_property
-    def patient_git(self) -> Git:
+    def slow_git(self) -> Git:
         """Return a `Git` that runs in the top folder with a very long time limit.
 
         If git were killed while it writes files, it would leave half of them and a locked index.
         """
-        return self._objects.git.at(self.top, timeout_s=PATIENCE_S)
+        return self._objects.git.at(self.top, timeout_s=LONG_TIMEOUT_S)
 
     def forward(self, commit: str) -> Obstacle | None:
         """Fast-forward to *commit*; return the obstacle if that is not possible.
@@ -466,7 +466,7 @@ class WorkTree:
         settings = ("merge.autoStash=false", "merge.verifySignatures=false", "merge.ff=only")
         try:
             flags = ("--ff-only", "--quiet", "--no-stat")
-            self.patient_git.run("merge", *flags, commit, settings=settings)
+            self.slow_git.run("merge", *flags, commit, settings=settings)
         except GitFailed as failed:
             return self._obstacle(failed, commit)
         return None

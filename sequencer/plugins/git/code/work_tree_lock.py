@@ -128,7 +128,7 @@ class WorkTreeLock:
         return note if note is not None and note.top == str(self._tree.top) else None
 
     def ensure_free(self, note: Note | None, head: Head) -> None:
-        """Return if, according to *note*, no run other than that of *head* works here.
+        """Return if, according to *note*, no run other than the run of *head* works here.
 
         Raises:
             WorkTreeRefused: another run works here.
@@ -255,7 +255,7 @@ class WorkTreeLock:
             attempt=max(_claims_of(head, owner), default=1),
             owner=owner,
             branch=branch,
-            # Keep that of a parallel attempt; the last to leave checks whether it was accepted.
+            # Keep the mark of a parallel attempt; the last to leave checks whether it was accepted.
             collecting=None if before is None or before.owner != owner else before.collecting,
         )
         self._write(note)
@@ -355,7 +355,7 @@ class WorkTreeLock:
         return is_next and f"Token: {plan.token}" in message.splitlines()
 
     def _reset(self, base: str) -> None:
-        git = self._tree.patient_git
+        git = self._tree.slow_git
         try:
             git.run("reset", "--quiet", "--keep", base)
         except GitFailed:
@@ -395,7 +395,7 @@ class WorkTreeLock:
         return f"{KEPT}/{ref_part(slug(self._run or 'default'))}/{claim.step_index}-{claim.token}"
 
     def accepted(self, head: Head, theirs: str | None) -> str | None:
-        """Return the newest accepted commit: that of the state *head*, or the remote's *theirs*."""
+        """Return the newest accepted commit: from the state *head*, or the remote's *theirs*."""
         work = None if head.work is None else head.work.commit
         if work is None or self._tree.resolve(work) is None:
             return theirs

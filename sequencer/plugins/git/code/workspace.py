@@ -357,7 +357,7 @@ class GitWorkspace(Workspace):
                 dirt = self._tree.dirt(self._tree.status(), self._tolerated)
                 self._work_tree_lock.end(note, [entry.path for entry in dirt])
         except SequencerError as error:
-            # Without the note, the next attempt continues with all changes, whoever made them.
+            # Without the note, the next attempt continues with all changes, of any author.
             self._tell(f"can't record what the step left: {error.message}")
         finally:
             self._work_tree_lock.vacate()

@@ -3,7 +3,7 @@
 The process sleeps on the run's files, so a change by another process of this clone wakes it at
 once. It also asks the remote: soon after a change, less and less often while nothing happens, and
 whenever the watch of a remote in a local folder fires. The process that asks brings the changes
-into the files, and that wakes the others. If the remote does not answer, the sleep goes on: a
+into the files, and that wakes the others. If the remote does not answer, the sleep continues: a
 notice says so, and the remote is asked less often.
 """
 
@@ -110,7 +110,7 @@ class PollPace:
 class SharedLook:
     """The time of the last look by any process of this clone: the mtime of an empty file.
 
-    A wrong time (the clock was set) causes or saves one look, no more.
+    A wrong time (the clock was set) causes or saves only one look.
     """
 
     def __init__(self, path: Path) -> None:

@@ -19,7 +19,7 @@
   ages();
   setInterval(() => { if (!document.hidden) ages(); }, 1000);
 
-  // --- parts: swapped when they change, but never under somebody who writes
+  // --- parts: swapped when they change, but never while a person writes
   const waiting = new Map(), shown = new Map();
   const isBusy = (part) => {
     const here = document.activeElement;
@@ -105,7 +105,7 @@
     });
   };
 
-  // --- streams: a browser has six connections to a server, so a page that nobody sees has none
+  // --- streams: a browser has six connections to a server, so a hidden page has none
   const open = (isNew) => {
     if (stream) return;
     stream = new EventSource("/live?at=" + encodeURIComponent(address) + "&id=" + body.dataset.id);
@@ -137,7 +137,7 @@
     box.scrollTop += at.top + at.height / 2 - here.top - here.height / 2;
   }
 
-  // --- keys: none while somebody writes, none that decides anything
+  // --- keys: none while a person writes, none that decides anything
   let isGoing = false;
   const rows = () => [...document.querySelectorAll("main a.go")].filter((a) => a.offsetParent);
   const move = (by) => {

@@ -84,7 +84,7 @@ MOST_OWN, OWN_EACH = 500, 4
 """How many of a run's newest revisions may have posted comments, and results per revision."""
 _RETRIED = (StorageFailed, RemoteRefused, OSError, sqlite3.Error)
 _STARTS_NO_WORK = frozenset({"reject", "tell", "stop"})
-"""Commands after which there is no more work than before."""
+"""Commands that cause no new work."""
 
 
 def ensure_allowed(event: TrackerEvent, options: AnyHook) -> None:
@@ -134,7 +134,7 @@ class Clerk:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         """The processes that work on runs, by run; each outlives this one."""
         self._route: Route | None = None
-        """Of the current delivery; kept across tries, so that its request is classified once."""
+        """The route of the current delivery; kept for all tries, so that it is classified once."""
         self._paid: list[Usage] = []
         """What that classification cost, until a run counts it."""
 

@@ -55,7 +55,7 @@ class TrackerEvent(Struct, frozen=True, kw_only=True):
     text: str = ""
     url: str = ""
     id: str = ""
-    """Of a comment in Linear."""
+    """The id of a comment in Linear."""
     only_if_labeled: bool = False
     """A label was removed, but the event does not say which one: the stop applies only if a label
     started the run."""
