@@ -165,7 +165,7 @@ class _Enabled:
 _ENABLED = _Enabled()
 
 
-_BUILT_ON: dict[str, str] = {}
+_MISSING_DEPENDENCY: dict[str, str] = {}
 """Plug-ins that could not be loaded -> the missing plug-in that they import."""
 
 
@@ -174,7 +174,7 @@ class PluginUnavailable(ConfigurationError):
 
     def __init__(self, what: str, plugin: str, *, where: str | None = None) -> None:
         """Refuse *what*, which needs *plugin*: a plug-in of this package, or a package."""
-        plugin = _BUILT_ON.get(plugin, plugin)
+        plugin = _MISSING_DEPENDENCY.get(plugin, plugin)
         is_ours, is_disabled = plugin in PLUGINS, canonical(plugin) in _ENABLED.disabled
         super().__init__(
             f"{what} needs the {'plug-in' if is_ours else 'package'} {plugin!r}, which is "
@@ -563,5 +563,5 @@ def _loaded(target: str) -> Any | None:
     except ModuleNotFoundError as error:
         if (missing := missing_plugin(error)) is None:
             raise
-        _BUILT_ON[target.partition(".")[0]] = missing
+        _MISSING_DEPENDENCY[target.partition(".")[0]] = missing
         return None

@@ -44,9 +44,9 @@ class PromptFolder(PromptReader):
         if step.text is not None:
             return step.text
         # A rehearsal also replaces a command, whose step needs no prompt.
-        may_replace = executor.kind in ("rehearsal", "scripted") and step.agent is not None
-        may_replace = getattr(executor, "is_for_command", may_replace)
-        is_optional = step.prompt is None and (executor.kind == "command" or may_replace)
+        is_fake = executor.kind in ("rehearsal", "scripted") and step.agent is not None
+        replaces_command = getattr(executor, "is_for_command", is_fake)
+        is_optional = step.prompt is None and (executor.kind == "command" or replaces_command)
         if is_optional:
             try:
                 prompt_path(self.folder, step.prompt_name)

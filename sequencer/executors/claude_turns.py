@@ -90,8 +90,8 @@ class ClaudeTurns:
                     # Needed if a gateway gives all messages the same id.
                     self._observed.next_message()
             case "system" if event.get("subtype") == "api_retry":
-                is_unknown = event.get("error_status") == _UNAUTHORIZED
-                self._unauthorized = self._unauthorized + 1 if is_unknown else 0
+                is_unauthorized = event.get("error_status") == _UNAUTHORIZED
+                self._unauthorized = self._unauthorized + 1 if is_unauthorized else 0
                 if self._unauthorized >= _MOST_UNAUTHORIZED:
                     self.refused = _LOG_IN
             case "system" if event.get("is_backgrounded"):

@@ -125,9 +125,9 @@ def _is_offered(permission: str, tools: Mapping[str, bool]) -> bool:
     )
 
 
-def _without_ours(env: dict[str, str]) -> dict[str, str]:
+def _reject_inline_config(env: dict[str, str]) -> dict[str, str]:
     if _INLINE in env:
-        message = f"sequencer passes the step's fields to opencode in {_INLINE}; use opencode.json"
+        message = f"{_INLINE} is reserved: a step's fields are passed in it; use opencode.json"
         raise ValueError(message)
     return env
 
@@ -146,7 +146,9 @@ class OpencodeOptions(ClientOptions):
     """The tools that exist; a step's own list replaces it."""
     disallowed_tools: tuple[str, ...] = ()
     """Tools that are taken away; a step's own list is added."""
-    env: Annotated[dict[str, str], AfterValidator(_without_ours)] = Field(default_factory=dict)
+    env: Annotated[dict[str, str], AfterValidator(_reject_inline_config)] = Field(
+        default_factory=dict
+    )
 
 
 def opencode_argv(options: OpencodeOptions, request: StepRequest) -> list[str]:

@@ -265,9 +265,9 @@ class Workflows:
             every = self._schema.workflow.review_every_n
             if every is not None and workflow.review is not None:
                 workflow = workflow.with_review_every(every)
-        return self._performed(facts_of_workflow(workflow, self._complete))
+        return self._with_agents(facts_of_workflow(workflow, self._complete))
 
-    def _performed(self, steps: Mapping[str, StepFacts]) -> dict[str, StepFacts]:
+    def _with_agents(self, steps: Mapping[str, StepFacts]) -> dict[str, StepFacts]:
         """Return *steps* with the agent of each step, and the fallback agents after it."""
         section = self._written.get("agent")
         others = section.get("fallback") if isinstance(section, dict) else None
@@ -406,7 +406,7 @@ class Workflows:
         for name, (step, traits) in steps.every(value).items():
             if names is None or name in names:
                 found |= facts_of_steps(name, step, self._complete, traits)
-        return self._performed(found)
+        return self._with_agents(found)
 
 
 def _section_with(key: str) -> tuple[str, SectionSteps] | None:

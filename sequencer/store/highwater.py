@@ -195,14 +195,14 @@ class HighWaterMark:
         """Return the record if the run had come further than *head*; None: it had not."""
         return beyond(head, head.revision, self.marks(head.run_id))
 
-    def before(self, progress: ProgressEvidence) -> ProgressEvidence:
+    def followed_by(self, progress: ProgressEvidence) -> ProgressEvidence:
         """Return evidence that yields this record first and then *progress*."""
 
-        def both(run_id: str) -> Iterable[ProgressMark]:
+        def chained(run_id: str) -> Iterable[ProgressMark]:
             yield from self.marks(run_id)
             yield from progress(run_id)
 
-        return both
+        return chained
 
     def _newest(self, run_id: str) -> Mark | None:
         """Return the record of the run *run_id* in this folder, or of the run that replaced it."""

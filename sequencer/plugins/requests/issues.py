@@ -431,7 +431,7 @@ def _comment(author: str, body: str) -> tuple[str, ...]:
 
 
 def _bounded(issue: TrackerIssue) -> TrackerIssue:
-    """Return *issue* with at most as many comments as a request may have, and all its links."""
+    """Return *issue* with at most `MAX_ITEMS` comments and links, with notices of the others."""
     left_out = len(issue.comments) - MAX_ITEMS
     comments = issue.comments[-MAX_ITEMS:]
     lacks = issue.lacks
@@ -439,6 +439,8 @@ def _bounded(issue: TrackerIssue) -> TrackerIssue:
         lacks += (f"the oldest {left_out} of {len(issue.comments)} comments are left out",)
     uploads = (url for text in (issue.text, *comments) for url in _UPLOAD.findall(text))
     links = tuple(dict.fromkeys((*issue.attachments, *filter(_LINK.fullmatch, uploads))))
+    if len(links) > MAX_ITEMS:
+        lacks += (f"the last {len(links) - MAX_ITEMS} of {len(links)} links are left out",)
     return replace(issue, comments=comments, attachments=links[:MAX_ITEMS], lacks=lacks)
 
 

@@ -220,7 +220,7 @@ class WorkTreeLock:
         return WorkTreeBusy(
             f"agents of {process} are still working in this work tree",
             where=f"work tree {self._tree.top}",
-            hint=f"it is free once they end; if that process is stopped, 'kill -CONT {pid}' "
+            hint=f"it is free once they end; if that process is suspended, 'kill -CONT {pid}' "
             f"resumes it and 'kill {pid}' ends it; or work in a clone of your own",
         )
 
