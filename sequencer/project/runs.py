@@ -333,7 +333,7 @@ def progress_evidence_for(settings: Settings, state_path: Path) -> ProgressEvide
     """
     if not settings.store_kind.is_local:
         return no_progress_evidence
-    return HighWaterMark(state_path).followed_by(_progress_in_logs(settings, state_path))
+    return HighWaterMark(state_path).plus(_progress_in_logs(settings, state_path))
 
 
 def lost_steps(

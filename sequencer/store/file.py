@@ -107,9 +107,7 @@ class FileStore:
         """Signature of the files at the last look that found an unrecorded edit."""
         self._migrate, self._redact = migrate, redact
         self._peer, self._mark = peer, mark
-        self._evidence = (
-            progress if mark is None or peer is not None else mark.followed_by(progress)
-        )
+        self._evidence = progress if mark is None or peer is not None else mark.plus(progress)
         self._note: Callable[[Head], tuple[str, ...]] = _note_nothing if mark is None else mark.note
         self._journal = JournalFile(self.folder, rotate_bytes, keep)
         self.leases = Leases(self.folder / "beats")

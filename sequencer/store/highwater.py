@@ -195,7 +195,7 @@ class HighWaterMark:
         """Return the record if the run had come further than *head*; None: it had not."""
         return beyond(head, head.revision, self.marks(head.run_id))
 
-    def followed_by(self, progress: ProgressEvidence) -> ProgressEvidence:
+    def plus(self, progress: ProgressEvidence) -> ProgressEvidence:
         """Return evidence that yields this record first and then *progress*."""
 
         def chained(run_id: str) -> Iterable[ProgressMark]:
