@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,7 +13,6 @@ from msgspec.structs import replace
 from sequencer.engine.inline import InlineLoop
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.performing import Performer
-from sequencer.engine.run_commands import fresh_head
 from sequencer.engine.worker import SequenceWorker
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import UsageRefused
@@ -43,9 +44,6 @@ def work_beside(
             hint="choose another --mode, or remove worktree",
         )
     first = place(performer.workflow, step_index)
-    fresh = fresh_head(performer.workflow).replace(
-        step_index=step_index, iteration=step_index + 1, expected_step=first.step
-    )
     # Only the step's own retries limit its failures.
     run_limits = RunLimits(failures_in_row=MOST_RETRIES, attempts=performer.max_attempts)
     performer = replace(performer, workspace=Workspace(performer.project))
@@ -55,6 +53,9 @@ def work_beside(
         try:
             if on_ready is not None:
                 on_ready(worker.interrupt)
+            fresh = worker.kind.fresh(str(uuid.uuid4()), at=datetime.now(UTC)).replace(
+                step_index=step_index, iteration=step_index + 1, expected_step=first.step
+            )
             head = store.update(lambda _: transitions.initialise(fresh))
             return replace(InlineLoop(worker, Mode.ASYNC, limits, head).work(), head=None)
         finally:

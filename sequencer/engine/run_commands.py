@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from sequencer.engine.changes import Changes, of_run
 from sequencer.engine.kinds import changes_of
 from sequencer.errors import DecisionRefused, TransitionRefused
-from sequencer.model import kind, transitions
+from sequencer.model import transitions
 from sequencer.model.commands import (
     Accept,
     Adopt,
@@ -69,14 +69,6 @@ def ensure_may_decide(verb: str, agents_may: AgentsMay, what: str = "") -> None:
     """
     if is_inside_agent() and not agents_may(verb):
         raise DecisionRefused(what or verb, f"agents_may_decide: [{verb}] allows it")
-
-
-def fresh_head(
-    workflow: Workflow, name: str | None = None, *, has_definition: bool = False
-) -> Head:
-    """Return the head of a run of *workflow* with *name* that has not started."""
-    run_id, at = str(uuid.uuid4()), utc(datetime.now(UTC))
-    return kind.fresh_head(workflow, run_id, at=at, name=name, has_definition=has_definition)
 
 
 def _initialised(head: Head, definition: Definition | None) -> Transition:

@@ -29,7 +29,6 @@ from sequencer.cli.views.text import age_s, one_line, plural
 from sequencer.engine.graph_changes import as_started
 from sequencer.engine.logs import StepLogs
 from sequencer.engine.run import Run
-from sequencer.engine.run_commands import fresh_head
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import (
     ConfigurationError,
@@ -42,7 +41,7 @@ from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.history.words import moment
 from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Readiness, ReadinessKind, tried_again
+from sequencer.model.kind import Readiness, ReadinessKind, fresh_head, tried_again
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import duration, spent
 from sequencer.model.sequence.order import Description, describe_at, last_no, place, present
@@ -198,7 +197,10 @@ class Snapshot(Struct, frozen=True):
         if self.head is not None:
             facts = self.head.model_dump(mode="json")
         elif self.workflow is not None:
-            facts = fresh_head(self.workflow).model_dump(mode="json")
+            head = fresh_head(
+                self.workflow, "not-started", at="", name=None, has_definition=False
+            )
+            facts = head.model_dump(mode="json")
             facts |= {"run_id": None, "last_update": None}
         posts = [post.as_json() for post in self.posts]
         facts |= {"next": self.next, "busy": self.busy, "posts": posts}

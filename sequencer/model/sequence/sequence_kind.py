@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import ClassVar
 
@@ -120,7 +120,7 @@ def continuation_of(
     """Return how the run continues after *result*; *head* still has its claim."""
     decision, outcome = result.decision, result.outcome
     if decision is not None:
-        return _as_decided(kind.workflow, head, result, decision, max_attempts)
+        return _as_decided(kind, head, result, decision, max_attempts)
     if result.place.stage == "fix":
         return Continuation(
             ContinuationKind.FIXED if outcome.is_accepted else ContinuationKind.FAIL
@@ -150,14 +150,14 @@ def _accepted(kind: SequenceKind, head: Head, result: AttemptResult) -> Continua
 
 
 def _as_decided(
-    workflow: Workflow,
+    kind: SequenceKind,
     head: Head,
     result: AttemptResult,
     decision: Decision,
     max_attempts: int,
 ) -> Continuation:
-    step_index, move = result.place.step_index, decision.move
-    index = _index_after(workflow, step_index, decision)
+    workflow, step_index, move = kind.workflow, result.place.step_index, decision.move
+    index = _index_after(kind, head, step_index, decision)
     error = _why_not(
         workflow, head, step_index, index, decision=decision, max_attempts=max_attempts
     )
@@ -199,11 +199,12 @@ def _why_not(
     return None
 
 
-def _index_after(workflow: Workflow, step_index: int, decision: Decision) -> int | None:
+def _index_after(kind: SequenceKind, head: Head, step_index: int, decision: Decision) -> int | None:
     """Return the step_index that *decision* leads to; None: there is no such step."""
     if decision.move is Move.GOTO:
-        return _index_to(workflow, step_index, decision.target or "")
-    return step_index + 2 if decision.move is Move.SKIP else step_index + 1
+        return _index_to(kind.workflow, step_index, decision.target or "")
+    index = kind.following(head, step_index).step_index
+    return kind.following(head, index).step_index if decision.move is Move.SKIP else index
 
 
 def _index_to(workflow: Workflow, step_index: int, name: str) -> int | None:
@@ -465,16 +466,16 @@ class SequenceKind(Kind):
     def upcoming(
         self, head: Head | None, count: int, step_index: int | None = None
     ) -> list[Description]:
-        current = 0 if head is None else head.step_index
-        first = current if step_index is None else step_index
+        start = head or self.fresh("not-started", at=datetime.fromtimestamp(0, UTC))
+        index = start.step_index if step_index is None else step_index
         descriptions: list[Description] = []
-        for index in range(first, first + count):
-            ref = place(self.workflow, index)
+        while len(descriptions) < count:
+            is_current = head is not None and index == head.step_index
+            ref = present(self.workflow, start) if is_current else place(self.workflow, index)
             if ref.is_end:
                 break
-            if head is not None and index == current:
-                ref = present(self.workflow, head)
             descriptions.append(describe_at(self.workflow, ref))
+            index = self.following(start, index).step_index
         return descriptions
 
     def apply(  # noqa: C901, PLR0911 - a case for each command

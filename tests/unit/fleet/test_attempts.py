@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,11 +13,11 @@ pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 from temporalio.exceptions import ApplicationError
 
 from sequencer.engine.events import Noticed, RunEvent
-from sequencer.engine.run_commands import fresh_head
 from sequencer.engine.worker import Worker
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.executors.cancellation import Cancellation
 from sequencer.model.head import Head
+from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.temporal.client import FleetStore
@@ -54,7 +55,8 @@ class Maker:
     """Stands for who makes attempts at a run."""
 
     def __init__(self, left: list[str], run: str) -> None:
-        self.store = SimpleNamespace(view=lambda: View(fresh_head(WORKFLOW)))
+        head = SequenceKind(WORKFLOW).fresh("run-1", at=datetime.now(UTC))
+        self.store = SimpleNamespace(view=lambda: View(head))
         self.performer = SimpleNamespace(workflow=WORKFLOW)
         self.leave = lambda: left.append(run)
 

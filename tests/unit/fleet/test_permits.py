@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from sequencer.engine.run_commands import fresh_head
 from sequencer.errors import Interrupted, StorageFailed
 from sequencer.model.head import Work
 from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.temporal.memo import HeldGraphChanges, MemoStore
@@ -37,7 +37,7 @@ class Lab:
         """Begin it."""
         self.workflow, self.now = workflow, NOW
         self.written: list[dict[str, Any]] = []
-        head = fresh_head(workflow).replace(revision=1)
+        head = SequenceKind(workflow).fresh("run-1", at=datetime.now(UTC)).replace(revision=1)
         self.store = MemoStore({**packed(head), FACTS: []}, self.written.append)
         self.live: set[int] = set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
-from sequencer.engine.run_commands import fresh_head
 from sequencer.errors import (
     CorruptState,
     DefinitionChanged,
@@ -22,6 +22,7 @@ from sequencer.errors import (
 from sequencer.model.graph.source import FlowSource
 from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.request import DEFINITION_FILE, Definition, Request
+from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.temporal.client import FleetStore
@@ -73,7 +74,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def head_of(machine: Machine, name: str | None = None, workflow: Workflow | None = None) -> Head:
     """Return the head of a run of the project's own workflow, or of another one."""
     own = open_project(machine.folder).settings.registry.get("standard")
-    return fresh_head(workflow or own).replace(run_name=name)
+    return SequenceKind(workflow or own).fresh("run-1", at=datetime.now(UTC)).replace(run_name=name)
 
 
 def requested(*steps: Step) -> tuple[Workflow, str]:

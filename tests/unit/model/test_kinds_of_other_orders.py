@@ -9,7 +9,8 @@ import pytest
 
 from sequencer.model.commands import Accept, RunCommand, Skip
 from sequencer.model.head import Head
-from sequencer.model.kind import CommandContext
+from sequencer.model.kind import AttemptResult, CommandContext
+from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus
 from sequencer.model.sequence.order import place
 from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
@@ -37,3 +38,32 @@ def test_a_person_passes_a_step_in_the_order_of_the_kind(
     head = decides.fresh("run-1", at=NOW)
     made = decides.apply(head, command, CommandContext(at=NOW))
     assert made.head.expected_step == then
+
+
+@pytest.mark.parametrize(
+    ("kind", "move", "then"),
+    [(SequenceKind, Move.NEXT, "b"), (Backwards, Move.NEXT, "d"), (Backwards, Move.SKIP, "c")],
+)
+def test_a_hook_goes_on_in_the_order_of_the_kind(
+    kind: Callable[[Workflow], SequenceKind], move: Move, then: str
+) -> None:
+    decides = kind(DECK)
+    head = decides.fresh("run-1", at=NOW)
+    result = AttemptResult(
+        outcome=Outcome(status=OutcomeStatus.OK),
+        step=DECK.steps[0],
+        place=place(DECK, 0),
+        agent="tester",
+        decision=Decision(move=move, reason="a hook"),
+    )
+    following = decides.judge(head, result, 20).ending.following
+    assert following.step == then
+
+
+@pytest.mark.parametrize(("kind", "order"), [(SequenceKind, "abcda"), (Backwards, "adcba")])
+def test_a_plan_is_in_the_order_of_the_kind(
+    kind: Callable[[Workflow], SequenceKind], order: str
+) -> None:
+    decides = kind(DECK)
+    for head in (None, decides.fresh("run-1", at=NOW)):
+        assert "".join(step["step"] for step in decides.upcoming(head, 5)) == order
