@@ -46,11 +46,11 @@ class Starts:
         project: Project,
         run: Run,
         say: Callable[[str], None],
-        tell: Callable[[str], None] | None = None,
+        notify: Callable[[str], None] | None = None,
     ) -> float | None:
         """Start *run* if it is due; otherwise return the date that it waits for.
 
-        *say* gets notices, *tell* gets messages that a person must read.
+        *say* gets notices, *notify* gets messages that a person must read.
         """
 
     def begin(self, project: Project, run: Run) -> None:

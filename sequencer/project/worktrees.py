@@ -36,11 +36,11 @@ class WorktreeProvider(Protocol):
         ...
 
     def run_worktree(
-        self, project: Any, run: str | None, outer: Workspace, tell: Callable[[str], None]
+        self, project: Any, run: str | None, outer: Workspace, notify: Callable[[str], None]
     ) -> Workspace:
         """Return the workspace for all steps of *run*, instead of *outer*.
 
-        *tell* gets messages for people about the worktree.
+        *notify* gets messages for people about the worktree.
         """
         ...
 

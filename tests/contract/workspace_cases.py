@@ -142,7 +142,7 @@ def _checkout(home: Path) -> Checkout:
 
 def _run_worktree(outer: Workspace) -> RunWorktree:
     places = TaskFolders(_checkout(outer.folder), None, Redaction([]))
-    return RunWorktree(outer, places, [], 60.0, vet=lambda _: None, tell=lambda _: None)
+    return RunWorktree(outer, places, [], 60.0, vet=lambda _: None, notify=lambda _: None)
 
 
 def _task_worktrees(outer: Workspace, home: Path) -> Workspace:

@@ -95,7 +95,7 @@ def perform(net: Network, machine: str, ttl_s: float) -> None:
             break
     children.append(net.shared.folder / "ends", f"{machine} {claim.token} {ended}")
     if ended == "accepted":
-        tell(net, machine, claim)
+        notify(net, machine, claim)
     store.close()
 
 
@@ -117,13 +117,13 @@ def take_over(net: Network, machine: str, ttl_s: float, seconds: float) -> None:
         took = time.monotonic() - began
         children.append(net.shared.folder / "taken", f"{machine} {claim.token} {took}")
         cases.commit(store, claim.token, note=machine)
-        tell(net, machine, claim)
+        notify(net, machine, claim)
         break
     net.note(f"{machine}-gave-up")
     store.close()
 
 
-def tell(net: Network, machine: str, claim: Claim) -> None:
+def notify(net: Network, machine: str, claim: Claim) -> None:
     children.append(net.shared.folder / "told", f"{claim.step_index} {claim.token} {machine}")
 
 

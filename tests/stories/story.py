@@ -84,15 +84,10 @@ class Library(Way):
 
     def do(self, verb: str, values: Mapping[str, Any]) -> Ended:
         try:
-            self.project.run(self.run).do(command_of(verb, values), by="ann")
+            self.project.run(self.run).do(_COMMANDS[verb](**values), by="ann")
         except SequencerError as error:
             return Ended(error.exit_code, str(error))
         return Ended(0, "")
-
-
-def command_of(verb: str, values: Mapping[str, Any]) -> Any:
-    """Return the command that *verb* with *values* is, for the library."""
-    return _COMMANDS[verb](**values)
 
 
 _COMMANDS = {

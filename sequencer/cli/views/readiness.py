@@ -197,9 +197,7 @@ class Snapshot(Struct, frozen=True):
         if self.head is not None:
             facts = self.head.model_dump(mode="json")
         elif self.workflow is not None:
-            head = fresh_head(
-                self.workflow, "not-started", at="", name=None, has_definition=False
-            )
+            head = fresh_head(self.workflow, "not-started", at="", name=None, has_definition=False)
             facts = head.model_dump(mode="json")
             facts |= {"run_id": None, "last_update": None}
         posts = [post.as_json() for post in self.posts]

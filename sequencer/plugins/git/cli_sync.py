@@ -413,7 +413,7 @@ def _code(
         work=settings.store.work,
         commit=settings.commit,
         redaction=project.redaction,
-        tell=branch.replica.notices.append,
+        notify=branch.replica.notices.append,
     )
     refusal: SequencerError | None = None
     if head is not None and project.acts:

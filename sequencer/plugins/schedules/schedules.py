@@ -263,12 +263,12 @@ def start_due(
     project: Project,
     run: Run,
     say: Callable[[str], None],
-    tell: Callable[[str], None] | None = None,
+    notify: Callable[[str], None] | None = None,
 ) -> float | None:
     """Restart *run* if it is complete and due; for a run that never started, call `begin` next.
 
     Return the date that a run which never started waits for. None: it has no schedule, is due, or
-    may have work to do. *say* gets notices, *tell* gets messages that a person must read: a
+    may have work to do. *say* gets notices, *notify* gets messages that a person must read: a
     skipped date.
     """
     now = time.time()
@@ -280,7 +280,7 @@ def start_due(
     if (missed := _newly_left_out(project, run, head, now, note)) is not None:
         note = note._replace(left_out=missed[0], why=missed[1])
         _write(project, run, note)
-        report = say if tell is None or _continues_by_itself(run) else tell
+        report = say if notify is None or _continues_by_itself(run) else notify
         report(leaves_out(run, *missed))
     date = _next(project, run, head, now, note)
     if date is None or (head and _is_held(project, run, head, note, is_due=date <= now)):

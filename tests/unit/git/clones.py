@@ -217,7 +217,7 @@ def clone(
         work=work or WorkOptions(),
         commit=commit or CommitOptions(),
         redaction=Redaction(["hunter2-hunter2"]),
-        tell=told.append,
+        notify=told.append,
     )
     return Clone(folder, carrier, remote, tree, told)
 

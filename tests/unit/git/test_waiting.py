@@ -122,7 +122,7 @@ class Side:
             PollPace("origin", slow_s=slow_s),
             shared=SharedLook(clone / "sync" / "look"),
             refs=None if folder is None else RefWatch(folder, STATE),
-            tell=self.told.append,
+            notify=self.told.append,
         )
 
     def look(self) -> bool:

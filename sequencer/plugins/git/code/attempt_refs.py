@@ -46,7 +46,7 @@ class AttemptWorkspace(GitWorkspace):
         settings: Settings,
         run: str | None,
         redaction: Redaction,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         """Move the code of *run* between the work tree around the project and its remote."""
         state = settings.state_file
@@ -59,7 +59,7 @@ class AttemptWorkspace(GitWorkspace):
             work=settings.store.work,
             commit=settings.commit,
             redaction=redaction,
-            tell=tell,
+            notify=notify,
         )
         self._tips: Mapping[str, str] = {}
         """Ref -> commit on the remote, for the branch and the attempts, at the last look."""
@@ -259,7 +259,7 @@ class AttemptWorkspace(GitWorkspace):
             self._look(head)
             self._forward_branch(head)
         except SequencerError as error:
-            self._tell(f"{error.message}: {error.hint}" if error.hint else error.message)
+            self._notify(f"{error.message}: {error.hint}" if error.hint else error.message)
 
     def _forward_branch(self, head: Head) -> None:
         """Move the branch to the accepted commit, and remove refs of ended attempts."""
@@ -282,7 +282,7 @@ class AttemptWorkspace(GitWorkspace):
             has_work = work is not None and tip is not None and contains(tip, work.commit)
             if not has_work and not self._is_denied:
                 self._is_denied = True
-                self._tell(
+                self._notify(
                     f"branch {self.branch} of {self._remote.name!r} can't be moved to the "
                     f"accepted code, which is on {self._accepted}: {self._hide(pushed.reason)}"
                 )
@@ -319,5 +319,5 @@ def of_attempts(request: CodeRequest) -> AttemptWorkspace | None:
             git.run("remote", "get-url", "--", store.remote)
     except (GitFailed, OSError):
         return None
-    tell = lambda text: request.emit(Noticed(text))  # noqa: E731
-    return AttemptWorkspace(git, settings, request.run, request.redaction, tell)
+    notify = lambda text: request.emit(Noticed(text))  # noqa: E731
+    return AttemptWorkspace(git, settings, request.run, request.redaction, notify)

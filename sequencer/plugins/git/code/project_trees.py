@@ -27,9 +27,9 @@ from sequencer.workflows.finding import GraphFile
 
 
 def run_worktree(
-    project: Project, run: str | None, outer: Workspace, tell: Callable[[str], None]
+    project: Project, run: str | None, outer: Workspace, notify: Callable[[str], None]
 ) -> RunWorktree:
-    """Return the worktree for all steps of the run called *run*; *tell* gets its notices."""
+    """Return the worktree for all steps of the run called *run*; *notify* gets its notices."""
     settings, trusted = project.settings, project.trust.files_of("setup")
     folder = settings.project_dir
 
@@ -39,7 +39,7 @@ def run_worktree(
             ensure_unchanged(copy, content, "setup")
 
     folders, limit_s = _task_folders(project, run), settings.setup_timeout_s
-    return RunWorktree(outer, folders, settings.setup, limit_s, vet=vet, tell=tell)
+    return RunWorktree(outer, folders, settings.setup, limit_s, vet=vet, notify=notify)
 
 
 def unmerged_in(project: Project) -> tuple[UnmergedWork, ...]:

@@ -71,17 +71,17 @@ class RunWorktree(InnerWorkspace):
         setup_timeout_s: float,
         *,
         vet: Callable[[Path], None],
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         """Put the worktree where *folders* puts worktrees of tasks, and merge it into *outer*.
 
         The commands of *setup* run in a new worktree, each for at most *setup_timeout_s*. *vet*
-        raises if the files of setup are not the trusted ones; *tell* gets notices for people.
+        raises if the files of setup are not the trusted ones; *notify* gets notices for people.
         """
         super().__init__(outer)
         self._folders, self._trees = folders, folders.trees
         self._setup, self._setup_timeout_s = setup, setup_timeout_s
-        self._vet, self._tell = vet, tell
+        self._vet, self._notify = vet, notify
         self._worktree: Worktree | None = None
         self._guard = threading.Lock()
 
@@ -124,7 +124,7 @@ class RunWorktree(InnerWorkspace):
             linked = self._restored(self._linked(note))
             self._worktree, notices = self._trees.look_for_left(linked)
             for text in notices:
-                self._tell(text)
+                self._notify(text)
 
     def open(self, attempt: Attempt) -> AttemptFolder:
         """Save the files as they are before *attempt*, and return the folder for it."""
@@ -161,7 +161,7 @@ class RunWorktree(InnerWorkspace):
         if not worktree.restoring:
             return worktree
         try:
-            complete(WorktreeFiles.of(self._trees, worktree, None), self._tell)
+            complete(WorktreeFiles.of(self._trees, worktree, None), self._notify)
         except Unkept as error:
             hint = "what the failed attempt left is in commit " + worktree.restoring.get(
                 "failed", ""
@@ -175,7 +175,9 @@ class RunWorktree(InnerWorkspace):
         """Return *worktree*, linked to this repository, or raise; see `TaskTrees.linked`."""
         linked = self._trees.linked(worktree)
         if linked is not worktree:
-            self._tell(f"worktree {worktree.name} was moved or copied: it is this repository's now")
+            self._notify(
+                f"worktree {worktree.name} was moved or copied: it is this repository's now"
+            )
         return linked
 
     def end(self, head: Head) -> None:
@@ -193,11 +195,11 @@ class RunWorktree(InnerWorkspace):
             if note is not None and note.phase is Phase.LEFT:
                 notes.write(note.replace(why=closed.error, hint=closed.hint or ""))
         for text in closed.notices:
-            self._tell(text)
+            self._notify(text)
         if closed.error is not None:
             raise WorkTreeRefused(closed.error, where=_WORK, hint=closed.hint)
         if closed.commit is not None:
-            self._tell(f"the run's work is merged: commit {closed.commit[:12]}")
+            self._notify(f"the run's work is merged: commit {closed.commit[:12]}")
 
     def _ensure_merged(self, head: Head) -> None:
         """Return if the work of the run of *head* is merged by now.
@@ -235,9 +237,9 @@ class RunWorktree(InnerWorkspace):
             raise WorkTreeRefused(f"the run has no worktree: {status}", hint=hint)
         subject = head.workflow_name
         worktree = self._trees.add("", 0, head.run_id, status, subject, Phase.ADDING)
-        self._tell(f"the run works in {notes.folder(worktree)} on branch {worktree.branch}")
+        self._notify(f"the run works in {notes.folder(worktree)} on branch {worktree.branch}")
         for text in self._folders.uncommitted(status):
-            self._tell(text)
+            self._notify(text)
         return worktree
 
     def _prepare(self, worktree: Worktree, stop: Cancellation) -> Worktree:
@@ -245,7 +247,7 @@ class RunWorktree(InnerWorkspace):
         notes = self._trees.notes
         self._set_up(worktree, stop)
         for _, message, hint in self._folders.missing_files(notes.folder(worktree)).messages():
-            self._tell(f"{message}; {hint}")
+            self._notify(f"{message}; {hint}")
         return notes.write(worktree.replace(phase=Phase.WORKING))
 
     def _recreate(self, head: Head) -> Worktree | None:
@@ -274,7 +276,7 @@ class RunWorktree(InnerWorkspace):
             remove(stale)
         new_note = note.replace(owner=this_process(), looked_at=0, restoring={})
         worktree = trees.make(new_note, Phase.ADDING, start=note.branch)
-        self._tell(
+        self._notify(
             f"the worktree of the run was gone, and is made again from branch {worktree.branch}; "
             "what was not committed there is gone, but the files before each attempt are kept in "
             f"{attempts_of(head.run_name)}"
@@ -321,7 +323,7 @@ class RunWorktree(InnerWorkspace):
             worktree = self._restored(self._linked(note)) if is_half_restored else note
             if worktree.run_id != head.run_id or not exists:
                 for text in self._trees.clear(worktree):
-                    self._tell(f"worktree {worktree.name}: {text}")
+                    self._notify(f"worktree {worktree.name}: {text}")
                 continue
             current = self._linked(worktree)
             if current.phase is not Phase.WORKING:
@@ -336,7 +338,7 @@ class RunWorktree(InnerWorkspace):
             self._vet(cwd)
             with ProcessCore() as core:
                 for argv in self._setup:
-                    self._tell(f"setup: {shlex.join(argv)}")
+                    self._notify(f"setup: {shlex.join(argv)}")
                     self._run_setup(core, argv, cwd, stop)
         except BaseException:
             self._trees.clear(worktree)

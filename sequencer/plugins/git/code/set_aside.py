@@ -287,7 +287,7 @@ class AttemptFiles(Struct):
     attempt: Attempt
     is_shared: Callable[[], bool]
     """Whether other attempts work in the same folder, or have worked there meanwhile."""
-    tell: Callable[[str], object]
+    notify: Callable[[str], object]
     """Writes a message to the step's log."""
     note: Callable[[dict[str, str]], None]
     """Writes an unfinished restoration to the worktree's note; an empty dict removes it."""
@@ -330,7 +330,7 @@ class AttemptFiles(Struct):
             files.point(self.ref, self.kept, stale)
         except _FAILURES as error:
             self.before, self.why_not = None, _reason(error)
-            self.tell(f"{_NOT_KEPT}: {self.why_not}; if it fails, its changes stay")
+            self.notify(f"{_NOT_KEPT}: {self.why_not}; if it fails, its changes stay")
 
     def set_aside(self) -> bool:
         """Save the files as they are now and restore those from before; return whether that worked.
@@ -338,14 +338,14 @@ class AttemptFiles(Struct):
         If others work there too, or it is not possible, nothing is restored and the log says why.
         """
         if self.before is None:
-            self.tell(f"the changes of this attempt stay: {self.why_not}")
+            self.notify(f"the changes of this attempt stay: {self.why_not}")
             return False
         try:
             return self._set_aside(self.before)
         except Unkept as error:
-            self.tell(f"the changes of this attempt stay: {error}")
+            self.notify(f"the changes of this attempt stay: {error}")
         except _FAILURES as error:
-            self.tell(
+            self.notify(
                 f"the changes of this attempt could not be set aside: {_reason(error)}; the next "
                 "attempt completes what was started"
             )
@@ -373,7 +373,7 @@ class AttemptFiles(Struct):
         if obstacle is not None:
             raise Unkept(f"{obstacle}; {self.ref} has them too")
         stays = f"; repositories inside stay: {listed(after.nested)}" if after.nested else ""
-        self.tell(
+        self.notify(
             f"the changes of this attempt were set aside on {self.ref}, and the files are as they "
             f"were before it{stays}"
         )
@@ -447,7 +447,7 @@ def _move_head(files: WorktreeFiles, plan: Restoring) -> None:
     files.run_git("symbolic-ref", *log_message, "HEAD", ref)
 
 
-def complete(files: WorktreeFiles, tell: Callable[[str], object]) -> None:
+def complete(files: WorktreeFiles, notify: Callable[[str], object]) -> None:
     """Complete a restoration that was interrupted, if there is one.
 
     Raises:
@@ -464,9 +464,9 @@ def complete(files: WorktreeFiles, tell: Callable[[str], object]) -> None:
     except _FAILURES as error:
         raise Unkept(_reason(error)) from error
     if obstacle is not None:
-        tell(f"the changes of a failed attempt stay: {obstacle}; {plan.failed} has them too")
+        notify(f"the changes of a failed attempt stay: {obstacle}; {plan.failed} has them too")
     else:
-        tell(f"the changes of a failed attempt were set aside in commit {plan.failed[:12]}")
+        notify(f"the changes of a failed attempt were set aside in commit {plan.failed[:12]}")
 
 
 def forget(git: Git, run: str | None) -> None:

@@ -48,12 +48,12 @@ class GitWorkspace(Workspace):
         work: WorkOptions,
         commit: CommitOptions,
         redaction: Redaction,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         """Move the code of *run* (None: the default run) between *tree* and *remote*.
 
         *state* is the run's state file on this machine. *redaction* finds secrets in files, and
-        hides them in the notices for people that *tell* gets.
+        hides them in the notices for people that *notify* gets.
         """
         super().__init__(tree.folders.project)
         self._tree = tree
@@ -65,7 +65,7 @@ class GitWorkspace(Workspace):
         self._run = run
         self._work = work
         self._options = commit
-        self._hide, self._tell = redaction.hide_text, tell
+        self._hide, self._notify = redaction.hide_text, notify
         self._tolerated = tree.patterns(work.tolerated)
         self._selector = Selector(tree, commit, secrets_by(redaction))
         self._committer = Committer(tree)
@@ -152,7 +152,7 @@ class GitWorkspace(Workspace):
         theirs = self._work_tree_lock.accepted(head, self._theirs(head))
         with self._work_tree_lock.locked() as newest:
             if notice := self._work_tree_lock.take_back(newest, theirs):
-                self._tell(notice)
+                self._notify(notice)
         return True
 
     def _settle(self) -> None:
@@ -187,7 +187,7 @@ class GitWorkspace(Workspace):
         if note != self._reported:
             self._reported = note
             unknown = ", or someone changed since" if note.left is None else ""
-            self._tell(
+            self._notify(
                 f"continues with what attempt {note.attempt} left{unknown}: {paths}, "
                 + listed(dirty, self._hide)
             )
@@ -358,7 +358,7 @@ class GitWorkspace(Workspace):
                 self._work_tree_lock.end(note, [entry.path for entry in dirt])
         except SequencerError as error:
             # Without the note, the next attempt continues with all changes, of any author.
-            self._tell(f"can't record what the step left: {error.message}")
+            self._notify(f"can't record what the step left: {error.message}")
         finally:
             self._work_tree_lock.vacate()
 
@@ -373,15 +373,15 @@ class GitWorkspace(Workspace):
             commit, selection = written.commit, written.selection
         declared = [skipped for skipped in selection.skipped if skipped.is_declared]
         for skipped in declared[:SHOWN_PATHS]:
-            self._tell(f"not committed: {self._hide(skipped.path)!r} {skipped.reason}")
+            self._notify(f"not committed: {self._hide(skipped.path)!r} {skipped.reason}")
         if len(declared) > SHOWN_PATHS:
             more = len(declared) - SHOWN_PATHS
-            self._tell(f"not committed: {more} more; 'sequencer plan --commit'")
+            self._notify(f"not committed: {more} more; 'sequencer plan --commit'")
         committed = {chosen.path for chosen in selection.chosen}
         dirt = self._tree.dirt(status, self._tolerated)
         left = [entry.path for entry in dirt if entry.path not in committed]
         if left:
-            self._tell(
+            self._notify(
                 f"{listed(left, self._hide)}: not committed, so no other clone gets them; no "
                 "step starts here until you commit or remove them, or list them in "
                 "store.work.tolerated"
@@ -459,7 +459,7 @@ class GitWorkspace(Workspace):
         except (GitFailed, RemoteUnreachable, NoAtomicPush):
             verdict = PushVerdict.UNKNOWN
         if verdict is not PushVerdict.ACCEPTED:
-            self._tell(f"branch {name} exists only here: it could not be pushed")
+            self._notify(f"branch {name} exists only here: it could not be pushed")
         return name
 
 
@@ -480,7 +480,7 @@ class StoreWorkspace(GitWorkspace):
             work=settings.store.work,
             commit=settings.commit,
             redaction=redaction,
-            tell=branch.replica.notices.append,
+            notify=branch.replica.notices.append,
         )
         self._store = store
         branch.code_refs = lambda: self.refs

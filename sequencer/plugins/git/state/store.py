@@ -417,7 +417,7 @@ class GitStore:
             self._pace,
             shared=SharedLook(self.state_path.parent / LOOKED),
             refs=self._refs,
-            tell=lambda text: self.notify(text),  # noqa: PLW0108 - set later
+            notify=lambda text: self.notify(text),  # noqa: PLW0108 - set later
         )
 
     @cached_property

@@ -147,7 +147,7 @@ class SharedWait(Struct):
     shared: SharedLook
     refs: RefWatch | None = None
     """Watches a remote on this machine."""
-    tell: Callable[[str], None] = lambda _: None
+    notify: Callable[[str], None] = lambda _: None
     """Is called when the remote stops answering, at each longer pause, and when it answers again.
     """
 
@@ -215,4 +215,4 @@ class SharedWait(Struct):
 
     def _say(self, text: str | None) -> None:
         if text is not None:
-            self.tell(text)
+            self.notify(text)
