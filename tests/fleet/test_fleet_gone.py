@@ -6,11 +6,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from sequencer.plugins.temporal.connection import identity, is_gone
 from tests.fleet.fleet_projects import CYCLE, FleetProject, until
+from tests.fleet.recorded import TTL_S, Arena, RecordedProject
+from tests.fleet.wires import Wire
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
 Make = Callable[[str], FleetProject]
@@ -47,6 +50,30 @@ def test_a_killed_run_is_called_gone_and_its_step_given_back_at_once(
     # The step was made again under a claim of its own, and accepted once.
     assert [(step, index) for step, index, *_ in here.done] == [("supervisor", "0")] * 2
     assert len({token for _, _, token, _ in here.done}) == 2
+
+
+@pytest.mark.sample
+def test_a_run_that_the_server_did_not_hear_for_a_while_is_not_called_gone(tmp_path: Path) -> None:
+    with Arena(tmp_path) as arena, Wire(arena.options.address) as wire:
+        here = arena.project("p")
+        there = arena.project("p", address=wire.address, folder="there")
+        here.clones = (there,)
+        hold = there.hold()
+        with there.process("run", "--max-steps", "2") as run:
+            there.started(1)
+            with here.worker():
+                # The worker sees that the heartbeats stop, and decides what becomes of the run.
+                wire.cut(2.0 * TTL_S)
+                until(lambda: run.poll() is not None or _starts(here) == 2)
+                hold.unlink()
+                said = run.communicate(timeout=90)[0]
+        assert run.returncode == 0, said
+        assert "is gone" not in said
+        assert here.facts("status")["step_index"] == 2
+
+
+def _starts(here: RecordedProject) -> int:
+    return sum(noted.what == "start" for noted in here.record)
 
 
 @pytest.mark.sample

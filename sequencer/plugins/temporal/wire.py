@@ -36,7 +36,7 @@ from sequencer.model.step import Retry, Step
 from sequencer.model.transitions import Fact, StepRef
 from sequencer.model.workflow import Workflow
 
-EDITION = 1
+EDITION = 2
 """Version of the workflows' decisions, and of the form of memo, work orders, tickets and reports.
 
 Each change of these adds one: workers that know the new edition then continue the runs; see

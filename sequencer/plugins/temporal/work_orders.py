@@ -95,6 +95,8 @@ class WorkOrder(ABC):
         """Calls of its process that wait for its end."""
         self.silent_since: datetime | None = None
         """When the last of these calls ended."""
+        self.is_suspected = False
+        """Its process seems gone, and has not asked again since: nothing is claimed for it."""
         self._untaken = frozenset(data.get("untaken", ()))
         """Tokens that no worker had taken when the process issued it."""
         self.until: datetime | None = None

@@ -164,6 +164,9 @@ class RunWorkflow:
         """Return whether to claim nothing more: the history is long, or the queue changes."""
         return self._queue is not None or workflow.info().is_continue_as_new_suggested()
 
+    def _may_claim(self, order: WorkOrder) -> bool:
+        return not self._is_ending() and not order.is_suspected
+
     async def _move(self) -> None:
         """Continue as a new execution, which starts with a short history."""
         self._is_moving = True
@@ -202,7 +205,7 @@ class RunWorkflow:
                 order.vanish()
                 self._ended[order.id] = self._orders.pop(order.id).end or {}
             if order.end is None:
-                live, may_claim = tuple(self._attempts), not self._is_ending()
+                live, may_claim = tuple(self._attempts), self._may_claim(order)
                 for token in order.advance(live, workflow.now(), may_claim=may_claim):
                     self._start(token, order)
             if order.end is not None and order.is_detached:
@@ -244,9 +247,11 @@ class RunWorkflow:
             self._advance()
             return order.end or {"is_detached": True}
         order.listeners += 1
+        order.is_suspected = False
         with contextlib.suppress(builtins.TimeoutError):
             await workflow.wait_condition(
-                lambda: order.end is not None or self._is_moving, timeout=timedelta(seconds=ASK_S)
+                lambda: order.end is not None or order.is_suspected or self._is_moving,
+                timeout=timedelta(seconds=ASK_S),
             )
         order.listeners -= 1
         self._is_woken, order.silent_since = True, workflow.now()
@@ -370,7 +375,7 @@ class RunWorkflow:
             tuple(self._attempts),
             workflow.now(),
             jitter=workflow.random().random(),
-            may_claim=not self._is_ending(),
+            may_claim=self._may_claim(order),
         )
         for new_token in granted:
             self._start(new_token, order)
@@ -394,11 +399,12 @@ class RunWorkflow:
         elif isinstance(cause, TimeoutError):
             if cause.type is TimeoutType.SCHEDULE_TO_START:
                 order.put_off(token, "no worker has taken it", live, now)
-                if order.queue is not None:
-                    # Only its process serves that queue, so the process is gone.
-                    order.vanish()
+                # Only its own process serves such a queue.
+                order.is_suspected = order.is_suspected or order.queue is not None
             elif order.by in cause.last_heartbeat_details:
-                order.vanish()
+                # The process may be gone, but perhaps it only could not reach the server. It is
+                # asked to call again; if it does not, the order ends after `LATE_S`.
+                order.is_suspected = True
         elif _is_gone(cause, order.by):
             order.vanish()
         elif not isinstance(cause, CancelledError) and not _is_lost(cause):
