@@ -43,8 +43,7 @@ class RetryPolicy:
         self._stop = stop
         self._emit = emit
         if isinstance(store, ReportsWaiting):
-            store.notify = lambda text: emit(Waiting(text))
-            store.is_stopped = stop.is_set
+            store.report_waiting(lambda text: emit(Waiting(text)), stop.is_set)
         self.wait_s = store.retry_for_s
         """How long to retry if no work could be lost."""
 

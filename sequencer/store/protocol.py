@@ -54,10 +54,8 @@ class View(Struct, frozen=True):
 class ReportsWaiting(Protocol):
     """A store whose calls may take long, and that reports why it waits."""
 
-    notify: Callable[[str], None]
-    """Receives the reason of a wait; the worker sets it."""
-    is_stopped: Callable[[], bool]
-    """Whether the worker has to stop, so that the call must end within seconds; it sets this."""
+    def report_waiting(self, notify: Callable[[str], None], is_stopped: Callable[[], bool]) -> None:
+        """Pass the reason of each wait to *notify*; once *is_stopped*, end calls within seconds."""
 
 
 @runtime_checkable

@@ -70,7 +70,7 @@ class GitProcess(Struct):
     argv: Sequence[str]
     ends: float
     """The end of its time, on the monotonic clock."""
-    stopped: Callable[[], bool] = never
+    is_stopped: Callable[[], bool] = never
     """Whether the caller should stop; then the process gets at most *stopped_s* more."""
     stopped_s: float = 0.0
     is_cut: bool = False
@@ -78,7 +78,7 @@ class GitProcess(Struct):
     def left_s(self) -> float:
         """Return the seconds that are left; fewer once the caller should stop."""
         now = time.monotonic()
-        if not self.is_cut and self.stopped():
+        if not self.is_cut and self.is_stopped():
             self.is_cut, self.ends = True, min(self.ends, now + self.stopped_s)
         return self.ends - now
 
@@ -291,21 +291,22 @@ class Git:
         allowed: Mapping[str, str] | None = None,
         git_dir: Path | None = None,
         work_tree: Path | None = None,
+        is_stopped: Callable[[], bool] = never,
     ) -> None:
         """Run git in *folder*; *timeout_s* is the time limit of commands that contact a remote.
 
         Local commands have a minute, or *timeout_s* if that is longer. *allowed* are the
         repository's own settings that may act, as `acting_settings` returns them; None: only
         read, and contact no remote. *git_dir* names the repository so that git does not search
-        for it, which a bare one needs; its files are then in *work_tree*.
+        for it, which a bare one needs; its files are then in *work_tree*. Once *is_stopped*, no
+        command waits long for a remote.
         """
         self.folder = folder
         self.allowed = allowed
         self.timeout_s = timeout_s
         self.started = 0
         """How many processes were started, for measurements."""
-        self.stopped: Callable[[], bool] = never
-        """Whether the caller should stop waiting for a remote."""
+        self._is_stopped = is_stopped
         self._hangs = False
         """Whether the remote did not answer in `STOPPED_S` after a request to stop."""
         self._environment = _clean(os.environ if environment is None else environment)
@@ -355,11 +356,11 @@ class Git:
 
         def once() -> Done:
             process = self.start(*argv, extra=extra, settings=settings)
-            running = GitProcess(process, argv, time.monotonic() + limit_s)
+            ends = time.monotonic() + limit_s
             if not is_remote:
-                return running.done(stdin, accepts)
-            running.stopped = self.stopped
-            running.stopped_s = HANGING_S if self._hangs else STOPPED_S
+                return GitProcess(process, argv, ends).done(stdin, accepts)
+            stopped_s = HANGING_S if self._hangs else STOPPED_S
+            running = GitProcess(process, argv, ends, self._is_stopped, stopped_s)
             try:
                 return running.done(stdin, accepts)
             finally:

@@ -31,6 +31,9 @@ class Remote(PlayedStore):
         self.notify: Callable[[str], None] = lambda _: None
         self.is_stopped: Callable[[], bool] = lambda: False
 
+    def report_waiting(self, notify: Callable[[str], None], is_stopped: Callable[[], bool]) -> None:
+        self.notify, self.is_stopped = notify, is_stopped
+
     def update(self, change: Change) -> Head:
         self.asked.append(change)
         if len(self.asked) <= self.away:

@@ -16,7 +16,7 @@ import pytest
 from sequencer.errors import StorageFailed, WorkTreeRefused
 from sequencer.plugins.git import process as command
 from sequencer.plugins.git.code import commit as committing
-from sequencer.plugins.git.process import Git, GitFailed
+from sequencer.plugins.git.process import Git, GitFailed, never
 from sequencer.plugins.git.state import locks
 from sequencer.plugins.git.state import objects as module
 from sequencer.plugins.git.state.objects import CommitDraft, Objects
@@ -33,7 +33,12 @@ def folder(tmp_path: Path) -> Path:
     return remotes.new_clone(tmp_path / "none.git", tmp_path / "clone")
 
 
-def ssh(folder: Path, script: str, timeout_s: float = 20.0) -> Git:
+def ssh(
+    folder: Path,
+    script: str,
+    timeout_s: float = 20.0,
+    is_stopped: Callable[[], bool] = never,
+) -> Git:
     """Return a git whose remote is reached by *script*, as `ssh HOST COMMAND` would."""
     path = folder / "ssh.sh"
     path.write_text(f"#!/bin/bash\n{script}\n")
@@ -41,7 +46,7 @@ def ssh(folder: Path, script: str, timeout_s: float = 20.0) -> Git:
     remotes.git(folder, "remote", "set-url", "origin", f"ssh://host{folder}/.git")
     remotes.git(folder, "config", "core.sshCommand", str(path))
     remotes.git(folder, "config", "ssh.variant", "simple")
-    return Git(folder, timeout_s=timeout_s, allowed=EVERYTHING)
+    return Git(folder, timeout_s=timeout_s, allowed=EVERYTHING, is_stopped=is_stopped)
 
 
 def seconds_of_this_process(seconds: int) -> str:
@@ -117,10 +122,10 @@ def test_ctrl_c_in_the_middle_of_a_start_leaves_nobody_behind(
 def test_who_was_told_to_stop_is_not_kept_by_a_remote_that_hangs(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    git, stops_at = ssh(folder, "sleep 30 # $1"), time.monotonic() + 0.5
+    stops_at = time.monotonic() + 0.5
+    git = ssh(folder, "sleep 30 # $1", is_stopped=lambda: time.monotonic() > stops_at)
     monkeypatch.setattr(command, "STOPPED_S", 2.0)
     monkeypatch.setattr(command, "HANGING_S", 0.2)
-    git.stopped = lambda: time.monotonic() > stops_at
     with pytest.raises(GitFailed, match="no answer in time"):
         git.run("ls-remote", "--", "origin")
     assert 2.4 < time.monotonic() - stops_at + 0.5 < 7

@@ -366,7 +366,7 @@ def test_who_is_told_to_stop_does_not_wait_for_a_remote_that_hangs(
     held = cases.claim(store)
     hang(shared, "a")
     monkeypatch.setattr(command, "STOPPED_S", 0.3)
-    store.is_stopped = lambda: True
+    store.report_waiting(lambda _: None, lambda: True)
     began = time.monotonic()
     with pytest.raises(RemoteUnreachable, match="no answer in time"):
         cases.commit(store, held.token)

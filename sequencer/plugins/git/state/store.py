@@ -30,7 +30,7 @@ from sequencer.errors import (
 from sequencer.files.textfile import ref_part, slug
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.transitions import Transition
-from sequencer.plugins.git.process import Git, GitFailed
+from sequencer.plugins.git.process import Git, GitFailed, never
 from sequencer.plugins.git.state.branch import Branch, PendingPush
 from sequencer.plugins.git.state.heartbeats import Heartbeats, confirmed
 from sequencer.plugins.git.state.objects import Objects
@@ -139,7 +139,13 @@ class GitStore:
 
         *allowed*: see `Git`; None: only read, and never ask the remote. Others: see `FileStore`.
         """
-        git = Git(project_dir, timeout_s=options.timeout_s, allowed=allowed)
+        self._is_stopped: Callable[[], bool] = never
+        git = Git(
+            project_dir,
+            timeout_s=options.timeout_s,
+            allowed=allowed,
+            is_stopped=lambda: self._is_stopped(),  # noqa: PLW0108 - the worker comes later
+        )
         remote, refs = Remote(git, options.remote), refs_of(options, run)
         branch = Branch(git, remote, Objects(git), refs, state_path, options.max_commits, mark)
         self._files = files = FileStore(
@@ -159,10 +165,7 @@ class GitStore:
         self.kept_result, self.result_folder = files.kept_result, files.result_folder
         self.keep_document, self.forget_documents = files.keep_document, files.forget_documents
         self._notices: list[str] = []
-        self.notify: Callable[[str], None] = self._notices.append
-        """Is called with notices about the remote while a process waits."""
-        self.is_stopped: Callable[[], bool] = lambda: False
-        git.stopped = lambda: self.is_stopped()  # noqa: PLW0108 - set later
+        self._notify: Callable[[str], None] = self._notices.append
         self._beats = Heartbeats(remote, branch.objects, files.leases, refs)
         self._pace = PollPace(remote.name, fast_s=options.fast_s, slow_s=options.slow_s)
         self._slow_s, self._asked_at = options.slow_s, -math.inf
@@ -187,6 +190,9 @@ class GitStore:
             refs.close()
         self.branch.objects.close()
         self._files.close()
+
+    def report_waiting(self, notify: Callable[[str], None], is_stopped: Callable[[], bool]) -> None:
+        self._notify, self._is_stopped = notify, is_stopped
 
     def take_notices(self) -> list[str]:
         notices = [*self.branch.replica.notices, *self._notices]
@@ -417,7 +423,7 @@ class GitStore:
             self._pace,
             shared=SharedLook(self.state_path.parent / LOOKED),
             refs=self._refs,
-            notify=lambda text: self.notify(text),  # noqa: PLW0108 - set later
+            notify=lambda text: self._notify(text),  # noqa: PLW0108 - the worker comes later
         )
 
     @cached_property
