@@ -28,6 +28,7 @@ EXTENSION_POINTS = {
     "sequencer.executors.protocol.Executor": "other packages have kinds of agents",
     "sequencer.project.posting.Posting": "a plug-in of ours posts activity",
     "sequencer.store.protocol.Peer": "a plug-in of ours agrees on transitions with a git remote",
+    "sequencer.store.protocol.ReportsWaiting": "a plug-in of ours has a store that pushes",
     "sequencer.store.protocol.Store": "other packages have kinds of stores",
 }
 """Protocols that may have one class: the core must not import it, or others write theirs."""
