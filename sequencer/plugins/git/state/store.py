@@ -141,10 +141,7 @@ class GitStore:
         """
         self._is_stopped: Callable[[], bool] = never
         git = Git(
-            project_dir,
-            timeout_s=options.timeout_s,
-            allowed=allowed,
-            is_stopped=lambda: self._is_stopped(),  # noqa: PLW0108 - the worker comes later
+            project_dir, timeout_s=options.timeout_s, allowed=allowed, is_stopped=self._must_stop
         )
         remote, refs = Remote(git, options.remote), refs_of(options, run)
         branch = Branch(git, remote, Objects(git), refs, state_path, options.max_commits, mark)
@@ -193,6 +190,9 @@ class GitStore:
 
     def report_waiting(self, notify: Callable[[str], None], is_stopped: Callable[[], bool]) -> None:
         self._notify, self._is_stopped = notify, is_stopped
+
+    def _must_stop(self) -> bool:
+        return self._is_stopped()
 
     def take_notices(self) -> list[str]:
         notices = [*self.branch.replica.notices, *self._notices]
