@@ -108,18 +108,18 @@ class NoOpAgents:
         del step, position
         return "no-op", self._executor
 
-    def ready(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
-        """See `Agents.ready`."""
+    def choose_installed(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
+        """See `Agents.choose_installed`."""
         return *self.choose(step, position), None
 
     has_fallback = False
 
-    def instead(
+    def choose_fallback(
         self, step: Step, agent: str, not_before: str | None = None
     ) -> tuple[str, Executor] | None:
         """Return nobody."""
 
-    def unfit(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
+    def list_unfit_fallbacks(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
         """Return nobody."""
         del step, agent
         return []
@@ -177,7 +177,7 @@ class Fixed:
         return self.perform(self.workflow, emit)
 
     @staticmethod
-    def agents_may(verb: str) -> bool:
+    def may_agents_use(verb: str) -> bool:
         """Nobody is an agent here."""
         del verb
         return False

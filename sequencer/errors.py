@@ -41,8 +41,8 @@ class SequencerError(Exception):
 
     @property
     def in_one_line(self) -> str:
-        """Return the three parts on one line; see `in_one_line`."""
-        return in_one_line(str(self))
+        """Return the three parts on one line; see `to_one_line`."""
+        return to_one_line(str(self))
 
     def __str__(self) -> str:
         """Return the three parts in the order in which a person needs them."""
@@ -53,12 +53,12 @@ class SequencerError(Exception):
 _ENDS_A_PART = (":", ";", ",", ".", "!", "?", "…")
 
 
-def in_one_line(text: str) -> str:
+def to_one_line(text: str) -> str:
     r"""Return *text* on one line, with a semicolon after each part that has no punctuation.
 
-    >>> in_one_line("the run is held\n  'sequencer resume' lets it continue")
+    >>> to_one_line("the run is held\n  'sequencer resume' lets it continue")
     "the run is held; 'sequencer resume' lets it continue"
-    >>> in_one_line("these changed:\n    agents\n    hooks")
+    >>> to_one_line("these changed:\n    agents\n    hooks")
     'these changed: agents; hooks'
     """
     line = ""
@@ -121,7 +121,7 @@ def _part_of(fact: str) -> str:
     return re.split(r"[.,:\[ ]", fact.removeprefix("- ").removeprefix("+ "), maxsplit=1)[0]
 
 
-def some_of_each(facts: Sequence[str], most: int) -> list[str]:
+def sample_facts(facts: Sequence[str], most: int) -> list[str]:
     """Return at most *most* of *facts*, some from every part of a project, in order.
 
     So a project can't hide a dangerous fact after many harmless ones.
@@ -135,10 +135,10 @@ def some_of_each(facts: Sequence[str], most: int) -> list[str]:
     return [facts[index] for index in sorted(chosen)]
 
 
-def summary_of(facts: Sequence[str], most: int = _SHOWN_CHANGES) -> list[str]:
+def summarize_facts(facts: Sequence[str], most: int = _SHOWN_CHANGES) -> list[str]:
     """Return one line that counts *facts* by part of the project; no line if all are shown.
 
-    >>> summary_of(["agents.x.argv: []"] * 40 + ["hooks: []"], 40)
+    >>> summarize_facts(["agents.x.argv: []"] * 40 + ["hooks: []"], 40)
     ['41 parts in all: agents 40, hooks 1']
     """
     if len(facts) <= most:
@@ -174,17 +174,18 @@ class NotTrusted(UsageRefused):
             listed = self.acts or ("built-in agents, with the prompts of this project",)
         most = _SHOWN_CHANGES if self.changed else _SHOWN_ACTS
         # A difference may be at the end of a long line.
-        shown = [line if self.changed else _shortened(line) for line in some_of_each(listed, most)]
-        shown += summary_of(listed, most)
+        shown = [line if self.changed else _shorten(line) for line in sample_facts(listed, most)]
+        shown += summarize_facts(listed, most)
         super().__init__(
             "\n".join([f"{message}:", *(f"    {line}" for line in shown)]),
             where=project,
             hint=hint
-            or f"nothing was run; {command(None, 'trust', *flows)} shows everything and asks you",
+            or f"nothing was run; {format_command(None, 'trust', *flows)} shows everything and "
+            "asks you",
         )
 
 
-def _shortened(line: str) -> str:
+def _shorten(line: str) -> str:
     return line if len(line) <= _SHOWN_CHARACTERS else f"{line[: _SHOWN_CHARACTERS - 1]}…"
 
 
@@ -345,7 +346,7 @@ _EXHAUSTED = {
 }
 
 
-def out_of_resources(error: BaseException | None) -> MachineBusy | None:
+def to_machine_busy(error: BaseException | None) -> MachineBusy | None:
     """Return *error* as `MachineBusy` if this machine ran out of processes, memory or disk space.
 
     None: it is something else. The causes of *error* count as well: if a file can't be opened
@@ -370,10 +371,10 @@ def out_of_resources(error: BaseException | None) -> MachineBusy | None:
     return None
 
 
-def failed_disk(error: BaseException | None) -> StorageFailed | None:
+def to_storage_failed(error: BaseException | None) -> StorageFailed | None:
     """Return *error* as `StorageFailed` if a disk fails or is read-only; None: it is neither."""
     if isinstance(error, StorageFailed):
-        return None if failed_disk(error.__cause__) is None else error
+        return None if to_storage_failed(error.__cause__) is None else error
     if not isinstance(error, OSError) or error.errno not in {errno.EIO, errno.EROFS}:
         return None
     # A file descriptor means nothing to a person.
@@ -382,21 +383,21 @@ def failed_disk(error: BaseException | None) -> StorageFailed | None:
     return StorageFailed(f"the disk can't be used: {error.strerror}", where=where, hint=hint)
 
 
-def command(run_name: str | None, words: str, *named: str) -> str:
+def format_command(run_name: str | None, words: str, *named: str) -> str:
     """Return ``sequencer WORDS NAMED`` for the run called *run_name*, ready to be typed.
 
-    *named* are words that a user or an agent has chosen; see `typed`.
+    *named* are words that a user or an agent has chosen; see `quote_words`.
     """
-    line = f"sequencer {run_option(run_name)}{words} {typed(*named)}".rstrip()
-    return _to_type(line)
+    line = f"sequencer {run_option(run_name)}{words} {quote_words(*named)}".rstrip()
+    return _quote_line(line)
 
 
-def typed_command(*words: str) -> str:
+def format_other_command(*words: str) -> str:
     """Return the command line of another program with these *words*, ready to be typed."""
-    return _to_type(shlex.join(words))
+    return _quote_line(shlex.join(words))
 
 
-def _to_type(line: str) -> str:
+def _quote_line(line: str) -> str:
     # A person would have to remove outer quotes by hand: pasted, they end at the first inner one.
     return line if "'" in line else f"'{line}'"
 
@@ -409,10 +410,10 @@ def run_option(name: str | None) -> str:
     return f"{shlex.join([f'--run={name}'] if is_like_option else ['--run', name])} "
 
 
-def typed(*words: str) -> str:
+def quote_words(*words: str) -> str:
     """Return *words*, which a user or an agent has chosen, quoted so that none is an option.
 
-    >>> typed("q", "send it back"), typed("q", "--run=release")
+    >>> quote_words("q", "send it back"), quote_words("q", "--run=release")
     ("q 'send it back'", '-- q --run=release')
     """
     ends_options = ["--"] if any(word.startswith("-") for word in words) else []

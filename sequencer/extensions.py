@@ -22,8 +22,8 @@ from sequencer.errors import (
     PackageFailed,
     SequencerError,
     UnknownName,
-    failed_disk,
-    out_of_resources,
+    to_machine_busy,
+    to_storage_failed,
 )
 
 if TYPE_CHECKING:
@@ -130,7 +130,10 @@ OURS: Mapping[str, Mapping[str, str]] = {
         "web": "web.webhook_checks:check_project",
     },
     REPOSITORIES: {"git": "git.process:INSPECTOR"},
-    CODE: {"store": "git.code.workspace:of_store", "attempts": "git.code.attempt_refs:of_attempts"},
+    CODE: {
+        "store": "git.code.workspace:open_store_workspace",
+        "attempts": "git.code.attempt_refs:open_attempt_workspace",
+    },
 }
 """The objects of this package: group -> name -> ``MODULE:NAME`` below `sequencer.plugins`."""
 PLUGINS = frozenset(
@@ -175,24 +178,24 @@ class PluginUnavailable(ConfigurationError):
     def __init__(self, what: str, plugin: str, *, where: str | None = None) -> None:
         """Refuse *what*, which needs *plugin*: a plug-in of this package, or a package."""
         plugin = _MISSING_DEPENDENCY.get(plugin, plugin)
-        is_ours, is_disabled = plugin in PLUGINS, canonical(plugin) in _ENABLED.disabled
+        is_ours, is_disabled = plugin in PLUGINS, normalize_name(plugin) in _ENABLED.disabled
         super().__init__(
             f"{what} needs the {'plug-in' if is_ours else 'package'} {plugin!r}, which is "
             + ("disabled" if is_disabled else "not installed"),
             where=where,
-            hint=_how_to_enable(plugin) if is_disabled else _how_to_install(plugin),
+            hint=_enable_hint(plugin) if is_disabled else _install_hint(plugin),
         )
 
 
-def _how_to_enable(plugin: str) -> str:
-    variable = f"SEQUENCER_PLUGINS__{canonical(plugin).upper().replace('-', '_')}"
+def _enable_hint(plugin: str) -> str:
+    variable = f"SEQUENCER_PLUGINS__{normalize_name(plugin).upper().replace('-', '_')}"
     if variable in os.environ:
         # It wins over the file.
         return f"unset the variable {variable}, or set it to 'on'"
     return f"set 'plugins: {{{plugin}: on}}' in orchestration.yaml (or {variable}=on)"
 
 
-def _how_to_install(plugin: str) -> str:
+def _install_hint(plugin: str) -> str:
     if plugin in PLUGINS:
         return "reinstall step-sequencer"
     return f"install it, or remove it from 'plugins:': pip install {plugin}"
@@ -202,17 +205,17 @@ def configure(disabled: Iterable[str], enabled: Iterable[str] = ()) -> None:
     """Disable and enable plug-ins and packages, by name, for this process.
 
     A plug-in that is not named is enabled. An object of a package that is not named is used only
-    if something asks for it by name; see `from_enabled_packages`. A process that opens several
+    if something asks for it by name; see `load_from_enabled_packages`. A process that opens several
     projects uses the configuration of the last one.
     """
-    _ENABLED.disabled = frozenset(map(canonical, disabled))
-    _ENABLED.enabled = frozenset(map(canonical, enabled))
+    _ENABLED.disabled = frozenset(map(normalize_name, disabled))
+    _ENABLED.enabled = frozenset(map(normalize_name, enabled))
 
 
-def canonical(package: str) -> str:
+def normalize_name(package: str) -> str:
     """Return the name of *package* as package indexes compare it (PEP 503).
 
-    >>> canonical("Acme__Sequencer.-Tools")
+    >>> normalize_name("Acme__Sequencer.-Tools")
     'acme-sequencer-tools'
     """
     parts = package.lower().replace("_", "-").replace(".", "-").split("-")
@@ -220,7 +223,7 @@ def canonical(package: str) -> str:
 
 
 def _is_disabled(point: EntryPoint) -> bool:
-    return point.dist is not None and canonical(point.dist.name) in _ENABLED.disabled
+    return point.dist is not None and normalize_name(point.dist.name) in _ENABLED.disabled
 
 
 def is_available(plugin: str) -> bool:
@@ -244,9 +247,9 @@ def plugin_at(target: str) -> str | None:
 
 
 def installed_packages() -> frozenset[str]:
-    """Return the `canonical` names of the installed packages that have entry points for us."""
+    """Return the `normalize_name` names of the installed packages that have entry points for us."""
     return frozenset(
-        canonical(packages.name_of(point)) for point in packages.sequencer_entry_points()
+        normalize_name(packages.name_of(point)) for point in packages.sequencer_entry_points()
     )
 
 
@@ -259,16 +262,16 @@ def find(group: str, name: str, *, even_disabled: bool = False) -> Any | None:
         ConfigurationError: it can't be loaded.
     """
     if (target := OURS.get(group, {}).get(name)) is not None:
-        return _loaded(target) if even_disabled or _is_enabled(target) else None
-    point = next(_named(group, name), None)
+        return _load_target(target) if even_disabled or _is_enabled(target) else None
+    point = next(_find_entries(group, name), None)
     return None if point is None else load(point)
 
 
-def _named(group: str, name: str) -> Iterator[EntryPoint]:
+def _find_entries(group: str, name: str) -> Iterator[EntryPoint]:
     return (entry for entry in entries(group) if entry.name == name)
 
 
-def needed(group: str, name: str, what: str, *, known: Iterable[str] = (), where: str = "") -> Any:
+def require(group: str, name: str, what: str, *, known: Iterable[str] = (), where: str = "") -> Any:
     """Return the object called *name* in *group*.
 
     Raises:
@@ -277,14 +280,14 @@ def needed(group: str, name: str, what: str, *, known: Iterable[str] = (), where
         ConfigurationError: it can't be loaded.
     """
     if (extension := find(group, name)) is None:
-        raise unavailable(group, name, what, known=known, where=where)
+        raise unavailable_error(group, name, what, known=known, where=where)
     return extension
 
 
-def unavailable(
+def unavailable_error(
     group: str, name: str, what: str, *, known: Iterable[str] = (), where: str | None = None
 ) -> ConfigurationError:
-    """Return the error that says why *group* has no object called *name*; see `needed`."""
+    """Return the error that says why *group* has no object called *name*; see `require`."""
     if (provider := plugin_of(group, name) or _disabled_package(group, name)) is not None:
         return PluginUnavailable(f"{what} {name!r}", provider, where=where or None)
     return UnknownName(what, name, {*known, *names(group)}, where=where or None)
@@ -312,14 +315,14 @@ def missing_provider(group: str, name: str) -> str | None:
     return _disabled_package(group, name)
 
 
-def provides(group: str, name: str) -> bool:
+def has_provider(group: str, name: str) -> bool:
     """Return whether a plug-in or an installed package has *name* in *group*, even a disabled one.
 
-    Use it for settings that are only read; to use the object, call `needed`.
+    Use it for settings that are only read; to use the object, call `require`.
     """
     return (
         name in OURS.get(group, {})
-        or any(_named(group, name))
+        or any(_find_entries(group, name))
         or _disabled_package(group, name) is not None
     )
 
@@ -334,10 +337,11 @@ class Single(Generic[_T]):
     def get(self, *, even_disabled: bool = False) -> _T | None:
         """Return the object; None: its plug-in is disabled or not installed."""
         return next(
-            (extension for _, extension in ours(self._group, even_disabled=even_disabled)), None
+            (extension for _, extension in load_builtins(self._group, even_disabled=even_disabled)),
+            None,
         )
 
-    def required(self) -> _T:
+    def require(self) -> _T:
         """Return the object.
 
         Raises:
@@ -350,15 +354,15 @@ class Single(Generic[_T]):
         return extension
 
 
-def ours(group: str, *, even_disabled: bool = False) -> Iterator[tuple[str, Any]]:
+def load_builtins(group: str, *, even_disabled: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield (name, object) for each object of *group* in this package."""
     for name, target in OURS.get(group, {}).items():
         is_asked_for = even_disabled or _is_enabled(target)
-        if is_asked_for and (extension := _loaded(target)) is not None:
+        if is_asked_for and (extension := _load_target(target)) is not None:
             yield name, extension
 
 
-def from_packages(
+def load_from_packages(
     group: str, failed: Callable[[ConfigurationError], object] = lambda _: None
 ) -> Iterator[tuple[EntryPoint, Any]]:
     """Yield (entry point, object) for each object of *group* in other packages, by name.
@@ -367,10 +371,10 @@ def from_packages(
     """
     for point in sorted(entries(group), key=lambda entry: entry.name):
         if point.name not in OURS.get(group, {}):
-            yield from _loaded_each((point,), failed)
+            yield from _load_each((point,), failed)
 
 
-def _loaded_each(
+def _load_each(
     points: Iterable[EntryPoint], failed: Callable[[ConfigurationError], object]
 ) -> Iterator[tuple[EntryPoint, Any]]:
     for point in points:
@@ -387,7 +391,7 @@ def has_enabled_packages() -> bool:
     return bool(_ENABLED.enabled - PLUGINS)
 
 
-def from_enabled_packages(
+def load_from_enabled_packages(
     group: str, failed: Callable[[ConfigurationError], object]
 ) -> Iterator[tuple[EntryPoint, Any]]:
     """Yield (entry point, object) for each object of *group* in packages that are enabled by name.
@@ -396,7 +400,7 @@ def from_enabled_packages(
     installed is left out here: opening the project reports it.
     """
     points = (point for point in entries(group) if is_enabled_by_name(point))
-    yield from _loaded_each(sorted(points, key=packages.name_of), failed)
+    yield from _load_each(sorted(points, key=packages.name_of), failed)
 
 
 @contextmanager
@@ -440,18 +444,18 @@ def fault_of(
     """
     if isinstance(error, (SequencerError, KeyboardInterrupt)):
         return None
-    if group in _AT_WORK and (out_of_resources(error) or failed_disk(error)):
+    if group in _AT_WORK and (to_machine_busy(error) or to_storage_failed(error)):
         return None
     # An object that is not named after its entry point is recognized by its code.
     what = f"failed: {packages.describe_error(error)}"
-    named = point or next(_named(group, name), None)
-    return _package_error(named, what) or packages.package_error_of(error)
+    named = point or next(_find_entries(group, name), None)
+    return _package_error(named, what) or packages.to_package_error(error)
 
 
 def _package_error(point: EntryPoint | None, what: str) -> PackageFailed | None:
     if point is None:
         return None
-    return packages.package_error(packages.name_of(point), what, packages.place_of(point))
+    return packages.package_error(packages.name_of(point), what, packages.format_entry_point(point))
 
 
 def create(group: str, name: str, kind: Any, make: Callable[..., Any], *args: Any) -> Any:
@@ -463,15 +467,15 @@ def create(group: str, name: str, kind: Any, make: Callable[..., Any], *args: An
     with package_code(group, name):
         created = make(*args)
     if not isinstance(created, kind):
-        raise wrong_type(kind, created, group, name)
+        raise wrong_type_error(kind, created, group, name)
     return created
 
 
-def wrong_type(kind: Any, result: object, group: str, name: str) -> Exception:
+def wrong_type_error(kind: Any, result: object, group: str, name: str) -> Exception:
     """Return the error for *result*, a result of *name* in *group* that is not a *kind*."""
     wanted = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     what = f"returned {packages.describe(result)}, which is not a {wanted}"
-    return _package_error(next(_named(group, name), None), what) or TypeError(what)
+    return _package_error(next(_find_entries(group, name), None), what) or TypeError(what)
 
 
 def names(group: str) -> set[str]:
@@ -490,7 +494,9 @@ def load(point: EntryPoint) -> Any:
     Raises:
         ConfigurationError: it can't be imported, or has another type.
     """
-    fault = partial(packages.package_error, packages.name_of(point), where=packages.place_of(point))
+    fault = partial(
+        packages.package_error, packages.name_of(point), where=packages.format_entry_point(point)
+    )
     if _VALUE.fullmatch(point.value) is None:
         raise fault("has a malformed entry point here: write MODULE:NAME")
     try:
@@ -504,7 +510,7 @@ def load(point: EntryPoint) -> Any:
     is_right = (
         callable(extension)
         if required_class is None
-        else isinstance(extension, loaded(required_class))
+        else isinstance(extension, resolve_part(required_class))
     )
     if not is_right:
         kind = "function" if required_class is None else required_class.replace(":", ".")
@@ -530,7 +536,7 @@ def all_entries() -> list[EntryPoint]:
 
 def is_enabled_by_name(point: EntryPoint) -> bool:
     """Return whether ``plugins:`` enables the package of *point*."""
-    return canonical(packages.name_of(point)) in _ENABLED.enabled
+    return normalize_name(packages.name_of(point)) in _ENABLED.enabled
 
 
 def missing_plugin(error: ModuleNotFoundError) -> str | None:
@@ -545,7 +551,7 @@ def missing_plugin(error: ModuleNotFoundError) -> str | None:
     return plugin_at(name)
 
 
-def loaded(part: str | Callable[..., Any]) -> Any:
+def resolve_part(part: str | Callable[..., Any]) -> Any:
     """Return *part*; if it is the text ``MODULE:NAME`` or ``MODULE``, import and return that."""
     if not isinstance(part, str):
         return part
@@ -556,10 +562,10 @@ def loaded(part: str | Callable[..., Any]) -> Any:
     return resolve_name(part)
 
 
-def _loaded(target: str) -> Any | None:
+def _load_target(target: str) -> Any | None:
     """Return the object at *target*; None: its plug-in, or one that it imports, is missing."""
     try:
-        return loaded(f"{_PLUGINS}.{target}")
+        return resolve_part(f"{_PLUGINS}.{target}")
     except ModuleNotFoundError as error:
         if (missing := missing_plugin(error)) is None:
             raise

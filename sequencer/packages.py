@@ -22,7 +22,7 @@ _SHOWN_CHARS = 300
 
 
 def ensure_fields(created: object, **kinds: Any) -> None:
-    """Return if each attribute of *created* that *kinds* names has its type, or one of its types.
+    """Check that each attribute of *created* that *kinds* names has its type, or one of its types.
 
     Raises:
         TypeError: an attribute has another type; the authors of the package read the message.
@@ -38,7 +38,7 @@ def name_of(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else "an unnamed package"
 
 
-def place_of(point: EntryPoint) -> str:
+def format_entry_point(point: EntryPoint) -> str:
     """Return *point* as its package writes it, to say where an error is."""
     return f"{point.group}: {point.name} = {point.value}"
 
@@ -108,27 +108,28 @@ def package_error(package: str, what: str, where: str | None = None) -> PackageF
     return PackageFailed(
         f"the package {package!r} {what}",
         where=where,
-        hint=how_to_disable(package),
+        hint=disable_hint(package),
     )
 
 
-def how_to_disable(package: str) -> str:
+def disable_hint(package: str) -> str:
     """Return what to do about a fault of *package*."""
     return f"report it to its authors, or disable it: plugins: {{{package}: off}}"
 
 
-def package_error_of(error: BaseException) -> PackageFailed | None:
-    """Return *error* as `PackageFailed` if a package's code raised it; None: no package did."""
+def to_package_error(error: BaseException) -> PackageFailed | None:
+    """Return *error* as `PackageFailed` if a package's code raised it, or else None."""
     if isinstance(error, (SequencerError, KeyboardInterrupt)):
         return None
-    if (package := package_that_raised(error)) is None:
+    package = find_package_that_raised(error)
+    if package is None:
         return None
     failure = package_error(package, f"failed: {describe_error(error)}")
     failure.__cause__ = error
     return failure
 
 
-def package_that_raised(error: BaseException) -> str | None:
+def find_package_that_raised(error: BaseException) -> str | None:
     """Return the package with entry points for Sequencer whose code raised *error*, if one did."""
     modules, frame = set[str](), error.__traceback__
     while frame is not None:

@@ -88,7 +88,7 @@ class ScratchProject:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
-    def command(
+    def run_command(
         self, *arguments: str, given: str = "", variables: Mapping[str, str] | None = None
     ) -> CommandOutput:
         """Run ``sequencer`` with *arguments* here, to its end; it trusts the project.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST_COMMANDS = 5
+MAX_COMMANDS = 5
 CLAUDE = """#!/bin/sh
 case "$1" in --version) echo "2.0.0 (Claude Code)"; exit 0;; esac
 cat > /dev/null

@@ -200,7 +200,7 @@ def _left(store: Any) -> dict[str, Any]:
         raise TypeError(message)
 
     async def described() -> dict[str, Any]:
-        handle = await store.handle()
+        handle = await store.get_handle()
         info = (await handle.describe()).raw_description.workflow_execution_info
         return {"events": info.history_length, "bytes": info.history_size_bytes}
 

@@ -131,7 +131,7 @@ def schedule(workflow: Workflow, *, is_written: bool = True) -> float:
     course, running = MarkingEditor(marking), deque[str]()
     course.begin()
     while True:
-        while len(running) < PLACES and (name := marking.next_startable()) is not None:
+        while len(running) < PLACES and (name := marking.find_next_startable()) is not None:
             token += 1
             course.start(name, token)
             running.append(name)

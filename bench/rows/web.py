@@ -77,11 +77,11 @@ def _pages(folder: Path, note: str) -> list[Row]:
 
     renderer, rows = Answers(Site([folder]), "token"), []
     for name, address in PAGES.items():
-        renderer.rendered(address)
+        renderer.render_parts(address)
         times = []
         for _ in range(5):
             before = time.process_time()
-            whole = renderer.whole(address)
+            whole = renderer.render_page(address)
             times.append(time.process_time() - before)
         rows.append(capped(f"web {name}", sorted(times)[2] * 1e3, PAGE_MS, "ms", f"CPU, {note}"))
         size = len(whole.encode())

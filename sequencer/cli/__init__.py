@@ -40,14 +40,14 @@ def _main() -> None:
     if "tick" in arguments:
         from sequencer.cli import idle  # noqa: PLC0415 - see the module's docstring
 
-        if idle.answers(arguments):
+        if idle.try_answer(arguments):
             sys.exit(0)
     gc.set_threshold(_OBJECTS)
-    from sequencer.cli.program import leave, run  # noqa: PLC0415
+    from sequencer.cli.program import exit_process, run  # noqa: PLC0415
 
     code = run(arguments)
     fleet = sys.modules.get("sequencer.plugins.temporal.connection")
     if fleet is not None and fleet.Connection.is_open:
         # Its threads may abort the interpreter during shutdown, and the exit code would be lost.
-        leave(code)
+        exit_process(code)
     sys.exit(code)

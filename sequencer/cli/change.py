@@ -14,7 +14,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import REVIEW_EVERY, WORKFLOW, pass_invocation, verb
-from sequencer.cli.views.text import one_line, plural
+from sequencer.cli.views.text import one_line, pluralize
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ClaimHeld,
@@ -22,7 +22,7 @@ from sequencer.errors import (
     DefinitionChanged,
     TransitionRefused,
     UsageRefused,
-    command,
+    format_command,
     run_option,
 )
 from sequencer.model.commands import (
@@ -42,7 +42,7 @@ from sequencer.model.commands import (
     TakeOver,
 )
 from sequencer.model.head import Head
-from sequencer.model.workflow import changed_params
+from sequencer.model.workflow import describe_param_changes
 from sequencer.store.strictjson import parse_object
 
 MAX_LISTED_STEPS = 12
@@ -54,18 +54,18 @@ _workflow = WORKFLOW(help="Use this workflow instead of workflow.name or the nam
 
 def show_change(invocation: Invocation, run: Run, head: Head, done: str) -> None:
     """Print what was *done* and what comes next; with ``--json``, print the *head*."""
-    invocation.notices(run.store.take_notices())
+    invocation.show_notices(run.store.take_notices())
     if invocation.is_json:
         invocation.print_json(head.model_dump(mode="json"))
         return
     invocation.echo(one_line(done))
-    invocation.echo(f"next: {one_line(_next(run, head))}")
+    invocation.echo(f"next: {one_line(_describe_next_step(run, head))}")
     if head.status in ("waiting-next", "idle") and not head.claims and not head.exit:
         line = f"sequencer {run_option(run.name)}run"
-        invocation.say(f"to continue: {line} (a timer's next tick does, too)")
+        invocation.notify(f"to continue: {line} (a timer's next tick does, too)")
 
 
-def _next(run: Run, head: Head) -> str:
+def _describe_next_step(run: Run, head: Head) -> str:
     try:
         readiness = run.readiness()
     except (DefinitionChanged, ConfigurationError) as error:
@@ -80,7 +80,7 @@ def _next(run: Run, head: Head) -> str:
     return step if readiness.kind == "ready" else f"{step}; but {readiness.message}"
 
 
-def _started(run: Run, verb_name: str) -> Head:
+def _require_started(run: Run, verb_name: str) -> Head:
     """Return the head of *run*, which must have started.
 
     Raises:
@@ -94,7 +94,7 @@ def _started(run: Run, verb_name: str) -> Head:
     return head
 
 
-def _subject(run: Run, node: str | None) -> str:
+def _describe_target(run: Run, node: str | None) -> str:
     """Return the words for *node*, or for the current step if there is no *node*."""
     if node is not None:
         return f"node {node!r}"
@@ -117,7 +117,7 @@ def retry(invocation: Invocation, node: str | None) -> None:
       sequencer --run login-timeout retry verify
     """
     run = invocation.run()
-    failures = _started(run, "retry").failures_in_row
+    failures = _require_started(run, "retry").failures_in_row
     done = run.do(RetryNow(node))
     # For a graph, the note says which nodes are tried again.
     note = done.note
@@ -157,7 +157,7 @@ def skip(
     if output is not None and (node is None or not as_done):
         raise UsageRefused("works only with NODE and --as-done", where="--output")
     run = invocation.run()
-    subject = _subject(run, node)
+    subject = _describe_target(run, node)
     command: RunCommand = Skip(note, node)
     if as_done:
         command = Accept(note, node, output)
@@ -189,12 +189,12 @@ def set_(invocation: Invocation, assignment: str) -> None:
     if not separator or not field.strip():
         raise UsageRefused(f"{assignment!r} is not FIELD=VALUE", where="sequencer set")
     run = invocation.run()
-    head = run.do(SetField(field.strip(), _value(text))).head
+    head = run.do(SetField(field.strip(), _parse_value(text))).head
     value = json.dumps(head.model_dump(mode="json").get(field.strip()), ensure_ascii=False)
     show_change(invocation, run, head, f"{field.strip()} is {value}")
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     # The strict reader refuses NaN and infinity, which state.json can't contain.
     try:
         return parse_object(b'{"value":' + text.encode("utf-8", "surrogatepass") + b"}")["value"]
@@ -219,26 +219,27 @@ def reset(
     """
     invocation.project({"workflow": workflow, "review_every": review_every})
     run = invocation.run()
-    before = _started(run, "reset")
+    before = _require_started(run, "reset")
     lost = before.step_index or before.usage.steps
     if lost and not is_sure:
         question = (
             f"the run of {before.workflow_name!r} has "
-            f"{plural(before.usage.steps, 'accepted step')} and is at {_where(before)}"
+            f"{pluralize(before.usage.steps, 'accepted step')} and is at "
+            f"{_describe_position(before)}"
         )
         if not sys.stdin.isatty():
             raise UsageRefused(question, where="sequencer reset", hint="add --yes to reset it")
         if not click.confirm(f"{one_line(question)}; start over?", err=True):
-            invocation.say("nothing was changed")
+            invocation.notify("nothing was changed")
             return
     head = run.do(Reset()).head
-    done = f"a new run of {head.workflow_name!r}; it was at {_where(before)}"
+    done = f"a new run of {head.workflow_name!r}; it was at {_describe_position(before)}"
     if before.status == "paused" or before.exit:
         done += f", {'stopped' if before.exit else 'paused'}, and the new one is not"
     show_change(invocation, run, head, done)
 
 
-def _where(head: Head) -> str:
+def _describe_position(head: Head) -> str:
     """Return the words for the step at which *head* is."""
     step = f"step {head.expected_step!r}, " if head.expected_step else ""
     return f"{step}step_index {head.step_index}"
@@ -261,7 +262,7 @@ def rewind(invocation: Invocation, to: str) -> None:
       sequencer --run login-timeout rewind implement
     """
     run = invocation.run()
-    before = _started(run, "rewind")
+    before = _require_started(run, "rewind")
     done = run.do(Rewind(to))
     head, again_names = done.head, done.details.get("again")
     if again_names is not None:
@@ -298,7 +299,7 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
     """
     invocation.project({"workflow": workflow, "review_every": review_every})
     run = invocation.run()
-    before = _started(run, "adopt")
+    before = _require_started(run, "adopt")
     new = run.workflow_for(before)
     done = run.do(Adopt())
     head = done.head
@@ -311,13 +312,15 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
         )
         if old != now
     ]
-    changes += changed_params(before.params, new.params)
+    changes += describe_param_changes(before.params, new.params)
     if new.nodes and done.note:
         # A digest doesn't say what changed; the note of the change does.
         changes.append(done.note)
     show_change(invocation, run, head, f"adopted: {'; '.join(changes)}")
     if run.name is None and (workflow is not None or review_every is not None):
-        invocation.say("notice: set the same in orchestration.yaml, or pass it to run and tick too")
+        invocation.notify(
+            "notice: set the same in orchestration.yaml, or pass it to run and tick too"
+        )
 
 
 @verb("takeover")
@@ -335,9 +338,9 @@ def takeover(invocation: Invocation, force: bool) -> None:
       sequencer takeover --force
     """
     run = invocation.run()
-    before = _started(run, "takeover")
+    before = _require_started(run, "takeover")
     if before.claims and not force:
-        holders = [_holder(run, claim) for claim in before.claims]
+        holders = [_describe_holder(run, claim) for claim in before.claims]
         raise ClaimHeld(
             "; ".join(holders),
             hint="--force takes the step over; the holder's result is then refused",
@@ -349,8 +352,8 @@ def takeover(invocation: Invocation, force: bool) -> None:
     )
 
 
-def _holder(run: Run, claim: Any) -> str:
-    liveness, makers = run.store.liveness(claim), run.makers()
+def _describe_holder(run: Run, claim: Any) -> str:
+    liveness, makers = run.store.liveness(claim), run.list_attempt_processes()
     holder = claim.owner.words if makers is None else makers.get(claim.token) or "no worker yet"
     state = {
         "alive": "alive, with a fresh heartbeat",
@@ -388,7 +391,7 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
         # A person who types `stop` means a run that has started.
         raise TransitionRefused(
             "stop: the default run has not started",
-            hint=f"{command(others[0], 'stop')} stops that one; "
+            hint=f"{format_command(others[0], 'stop')} stops that one; "
             "'sequencer status --all' lists the runs",
         )
     head = run.do(Pause() if pause else Stop(reason)).head

@@ -20,17 +20,17 @@ import yaml
 from msgspec.structs import asdict, replace
 
 from sequencer import __version__
-from sequencer.cli.context import Invocation, near
+from sequencer.cli.context import Invocation, relativize_paths
 from sequencer.cli.contributions import contribution_errors
 from sequencer.cli.options import hide_in, pass_invocation, verb
-from sequencer.cli.views.text import cut, one_line, plain, plural
+from sequencer.cli.views.text import cut, one_line, pluralize, strip_controls
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import expand_home, locate, slug
-from sequencer.files.yamlfile import KeyPath, dotted, plain_value
+from sequencer.files.yamlfile import KeyPath, format_key_path, parse_scalar
 from sequencer.project import checks
 from sequencer.project.agents import CLIENTS
-from sequencer.project.diagnostics import Area, Diagnostic, Level, exit_code, of_error
+from sequencer.project.diagnostics import Area, Diagnostic, Level, diagnose_error, exit_code
 from sequencer.project.extras import installed_versions
 from sequencer.project.package_checks import check_packages
 from sequencer.project.project import open_project
@@ -82,7 +82,7 @@ def check(
         _print_settings(invocation)
         return 0
 
-    diagnostics = _diagnostics(invocation)
+    diagnostics = _collect_diagnostics(invocation)
     code = exit_code(diagnostics)
     if reports:
         _print_report(invocation, diagnostics)
@@ -93,7 +93,7 @@ def check(
         return code
     errors = sum(diagnostic.level is Level.ERROR for diagnostic in diagnostics)
     warnings = sum(diagnostic.level is Level.WARNING for diagnostic in diagnostics)
-    for text in _texts(diagnostics):
+    for text in _format_diagnostics(diagnostics):
         invocation.echo(text)
     if errors or warnings:
         invocation.echo(f"errors: {errors}, warnings: {warnings}")
@@ -102,27 +102,27 @@ def check(
     return code
 
 
-def _diagnostics(invocation: Invocation) -> list[Diagnostic]:
+def _collect_diagnostics(invocation: Invocation) -> list[Diagnostic]:
     """Return all diagnostics, including those about what packages contribute to commands."""
-    of_project = _of_project(invocation)
+    of_project = _diagnose_project(invocation)
     warnings = [
         diagnostic
         for error in contribution_errors()
-        for diagnostic in of_error(Area.CONFIGURATION, error, Level.WARNING)
+        for diagnostic in diagnose_error(Area.CONFIGURATION, error, Level.WARNING)
     ]
-    return checks.deduplicated([*of_project, *warnings])
+    return checks.deduplicate([*of_project, *warnings])
 
 
-def _of_project(invocation: Invocation) -> list[Diagnostic]:
+def _diagnose_project(invocation: Invocation) -> list[Diagnostic]:
     """Return the diagnostics of the project and the run.
 
     If the configuration can't be used, only its errors, the packages and the run's files count.
     """
     try:
         project = open_project(config=invocation.config, acts=invocation.acts)
-        project.ensure_is_one()
+        project.ensure_exists()
     except ConfigurationError as error:
-        diagnostics = [*of_error(Area.CONFIGURATION, error), *check_packages()]
+        diagnostics = [*diagnose_error(Area.CONFIGURATION, error), *check_packages()]
         try:
             state_path = locate(Path.cwd(), invocation.config, os.environ).state_path
         except ConfigurationError:
@@ -141,7 +141,7 @@ def _of_project(invocation: Invocation) -> list[Diagnostic]:
     return checks.check_project(project, invocation.run_name)
 
 
-def _texts(diagnostics: list[Diagnostic]) -> Iterator[str]:
+def _format_diagnostics(diagnostics: list[Diagnostic]) -> Iterator[str]:
     """Yield the diagnostics as people read them; the same problem in several places is one text."""
     groups: dict[Diagnostic, list[Diagnostic]] = {}
     for diagnostic in diagnostics:
@@ -150,12 +150,12 @@ def _texts(diagnostics: list[Diagnostic]) -> Iterator[str]:
         places = [diagnostic.where for diagnostic in group if diagnostic.where]
         where = ", ".join(places[:PLACES])
         if more := len(places[PLACES:]):
-            where += f" and {plural(more, 'more place')}"
+            where += f" and {pluralize(more, 'more place')}"
         first, where = group[0], f"{where}: " if where else ""
         text = f"{first.level}: {first.area}: {where}{first.message}"
         hint = first.hint or ""
         separator = "; " if hint.startswith("did you mean") and hint.endswith("?") else "\n  "
-        yield plain(f"{text}{separator}{hint}" if hint else text)
+        yield strip_controls(f"{text}{separator}{hint}" if hint else text)
 
 
 REPORTED_CHARS = 300
@@ -183,17 +183,17 @@ def _print_report(invocation: Invocation, diagnostics: list[Diagnostic]) -> None
         "encoding": f"{getattr(sys.stdout, 'encoding', None)}, {sys.getfilesystemencoding()}",
         "packages": [f"{name} {version}" for name, version in installed_versions().items()],
         "programs": [name for name in ("git", "tmux", *CLIENTS) if shutil.which(name)],
-        "settings": [_shared(text, redaction) for text in settings],
-        "findings": [_shared(text, redaction) for text in _texts(diagnostics)],
+        "settings": [_anonymize(text, redaction) for text in settings],
+        "findings": [_anonymize(text, redaction) for text in _format_diagnostics(diagnostics)],
     }
     if invocation.is_json:
         invocation.print_json(facts)
         return
-    lines = [f"{name}:{_in_words(value)}" for name, value in facts.items()]
+    lines = [f"{name}:{_format_fact(value)}" for name, value in facts.items()]
     invocation.echo("\n".join(("```text", *lines, "```")), is_verbatim=True)
 
 
-def _in_words(value: str | list[str]) -> str:
+def _format_fact(value: str | list[str]) -> str:
     """Return *value* on one line, or on lines below its name if one of its texts is long."""
     if isinstance(value, str):
         return f" {value}"
@@ -210,20 +210,20 @@ def _settings_and_redaction(invocation: Invocation) -> tuple[list[str], Redactio
     try:
         project = open_project(config=invocation.config, acts=False)
     except ConfigurationError:
-        return [], Redaction.of(os.environ)
+        return [], Redaction.from_environment(os.environ)
     texts = []
     for path, value, source in project.settings.rows():
         if source.kind != "default":
-            shown = HIDDEN if _PRIVATE.intersection(path) else _in_yaml(value)
-            texts.append(f"{dotted(path)}: {shown}  # {one_line(str(source))}")
+            shown = HIDDEN if _PRIVATE.intersection(path) else _format_yaml(value)
+            texts.append(f"{format_key_path(path)}: {shown}  # {one_line(str(source))}")
     return texts, project.redaction
 
 
-def _shared(text: str, redaction: Redaction) -> str:
+def _anonymize(text: str, redaction: Redaction) -> str:
     """Return *text* as the public may read it: without secrets and local paths, lines cut."""
     # A code fence inside the text would end the report's block.
-    text = plain(text).replace("```", "` ` `")
-    text = _DIGEST.sub(HIDDEN, near(redaction.hide_text(text)))
+    text = strip_controls(text).replace("```", "` ` `")
+    text = _DIGEST.sub(HIDDEN, relativize_paths(redaction.hide_text(text)))
     text = _GIVEN.sub(rf"\1{HIDDEN}", text)
     for folder, name in ((os.getcwd(), "."), (expand_home("~"), "~")):  # noqa: PTH109 - a prefix
         text = text.replace(folder, name) if len(folder) > 1 else text
@@ -240,7 +240,7 @@ def _print_settings(invocation: Invocation) -> None:
     if invocation.is_json:
         invocation.print_json(
             [
-                {"key": dotted(path), "value": value, "source": str(source)}
+                {"key": format_key_path(path), "value": value, "source": str(source)}
                 for path, value, source in rows
             ]
         )
@@ -249,16 +249,18 @@ def _print_settings(invocation: Invocation) -> None:
     for path, value, source in rows:
         shared = sum(above[:depth] == path[:depth] for depth in range(1, len(path)))
         for depth in range(shared, len(path) - 1):
-            invocation.echo(f"{'  ' * depth}{_in_yaml(path[depth])}:")
-        for line in _lines(path, value, near(one_line(str(source))), invocation.room):
+            invocation.echo(f"{'  ' * depth}{_format_yaml(path[depth])}:")
+        for line in _format_setting(
+            path, value, relativize_paths(one_line(str(source))), invocation.room
+        ):
             invocation.echo(line, is_verbatim=True)
         above = path
 
 
-def _lines(path: KeyPath, value: Any, source: str, room: int | None) -> Iterator[str]:
+def _format_setting(path: KeyPath, value: Any, source: str, room: int | None) -> Iterator[str]:
     """Yield the lines of one setting; if it does not fit on one, its source is the line above."""
     indent = "  " * (len(path) - 1)
-    line = f"{indent}{_in_yaml(path[-1])}: {_in_yaml(value)}"
+    line = f"{indent}{_format_yaml(path[-1])}: {_format_yaml(value)}"
     line_with_source = f"{line:<{SOURCE_COLUMN}}  # {source}"
     if room is None or len(line_with_source) <= room:
         yield line_with_source
@@ -272,7 +274,7 @@ def _lines(path: KeyPath, value: Any, source: str, room: int | None) -> Iterator
     yield from (f"{indent}{part}" for part in dumped.splitlines())
 
 
-def _in_yaml(value: Any) -> str:
+def _format_yaml(value: Any) -> str:
     """Return *value* as YAML, in ASCII and on one line."""
     is_word = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./-]*", value)
-    return value if is_word and plain_value(value) == value else json.dumps(value)
+    return value if is_word and parse_scalar(value) == value else json.dumps(value)

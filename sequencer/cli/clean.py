@@ -9,9 +9,9 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.runs import name_of
-from sequencer.cli.views.tables import columns
-from sequencer.cli.views.text import file_size, one_line, plural
-from sequencer.project.cleaning import Unneeded, lost_records, unneeded
+from sequencer.cli.views.tables import format_table
+from sequencer.cli.views.text import file_size, one_line, pluralize
+from sequencer.project.cleaning import Unneeded, find_unneeded, lost_records
 
 DAY_S = 24 * 60 * 60
 DAYS = 30
@@ -49,28 +49,30 @@ def clean(invocation: Invocation, *, days: int, only_logs: bool, yes: bool) -> N
     before = time.time() - days * DAY_S
     items = [
         item
-        for item in unneeded(invocation.project(), before, only_logs=only_logs)
+        for item in find_unneeded(invocation.project(), before, only_logs=only_logs)
         if only is None or (item.run is not None and item.run.name == only)
     ]
     items += [] if only is not None or only_logs else lost_records(before)
     removed = [item for item in items if yes and item.remove()]
     if invocation.is_json:
-        invocation.print_json([_fact(item, item in removed) for item in items])
+        invocation.print_json([_item_json(item, item in removed) for item in items])
         return
     if not items:
-        invocation.echo(f"nothing is older than {plural(days, 'day')}")
+        invocation.echo(f"nothing is older than {pluralize(days, 'day')}")
         return
-    rows = [(_kind_of(item), _run_of(item), str(item.size.files), file_size(item.size.bytes))
+    rows = [(_kind_of(item), _format_run(item), str(item.size.files), file_size(item.size.bytes))
             for item in items]  # fmt: skip
-    invocation.echo(columns(("WHAT", "RUN", "FILES", "SIZE"), rows, right={2, 3}))
+    invocation.echo(format_table(("WHAT", "RUN", "FILES", "SIZE"), rows, right={2, 3}))
     size = file_size(sum(item.size.bytes for item in (removed if yes else items)))
     if not yes:
-        invocation.say(f"{size} in all; add --yes to remove it")
+        invocation.notify(f"{size} in all; add --yes to remove it")
         return
-    invocation.say(f"{size} removed")
+    invocation.notify(f"{size} removed")
     for item in items:
         if item not in removed:
-            invocation.say(f"notice: run {_run_of(item)} has changed in the meantime and was kept")
+            invocation.notify(
+                f"notice: run {_format_run(item)} has changed in the meantime and was kept"
+            )
 
 
 def _kind_of(item: Unneeded) -> str:
@@ -79,11 +81,11 @@ def _kind_of(item: Unneeded) -> str:
     return "step logs" if item.folder is None else "ended run"
 
 
-def _run_of(item: Unneeded) -> str:
+def _format_run(item: Unneeded) -> str:
     return "" if item.run is None else one_line(name_of(item.run))
 
 
-def _fact(item: Unneeded, is_removed: bool) -> dict[str, object]:
+def _item_json(item: Unneeded, is_removed: bool) -> dict[str, object]:
     return {
         "what": _kind_of(item),
         "run": None if item.run is None else item.run.name,

@@ -25,19 +25,26 @@ from msgspec import Struct, field
 
 from sequencer import extensions
 from sequencer.cli.unattended import DECISION, News
-from sequencer.cli.views.text import UNSEEN, columns_of, fitted, has_color, one_line, plain
+from sequencer.cli.views.text import (
+    UNSEEN,
+    has_color,
+    one_line,
+    strip_controls,
+    terminal_width,
+    wrap_prose,
+)
 from sequencer.errors import (
     NotTrusted,
     SequencerError,
     StorageFailed,
     UnknownName,
     UsageRefused,
-    command,
-    summary_of,
+    format_command,
+    summarize_facts,
 )
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import slug
-from sequencer.project.enabled_plugins import disabled_in
+from sequencer.project.enabled_plugins import read_disabled
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
@@ -78,7 +85,7 @@ _OPTIONS: Mapping[str, tuple[str, str]] = {
 
 
 def ensure_available(config: Path | None, plugin: str | None, what: str) -> None:
-    """Return if *plugin*, which provides *what*, is available; None means the core.
+    """Check that *plugin*, which provides *what*, is available; None means the core.
 
     Raises:
         PluginUnavailable: *config* (or this folder's configuration) disables it, or it is not
@@ -86,7 +93,7 @@ def ensure_available(config: Path | None, plugin: str | None, what: str) -> None
     """
     if plugin is None:
         return
-    extensions.configure(disabled_in(config))
+    extensions.configure(read_disabled(config))
     if not extensions.is_available(plugin):
         raise extensions.PluginUnavailable(what, plugin)
 
@@ -136,8 +143,8 @@ class Invocation(Struct):
         """Return the project of the current folder; the first call opens it and shows its notices.
 
         *options*, by name, override settings. Only those of the first call count, and so does
-        *rehearses*, which is announced. With *may_be_none*, no project is needed, because the
-        command is about something built in.
+        *rehearses*: a rehearsal is announced to the user. With *may_be_none*, no project is
+        needed, because the command is about something built in.
 
         Raises:
             ConfigurationError: the configuration has errors (all are listed), or there is no
@@ -153,32 +160,33 @@ class Invocation(Struct):
 
             given = options or {}
             flags = {key: Given(typed, value) for key, typed, value in _overrides(given)}
-            opened = partial(
+            open_with = partial(
                 open_project,
                 config=self.config,
                 overrides=overrides,
                 acts=self.acts,
                 reads=self.reads,
                 rehearses=rehearses,
-                trust=lambda refused: ask(self, refused),
+                trust=lambda refused: ask_for_trust(self, refused),
             )
-            project = opened(flags=flags)
+            project = open_with(flags=flags)
             self._resolve_default(project)
             scheduled = starts_of(project).workflows(project).get(self.run_name or "")
+            # A scheduled run uses the workflow of its schedule, unless the user names another one.
             if scheduled is not None and given.get("workflow") is None:
                 flags["workflow", "name"] = Given(f"schedules.{self.run_name}.workflow", scheduled)
-                project = opened(flags=flags)
+                project = open_with(flags=flags)
             if not may_be_none:
-                project.ensure_is_one()
-            self._show_notices(project, rehearses=rehearses)
+                project.ensure_exists()
+            self._show_project_notices(project, rehearses=rehearses)
             ensure_may_change(self, project)
             self._project = project
         return self._project
 
-    def _show_notices(self, project: Project, *, rehearses: bool) -> None:
-        self.notices(in_short(project.settings.notices))
+    def _show_project_notices(self, project: Project, *, rehearses: bool) -> None:
+        self.show_notices(shorten_notices(project.settings.notices))
         if rehearses:
-            self.say(REHEARSING)
+            self.notify(REHEARSING)
 
     def run(self, *, may_begin: bool = False) -> Run:
         """Return the run that ``--run`` names, or the default run; the same object each time.
@@ -189,15 +197,15 @@ class Invocation(Struct):
         """
         project, name = self.project(), self.run_name
         if name is not None and not may_begin:
-            known = self._known(project)
+            known = self._list_known_runs(project)
             if slug(name) not in map(slug, known):
                 raise UnknownName("run", name, known, where="--run")
         if name not in self._runs:
             self._runs[name] = run = project.run(name)
             if name is not None and may_begin and not os.path.lexists(run.store.state_path):
-                known = self._known(project)
+                known = self._list_known_runs(project)
                 for similar in [] if name in known else get_close_matches(name, known, 1, 0.8):
-                    self.say(f"notice: {name!r} is a new run; there is a run {similar!r}")
+                    self.notify(f"notice: {name!r} is a new run; there is a run {similar!r}")
         return self._runs[name]
 
     def close(self) -> None:
@@ -211,11 +219,11 @@ class Invocation(Struct):
 
         `status` calls the default run "default", so people type it.
         """
-        if self.run_name == "default" and "default" not in self._known(project):
+        if self.run_name == "default" and "default" not in self._list_known_runs(project):
             self.run_name = None
 
     @staticmethod
-    def _known(project: Project) -> list[str]:
+    def _list_known_runs(project: Project) -> list[str]:
         from sequencer.project.starts import starts_of  # noqa: PLC0415 - see `project`
 
         return [*dict.fromkeys((*project.run_names(), *starts_of(project).workflows(project)))]
@@ -232,16 +240,16 @@ class Invocation(Struct):
         known = () if self.run_name is not None or self.is_json else self.project().run_names()
         if not known or (view := run.view()).head is not None:
             return run
-        self.notices(view.notices)
+        self.show_notices(view.notices)
         if len(known) == 1:
-            self.say(f"notice: this uses run {known[0]!r}, the only one that has started")
+            self.notify(f"notice: this uses run {known[0]!r}, the only one that has started")
             self.run_name = known[0]
             return self.run()
         if not is_listed:
-            self.say(f"notice: 'sequencer status --all' lists {len(known)} other runs")
+            self.notify(f"notice: 'sequencer status --all' lists {len(known)} other runs")
         return run
 
-    def nothing_yet(self) -> str:
+    def describe_not_started(self) -> str:
         """Return a sentence that the run has not started, with the names of other runs."""
         known = () if self.run_name is not None else self.project().run_names()
         names = ", ".join(map(one_line, known[:SHOWN_RUNS]))
@@ -255,7 +263,7 @@ class Invocation(Struct):
     @property
     def room(self) -> int | None:
         """Return the columns for a table on standard output; None: as many as it needs."""
-        return columns_of(sys.stdout)
+        return terminal_width(sys.stdout)
 
     def echo(
         self, text: str, *, is_verbatim: bool = False, colored: Callable[[str], str] | None = None
@@ -269,13 +277,15 @@ class Invocation(Struct):
             BrokenPipeError: the reader is gone.
             StorageFailed: standard output can't be written, for example because the disk is full.
         """
-        shown = plain(text if is_verbatim else fitted(near(text), self.room))
+        shown = strip_controls(
+            text if is_verbatim else wrap_prose(relativize_paths(text), self.room)
+        )
         if colored is not None and has_color(sys.stdout):
             shown = "\n".join(map(colored, shown.split("\n")))
         _write(sys.stdout, shown + "\n")
 
     @staticmethod
-    def paint(text: str) -> None:
+    def write_colored(text: str) -> None:
         """Write *text* to standard output with its colors and without a line end.
 
         Only for text of this program: nothing is made safe. Raises as `echo` does.
@@ -286,40 +296,40 @@ class Invocation(Struct):
         """Write *value* to standard output as one JSON document and a line end."""
         self.echo(json_text(value, indent=indent), is_verbatim=True)
 
-    def say(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         """Write progress or a confirmation to standard error, unless ``--quiet``."""
         if not self.is_quiet:
             show_message(text)
 
     def announce(self, text: str, key: str) -> None:
-        """Write *text* as `say` does; a timer also notifies a person, once for each *key*."""
-        self.say(text)
-        notice = hidden(text.removeprefix("notice: "))
-        more = [f"to do: {command(self.run_name, 'status')} shows what comes next"]
-        self.happened.append(News(self.letter(notice, more), key, DECISION))
+        """Write *text* as `notify` does; a timer also tells a person, once per *key*."""
+        self.notify(text)
+        notice = hide_secrets(text.removeprefix("notice: "))
+        more = [f"to do: {format_command(self.run_name, 'status')} shows what comes next"]
+        self.happened.append(News(self.add_run_context(notice, more), key, DECISION))
 
-    def letter(self, text: str, more: Iterable[str] = ()) -> str:
+    def add_run_context(self, text: str, more: Iterable[str] = ()) -> str:
         """Return *text*, then the project and the run that it is about, then *more* lines."""
         folder = Path() if self._project is None else self._project.settings.project_dir
         about = (
             f"project: {one_line(str(folder.absolute()))}",
             f"run: {self.run_name or 'default'}",
         )
-        return "\n".join([text, *(f"  {line}" for line in (*about, *map(hidden, more)))])
+        return "\n".join([text, *(f"  {line}" for line in (*about, *map(hide_secrets, more)))])
 
-    def notices(self, texts: Iterable[str] | View) -> None:
+    def show_notices(self, texts: Iterable[str] | View) -> None:
         """Show *texts*, or the notices of a view, as notices on standard error."""
         notices = texts if isinstance(texts, Iterable) else texts.notices
         for text in notices:
-            self.say(f"notice: {text}")
+            self.notify(f"notice: {text}")
 
 
-def is_watched() -> bool:
+def is_interactive() -> bool:
     """Return whether a person can see a question and answer it."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
-def ask(invocation: Invocation, refused: NotTrusted) -> bool:
+def ask_for_trust(invocation: Invocation, refused: NotTrusted) -> bool:
     """Return whether a person at the terminal trusts what *refused* lists; False: no one is there.
 
     Raises:
@@ -331,12 +341,12 @@ def ask(invocation: Invocation, refused: NotTrusted) -> bool:
     heading = changed if refused.changed else "this project is not trusted here yet. It can:"
     listed = refused.changed or (*refused.acts, BUILT_IN)
     # Shown even with --quiet: without the list, the question makes no sense.
-    lines = (*(f"  {line}" for line in listed), *summary_of(listed))
+    lines = (*(f"  {line}" for line in listed), *summarize_facts(listed))
     # Changes are not cut: the difference may be at the end of a long line.
-    room = None if refused.changed else columns_of(sys.stderr)
-    for line in in_lines((f"{refused.project}: {heading}", *lines), room):
+    room = None if refused.changed else terminal_width(sys.stderr)
+    for line in fit_lines((f"{refused.project}: {heading}", *lines), room):
         click.echo(line, err=True)
-    if agrees():
+    if confirm_trust():
         return True
     raise UsageRefused(
         "you did not trust the project, so nothing was run",
@@ -347,10 +357,10 @@ def ask(invocation: Invocation, refused: NotTrusted) -> bool:
 
 def can_ask(invocation: Invocation) -> bool:
     """Return whether a person is at the terminal and *invocation* may ask questions."""
-    return not invocation.is_json and is_watched()
+    return not invocation.is_json and is_interactive()
 
 
-def agrees() -> bool:
+def confirm_trust() -> bool:
     """Return whether the person at the terminal lets the project act."""
     return click.confirm("Let it act on this machine?", default=False, err=True)
 
@@ -360,7 +370,7 @@ def safe_line(line: str) -> str:
     return "  " * line.startswith("  ") + one_line(line)
 
 
-def in_lines(lines: Iterable[str], room: int | None) -> Iterator[str]:
+def fit_lines(lines: Iterable[str], room: int | None) -> Iterator[str]:
     """Yield *lines* of a list made safe to show, each cut to *room* columns (None: not cut).
 
     A line that is cut says how many characters are left out.
@@ -378,7 +388,7 @@ def in_lines(lines: Iterable[str], room: int | None) -> Iterator[str]:
 
 
 def ensure_may_change(invocation: Invocation, project: Project) -> None:
-    """Return if this caller may use the verb of *invocation* in *project*.
+    """Check that this caller may use the verb of *invocation* in *project*.
 
     Raises:
         DecisionRefused: an agent calls a verb for people, and the project does not allow it.
@@ -406,18 +416,18 @@ def _overrides(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, str, obje
     """Yield (key path, option as typed, value) for each of the *given* options that are set."""
     for name, key in _OPTIONS.items():
         if (value := given.get(name)) is not None:
-            yield key, _typed(name, value), value
+            yield key, _format_option(name, value), value
 
 
-def _typed(option: str, value: object) -> str:
+def _format_option(option: str, value: object) -> str:
     """Return *option* as a person types it for *value*."""
     return f"--{'no-' if value is False else ''}{option.replace('_', '-')}"
 
 
-def in_short(notices: Sequence[str]) -> tuple[str, ...]:
+def shorten_notices(notices: Sequence[str]) -> tuple[str, ...]:
     """Return the *notices* about settings as most commands show them; `check` shows them all.
 
-    >>> in_short(["a", "b"])
+    >>> shorten_notices(["a", "b"])
     ("2 settings have no effect here; 'sequencer check' lists them",)
     """
     if len(notices) <= 1:
@@ -431,12 +441,12 @@ def json_text(value: object, *, indent: int | None = None) -> str:
     return _ODD.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
-def hidden(text: str) -> str:
+def hide_secrets(text: str) -> str:
     """Return *text* without the environment's secrets and without anything that looks like one."""
-    return Redaction.of(os.environ).hide_text(text)
+    return Redaction.from_environment(os.environ).hide_text(text)
 
 
-def near(text: str) -> str:
+def relativize_paths(text: str) -> str:
     """Return *text* with the paths below the working folder made relative to it."""
     try:
         folder = os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118 - no Path for a prefix
@@ -449,18 +459,18 @@ def near(text: str) -> str:
 
 def show_message(text: str) -> None:
     """Write a message to standard error: without secrets, in lines that fit a terminal."""
-    show_safe_message(hidden(text))
+    show_safe_message(hide_secrets(text))
 
 
 def show_safe_message(text: str) -> None:
     """Write a message without secrets to standard error, in lines that fit a terminal."""
-    complain(fitted(near(text), columns_of(sys.stderr)))
+    write_to_stderr(wrap_prose(relativize_paths(text), terminal_width(sys.stderr)))
 
 
-def complain(text: str) -> None:
+def write_to_stderr(text: str) -> None:
     """Write *text* to standard error; if it is closed or full, the text is dropped."""
     with contextlib.suppress(OSError, ValueError):
-        _write_to(sys.stderr, plain(text) + "\n")
+        _write_plain(sys.stderr, strip_controls(text) + "\n")
 
 
 def _write(stream: IO[str] | None, text: str) -> None:
@@ -471,7 +481,7 @@ def _write(stream: IO[str] | None, text: str) -> None:
         StorageFailed: it can't be written.
     """
     try:
-        _write_as_it_is(stream, text)
+        _write_raw(stream, text)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -487,11 +497,11 @@ def _is_device(stream: IO[str]) -> bool:
     return stat.S_ISCHR(os.fstat(stream.fileno()).st_mode)
 
 
-def _write_to(stream: IO[str] | None, text: str) -> None:
-    _write_as_it_is(stream, plain(text))
+def _write_plain(stream: IO[str] | None, text: str) -> None:
+    _write_raw(stream, strip_controls(text))
 
 
-def _write_as_it_is(stream: IO[str] | None, text: str) -> None:
+def _write_raw(stream: IO[str] | None, text: str) -> None:
     # None: the stream was closed before the program started, so no one reads it.
     if stream is None:
         return

@@ -22,7 +22,7 @@ from sequencer.cli.context import Invocation, ensure_available, show_message
 from sequencer.cli.options import NewFile
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.packages import ensure_fields
-from sequencer.project.enabled_plugins import disabled_in
+from sequencer.project.enabled_plugins import read_disabled
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -82,13 +82,13 @@ class Contribution(Struct, frozen=True):
             PluginUnavailable: its plug-in is disabled.
         """
         option = next((name for name in self.takes if given.get(name)), self.name)
-        ensure_available(invocation.config, extensions.plugin_at(self.do), _typed(option))
+        ensure_available(invocation.config, extensions.plugin_at(self.do), _format_option(option))
         # A parameter of a disabled plug-in is missing in *given*.
         names = (name for name in self.takes if name in given and name not in self.flags)
         taken = {name: given[name] for name in names}
         # Only loading is guarded here: errors of the call are handled as for any command.
         with extensions.package_code(extensions.CONTRIBUTIONS, self.name):
-            do = extensions.loaded(self.do)
+            do = extensions.resolve_part(self.do)
             if not callable(do):
                 raise TypeError(f"{self.do} is {packages.describe(do)}, and not a function")
         shown: int | None = do(invocation, **taken)
@@ -119,18 +119,18 @@ def contributions_to(command: str) -> tuple[Contribution, ...]:
     Disabled plug-ins are included, so that an option of theirs is refused with the reason.
     Packages are included after `add_options`.
     """
-    ours = extensions.ours(extensions.CONTRIBUTIONS, even_disabled=True)
+    ours = extensions.load_builtins(extensions.CONTRIBUTIONS, even_disabled=True)
     added = [item for name, item in ours if name.startswith(f"{command}.")]
     return (*added, *_OF_PACKAGES.get(command, ()))
 
 
 def renderers() -> tuple[Renderer, ...]:
     """Return the renderers of plug-ins, disabled ones included, then those of packages."""
-    ours = extensions.ours(extensions.RENDERERS, even_disabled=True)
+    ours = extensions.load_builtins(extensions.RENDERERS, even_disabled=True)
     return (*(renderer for _, renderer in ours), *_OF_PACKAGES.get(extensions.RENDERERS, ()))
 
 
-def more_options(name: str, *, draws: bool = False) -> dict[str, Any]:
+def contribution_arguments(name: str, *, draws: bool = False) -> dict[str, Any]:
     """Return the arguments of `verb` for the command *name*, to which others contribute."""
     return {
         "more": partial(add_options, name=name, draws=draws),
@@ -147,7 +147,7 @@ def add_options(command: click.Command, name: str, *, draws: bool = False) -> No
     if name in _OF_PACKAGES:
         return
     config = click.get_current_context().ensure_object(Invocation).config
-    extensions.configure(disabled_in(config))
+    extensions.configure(read_disabled(config))
     errors = (error.in_one_line for error in _add_contributions(command, name, draws=draws))
     for text in dict.fromkeys(errors):
         # During shell completion, only options may be printed.
@@ -161,14 +161,14 @@ def _add_contributions(
     """Add the options of packages to *command*; return the errors of those that were left out."""
     errors: list[ConfigurationError] = []
     added = _OF_PACKAGES[name] = []
-    for point, item in extensions.from_packages(extensions.CONTRIBUTIONS, errors.append):
+    for point, item in extensions.load_from_packages(extensions.CONTRIBUTIONS, errors.append):
         if point.name.partition(".")[0] == name:
             # The name of the entry point is used to look up the package.
             named: Contribution = replace(item, name=point.name)
             _add(command, named, point, added, errors)
     if draws:
         drawings = _OF_PACKAGES.setdefault(extensions.RENDERERS, [])
-        for point, item in extensions.from_packages(extensions.RENDERERS, errors.append):
+        for point, item in extensions.load_from_packages(extensions.RENDERERS, errors.append):
             _add(command, item, point, drawings, errors)
     about = (f"{extensions.CONTRIBUTIONS}: {name}.", extensions.RENDERERS)
     return [error for error in errors if (error.where or "").startswith(about)]
@@ -182,19 +182,19 @@ def _add(
     errors: list[ConfigurationError],
 ) -> None:
     """Add the options of *item* to *command* and *item* to *added*, or the reason to *errors*."""
-    taken = {word for param in command.params for word in _words_of(param)}
+    taken = {word for param in command.params for word in _param_names(param)}
     # An option that several contributions share, such as `SVG`, is added only once.
-    shared = {*options_of([*contributions_to(command.name or ""), *renderers()])}
+    shared = {*collect_options([*contributions_to(command.name or ""), *renderers()])}
     try:
         with extensions.package_code(point.group, point.name, point):
             new_params = [
                 param
-                for option, params in _params_of(item.options)
+                for option, params in _expand_options(item.options)
                 for param in params
-                if option not in shared or not taken.issuperset(_words_of(param))
+                if option not in shared or not taken.issuperset(_param_names(param))
             ]
-        if (problem := _problem_of(new_params, taken, command)) is not None:
-            name, place = packages.name_of(point), packages.place_of(point)
+        if (problem := _find_conflict(new_params, taken, command)) is not None:
+            name, place = packages.name_of(point), packages.format_entry_point(point)
             raise packages.package_error(name, problem, place)
     except ConfigurationError as error:
         errors.append(error)
@@ -203,7 +203,7 @@ def _add(
     added.append(item)
 
 
-def _problem_of(
+def _find_conflict(
     params: Iterable[click.Parameter], taken: set[str], command: click.Command
 ) -> str | None:
     """Return why *params* can't be added to *command*, which uses the words *taken*; None: fine."""
@@ -211,17 +211,17 @@ def _problem_of(
         if param.required:
             # Without it, none of the other options could be used.
             return f"has the option {param.opts[0]}, which is required: no added option can be"
-        for word in _words_of(param):
+        for word in _param_names(param):
             if word in taken:
                 return f"has the option {word}, which {command.name!r} has already"
     return None
 
 
-def _words_of(param: click.Parameter) -> tuple[str, ...]:
+def _param_names(param: click.Parameter) -> tuple[str, ...]:
     return (*param.opts, *param.secondary_opts, param.name or "")
 
 
-def _params_of(options: Iterable[Option]) -> list[tuple[Option, list[click.Parameter]]]:
+def _expand_options(options: Iterable[Option]) -> list[tuple[Option, list[click.Parameter]]]:
     """Return each of *options* with the parameters that it adds to a command."""
     pairs = []
     for option in options:
@@ -243,14 +243,14 @@ def contribution_errors() -> Iterator[ConfigurationError]:
             yield ConfigurationError(
                 f"the package {package!r} is ignored here: the name {point.name!r} "
                 "does not start with a command that takes contributions",
-                where=packages.place_of(point),
+                where=packages.format_entry_point(point),
                 hint=f"use {', '.join(f'{command}.NAME' for command in OPEN)}",
             )
 
 
-def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def select_own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of *given* that are options of the command *name* itself."""
-    params = [pair[1] for item in contributions_to(name) for pair in _params_of(item.options)]
+    params = [pair[1] for item in contributions_to(name) for pair in _expand_options(item.options)]
     added = {param.name for group in params for param in group}
     return {key: value for key, value in given.items() if key not in added}
 
@@ -268,36 +268,47 @@ def unavailable_options(invocation: Invocation, name: str, *, draws: bool = Fals
     return unavailable
 
 
-def options_of(items: Iterable[Contribution | Renderer]) -> list[Option]:
+def collect_options(items: Iterable[Contribution | Renderer]) -> list[Option]:
     """Return the options of *items*; an option that several share is returned once."""
     return list(dict.fromkeys(option for item in items for option in item.options))
 
 
 def draw_graph(invocation: Invocation, view: Any, source: Any, given: Mapping[str, Any]) -> None:
     """Draw the graph of *view* in each format that *given* asks for; see `Renderer.graph`."""
-    for renderer in _requested(invocation, given):
-        extensions.loaded(renderer.graph)(invocation, view, source, _of(renderer, given))
+    for renderer in _select_renderers(invocation, given):
+        extensions.resolve_part(renderer.graph)(
+            invocation, view, source, _select_arguments(renderer, given)
+        )
 
 
 def draw_line(invocation: Invocation, workflow: Any, given: Mapping[str, Any], hint: str) -> None:
     """Draw *workflow*, which is not a graph, in each format that *given* asks for."""
-    for renderer in _requested(invocation, given):
-        extensions.loaded(renderer.line)(invocation, workflow, _of(renderer, given), hint)
+    for renderer in _select_renderers(invocation, given):
+        extensions.resolve_part(renderer.line)(
+            invocation, workflow, _select_arguments(renderer, given), hint
+        )
 
 
-def _requested(invocation: Invocation, given: Mapping[str, Any]) -> list[Renderer]:
+def _select_renderers(invocation: Invocation, given: Mapping[str, Any]) -> list[Renderer]:
+    """Return the renderers that *given* asks for.
+
+    Raises:
+        PluginUnavailable: the plug-in of one of them is disabled.
+    """
     requested = [r for r in renderers() if any(given.get(name) for name in r.names)]
     for renderer in requested:
         option = next(name for name in renderer.names if given.get(name))
-        ensure_available(invocation.config, extensions.plugin_at(renderer.graph), _typed(option))
+        ensure_available(
+            invocation.config, extensions.plugin_at(renderer.graph), _format_option(option)
+        )
     return requested
 
 
-def _of(renderer: Renderer, given: Mapping[str, Any]) -> dict[str, Any]:
+def _select_arguments(renderer: Renderer, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given.get(name) for name in renderer.names}
 
 
-def chosen(
+def choose_contribution(
     command: str,
     items: Sequence[Contribution],
     given: Mapping[str, Any],
@@ -319,34 +330,34 @@ def chosen(
             if name.startswith(f"{command}.")
         )
         raise extensions.PluginUnavailable(f"the command {command!r}", plugin)
-    asked = _asked(given)
+    asked = _find_given_options(given)
     selected = (item for item in items if {*asked} & {*item.takes} - {*item.shared})
     fitting = (item for item in otherwise if {*asked} <= {*item.takes})
     item = next(selected, None) or next(fitting, None) or [*items, *otherwise][-1]
-    _ensure_needed(item, asked)
+    _ensure_required_flag(item, asked)
     for name in asked:
         if name not in item.takes:
             first = next((other for other in asked if other in item.takes), item.takes[0])
-            message = f"{_typed(name)} and {_typed(first)} can't be used together"
+            message = f"{_format_option(name)} and {_format_option(first)} can't be used together"
             raise UsageRefused(message, where=f"sequencer {command}")
     return item
 
 
-def contributed(command: str, given: Mapping[str, Any]) -> Contribution | None:
+def find_contribution(command: str, given: Mapping[str, Any]) -> Contribution | None:
     """Return the contribution to *command* that *given* asks for; None: it asks for none.
 
     Raises:
         UsageRefused: an option has no meaning without another one.
     """
-    asked = _asked(given)
+    asked = _find_given_options(given)
     for item in contributions_to(command):
         if {*asked} & {*item.takes} - {*item.shared}:
-            _ensure_needed(item, asked)
+            _ensure_required_flag(item, asked)
             return item
     return None
 
 
-def _asked(given: Mapping[str, Any]) -> list[str]:
+def _find_given_options(given: Mapping[str, Any]) -> list[str]:
     """Return the names of the parameters that were given on the command line."""
     # For a pair such as --team/--no-team, False was given; for a flag, it is the default.
     pairs = {
@@ -361,13 +372,15 @@ def _asked(given: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _ensure_needed(item: Contribution, asked: Sequence[str]) -> None:
+def _ensure_required_flag(item: Contribution, asked: Sequence[str]) -> None:
     if item.needs and item.needs not in asked:
         first = next(name for name in asked if name in item.takes and name not in item.shared)
-        raise UsageRefused(f"works only with {_typed(item.needs)}", where=_typed(first))
+        raise UsageRefused(
+            f"works only with {_format_option(item.needs)}", where=_format_option(first)
+        )
 
 
-def _typed(parameter: str) -> str:
+def _format_option(parameter: str) -> str:
     """Return *parameter* of the current command as a person types it."""
     for param in click.get_current_context().command.params:
         if param.name == parameter:

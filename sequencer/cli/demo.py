@@ -27,14 +27,14 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.text import can_write, columns_of, has_color, one_line, width
+from sequencer.cli.views.text import can_write, has_color, one_line, terminal_width, width
 from sequencer.errors import StepFailed, UsageRefused
 from sequencer.files.textfile import CONFIG_NAME
-from sequencer.history.facts import EndState, RecordedFact, StartKind, read
-from sequencer.model.outcome import duration
+from sequencer.history.facts import EndState, RecordedFact, StartKind, read_facts
+from sequencer.model.outcome import format_duration
 from sequencer.project.project import open_project, open_run
 from sequencer.store.identity import is_inside_agent
-from sequencer.store.journal import JournalFile, facts_of
+from sequencer.store.journal import JournalFile, list_facts
 
 POSITIONS = ("supervisor", "main")
 COLORS = {"supervisor": "cyan", "main": "magenta"}
@@ -49,7 +49,7 @@ POLL_S = 0.02
 END_S = 12.0
 """Seconds from TERM to KILL: a process first ends its agent cleanly, which takes up to 5 s."""
 
-TWO_COLUMNS, MOST_COLUMNS = 80, 104
+TWO_COLUMNS, MAX_COLUMNS = 80, 104
 """From the first width on, the screen shows two terminals; together they are at most the second
 width."""
 FILES = files("sequencer").joinpath("builtin", "demo")
@@ -105,12 +105,12 @@ def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None
         _write_project(folder, steps, seconds)
         if keep and not is_inside_agent():
             # Trusted before the run: later, another process may have changed the files.
-            open_project(folder, config=folder / CONFIG_NAME, environment={}).trust.keep()
+            open_project(folder, config=folder / CONFIG_NAME, environment={}).trust.save_record()
         invocation.echo(_WHAT)
         started = time.monotonic()
-        with _ending_on_signals():
+        with _interrupt_on_signals():
             _Play(invocation, folder, steps, seconds).play()
-        _show(invocation, folder, steps, time.monotonic() - started)
+        _show_result(invocation, folder, steps, time.monotonic() - started)
         is_kept = keep
         for line in ((_KEPT if keep else _GONE) + "\n" + _NEXT).split("\n"):
             invocation.echo(line.format(folder=folder))
@@ -122,7 +122,7 @@ def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _killed(steps: int) -> int:
+def _choose_killed_step(steps: int) -> int:
     """Return the index of the step during which its process is killed."""
     return min(steps, KILLED) - 1
 
@@ -133,7 +133,10 @@ def _write_project(folder: Path, steps: int, seconds: float) -> None:
         name, text = Path(entry.name), entry.read_text(encoding="utf-8")
         if name.suffix == ".yaml":
             text = Template(text).substitute(
-                every=REVIEW_EVERY, steps=steps, seconds=f"{seconds:g}", killed=_killed(steps)
+                every=REVIEW_EVERY,
+                steps=steps,
+                seconds=f"{seconds:g}",
+                killed=_choose_killed_step(steps),
             )
         path = folder / ("prompts" if name.suffix == ".md" else "") / name
         path = path.with_suffix(".py") if name.suffix == ".txt" else path
@@ -141,7 +144,7 @@ def _write_project(folder: Path, steps: int, seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def _ending_on_signals() -> Iterator[None]:
+def _interrupt_on_signals() -> Iterator[None]:
     """Make TERM and HUP end the demo and its processes, as Ctrl-C does."""
 
     def interrupt(number: int, frame: Any) -> None:
@@ -164,9 +167,9 @@ class _Screen:
 
     def __init__(self, invocation: Invocation) -> None:
         """Find out what standard output can show."""
-        room = columns_of(sys.stdout)
+        room = terminal_width(sys.stdout)
         self._invocation = invocation
-        self._half = min(room, MOST_COLUMNS) // 2 if room and room >= TWO_COLUMNS else 0
+        self._half = min(room, MAX_COLUMNS) // 2 if room and room >= TWO_COLUMNS else 0
         """Width of the left terminal with the bar after it; 0: there is no room for two."""
         self._has_color = has_color(sys.stdout)
         has_unicode = sys.stdout is None or can_write(sys.stdout, "│…")
@@ -175,22 +178,22 @@ class _Screen:
         self._used = 0
         """Width of the unfinished line; 0: there is none."""
 
-    def heads(self, texts: Sequence[str]) -> None:
+    def write_headings(self, texts: Sequence[str]) -> None:
         """Write the command that was typed in each terminal."""
         for position, text in zip(POSITIONS, texts, strict=True):
-            self._place(position, text, "", is_beside=position != POSITIONS[0])
+            self._place_text(position, text, "", is_beside=position != POSITIONS[0])
         self.close()
 
-    def line(self, position: str, text: str, style: str = "") -> None:
+    def write_line(self, position: str, text: str, style: str = "") -> None:
         """Write one line of the terminal at *position*."""
-        self._place(position, text, style)
+        self._place_text(position, text, style)
         self.close()
 
-    def begin(self, position: str, text: str, style: str) -> None:
+    def begin_line(self, position: str, text: str, style: str) -> None:
         """Start a line of the terminal at *position*: a step runs now."""
-        self._place(position, f"{text} {self._dots} ", style)
+        self._place_text(position, f"{text} {self._dots} ", style)
 
-    def end(self, text: str, style: str) -> None:
+    def end_line(self, text: str, style: str) -> None:
         """End the unfinished line; without one, do nothing."""
         if self._used:
             self._write(text, style)
@@ -199,12 +202,12 @@ class _Screen:
     def close(self) -> None:
         """End an unfinished line without further text."""
         if self._used and self._half and self._is_left:
-            self._bar_at_half()
+            self._write_bar()
         if self._used:
-            self._invocation.paint("\n")
+            self._invocation.write_colored("\n")
         self._used = 0
 
-    def _place(self, position: str, text: str, style: str, *, is_beside: bool = False) -> None:
+    def _place_text(self, position: str, text: str, style: str, *, is_beside: bool = False) -> None:
         """Start a line with *text*, or put *text* to the right of the unfinished line."""
         is_left = position == POSITIONS[0]
         if not (is_beside and self._half):
@@ -213,11 +216,11 @@ class _Screen:
         if not self._half:
             self._write(f"{position:>{max(map(width, POSITIONS))}} {self._bar} ")
         elif not is_left:
-            self._bar_at_half()
+            self._write_bar()
             self._write(" ")
         self._write(text, style)
 
-    def _bar_at_half(self) -> None:
+    def _write_bar(self) -> None:
         self._write(" " * max(self._half - 1 - self._used, 1) + self._bar)
 
     def _write(self, text: str, style: str = "") -> None:
@@ -225,7 +228,7 @@ class _Screen:
         color, _, weight = style.partition(" ")
         if self._has_color and style:
             text = click.style(text, fg=color, bold=weight == "bold")
-        self._invocation.paint(text)
+        self._invocation.write_colored(text)
 
 
 class _Play:
@@ -236,8 +239,8 @@ class _Play:
         self._folder, self._seconds = folder, seconds
         self._limit_s = START_S + steps * (seconds + STEP_S)
         self._invocation, self._screen = invocation, _Screen(invocation)
-        self._victim = POSITIONS[_killed(steps) % len(POSITIONS)]
-        self._kill_mark = f"begin {_killed(steps)}\n"
+        self._victim = POSITIONS[_choose_killed_step(steps) % len(POSITIONS)]
+        self._kill_mark = f"begin {_choose_killed_step(steps)}\n"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._journal = JournalFile(folder / "sync", 2**40, 1)
         self._seen: tuple[int, int, int] | None = None
@@ -250,44 +253,46 @@ class _Play:
             StepFailed: a process failed, or the run took too long.
         """
         try:
-            self._screen.heads([f"$ {self._command(position)}" for position in POSITIONS])
+            self._screen.write_headings(
+                [f"$ {self._format_command(position)}" for position in POSITIONS]
+            )
             for position in POSITIONS:
                 self._start(position)
-            self._until(lambda: self._kill_mark in self._trace())
-            self._until_time(self._seconds)
+            self._follow_until(lambda: self._kill_mark in self._read_trace())
+            self._follow_for(self._seconds)
             self._kill()
-            self._until(lambda: all(p.poll() is not None for p in self._processes.values()))
+            self._follow_until(lambda: all(p.poll() is not None for p in self._processes.values()))
         finally:
             self._screen.close()
             _end(self._processes.values())
             self._journal.close()
 
-    def _until(self, condition: Callable[[], bool]) -> None:
+    def _follow_until(self, condition: Callable[[], bool]) -> None:
         """Show what happens until *condition* is true."""
         deadline = time.monotonic() + self._limit_s
         while not condition():
             self._follow()
-            self._ensure_well()
+            self._ensure_healthy()
             if time.monotonic() > deadline:
                 raise StepFailed(f"not done after {self._limit_s:.0f} s", where=str(self._folder))
             time.sleep(POLL_S)
         # The journal may have grown between the last look and the condition.
         self._follow()
-        self._ensure_well()
+        self._ensure_healthy()
 
-    def _until_time(self, seconds: float) -> None:
+    def _follow_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        self._until(lambda: time.monotonic() >= end)
+        self._follow_until(lambda: time.monotonic() >= end)
 
-    def _ensure_well(self) -> None:
-        """Return if no process has failed; the other process would wait for it forever.
+    def _ensure_healthy(self) -> None:
+        """Check that no process has failed; the other process would wait for it forever.
 
         Raises:
             StepFailed: a process has failed.
         """
         for position, process in self._processes.items():
             if process.poll():
-                output = self._output(position)
+                output = self._output_path(position)
                 lines = output.read_text(encoding="utf-8", errors="replace").split("\n")
                 errors = [text for line in lines if (text := one_line(line)).startswith("error: ")]
                 raise StepFailed(
@@ -301,19 +306,19 @@ class _Play:
         process = self._processes[self._victim]
         process.kill()
         process.wait()
-        self._screen.end("killed by kill -9", "red bold")
+        self._screen.end_line("killed by kill -9", "red bold")
         other = next(position for position in POSITIONS if position != self._victim)
-        self._screen.line(other, "waits: the step is not done")
-        self._screen.line(self._victim, f"$ {self._command(self._victim)}")
+        self._screen.write_line(other, "waits: the step is not done")
+        self._screen.write_line(self._victim, f"$ {self._format_command(self._victim)}")
         self._start(self._victim)
 
-    def _command(self, position: str) -> str:
+    def _format_command(self, position: str) -> str:
         return f"sequencer run --position {position}"
 
-    def _output(self, position: str) -> Path:
+    def _output_path(self, position: str) -> Path:
         return self._folder / f"{position}.txt"
 
-    def _trace(self) -> str:
+    def _read_trace(self) -> str:
         try:
             return (self._folder / "trace.txt").read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -328,7 +333,7 @@ class _Play:
         # SEQUENCER_ variables of the shell must not change the demo's settings.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SEQUENCER_")}
         environment |= {"SEQUENCER_TRUST": str(self._folder)}
-        with self._output(position).open("ab") as output:
+        with self._output_path(position).open("ab") as output:
             self._processes[position] = subprocess.Popen(  # noqa: S603 - our own program
                 argv,
                 cwd=self._folder,
@@ -343,21 +348,21 @@ class _Play:
         if (signature := self._journal.signature()) == self._seen:
             return
         self._seen = signature
-        for record in self._journal.records(self._revision):
+        for record in self._journal.read_records(self._revision):
             self._revision = record.revision
-            for fact in read(facts_of(record.data)):
+            for fact in read_facts(list_facts(record.data)):
                 self._show_fact(fact)
 
     def _show_fact(self, fact: RecordedFact) -> None:
         index, meaning = fact.step_index, fact.meaning
         position, label = POSITIONS[index % len(POSITIONS)], f"[{index + 1}]"
         if meaning.starts is StartKind.ATTEMPT and fact.attempt == 1:
-            self._screen.begin(position, f"{label} {fact.step}", COLORS[position])
+            self._screen.begin_line(position, f"{label} {fact.step}", COLORS[position])
         elif meaning.ends is EndState.LOST:
-            self._screen.begin(position, f"{label} taken over", "yellow bold")
+            self._screen.begin_line(position, f"{label} taken over", "yellow bold")
         elif meaning.ends is EndState.DONE:
-            took = duration(fact.details["usage"]["seconds"])
-            self._screen.end(f"accepted, {took}", "green")
+            took = format_duration(fact.details["usage"]["seconds"])
+            self._screen.end_line(f"accepted, {took}", "green")
 
 
 def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
@@ -377,7 +382,7 @@ def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
                 deadline = 0.0
 
 
-def _show(invocation: Invocation, folder: Path, steps: int, took_s: float) -> None:
+def _show_result(invocation: Invocation, folder: Path, steps: int, took_s: float) -> None:
     """Check the journal and the agent's trace against the workflow, and show the result.
 
     Raises:
@@ -385,12 +390,12 @@ def _show(invocation: Invocation, folder: Path, steps: int, took_s: float) -> No
             whose process was killed was not taken over.
     """
     run = open_run(folder, environment={})
-    ended = [(fact.meaning.ends, fact) for fact in read(run.history())]
+    ended = [(fact.meaning.ends, fact) for fact in read_facts(run.history())]
     order = [(fact.step_index, fact.step) for ending, fact in ended if ending is EndState.DONE]
     expected = [(entry["step_index"], entry["step"]) for entry in run.next(steps, 0)]
     taken_over = [fact.step_index for ending, fact in ended if ending is EndState.LOST]
     trace = (folder / "trace.txt").read_text(encoding="utf-8").splitlines()
-    killed = _killed(steps)
+    killed = _choose_killed_step(steps)
     in_turn = [f"{word} {index}" for index in range(steps) for word in ("begin", "end")]
     in_turn.insert(in_turn.index(f"begin {killed}"), f"begin {killed}")
     if order != expected or trace != in_turn or taken_over != [killed]:

@@ -7,20 +7,20 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.run_work import Plan, run_of
+from sequencer.cli.run_work import Plan, select_run
 from sequencer.cli.views.text import one_line
 from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.run import Run
-from sequencer.engine.supported_fields import fitted, optional_of
+from sequencer.engine.supported_fields import drop_unsupported_fields, find_optional_fields
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Executor
 from sequencer.model.head import Head
 from sequencer.model.kind import ReadinessKind
-from sequencer.model.sequence.order import describe, place, resolve
+from sequencer.model.sequence.order import describe, find_step_ref, resolve
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.project.agents import agent_problems, choose_agent, ensure_known_names
-from sequencer.project.flows import locate
+from sequencer.project.flows import add_location
 from sequencer.project.project import Project
 from sequencer.workflows.prompts import prompt_path
 from sequencer.workflows.registry import with_defaults
@@ -31,7 +31,7 @@ Found = TypeVar("Found")
 
 def show(invocation: Invocation, project: Project, plan: Plan) -> int:
     """Print what *plan* would do first; nothing is changed."""
-    run = run_of(invocation, plan)
+    run = select_run(invocation, plan)
     head = None if plan.mode is Mode.ASYNC else run.view().head
     workflow = run.workflow_for(head)
     ensure_known_names(project.settings, project.agents.overrides, workflow)
@@ -44,13 +44,13 @@ def show(invocation: Invocation, project: Project, plan: Plan) -> int:
         "limits": plan.limits.model_dump(exclude_none=True, exclude=hidden),
     }
     if workflow.nodes:
-        report |= _nodes(project, plan, run, workflow, obstacles)
+        report |= _describe_nodes(project, plan, run, workflow, obstacles)
     else:
-        obstacles += _in_the_way(plan, run, head, workflow)
+        obstacles += _find_obstacles(plan, run, head, workflow)
         present = 0 if head is None else head.step_index
         index = present if plan.step_index is None else plan.step_index
-        if not place(workflow, index).is_end:
-            report |= _step(project, workflow, index, obstacles)
+        if not find_step_ref(workflow, index).is_end:
+            report |= _describe_step(project, workflow, index, obstacles)
     report["in_the_way"] = obstacles
     if invocation.is_json:
         invocation.print_json(report)
@@ -58,34 +58,36 @@ def show(invocation: Invocation, project: Project, plan: Plan) -> int:
     for name, value in report.items():
         for line in value if isinstance(value, list) else (value,):
             if line is not None:
-                invocation.echo(f"{name.replace('_', ' '):<12}  {one_line(_in_words(line))}")
+                invocation.echo(f"{name.replace('_', ' '):<12}  {one_line(_format_value(line))}")
     return 0
 
 
-def _in_words(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items()) or "none"
     return str(value)
 
 
-def _nodes(
+def _describe_nodes(
     project: Project, plan: Plan, run: Run, workflow: Workflow, obstacles: list[str]
 ) -> Report:
     """Return a graph's next nodes and the agent of each node; add problems to *obstacles*."""
     upcoming = (
         [plan.node]
         if plan.node is not None
-        else _tried(obstacles, lambda: [node["step"] for node in run.next(len(workflow.steps))])
+        else _call_noting_error(
+            obstacles, lambda: [node["step"] for node in run.next(len(workflow.steps))]
+        )
     )
-    readiness = _tried(obstacles, run.readiness)
+    readiness = _call_noting_error(obstacles, run.readiness)
     if readiness is not None and readiness.kind is not ReadinessKind.READY:
         obstacles.append(readiness.message)
     agents = {}
-    optional = optional_of(workflow)
+    optional = find_optional_fields(workflow)
     for step in workflow.steps:
-        build = partial(_built, project, step, optional.get(step.name, ()))
-        built = _tried(
-            obstacles, build, lambda error: locate(error, project, run, workflow, plan.source)
+        build = partial(_choose_executor, project, step, optional.get(step.name, ()))
+        built = _call_noting_error(
+            obstacles, build, lambda error: add_location(error, project, run, workflow, plan.source)
         )
         if built is not None:
             agents[step.name] = built[0]
@@ -93,14 +95,16 @@ def _nodes(
     return {"next": ", ".join(upcoming or ()) or "nothing", "agents": agents}
 
 
-def _built(project: Project, step: Step, optional: tuple[str, ...]) -> tuple[str, Executor]:
+def _choose_executor(
+    project: Project, step: Step, optional: tuple[str, ...]
+) -> tuple[str, Executor]:
     """Return the agent of the graph's *step* and its executor, which must support the step."""
     full_step = with_defaults(step, project.settings.step_defaults)
-    supported = fitted(project.agents, full_step, step.name, optional)[0]
+    supported = drop_unsupported_fields(project.agents, full_step, step.name, optional)[0]
     return project.agents.choose(supported, step.name)
 
 
-def _in_the_way(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> Iterator[str]:
+def _find_obstacles(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> Iterator[str]:
     """Yield the reasons why nothing would start, except problems of the step itself."""
     if head is None:
         return
@@ -125,7 +129,9 @@ def _in_the_way(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> 
         yield f"the step is at position {position}, which --position does not name"
 
 
-def _step(project: Project, workflow: Workflow, index: int, obstacles: list[str]) -> Report:
+def _describe_step(
+    project: Project, workflow: Workflow, index: int, obstacles: list[str]
+) -> Report:
     """Return the facts about the step at *index*; add what it is missing to *obstacles*."""
     settings = project.settings
     step = with_defaults(resolve(workflow, index), settings.step_defaults)
@@ -138,16 +144,18 @@ def _step(project: Project, workflow: Workflow, index: int, obstacles: list[str]
     }
     if step.description:
         report["description"] = step.description
-    chosen = _tried(
+    chosen = _call_noting_error(
         obstacles, lambda: choose_agent(settings, step, facts["position"], project.agents.overrides)
     )
-    built = _tried(obstacles, lambda: project.agents.choose(step, facts["position"]))
+    built = _call_noting_error(obstacles, lambda: project.agents.choose(step, facts["position"]))
     if chosen is not None:
         report["agent"] = built[0] if built else chosen.name
         report["chosen_by"] = "--rehearse" if project.rehearses else chosen.source
     if built is not None:
         obstacles += agent_problems(built[1])
-    report["prompt"] = _tried(obstacles, lambda: _prompt(project, step, built and built[1]))
+    report["prompt"] = _call_noting_error(
+        obstacles, lambda: _describe_prompt(project, step, built and built[1])
+    )
     if settings.router.is_active and not project.rehearses:
         report["router"] = (
             f"{settings.router.mode}: {settings.router.prompt} may choose another prompt"
@@ -157,14 +165,14 @@ def _step(project: Project, workflow: Workflow, index: int, obstacles: list[str]
     return report
 
 
-def _prompt(project: Project, step: Step, executor: Executor | None) -> str:
+def _describe_prompt(project: Project, step: Step, executor: Executor | None) -> str:
     """Return the path of the prompt's file, or that there is none; read it as the step would."""
     if executor is not None and not project.prompts.read_for(step, executor):
         return f"none: {step.prompt_name} is missing or empty"
     return str(prompt_path(project.settings.prompts_dir, step.prompt_name))
 
 
-def _tried(
+def _call_noting_error(
     obstacles: list[str],
     look: Callable[[], Found],
     place_error: Callable[[SequencerError], None] = lambda _: None,

@@ -15,10 +15,10 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import (
     ALL_HELP,
     Verb,
-    parts_of,
+    help_record,
     pass_invocation,
-    record_of,
     save,
+    split_help,
     verb,
 )
 from sequencer.errors import UnknownName, UsageRefused
@@ -69,32 +69,32 @@ def help_(
             where="sequencer help",
         )
     if completion is not None:
-        text = _SCRIPTS[completion](program.group(), {}, program.NAME, VARIABLE).source()
+        text = _SCRIPTS[completion](program.make_root_group(), {}, program.NAME, VARIABLE).source()
         if install:
             _install(invocation, completion, text)
         else:
             invocation.echo(text, is_verbatim=True)
         return
     if man:
-        invocation.echo("\n".join(_manual()), is_verbatim=True)
+        invocation.echo("\n".join(_format_manual()), is_verbatim=True)
         return
-    with _root() as context:
+    with _make_root_context() as context:
         if topic in (None, EVERYTHING):
             context.meta[ALL_HELP] = topic is not None
             invocation.echo(context.get_help(), is_verbatim=True)
             return
-        command = _command(context, topic or "")
+        command = _find_command(context, topic or "")
         with click.Context(command, context, topic) as command_context:
             command_context.meta[ALL_HELP] = True
             invocation.echo(command_context.get_help(), is_verbatim=True)
 
 
-def _root() -> click.Context:
-    root = program.group()
+def _make_root_context() -> click.Context:
+    root = program.make_root_group()
     return click.Context(root, info_name=program.NAME, **root.context_settings)
 
 
-def _command(context: click.Context, name: str) -> click.Command:
+def _find_command(context: click.Context, name: str) -> click.Command:
     """Return the command *name*.
 
     Raises:
@@ -120,41 +120,41 @@ def _install(invocation: Invocation, shell: str, text: str) -> None:
         is_ours=lambda data: b"sequencer" in data,
         what="a completion of sequencer",
     )
-    invocation.say(f"{path} was written; a new {shell} completes 'sequencer'")
+    invocation.notify(f"{path} was written; a new {shell} completes 'sequencer'")
     if shell == "zsh":
-        invocation.say(f"if it does not: 'fpath+=({path.parent})' before compinit in ~/.zshrc")
+        invocation.notify(f"if it does not: 'fpath+=({path.parent})' before compinit in ~/.zshrc")
 
 
-def _manual() -> Iterator[str]:
+def _format_manual() -> Iterator[str]:
     """Yield the lines of the manual page. Its texts are those of ``--help``."""
     yield f'.TH SEQUENCER 1 "" "sequencer {__version__}"'
     yield from (".SH NAME", "sequencer \\- run AI agents step by step")
     yield from (".SH SYNOPSIS", ".B sequencer", "[OPTIONS] COMMAND [ARGS]...")
-    with _root() as context:
-        yield from (".SH DESCRIPTION", _roff(context.command.help or ""), ".SH OPTIONS")
-        yield from _options(context.command.params, context)
+    with _make_root_context() as context:
+        yield from (".SH DESCRIPTION", _escape_roff(context.command.help or ""), ".SH OPTIONS")
+        yield from _format_options(context.command.params, context)
         yield ".SH COMMANDS"
         for name in program.COMMANDS:
-            command = _command(context, name)
+            command = _find_command(context, name)
             with click.Context(command, context, name) as command_context:
                 usage = command.get_usage(command_context)[len("Usage: ") :]
-                yield from (f".SS {name}", f".B {_roff(usage)}")
-                body, examples = parts_of(command.help)
+                yield from (f".SS {name}", f".B {_escape_roff(usage)}")
+                body, examples = split_help(command.help)
                 for paragraph in body:
-                    yield from (".PP", _roff(paragraph))
-                yield from _options(
+                    yield from (".PP", _escape_roff(paragraph))
+                yield from _format_options(
                     command.own if isinstance(command, Verb) else (), command_context
                 )
-                yield from (".PP", "Examples:", ".nf", *map(_roff, examples), ".fi")
+                yield from (".PP", "Examples:", ".nf", *map(_escape_roff, examples), ".fi")
 
 
-def _options(params: object, context: click.Context) -> Iterator[str]:
+def _format_options(params: object, context: click.Context) -> Iterator[str]:
     for param in params if isinstance(params, (list, tuple)) else ():
-        if isinstance(param, click.Option) and (record := record_of(param, context)):
-            yield from (".TP", f".B {_roff(record[0])}", _roff(record[1]))
+        if isinstance(param, click.Option) and (record := help_record(param, context)):
+            yield from (".TP", f".B {_escape_roff(record[0])}", _escape_roff(record[1]))
 
 
-def _roff(text: str) -> str:
+def _escape_roff(text: str) -> str:
     """Return *text* escaped for roff: no line is a request, and no character is a command."""
     lines = text.replace("\\", "\\\\").replace("-", "\\-").splitlines()
     return "\n".join(f"\\&{line}" if line[:1] in {".", "'"} else line for line in lines)

@@ -11,13 +11,13 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.tables import columns
-from sequencer.cli.views.text import cut, file_size, one_line, plural
+from sequencer.cli.views.tables import format_table
+from sequencer.cli.views.text import cut, file_size, one_line, pluralize
 from sequencer.engine.run import Run
-from sequencer.history.facts import RecordedFact, read
+from sequencer.history.facts import RecordedFact, read_facts
 from sequencer.history.trace import trace_line
-from sequencer.model.evidence import evidence_of, evidence_words
-from sequencer.model.outcome import OutcomeStatus, cost_words, used
+from sequencer.model.evidence import format_evidence, read_evidence
+from sequencer.model.outcome import OutcomeStatus, format_cost, read_usage
 
 NOTE_CHARS = 72
 _REASON = ("note", "error", "reason", "hint")
@@ -47,7 +47,7 @@ def history(invocation: Invocation, limit: int | None) -> None:
       sequencer --run nightly history
     """
     run = invocation.run_to_show()
-    facts: Iterable[dict[str, Any]] = _accepted(run)
+    facts: Iterable[dict[str, Any]] = _read_facts(run)
     newest = facts if limit is None else deque(facts, maxlen=limit)
     if invocation.is_json:
         for fact in newest:
@@ -58,33 +58,33 @@ def history(invocation: Invocation, limit: int | None) -> None:
     present = run.view().head
     # For a graph, the words are those of `plan --simulate`.
     is_trace = present is not None and present.begun_at is not None
-    for recorded in read(newest):
+    for recorded in read_facts(newest):
         denied += len(recorded.details.get("denials") or ())
-        rows.append(_trace_row(recorded) if is_trace else _row(recorded))
+        rows.append(_format_trace_row(recorded) if is_trace else _format_row(recorded))
     if not rows:
-        invocation.say(invocation.nothing_yet())
+        invocation.notify(invocation.describe_not_started())
         return
     room = invocation.room
     if is_trace:
         head: tuple[str, ...] = ("REVISION", "AT", "TOKEN", "WHAT", "")
-        table = columns(head, rows, right={0, 2}, room=room, goes=(2, 0), whole={3})
+        table = format_table(head, rows, right={0, 2}, room=room, goes=(2, 0), whole={3})
     else:
         head = ("REVISION", "AT", "EVENT", "STEP", "STEP_INDEX", "TOKEN", "ATTEMPT", "")
-        table = columns(head, rows, right={0, 4, 5, 6}, room=room, goes=(5, 0, 6))
+        table = format_table(head, rows, right={0, 4, 5, 6}, room=room, goes=(5, 0, 6))
     invocation.echo(table)
     if denied:
         # An agent that may not edit files does no work, so a person must notice this.
-        calls = plural(denied, "tool call")
-        invocation.say(f"warning: the agents' permissions refused {calls}; see 'sequencer log'")
+        calls = pluralize(denied, "tool call")
+        invocation.notify(f"warning: the agents' permissions refused {calls}; see 'sequencer log'")
 
 
-def _trace_row(fact: RecordedFact) -> tuple[str, ...]:
+def _format_trace_row(fact: RecordedFact) -> tuple[str, ...]:
     outcome = fact.details
     line = trace_line(fact.event, fact.step, _with_short_error(outcome))
     if line is None:
         line = " ".join(filter(None, (fact.event, fact.step, outcome.get("status"))))
     token, text = str(fact.token or ""), cut(one_line(line), TRACE_CHARS)
-    remark = _remark({k: v for k, v in outcome.items() if k != "error"}, fact.step)
+    remark = _format_remark({k: v for k, v in outcome.items() if k != "error"}, fact.step)
     return (str(fact.revision), fact.at, token, text, remark)
 
 
@@ -96,7 +96,7 @@ def _with_short_error(outcome: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**outcome, "error": cut(error, ERROR_CHARS)}
 
 
-def _accepted(run: Run) -> Iterator[dict[str, Any]]:
+def _read_facts(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the facts of *run*; if there are none, read its state, which may be damaged."""
     is_empty = True
     for fact in run.history():
@@ -106,17 +106,17 @@ def _accepted(run: Run) -> Iterator[dict[str, Any]]:
         run.view()
 
 
-def _row(fact: RecordedFact) -> tuple[str, ...]:
+def _format_row(fact: RecordedFact) -> tuple[str, ...]:
     outcome, step = fact.details, fact.step
     values = (fact.revision, fact.at, fact.event, step, fact.step_index, fact.token, fact.attempt)
-    decided = _verdict_words(outcome)
+    decided = _format_verdict(outcome)
     # The verdict comes first, because the end may be cut. The error would only repeat it.
-    remark = _remark({**outcome, "error": None} if decided else outcome, step)
+    remark = _format_remark({**outcome, "error": None} if decided else outcome, step)
     remark = ", ".join(filter(None, (decided, remark)))
     return (*(one_line(str(value)) for value in values), remark)
 
 
-def _verdict_words(outcome: Mapping[str, Any]) -> str:
+def _format_verdict(outcome: Mapping[str, Any]) -> str:
     """Return the verdict in *outcome*, its round and reason; empty: the step is not a judge."""
     verdict = outcome.get("verdict")
     if not isinstance(verdict, dict):
@@ -126,7 +126,7 @@ def _verdict_words(outcome: Mapping[str, Any]) -> str:
     return cut(one_line(f"{decision}: {reason}"), NOTE_CHARS) if reason else decision
 
 
-def _remark(outcome: Mapping[str, Any], step: str) -> str:
+def _format_remark(outcome: Mapping[str, Any], step: str) -> str:
     """Return a short remark for people about *outcome* of *step*."""
     parts = [str(outcome["agent"])] if outcome.get("agent") else []
     # A router may have chosen another prompt than the step's own.
@@ -138,7 +138,7 @@ def _remark(outcome: Mapping[str, Any], step: str) -> str:
     if cut_from := outcome.get("output_cut_from"):
         parts.append(f"its answer of {file_size(cut_from)} was cut; the end is kept")
     if isinstance(usage, dict):
-        parts += [cost] if (cost := cost_words(used(usage))) else []
+        parts += [cost] if (cost := format_cost(read_usage(usage))) else []
         parts += ["no agent ran"] if usage.get("rehearsed") else []
     if outcome.get("overspent"):
         parts.append(f"spent {outcome['overspent']}")
@@ -147,7 +147,7 @@ def _remark(outcome: Mapping[str, Any], step: str) -> str:
     # For a reset, the journal has the id of the run that it ended, which means nothing to people.
     keys = ("error", *_REASON) if outcome.get("status") == OutcomeStatus.FAILED else _REASON
     reasons = (_RUN_ID.sub("run", str(outcome.get(key) or "")) for key in keys)
-    evidence = evidence_words(evidence_of(outcome))
+    evidence = format_evidence(read_evidence(outcome))
     first_reason = [text for text in reasons if text][:1]
     parts += [evidence] if evidence else []
     return cut(one_line(", ".join([*parts, *first_reason])), NOTE_CHARS + len(evidence))

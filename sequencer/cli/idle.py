@@ -31,7 +31,7 @@ from sequencer.store.folder import read_regular, remove
 from sequencer.store.journal import NAME as JOURNAL
 from sequencer.store.journal import decode
 from sequencer.store.strictjson import parse_object
-from sequencer.store.user_state import put_own, read_own
+from sequencer.store.user_state import read_user_record, write_user_record
 
 MAX_BYTES = 64 * 1024
 DAY_S = 24 * 60 * 60
@@ -63,16 +63,16 @@ class IdleAnswer(NamedTuple):
     """Whether nothing starts by itself until a person acts, so earlier problems are over."""
 
 
-def answers(arguments: Sequence[str]) -> bool:
+def try_answer(arguments: Sequence[str]) -> bool:
     """Write the answer if *arguments* are a tick whose answer is known; return whether it was."""
     try:
-        question = ask(arguments, os.environ)
+        question = parse_question(arguments, os.environ)
         answer = None if question is None else recall(question)
         if answer is None or not _is_plain(answer.err + answer.out):
             return False
         if question is not None and question.log is not None:
             text = answer.err + answer.out
-            return unattended.repeated(question.log, text, is_rest=answer.is_rest)
+            return unattended.repeat_answer(question.log, text, is_rest=answer.is_rest)
         if sys.stderr is not None:
             sys.stderr.write(answer.err)
         sys.stdout.write(answer.out)
@@ -88,13 +88,13 @@ def _is_plain(text: str) -> bool:
     return all(map(str.isprintable, text.split("\n")))
 
 
-def ask(arguments: Sequence[str], env: Mapping[str, str]) -> IdleQuestion | None:
+def parse_question(arguments: Sequence[str], env: Mapping[str, str]) -> IdleQuestion | None:
     """Return the question that *arguments* ask; None: they are not a tick.
 
     Raises:
         ConfigurationError: the project can't be found.
     """
-    options = _options(arguments)
+    options = _parse_options(arguments)
     if options is None:
         return None
 
@@ -115,7 +115,7 @@ def ask(arguments: Sequence[str], env: Mapping[str, str]) -> IdleQuestion | None
     return IdleQuestion(digest.hexdigest(), state_path, None if log is None else Path(log))
 
 
-def _options(arguments: Sequence[str]) -> dict[str, str] | None:
+def _parse_options(arguments: Sequence[str]) -> dict[str, str] | None:
     """Return the options of a tick that locate its run and its log; None: it is not a tick.
 
     If the value of another option looks like one of them, the result is wrong but harmless: the
@@ -144,7 +144,7 @@ def recall(question: IdleQuestion, now: float | None = None) -> IdleAnswer | Non
         state = read_regular(path, max_bytes=MAX_BYTES)
     except FileNotFoundError:
         return None
-    answer = _answer(_stored(path, state).get(question.key))
+    answer = _parse_answer(_read_answers(path, state).get(question.key))
     if answer is None or not _is_newest(path, state):
         return None
     now = time.time() if now is None else now
@@ -163,23 +163,23 @@ def remember(question: IdleQuestion, answer: IdleAnswer, revision: int) -> None:
     with contextlib.suppress(OSError, SequencerError):
         state = read_regular(state_path, max_bytes=MAX_BYTES)
         # The run may have a newer state since the question was answered.
-        if _parsed(state).get("revision") != revision or not _is_newest(state_path, state):
+        if _parse_record(state).get("revision") != revision or not _is_newest(state_path, state):
             return
-        known = _stored(state_path, state)
+        known = _read_answers(state_path, state)
         known[question.key] = answer._replace(since=time.time())._asdict()
         newest = dict(list(known.items())[-MAX_ANSWERS:])
         record = {"state_file": str(state_path), "state": _digest(state), "answers": newest}
-        put_own(
+        write_user_record(
             unattended.FOLDER, record_name(state_path), json.dumps(record).encode(), durably=False
         )
         # Earlier versions stored the answer in this file.
         remove(state_path.with_name("idle.json"))
 
 
-def _stored(state_path: Path, state: bytes) -> dict[str, Any]:
+def _read_answers(state_path: Path, state: bytes) -> dict[str, Any]:
     """Return the stored answers that are about the present *state*, by key."""
-    data = read_own(unattended.FOLDER, record_name(state_path), MAX_BYTES)
-    record = {} if data is None else _parsed(data)
+    data = read_user_record(unattended.FOLDER, record_name(state_path), MAX_BYTES)
+    record = {} if data is None else _parse_record(data)
     answers = record.get("answers")
     return answers if isinstance(answers, dict) and record.get("state") == _digest(state) else {}
 
@@ -191,7 +191,7 @@ def record_name(state_path: Path) -> str:
 
 def _is_newest(state_path: Path, state: bytes) -> bool:
     """Return whether *state* matches the last record of the journal, and nothing follows it."""
-    head = _parsed(state)
+    head = _parse_record(state)
     offset = head.get("journal_offset")
     if type(offset) is not int or offset < 0:
         return False
@@ -209,14 +209,14 @@ def _is_newest(state_path: Path, state: bytes) -> bool:
     return bool(record["revision"] == head.get("revision") and record["head"] == head)
 
 
-def _parsed(data: bytes) -> dict[str, Any]:
+def _parse_record(data: bytes) -> dict[str, Any]:
     try:
         return parse_object(data)
     except ValueError:
         return {}
 
 
-def _answer(record: object) -> IdleAnswer | None:
+def _parse_answer(record: object) -> IdleAnswer | None:
     if not isinstance(record, dict) or set(record) != set(IdleAnswer._fields):
         return None
     answer = IdleAnswer(**record)

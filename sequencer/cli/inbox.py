@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sequencer.cli.change import show_change
-from sequencer.cli.context import Invocation, is_watched
-from sequencer.cli.options import argument_text, pass_invocation, verb
-from sequencer.cli.views.next_command import InterruptedRun, interrupted
+from sequencer.cli.context import Invocation, is_interactive
+from sequencer.cli.options import pass_invocation, read_argument, verb
+from sequencer.cli.views.next_command import InterruptedRun, find_interruption
 from sequencer.cli.views.runs import (
     Need,
     Open,
-    asked_at,
-    decider,
-    each_run,
+    build_need_json,
+    build_question_json,
+    decider_name,
+    find_waiting_runs,
+    iter_needs,
     name_of,
-    need_json,
-    needs,
-    question_json,
+    read_gate_output,
     untrusted_need,
-    waiting,
+    visit_runs,
 )
-from sequencer.cli.views.text import one_line, plain
+from sequencer.cli.views.text import one_line, strip_controls
 from sequencer.engine.events import Noticed, RunEvent
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
@@ -42,7 +42,7 @@ VALUES_CHARS = 200
 LATER = "later"
 
 
-def _run_that_waits(invocation: Invocation, question: str | None) -> Run:
+def _find_waiting_run(invocation: Invocation, question: str | None) -> Run:
     """Return the run that ``--run`` names, or else the only run that asks *question*.
 
     Raises:
@@ -52,8 +52,8 @@ def _run_that_waits(invocation: Invocation, question: str | None) -> Run:
     if invocation.run_name is not None:
         return invocation.run()
     project = invocation.project()
-    waits, unread = waiting(project)
-    asked = {item.run: _asked_in(item) for item in waits}
+    waits, unread = find_waiting_runs(project)
+    asked = {item.run: _list_answerable_names(item) for item in waits}
     if question is not None:
         if not any(question in names for names in asked.values()):
             # A run that can't be read may be the one that asks.
@@ -67,16 +67,16 @@ def _run_that_waits(invocation: Invocation, question: str | None) -> Run:
             "; ".join(["answer: no run waits for a decision", *more]),
             hint="'sequencer status --all' lists the runs and their status",
         )
-    return _only(invocation, list(asked) or [project.run(None)])
+    return _require_single_run(invocation, list(asked) or [project.run(None)])
 
 
-def _asked_in(item: Open) -> set[str]:
+def _list_answerable_names(item: Open) -> set[str]:
     """Return the names by which a person may answer the questions of a run: steps and nodes."""
     gate = () if item.gate is None else (item.gate.step,)
     return {*gate, *(question.node.id for question in item.questions)}
 
 
-def _only(invocation: Invocation, runs: list[Run]) -> Run:
+def _require_single_run(invocation: Invocation, runs: list[Run]) -> Run:
     """Return the only one of *runs*, and say which run that is.
 
     Raises:
@@ -89,7 +89,7 @@ def _only(invocation: Invocation, runs: list[Run]) -> Run:
             hint="'sequencer --run NAME answer …' answers one of them",
         )
     if runs[0].name is not None:
-        invocation.say(f"this answers run {runs[0].name!r}, the only one that waits")
+        invocation.notify(f"this answers run {runs[0].name!r}, the only one that waits")
     return runs[0]
 
 
@@ -127,26 +127,27 @@ def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> 
         )
     question, text = words[0] if len(words) > 1 else None, words[-1]
     if question == "feedback" and not any(
-        question in _asked_in(item) for item in waiting(invocation.project())[0]
+        question in _list_answerable_names(item)
+        for item in find_waiting_runs(invocation.project())[0]
     ):
         question = None  # 'answer feedback TEXT': the kind of answer, like 'approve'
-    run = _run_that_waits(invocation, question)
+    run = _find_waiting_run(invocation, question)
     head = run.head
     gate = head.gate if head is not None and head.gate is not None and head.gate.is_open else None
     node = question if gate is None or question != gate.step else None
     if node is None and head is not None and head.asks:
-        node = _node_of(run, head, text)
+        node = _find_answered_node(run, head, text)
     if node is not None:
         if note is not None:
             raise UsageRefused("works only with approve and reject", where="--note")
-        answered = run.do(AnswerQuestion(node, text), by=decider())
+        answered = run.do(AnswerQuestion(node, text), by=decider_name())
         output = str((answered.facts[0].outcome or {}).get("output", ""))
         show_change(invocation, run, answered.head, f"{node} was answered: {one_line(output)[:80]}")
         return
     _decide(invocation, run, gate, text, note)
 
 
-def _node_of(run: Run, head: Head, text: str) -> str | None:
+def _find_answered_node(run: Run, head: Head, text: str) -> str | None:
     """Return the node that *text* answers; None: it is a decision about the run as a whole.
 
     Raises:
@@ -181,11 +182,11 @@ def _decide(
 
         def notice(event: RunEvent) -> None:
             if isinstance(event, Noticed):
-                invocation.say(f"notice: {event.text}")
+                invocation.notify(f"notice: {event.text}")
 
         is_approved = word == "approve"
         decision = Approve(note, token) if is_approved else Reject(note, token)
-        after = run.do(decision, by=decider(), on_event=notice).head
+        after = run.do(decision, by=decider_name(), on_event=notice).head
         done = "approved: " if is_approved else "rejected: "
     else:
         if note is not None:
@@ -196,13 +197,13 @@ def _decide(
                 where="sequencer answer",
                 hint="feedback needs more than one word",
             )
-        after = run.do(Feedback(text, token), by=decider()).head
+        after = run.do(Feedback(text, token), by=decider_name()).head
         done = "feedback was given to "
     try:
         if (posting := invocation.project().posting) is not None:
-            posting.deliver(run.name, invocation.say)
+            posting.deliver(run.name, invocation.notify)
     except SequencerError as error:
-        invocation.say(f"notice: the decision was not posted: {error.message}")
+        invocation.notify(f"notice: the decision was not posted: {error.message}")
     show_change(invocation, run, after, f"{done}{'the run' if gate is None else repr(gate.step)}")
 
 
@@ -223,12 +224,12 @@ def inbox(invocation: Invocation) -> None:
     """
     # `run()` refuses an unknown name.
     only = None if invocation.run_name is None else invocation.run().name
-    waits, _ = waiting(invocation.project())
+    waits, _ = find_waiting_runs(invocation.project())
     waits = [item for item in waits if only in (None, item.run.name)]
-    items = [*_items(invocation, only, waits)]
-    views = [*each_run(invocation.project(), lambda run, _: run.view().notices)]
+    items = [*_iter_items(invocation, only, waits)]
+    views = [*visit_runs(invocation.project(), lambda run, _: run.view().notices)]
     notices = (result for run, result in views if only in (None, run.name))
-    invocation.notices(text for texts in notices if isinstance(texts, tuple) for text in texts)
+    invocation.show_notices(text for texts in notices if isinstance(texts, tuple) for text in texts)
     if invocation.is_json:
         invocation.print_json([row for row, _ in items])
         return
@@ -240,46 +241,46 @@ def inbox(invocation: Invocation) -> None:
             invocation.echo(line)
 
 
-def _items(
+def _iter_items(
     invocation: Invocation, only: str | None, waits: Sequence[Open]
 ) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Yield what needs a person in the run *only* (None: in all), as JSON facts and as lines."""
     project = invocation.project()
     asked = [(item, question) for item in waits for question in item.questions]
     for item, question in asked:
-        lines = [*_question_lines(item, question), *_pasteable(item, question)]
-        yield question_json(item.run, question), lines
+        lines = [*_question_lines(item, question), *_format_commands(item, question)]
+        yield build_question_json(item.run, question), lines
     for item, gate in [(item, item.gate) for item in waits if item.gate is not None]:
-        yield _gate_json(item, gate), _gate_lines(item, gate)
-    for run, dead in each_run(project, interrupted):
+        yield _build_gate_json(item, gate), _gate_lines(item, gate)
+    for run, dead in visit_runs(project, find_interruption):
         if isinstance(dead, InterruptedRun) and only in (None, run.name):
             lines = [f"{one_line(name_of(run))}: {dead.words}", f"  {dead.next_command.line}"]
-            yield _interrupted_json(dead), lines
-    others = [(run, need) for run, need in needs(project) if only in (None, run.name)]
+            yield _build_interrupted_json(dead), lines
+    others = [(run, need) for run, need in iter_needs(project) if only in (None, run.name)]
     for run, need in others:
-        yield need_json(run, need), _need_lines(one_line(name_of(run)), need)
-    for work in project.unmerged():
+        yield build_need_json(run, need), _need_lines(one_line(name_of(run)), need)
+    for work in project.find_unmerged_work():
         if only in (None, work.run):
             yield work.as_json(), _work_lines(work)
-    if only is None and (untrusted := _untrusted(invocation, waits, others)) is not None:
-        yield need_json(None, untrusted), _need_lines("this project", untrusted)
+    if only is None and (untrusted := _find_trust_need(invocation, waits, others)) is not None:
+        yield build_need_json(None, untrusted), _need_lines("this project", untrusted)
 
 
-def _gate_json(item: Open, gate: Gate) -> dict[str, Any]:
+def _build_gate_json(item: Open, gate: Gate) -> dict[str, Any]:
     """Return a run at a *gate* as ``inbox --json`` prints it."""
     fields = gate.model_dump(mode="json", exclude={"decision"})
     about = {"run": item.run.name, "workflow": item.workflow}
-    question = asked_at(item.run, gate)
-    return {**about, **fields, "question": question, "expired": bool(item.over())}
+    question = read_gate_output(item.run, gate)
+    return {**about, **fields, "question": question, "expired": bool(item.describe_timeout())}
 
 
-def _interrupted_json(dead: InterruptedRun) -> dict[str, Any]:
+def _build_interrupted_json(dead: InterruptedRun) -> dict[str, Any]:
     """Return a run whose process is gone as ``inbox --json`` prints it."""
     steps, command = [claim.step for claim in dead.claims], dead.next_command.line
     return {"run": dead.run.name, "interrupted": steps, "text": dead.words, "next_command": command}
 
 
-def _untrusted(
+def _find_trust_need(
     invocation: Invocation, waits: Sequence[Open], others: Sequence[tuple[Run, Need]]
 ) -> Need | None:
     """Return the need to trust the project before its runs continue; None: there is none."""
@@ -287,7 +288,7 @@ def _untrusted(
     refused = project.trust.refusal()
     if refused is None:
         return None
-    has_runs = waits or others or any(each_run(project, lambda run, _: run))
+    has_runs = waits or others or any(visit_runs(project, lambda run, _: run))
     return untrusted_need(refused) if refused.changed or has_runs else None
 
 
@@ -301,20 +302,22 @@ def _need_lines(name: str, need: Need) -> list[str]:
 
 def _warn(invocation: Invocation, unread: Mapping[Run, SequencerError]) -> None:
     for run, error in unread.items():
-        invocation.say(f"warning: {name_of(run)} is left out: {error.in_one_line}")
+        invocation.notify(f"warning: {name_of(run)} is left out: {error.in_one_line}")
 
 
 def _gate_lines(item: Open, gate: Gate) -> list[str]:
     """Return the lines that show a gate and its question."""
-    if over := item.over():
-        return [f"{item.name}: {one_line(over)}", *_pasteable(item)]
+    if over := item.describe_timeout():
+        return [f"{item.name}: {one_line(over)}", *_format_commands(item)]
     until = f", until {gate.expires_at} (then: {gate.on_timeout})" if gate.expires_at else ""
     times = f", asked {gate.round} times" if gate.round > 1 else ""
     step = f"{one_line(gate.step)} of {one_line(item.workflow)}"
     return [
         f"{item.name}: {step} has been waiting since {gate.opened_at}{until}{times}",
-        *_quoted(asked_at(item.run, gate), GATE_LINES, f": sequencer {item.option}log"),
-        *_pasteable(item),
+        *_quote_lines(
+            read_gate_output(item.run, gate), GATE_LINES, f": sequencer {item.option}log"
+        ),
+        *_format_commands(item),
     ]
 
 
@@ -324,20 +327,20 @@ def _work_lines(work: UnmergedWork) -> list[str]:
     return [f"{name}: {one_line(work.words)}", *(f"  {one_line(text)}" for text in work.commands)]
 
 
-def _pasteable(item: Open, question: Question | None = None) -> list[str]:
+def _format_commands(item: Open, question: Question | None = None) -> list[str]:
     return [f"  {command}" for command in item.commands(question, VALUES_CHARS)]
 
 
 def _question_lines(item: Open, question: Question) -> list[str]:
     """Return the lines that show a question and its options."""
-    if over := item.over(question):
+    if over := item.describe_timeout(question):
         return [f"{item.name}: {one_line(over)}"]
     until = f", until {question.expires_at}" if question.expires_at else ""
     # A title that only repeats the question would be shown twice.
     is_title = question.text.split() == question.node.title.split()
     node = one_line(question.node.id if is_title else question.node.named)
     lines = [f"{item.name}: {node} has been waiting since {question.asked_at}{until}"]
-    lines += _quoted(question.text, QUESTION_LINES)
+    lines += _quote_lines(question.text, QUESTION_LINES)
     for option in question.options:
         more = f": {one_line(option.description)}" if option.description else ""
         label = f" ({one_line(option.label)})" if option.label != option.value else ""
@@ -348,15 +351,15 @@ def _question_lines(item: Open, question: Question) -> list[str]:
     return lines
 
 
-def _quoted(text: str, most: int, where: str = "") -> Iterator[str]:
+def _quote_lines(text: str, most: int, where: str = "") -> Iterator[str]:
     """Yield the first *most* lines of *text*, then how many more there are, and *where*."""
-    lines = plain(text).strip().splitlines()
+    lines = strip_controls(text).strip().splitlines()
     yield from (f"  | {line}" for line in lines[:most])
     if len(lines) > most:
         yield f"  | … {len(lines) - most} more lines{where}"
 
 
-def ask(invocation: Invocation, run: Run, head: Head) -> bool:
+def ask_questions(invocation: Invocation, run: Run, head: Head) -> bool:
     """Ask the person at the terminal each open question; return whether one was answered.
 
     Another person may answer at the same time, in another terminal; the first answer counts.
@@ -364,37 +367,37 @@ def ask(invocation: Invocation, run: Run, head: Head) -> bool:
     has_answered = False
     for question in run.flow.questions(head):
         for line in _question_lines(Open(run), question):
-            invocation.say(line)
-        text = _prompted(question)
+            invocation.notify(line)
+        text = _prompt_for_answer(question)
         if text is None:
             # End the line of the prompt, so that the next output starts on a new line.
-            invocation.say("")
+            invocation.notify("")
             continue
         if text == LATER and LATER not in {option.value for option in question.options}:
             continue
         try:
-            run.do(AnswerQuestion(question.node.id, text, question.token), by=decider())
+            run.do(AnswerQuestion(question.node.id, text, question.token), by=decider_name())
         except (TransitionRefused, UnknownName) as error:
-            invocation.say(f"notice: {error.message}")
+            invocation.notify(f"notice: {error.message}")
         has_answered = True
     return has_answered
 
 
-def _prompted(question: Question) -> str | None:
+def _prompt_for_answer(question: Question) -> str | None:
     """Return what the person types; None: the input ended (Ctrl-D), which is no answer.
 
     Raises:
         click.Abort: the person pressed Ctrl-C.
     """
     try:
-        return _typed(question)
+        return _read_answer(question)
     except click.Abort as error:
         if isinstance(error.__context__, EOFError):
             return None
         raise
 
 
-def _typed(question: Question) -> str:
+def _read_answer(question: Question) -> str:
     """Return the person's answer: an option, a text, or ``later``; a number becomes its option."""
     values = [option.value for option in question.options]
     if not values or question.node.allows_custom_input:
@@ -412,43 +415,43 @@ def _typed(question: Question) -> str:
 CHOICES = {"a": "approve", "r": "reject", "f": "feedback", "l": "later"}
 
 
-def decide(invocation: Invocation, run: Run) -> bool:
+def ask_for_decision(invocation: Invocation, run: Run) -> bool:
     """Ask the person at the terminal to decide about *run*; return whether the run may continue.
 
     It may not if no one is there to answer. Another person may decide at the same time, in
     another terminal; the first decision counts.
     """
-    if invocation.is_json or invocation.is_quiet or not is_watched() or is_inside_agent():
+    if invocation.is_json or invocation.is_quiet or not is_interactive() or is_inside_agent():
         return False
     head = run.head
     if head is not None and head.asks:
-        return ask(invocation, run, head)
+        return ask_questions(invocation, run, head)
     if head is None or head.gate is None or not head.gate.is_open:
         return head is not None and head.status is not Status.WAITING_APPROVAL
     for line in _gate_lines(Open(run, head.gate, head.workflow_name), head.gate):
-        invocation.say(line)
+        invocation.notify(line)
     try:
-        return _answered(invocation, run, head.gate.token)
+        return _prompt_for_decision(invocation, run, head.gate.token)
     except TransitionRefused as error:
-        invocation.say(f"notice: {error.message}")
+        invocation.notify(f"notice: {error.message}")
         return True
 
 
-def _answered(invocation: Invocation, run: Run, token: int) -> bool:
+def _prompt_for_decision(invocation: Invocation, run: Run, token: int) -> bool:
     prompt = "[a]pprove, [r]eject, [f]eedback or [l]ater"
     choices = click.Choice([*CHOICES, *CHOICES.values()], case_sensitive=False)
     word = click.prompt(prompt, type=choices, show_choices=False, err=True)
     chosen = CHOICES.get(word, word)
     if chosen == "approve":
-        run.do(Approve(token=token), by=decider())
-        invocation.say("approved")
+        run.do(Approve(token=token), by=decider_name())
+        invocation.notify("approved")
     elif chosen == "feedback":
         text = click.prompt("What should be different", err=True)
-        run.do(Feedback(text, token), by=decider())
-        invocation.say("feedback was given")
+        run.do(Feedback(text, token), by=decider_name())
+        invocation.notify("feedback was given")
     elif chosen == "reject":
         note = click.prompt("Why (may be empty)", default="", show_default=False, err=True)
-        run.do(Reject(note or None, token), by=decider())
+        run.do(Reject(note or None, token), by=decider_name())
         return True  # the next `Run.work` reports how the run ended
     return chosen != "later"
 
@@ -474,7 +477,7 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
         raise UsageRefused("expected [STEP] TEXT", hint="put a text of several words in quotes")
     step, text = words[0] if len(words) > 1 else None, words[-1]
     run = invocation.run()
-    after = run.do(Tell(argument_text(text), step), by=decider()).head
+    after = run.do(Tell(read_argument(text), step), by=decider_name()).head
     runs = any(step in (None, claim.step) for claim in after.claims)
     if invocation.is_json:
         invocation.print_json({"step": step, "is_running": runs, "revision": after.revision})
@@ -484,4 +487,4 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
         other = "" if run.kind.has_one_place else " at it"
         when = f"it is running and does not see this; another attempt{other} will"
         when += ", or the tasks that wait for it" if other else ""
-    invocation.say(f"message sent to {one_line(step or 'the step that comes next')}: {when}")
+    invocation.notify(f"message sent to {one_line(step or 'the step that comes next')}: {when}")

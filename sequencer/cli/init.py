@@ -59,10 +59,10 @@ class _Written(Struct):
                 file.write(text)
         except FileExistsError as error:
             if not path.parent.is_dir():
-                raise _refused(error, path.parent) from error
+                raise _make_refusal(error, path.parent) from error
             self.kept.append(name)
         except OSError as error:
-            raise _refused(error, path) from error
+            raise _make_refusal(error, path) from error
 
     def undo(self) -> None:
         """Remove the created files: the next `init` would keep a half-written file."""
@@ -73,7 +73,7 @@ class _Written(Struct):
                 path.parent.rmdir()
 
 
-def _refused(error: OSError, path: Path) -> UsageRefused:
+def _make_refusal(error: OSError, path: Path) -> UsageRefused:
     why = "it is not a folder" if isinstance(error, FileExistsError) else error.strerror
     return UsageRefused(f"can't be written: {why}", where=str(path))
 
@@ -123,10 +123,10 @@ def init(invocation: Invocation, folder: Path, example: str | None) -> None:
         for line in lines:
             invocation.echo(line)
     for note in written.notes:
-        invocation.say(f"notice: {note}")
+        invocation.notify(f"notice: {note}")
     if not invocation.is_json:
         where = "" if folder == Path() else f"cd {folder} && "
-        invocation.say(f"next: {written.before}{where}{written.next}")
+        invocation.notify(f"next: {written.before}{where}{written.next}")
 
 
 def _init(written: _Written) -> None:
@@ -136,8 +136,8 @@ def _init(written: _Written) -> None:
         clients = [client for client in CLIENTS if shutil.which(client)]
         if not clients and not os.environ.get(KEY):
             written.before, written.next = NO_AGENT, "sequencer run --rehearse --max-steps 2"
-        command = tests_of(written.folder)
-        written.write(config, configuration(clients, command))
+        command = find_test_command(written.folder)
+        written.write(config, format_configuration(clients, command))
         agents = ", ".join(clients) or "none"
         written.found = f"found    agents: {agents}; tests: {' '.join(command) or 'none'}"
     elif CONFIG_NAME not in written.created:
@@ -145,7 +145,7 @@ def _init(written: _Written) -> None:
     settings = load(written.folder, config=config, env={})
     if SCHEMA_NAME.encode() in read_bytes(config):
         # The first line of the configuration names the schema, which editors read.
-        written.write(written.folder / SCHEMA_NAME, _built_in("orchestration.schema.json"))
+        written.write(written.folder / SCHEMA_NAME, _read_built_in("orchestration.schema.json"))
     _write_prompts(written, settings, settings.registry.get(settings.workflow.name))
     if CONFIG_NAME in written.created:
         _trust(written)
@@ -186,13 +186,13 @@ def _trust(written: _Written) -> None:
     is_ours = all(line.startswith(expected) for line in acts.lines)
     flows = set[str]() if acts.recorded is None else acts.recorded.granting_files
     is_ours = is_ours and flows <= {*written.created}
-    if is_ours and all(_runs_only_ours(line, written) for line in acts.lines):
-        trust.keep()
+    if is_ours and all(_has_only_our_files(line, written) for line in acts.lines):
+        trust.save_record()
     else:
         written.notes.append("more than what 'init' wrote can act here: 'sequencer trust' shows it")
 
 
-def _runs_only_ours(line: str, written: _Written) -> bool:
+def _has_only_our_files(line: str, written: _Written) -> bool:
     """Return whether *line* of what can act names no file, or only a file that `init` created."""
     _, is_file, file_part = line.partition(", file ")
     return not is_file or file_part.startswith(tuple(f"{n}: " for n in written.created))
@@ -234,9 +234,9 @@ def _write_ignore(written: _Written, settings: Settings, kind: str, folder: Path
         written.notes.append(f"the {kind} files are in {folder}: add them to .gitignore by hand")
         return
     try:
-        folders.made(folder)
+        folders.make_folder(folder)
     except OSError as error:
-        raise _refused(error, folder) from error
+        raise _make_refusal(error, folder) from error
     is_foreign = any(
         not entry.name.startswith(("state.json", "journal", ".git")) and entry.is_file()
         for entry in folder.iterdir()
@@ -275,7 +275,7 @@ TESTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 """(file of a project, pattern in that file, command that runs the tests)."""
 
 
-def tests_of(folder: Path) -> tuple[str, ...]:
+def find_test_command(folder: Path) -> tuple[str, ...]:
     """Return the command for the tests of the project in *folder*; empty: none found.
 
     Nothing of the project is run for that.
@@ -290,14 +290,14 @@ def tests_of(folder: Path) -> tuple[str, ...]:
 COMMENT_COLUMN = 40
 
 
-def configuration(clients: Sequence[str], tests: Sequence[str] = ()) -> str:
+def format_configuration(clients: Sequence[str], tests: Sequence[str] = ()) -> str:
     """Return orchestration.yaml for a machine with *clients* and a project with *tests*."""
     allowed = [*GIT, *([" ".join(tests)] if tests else [])]
     tools = {
         "claude": ", ".join(f'"Bash({command} *)"' for command in allowed),
         "opencode": ", ".join(f'"{command}*": allow' for command in allowed),
     }
-    text = Template(_built_in("init", "agents.yaml")).substitute(tools)
+    text = Template(_read_built_in("init", "agents.yaml")).substitute(tools)
     entries = re.findall(r"(?m)^\w+:.*\n(?:  .*\n)*", text)
     known = [entry for entry in entries if entry.partition(":")[0] in clients]
     if tests:
@@ -309,7 +309,7 @@ def configuration(clients: Sequence[str], tests: Sequence[str] = ()) -> str:
     is_priced = list(clients[:1]) == ["claude"]
     limits = f"limits: {{{'cost_usd: 50, ' if is_priced else ''}steps: 500}}"
     return (
-        Template(_built_in("init", "orchestration.yaml"))
+        Template(_read_built_in("init", "orchestration.yaml"))
         .substitute(
             schema=SCHEMA_NAME,
             agent=f"{clients[0]}{others}" if clients else "auto   # " + NO_CLIENT,
@@ -325,7 +325,7 @@ NO_AGENT = "install claude, codex, gemini or opencode; or try it without one: "
 NO_CLIENT = "install claude, codex, gemini or opencode; 'sequencer run --rehearse' needs none"
 
 
-def _built_in(*path: str) -> str:
+def _read_built_in(*path: str) -> str:
     return files("sequencer").joinpath("builtin", *path).read_text(encoding="utf-8")
 
 
@@ -333,4 +333,4 @@ def _built_in(*path: str) -> str:
 def prompt_texts() -> dict[str, str]:
     """Return the prompts that come with the program, by file name."""
     names = (entry.name for entry in files("sequencer").joinpath("builtin", "prompts").iterdir())
-    return {name: _built_in("prompts", name) for name in sorted(names) if name.endswith(".md")}
+    return {name: _read_built_in("prompts", name) for name in sorted(names) if name.endswith(".md")}

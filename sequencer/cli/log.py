@@ -10,11 +10,11 @@ from typing import BinaryIO
 
 import click
 
-from sequencer.cli.context import Invocation, near
+from sequencer.cli.context import Invocation, relativize_paths
 from sequencer.cli.options import complete_steps, pass_invocation, verb
-from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log, written_at
+from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log, read_mtime_ns
 from sequencer.cli.views.text import Sanitiser, one_line
-from sequencer.engine.logs import sent_texts, token_of
+from sequencer.engine.logs import read_sent_texts, token_of
 from sequencer.files.textfile import slug
 from sequencer.store.watch import watch
 
@@ -91,7 +91,7 @@ CHUNK_BYTES = 64 * 1024
 TAIL_BYTES = 1024 * 1024
 """The last lines of a log are looked for in at most so many bytes: lines can be very long."""
 RECHECK_S = 5.0
-MOST_WATCHED = 8
+MAX_WATCHED = 8
 """At most so many folders are watched in addition to the folder of the next log."""
 
 
@@ -103,21 +103,21 @@ class Printer:
         self._is_terminal = sys.stdout is not None and sys.stdout.isatty()
         self._sanitiser = Sanitiser()
 
-    def title(self, log: FoundLog, note: str = "") -> None:
+    def write_title(self, log: FoundLog, note: str = "") -> None:
         """Write a heading that names *log*."""
-        title = near(one_line(f"==> {os.fsdecode(log.path)} <=={note}"))
-        self._out(f"{title}\n".encode())
+        title = relativize_paths(one_line(f"==> {os.fsdecode(log.path)} <=={note}"))
+        self._write_raw(f"{title}\n".encode())
 
     def write(self, data: bytes) -> None:
         """Write a part of the log."""
-        self._out(self._sanitiser.feed(data).encode() if self._is_terminal else data)
+        self._write_raw(self._sanitiser.feed(data).encode() if self._is_terminal else data)
 
     def end(self) -> None:
         """End the current log."""
-        self._out(self._sanitiser.finish().encode())
+        self._write_raw(self._sanitiser.finish().encode())
 
     @staticmethod
-    def _out(data: bytes) -> None:
+    def _write_raw(data: bytes) -> None:
         if sys.stdout is not None:
             sys.stdout.buffer.write(data)
             sys.stdout.flush()
@@ -128,10 +128,10 @@ def show_logs(
 ) -> None:
     """Print the newest requested logs, only their paths, or only the prompts that were sent."""
     asked.ensure_known()
-    logs = asked.found()[-asked.count :]
+    logs = asked.find_logs()[-asked.count :]
     if not logs:
-        invocation.say(f"{NONE} {asked.folders[0]}")
-    _say_logs_elsewhere(invocation, asked)
+        invocation.notify(f"{NONE} {asked.folders[0]}")
+    _report_logs_elsewhere(invocation, asked)
     if invocation.is_json or only_paths:
         for log in logs:
             if not invocation.is_json:
@@ -145,19 +145,19 @@ def show_logs(
     for log in logs:
         with open_log(log.path) as file:
             if only_prompts:
-                printer.title(log)
-                _print_sent(file, printer)
+                printer.write_title(log)
+                _print_sent_texts(file, printer)
                 continue
-            start = _start_of_tail(file, asked.lines)
+            start = _find_tail_offset(file, asked.lines)
             end = f" (at most the last {asked.lines} lines; --lines 0: all)"
-            printer.title(log, end if start else "")
+            printer.write_title(log, end if start else "")
             file.seek(start)
-            _copy(file, printer)
+            _print_rest(file, printer)
         printer.end()
 
 
-def _print_sent(file: BinaryIO, printer: Printer) -> None:
-    sent = sent_texts(file.fileno())
+def _print_sent_texts(file: BinaryIO, printer: Printer) -> None:
+    sent = read_sent_texts(file.fileno())
     if sent is None:
         printer.write(b"(no agent was started yet, or an earlier version wrote this log)\n")
         return
@@ -170,7 +170,7 @@ def _print_sent(file: BinaryIO, printer: Printer) -> None:
         printer.end()
 
 
-def _say_logs_elsewhere(invocation: Invocation, asked: AskedLogs) -> None:
+def _report_logs_elsewhere(invocation: Invocation, asked: AskedLogs) -> None:
     """Say which machines have the newest requested logs that are not on this machine.
 
     If machines share a folder for logs, the logs of the others are here too.
@@ -178,19 +178,21 @@ def _say_logs_elsewhere(invocation: Invocation, asked: AskedLogs) -> None:
     dispatch = asked.run.dispatch
     if dispatch is None:
         return
-    local = {log.path.name: log.path for log in asked.found()}
-    attempts = [a for a in dispatch.made() if asked.is_about(slug(a.step), a.step_index + 1)]
+    local = {log.path.name: log.path for log in asked.find_logs()}
+    attempts = [
+        a for a in dispatch.list_ended_attempts() if asked.is_about(slug(a.step), a.step_index + 1)
+    ]
     for attempt in attempts[-asked.count :]:
         path = local.get(Path(attempt.log).name)
         if path is None or token_of(path) != attempt.token:
             number = f"iteration {attempt.step_index + 1}, attempt {attempt.attempt}"
             step = f"step {attempt.step!r} ({number})"
-            invocation.say(f"notice: the log of {step} is on {attempt.host}: {attempt.log}")
+            invocation.notify(f"notice: the log of {step} is on {attempt.host}: {attempt.log}")
 
 
-def _copy(file: BinaryIO, printer: Printer) -> None:
+def _print_rest(file: BinaryIO, printer: Printer) -> None:
     """Print the rest of a log without the prompt, which is long and has its own option."""
-    sent, place = sent_texts(file.fileno()), file.tell()
+    sent, place = read_sent_texts(file.fileno()), file.tell()
     if sent is not None and place < sent.end:
         printer.write(file.read(max(sent.start - place, 0)))
         file.seek(sent.end)
@@ -198,7 +200,7 @@ def _copy(file: BinaryIO, printer: Printer) -> None:
         printer.write(data)
 
 
-def _start_of_tail(file: BinaryIO, lines: int) -> int:
+def _find_tail_offset(file: BinaryIO, lines: int) -> int:
     """Return the offset of the last *lines* lines, but at most `TAIL_BYTES` from the end.
 
     0: the whole file.
@@ -219,24 +221,24 @@ def _start_of_tail(file: BinaryIO, lines: int) -> int:
 def follow_logs(invocation: Invocation, asked: AskedLogs) -> None:
     """Print the end of the newest log, then everything that is written, until Ctrl-C."""
     asked.ensure_known()
-    logs, lines = asked.found(), asked.lines
+    logs, lines = asked.find_logs(), asked.lines
     if not logs:
-        invocation.say(f"{NONE} {asked.folders[0]}")
+        invocation.notify(f"{NONE} {asked.folders[0]}")
     printer, file = Printer(), None
     try:
-        for later in _as_written(asked, logs):
+        for later in _watch_logs(asked, logs):
             # First the rest of the current log: the later logs were listed after it was written.
             if file is not None:
-                _copy(file, printer)
+                _print_rest(file, printer)
             for log in later:
                 if file is not None:
                     file.close()
                     printer.end()
                 file = open_log(log.path)
-                start = _start_of_tail(file, lines)
-                printer.title(log)
+                start = _find_tail_offset(file, lines)
+                printer.write_title(log)
                 file.seek(start)
-                _copy(file, printer)
+                _print_rest(file, printer)
             lines = 0
     except KeyboardInterrupt:
         return
@@ -245,24 +247,24 @@ def follow_logs(invocation: Invocation, asked: AskedLogs) -> None:
             file.close()
 
 
-def _as_written(asked: AskedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLog]]:
+def _watch_logs(asked: AskedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLog]]:
     """Yield the newest of *logs*; then, each time something is written, the logs that are new.
 
     Between two looks it sleeps until the folders change, at most `RECHECK_S`.
     """
     seen, listed = {log.path for log in logs}, list[int]()
-    watched = _existing(asked.folders)
+    watched = _find_existing_folders(asked.folders)
     news = watch(watched[0], None, *watched[1:])
     try:
         yield logs[-1:]
         while True:
-            changed, later = list(map(written_at, asked.folders)), []
+            changed, later = list(map(read_mtime_ns, asked.folders)), []
             if changed != listed:
                 listed = changed
-                later = sorted(log for log in asked.found() if log.path not in seen)
+                later = sorted(log for log in asked.find_logs() if log.path not in seen)
                 seen |= {log.path for log in later}
             yield later
-            folders = _existing(asked.folders)
+            folders = _find_existing_folders(asked.folders)
             if folders == watched:
                 news.wait(RECHECK_S, ())
                 continue
@@ -273,11 +275,11 @@ def _as_written(asked: AskedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLo
         news.close()
 
 
-def _existing(asked: Sequence[Path]) -> list[Path]:
+def _find_existing_folders(asked: Sequence[Path]) -> list[Path]:
     """Return the first of *asked*, or its nearest parent that exists, then other existing folders.
 
     Only the others that were last written are returned, because a system has few notifications.
     """
     first = next((path for path in (asked[0], *asked[0].parents) if path.is_dir()), Path("/"))
-    others = sorted(filter(Path.is_dir, asked[1:]), key=written_at, reverse=True)
-    return [first, *sorted(others[:MOST_WATCHED])]
+    others = sorted(filter(Path.is_dir, asked[1:]), key=read_mtime_ns, reverse=True)
+    return [first, *sorted(others[:MAX_WATCHED])]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sequencer.executors.redaction import Redaction
 
 
-def _keep(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+def _make_setter(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def callback(context: click.Context, _: click.Parameter, value: Any) -> None:
         # An option that is missing after the verb must not undo the one given before it.
         if value not in (None, False):
@@ -44,7 +44,7 @@ BUILT = Path(sequencer.__file__).with_name("built.txt")
 """The commit of the build; setup.py writes it when the package is built."""
 
 
-def _keep_run(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
+def _set_run_name(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
     """Set the name of the run in the invocation.
 
     Raises:
@@ -57,7 +57,7 @@ def _keep_run(context: click.Context, parameter: click.Parameter, name: str | No
     if name is not None and not 0 < len(name.strip()) <= MAX_RUN_NAME:
         text = f"a run's name has 1 to {MAX_RUN_NAME} characters, not {len(name.strip())}"
         raise click.BadParameter(text, ctx=context, param=parameter)
-    _keep("run_name")(context, parameter, name)
+    _make_setter("run_name")(context, parameter, name)
 
 
 def version_line() -> str:
@@ -86,7 +86,7 @@ def _print_all_help(context: click.Context, _: click.Parameter, is_asked: bool) 
 Completes = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def _names(context: click.Context, what: str) -> set[str]:
+def _read_names(context: click.Context, what: str) -> set[str]:
     """Return the project's names of the kind *what*; none if the project can't be read."""
     from sequencer.project import agents, flows  # noqa: PLC0415 - completion only
 
@@ -102,26 +102,28 @@ def _names(context: click.Context, what: str) -> set[str]:
             return set(flows.all_flows(project))
         if what == "agents":
             return set(agents.known_agents(project.settings))
-        workflow = project.settings.chosen_workflow()
+        workflow = project.settings.default_workflow()
     except (SequencerError, OSError):
         return set()
     review = (workflow.review.step,) if workflow.review and what == "steps" else ()
     return {step.name for step in (*workflow.steps, *review)}
 
 
-def _offered(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+def _make_completion_items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     # A name comes from the project, and the shell writes it to the terminal unchanged.
     shown = (name for name in names if name.startswith(incomplete) and name.isprintable())
     return [CompletionItem(name) for name in sorted(shown)]
 
 
-def _offering(what: str) -> Completes:
-    return lambda context, _, incomplete: _offered(_names(context, what), incomplete)
+def _make_completer(what: str) -> Completes:
+    return lambda context, _, incomplete: _make_completion_items(
+        _read_names(context, what), incomplete
+    )
 
 
-complete_runs, complete_workflows = _offering("runs"), _offering("workflows")
-complete_flows, complete_positions = _offering("flows"), _offering("positions")
-complete_steps, complete_agents = _offering("steps"), _offering("agents")
+complete_runs, complete_workflows = _make_completer("runs"), _make_completer("workflows")
+complete_flows, complete_positions = _make_completer("flows"), _make_completer("positions")
+complete_steps, complete_agents = _make_completer("steps"), _make_completer("agents")
 
 
 def complete_agents_for_steps(
@@ -129,9 +131,9 @@ def complete_agents_for_steps(
 ) -> list[CompletionItem]:
     """Return ``STEP=``, and ``STEP=AGENT`` once a step is typed."""
     step, has_step, _rest = incomplete.partition("=")
-    names = _names(context, "agents" if has_step else "steps")
+    names = _read_names(context, "agents" if has_step else "steps")
     words = [f"{step}={name}" if has_step else f"{name}=" for name in names]
-    return _offered(words, incomplete)
+    return _make_completion_items(words, incomplete)
 
 
 JSON_OPTION = "is_json"
@@ -140,38 +142,42 @@ ALL_HELP = "sequencer.help_all"
 SCREEN_LINES = 24
 
 
-def _global(name: str, field: str, callback: Any = None, **attributes: Any) -> click.Option:
+def _make_global_option(
+    name: str, field: str, callback: Any = None, **attributes: Any
+) -> click.Option:
     """Return a global option, whose value is set in the *field* of the `Invocation`."""
-    keep = callback or _keep(field)
+    keep = callback or _make_setter(field)
     return click.Option([name, field], expose_value=False, callback=keep, **attributes)
 
 
 def global_options(*, has_json: bool = True) -> list[click.Option]:
     """Return new global options; without *has_json*, ``--json`` is left out."""
     options = [
-        _global(
+        _make_global_option(
             "--config",
             "config",
             type=click.Path(path_type=Path),
             metavar="PATH",
             help="Use this file instead of the orchestration.yaml here or in a folder above.",
         ),
-        _global(
+        _make_global_option(
             "--run",
             "run_name",
-            _keep_run,
+            _set_run_name,
             metavar="NAME",
             shell_complete=complete_runs,
             help="A named run instead of the default one.",
         ),
-        _global(
+        _make_global_option(
             "--json", JSON_OPTION, is_flag=True, help="Print facts as JSON on standard output."
         ),
-        _global(
+        _make_global_option(
             "--quiet", "is_quiet", is_flag=True, help="Print only errors and what you asked for."
         ),
-        _global("--verbose", "is_verbose", is_flag=True, help="Show the traceback of an error."),
-        _global(
+        _make_global_option(
+            "--verbose", "is_verbose", is_flag=True, help="Show the traceback of an error."
+        ),
+        _make_global_option(
             "--version",
             "version",
             _print_version,
@@ -179,7 +185,7 @@ def global_options(*, has_json: bool = True) -> list[click.Option]:
             is_eager=True,
             help="Print the version and exit.",
         ),
-        _global(
+        _make_global_option(
             "--help-all",
             "help_all",
             _print_all_help,
@@ -233,15 +239,15 @@ class Verb(click.Command):
             return super().parse_args(ctx, args)
         if ctx.resilient_parsing:
             # Completion also offers the options of packages.
-            self._extended()
+            self._add_package_options()
         try:
             return super().parse_args(ctx, [*args])
         except click.NoSuchOption:
-            if not self._extended():
+            if not self._add_package_options():
                 raise
             return super().parse_args(ctx, args)
 
-    def _extended(self) -> bool:
+    def _add_package_options(self) -> bool:
         """Add the options of packages to this verb; return whether there are any."""
         before = len(self.params)
         if self._more is not None:
@@ -267,26 +273,26 @@ class Verb(click.Command):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the most important help on one screen; with ``--help-all``, everything."""
-        self._extended()
+        self._add_package_options()
         hidden = self._missing(ctx.ensure_object(Invocation))
         self.own = [option for option in self.own if option.name not in hidden]
         self.first = [option for option in self.first if option.name not in hidden]
-        body, examples = parts_of(self.help)
+        body, examples = split_help(self.help)
         if ctx.meta.get(ALL_HELP):
-            formatter.write(self._explained(ctx, formatter, body, examples, self.own))
+            formatter.write(self._compose_help(ctx, formatter, body, examples, self.own))
             common = global_options(has_json=self.has_json)
             _write_options("Global options", common, ctx, formatter)
             return
         text, most = "", len(examples)
         for count in (*range(len(body), 0, -1), *(1,) * most):
-            text = self._explained(ctx, formatter, body[:count], examples[:most], self.first)
+            text = self._compose_help(ctx, formatter, body[:count], examples[:most], self.first)
             if text.count("\n") <= SCREEN_LINES:
                 break
             # If it is too long, paragraphs are left out, then examples; all options stay.
             most -= count == 1
         formatter.write(text)
 
-    def _explained(
+    def _compose_help(
         self,
         ctx: click.Context,
         like: click.HelpFormatter,
@@ -304,12 +310,12 @@ class Verb(click.Command):
         _write_options("Options", options, ctx, formatter)
         with formatter.section("Examples"):
             formatter.write("".join(f"  {line}\n" for line in examples))
-        if len(options) < len(self.own) or len(body) < len(parts_of(self.help)[0]):
+        if len(options) < len(self.own) or len(body) < len(split_help(self.help)[0]):
             formatter.write(f"\n'{ctx.command_path} --help-all' explains more.\n")
         return formatter.getvalue()
 
 
-def parts_of(text: str | None) -> tuple[list[str], list[str]]:
+def split_help(text: str | None) -> tuple[list[str], list[str]]:
     """Return the paragraphs of a command's help *text*, and the lines of its examples."""
     body, _, examples = cleandoc(text or "").partition("\b\nExample")
     lines = [line.strip() for line in examples.splitlines()[1:]]
@@ -322,18 +328,18 @@ def _write_options(
     context: click.Context,
     formatter: click.HelpFormatter,
 ) -> None:
-    if records := [record for option in options if (record := record_of(option, context))]:
+    if records := [record for option in options if (record := help_record(option, context))]:
         with formatter.section(title):
             formatter.write_dl(records)
 
 
-def record_of(option: click.Option, context: click.Context) -> tuple[str, str] | None:
+def help_record(option: click.Option, context: click.Context) -> tuple[str, str] | None:
     """Return how *option* is typed, and its help with the range and the default in words."""
     record = option.get_help_record(context)
     if record is None:
         return None
     has_range = isinstance(option.type, (click.IntRange, click.FloatRange))
-    remarks = [_range(option.type)] if has_range else []
+    remarks = [_format_bounds(option.type)] if has_range else []
     if option.show_default and option.default is not None:
         remarks.append(f"default {option.default}")
     words = "; ".join(filter(None, remarks))
@@ -341,7 +347,7 @@ def record_of(option: click.Option, context: click.Context) -> tuple[str, str] |
     return record[0], f"{text.removesuffix('.')} ({words})." if words else text
 
 
-def _range(kind: Any) -> str:
+def _format_bounds(kind: Any) -> str:
     """Return the bounds of *kind* in words, except bounds that no one types."""
     low, high = kind.min, kind.max
     if low is None or low < 0:
@@ -422,7 +428,7 @@ def save(
     """
     try:
         target = path.resolve()
-        if target.exists() and not (target.is_file() and is_ours(_beginning(target))):
+        if target.exists() and not (target.is_file() and is_ours(_read_beginning(target))):
             raise UsageRefused(
                 f"the file exists and is not {what}, so it was left as it is",
                 where=str(path),
@@ -433,7 +439,7 @@ def save(
             with os.fdopen(handle, "wb") as stream:
                 stream.write(data)
                 # A file of mkstemp is readable only by its owner.
-                os.fchmod(stream.fileno(), _usual_mode() if mode is None else mode)
+                os.fchmod(stream.fileno(), _default_file_mode() if mode is None else mode)
             Path(name).replace(target)
         except BaseException:
             Path(name).unlink(missing_ok=True)
@@ -442,12 +448,12 @@ def save(
         raise StorageFailed(f"can't be written: {error.strerror}", where=str(path)) from error
 
 
-def _beginning(path: Path) -> bytes:
+def _read_beginning(path: Path) -> bytes:
     with path.open("rb") as stream:
         return stream.read(LOOKED_AT_BYTES)
 
 
-def _usual_mode() -> int:
+def _default_file_mode() -> int:
     umask = os.umask(0)
     os.umask(umask)
     return 0o666 & ~umask
@@ -494,12 +500,12 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(fd, True)
         with os.fdopen(fd, "rb") as file:
-            return decoded(file.read(most + 1), str(path), most)
+            return decode_text(file.read(most + 1), str(path), most)
     except OSError as error:
         raise ConfigurationError(f"can't be read: {error.strerror}", where=str(path)) from error
 
 
-def decoded(data: bytes, where: str, most: int = MAX_BYTES) -> str:
+def decode_text(data: bytes, where: str, most: int = MAX_BYTES) -> str:
     """Return *data* as text.
 
     Raises:
@@ -530,7 +536,7 @@ def hide_in(redaction: Redaction, value: Any) -> Any:
 STDIN = "-"
 
 
-def argument_text(text: str) -> str:
+def read_argument(text: str) -> str:
     """Return the *text* of an argument; ``-`` means the text on standard input.
 
     Raises:
@@ -540,4 +546,4 @@ def argument_text(text: str) -> str:
         return text
     if sys.stdin is None:
         raise UsageRefused("standard input is closed")
-    return decoded(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
+    return decode_text(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")

@@ -12,10 +12,10 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.contributions import (
     Contribution,
-    chosen,
+    choose_contribution,
+    collect_options,
+    contribution_arguments,
     contributions_to,
-    more_options,
-    options_of,
     renderers,
 )
 from sequencer.cli.options import (
@@ -26,9 +26,9 @@ from sequencer.cli.options import (
     verb,
     with_options,
 )
-from sequencer.cli.views.facts import look
-from sequencer.cli.views.states import shown, state_words
-from sequencer.cli.views.tables import columns
+from sequencer.cli.views.facts import read_view
+from sequencer.cli.views.states import format_state, sanitize_text
+from sequencer.cli.views.tables import format_table
 from sequencer.cli.views.text import cut
 from sequencer.engine.run import Run
 from sequencer.errors import DefinitionChanged, SequencerError
@@ -46,7 +46,7 @@ MAX_COUNT, DEFAULT_COUNT = 1_000_000, 10
 _PATH = click.Path(path_type=Path)
 
 
-def _why_none(run: Run) -> str:
+def _describe_no_steps(run: Run) -> str:
     head = run.head
     if head is not None and head.begun_at and head.status != "complete":
         return "no node can start now: 'sequencer status' shows what the run waits for"
@@ -68,7 +68,7 @@ def steps_table(steps: list[Description], room: int | None = None) -> str:
         )
         for step in steps
     ]
-    return columns(head, rows, right={0, 1, 2}, room=room, goes=(2, 1))
+    return format_table(head, rows, right={0, 1, 2}, room=room, goes=(2, 1))
 
 
 _OPTIONS = with_options(
@@ -86,14 +86,14 @@ _OPTIONS = with_options(
     click.option("--script", type=_PATH, metavar="FILE.json",
                  help="What the nodes answer in a replay, and how long they take."),
     click.option("--chart", type=_PATH, metavar="FILE", help="Show what a Mermaid chart says."),
-    *options_of([*contributions_to("plan"), *renderers()]),
+    *collect_options([*contributions_to("plan"), *renderers()]),
 )  # fmt: skip
 
 
 @verb(
     "plan",
     first=("--count", "--list", "--request", "--simulate", "--commit", "--diagram"),
-    **more_options("plan", draws=True),
+    **contribution_arguments("plan", draws=True),
 )
 @_OPTIONS
 @pass_invocation
@@ -121,7 +121,7 @@ def plan(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer plan --commit
     """
     known = _contributions()
-    return chosen("plan", known, given, (known[-1], known[-2]))(invocation, given)
+    return choose_contribution("plan", known, given, (known[-1], known[-2]))(invocation, given)
 
 
 def _contributions() -> tuple[Contribution, ...]:
@@ -174,32 +174,32 @@ def plan_steps(
     view = run.view()
     chosen = run.workflow_for(view.head)
     if step_index is not None:
-        run.commands.kind.ensure_may("step-index")
+        run.commands.kind.ensure_supported("step-index")
     if chosen.nodes:
         _show_nodes(invocation, run, chosen, count)
         return
     if step_index is None and (workflow is not None or review_every is not None):
         step_index = view.head.step_index if view.head is not None else 0
     if step_index is None and view.head is not None:
-        _say_if_changed(invocation, view.head, chosen)
+        _notify_if_changed(invocation, view.head, chosen)
     steps = run.next(count, step_index)
     if invocation.is_json:
         invocation.print_json(steps)
     elif steps:
         invocation.echo(steps_table(steps, invocation.room))
     else:
-        invocation.say(_why_none(run))
+        invocation.notify(_describe_no_steps(run))
 
 
-def _say_if_changed(invocation: Invocation, head: Head, workflow: Workflow) -> None:
+def _notify_if_changed(invocation: Invocation, head: Head, workflow: Workflow) -> None:
     """If the definition has changed, say that the steps shown are those after `adopt`."""
     try:
         ensure_definition(head, workflow)
     except DefinitionChanged as error:
-        invocation.notices(
+        invocation.show_notices(
             [f"{error.message}; no step runs, and below are the steps after 'adopt'"]
         )
-        invocation.say(f"  {error.hint}")
+        invocation.notify(f"  {error.hint}")
 
 
 def _show_nodes(invocation: Invocation, run: Run, workflow: Workflow, count: int) -> None:
@@ -209,10 +209,10 @@ def _show_nodes(invocation: Invocation, run: Run, workflow: Workflow, count: int
     elif nodes:
         invocation.echo(nodes_table(nodes, are_tasks=bool(workflow.tasks), room=invocation.room))
     else:
-        invocation.say(_why_none(run))
+        invocation.notify(_describe_no_steps(run))
 
 
-MOST_SUBJECT_COLUMNS = 50
+MAX_SUBJECT_COLUMNS = 50
 NOTHING = "-"
 
 
@@ -230,14 +230,16 @@ def ready_nodes(project: Project, run: Run, workflow: Workflow, count: int) -> l
         views = {node.id: NodeView(node) for node in graph.nodes}
     else:
         steps = run.next(count)
-        views = {view.node.id: view for view in look(run, workflow.name).nodes} if steps else {}
+        views = (
+            {view.node.id: view for view in read_view(run, workflow.name).nodes} if steps else {}
+        )
         if head is not None and steps:
             workflow = run.kind.workflow_of(head)
     now = datetime.now(UTC)
-    return [_node(project, workflow, step, views[step["step"]], now) for step in steps]
+    return [_describe_node(project, workflow, step, views[step["step"]], now) for step in steps]
 
 
-def _node(
+def _describe_node(
     project: Project, workflow: Workflow, description: Description, view: NodeView, now: datetime
 ) -> dict[str, Any]:
     node, step = view.node, workflow.steps_by_name.get(description["step"])
@@ -247,12 +249,12 @@ def _node(
         "label": node.label,
         "kind": str(node.kind),
         "role": node.task.role if node.task is not None else None,
-        "agent": None if step is None else _agent(project, step),
-        "state": state_words(view, now) if has_started else str(NodeState.READY),
+        "agent": None if step is None else _find_agent(project, step),
+        "state": format_state(view, now) if has_started else str(NodeState.READY),
     }
 
 
-def _agent(project: Project, step: Step) -> str | None:
+def _find_agent(project: Project, step: Step) -> str | None:
     full_step = with_defaults(step, project.settings.step_defaults)
     try:
         return choose_agent(project.settings, full_step, step.name, project.agents.overrides).name
@@ -269,19 +271,21 @@ def nodes_table(
     head = ("TASK" if are_tasks else "NODE", "STATE", subject, "ROLE", "BY")
     rows = [
         (
-            shown(node["step"]),
+            sanitize_text(node["step"]),
             node["state"],
-            cut(shown(node["label"]), MOST_SUBJECT_COLUMNS) or NOTHING,
+            cut(sanitize_text(node["label"]), MAX_SUBJECT_COLUMNS) or NOTHING,
             node["role"] or NOTHING,
-            _by(node),
+            _format_agent(node),
         )
         for node in nodes
     ]
     used = [n for n in range(len(head)) if are_tasks or head[n] != "ROLE"]
-    return columns([head[n] for n in used], [[row[n] for n in used] for row in rows], room=room)
+    return format_table(
+        [head[n] for n in used], [[row[n] for n in used] for row in rows], room=room
+    )
 
 
-def _by(node: dict[str, Any]) -> str:
+def _format_agent(node: dict[str, Any]) -> str:
     if node["kind"] == NodeKind.HUMAN:
         return "a person"
-    return shown(node["agent"] or "") or NOTHING
+    return sanitize_text(node["agent"] or "") or NOTHING

@@ -26,11 +26,11 @@ from sequencer.cli import unattended
 from sequencer.cli.context import (
     ALWAYS,
     Invocation,
-    complain,
     ensure_available,
-    hidden,
-    near,
+    hide_secrets,
+    relativize_paths,
     show_message,
+    write_to_stderr,
 )
 from sequencer.cli.options import ALL_HELP, global_options
 from sequencer.errors import (
@@ -45,11 +45,11 @@ from sequencer.errors import (
     UsageRefused,
     WaitsForPerson,
     WorkTreeRefused,
-    failed_disk,
-    out_of_resources,
+    to_machine_busy,
+    to_storage_failed,
 )
-from sequencer.project.enabled_plugins import disabled_in
-from sequencer.store.ownership import refused
+from sequencer.project.enabled_plugins import read_disabled
+from sequencer.store.ownership import explain_refusal
 
 BUG = 70
 USAGE = 2
@@ -67,49 +67,51 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
         _silence(sys.stdout)
         return 0
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        complain("interrupted")
+        write_to_stderr("interrupted")
         return INTERRUPTED
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        complain(error.format_message())
+        write_to_stderr(error.format_message())
         return error.exit_code
     if isinstance(error, click.ClickException):
-        show_message(_usage_text(error))
+        show_message(_format_usage_error(error))
         return error.exit_code
-    error = _as_shortage(error)
+    error = _translate_error(error)
     if isinstance(error, SequencerError):
         prefix = _PREFIXES.get(type(error), "error: ")
         # If a flow's agent program is missing, every node reports the same error.
         for text in dict.fromkeys(map(str, error.each)):
             show_message(f"{prefix}{text}")
         if is_verbose and error.__cause__ is not None:
-            complain(hidden(_trace(error)))
+            write_to_stderr(hide_secrets(_format_traceback(error)))
         return error.exit_code
     show_message(f"error: this is a bug: {type(error).__name__}: {error}")
     if is_verbose:
-        complain(hidden(_trace(error)))
+        write_to_stderr(hide_secrets(_format_traceback(error)))
     else:
         show_message(f"  {REPORT_TO}")
     return BUG
 
 
-def _as_shortage(error: BaseException) -> BaseException:
+def _translate_error(error: BaseException) -> BaseException:
     """Return *error*, or a deliberate error if this machine lacks something or refuses a file."""
     if isinstance(error, ModuleNotFoundError) and (plugin := extensions.missing_plugin(error)):
         return extensions.PluginUnavailable("this command", plugin)
-    if not isinstance(error, OSError) and (fault := packages.package_error_of(error)) is not None:
+    if not isinstance(error, OSError) and (fault := packages.to_package_error(error)) is not None:
         return fault
-    busy = out_of_resources(error)
-    if (failed := failed_disk(error)) is not None:
+    busy = to_machine_busy(error)
+    if (failed := to_storage_failed(error)) is not None:
         if failed is not error:
             failed.__cause__ = error
         return failed
     if isinstance(error, PermissionError) and isinstance(error.filename, str):
-        why, hint = refused(error, error.filename, "check its owner and mode, and those above it")
+        why, hint = explain_refusal(
+            error, error.filename, "check its owner and mode, and those above it"
+        )
         denied = StorageFailed(f"can't be used: {why}", where=error.filename, hint=hint)
         denied.__cause__ = error
         return denied
     if busy is None or busy is error:
-        return packages.package_error_of(error) or error
+        return packages.to_package_error(error) or error
     shortage = MachineBusy(busy.message, where=busy.where, hint=busy.hint)
     if isinstance(error, SequencerError):
         shortage = MachineBusy(
@@ -120,8 +122,8 @@ def _as_shortage(error: BaseException) -> BaseException:
     return shortage
 
 
-def _usage_text(error: click.ClickException) -> str:
-    text = f"error: {_words().usage_message(error)}"
+def _format_usage_error(error: click.ClickException) -> str:
+    text = f"error: {_import_usage_module().usage_message(error)}"
     if isinstance(error, click.UsageError) and error.ctx is not None:
         context = error.ctx
         text += f"\n  {context.command.get_usage(context)}"
@@ -129,16 +131,16 @@ def _usage_text(error: click.ClickException) -> str:
     return text
 
 
-def _words() -> ModuleType:
+def _import_usage_module() -> ModuleType:
     """Return the module that rephrases click's messages. Only a usage error needs it."""
     return import_module("sequencer.cli.usage")
 
 
-def _trace(error: BaseException) -> str:
+def _format_traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
 
 
-def _drop_unwritten() -> None:
+def _discard_unwritten_output() -> None:
     """Discard output that a closed, full or vanished stream did not take, and all later output.
 
     Otherwise the interpreter flushes again when it exits, and ends with code 120 if that fails.
@@ -274,7 +276,7 @@ class Verbs(click.Group):
             ensure_available(config, entry.plugin, f"the command {cmd_name!r}")
         if entry is None:
             _configure(ctx)
-            return _added(cmd_name)
+            return _find_package_command(cmd_name)
         module = import_module(f"sequencer.{entry.module}")
         # A verb has an underscore after it if Python or the module uses its name otherwise.
         command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
@@ -298,7 +300,7 @@ class Verbs(click.Group):
                 if args[0] in _SYNONYMS:
                     hint = f"use 'sequencer {_SYNONYMS[args[0]]}'"
                     raise UsageRefused(f"there is no command {args[0]!r}", hint=hint)
-                raise extensions.unavailable(
+                raise extensions.unavailable_error(
                     extensions.COMMANDS, args[0], "command", known=COMMANDS
                 )
             invocation.verb = args[0]
@@ -319,7 +321,7 @@ class Verbs(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError as error:
             # click would exit silently, no matter which pipe broke.
-            if _is_output_broken() or (fault := packages.package_error_of(error)) is None:
+            if _is_output_broken() or (fault := packages.to_package_error(error)) is None:
                 raise
             raise fault from error
 
@@ -381,7 +383,7 @@ def _is_output_broken() -> bool:
     return False
 
 
-def _added(name: str) -> click.Command | None:
+def _find_package_command(name: str) -> click.Command | None:
     """Return the command *name* of a package; None: no package has one with this name.
 
     Raises:
@@ -406,10 +408,10 @@ def _commands(ctx: click.Context) -> Mapping[str, Command]:
 
 def _configure(ctx: click.Context) -> None:
     """Disable the plug-ins and packages that the configuration disables, before any is loaded."""
-    extensions.configure(disabled_in(ctx.ensure_object(Invocation).config))
+    extensions.configure(read_disabled(ctx.ensure_object(Invocation).config))
 
 
-def group() -> Verbs:
+def make_root_group() -> Verbs:
     """Return the command line's root."""
     return Verbs(
         NAME,
@@ -425,17 +427,17 @@ def group() -> Verbs:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one invocation and return its exit code; the only exception is ``SystemExit``."""
+    """Run one invocation and return its exit code; raise only ``SystemExit``."""
     _fill_closed_descriptors()
     _make_streams_tolerant()
     code = _run_logged(arguments)
-    _drop_unwritten()
+    _discard_unwritten_output()
     return code
 
 
 def _run_logged(arguments: Sequence[str]) -> int:
     invocation = Invocation(tuple(arguments))
-    log = unattended.log_of(arguments) if "tick" in arguments else None
+    log = unattended.find_log_path(arguments) if "tick" in arguments else None
     if log is None:
         return _run(invocation, report)
 
@@ -443,13 +445,15 @@ def _run_logged(arguments: Sequence[str]) -> int:
         code = _run(invocation, partial(_report_as_news, invocation))
         happened = [*invocation.happened]
         if (obstacle := invocation.obstacle) is not None:
-            news = _news_of(invocation, obstacle, near(hidden(f"error: {obstacle}")))
+            news = _make_news(
+                invocation, obstacle, relativize_paths(hide_secrets(f"error: {obstacle}"))
+            )
             happened.append(news._replace(code=obstacle.exit_code))
         return code, invocation.news._replace(also=tuple(happened))
 
-    code, news = unattended.recorded(log, work)
+    code, news = unattended.run_logged(log, work)
     if news:
-        complain(news)
+        write_to_stderr(news)
     return code
 
 
@@ -458,13 +462,15 @@ def _run(invocation: Invocation, reports: Callable[..., int]) -> int:
     # Looked for here too: a usage error is raised before click handles the option.
     is_verbose = "--verbose" in arguments
     try:
-        result: Any = group().main(arguments, prog_name=NAME, standalone_mode=False, obj=invocation)
+        result: Any = make_root_group().main(
+            arguments, prog_name=NAME, standalone_mode=False, obj=invocation
+        )
         if sys.stdout is not None:
             sys.stdout.flush()
     except BaseException as error:
         # A package's command may exit with any code, as any program may; its code in a core
         # command may not.
-        may_exit = invocation.verb not in COMMANDS or packages.package_error_of(error) is None
+        may_exit = invocation.verb not in COMMANDS or packages.to_package_error(error) is None
         if isinstance(error, SystemExit) and may_exit:
             raise
         return reports(error, is_verbose=is_verbose or invocation.is_verbose)
@@ -473,7 +479,7 @@ def _run(invocation: Invocation, reports: Callable[..., int]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def leave(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """Flush the output and end the process with *code* at once, without waiting for threads."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -488,12 +494,12 @@ def _report_as_news(invocation: Invocation, error: BaseException, *, is_verbose:
         code = report(error, is_verbose=is_verbose)
     text = captured.getvalue().rstrip("\n")
     if invocation.explained is None or invocation.explained is not error:
-        invocation.news = _news_of(invocation, _as_shortage(error), text)
-    complain(text)
+        invocation.news = _make_news(invocation, _translate_error(error), text)
+    write_to_stderr(text)
     return code
 
 
-def _news_of(invocation: Invocation, error: BaseException, text: str) -> unattended.News:
+def _make_news(invocation: Invocation, error: BaseException, text: str) -> unattended.News:
     """Return the news about *error*, which *text* reports; empty if no person has to know."""
     if isinstance(error, (Interrupted, KeyboardInterrupt, ClaimHeld)):
         return unattended.News()
@@ -514,11 +520,11 @@ def _news_of(invocation: Invocation, error: BaseException, text: str) -> unatten
         # Found at the end of a run and again at each start, in different places of the code.
         key = " ".join([*parts, re.sub(r"\d+", "", error.message)])
     else:
-        key = " ".join([*parts, *_raised_at(error)])
-    return unattended.News(invocation.letter(text), key, kind)
+        key = " ".join([*parts, *_iter_raise_locations(error)])
+    return unattended.News(invocation.add_run_context(text), key, kind)
 
 
-def _raised_at(error: BaseException) -> Iterator[str]:
+def _iter_raise_locations(error: BaseException) -> Iterator[str]:
     """Yield the places in the code where *error* and its causes were raised.
 
     The same reason is raised at the same place, so the places tell whether an error is new.

@@ -12,8 +12,8 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.text import plain
-from sequencer.errors import UsageRefused, command
+from sequencer.cli.views.text import strip_controls
+from sequencer.errors import UsageRefused, format_command
 from sequencer.project.runs import progress_evidence_for, state_path_of
 from sequencer.store import repair as repairs
 from sequencer.store.diagnosis import Action, Diagnosis, JournalReport, diagnose
@@ -73,7 +73,7 @@ def repair(
     progress = progress_evidence_for(settings, state_path)
     if not is_applied:
         diagnosis = diagnose(state_path, progress)
-        _print(invocation, diagnosis, repairs.options(diagnosis))
+        _print_diagnosis(invocation, diagnosis, repairs.list_options(diagnosis))
         return 0 if diagnosis.action is Action.NOTHING and not diagnosis.documents else 3
     choice = repairs.Choice.HEAD if accept_head else None
     choice = repairs.Choice.JOURNAL if accept_journal else choice
@@ -93,8 +93,8 @@ def _print_repaired(invocation: Invocation, done: Repaired) -> None:
             {**_as_json(done.before), "head": head, "kept": str(done.kept) if done.kept else None}
         )
         return
-    for line in _documents(invocation, done.before):
-        invocation.echo(plain(line))
+    for line in _format_documents(invocation, done.before):
+        invocation.echo(strip_controls(line))
     if done.head is None and not done.before.documents:
         invocation.echo(_TEXTS["nothing"])
     elif done.head is not None:
@@ -105,24 +105,24 @@ def _print_repaired(invocation: Invocation, done: Repaired) -> None:
         invocation.echo(f"the originals are in {done.kept}")
 
 
-def _print(invocation: Invocation, diagnosis: Diagnosis, options: list[str]) -> None:
+def _print_diagnosis(invocation: Invocation, diagnosis: Diagnosis, options: list[str]) -> None:
     if invocation.is_json:
         invocation.print_json({**_as_json(diagnosis), "options": options})
         return
-    for line in _report(diagnosis):
-        invocation.echo(plain(line))
-    for line in _documents(invocation, diagnosis):
-        invocation.echo(plain(line))
+    for line in _format_diagnosis(diagnosis):
+        invocation.echo(strip_controls(line))
+    for line in _format_documents(invocation, diagnosis):
+        invocation.echo(strip_controls(line))
     if diagnosis.documents and diagnosis.action == "nothing":
         return
     invocation.echo(f"proposed: {_TEXTS[diagnosis.action]}")
     for option in options if diagnosis.action == "choose" else ():
-        invocation.echo(plain(f"  {option}"))
+        invocation.echo(strip_controls(f"  {option}"))
     if diagnosis.action in ("restore", "rebuild"):
         invocation.echo("'sequencer repair --apply' makes this repair and keeps the originals")
 
 
-def _report(diagnosis: Diagnosis) -> Iterator[str]:
+def _format_diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
     state, last = diagnosis.state, diagnosis.last
     if diagnosis.refusal is not None:
         yield f"refused: {diagnosis.refusal.message}"
@@ -140,7 +140,7 @@ def _report(diagnosis: Diagnosis) -> Iterator[str]:
     if not diagnosis.journals:
         yield f"{state.path.parent / 'journal.jsonl'}: is missing"
     for report in diagnosis.journals:
-        yield from _journal(report)
+        yield from _format_journal(report)
     if last is not None:
         yield (
             f"last good record: revision {last.revision} at byte {last.offset}, step_index "
@@ -149,17 +149,17 @@ def _report(diagnosis: Diagnosis) -> Iterator[str]:
         )
 
 
-def _documents(invocation: Invocation, diagnosis: Diagnosis) -> Iterator[str]:
+def _format_documents(invocation: Invocation, diagnosis: Diagnosis) -> Iterator[str]:
     """Yield the lost documents, which only a person can restore."""
     for path, reason in diagnosis.documents:
         yield f"{path}: {reason}"
         yield (
             "  repair can't recreate it: restore the file, or start over with "
-            f"{command(invocation.run_name, 'reset')}"
+            f"{format_command(invocation.run_name, 'reset')}"
         )
 
 
-def _journal(report: JournalReport) -> Iterator[str]:
+def _format_journal(report: JournalReport) -> Iterator[str]:
     if report.problem is not None:
         yield f"{report.path}: {report.problem}"
         return

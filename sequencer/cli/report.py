@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.contributions import chosen, contributions_to, more_options, options_of
+from sequencer.cli.contributions import (
+    choose_contribution,
+    collect_options,
+    contribution_arguments,
+    contributions_to,
+)
 from sequencer.cli.options import pass_invocation, verb, with_options
 
 
-@verb("report", **more_options("report"))
-@with_options(*options_of(contributions_to("report")))
+@verb("report", **contribution_arguments("report"))
+@with_options(*collect_options(contributions_to("report")))
 @pass_invocation
 def report(invocation: Invocation, /, **given: Any) -> int | None:
     """Show what a run did: who worked when, the critical path, and the speedup.
@@ -31,4 +36,4 @@ def report(invocation: Invocation, /, **given: Any) -> int | None:
     # A contribution whose flag only selects it can also be shown without any option.
     plain = [c for c in known if c.flags and not c.needs]
     default = [c for c in plain if c.is_available(invocation)] or plain
-    return chosen("report", known, given, default[:1])(invocation, given)
+    return choose_contribution("report", known, given, default[:1])(invocation, given)

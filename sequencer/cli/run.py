@@ -26,7 +26,9 @@ from sequencer.cli.options import (
 Pairs = tuple[tuple[str, str], ...]
 
 
-def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> Pairs:
+def _parse_pairs(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> Pairs:
     """Return each ``NAME=AGENT`` as a pair. A name may contain ``=``, an agent's name may not."""
     pairs = []
     for value in values:
@@ -74,10 +76,10 @@ OPTIONS = with_options(
     click.option("--step-timeout", type=MONEY, metavar="S",
                  help="Time limit in seconds for a step without timeout_s."),
     AGENT,
-    click.option("--agent-step", multiple=True, metavar="STEP=A", callback=_pairs,
+    click.option("--agent-step", multiple=True, metavar="STEP=A", callback=_parse_pairs,
                  shell_complete=complete_agents_for_steps,
                  help="The agent for one step; repeatable."),
-    click.option("--agent-prompt", multiple=True, metavar="PROMPT=A", callback=_pairs,
+    click.option("--agent-prompt", multiple=True, metavar="PROMPT=A", callback=_parse_pairs,
                  help="The agent for one prompt; overrides all others; repeatable."),
     click.option("--router/--no-router", default=None,
                  help="Let the router choose prompts, or not."),
@@ -124,6 +126,6 @@ def perform(invocation: Invocation, **options: Any) -> int:
     """Work on the run with the *options* of `run` or `tick`; with dry_run, only show the work."""
     from sequencer.cli import dry_run, run_work  # noqa: PLC0415 - `--help` needs no engine
 
-    project, planned = run_work.planned(invocation, **options)
+    project, planned = run_work.prepare_plan(invocation, **options)
     act = dry_run.show if options["dry_run"] else run_work.work
     return act(invocation, project, planned)

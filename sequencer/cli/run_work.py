@@ -19,26 +19,32 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.cli import idle, inbox
-from sequencer.cli.context import Invocation, complain, in_short, json_text, near
+from sequencer.cli.context import (
+    Invocation,
+    json_text,
+    relativize_paths,
+    shorten_notices,
+    write_to_stderr,
+)
 from sequencer.cli.options import hide_in
 from sequencer.cli.signals import (
     EndOnSignal,
     LastResort,
     as_interruption,
-    longest_end_s,
-    unknown_end,
+    max_shutdown_s,
+    unknown_end_error,
 )
 from sequencer.cli.tick_news import announce_left_out, explain, need_or_none, news_at_end
-from sequencer.cli.views.next_command import again
+from sequencer.cli.views.next_command import restart_command
 from sequencer.cli.views.progress import (
     PlainProgress,
     Unseen,
     WorkCount,
-    progress,
+    make_progress_view,
     summary_json,
     summary_line,
 )
-from sequencer.engine.events import Noticed, RunEvent, ignore, several
+from sequencer.engine.events import Noticed, RunEvent, combine_listeners, ignore
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.run import Run
 from sequencer.errors import (
@@ -63,11 +69,11 @@ from sequencer.project.agents import (
     prompt_files,
 )
 from sequencer.project.costs import agent_warnings
-from sequencer.project.flows import locate, written_of
-from sequencer.project.flows import run_of as flow_run_of
-from sequencer.project.permissions import permissions
+from sequencer.project.flows import add_location, load_current_graph
+from sequencer.project.flows import resolve_run as flow_run_of
+from sequencer.project.permissions import list_permissions
 from sequencer.project.project import Project
-from sequencer.project.starts import starts_at, starts_of
+from sequencer.project.starts import describe_start, starts_of
 from sequencer.workflows.prompts import relative_name
 
 if TYPE_CHECKING:
@@ -101,7 +107,7 @@ class Plan(Struct, frozen=True):
     question: idle.IdleQuestion | None = None
     """The question of a tick, taken before the configuration was read."""
 
-    def less(self, now: Usage, before: Usage) -> Plan:
+    def subtract_usage(self, now: Usage, before: Usage) -> Plan:
         """Return the plan with its limits reduced by the usage from *before* to *now*."""
         used = {
             "max_steps": now.steps - before.steps,
@@ -112,7 +118,7 @@ class Plan(Struct, frozen=True):
         return replace(self, limits=self.limits.replace(**left))
 
 
-def planned(
+def prepare_plan(
     invocation: Invocation,
     *,
     is_tick: bool = False,
@@ -130,28 +136,28 @@ def planned(
     question = None
     if is_tick:
         with suppress(SequencerError):  # the error is reported when the project is opened
-            question = idle.ask(invocation.arguments, os.environ)
+            question = idle.parse_question(invocation.arguments, os.environ)
     overrides = AgentOverrides(dict(options.pop("agent_prompt")), dict(options.pop("agent_step")))
-    project = _opened(invocation, options, overrides, rehearses=rehearse)
+    project = _open_project(invocation, options, overrides, rehearses=rehearse)
     if not dry_run:
         # A tick asks no questions, even if a person typed it.
         project.ensure_may_act(may_ask=not is_tick)
-    source = _chosen_flow(invocation, project, options)
+    source = _choose_flow(invocation, project, options)
     if not dry_run and source is not None:
         project.ensure_may_act(source, may_ask=not is_tick)
     mode = Mode.TICK if is_tick else Mode(project.settings.run.mode)
     _ensure_fits_mode(mode, step_index, positions, options.get("max_wait"))
     plan = Plan(
-        mode, _limits(project, mode), positions, step_index, source,
+        mode, _make_limits(project, mode), positions, step_index, source,
         is_detached=detach, question=question,
     )  # fmt: skip
     if start_at is not None:
-        plan = _started_at(invocation, project, plan, start_at, dry_run)
+        plan = _move_to_step(invocation, project, plan, start_at, dry_run)
     return project, plan
 
 
 def _ensure_no_agent_options(given: Mapping[str, Any]) -> None:
-    """Return if the *given* options choose no agent.
+    """Check that the *given* options choose no agent.
 
     Raises:
         UsageRefused: one does, but workers use the agents in the project's files.
@@ -165,7 +171,7 @@ def _ensure_no_agent_options(given: Mapping[str, Any]) -> None:
             )
 
 
-def _opened(
+def _open_project(
     invocation: Invocation, options: dict[str, Any], overrides: AgentOverrides, *, rehearses: bool
 ) -> Project:
     """Return the project with *options* applied over its settings.
@@ -191,7 +197,7 @@ def _opened(
 def _ensure_fits_mode(
     mode: Mode, step_index: int | None, positions: tuple[str, ...], max_wait: float | None
 ) -> None:
-    """Return if every option makes sense in *mode*.
+    """Check that every option makes sense in *mode*.
 
     Raises:
         UsageRefused: one does not.
@@ -206,7 +212,7 @@ def _ensure_fits_mode(
             raise UsageRefused("mode async has no turns to take or wait for", where=option)
 
 
-def _limits(project: Project, mode: Mode) -> InvocationLimits:
+def _make_limits(project: Project, mode: Mode) -> InvocationLimits:
     """Return the limits of this invocation, with the defaults of its *mode*."""
     defaults = project.settings.run
     is_sync = mode is Mode.SYNC and _is_default(project, "max_steps")
@@ -219,7 +225,7 @@ def _limits(project: Project, mode: Mode) -> InvocationLimits:
     )
 
 
-def _chosen_flow(
+def _choose_flow(
     invocation: Invocation, project: Project, options: dict[str, Any]
 ) -> FlowSource | None:
     """Return what the flow's run starts with, and select that run in *invocation*; None: no FLOW.
@@ -241,7 +247,7 @@ def _chosen_flow(
             hint="leave out one of them",
         )
     safe = {key: hide_in(project.redaction, value) for key, value in state.items()}
-    invocation.notices(
+    invocation.show_notices(
         f"--state {key}: a secret is kept as [secret]"
         for key, value in state.items()
         if safe[key] != value
@@ -251,7 +257,7 @@ def _chosen_flow(
     return source
 
 
-def _started_at(
+def _move_to_step(
     invocation: Invocation, project: Project, plan: Plan, name: str, is_dry: bool
 ) -> Plan:
     """Move the run to the next step with this *name* or prompt, and return the plan from there.
@@ -267,7 +273,7 @@ def _started_at(
     if plan.mode is Mode.SYNC:
         hint = "start once with --mode combined, or 'sequencer skip'"
         raise UsageRefused("does not work with mode sync", where="--start-at", hint=hint)
-    run = run_of(invocation, plan)
+    run = select_run(invocation, plan)
     head = None if plan.mode is Mode.ASYNC else run.head
     workflow = run.workflow_for(head)
     if workflow.nodes:
@@ -275,20 +281,20 @@ def _started_at(
             raise UnknownName("node", name, workflow.names, where="--start-at")
         if not is_dry:
             run.do(StartAt(name))
-            invocation.say(f"notice: the run starts with node {name!r}")
+            invocation.notify(f"notice: the run starts with node {name!r}")
         return replace(plan, node=name)
     present = (plan.step_index or 0) if head is None else head.step_index
-    index = _index_of(project, workflow, present, name)
+    index = _find_step_index(project, workflow, present, name)
     if plan.mode is Mode.ASYNC or is_dry:
         return replace(plan, step_index=index)
     if index > present:
         head = run.do(SkipTo(index, present, f"--start-at {name}")).head
         step = f"step {head.expected_step!r} (step_index {index})"
-        invocation.say(f"notice: {index - present} skipped; the run starts with {step}")
+        invocation.notify(f"notice: {index - present} skipped; the run starts with {step}")
     return plan
 
 
-def _index_of(project: Project, workflow: Workflow, present: int, name: str) -> int:
+def _find_step_index(project: Project, workflow: Workflow, present: int, name: str) -> int:
     """Return the next index, from *present* on, of a step with this *name* or prompt."""
     files = prompt_files(project.settings, workflow)
     names = {*files, *workflow.names}
@@ -316,63 +322,63 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
     run = invocation.run(may_begin=True) if plan.mode is Mode.TICK else None
     if run and (
         date := starts_of(project).start_due(
-            project, run, invocation.say, partial(announce_left_out, invocation)
+            project, run, invocation.notify, partial(announce_left_out, invocation)
         )
     ):
-        _report_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
+        _report_end(invocation, run, plan, Summary(describe_start(date)), is_idle=True)
         return 0
-    with starts_of(project).reporting_skipped(project, run):
+    with starts_of(project).report_skipped_date(project, run):
         return _work_through_gates(invocation, project, plan)
 
 
 def _work_through_gates(invocation: Invocation, project: Project, plan: Plan) -> int:
     """Work, and ask the person at the terminal at each gate."""
     while True:
-        before = _usage_of(invocation, plan)
+        before = _read_usage(invocation, plan)
         try:
-            with LastResort(longest_end_s(project)) as last:
+            with LastResort(max_shutdown_s(project)) as last:
                 return _work(invocation, project, plan, last)
         except WaitsForPerson:
             # Don't ask a person who has already asked this process to end.
             if (
                 last.has_started
                 or plan.mode is Mode.TICK
-                or not inbox.decide(invocation, invocation.run())
+                or not inbox.ask_for_decision(invocation, invocation.run())
             ):
                 raise
         # The limits apply to the whole invocation, not to each part between two questions.
-        plan = plan.less(_usage_of(invocation, plan), before)
+        plan = plan.subtract_usage(_read_usage(invocation, plan), before)
 
 
 def _report_unknown_end(invocation: Invocation, run: Run, tally: WorkCount) -> None:
-    error = unknown_end(run)
-    complain(str(error))
-    _report_failure(invocation, run, None, tally.summary(error), error.exit_code)
+    error = unknown_end_error(run)
+    write_to_stderr(str(error))
+    _report_failure(invocation, run, None, tally.summarize(error), error.exit_code)
 
 
-def _usage_of(invocation: Invocation, plan: Plan) -> Usage:
+def _read_usage(invocation: Invocation, plan: Plan) -> Usage:
     head = None if plan.mode is Mode.ASYNC else _head_or_none(invocation.run(may_begin=True))
     return Usage() if head is None else head.usage
 
 
 def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort) -> int:
-    run = run_of(invocation, plan)
+    run = select_run(invocation, plan)
     head = run.head if plan.mode is not Mode.ASYNC else None
     workflow = run.workflow_for(head)
     _ensure_startable(project, workflow, head)
     if workflow.default_max_steps is None and _is_default(project, "max_steps"):
         plan = replace(plan, limits=plan.limits.replace(max_steps=None))
-    tally, shown = WorkCount(), _view(invocation, project, workflow, plan)
+    tally, shown = WorkCount(), _make_view(invocation, project, workflow, plan)
     _show_permissions(invocation, project, workflow, plan, head)
-    seen, is_async = several(tally, shown), plan.mode is Mode.ASYNC
+    seen, is_async = combine_listeners(tally, shown), plan.mode is Mode.ASYNC
     posting = None if is_async or plan.is_detached else project.posting
     last.words = partial(_report_unknown_end, invocation, run, tally)
     try:
         # Posting is the outer context, so that a second Ctrl-C ends the wait for pending posts.
         with (
-            _posted(posting, run, seen, workflow, last) as post,
+            _open_posting(posting, run, seen, workflow, last) as post,
             EndOnSignal(
-                last.before(lambda text: shown(Noticed(text))), tally.is_working
+                last.begin_before(lambda text: shown(Noticed(text))), tally.is_working
             ) as signals,
         ):
             starts_of(project).begin(project, run)
@@ -380,18 +386,18 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
                 plan.mode,
                 plan.limits,
                 positions=plan.positions,
-                on_event=several(seen, post),
+                on_event=combine_listeners(seen, post),
                 on_ready=signals.on_ready,
                 step_index=plan.step_index or 0,
-                places=places(project, workflow),
+                places=count_agent_slots(project, workflow),
                 is_detached=plan.is_detached,
             )
     except SequencerError as raised:
         error = as_interruption(raised, run, last)
         shown.close()
-        locate(error, project, run, workflow, plan.source)
+        add_location(error, project, run, workflow, plan.source)
         head = None if is_async else _head_or_none(run)
-        _report_failure(invocation, run, head, tally.summary(error), error.exit_code)
+        _report_failure(invocation, run, head, tally.summarize(error), error.exit_code)
         explain(invocation, run, head, error)
         raise error from error.__cause__
     finally:
@@ -399,13 +405,13 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
     is_idle = plan.mode is Mode.TICK and not summary.has_worked
     text = _report_end(invocation, run, plan, summary, is_idle=is_idle)
     if workflow.nodes and head is not None and head.status == "complete":
-        invocation.say(f"the run was already complete: {again(run)} starts it again")
+        invocation.notify(f"the run was already complete: {restart_command(run)} starts it again")
     if is_idle and not tally.noticed:
         _remember(invocation, run, plan.question, summary.head, text)
     return 0
 
 
-def _posted(
+def _open_posting(
     posting: Posting | None,
     run: Run,
     seen: Callable[[RunEvent], None],
@@ -415,7 +421,7 @@ def _posted(
     """Return a context that posts the run's events during the work; without *posting*, none."""
     if posting is None:
         return nullcontext(ignore)
-    return posting.hear(run, lambda text: seen(Noticed(text)), workflow, last.note)
+    return posting.open_listener(run, lambda text: seen(Noticed(text)), workflow, last.note)
 
 
 def _report_failure(
@@ -435,7 +441,7 @@ def _report_end(
     if is_idle and not summary.reason.startswith("nothing due"):
         project = invocation.project()
         if run.head is not None and (date := starts_of(project).next_start(project, run)):
-            summary.reason += f"; {starts_at(date)}"
+            summary.reason += f"; {describe_start(date)}"
         summary.reason = f"nothing due: {summary.reason}"
     need = need_or_none(run, summary.head)
     invocation.news = news_at_end(invocation, plan.mode, summary, need)
@@ -449,7 +455,7 @@ def _report_end(
 
 
 def _ensure_startable(project: Project, workflow: Workflow, head: Head | None) -> None:
-    """Return if the options name steps of *workflow* and a new run has all its prompts.
+    """Check that the options name steps of *workflow* and a new run has all its prompts.
 
     Checked before an agent is paid for the first step.
     """
@@ -469,21 +475,21 @@ def _show_permissions(
     """
     if head is not None and plan.mode is Mode.TICK:
         return
-    for entry in permissions(project.agents, workflow):
+    for entry in list_permissions(project.agents, workflow):
         if entry.warning is None:
-            invocation.say(f"permissions: {entry.agent}: {entry.says}")
+            invocation.notify(f"permissions: {entry.agent}: {entry.says}")
         else:
-            invocation.say(f"warning: agent {entry.agent!r} {entry.warning}\n  {entry.hint}")
+            invocation.notify(f"warning: agent {entry.agent!r} {entry.warning}\n  {entry.hint}")
 
     settings = project.settings
     # `start` passes its own --max-cost, which is not in the settings.
     has_own_cap = plan.limits.max_cost_usd is not None and settings.run.max_cost_usd is None
     caps = [*(["--max-cost"] if has_own_cap else []), *settings.cost_caps(workflow)]
     for message, hint in agent_warnings(project, workflow, caps):
-        invocation.say(f"warning: {message}; {hint}")
+        invocation.notify(f"warning: {message}; {hint}")
 
 
-def run_of(invocation: Invocation, plan: Plan) -> Run:
+def select_run(invocation: Invocation, plan: Plan) -> Run:
     """Return the run to work on. A flow's run gets the plan's source, to start with it."""
     if plan.source is None:
         return invocation.run(may_begin=True)
@@ -495,30 +501,30 @@ def _is_default(project: Project, name: str) -> bool:
     return project.settings.source_of("run", name).kind == "default"
 
 
-def places(project: Project, workflow: Workflow) -> int:
+def count_agent_slots(project: Project, workflow: Workflow) -> int:
     """Return how many agents this process may run at once; for a team, the team's size."""
     size = workflow.parallel_tasks if _is_default(project, "max_parallel") else None
     return size or project.settings.run.max_parallel
 
 
-def _view(
+def _make_view(
     invocation: Invocation, project: Project, workflow: Workflow, plan: Plan
 ) -> PlainProgress | Board | Unseen:
     """Return the view that shows the work on *workflow* while it runs."""
-    if workflow.nodes and (run := run_of(invocation, plan)).head is None:
+    if workflow.nodes and (run := select_run(invocation, plan)).head is None:
         # A graph's warnings are shown just before its run starts.
-        written = written_of(project, run, workflow, plan.source)
+        written = load_current_graph(project, run, workflow, plan.source)
         for warning in () if written is None else written.warnings:
-            invocation.say(f"warning: {warning}")
+            invocation.notify(f"warning: {warning}")
     if invocation.is_quiet or plan.is_detached or sys.stderr is None:
         return Unseen()
     if not workflow.nodes:
-        return progress(project.redaction)
-    from sequencer.cli.views.board import Board, screen  # noqa: PLC0415 - only graphs need it
+        return make_progress_view(project.redaction)
+    from sequencer.cli.views.board import Board, make_screen  # noqa: PLC0415 - only graphs need it
 
     # The board reads through a store of its own, from another thread.
     board_run = project.run(invocation.run_name, source=plan.source)
-    return Board(screen(sys.stderr, project.redaction), board_run, workflow.name)
+    return Board(make_screen(sys.stderr, project.redaction), board_run, workflow.name)
 
 
 def _remember(
@@ -544,16 +550,18 @@ def _remember(
         # Changes on other machines are only noticed by asking the store.
         return
     posting = project.posting
-    if posting is not None and any(post.is_behind for post in posting.pending(run, head)):
+    if posting is not None and any(post.is_behind for post in posting.find_pending(run, head)):
         # The next tick has something to post.
         return
-    notices = () if invocation.is_quiet else in_short(project.settings.notices)
-    shown = "".join(near(f"notice: {notice}\n") for notice in notices)
+    notices = () if invocation.is_quiet else shorten_notices(project.settings.notices)
+    shown = "".join(relativize_paths(f"notice: {notice}\n") for notice in notices)
     due, now = parse_time(readiness.until or ""), time.time()
-    date = starts_of(project).next_look(project, run)
+    date = starts_of(project).find_next_look(project, run)
     until = min(math.inf if date is None else date, due.timestamp() if due else math.inf)
     until, is_rest = min(now + idle.DAY_S, until), readiness.kind in RESTS
-    answer = idle.IdleAnswer(near(f"{text}\n" if text else ""), shown, until, is_rest=is_rest)
+    answer = idle.IdleAnswer(
+        relativize_paths(f"{text}\n" if text else ""), shown, until, is_rest=is_rest
+    )
     if question.state_path == run.store.state_path:
         idle.remember(question, answer, head.revision)
 

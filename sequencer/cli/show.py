@@ -12,21 +12,27 @@ from typing import Any
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.contributions import draw_graph, draw_line
-from sequencer.cli.views.facts import look
+from sequencer.cli.views.facts import read_view
 from sequencer.cli.views.nodes import node_table, nodes_json
-from sequencer.cli.views.tables import columns, purposes
-from sequencer.cli.views.text import columns_of, few, one_line
+from sequencer.cli.views.tables import format_purposes, format_table
+from sequencer.cli.views.text import fit_names, one_line, terminal_width
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName, UsageRefused
 from sequencer.files.regular import read_bytes
 from sequencer.files.textfile import find_config
 from sequencer.files.yamlfile import decode
 from sequencer.history.story import Story
-from sequencer.history.view import FlowView, view_of
+from sequencer.history.view import FlowView, build_view
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.project.agents import choose_agent, resolve_auto
-from sequencer.project.flows import open_flow, own_flows, path_of, run_name_of, written_of
+from sequencer.project.flows import (
+    choose_run_name,
+    find_flow_file,
+    list_project_flows,
+    load_current_graph,
+    open_flow,
+)
 from sequencer.project.project import Project
 from sequencer.workflows.finding import MAX_CHARS, GraphFile, ensure_within
 from sequencer.workflows.flowfile.markdown import split
@@ -37,7 +43,7 @@ from sequencer.workflows.mermaid.text import ChartError
 from sequencer.workflows.registry import with_defaults
 
 REVIEW, BUILT_IN = "review", "built in"
-MOST_STEPS_COLUMNS = 100
+MAX_STEPS_COLUMNS = 100
 """Widest column of steps in the list of workflows; a team may have a thousand tasks."""
 
 
@@ -57,7 +63,7 @@ def plan_workflow(invocation: Invocation, name: str | None, **draw: Any) -> None
                 "there is nothing to draw: the run's workflow is neither a flowchart nor a team",
                 hint="name a workflow: 'sequencer plan WORKFLOW'",
             )
-        _list(invocation, project)
+        _print_workflows(invocation, project)
         return
     if _is_flow(project, name):
         show_flow(invocation, project, name, draw)
@@ -93,7 +99,7 @@ def _is_flow(project: Project, name: str) -> bool:
         return name in registry.flows or name in registry.lists
 
     try:
-        path_of(project, name)
+        find_flow_file(project, name)
     except UnknownName:
         return False
     return True
@@ -105,16 +111,16 @@ def _show_steps(
     settings = project.settings
     workflow = settings.registry.get(name, where="sequencer plan")
     if name == settings.workflow.name:
-        workflow = settings.chosen_workflow()
+        workflow = settings.default_workflow()
     if any(draw.values()):
         _ensure_no_json(invocation)
         draw_line(invocation, workflow, draw, "--mermaid draws this workflow")
         return
-    rows = list(_steps(project, workflow))
+    rows = list(_describe_steps(project, workflow))
     if invocation.is_json:
-        invocation.print_json({**_summary(project, workflow), "steps": rows})
+        invocation.print_json({**_summarize_workflow(project, workflow), "steps": rows})
         return
-    invocation.echo(one_line(_sentence(workflow)))
+    invocation.echo(one_line(_describe_workflow(workflow)))
     if workflow.description:
         invocation.echo(one_line(workflow.description))
     invocation.echo("")
@@ -126,69 +132,75 @@ def _show_steps(
         for row in rows
     ]
     header = ("PLACE", "STEP", "PROMPT", "AGENT", "CHOSEN BY", "LIMITS")
-    invocation.echo(columns(header, cells, room=invocation.room, goes=(4, 5)))
-    if table := purposes((row["name"], row["description"]) for row in rows):
+    invocation.echo(format_table(header, cells, room=invocation.room, goes=(4, 5)))
+    if table := format_purposes((row["name"], row["description"]) for row in rows):
         invocation.echo(f"\n{table}")
 
 
-def _list(invocation: Invocation, project: Project) -> None:
+def _print_workflows(invocation: Invocation, project: Project) -> None:
     settings = project.settings
     entries = []
     for name in settings.registry.names:
         is_chosen = name == settings.workflow.name
         try:
-            workflow = settings.chosen_workflow() if is_chosen else settings.registry.get(name)
+            workflow = settings.default_workflow() if is_chosen else settings.registry.get(name)
         except ConfigurationError as error:
             # A flowchart that can't be read must not hide the others.
-            invocation.say(f"warning: {name}: {error}")
+            invocation.notify(f"warning: {name}: {error}")
             continue
-        entries.append(_summary(project, workflow))
+        entries.append(_summarize_workflow(project, workflow))
     entries += _unconfigured_flows(invocation, project)
     if invocation.is_json:
         invocation.print_json(entries)
         return
-    listed = [entry for entry in entries if entry["is_chosen"] or entry["source"] != BUILT_IN]
+    shown_entries = [
+        entry for entry in entries if entry["is_chosen"] or entry["source"] != BUILT_IN
+    ]
     rows = [
         (
             f"{one_line(entry['name'])}{' *' if entry['is_chosen'] else ''}",
             entry["kind"],
-            one_line(few(entry["step_names"], MOST_STEPS_COLUMNS)),
-            one_line(_review_words(entry)),
+            one_line(fit_names(entry["step_names"], MAX_STEPS_COLUMNS)),
+            one_line(_format_review(entry)),
             entry["source"],
         )
-        for entry in listed
+        for entry in shown_entries
     ]
-    head = ("WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM")
-    invocation.echo(columns(head, rows, room=invocation.room))
-    if table := purposes(((entry["name"], entry["description"]) for entry in listed), "WORKFLOW"):
+    header = ("WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM")
+    invocation.echo(format_table(header, rows, room=invocation.room))
+    if table := format_purposes(
+        ((entry["name"], entry["description"]) for entry in shown_entries), "WORKFLOW"
+    ):
         invocation.echo(f"\n{table}")
-    others = ", ".join(entry["name"] for entry in entries if entry not in listed)
+    others = ", ".join(entry["name"] for entry in entries if entry not in shown_entries)
     invocation.echo(f"\nbuilt in: {others}")
-    invocation.say("* is what 'sequencer run' starts with; 'sequencer plan NAME' shows its steps")
+    invocation.notify(
+        "* is what 'sequencer run' starts with; 'sequencer plan NAME' shows its steps"
+    )
 
 
 def _unconfigured_flows(invocation: Invocation, project: Project) -> Iterator[dict[str, Any]]:
     """Yield the flowcharts in the project's folders that have no name in orchestration.yaml."""
     known = set(project.settings.registry.flows.values())
-    for path in own_flows(project):
+    for path in list_project_flows(project):
         if path in known:
             continue
         shown = path.relative_to(project.settings.project_dir)
         try:
             workflow = project.settings.registry.load(path).workflow
         except ConfigurationError as error:
-            invocation.say(f"warning: {shown}: {error}")
+            invocation.notify(f"warning: {shown}: {error}")
             continue
-        yield {**_summary(project, workflow), "source": str(shown), "is_chosen": False}
+        yield {**_summarize_workflow(project, workflow), "source": str(shown), "is_chosen": False}
 
 
-def _review_words(entry: dict[str, Any]) -> str:
+def _format_review(entry: dict[str, Any]) -> str:
     step, every = entry["review_step"], entry["review_every"]
     when = f"every {every} cycles" if every else "(never: N is not set)"
     return "-" if step is None else f"{step} {when}"
 
 
-def _summary(project: Project, workflow: Workflow) -> dict[str, Any]:
+def _summarize_workflow(project: Project, workflow: Workflow) -> dict[str, Any]:
     settings = project.settings
     source = "orchestration.yaml" if workflow.name in settings.workflows else BUILT_IN
     return {
@@ -204,7 +216,7 @@ def _summary(project: Project, workflow: Workflow) -> dict[str, Any]:
     }
 
 
-def _sentence(workflow: Workflow) -> str:
+def _describe_workflow(workflow: Workflow) -> str:
     count = len(workflow.steps)
     orders = {
         "cycle": f"a cycle of {count} steps, without end",
@@ -225,15 +237,15 @@ def _sentence(workflow: Workflow) -> str:
     return f"{text}; {cycles} is a review, by {workflow.review.step.name!r} at each position"
 
 
-def _steps(project: Project, workflow: Workflow) -> Iterator[dict[str, Any]]:
+def _describe_steps(project: Project, workflow: Workflow) -> Iterator[dict[str, Any]]:
     for index, step in enumerate(workflow.steps):
-        yield _row(project, step, str(index), step.name)
+        yield _describe_step(project, step, str(index), step.name)
     if workflow.review is None:
         return
     step = workflow.review.step
     seen: dict[tuple[str, str], dict[str, Any]] = {}
     for position in workflow.steps:
-        row = _row(project, step, REVIEW, position.name)
+        row = _describe_step(project, step, REVIEW, position.name)
         seen.setdefault((row["agent"], row["chosen_by"]), {**row, "positions": []})
         seen[row["agent"], row["chosen_by"]]["positions"].append(position.name)
     # One line for the review, unless the positions where it runs give it to different agents.
@@ -243,7 +255,7 @@ def _steps(project: Project, workflow: Workflow) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _row(project: Project, step: Step, place: str, position: str) -> dict[str, Any]:
+def _describe_step(project: Project, step: Step, place: str, position: str) -> dict[str, Any]:
     full_step = with_defaults(step, project.settings.step_defaults)
     chosen = choose_agent(project.settings, full_step, position, project.agents.overrides)
     agent = chosen.name
@@ -259,11 +271,11 @@ def _row(project: Project, step: Step, place: str, position: str) -> dict[str, A
         "prompt": step.prompt_name,
         "agent": agent,
         "chosen_by": chosen.source,
-        "limits": _limits(full_step),
+        "limits": _format_limits(full_step),
     }
 
 
-def _limits(step: Step) -> str:
+def _format_limits(step: Step) -> str:
     words = []
     for field, unit in (
         ("timeout_s", " s"),
@@ -299,7 +311,7 @@ def plan_chart(invocation: Invocation, chart: Path) -> int:
         ChartError: the file is not a flowchart. With ``--json``, the error is printed instead.
     """
     try:
-        parsed = _chart(own_file(invocation, chart))
+        parsed = _load_chart(ensure_safe_path(invocation, chart))
     except ChartError as error:
         if not invocation.is_json:
             raise
@@ -308,12 +320,12 @@ def plan_chart(invocation: Invocation, chart: Path) -> int:
     if invocation.is_json:
         invocation.print_json(parsed.as_json())
         return 0
-    for line in _words(parsed):
+    for line in _format_chart(parsed):
         invocation.echo(line)
     return 0
 
 
-def own_file(invocation: Invocation, path: Path) -> Path:
+def ensure_safe_path(invocation: Invocation, path: Path) -> Path:
     """Return *path*, which a person has named. It need not be in a project.
 
     Raises:
@@ -325,7 +337,7 @@ def own_file(invocation: Invocation, path: Path) -> Path:
     return path
 
 
-def _chart(path: Path) -> Chart:
+def _load_chart(path: Path) -> Chart:
     text = decode(read_bytes(path, 4 * MAX_CHARS), path)
     if path.suffix.lower() != MARKDOWN:
         return read_chart(text, file=path)
@@ -337,7 +349,7 @@ def _chart(path: Path) -> Chart:
     return read_chart(parts.chart.text, file=path, first_line=parts.chart.line)
 
 
-def _words(chart: Chart) -> list[str]:
+def _format_chart(chart: Chart) -> list[str]:
     lines = [f"flowchart {chart.direction}"]
     lines += [f"  node {n.id}  {n.shape or 'plain'}  {n.label!r}" for n in chart.nodes]
     for edge in chart.edges:
@@ -358,8 +370,8 @@ def show_flow(
     """
     flow = open_flow(project, asked)
     for warning in flow.warnings:
-        invocation.say(f"warning: {warning}")
-    present(invocation, _view(invocation, project, asked, flow), flow, draw)
+        invocation.notify(f"warning: {warning}")
+    show_view(invocation, _read_flow_view(invocation, project, asked, flow), flow, draw)
 
 
 def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
@@ -375,13 +387,13 @@ def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
     # If the file can't be read any more, the run is still shown.
     with suppress(ConfigurationError, DefinitionChanged):
         workflow = run.workflow
-        written = written_of(invocation.project(), run, workflow)
+        written = load_current_graph(invocation.project(), run, workflow)
         if written is not None and written.workflow.digest() != workflow.digest():
             written = None
-    present(invocation, look(run, name), written, draw)
+    show_view(invocation, read_view(run, name), written, draw)
 
 
-def present(
+def show_view(
     invocation: Invocation, view: FlowView, source: GraphFile | None, draw: Mapping[str, Any]
 ) -> None:
     """Show *view* in each format that *draw* names; *source* has the layout of its author."""
@@ -389,7 +401,7 @@ def present(
         if invocation.is_json:
             invocation.print_json(nodes_json(view))
         else:
-            invocation.echo(node_table(view, datetime.now(UTC), columns_of(sys.stdout)))
+            invocation.echo(node_table(view, datetime.now(UTC), terminal_width(sys.stdout)))
         return
     _ensure_no_json(invocation)
     draw_graph(invocation, view, source, draw)
@@ -400,20 +412,22 @@ def _ensure_no_json(invocation: Invocation) -> None:
         raise UsageRefused("can't be used with a drawing", where="--json", hint="leave it out")
 
 
-def _view(invocation: Invocation, project: Project, asked: str, flow: GraphFile) -> FlowView:
+def _read_flow_view(
+    invocation: Invocation, project: Project, asked: str, flow: GraphFile
+) -> FlowView:
     """Return the flow with the states of its run, or with all nodes not started.
 
     Raises:
         StateRefused: the run's files can't be read. Nodes must not look as if they never started.
     """
-    name = run_name_of(project, asked, flow.workflow, invocation.run_name)
+    name = choose_run_name(project, asked, flow.workflow, invocation.run_name)
     run = project.run(name)
     try:
         head = run.head
         if head is not None and head.workflow_name == flow.workflow.name:
             # A person who names a file wants to see that file, not another definition of the run.
             ensure_definition(head, run.workflow_for(head))
-            return look(run, flow.title)
+            return read_view(run, flow.title)
     except (DefinitionChanged, ConfigurationError) as error:
-        invocation.say(f"warning: the run's states are not shown: {error.message}")
-    return view_of(flow.title, flow.graph, None, None, Story())
+        invocation.notify(f"warning: the run's states are not shown: {error.message}")
+    return build_view(flow.title, flow.graph, None, None, Story())

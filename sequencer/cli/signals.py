@@ -135,7 +135,7 @@ class LastResort:
         """Note that the process was asked to end; the remaining work has its own time limit."""
         self.has_started = True
 
-    def before(self, show: Callable[[str], None]) -> Callable[[str], None]:
+    def begin_before(self, show: Callable[[str], None]) -> Callable[[str], None]:
         """Return a function that calls `begin` and then *show*.
 
         In this order, because a stopped terminal may block *show*.
@@ -163,7 +163,7 @@ RELEASE_S = 6.0
 process."""
 
 
-def longest_end_s(project: Project) -> float:
+def max_shutdown_s(project: Project) -> float:
     """Return how many seconds after a signal the work may take to end by itself."""
     settings = project.settings
     graces = [agent.options.get("grace_s", GRACE_S) for agent in settings.agents.values()]
@@ -172,7 +172,7 @@ def longest_end_s(project: Project) -> float:
     return max((s for s in graces if isinstance(s, int | float)), default=GRACE_S) + RELEASE_S
 
 
-def unknown_end(run: Run) -> Interrupted:
+def unknown_end_error(run: Run) -> Interrupted:
     """Return the error for work on *run* that something keeps from ending as it should."""
     return Interrupted(
         "interrupted, but no answer came in time, so the run's state is unknown: if this process "
@@ -189,7 +189,7 @@ def as_interruption(error: SequencerError, run: Run, last: LastResort) -> Sequen
     """
     if not last.has_started or not isinstance(error, RemoteUnreachable):
         return error
-    interruption = unknown_end(run)
+    interruption = unknown_end_error(run)
     interruption.message += f" ({error.where or 'the remote'}: {error.message})"
     interruption.__cause__ = error
     return interruption

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import read_text
-from sequencer.cli.run_work import places
-from sequencer.cli.show import own_file
+from sequencer.cli.run_work import count_agent_slots
+from sequencer.cli.show import ensure_safe_path
 from sequencer.cli.views.text import one_line
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.workflow import Workflow
-from sequencer.project.flows import path_of
+from sequencer.project.flows import find_flow_file
 from sequencer.project.task_graphs import TASK_GRAPHS
-from sequencer.workflows.finding import GraphFile, format_of, page_of
+from sequencer.workflows.finding import GraphFile, find_format, read_markdown_text
 from sequencer.workflows.flowfile.problems import FlowErrors, FlowProblem
 from sequencer.workflows.flowfile.reader import load_flow
-from sequencer.workflows.simulate import Replay, Script, overridden, read_script
+from sequencer.workflows.simulate import Replay, Script, apply_overrides, read_script
 from sequencer.workflows.simulate import simulate as replay
 
 INVALID = "invalid"
@@ -30,28 +30,28 @@ def plan_simulate(invocation: Invocation, name: str | None, script: Path | None)
     *name* is a workflow file, a task list, or a Mermaid chart (.mmd). Without it, the graph of the
     selected run is used.
     """
-    answers = _script(script)
-    path = _path(invocation, name) if name else None
+    answers = _load_script(script)
+    path = _find_flow_file(invocation, name) if name else None
     try:
-        flow = _flow(invocation, name, path, answers)
+        flow = _load_flow(invocation, name, path, answers)
     except ConfigurationError as error:
         if path is None or not _is_about(error, path):
             raise
-        return _invalid(invocation, error)
+        return _report_invalid(invocation, error)
     warnings, done = _replay(invocation, flow, answers)
     for warning in warnings:
-        invocation.say(f"warning: {warning}")
+        invocation.notify(f"warning: {warning}")
     if invocation.is_json:
         names = ("status", "trace", "state", "back", "iterations")
         invocation.print_json({name: getattr(done, name) for name in names})
         return 0
     for line in done.trace:
         invocation.echo(one_line(line))
-    invocation.say(f"{done.status} after {len(done.trace)} events")
+    invocation.notify(f"{done.status} after {len(done.trace)} events")
     return 0
 
 
-def _script(path: Path | None) -> Script:
+def _load_script(path: Path | None) -> Script:
     if path is None:
         return read_script({}, "--script")
     try:
@@ -61,17 +61,17 @@ def _script(path: Path | None) -> Script:
     return read_script(content, str(path))
 
 
-def _path(invocation: Invocation, asked: str) -> Path | None:
+def _find_flow_file(invocation: Invocation, asked: str) -> Path | None:
     """Return the file of the flow *asked*; None: it is a task list in the configuration."""
     # A flowchart that exists as a file need not be in a project.
     path = Path(asked)
     if path.is_file():
-        return own_file(invocation, path)
+        return ensure_safe_path(invocation, path)
     project = invocation.project()
-    return None if asked in project.settings.registry.lists else path_of(project, asked)
+    return None if asked in project.settings.registry.lists else find_flow_file(project, asked)
 
 
-def _flow(
+def _load_flow(
     invocation: Invocation, asked: str | None, path: Path | None, answers: Script
 ) -> GraphFile | Workflow:
     """Return the flow *asked*, read from the file *path* if it has one.
@@ -80,10 +80,10 @@ def _flow(
         ConfigurationError: the flow can't be run.
     """
     if asked is None:
-        return _of_run(invocation)
+        return _load_run_workflow(invocation)
     if path is None:
         return invocation.project().settings.registry.lists[asked]
-    if (file_format := format_of(path, page := page_of(path))) is not None:
+    if (file_format := find_format(path, page := read_markdown_text(path))) is not None:
         return file_format.load(path, invocation.project().settings.section, text=page)
     return load_flow(path, overrides=answers.overrides, text=page)
 
@@ -97,14 +97,14 @@ def _replay(
         ConfigurationError: the script does not fit the flow.
     """
     if isinstance(flow, Workflow):
-        return (), _of_graph(invocation, flow, answers)
+        return (), _replay_workflow(invocation, flow, answers)
     if flow.workflow.tasks:
-        return flow.warnings, _of_graph(invocation, flow.workflow, answers)
+        return flow.warnings, _replay_workflow(invocation, flow.workflow, answers)
     answers.check(flow.graph)
     return flow.warnings, replay(flow.workflow, answers.parts)
 
 
-def _of_run(invocation: Invocation) -> Workflow:
+def _load_run_workflow(invocation: Invocation) -> Workflow:
     """Return the workflow of the selected run, including the tasks that were added to it.
 
     Raises:
@@ -121,12 +121,14 @@ def _of_run(invocation: Invocation) -> Workflow:
     return workflow if head is None else run.kind.workflow_of(head)
 
 
-def _of_graph(invocation: Invocation, workflow: Workflow, answers: Script) -> Replay:
+def _replay_workflow(invocation: Invocation, workflow: Workflow, answers: Script) -> Replay:
     """Apply the overrides of the script to *workflow*, which is a team's or a run's; replay it."""
     project = invocation.project()
     settings = project.settings
-    changed = overridden(workflow, answers.overrides, answers.where, places(project, workflow))
-    expander = TASK_GRAPHS.required().expander(settings) if workflow.tasks else None
+    changed = apply_overrides(
+        workflow, answers.overrides, answers.where, count_agent_slots(project, workflow)
+    )
+    expander = TASK_GRAPHS.require().expander(settings) if workflow.tasks else None
     done = replay(changed, answers.parts, expander)
     if done.graph:
         # Checked after the replay, because the script may also answer for added tasks.
@@ -140,7 +142,7 @@ def _is_about(error: ConfigurationError, path: Path) -> bool:
     return isinstance(error, (FlowErrors, FlowProblem)) or is_in_file
 
 
-def _invalid(invocation: Invocation, error: ConfigurationError) -> int:
+def _report_invalid(invocation: Invocation, error: ConfigurationError) -> int:
     if not invocation.is_json:
         raise error
     trace = [f"load error: {problem.message}" for problem in error.each]

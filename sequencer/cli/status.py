@@ -20,29 +20,29 @@ from msgspec.structs import replace
 from sequencer import extensions
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.next_command import interrupted, run_state, situation_of
+from sequencer.cli.views.next_command import find_interruption, read_situation, run_state
 from sequencer.cli.views.nodes import Frame
-from sequencer.cli.views.readiness import LABEL_WIDTH, Snapshot, in_project, take
-from sequencer.cli.views.runs import each_run, run_facts, unread_facts
+from sequencer.cli.views.readiness import LABEL_WIDTH, Snapshot, add_project_facts, snapshot_of
+from sequencer.cli.views.runs import run_facts, unread_facts, visit_runs
 from sequencer.cli.views.states import look_of
-from sequencer.cli.views.tables import columns
-from sequencer.cli.views.text import age_s, columns_of, one_line
+from sequencer.cli.views.tables import format_table
+from sequencer.cli.views.text import age_s, one_line, terminal_width
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
 from sequencer.model.head import Head
 from sequencer.model.kind import ReadinessKind
 from sequencer.model.limits import parse_time
-from sequencer.model.outcome import Usage, cost_words, duration
+from sequencer.model.outcome import Usage, format_cost, format_duration
 from sequencer.project.posting import Pending
 from sequencer.project.project import Project
 from sequencer.project.starts import (
-    as_utc,
-    clock,
-    left_out_json,
-    parsed,
+    describe_start,
+    format_local_time,
+    format_utc,
+    parse_date,
     scheduler,
-    starts_at,
+    skipped_date_to_data,
     starts_of,
 )
 
@@ -80,28 +80,30 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
             where="sequencer status",
         )
     if lists:
-        _list(invocation, with_ended=ended)
+        _list_runs(invocation, with_ended=ended)
         return
     if watch:
         _watch(invocation, invocation.run())
         return
     run = invocation.run_to_show(is_listed=True)
-    snapshot = next(_looks(invocation, run))
+    snapshot = next(_iter_snapshots(invocation, run))
     is_unused = run.name is None and snapshot.head is None
     if is_unused and not invocation.is_json and invocation.project().run_names():
         # There are only named runs, so a person wants to see those.
-        _list(invocation, with_ended=False)
+        _list_runs(invocation, with_ended=False)
     elif invocation.is_json:
         invocation.print_json(snapshot.as_json())
     else:
-        invocation.echo(snapshot.text(columns_of(sys.stdout)), colored=partial(_colored, snapshot))
-    invocation.notices(snapshot.notices)
+        invocation.echo(
+            snapshot.format_text(terminal_width(sys.stdout)), colored=partial(_color_line, snapshot)
+        )
+    invocation.show_notices(snapshot.notices)
 
 
 _ROW_COLORS = {"in the way": "yellow", "failures  ": "red", "warning   ": "yellow"}
 
 
-def _colored(snapshot: Snapshot, line: str) -> str:
+def _color_line(snapshot: Snapshot, line: str) -> str:
     """Return a *line* of `status` with the colors that a terminal shows."""
     if line.startswith("next: "):
         return click.style(line, bold=True)
@@ -111,28 +113,28 @@ def _colored(snapshot: Snapshot, line: str) -> str:
     return click.style(line, fg=color) if color else line
 
 
-def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
+def _iter_snapshots(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
     """Yield the state of *run*, taken again each time, with dates, pending posts and open work."""
     project = invocation.project()
     logs = project.logs(run.name, lambda _: None)
-    added, missing = _added_lines(project)
+    added, missing = _find_line_functions(project)
     while True:
-        snapshot = in_project(project, run, take(run, logs))
+        snapshot = add_project_facts(project, run, snapshot_of(run, logs))
         if (date := starts_of(project).next_start(project, run)) is not None:
             snapshot = replace(snapshot, starts=date)
-        if (missed := starts_of(project).left_out(project, run)) is not None:
+        if (missed := starts_of(project).find_skipped_date(project, run)) is not None:
             snapshot = replace(snapshot, left_out=missed)
         if snapshot.head is not None and (posting := project.posting) is not None:
-            snapshot = replace(snapshot, posts=posting.pending(run, snapshot.head))
-        if unmerged := tuple(work for work in project.unmerged() if work.run == run.name):
+            snapshot = replace(snapshot, posts=posting.find_pending(run, snapshot.head))
+        if unmerged := tuple(work for work in project.find_unmerged_work() if work.run == run.name):
             snapshot = replace(snapshot, unmerged=unmerged)
-        yield _with_more(snapshot, project, run, added, missing)
+        yield _add_package_lines(snapshot, project, run, added, missing)
 
 
 AddedLines = Callable[[Project, Run], Iterable[tuple[str, str]]]
 
 
-def _added_lines(project: Project) -> tuple[list[tuple[EntryPoint, AddedLines]], list[str]]:
+def _find_line_functions(project: Project) -> tuple[list[tuple[EntryPoint, AddedLines]], list[str]]:
     """Return the functions of enabled packages that yield lines, and notices about missing ones.
 
     If the project is not trusted as it is now, there are none: enabling a package must not run
@@ -144,13 +146,13 @@ def _added_lines(project: Project) -> tuple[list[tuple[EntryPoint, AddedLines]],
         hint = "'sequencer trust' shows what it can do, and asks you"
         return [], [f"lines of packages are left out: the project is not trusted here; {hint}"]
     missing: list[str] = []
-    added = extensions.from_enabled_packages(
+    added = extensions.load_from_enabled_packages(
         extensions.STATUS_LINES, lambda error: missing.append(error.in_one_line)
     )
     return [*added], missing
 
 
-def _with_more(
+def _add_package_lines(
     snapshot: Snapshot,
     project: Project,
     run: Run,
@@ -199,8 +201,8 @@ def _watch_lines(invocation: Invocation, run: Run) -> None:
         if invocation.is_json:
             invocation.print_json(facts)
         else:
-            invocation.echo(snapshot.line())
-        invocation.notices(snapshot.notices)
+            invocation.echo(snapshot.format_line())
+        invocation.show_notices(snapshot.notices)
 
     _follow(invocation, run, show, lambda _: RECHECK_S)
 
@@ -215,21 +217,24 @@ def _watch_live(invocation: Invocation, run: Run) -> None:
 
         def show(snapshot: Snapshot) -> None:
             console.size = frame.measure()
-            frame.erase_astray()
-            above = [*snapshot.lines(), *(f"notice: {one_line(n)}" for n in snapshot.notices)]
-            text = frame.drawn(
+            frame.erase_stray_rows()
+            above = [
+                *snapshot.format_lines(),
+                *(f"notice: {one_line(n)}" for n in snapshot.notices),
+            ]
+            text = frame.render(
                 snapshot.graph_view,
                 snapshot.heard,
                 datetime.now(UTC),
                 above=[(line, "") for line in above],
-                below=[*_follows(snapshot), (END, "dim")],
+                below=[*_format_next_command(snapshot), (END, "dim")],
             )
             live.update(text, refresh=True)
 
         _follow(invocation, run, show, lambda snapshot: AGE_S if snapshot.busy else RECHECK_S)
 
 
-def _follows(snapshot: Snapshot) -> list[tuple[str, str]]:
+def _format_next_command(snapshot: Snapshot) -> list[tuple[str, str]]:
     """Return the line that names the next command; empty while a process works on the run."""
     return [] if snapshot.busy else [(f"next: {snapshot.next_command.words}", "")]
 
@@ -241,10 +246,10 @@ def _follow(
     pause_s: Callable[[Snapshot], float],
 ) -> None:
     """Show the run now and after every change, until nothing starts without a person."""
-    for snapshot in _looks(invocation, run):
+    for snapshot in _iter_snapshots(invocation, run):
         show(snapshot)
         if (end := snapshot.end) is not None:
-            invocation.say(f"nothing more starts on its own: {end}")
+            invocation.notify(f"nothing more starts on its own: {end}")
             return
         head = snapshot.head
         claim = head.claims[0] if head is not None and head.claims else None
@@ -253,17 +258,17 @@ def _follow(
         run.store.wait(revision, pause_s(snapshot), claim=claim if snapshot.busy else None)
 
 
-def _list(invocation: Invocation, *, with_ended: bool) -> None:
+def _list_runs(invocation: Invocation, *, with_ended: bool) -> None:
     """List the runs with their procedure, step, status, age and cost."""
     project = invocation.project()
     started, states = [], dict[str | None, str]()
-    for run, result in each_run(project, partial(_facts, project)):
+    for run, result in visit_runs(project, partial(_collect_facts, project)):
         if isinstance(result, SequencerError):
             facts, states[run.name] = unread_facts(run, result), "unreadable"
         else:
             facts, states[run.name] = result
         started.append(facts)
-    unmerged = [*project.unmerged()]
+    unmerged = [*project.find_unmerged_work()]
     # An ended run is still listed while its posts or its unmerged work need attention.
     shown = [
         facts
@@ -273,9 +278,11 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         or any(post["pending"] or post["error"] for post in facts["posts"])
         or any(work.run == facts["run"] for work in unmerged)
     ]
-    shown = [*_with_turns(project, [*_with_dates(project, shown)])]
-    shown = [*_with_work(shown, unmerged)]
-    invocation.notices(dict.fromkeys(text for facts in shown for text in facts.get("notices", ())))
+    shown = [*_add_turns(project, [*_add_scheduled_runs(project, shown)])]
+    shown = [*_add_unmerged_work(shown, unmerged)]
+    invocation.show_notices(
+        dict.fromkeys(text for facts in shown for text in facts.get("notices", ()))
+    )
     if invocation.is_json:
         invocation.print_json(shown)
         return
@@ -283,26 +290,28 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         more = f"; {len(started)} have ended (add --ended)" if started else ""
         invocation.echo(f"no run is in progress{more}")
         return
-    rows = [_row(facts, states.get(facts["run"], facts["status"])) for facts in shown]
+    rows = [_format_row(facts, states.get(facts["run"], facts["status"])) for facts in shown]
     heads = ("RUN", "WORKFLOW", "STEP", "STATUS", "AGE", "COST", "TITLE")
-    invocation.echo(columns(heads, rows, room=invocation.room, goes=(4, 1), whole={0}, prose={6}))
+    invocation.echo(
+        format_table(heads, rows, room=invocation.room, goes=(4, 1), whole={0}, prose={6})
+    )
     for facts in shown:
-        for line in _waits(facts):
-            invocation.echo(f"{_name(facts)}: {one_line(line)}")
+        for line in _format_waits(facts):
+            invocation.echo(f"{_format_name(facts)}: {one_line(line)}")
         for post in facts["posts"]:
-            text = Pending(**post).text(lambda at: duration(age_s(at) or 0.0))
-            invocation.echo(f"{_name(facts)}: {one_line(text)}")
+            text = Pending(**post).format_text(lambda at: format_duration(age_s(at) or 0.0))
+            invocation.echo(f"{_format_name(facts)}: {one_line(text)}")
         for work in facts.get("unmerged", ()):
-            invocation.echo(f"{_name(facts)}: {one_line(work['unmerged'])}")
+            invocation.echo(f"{_format_name(facts)}: {one_line(work['unmerged'])}")
             for command in work["commands"]:
                 invocation.echo(f"  {one_line(command)}")
 
 
-def _with_dates(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _add_scheduled_runs(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the *shown* runs, then scheduled runs that only wait for their date."""
     dates = {
-        run.name: as_utc(date)
-        for run, date in starts_of(project).scheduled(project)
+        run.name: format_utc(date)
+        for run, date in starts_of(project).list_scheduled_runs(project)
         if date is not None
     }
     for facts in shown:
@@ -311,17 +320,19 @@ def _with_dates(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[
     for name, date in dates.items():
         workflow = starts_of(project).workflows(project)[name or ""]
         facts = {"run": name, "ended": False, "workflow": workflow, "status": "scheduled"}
-        missed = left_out_json(starts_of(project).left_out(project, project.run(name)))
-        waits = {"kind": "date", "message": starts_at(parsed(date)), "until": date}
+        missed = skipped_date_to_data(
+            starts_of(project).find_skipped_date(project, project.run(name))
+        )
+        waits = {"kind": "date", "message": describe_start(parse_date(date)), "until": date}
         yield {**facts, "starts_at": date, "posts": [], "waits_for": waits, "left_out": missed}
 
 
-def _facts(project: Project, run: Run, head: Head) -> tuple[dict[str, Any], str]:
+def _collect_facts(project: Project, run: Run, head: Head) -> tuple[dict[str, Any], str]:
     """Return the facts that the list shows about *run*, with what it waits for, and its state."""
-    facts, state = run_facts(project, run, head), run_state(situation_of(run, head))
-    facts["left_out"] = left_out_json(starts_of(project).left_out(project, run))
+    facts, state = run_facts(project, run, head), run_state(read_situation(run, head))
+    facts["left_out"] = skipped_date_to_data(starts_of(project).find_skipped_date(project, run))
     facts["notices"] = list(run.view().notices)
-    if (dead := interrupted(run, head)) is not None:
+    if (dead := find_interruption(run, head)) is not None:
         message = f"{dead.words}; {dead.next_command.line}"
         facts["waits_for"] = {"kind": "interrupted", "message": message, "until": None}
         return facts, state
@@ -333,10 +344,10 @@ def _facts(project: Project, run: Run, head: Head) -> tuple[dict[str, Any], str]
     return facts, state
 
 
-def _with_turns(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _add_turns(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the *shown* runs, each with its turn in `tick --all`; None: it can't move now."""
     listed = [(project.run(facts["run"]), facts) for facts in shown if not facts["ended"]]
-    now = as_utc(time.time())
+    now = format_utc(time.time())
     able = {
         facts["run"] or ""
         for _, facts in listed
@@ -351,7 +362,7 @@ def _with_turns(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[
         yield {**facts, "turn": turns.get(facts["run"] or "")}
 
 
-def _waits(facts: Mapping[str, Any]) -> Iterator[str]:
+def _format_waits(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines about what the run with *facts* waits for, and the start that it missed."""
     waits = facts.get("waits_for") or {"kind": "date"}
     if facts.get("turn"):
@@ -359,11 +370,11 @@ def _waits(facts: Mapping[str, Any]) -> Iterator[str]:
     elif waits["kind"] not in ("date", ReadinessKind.READY):
         yield f"waits: {waits['message']}"
     if missed := facts.get("left_out"):
-        date = clock(parsed(missed["date"]))
+        date = format_local_time(parse_date(missed["date"]))
         yield f"did not start at {date}: {missed['reason']}"
 
 
-def _with_work(
+def _add_unmerged_work(
     shown: list[dict[str, Any]], unmerged: Sequence[UnmergedWork]
 ) -> Iterator[dict[str, Any]]:
     """Yield the *shown* runs with their *unmerged* work, then removed runs that still have some."""
@@ -378,16 +389,16 @@ def _with_work(
         yield {**removed, "unmerged": [work.as_json() for work in works]}
 
 
-def _name(facts: Mapping[str, Any]) -> str:
+def _format_name(facts: Mapping[str, Any]) -> str:
     return one_line(facts["run"] or "(default)")
 
 
-def _row(facts: dict[str, Any], state: str) -> tuple[str, ...]:
-    name, word = _name(facts), look_of(state).word
+def _format_row(facts: dict[str, Any], state: str) -> tuple[str, ...]:
+    name, word = _format_name(facts), look_of(state).word
     if "error" in facts:
         return (name, "", "", word, "", "", one_line(facts["error"]))
     date = parse_time(facts.get("starts_at", ""))
-    starts = starts_at(date.timestamp()) if date else ""
+    starts = describe_start(date.timestamp()) if date else ""
     if "step_index" not in facts:
         return (name, one_line(facts["workflow"]), "", word, "", "", starts)
     of = f"/{facts['steps']}" if facts["steps"] else ""
@@ -395,8 +406,8 @@ def _row(facts: dict[str, Any], state: str) -> tuple[str, ...]:
     # At the gate after its last step, a run has no next step.
     number = min(number, facts["steps"] or number)
     step = f"{number}{of} {facts['step']}".rstrip()
-    age = duration(facts["age_s"]) if facts["age_s"] is not None else ""
+    age = format_duration(facts["age_s"]) if facts["age_s"] is not None else ""
     usage = {key: facts[key] for key in ("unpriced", "estimated_usd")}
-    cost = cost_words(Usage(cost_usd=facts["cost_usd"] or 0.0, **usage), 2)
+    cost = format_cost(Usage(cost_usd=facts["cost_usd"] or 0.0, **usage), 2)
     title = starts or one_line(facts["title"] or "")
     return (name, one_line(facts["workflow"]), one_line(step), word, age, cost, title)

@@ -8,11 +8,11 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.contributions import (
-    contributed,
+    collect_options,
+    contribution_arguments,
     contributions_to,
-    more_options,
-    options_of,
-    own_options,
+    find_contribution,
+    select_own_options,
 )
 from sequencer.cli.options import pass_invocation, verb, with_options
 from sequencer.cli.run import OPTIONS, perform
@@ -20,7 +20,7 @@ from sequencer.cli.unattended import OPTION
 
 _LOG = click.option(
     OPTION,
-    # `unattended.log_of` has already read it from the arguments.
+    # `unattended.find_log_path` has already read it from the arguments.
     expose_value=False,
     type=click.Path(dir_okay=False),
     metavar="PATH",
@@ -32,9 +32,9 @@ _LOG = click.option(
     "tick",
     has_secrets=True,
     first=("--all", "--position", "--max-cost", "--agent", "--log"),
-    **more_options("tick"),
+    **contribution_arguments("tick"),
 )
-@with_options(*options_of(contributions_to("tick")))
+@with_options(*collect_options(contributions_to("tick")))
 @OPTIONS
 @_LOG
 @pass_invocation
@@ -54,6 +54,6 @@ def tick(invocation: Invocation, /, **given: Any) -> int:
       sequencer --run nightly tick --json
       sequencer tick --all --at-most 2
     """
-    if (contribution := contributed("tick", given)) is not None:
+    if (contribution := find_contribution("tick", given)) is not None:
         return contribution(invocation, given) or 0
-    return perform(invocation, is_tick=True, **own_options("tick", given))
+    return perform(invocation, is_tick=True, **select_own_options("tick", given))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from sequencer.cli.context import Invocation, hidden
-from sequencer.cli.unattended import DECISION, HOUR_S, News, news_of
-from sequencer.cli.views.runs import Need, need_of
+from sequencer.cli.context import Invocation, hide_secrets
+from sequencer.cli.unattended import DECISION, HOUR_S, News, make_news
+from sequencer.cli.views.runs import Need, find_need
 from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.run import Run
@@ -19,11 +19,11 @@ from sequencer.errors import (
     StepFailed,
     TooManyFailures,
     WaitsForPerson,
-    command,
+    format_command,
 )
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import ReadinessKind
-from sequencer.project.agents import without_time_limit
+from sequencer.project.agents import find_unlimited_clients
 
 
 def announce_left_out(invocation: Invocation, text: str) -> None:
@@ -34,7 +34,7 @@ def announce_left_out(invocation: Invocation, text: str) -> None:
 def need_or_none(run: Run, head: Head | None) -> Need | None:
     """Return what keeps *run* from continuing by itself; None: nothing, or it can't be read."""
     with suppress(SequencerError):
-        return None if head is None else need_of(run, head)
+        return None if head is None else find_need(run, head)
     return None
 
 
@@ -56,7 +56,9 @@ def _news_about(invocation: Invocation, need: Need | None, prefix: str = "") -> 
     """Return what a timer reports about *need*; empty for None."""
     if need is None:
         return News()
-    return news_of(need, invocation.letter(f"{prefix}{hidden(need.text)}", need.lines()))
+    return make_news(
+        need, invocation.add_run_context(f"{prefix}{hide_secrets(need.text)}", need.format_lines())
+    )
 
 
 def explain(invocation: Invocation, run: Run, head: Head | None, error: SequencerError) -> None:
@@ -82,17 +84,22 @@ def explain_held(invocation: Invocation, run: Run, head: Head, error: ClaimHeld)
     """
     project = invocation.project()
     with suppress(SequencerError):
-        untimed = without_time_limit(project.settings, project.agents, run.workflow_for(head))
+        untimed = find_unlimited_clients(project.settings, project.agents, run.workflow_for(head))
         names = {name for steps in untimed.values() for name in steps}
         for claim in head.claims:
             if claim.step in names and (age_s(claim.claimed_at) or 0.0) > HOUR_S:
                 text = f"step {claim.step!r} has been at work since {claim.claimed_at}, and no "
                 text += "time limit ends it"
-                watch, end = command(run.name, "log -f"), command(run.name, "stop --now")
+                watch, end = (
+                    format_command(run.name, "log -f"),
+                    format_command(run.name, "stop --now"),
+                )
                 todo = [
                     f"to do: {watch} shows what it does, and {end} ends it",
                     "set for example step_defaults: {timeout_s: 7200, idle_timeout_s: 900}",
                 ]
                 key = f"held {head.run_id} {claim.token}"
-                invocation.news = News(invocation.letter(hidden(text), todo), key, DECISION)
+                invocation.news = News(
+                    invocation.add_run_context(hide_secrets(text), todo), key, DECISION
+                )
                 invocation.explained = error

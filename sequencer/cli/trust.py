@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from sequencer.cli.context import BUILT_IN, Invocation, agrees, can_ask, in_lines
+from sequencer.cli.context import BUILT_IN, Invocation, can_ask, confirm_trust, fit_lines
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
-from sequencer.errors import ConfigurationError, NotTrusted, UsageRefused, summary_of
+from sequencer.errors import ConfigurationError, NotTrusted, UsageRefused, summarize_facts
 from sequencer.files.textfile import find_config
 from sequencer.project import trusting as trusted
-from sequencer.project.named_files import read_unnamed
+from sequencer.project.named_files import list_uncompared_files
 from sequencer.project.project import open_project
 from sequencer.store.identity import ensure_person
 
@@ -49,7 +49,7 @@ def trust(
     if sum((is_sure, lists, removes)) > 1:
         raise UsageRefused("use only one of --yes, --list and --remove", where="sequencer trust")
     if lists:
-        _list(invocation)
+        _list_trusted(invocation)
     elif removes:
         _remove(invocation, folder)
     else:
@@ -57,28 +57,28 @@ def trust(
 
 
 def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> None:
-    flow = _flow_in(folder)
+    flow = _find_flow(folder)
     try:
         project = open_project(Path() if flow else folder or Path(), config=invocation.config)
     except ConfigurationError:
         # It is not known yet what the project can do, and nothing runs until it is fixed.
-        invocation.say(
+        invocation.notify(
             "nothing runs until you fix the configuration; trust the project after that:"
         )
         raise
-    project.ensure_is_one()
+    project.ensure_exists()
     if flow is not None:
         project.trust.add_flow(flow.absolute())
     trusting = project.trust
     refused, acts = trusting.refusal(), trusting.acts
     changed = refused.changed if refused else ()
-    unnamed = read_unnamed(project.settings.project_dir)
+    unnamed = list_uncompared_files(project.settings.project_dir)
     if not invocation.is_json:
-        lines = _lines(trusting, changed, is_full=invocation.is_verbose)
+        lines = _format_trust(trusting, changed, is_full=invocation.is_verbose)
         if unnamed:
             lines.append(f"read by trusted programs, not compared: {', '.join(unnamed)}")
         room = None if invocation.is_verbose else invocation.room
-        for line in in_lines(map(project.redaction.hide_text, lines), room):
+        for line in fit_lines(map(project.redaction.hide_text, lines), room):
             invocation.echo(line)
     is_new = refused is not None or is_sure
     if is_new:
@@ -87,9 +87,9 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
                 "there is no terminal to ask you; 'sequencer trust --yes' trusts what is listed"
             )
             raise UsageRefused(message, where="sequencer trust")
-        if not is_sure and not agrees():
+        if not is_sure and not confirm_trust():
             raise NotTrusted(trusting.key, ()) from None
-        trusting.keep()
+        trusting.save_record()
     if invocation.is_json:
         facts = {"project": trusting.key, "digest": acts.digest, "acts": acts.described}
         invocation.print_json({**facts, "changed": list(changed), "not_compared": unnamed})
@@ -97,7 +97,7 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
     invocation.echo("trusted" if is_new else "it was trusted before, and nothing has changed")
 
 
-def _flow_in(folder: Path | None) -> Path | None:
+def _find_flow(folder: Path | None) -> Path | None:
     """Return *folder* if it is a workflow file; None: it is a folder or was not given.
 
     Raises:
@@ -110,7 +110,7 @@ def _flow_in(folder: Path | None) -> Path | None:
     return folder
 
 
-def _lines(trusting: trusted.Trust, changed: Sequence[str], *, is_full: bool) -> list[str]:
+def _format_trust(trusting: trusted.Trust, changed: Sequence[str], *, is_full: bool) -> list[str]:
     """Return the lines that a person decides about; with *is_full*, each step and its limits."""
     full, summary = trusting.acts.described, trusting.acts.summary
     shown = full if is_full else summary
@@ -118,11 +118,11 @@ def _lines(trusting: trusted.Trust, changed: Sequence[str], *, is_full: bool) ->
     lines += ["each step, with its limits: 'sequencer --verbose trust'"] if shown != full else []
     lines += ["what has changed since you trusted it:"] if changed else []
     lines += [f"  {line}" for line in changed]
-    return [*lines, *summary_of(changed or shown)]
+    return [*lines, *summarize_facts(changed or shown)]
 
 
-def _list(invocation: Invocation) -> None:
-    entries = list(trusted.everything())
+def _list_trusted(invocation: Invocation) -> None:
+    entries = list(trusted.list_records())
     if invocation.is_json:
         facts: list[dict[str, Any]] = [
             {"project": entry.project, "at": entry.at, "digest": entry.digest} for entry in entries

@@ -26,7 +26,7 @@ from sequencer.errors import ClaimHeld, Interrupted, SequencerError
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
 from sequencer.store.strictjson import parse_object
-from sequencer.store.user_state import own_state, put_own, read_own
+from sequencer.store.user_state import read_user_record, user_state_path, write_user_record
 
 if TYPE_CHECKING:
     from sequencer.cli.views.runs import Need
@@ -110,7 +110,7 @@ class News(NamedTuple):
         return self.kind in (LASTING, PAUSE) and not is_long
 
 
-def news_of(need: Need, text: str) -> News:
+def make_news(need: Need, text: str) -> News:
     """Return the news about *need*, which *text* describes."""
     kind = _KINDS.get(need.kind, DECISION)
     if kind == PAUSE and need.until is None:
@@ -156,7 +156,7 @@ class TickReport(NamedTuple):
         return self.kind in _ONCE or now - self.time < most_s
 
 
-def log_of(arguments: Sequence[str]) -> Path | None:
+def find_log_path(arguments: Sequence[str]) -> Path | None:
     """Return the log that *arguments* name with ``--log``; None: they name none.
 
     The arguments are read here because click raises a usage error before it handles options.
@@ -171,10 +171,10 @@ def log_of(arguments: Sequence[str]) -> Path | None:
     return None
 
 
-def recorded(path: Path, work: Callable[[], tuple[int, News]]) -> tuple[int, str]:
+def run_logged(path: Path, work: Callable[[], tuple[int, News]]) -> tuple[int, str]:
     """Do *work* with its output in the log *path*; return its exit code and the text to print."""
     log = Log(path)
-    with log.stream() as stream, redirect_stdout(stream), redirect_stderr(stream):
+    with log.open_stream() as stream, redirect_stdout(stream), redirect_stderr(stream):
         code, news = work()
         if code:
             stream.write(f"exit code {code}\n")
@@ -182,12 +182,12 @@ def recorded(path: Path, work: Callable[[], tuple[int, News]]) -> tuple[int, str
     if log.problem is not None:
         problem = f"{path}: the log can't be written: {log.problem}"
         all_news.append(News(problem, _OF_THE_LOG))
-    if text := _report(path, code, news, all_news):
-        text += f"\nexit code {code}, {_now()}; the whole record: {path}"
+    if text := _report_tick(path, code, news, all_news):
+        text += f"\nexit code {code}, {_format_now()}; the whole record: {path}"
     return code, text
 
 
-def repeated(path: Path, text: str, *, is_rest: bool) -> bool:
+def repeat_answer(path: Path, text: str, *, is_rest: bool) -> bool:
     """Write the known answer *text* into the log; return whether that is all a tick has to do.
 
     False: the records have to change, which the full program does. That is so if a problem is not
@@ -197,11 +197,11 @@ def repeated(path: Path, text: str, *, is_rest: bool) -> bool:
         OSError: the log can't be written.
         SequencerError: a link is in its place.
     """
-    known, _ = _records(path)
+    known, _ = _read_records(path)
     if any(not record.times or (is_rest and record.kind in _PROBLEMS) for record in known):
         return False
     log = Log(path)
-    with log.stream() as stream:
+    with log.open_stream() as stream:
         stream.write(text)
     return log.problem is None
 
@@ -219,7 +219,7 @@ class Log(io.RawIOBase):
         self._rest = b""
         self.problem: str | None = None
 
-    def stream(self) -> io.TextIOWrapper:
+    def open_stream(self) -> io.TextIOWrapper:
         """Return a text stream that writes to the log; closing it closes the file."""
         buffer = io.BufferedWriter(self)
         return io.TextIOWrapper(buffer, "utf-8", errors="backslashreplace", line_buffering=True)
@@ -232,8 +232,8 @@ class Log(io.RawIOBase):
         """Append the complete lines of *data*; the rest waits for its line end."""
         *lines, self._rest = (self._rest + bytes(data)).split(b"\n")
         if lines:
-            stamp = _now().encode() + b"  "
-            self._add(b"".join(stamp + line + b"\n" for line in lines))
+            stamp = _format_now().encode() + b"  "
+            self._append(b"".join(stamp + line + b"\n" for line in lines))
         return len(data)
 
     def close(self) -> None:
@@ -245,20 +245,20 @@ class Log(io.RawIOBase):
             os.close(self._fd)
             self._fd = None
 
-    def _add(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> None:
         try:
             if self._fd is None:
-                folder = folders.made(self._path.parent.absolute())
+                folder = folders.make_folder(self._path.parent.absolute())
                 self._fd = folder.open(self._path.name, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             # One call, so that lines of another tick can't come in between.
             os.write(self._fd, data)
         except (OSError, SequencerError) as error:
-            self.problem = self.problem or _reason(error)
+            self.problem = self.problem or _describe_error(error)
 
 
-def _report(path: Path, code: int, news: News, all_news: Sequence[News]) -> str:
+def _report_tick(path: Path, code: int, news: News, all_news: Sequence[News]) -> str:
     """Return what to print after a tick with *all_news*, and update the records of its log."""
-    known, is_own = _records(path)
+    known, is_own = _read_records(path)
     now, keys = time.time(), {item.same for item in all_news}
     has_refused = any(item.kind == REFUSAL for item in all_news)
     over = [
@@ -270,11 +270,11 @@ def _report(path: Path, code: int, news: News, all_news: Sequence[News]) -> str:
     records = [record for record in known if record not in over]
     for item in all_news:
         before = next((record for record in records if record.key == item.same), None)
-        after = _next(item, before, code, now)
+        after = _make_tick_report(item, before, code, now)
         records = [*(record for record in records if record is not before), after]
         if after is not before and after.times and not _is_shared(path, item):
-            texts.append((after.key, item.text + _lasts(before)))
-    records = _newest(records)
+            texts.append((after.key, item.text + _format_repeat_note(before)))
+    records = _select_newest(records)
     if records == known and is_own:
         return ""
     # Records of a copy count for one tick only: an agent or a clone could have written them.
@@ -283,7 +283,7 @@ def _report(path: Path, code: int, news: News, all_news: Sequence[News]) -> str:
     # that they last, so their texts are passed on too.
     new = {record.key for record in records if not record.times}
     waiting = [item.text for item in all_news if item.same in new]
-    return _remember(path, own_records, records, texts, waiting, is_own=is_own)
+    return _store_records(path, own_records, records, texts, waiting, is_own=is_own)
 
 
 def _is_shared(path: Path, news: News) -> bool:
@@ -293,16 +293,16 @@ def _is_shared(path: Path, news: News) -> bool:
     name = record_name(path.parent / blake2b(news.shared.encode(), digest_size=8).hexdigest())
     known = None
     with contextlib.suppress(OSError, SequencerError, LookupError, ValueError, TypeError):
-        known = float(parse_object(read_own(FOLDER, name, MAX_BYTES) or b"")["until"])
+        known = float(parse_object(read_user_record(FOLDER, name, MAX_BYTES) or b"")["until"])
     # Another end means another limit. A damaged record or a wrong clock must not silence news.
     if known is not None and abs(news.until - known) <= HOUR_S:
         return True
-    text = json.dumps({"log": _real(path), "until": news.until}).encode()
-    _tried(lambda: put_own(FOLDER, name, text, durably=False, may_tear=True))
+    text = json.dumps({"log": _resolve_path(path), "until": news.until}).encode()
+    _try_call(lambda: write_user_record(FOLDER, name, text, durably=False, may_tear=True))
     return False
 
 
-def _next(news: News, before: TickReport | None, code: int, now: float) -> TickReport:
+def _make_tick_report(news: News, before: TickReport | None, code: int, now: float) -> TickReport:
     """Return the record of *news*. It is *before* if nothing has to be reported now."""
     known = before if before is not None and before.since <= now + DAY_S else None
     if known is not None and known.covers(news, now):
@@ -314,11 +314,16 @@ def _next(news: News, before: TickReport | None, code: int, now: float) -> TickR
         return first
     since, times = (now, 0) if known is None else (known.since, known.times)
     return first._replace(
-        since=since, times=times + 1, at=_now(), time=now, code=code or news.code, until=news.until
+        since=since,
+        times=times + 1,
+        at=_format_now(),
+        time=now,
+        code=code or news.code,
+        until=news.until,
     )
 
 
-def _lasts(before: TickReport | None) -> str:
+def _format_repeat_note(before: TickReport | None) -> str:
     if before is None or not before.times or before.kind in _ONCE:
         return ""
     return f"\n  you were told this at {before.at}; it has not changed since"
@@ -336,42 +341,42 @@ def _is_over(record: TickReport, code: int, news: News, *, has_refused: bool) ->
     return record.kind == REFUSAL or (is_passing and not news.is_waiting)
 
 
-def _newest(records: Sequence[TickReport]) -> list[TickReport]:
+def _select_newest(records: Sequence[TickReport]) -> list[TickReport]:
     marks = [record for record in records if record.kind == _MARK][-MAX_ONCE:]
     return [*marks, *[record for record in records if record.kind != _MARK][-MAX_REPORTS:]]
 
 
-def _records(path: Path) -> tuple[list[TickReport], bool]:
+def _read_records(path: Path) -> tuple[list[TickReport], bool]:
     """Return the records that are not over, and whether they are from the user's state folder.
 
     If the state folder has them, only those count. Otherwise copies count: the state folder may be
-    unusable, or new for each tick; see `_remember`.
+    unusable, or new for each tick; see `_store_records`.
     """
     data = None
     with contextlib.suppress(OSError, SequencerError):
-        data = read_own(FOLDER, record_name(path), MAX_BYTES)
-    return (_copies(path), False) if data is None else (_parsed(data), True)
+        data = read_user_record(FOLDER, record_name(path), MAX_BYTES)
+    return (_read_copies(path), False) if data is None else (_parse_reports(data), True)
 
 
-def _copies(path: Path) -> list[TickReport]:
+def _read_copies(path: Path) -> list[TickReport]:
     newest: dict[str, TickReport] = {}
-    for place in _spare_places(path):
+    for place in _copy_paths(path):
         with contextlib.suppress(OSError, SequencerError):
-            for record in _parsed(read_regular(place, max_bytes=MAX_BYTES)):
+            for record in _parse_reports(read_regular(place, max_bytes=MAX_BYTES)):
                 if record.key not in newest or newest[record.key].time < record.time:
                     newest[record.key] = record
     return [*newest.values()]
 
 
-def _parsed(data: bytes) -> list[TickReport]:
+def _parse_reports(data: bytes) -> list[TickReport]:
     try:
-        return [_parsed_record(fields) for fields in parse_object(data).get("told", ())]
+        return [_parse_report(fields) for fields in parse_object(data).get("told", ())]
     except (LookupError, ValueError, TypeError, AttributeError):
         # With a damaged record, news may be reported once too often, but never too seldom.
         return []
 
 
-def _parsed_record(fields: dict[str, Any]) -> TickReport:
+def _parse_report(fields: dict[str, Any]) -> TickReport:
     record = TickReport(**{name: fields[name] for name in TickReport._fields})
     texts = (record.key, record.kind, record.line, record.at)
     numbers = (record.since, record.time, record.until or 0.0)
@@ -382,7 +387,7 @@ def _parsed_record(fields: dict[str, Any]) -> TickReport:
     return record
 
 
-def _remember(
+def _store_records(
     path: Path,
     own_records: Sequence[TickReport],
     records: Sequence[TickReport],
@@ -398,21 +403,25 @@ def _remember(
     records (*is_own*) that can't be rewritten, a copy is trusted for a day.
     """
     text = "\n".join(text for _, text in texts)
-    problem = _tried(
-        lambda: put_own(
-            FOLDER, record_name(path), _record(path, own_records), durably=False, may_tear=True
+    problem = _try_call(
+        lambda: write_user_record(
+            FOLDER,
+            record_name(path),
+            _encode_records(path, own_records),
+            durably=False,
+            may_tear=True,
         )
     )
     if not problem:
-        _copied(_beside(path), _record(path, records))
+        _write_copy(_sidecar_path(path), _encode_records(path, records))
         return text
-    now, at = time.time(), _now()
-    copies = _copies(path)
+    now, at = time.time(), _format_now()
+    copies = _read_copies(path)
     reported = {copy.key for copy in copies if copy.times and 0 <= now - copy.time < DAY_S}
     present = {record.key for record in records}
     marks = [TickReport(key, _MARK, "", now, 1, at, now) for key, _ in texts if key not in present]
-    data = _record(path, _newest([*records, *marks]))
-    failed = [_copied(place, data) for place in _spare_places(path)]
+    data = _encode_records(path, _select_newest([*records, *marks]))
+    failed = [_write_copy(place, data) for place in _copy_paths(path)]
     if not is_own and not failed[0]:
         return text
     text = "\n".join(text for key, text in texts if key not in reported or not is_own)
@@ -420,7 +429,7 @@ def _remember(
         text = "\n".join(filter(None, (text, *waiting)))
     if not text:
         return ""
-    where = own_state(FOLDER) if is_own else _beside(path)
+    where = user_state_path(FOLDER) if is_own else _sidecar_path(path)
     reason = f"{where}: can't be written ({problem if is_own else failed[0]}), so"
     if not all(failed):
         return f"{text}\n{reason} this is said once a day"
@@ -428,31 +437,31 @@ def _remember(
     return f"{text}\n{note}" if time.localtime().tm_hour == SPARE_HOUR else ""
 
 
-def _copied(place: Path, data: bytes) -> str:
+def _write_copy(place: Path, data: bytes) -> str:
     """Write *data* as the copy *place*; return why it can't be written, or an empty text."""
 
     def copy() -> None:
-        folders.made(place.parent)
-        folders.put(place, data, durably=False)
+        folders.make_folder(place.parent)
+        folders.write_atomically(place, data, durably=False)
 
-    return _tried(copy)
+    return _try_call(copy)
 
 
-def _tried(act: Callable[[], None]) -> str:
+def _try_call(act: Callable[[], None]) -> str:
     """Call *act*; return why it failed, or an empty text."""
     try:
         act()
     except (OSError, SequencerError) as error:
-        return _reason(error)
+        return _describe_error(error)
     return ""
 
 
-def _record(path: Path, records: Sequence[TickReport]) -> bytes:
+def _encode_records(path: Path, records: Sequence[TickReport]) -> bytes:
     reports = [record._asdict() for record in records]
-    return json.dumps({"log": _real(path), "told": reports}).encode()
+    return json.dumps({"log": _resolve_path(path), "told": reports}).encode()
 
 
-def _spare_places(path: Path) -> list[Path]:
+def _copy_paths(path: Path) -> list[Path]:
     """Return the files for copies: next to the log, and in memory in case that can't be written."""
     places = (os.environ.get("XDG_RUNTIME_DIR") or _MEMORY[0], *_MEMORY)
     memory = next((place for place in places if os.path.isdir(place)), _MEMORY[-1])  # noqa: PTH112
@@ -464,27 +473,27 @@ def _spare_places(path: Path) -> list[Path]:
     else:
         # Another user could have created the folder in a place that everyone may write.
         is_ours = about.st_uid == os.geteuid() and not about.st_mode & 0o022
-    return [_beside(path), *([folder / record_name(path)] if is_ours else [])]
+    return [_sidecar_path(path), *([folder / record_name(path)] if is_ours else [])]
 
 
 def record_name(path: Path) -> str:
     """Return the file name of the record for ticks with the log *path*."""
-    digest = blake2b(os.fsencode(_real(path)), digest_size=16).hexdigest()
+    digest = blake2b(os.fsencode(_resolve_path(path)), digest_size=16).hexdigest()
     return f"{digest}.told.json"
 
 
-def _real(path: Path) -> str:
+def _resolve_path(path: Path) -> str:
     folder, name = os.path.split(path.absolute())
     return os.path.join(os.path.realpath(folder), name)  # noqa: PTH118 - as an idle tick has it
 
 
-def _beside(path: Path) -> Path:
+def _sidecar_path(path: Path) -> Path:
     return path.absolute().with_name(f"{path.name}.told")
 
 
-def _reason(error: OSError | SequencerError) -> str:
+def _describe_error(error: OSError | SequencerError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else error.message
 
 
-def _now() -> str:
+def _format_now() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S%z")

@@ -35,21 +35,21 @@ def usage_message(error: click.ClickException) -> str:
     """Return a message with the option or argument, the expected value, and the typed value."""
     if isinstance(error, click.NoSuchOption):
         near = sorted(error.possibilities or ())
-        guess = f"; did you mean {listed(near)}?" if near else ""
+        guess = f"; did you mean {join_alternatives(near)}?" if near else ""
         return f"there is no option {error.option_name}{guess}"
     if isinstance(error, click.BadParameter):
-        name = _name(error)
+        name = _format_name(error)
         if isinstance(error, click.MissingParameter):
-            known = _expected(error.param)
+            known = _format_expected(error.param)
             return f"{name} is missing" + (f": {known}" if known else "")
-        value, known = _NOT.match(error.message), _expected(error.param)
+        value, known = _NOT.match(error.message), _format_expected(error.param)
         if value is not None and known:
             return f"{name}: {known}, not {value[1]!a}"
-        return f"{name}: {_plain(error.message)}"
-    return _plain(error.message)
+        return f"{name}: {_simplify_message(error.message)}"
+    return _simplify_message(error.message)
 
 
-def _name(error: click.BadParameter) -> str:
+def _format_name(error: click.BadParameter) -> str:
     """Return the name by which people know the option or argument that is wrong."""
     param = error.param
     if isinstance(param, click.Option):
@@ -61,20 +61,20 @@ def _name(error: click.BadParameter) -> str:
     return hint if isinstance(hint, str) else " / ".join(hint)
 
 
-def _expected(param: click.Parameter | None) -> str:
+def _format_expected(param: click.Parameter | None) -> str:
     """Return the values that *param* takes; empty unless it takes a number or a choice."""
     kind: Any = None if param is None else param.type
     if isinstance(kind, click.Choice):
-        return f"expected {listed([str(choice) for choice in kind.choices])}"
+        return f"expected {join_alternatives([str(choice) for choice in kind.choices])}"
     if isinstance(kind, (click.IntRange, click.FloatRange)):
         number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
-        return f"expected {number}{_bounds(kind)}"
+        return f"expected {number}{_format_bounds(kind)}"
     if kind is click.INT:
         return "expected a whole number"
     return "expected a number" if kind is click.FLOAT else ""
 
 
-def _bounds(kind: Any) -> str:
+def _format_bounds(kind: Any) -> str:
     """Return the bounds of *kind* in words, except bounds that no one types."""
     low = None if kind.min is None or kind.min <= -FAR else kind.min
     high = None if kind.max is None or kind.max >= FAR - 1 else kind.max
@@ -85,17 +85,17 @@ def _bounds(kind: Any) -> str:
     return "" if high is None else f" of at most {high}"
 
 
-def listed(words: list[str]) -> str:
+def join_alternatives(words: list[str]) -> str:
     """Return *words* as a list of alternatives.
 
-    >>> listed(["a"]), listed(["a", "b", "c"])
+    >>> join_alternatives(["a"]), join_alternatives(["a", "b", "c"])
     ('a', 'a, b or c')
     """
     *most, last = words
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def _plain(message: str) -> str:
+def _simplify_message(message: str) -> str:
     for pattern, words in _SENTENCES:
         if match := pattern.match(message):
             return match.expand(words)

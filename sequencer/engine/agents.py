@@ -15,7 +15,7 @@ class Agents(Protocol):
 
     @property
     def has_fallback(self) -> bool:
-        """Return whether any agent has other agents that may replace it; see `instead`."""
+        """Return whether any agent has other agents that may replace it; see `choose_fallback`."""
 
     def choose(self, step: Step, position: str) -> tuple[str, Executor]:
         """Return the agent's name and its executor for *step*.
@@ -25,7 +25,7 @@ class Agents(Protocol):
                 support a field of the step.
         """
 
-    def ready(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
+    def choose_installed(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
         """Return the agent's name and executor like `choose`, once its program is known to exist.
 
         If the program is missing, another agent may replace it; the third value says why. Each
@@ -35,16 +35,16 @@ class Agents(Protocol):
             AgentMissing: its program or its key is missing.
         """
 
-    def instead(
+    def choose_fallback(
         self, step: Step, agent: str, not_before: str | None = None
     ) -> tuple[str, Executor] | None:
         """Return the name and executor that replace *agent* for *step*; None: there are none.
 
-        Until *not_before* (ISO 8601, UTC), `ready` does not choose *agent* again if another
-        agent can replace it.
+        Until *not_before* (ISO 8601, UTC), `choose_installed` does not choose *agent* again if
+        another agent can replace it.
         """
 
-    def unfit(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
+    def list_unfit_fallbacks(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
         """Return the agents that should replace *agent* for *step* and can't, each with why."""
 
     def ensure_folder(self, agent: str, folder: Path) -> None:

@@ -8,7 +8,7 @@ from sequencer.model.outcome import Usage
 from sequencer.model.step import Step
 
 
-def least(*values: float | None) -> float | None:
+def smallest_limit(*values: float | None) -> float | None:
     """Return the smallest of the limits *values*; None: there is no limit."""
     smallest = None
     for value in values:
@@ -17,7 +17,7 @@ def least(*values: float | None) -> float | None:
     return smallest
 
 
-def left(most: float | None, used: float) -> float | None:
+def subtract_used(most: float | None, used: float) -> float | None:
     """Return *most* minus *used*; None: there is no limit."""
     return None if most is None else most - used
 
@@ -28,18 +28,18 @@ class Allowance(Struct, frozen=True):
     cost_usd: float | None = None
     timeout_s: float | None = None
 
-    def after(self, paid: Usage) -> Allowance:
+    def subtract(self, paid: Usage) -> Allowance:
         """Return the allowance that is left after *paid*."""
         if self.cost_usd is None:
             return self
         return Allowance(max(self.cost_usd - paid.cost_usd, 0.0), self.timeout_s)
 
-    def rest(self, step: Step, used: Usage) -> Allowance:
+    def compute_rest(self, step: Step, used: Usage) -> Allowance:
         """Return the allowance for the rest of the same try after *used*.
 
         The time limit of *step* counts too.
         """
-        most_s, remaining = least(step.timeout_s, self.timeout_s), self.after(used)
+        most_s, remaining = smallest_limit(step.timeout_s, self.timeout_s), self.subtract(used)
         if most_s is None:
             return remaining
         return Allowance(remaining.cost_usd, max(most_s - used.seconds, 1.0))

@@ -18,14 +18,14 @@ from sequencer.engine.workspace import Workspace
 from sequencer.errors import UsageRefused
 from sequencer.model import transitions
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.sequence.order import place
+from sequencer.model.sequence.order import find_step_ref
 from sequencer.store.file import FileStore
 
-MOST_RETRIES = 100
+MAX_RETRIES = 100
 """The most that a step can ask for."""
 
 
-def work_beside(
+def run_async_mode(
     performer: Performer,
     limits: InvocationLimits,
     step_index: int,
@@ -43,9 +43,9 @@ def work_beside(
             "mode async has no run, so its agents can't have a folder of their own",
             hint="choose another --mode, or remove worktree",
         )
-    first = place(performer.workflow, step_index)
+    first = find_step_ref(performer.workflow, step_index)
     # Only the step's own retries limit its failures.
-    run_limits = RunLimits(failures_in_row=MOST_RETRIES, attempts=performer.max_attempts)
+    run_limits = RunLimits(failures_in_row=MAX_RETRIES, attempts=performer.max_attempts)
     performer = replace(performer, workspace=Workspace(performer.project))
     with TemporaryDirectory(prefix="sequencer-async-", ignore_cleanup_errors=True) as folder:
         store = FileStore(Path(folder).resolve() / "state.json", allow_network_fs=True)
@@ -53,10 +53,10 @@ def work_beside(
         try:
             if on_ready is not None:
                 on_ready(worker.interrupt)
-            fresh = worker.kind.fresh(str(uuid.uuid4()), at=datetime.now(UTC)).replace(
+            fresh = worker.kind.create_head(str(uuid.uuid4()), at=datetime.now(UTC)).replace(
                 step_index=step_index, iteration=step_index + 1, expected_step=first.step
             )
-            head = store.update(lambda _: transitions.initialise(fresh))
+            head = store.update(lambda _: transitions.initialize(fresh))
             return replace(InlineLoop(worker, Mode.ASYNC, limits, head).work(), head=None)
         finally:
-            worker.leave()
+            worker.close()

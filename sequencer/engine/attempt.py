@@ -16,15 +16,15 @@ from sequencer.errors import (
     Interrupted,
     MachineBusy,
     SequencerError,
-    failed_disk,
-    out_of_resources,
+    to_machine_busy,
+    to_storage_failed,
 )
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor, Identity, Listener, Piece, StepRequest
 from sequencer.model.head import Claim, Head, Session
 from sequencer.model.kind import AttemptResult
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, total
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, sum_usages
 from sequencer.model.step import Step
 from sequencer.model.transitions import StepRef
 from sequencer.model.workflow import Workflow
@@ -65,7 +65,7 @@ class StepLog(Listener, Protocol):
 
     path: Path
 
-    def sent(self, request: StepRequest, to: str) -> None:
+    def write_request(self, request: StepRequest, to: str) -> None:
         """Write the prompt of *request*, which goes *to* the agent or the router."""
 
     def close(self, outcome: Outcome) -> None:
@@ -80,10 +80,10 @@ class _NoLog(StepLog):
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         """Ignore *data*."""
 
-    def used(self, usage: Usage) -> None:
+    def report_usage(self, usage: Usage) -> None:
         """Ignore *usage*."""
 
-    def sent(self, request: StepRequest, to: str) -> None:
+    def write_request(self, request: StepRequest, to: str) -> None:
         """Ignore *request*."""
 
     def close(self, outcome: Outcome) -> None:
@@ -252,12 +252,12 @@ class Attempt(Struct, kw_only=True):
 
     # --- while it runs -----------------------------------------------------------------
 
-    def notice(self, text: str, before: str = "") -> None:
+    def write_notice(self, text: str, before: str = "") -> None:
         """Write *text* to its log as a line of the sequencer, after *before*."""
         self.listener.write(f"{before}[sequencer] {text}\n".encode(), Piece.NOTICE)
 
     @contextmanager
-    def with_own_result(self) -> Iterator[None]:
+    def use_separate_result(self) -> Iterator[None]:
         """Give this attempt another result file in the block, for one more agent."""
         first = self.result_path
         with results.separate_file(first) as other:
@@ -280,7 +280,7 @@ class Attempt(Struct, kw_only=True):
 
     # --- how it ended ------------------------------------------------------------------
 
-    def ended_as(self, outcome: Outcome) -> AttemptResult:
+    def make_result(self, outcome: Outcome) -> AttemptResult:
         """Return the result of this attempt if it ends with *outcome*."""
         prepared, claim = self.prepared, self.claim
         return AttemptResult(
@@ -297,13 +297,13 @@ class Attempt(Struct, kw_only=True):
         if self.busy is not None:
             return False
         is_bug = isinstance(self.error, Exception) and not isinstance(self.error, SequencerError)
-        is_bug = is_bug and failed_disk(self.error) is None
+        is_bug = is_bug and to_storage_failed(self.error) is None
         return self.error is not None and not is_bug
 
     @property
     def busy(self) -> MachineBusy | None:
         """Return why this machine could not run the agent; None: that was not the reason."""
-        return out_of_resources(self.error)
+        return to_machine_busy(self.error)
 
     @property
     def has_cost(self) -> bool:
@@ -314,4 +314,4 @@ class Attempt(Struct, kw_only=True):
     @property
     def usage(self) -> Usage:
         """Return what it has used; known even without a result."""
-        return total(self.paid) if self.ended is None else self.ended.outcome.usage
+        return sum_usages(self.paid) if self.ended is None else self.ended.outcome.usage

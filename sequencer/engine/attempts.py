@@ -18,7 +18,7 @@ from sequencer.engine.attempt import Attempt
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.executors.cancellation import StopReason
 from sequencer.model.head import Claim
-from sequencer.store.watch import readable
+from sequencer.store.watch import wait_readable
 
 WAIT_S = 1.0
 _RESERVE = 4
@@ -38,7 +38,7 @@ class Attempts:
         self._ended: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.running: dict[int, Attempt] = {}
-        """By token, until `next_ended` returns them; so some have ended already."""
+        """By token, until `pop_ended` returns them; so some have ended already."""
         self._unrecorded: list[Claim] = []
         """Claims that are kept alive until the ends of their attempts are recorded."""
         self._is_drained = False
@@ -64,7 +64,7 @@ class Attempts:
 
     def wait(self) -> None:
         """Sleep until an attempt has ended, `wake` is called, or `WAIT_S` is over."""
-        readable((self._read_fd,), WAIT_S)
+        wait_readable((self._read_fd,), WAIT_S)
         self.drain()
 
     def start(self, running: Attempt, perform: Perform) -> None:
@@ -97,11 +97,11 @@ class Attempts:
             running.error = error
         finally:
             self._heartbeat.end(running.claim)
-            self._heartbeat.go_on(running.claim)
+            self._heartbeat.resume_for_push(running.claim)
             self._ended.put(running)
             self.wake()
 
-    def next_ended(self) -> Attempt | None:
+    def pop_ended(self) -> Attempt | None:
         """Return the attempt that ended first, and remove it from the queue; None: it is empty.
 
         The first call after a None says that all attempts returned before are recorded, so
@@ -133,7 +133,7 @@ class Attempts:
             os.close(self._reserve.pop())
 
     def close(self) -> None:
-        """End the threads and free the descriptors; `next_ended` has returned every attempt."""
+        """End the threads and free the descriptors; `pop_ended` has returned every attempt."""
         for _ in self._threads:
             self._started.put(None)
         # After an error, an attempt may still be running; its thread ends with the process.

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from sequencer.engine.invocation_budget import Mode
-from sequencer.errors import run_option, typed
+from sequencer.errors import quote_words, run_option
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness, ReadinessKind
 from sequencer.model.sequence.order import is_among, position_at
@@ -57,15 +57,15 @@ class AwaitedStep:
         """When this head was seen first."""
         self._why = _Wait.BLOCKED
 
-    def see(self, readiness: Readiness, head: Head) -> None:
+    def observe(self, readiness: Readiness, head: Head) -> None:
         """Note the *readiness* at *head*; it ignores claims that may be taken over."""
         now = time.monotonic()
         if self._readiness is None or head.revision != self._head.revision:
             self._since = now
         self._readiness, self._head = readiness, head
-        self._why = self._reason(readiness, head, now)
+        self._why = self._classify_wait(readiness, head, now)
 
-    def _reason(self, readiness: Readiness, head: Head, now: float) -> _Wait:
+    def _classify_wait(self, readiness: Readiness, head: Head, now: float) -> _Wait:
         if readiness.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
             return _Wait.BLOCKED
         if is_among(self._workflow, self._positions, head.step_index):
@@ -144,5 +144,5 @@ class AwaitedStep:
     def command(self) -> str:
         """Return the command of the process that this one waits for."""
         mode = "--mode sync " if self._is_sync else ""
-        position = typed(position_at(self._workflow, self._head.step_index))
+        position = quote_words(position_at(self._workflow, self._head.step_index))
         return f"sequencer {run_option(self._head.run_name)}run {mode}--position {position}"

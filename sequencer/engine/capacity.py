@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from sequencer.engine.attempt import PreparedStep
 from sequencer.model.graph.graph import Graph, NodeKind
 from sequencer.model.graph.marking import Marking
-from sequencer.model.graph.transition import OpenTransition, rests
+from sequencer.model.graph.transition import OpenTransition, is_resting
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Usage
@@ -40,13 +40,13 @@ class UsageCap(NamedTuple):
         """Return whether the limit applies to node *name*."""
         return self.nodes is None or name in self.nodes
 
-    def held(self, live: Sequence[Claim]) -> list[Claim]:
+    def select_claims(self, live: Sequence[Claim]) -> list[Claim]:
         """Return the claims in *live* to which the limit applies."""
         return [
             claim for claim in live if self.covers(claim.step) and self.owner in (None, claim.owner)
         ]
 
-    def free(self, held: list[Claim]) -> tuple[float, int]:
+    def compute_free(self, held: list[Claim]) -> tuple[float, int]:
         """Return how much no attempt holds, and how many attempts hold an unknown share."""
         shares = [claim.share(self.unit) for claim in held]
         known = [share for share in shares if share is not None]
@@ -57,10 +57,10 @@ class UsageCap(NamedTuple):
 
         When they end, they return what they did not use.
         """
-        held = self.held(live)
+        held = self.select_claims(live)
         if not held:
             return False
-        free, unknown = self.free(held)
+        free, unknown = self.compute_free(held)
         return free / (unknown + 1) < self.left / (len(held) + 1) / FAIR_PART
 
 
@@ -71,35 +71,35 @@ class CapacityRule(Protocol):
     def kills(self) -> bool:
         """Return whether reaching a limit stops running attempts."""
 
-    def are_set(self, marking: Marking) -> bool:
+    def has_caps(self, marking: Marking) -> bool:
         """Return whether there is any limit on usage."""
 
-    def caps(self, marking: Marking) -> Iterator[UsageCap]:
+    def iter_shared_caps(self, marking: Marking) -> Iterator[UsageCap]:
         """Yield the limits on usage that several nodes share."""
 
-    def own_caps(self, marking: Marking, name: str) -> Iterator[UsageCap]:
+    def iter_node_caps(self, marking: Marking, name: str) -> Iterator[UsageCap]:
         """Yield the limits of node *name* alone."""
 
-    def closed(self, marking: Marking) -> Collection[str]:
+    def find_closed(self, marking: Marking) -> Collection[str]:
         """Return the nodes that must not start now."""
 
-    def reasons(self, marking: Marking) -> list[str]:
+    def describe_reached(self, marking: Marking) -> list[str]:
         """Return a line for each limit that is reached and keeps ready nodes from starting."""
 
-    def end_of_the_work(self, marking: Marking) -> str | None:
+    def find_stop_reason(self, marking: Marking) -> str | None:
         """Return what keeps ready nodes from starting, if anything does.
 
         Raises:
             TooManyFailures: so many attempts failed that a person has to continue the run.
         """
 
-    def to_kill(self, marking: Marking, running: Mapping[str, Usage]) -> Collection[str]:
+    def find_nodes_to_kill(self, marking: Marking, running: Mapping[str, Usage]) -> Collection[str]:
         """Return the nodes whose running attempts must be stopped.
 
         *running* is what unrecorded attempts have used so far, by node.
         """
 
-    def watch(self, step: OpenTransition) -> None:
+    def warn_about_limits(self, step: OpenTransition) -> None:
         """Warn in *step*, once each, about limits that are almost or fully used."""
 
 
@@ -124,26 +124,26 @@ class Shares:
         self.own_usd: Callable[[], float | None] = lambda: None
         """What this invocation may still spend; None: it has no limit."""
 
-    def keep_to(self, limits: RunLimits) -> None:
+    def apply_limits(self, limits: RunLimits) -> None:
         """Use *limits* from now on."""
         self._limits = limits
 
-    def closed(self, head: Head, marking: Marking, expired: frozenset[int]) -> Collection[str]:
+    def find_closed(self, head: Head, marking: Marking, expired: frozenset[int]) -> Collection[str]:
         """Return the agents' nodes that must not start now; *expired* may be taken over."""
-        closed: Collection[str] = () if self._rule is None else self._rule.closed(marking)
-        if limited := self._limited(marking, closed):
+        closed: Collection[str] = () if self._rule is None else self._rule.find_closed(marking)
+        if limited := self._find_limited(marking, closed):
             closed = frozenset(closed) | limited
-        live = _live(head, expired) if self._are_caps_set(marking) else ()
+        live = _select_live(head, expired) if self._has_caps(marking) else ()
         if not live:
             return closed
-        for cap in self._common(head, marking):
+        for cap in self._iter_shared_caps(head, marking):
             if cap.is_short(live):
                 if cap.nodes is None:
                     return marking.graph.by_id.keys()
                 closed = frozenset(closed) | frozenset(cap.nodes)
         return closed
 
-    def of(
+    def compute_share(
         self, head: Head, marking: Marking, name: str, places: int, expired: frozenset[int]
     ) -> dict[str, float]:
         """Return the share of an attempt at *name*, by unit; empty: nothing limits it.
@@ -151,25 +151,25 @@ class Shares:
         *places* attempts may start now, including this one.
         """
         shares: dict[str, float] = {}
-        if not self._are_caps_set(marking):
+        if not self._has_caps(marking):
             return shares
-        live = _live(head, expired)
+        live = _select_live(head, expired)
         busy = {claim.step for claim in live}
-        caps = [cap for cap in self._common(head, marking) if cap.covers(name)]
+        caps = [cap for cap in self._iter_shared_caps(head, marking) if cap.covers(name)]
         if self._rule is not None:
-            caps += self._rule.own_caps(marking, name)
+            caps += self._rule.iter_node_caps(marking, name)
         for cap in caps:
-            free, unknown = cap.free(cap.held(live))
-            others = (node for node in beside_of(marking, name, busy) if cap.covers(node))
+            free, unknown = cap.compute_free(cap.select_claims(live))
+            others = (node for node in iter_parallel_nodes(marking, name, busy) if cap.covers(node))
             divisor = 1 + unknown + sum(1 for _ in islice(others, max(places - 1, 0)))
-            share = _rounded_down(max(free, 0.0) / divisor, cap.unit)
+            share = _round_down(max(free, 0.0) / divisor, cap.unit)
             shares[cap.unit] = min(share, shares.get(cap.unit, share))
         prepared = self._prepared.get(name)
         if USD in shares and prepared is not None and prepared.step.max_cost_usd is not None:
             shares[USD] = min(shares[USD], prepared.step.max_cost_usd)
         return shares
 
-    def _limited(self, marking: Marking, closed: Collection[str]) -> frozenset[str]:
+    def _find_limited(self, marking: Marking, closed: Collection[str]) -> frozenset[str]:
         """Return the nodes that must not start until the usage limit of their agent is reset.
 
         An attempt that rests without a failure has met such a limit. A single limit may be for
@@ -179,7 +179,7 @@ class Shares:
         active, prepared = marking.active, self._prepared
         met: Counter[str] = Counter()
         for name, execution in active.items():
-            has_met = rests(execution) and not execution.failures
+            has_met = is_resting(execution) and not execution.failures
             if has_met and name in prepared and name not in closed:
                 met[prepared[name].agent] += execution.attempt
         return frozenset(
@@ -188,27 +188,27 @@ class Shares:
             if met[step.agent] > 1 and name not in active
         )
 
-    def _are_caps_set(self, marking: Marking) -> bool:
+    def _has_caps(self, marking: Marking) -> bool:
         """Return whether there is any cap; most runs have none."""
         if self._limits.cost_usd is not None or self.own_usd() is not None:
             return True
-        return self._rule is not None and self._rule.are_set(marking)
+        return self._rule is not None and self._rule.has_caps(marking)
 
-    def _common(self, head: Head, marking: Marking) -> Iterator[UsageCap]:
+    def _iter_shared_caps(self, head: Head, marking: Marking) -> Iterator[UsageCap]:
         """Yield the limits that several nodes share."""
         if (most := self._limits.cost_usd) is not None:
             yield UsageCap(USD, max(most - head.usage.cost_usd, 0.0))
         if (left := self.own_usd()) is not None:
             yield UsageCap(USD, max(left, 0.0), owner=self._owner)
         if self._rule is not None:
-            yield from self._rule.caps(marking)
+            yield from self._rule.iter_shared_caps(marking)
 
 
-def _live(head: Head, expired: frozenset[int]) -> list[Claim]:
+def _select_live(head: Head, expired: frozenset[int]) -> list[Claim]:
     return [claim for claim in head.claims if claim.token not in expired]
 
 
-def _rounded_down(share: float, unit: str) -> float:
+def _round_down(share: float, unit: str) -> float:
     """Return *share* with few digits, and never more than it is."""
     if unit == TOKENS:
         return int(share)
@@ -218,14 +218,14 @@ def _rounded_down(share: float, unit: str) -> float:
 # --- who may run at the same time ------------------------------------------------------
 
 
-def beside_of(marking: Marking, name: str, busy: Collection[str]) -> Iterator[str]:
+def iter_parallel_nodes(marking: Marking, name: str, busy: Collection[str]) -> Iterator[str]:
     """Yield the agents' nodes that may start while *name* runs, except those that are *busy*.
 
     Nodes that may start now come first, because the caller usually stops after those.
     """
     graph, seen = marking.graph, {name, *busy}
     for node in marking.waiting:
-        if node not in seen and marking.may_start(node) and _works(graph, node):
+        if node not in seen and marking.may_start(node) and _is_agent(graph, node):
             seen.add(node)
             yield node
     followers = _followers(graph, [name], frozenset())
@@ -234,7 +234,7 @@ def beside_of(marking: Marking, name: str, busy: Collection[str]) -> Iterator[st
         node for node in (*marking.waiting, *active) if node != name and node not in followers
     ]
     for node in (*others, *_followers(graph, others, followers)):
-        if node not in seen and _works(graph, node):
+        if node not in seen and _is_agent(graph, node):
             seen.add(node)
             yield node
 
@@ -251,5 +251,5 @@ def _followers(graph: Graph, names: list[str], without: Collection[str]) -> dict
     return reached
 
 
-def _works(graph: Graph, name: str) -> bool:
+def _is_agent(graph: Graph, name: str) -> bool:
     return graph.by_id[name].kind is NodeKind.AGENT

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from sequencer.engine.events import Emit, Waiting
 from sequencer.errors import RemoteUnreachable, StaleClaim, WorkTreeBusy
 from sequencer.executors.cancellation import Cancellation
-from sequencer.history.facts import read
+from sequencer.history.facts import read_facts
 from sequencer.model.head import MARKINGS, Head, Work
 from sequencer.model.kind import Capacity, Kind, OpenChange
 from sequencer.model.moving import ensure_here
@@ -47,38 +47,38 @@ class RetryPolicy:
         self.wait_s = store.retry_for_s
         """How long to retry if no work could be lost."""
 
-    def before_step(self, change: Change) -> Head:
+    def update_before_step(self, change: Change) -> Head:
         """Make *change* before a step, when no work could be lost.
 
         Raises:
             RemoteUnreachable: the remote refused access, or it did not answer in time.
         """
-        return self.reach(lambda: self._store.update(change))
+        return self.retry(lambda: self._store.update(change))
 
-    def after_step(self, change: Change, lease_s: float) -> Head:
+    def update_after_step(self, change: Change, lease_s: float) -> Head:
         """Make *change* after a step whose claim is valid for *lease_s*.
 
-        Raises: see `before_step`.
+        Raises: see `update_before_step`.
         """
         # A claim without heartbeats for that long may be taken over, but need not be.
         limit_s = max(self._store.retry_for_s, lease_s)
-        return self._reach(lambda: self._store.update(change), limit_s, may_be_denied=True)
+        return self._retry(lambda: self._store.update(change), limit_s, may_be_denied=True)
 
-    def reach(self, act: Callable[[], T]) -> T:
+    def retry(self, act: Callable[[], T]) -> T:
         """Return the result of *act*; retry it while a remote or the work tree is not available.
 
-        Raises: see `before_step`.
+        Raises: see `update_before_step`.
         """
-        return self._reach(act, self.wait_s, may_be_denied=False)
+        return self._retry(act, self.wait_s, may_be_denied=False)
 
-    def after_agent(self, act: Callable[[], T], stop: Cancellation) -> T:
+    def retry_after_agent(self, act: Callable[[], T], stop: Cancellation) -> T:
         """Return the result of *act*, which saves an agent's work; retry it until *stop* is set.
 
-        Raises: see `before_step`.
+        Raises: see `update_before_step`.
         """
-        return self._reach(act, AFTER_S, may_be_denied=True, stop=stop)
+        return self._retry(act, AFTER_S, may_be_denied=True, stop=stop)
 
-    def _reach(
+    def _retry(
         self,
         act: Callable[[], T],
         wait_s: float,
@@ -131,56 +131,56 @@ class Changes:
 
     def update(
         self,
-        act: Callable[[Any], object] | None,
-        capacity: Callable[[Head], Capacity | None],
+        action: Callable[[Any], object] | None,
+        compute_capacity: Callable[[Head], Capacity | None],
         *,
         run_id: str | None = None,
         lease_s: float | None = None,
     ) -> tuple[Head, list[int]]:
-        """Do *act* and everything that follows from it; then claim what *capacity* allows.
+        """Apply *action* and what follows from it, then claim what *compute_capacity* allows.
 
-        Returns the new head and the tokens of the granted claims. Without any effect, nothing is
-        written. *lease_s* is how long the claim that *act* is about is valid. With *run_id*, the
+        Returns the new head and the tokens of the granted claims. If nothing changes, nothing is
+        written. *lease_s* is the lease of the claim that *action* changes. With *run_id*, the
         store must have that run.
 
         Raises:
-            StaleClaim: the run's files are gone, or the claim of *act* is.
+            StaleClaim: the run's files are gone, or the claim of *action* is.
             DefinitionChanged: see `Kind.open`.
         """
         changes: list[OpenChange] = []
 
         def change(head: Head | None) -> Transition | None:
             if run_id is None:
-                present = still_there(self.store, head)
+                current = require_head(self.store, head)
             else:
-                present = of_run(self.store, run_id, head)
-            if present.exit:
-                ensure_here(present)
-            opened: OpenChange = self.kind.open(present, at=self.now())
+                current = require_run(self.store, run_id, head)
+            if current.exit:
+                ensure_here(current)
+            open_change: OpenChange = self.kind.open(current, at=self.now())
             # The store may call this again after a lost race; only the last call counts.
-            changes[:] = [opened]
-            if act is not None:
-                act(opened)
-            opened.settle(capacity(opened.head))
-            if not opened.facts:
+            changes[:] = [open_change]
+            if action is not None:
+                action(open_change)
+            open_change.settle(compute_capacity(open_change.head))
+            if not open_change.facts:
                 return None
-            closed = self.kind.close(opened, self.work)
-            if closed.document is not None:
-                self.keep_document(closed)
-            return closed
+            transition = self.kind.close(open_change, self.work)
+            if transition.document is not None:
+                self.keep_document(transition)
+            return transition
 
         if self.retry_policy is None:
             head = self.store.update(change)
-        elif act is None:
-            head = self.retry_policy.before_step(change)
+        elif action is None:
+            head = self.retry_policy.update_before_step(change)
         else:
-            head = self.retry_policy.after_step(change, lease_s or self.store.ttl_s)
+            head = self.retry_policy.update_after_step(change, lease_s or self.store.ttl_s)
         if not changes:
             return head, []
-        self._keep(changes[0], head)
+        self._cache_facts(changes[0], head)
         return head, changes[0].granted
 
-    def _keep(self, change: Any, head: Head) -> None:
+    def _cache_facts(self, change: Any, head: Head) -> None:
         """Cache the facts about *head*, the result of *change*."""
 
     def keep_document(self, transition: Transition) -> None:
@@ -194,7 +194,7 @@ class Changes:
             self.store.keep_document(*transition.document)
 
 
-def still_there(store: Store, head: Head | None) -> Head:
+def require_head(store: Store, head: Head | None) -> Head:
     """Return *head*.
 
     Raises:
@@ -209,13 +209,13 @@ def still_there(store: Store, head: Head | None) -> Head:
     return head
 
 
-def of_run(store: Store, run_id: str, head: Head | None) -> Head:
+def require_run(store: Store, run_id: str, head: Head | None) -> Head:
     """Return *head* if it is of the run *run_id*.
 
     Raises:
         StaleClaim: the files are gone, or they are of another run.
     """
-    present = still_there(store, head)
+    present = require_head(store, head)
     if present.run_id != run_id:
         raise StaleClaim(
             "the run is gone, and another one was started in its place",
@@ -225,23 +225,23 @@ def of_run(store: Store, run_id: str, head: Head | None) -> Head:
     return present
 
 
-def followed(store: Store, known: Head, head: Head | None) -> Head:
+def follow_run(store: Store, known: Head, head: Head | None) -> Head:
     """Return *head* if it belongs to the run of *known*, or to one that a reset of it started.
 
     Another program's state has no run before it is migrated. Until then, its head is a preview
     at revision 0, with a new run id each time it is read.
 
     Raises:
-        StaleClaim: see `of_run`.
+        StaleClaim: see `require_run`.
     """
-    present = still_there(store, head)
+    present = require_head(store, head)
     is_same = present.run_id == known.run_id or not known.revision
     if is_same or _was_reset(store, known.run_id):
         return present
-    return of_run(store, known.run_id, present)
+    return require_run(store, known.run_id, present)
 
 
 def _was_reset(store: Store, run_id: str) -> bool:
     """Return whether the journal says that a person reset the run *run_id*."""
-    resets = (fact for fact in read(store.history()) if fact.meaning.resets)
+    resets = (fact for fact in read_facts(store.history()) if fact.meaning.resets)
     return any(run_id in str(fact.outcome) for fact in resets)

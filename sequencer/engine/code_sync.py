@@ -60,7 +60,7 @@ class CodeSync:
         if others or not self.is_ready:
             return False
         # An attempt that lost its claim still works in this tree, and its node may run elsewhere.
-        is_alone = all(head.claim_with(token) for token in running)
+        is_alone = all(head.find_claim(token) for token in running)
         is_here = not running or head.work is None or head.work.commit in self._commits_here
         return is_alone and is_here
 
@@ -76,17 +76,17 @@ class CodeSync:
         """
         self.is_ready = False
         try:
-            self._retry_policy.reach(lambda: self._workspace.ready(head))
+            self._retry_policy.retry(lambda: self._workspace.ensure_ready(head))
         except WorkTreeBusy:
             if is_held():
                 return
             raise
         self.is_ready = True
 
-    def look(self, head: Head) -> None:
+    def check_ready(self, head: Head) -> None:
         """Check whether a node may start, and set `is_ready`; if not, the next claim says why."""
         try:
-            self._workspace.ready(head)
+            self._workspace.ensure_ready(head)
             self.is_ready = True
         except SequencerError:
             self.is_ready = False
@@ -96,7 +96,7 @@ class CodeSync:
 
         Raises: see `Workspace.enter`.
         """
-        self._retry_policy.reach(lambda: self._workspace.enter(head))
+        self._retry_policy.retry(lambda: self._workspace.enter(head))
         self._commits_here = set() if head.work is None else {head.work.commit}
 
     def collect(self, worked: Sequence[Attempt], head: Head) -> Work | None:
@@ -108,7 +108,7 @@ class CodeSync:
             return None
         claim = worked[0].claim
         try:
-            work = self._retry_policy.after_agent(
+            work = self._retry_policy.retry_after_agent(
                 lambda: self._workspace.collect(claim, claim.step, head), worked[0].cancellation
             )
         except WorkTreeRefused as refusal:
@@ -140,12 +140,12 @@ class CodeSync:
                 self._workspace.keep(attempt.claim, attempt.claim.step, head)
 
     @contextlib.contextmanager
-    def alone(self, head: Head, stop: Cancellation) -> Iterator[None]:
+    def reserve(self, head: Head, stop: Cancellation) -> Iterator[None]:
         """Reserve the work tree for one attempt of this process that starts at *head*.
 
         The other attempts of this process wait until it has ended, or *stop* is set.
 
-        Raises: see `Workspace.ready`.
+        Raises: see `Workspace.ensure_ready`.
         """
         while self.moves and not self._turn.acquire(timeout=TURN_S):
             if stop.is_set():
@@ -153,7 +153,7 @@ class CodeSync:
                     "other attempts of this process are still working in the work tree"
                 )
         try:
-            self._retry_policy.reach(lambda: self._workspace.ready(head))
+            self._retry_policy.retry(lambda: self._workspace.ensure_ready(head))
             yield
         except RemoteUnreachable as away:
             # Not the server that has the run's state: that one was reached.
@@ -164,12 +164,12 @@ class CodeSync:
             if self.moves:
                 self._turn.release()
 
-    def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
+    def merge_work(self, claim: Claim, head: Head, work: Work) -> Work | str:
         """Return *work* of an attempt merged with what *head* has accepted since it started.
 
-        A string says why they conflict. Raises: see `Workspace.merged`.
+        A string says why they conflict. Raises: see `Workspace.merge_work`.
         """
-        return self._workspace.merged(claim, head, work)
+        return self._workspace.merge_work(claim, head, work)
 
     def publish(self, head: Head, *, wait: bool = False) -> None:
         """Publish the code of *head*, unless an attempt works here, which does that itself.
@@ -188,7 +188,7 @@ class CodeSync:
             self._workspace.leave(head)
 
 
-def accepted(ended: Sequence[Attempt]) -> list[Attempt]:
+def select_accepted(ended: Sequence[Attempt]) -> list[Attempt]:
     """Return the attempts in *ended* with an accepted outcome."""
     return [
         attempt

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from sequencer.errors import CorruptState
 from sequencer.frozen.fields import ValidationError
-from sequencer.model.graph.marking import Marking, carried
+from sequencer.model.graph.marking import Marking, find_incoming_output
 from sequencer.model.head import Claim, Session
 from sequencer.model.kind import AttemptResult
 from sequencer.model.transitions import session_of
@@ -32,7 +32,7 @@ class Sessions(Struct, frozen=True):
     """Whether any node continues one."""
 
     @classmethod
-    def of(cls, store: Store, workflow: Workflow) -> Self:
+    def from_store(cls, store: Store, workflow: Workflow) -> Self:
         """Return the conversations of the run of *workflow* in *store*."""
         return cls(store, any(step.continue_session for step in workflow.steps))
 
@@ -47,12 +47,12 @@ class Sessions(Struct, frozen=True):
         folder = self.store.result_folder(claim.step_index, claim.token)
         data = session.model_dump(mode="json", exclude_none=True)
         try:
-            folders.made(folder)
+            folders.make_folder(folder)
             write_durably(folder / FILE, json.dumps(data).encode())
         except OSError:
             return
 
-    def reaching(self, marking: Marking, name: str) -> Session | None:
+    def find_incoming(self, marking: Marking, name: str) -> Session | None:
         """Return the conversation of the node whose output came to *name*.
 
         None: there is none, or several outputs came.
@@ -71,5 +71,7 @@ class Sessions(Struct, frozen=True):
                 path.unlink(missing_ok=True)
 
     def _path(self, marking: Marking, name: str) -> Path | None:
-        reference = carried(marking, name) if self.is_used else None
-        return self.store.kept_result(reference) / FILE if isinstance(reference, str) else None
+        reference = find_incoming_output(marking, name) if self.is_used else None
+        return (
+            self.store.find_result_folder(reference) / FILE if isinstance(reference, str) else None
+        )

@@ -21,7 +21,7 @@ from msgspec import Struct
 from sequencer.engine.invocation_budget import SequenceBudget
 from sequencer.errors import Interrupted, SequencerError
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Kind, Readiness, ReadinessKind, on_hold
+from sequencer.model.kind import Kind, Readiness, ReadinessKind, find_hold
 from sequencer.model.limits import parse_time
 
 # --- moves -----------------------------------------------------------------------------
@@ -76,12 +76,12 @@ def next_move(seen: Seen) -> Move:
     """Return the next move of the process that has *seen* the run."""
     try:
         if seen.is_over:
-            return Wait() if seen.running else End(seen.how_it_ended())
-        if (expired := seen.expired()) is not None:
+            return Wait() if seen.running else End(seen.describe_end())
+        if (expired := seen.find_expired()) is not None:
             return expired
         if not seen.is_stopped and seen.tried_at is None and seen.may_claim():
             return TakeClaims()
-        return Wait(until=seen.due()) if seen.running else _wait_or_end(seen)
+        return Wait(until=seen.find_due_time()) if seen.running else _wait_or_end(seen)
     except SequencerError as error:
         return End(error=error)
 
@@ -89,10 +89,10 @@ def next_move(seen: Seen) -> Move:
 def _wait_or_end(seen: Seen) -> Wait | End:
     """Return the move of a process that runs no attempt and can't start one."""
     if seen.is_stopped:
-        _, hint = on_hold(seen.head) or (None, "start again to continue")
+        _, hint = find_hold(seen.head) or (None, "start again to continue")
         return End(error=Interrupted(seen.interrupted, hint=hint))
-    reason = seen.reason_to_end()
-    return seen.wait() if reason is None else End(reason)
+    reason = seen.find_end_reason()
+    return seen.make_wait() if reason is None else End(reason)
 
 
 # --- the facts -------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Seen(ABC):
         """Return whether the run has ended, well or badly."""
 
     @abstractmethod
-    def how_it_ended(self) -> str:
+    def describe_end(self) -> str:
         """Return as text how the run, which is over, has ended.
 
         Raises:
@@ -138,7 +138,7 @@ class Seen(ABC):
         """
 
     @abstractmethod
-    def expired(self) -> RecordExpired | None:
+    def find_expired(self) -> RecordExpired | None:
         """Return the move that records what has expired; None: nothing has."""
 
     @abstractmethod
@@ -146,18 +146,18 @@ class Seen(ABC):
         """Return whether to try to claim a step; in a graph only the try shows if one can start."""
 
     @abstractmethod
-    def due(self) -> datetime | None:
+    def find_due_time(self) -> datetime | None:
         """Return when something becomes due by itself."""
 
     @abstractmethod
-    def reason_to_end(self) -> str | None:
+    def find_end_reason(self) -> str | None:
         """Return why this invocation ends although the run continues; None: it waits.
 
         Raises: see `WorkLoop.work`.
         """
 
     @abstractmethod
-    def wait(self) -> Wait:
+    def make_wait(self) -> Wait:
         """Return the move of waiting, with the reason."""
 
 
@@ -180,18 +180,18 @@ class SequenceSeen(Seen):
         if expired and head.claims:
             claims = tuple(claim for claim in head.claims if claim.token not in expired)
             head = head.replace(claims=claims)
-        return self._kind.ready(head, self._budget.run_limits, at=self.at)
+        return self._kind.check_readiness(head, self._budget.run_limits, at=self.at)
 
     @property
     def is_over(self) -> bool:
         """Return whether there are no more steps."""
         return self.readiness.kind is ReadinessKind.COMPLETE
 
-    def how_it_ended(self) -> str:
+    def describe_end(self) -> str:
         """Return as text how the run has ended."""
-        return self._budget.reason_to_end(self.readiness, self.head) or self.readiness.message
+        return self._budget.find_end_reason(self.readiness, self.head) or self.readiness.message
 
-    def expired(self) -> RecordExpired | None:
+    def find_expired(self) -> RecordExpired | None:
         """Return the move that records that the gate has expired; None: it has not."""
         is_expired = self.readiness.kind is ReadinessKind.EXPIRED and self.head.gate is not None
         return RecordExpired(self.readiness.message) if is_expired else None
@@ -200,27 +200,27 @@ class SequenceSeen(Seen):
         """Return whether a step is ready and this invocation may run it."""
         return self.readiness.kind is ReadinessKind.READY and self._budget.may_claim(self.head)
 
-    def due(self) -> datetime | None:
+    def find_due_time(self) -> datetime | None:
         """Return when the step becomes due."""
         return parse_time(self.readiness.until) if self.readiness.until else None
 
-    def reason_to_end(self) -> str | None:
+    def find_end_reason(self) -> str | None:
         """Return why this invocation ends; one of its own limits comes first.
 
         If the run is also paused, the pause comes first: a person wants to know about it.
 
         Raises: see `WorkLoop.work`.
         """
-        reached = self._budget.reached(self.head)
+        reached = self._budget.find_reached_limit(self.head)
         if reached is not None and self.head.status is not Status.PAUSED:
             return reached
-        return self._budget.reason_to_end(self.readiness, self.head) or reached
+        return self._budget.find_end_reason(self.readiness, self.head) or reached
 
-    def wait(self) -> Wait:
+    def make_wait(self) -> Wait:
         """Return the move of waiting for a date, or for other processes."""
         readiness, head = self.readiness, self.head
         if readiness.kind is ReadinessKind.NOT_YET:
-            return Wait(readiness.message, until=self.due(), date=readiness.until)
+            return Wait(readiness.message, until=self.find_due_time(), date=readiness.until)
         message = readiness.message
         if readiness.kind is ReadinessKind.READY:
             why = "is not at a position of this process"

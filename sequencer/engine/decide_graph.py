@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sequencer.engine.decide import RecordExpired, Seen, Wait
-from sequencer.engine.graph_budget import GraphBudget, waiting_words
-from sequencer.errors import command
-from sequencer.model.graph.graph_kind import GraphKind, expirations, time_left_ms
+from sequencer.engine.graph_budget import GraphBudget, format_wait_message
+from sequencer.errors import format_command
+from sequencer.model.graph.graph_kind import GraphKind, find_expirations, time_left_ms
 from sequencer.model.graph.marking import Marking
 from sequencer.model.head import Head
 from sequencer.model.limits import parse_time
@@ -44,65 +44,65 @@ class GraphSeen(Seen):
         """Return whether the run of the graph has ended."""
         return self._kind.is_over(self.head)
 
-    def how_it_ended(self) -> str:
+    def describe_end(self) -> str:
         """Return as text how the run has ended.
 
         Raises:
             StepFailed: it ended badly.
         """
-        return self._budget.end_of_the_run(self.head, self.marking)
+        return self._budget.describe_end(self.head, self.marking)
 
-    def _left_ms(self) -> float:
+    def _compute_left_ms(self) -> float:
         # The time that a dead process worked is known only when its nodes are taken over.
         if self.expired_tokens or self.head.is_on_hold:
             return math.inf
         return time_left_ms(self.head, self.marking, self.at)
 
-    def expired(self) -> RecordExpired | None:
+    def find_expired(self) -> RecordExpired | None:
         """Return the move that records expired questions, and that the agents' time is up.
 
         While the run is on hold, nothing expires, as at the gate of a sequence.
         """
         if self.head.is_on_hold:
             return None
-        acts = expirations(self.marking, self.at, self._left_ms())
+        acts = find_expirations(self.marking, self.at, self._compute_left_ms())
         return RecordExpired(acts=tuple(acts)) if acts else None
 
     def may_claim(self) -> bool:
         """Return whether this process may start one more node, if there is one."""
         return not self._is_code_busy and self._budget.slots(len(self.running)) > 0
 
-    def due(self) -> datetime | None:
+    def find_due_time(self) -> datetime | None:
         """Return when the next try starts, a question expires, or the agents' time is up.
 
         Tries that were due before this process tried to claim wait for a free slot. The process
         wakes anyway when an attempt ends.
         """
-        since, left_ms = self.tried_at or self.at, self._left_ms()
+        since, left_ms = self.tried_at or self.at, self._compute_left_ms()
         dates = [date for date in _dates(self.marking) if date > since]
         if left_ms < math.inf:
             dates.append(self.at + timedelta(milliseconds=left_ms))
         return min(dates, default=None)
 
-    def reason_to_end(self) -> str | None:
-        """Return why this invocation ends; see `GraphBudget.reason_to_end`.
+    def find_end_reason(self) -> str | None:
+        """Return why this invocation ends; see `GraphBudget.find_end_reason`.
 
         Raises: see `WorkLoop.work`.
         """
-        return self._budget.reason_to_end(self.head, self.marking, self.at)
+        return self._budget.find_end_reason(self.head, self.marking, self.at)
 
-    def wait(self) -> Wait:
+    def make_wait(self) -> Wait:
         """Return the move of waiting for other processes, or for the next try."""
-        if self._budget.waits_for_others(self.head, self.at):
-            message = waiting_words(self.head)
+        if self._budget.is_waiting_for_others(self.head, self.at):
+            message = format_wait_message(self.head)
             hint = "use 'sequencer takeover --force' if their processes are really gone"
             if not self.head.claims:
-                hint = f"{command(self.head.run_name, 'resume')} lets it continue"
+                hint = f"{format_command(self.head.run_name, 'resume')} lets it continue"
             report = f"{message}; this process waits"
-            return Wait(message, self.due(), is_for_others=True, hint=hint, report=report)
+            return Wait(message, self.find_due_time(), is_for_others=True, hint=hint, report=report)
         first = self._budget.next_try(self.marking)
         message = "" if first is None else "the next try starts"
-        return Wait(message, self.due(), date=first)
+        return Wait(message, self.find_due_time(), date=first)
 
 
 def _dates(marking: Marking) -> Iterator[datetime]:

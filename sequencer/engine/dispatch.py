@@ -39,22 +39,22 @@ class Dispatcher(Protocol):
         """Return the names of the project's named runs."""
         ...
 
-    def makers(self) -> Mapping[int, str]:
+    def list_attempt_processes(self) -> Mapping[int, str]:
         """Return the processes that run the attempts that were handed out, by token.
 
         An empty name: no process runs it yet.
         """
         ...
 
-    def elsewhere(self) -> str:
+    def find_worker_location(self) -> str:
         """Return where the workers that run its attempts are; empty: on this machine too."""
         ...
 
-    def detached(self) -> list[dict[str, Any]]:
+    def list_detached_orders(self) -> list[dict[str, Any]]:
         """Return the detached work orders: the open ones and the last one."""
         ...
 
-    def made(self) -> list[RemoteAttempt]:
+    def list_ended_attempts(self) -> list[RemoteAttempt]:
         """Return the attempts that have ended, oldest first."""
         ...
 
@@ -85,6 +85,6 @@ class Dispatcher(Protocol):
         ...
 
 
-def dispatch_of(store: Store) -> Dispatcher | None:
+def find_dispatcher(store: Store) -> Dispatcher | None:
     """Return *store* if it hands out attempts itself; otherwise None."""
     return store if isinstance(store, Dispatcher) else None

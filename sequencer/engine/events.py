@@ -106,7 +106,7 @@ def ignore(event: RunEvent) -> None:
     """Ignore *event*."""
 
 
-def several(*listeners: Emit) -> Emit:
+def combine_listeners(*listeners: Emit) -> Emit:
     """Return a listener that passes each event to all *listeners*, in order."""
 
     def emit(event: RunEvent) -> None:

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from sequencer.engine.stagnation import Streak
 from sequencer.engine.tree_state import Deadline, TreeState, TreeUnknown, WatchedTree, tree_of
 from sequencer.model.answers import MARKS
-from sequencer.model.evidence import Evidence, TurnEnd, amount_of
+from sequencer.model.evidence import Evidence, TurnEnd, format_quantity
 from sequencer.model.outcome import Missing, Outcome, OutcomeStatus
 from sequencer.model.step import Expects, Stagnation, Step
 
@@ -88,44 +88,44 @@ class ChangeWatch(Struct):
 
     def begin(self) -> None:
         """Record the state of the files before the agent starts, if a change is expected."""
-        self.before = self._state(BEFORE_S)
+        self.before = self._read_state(BEFORE_S)
 
-    def _state(self, most_s: float) -> TreeState | None:
+    def _read_state(self, most_s: float) -> TreeState | None:
         """Return the state of the files; None: it can't be read in time."""
         started = time.monotonic()
         try:
-            deadline = Deadline.after(min(most_s, self.left_s))
+            deadline = Deadline.from_now(min(most_s, self.left_s))
             self.tree = self.tree or tree_of(self.folder, self.ignored)
-            return self.tree.state(deadline)
+            return self.tree.read_state(deadline)
         except TreeUnknown:
             return None
         finally:
             self.left_s -= time.monotonic() - started
 
-    def measured(self, shown: Evidence, *, counts: bool) -> Evidence:
+    def measure(self, shown: Evidence, *, counts: bool) -> Evidence:
         """Return *shown* with the changes, as far as they are known.
 
         If it *counts*, changed files and commits are counted, compared with the state before.
         """
-        after = None if self.prior.is_shared() else self._state(self.left_s)
+        after = None if self.prior.is_shared() else self._read_state(self.left_s)
         if after is None:
             return shown
         shown = shown.replace(tree=after.digest)
         if not counts:
             has_changed = after.newest >= self.began - COARSE_S
-            return self._compared(shown.replace(has_changed=has_changed), after)
+            return self._count_repeats(shown.replace(has_changed=has_changed), after)
         if self.before is None or self.tree is None:
-            return self._compared(shown, after)
+            return self._count_repeats(shown, after)
         try:
-            changes = self.tree.changes(self.before, after, Deadline.after(self.left_s))
+            changes = self.tree.compare_states(self.before, after, Deadline.from_now(self.left_s))
         except TreeUnknown:
-            return self._compared(shown, after)
+            return self._count_repeats(shown, after)
         shown = shown.replace(
             has_changed=changes.are_any, files=changes.files, commits=changes.commits
         )
-        return self._compared(shown, after)
+        return self._count_repeats(shown, after)
 
-    def _compared(self, shown: Evidence, after: TreeState) -> Evidence:
+    def _count_repeats(self, shown: Evidence, after: TreeState) -> Evidence:
         """Return *shown* with the number of attempts in a row that repeated each other."""
         last = self.prior.last
         if last is None or shown.is_idle or shown.compared != last.answer:
@@ -152,12 +152,12 @@ def judge(outcome: Outcome, step: Step, watch: ChangeWatch | None, notice: Notic
         shown = shown.replace(is_idle=True)
     last = None if watch is None else watch.prior.last
     if step.expects == "change":
-        shown = shown if watch is None else watch.measured(shown, counts=True)
+        shown = shown if watch is None else watch.measure(shown, counts=True)
         if shown.has_changed is None and not shown.is_idle:
             notice("whether files have changed is not known: it took too long, or the folder "
                    "is shared with another attempt")  # fmt: skip
     elif watch and (is_in_doubt(shown, step.expects) or _may_repeat(shown, step, last)):
-        shown = watch.measured(shown, counts=False)
+        shown = watch.measure(shown, counts=False)
     # The error of an accepted outcome is advice, and only for a turn that was cut off.
     return judge_work(outcome.replace(evidence=shown, error=None), step.expects, step.name)
 
@@ -176,7 +176,7 @@ def judge_turn(outcome: Outcome, notice: Notice = str) -> Outcome:
         notice(f"the turn ended for a reason that is not known here ({reason}); accepted, because "
                "the agent has answered and no tool call is open")  # fmt: skip
         return outcome
-    if calls := amount_of(shown.open_calls, "tool call"):
+    if calls := format_quantity(shown.open_calls, "tool call"):
         reason += f", and {calls} got no result"
     if outcome.denials:
         reason += f"; a tool call was refused before: {outcome.denials[-1]}"
@@ -188,7 +188,7 @@ def judge_turn(outcome: Outcome, notice: Notice = str) -> Outcome:
 def judge_work(outcome: Outcome, expects: Expects | None, name: str) -> Outcome:
     """Return *outcome*, failed if its evidence does not show what step *name* expects."""
     shown = outcome.evidence
-    missing = None if shown is None or not outcome.is_accepted else lacking(shown, expects)
+    missing = None if shown is None or not outcome.is_accepted else find_missing(shown, expects)
     if missing is None:
         return outcome
     error = f"the attempt ended cleanly, but {_LACKS[missing]}"
@@ -196,12 +196,12 @@ def judge_work(outcome: Outcome, expects: Expects | None, name: str) -> Outcome:
     return outcome.replace(status=OutcomeStatus.FAILED, error=error, missing=missing)
 
 
-def lacking(shown: Evidence, expects: Expects | None) -> Missing | None:
+def find_missing(shown: Evidence, expects: Expects | None) -> Missing | None:
     """Return what is missing from the evidence for what the step expects; None: nothing.
 
-    >>> lacking(Evidence(), None), lacking(Evidence(has_text=True), None)
+    >>> find_missing(Evidence(), None), find_missing(Evidence(has_text=True), None)
     ('anything', None)
-    >>> lacking(Evidence(has_text=True, has_changed=False), "change")
+    >>> find_missing(Evidence(has_text=True, has_changed=False), "change")
     'change'
     """
     if expects == "nothing" or shown.is_idle:
@@ -219,7 +219,7 @@ def lacking(shown: Evidence, expects: Expects | None) -> Missing | None:
 
 def is_in_doubt(shown: Evidence, expects: Expects | None) -> bool:
     """Return whether only a change of files could still meet the expectation."""
-    return expects is None and lacking(shown, expects) is not None
+    return expects is None and find_missing(shown, expects) is not None
 
 
 def _may_repeat(shown: Evidence, step: Step, last: Streak | None) -> bool:
@@ -243,7 +243,7 @@ def says_nothing_to_do(answer: str) -> bool:
     return bool(lines) and _NOTHING_TO_DO.match(lines[-1]) is not None
 
 
-def after_missing(missing: str | None) -> str | None:
+def format_missing_note(missing: str | None) -> str | None:
     """Return the block of the next prompt after an attempt in which *missing* was missing."""
     for kind, text in _ASKS.items():
         if kind == missing:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from sequencer.engine.agents import Agents
-from sequencer.engine.records import decides
+from sequencer.engine.records import is_deciding_step
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import HasWall
 from sequencer.executors.wall import Wall, unavailable_reason
@@ -46,7 +46,7 @@ class Exclusion:
         self._workflow_at = workflow_at
         self._cached: _Groups | None = None
 
-    def closed(self, head: Head, marking: Marking, expired: Collection[int]) -> frozenset[str]:
+    def find_closed(self, head: Head, marking: Marking, expired: Collection[int]) -> frozenset[str]:
         """Return the nodes that must not start while the present claims last.
 
         *expired* are the tokens of claims that may be taken over; they don't count.
@@ -67,7 +67,9 @@ class Exclusion:
         # A new graph has added tasks.
         if self._cached is None or self._cached.graph is not marking.graph:
             workflow = self._workflow_at(marking)
-            deciding = frozenset(step.name for step in workflow.steps if decides(workflow, step))
+            deciding = frozenset(
+                step.name for step in workflow.steps if is_deciding_step(workflow, step)
+            )
             without_wall = _NONE
             if deciding:
                 agents = (node.id for node in marking.graph.nodes if node.kind is NodeKind.AGENT)

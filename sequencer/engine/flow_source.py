@@ -9,13 +9,13 @@ from sequencer.model.head import FLOW_DOCUMENT
 from sequencer.store.protocol import Store
 
 
-def flow_source_of(store: Store) -> FlowSource | None:
+def find_flow_source(store: Store) -> FlowSource | None:
     """Return the source that the graph run in *store* started with; None: it is not a graph.
 
     Raises:
         CorruptState: the file is not the source of a graph run.
     """
-    data = store.document(FLOW_DOCUMENT)
+    data = store.read_document(FLOW_DOCUMENT)
     if data is None:
         return None
     try:
@@ -29,13 +29,13 @@ def flow_source_of(store: Store) -> FlowSource | None:
         ) from None
 
 
-def source_of(store: Store) -> FlowSource:
+def read_flow_source(store: Store) -> FlowSource:
     """Return the source of the graph run in *store*, from its start or from its last `adopt`.
 
     Raises:
         CorruptState: it can't be read, or is missing.
     """
-    if (source := flow_source_of(store)) is None:
+    if (source := find_flow_source(store)) is None:
         raise CorruptState(
             "the file is missing; it records what the run was started with",
             where=str(store.state_path.with_name(FLOW_DOCUMENT)),

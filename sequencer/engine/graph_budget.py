@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sequencer.engine.allowance import left
+from sequencer.engine.allowance import subtract_used
 from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.invocation_budget import InvocationBudget, Mode
 from sequencer.errors import StepFailed, WaitsForPerson
 from sequencer.model.graph.graph_kind import RecordedResult
 from sequencer.model.graph.marking import FlowStatus, Marking
-from sequencer.model.graph.transition import bad_end, ensure_none_failed
+from sequencer.model.graph.transition import bad_end_error, ensure_none_failed
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import ReadinessKind, blocked_by
+from sequencer.model.kind import ReadinessKind, find_obstacle
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus
 
@@ -47,7 +47,7 @@ class GraphBudget(InvocationBudget):
 
     # --- counting ------------------------------------------------------------------
 
-    def tried(self) -> None:
+    def count_attempt(self) -> None:
         """Count an attempt that has ended, with a result or an exception."""
         self._tried += 1
 
@@ -58,7 +58,7 @@ class GraphBudget(InvocationBudget):
         self.summary.count(outcome, steps=int(outcome.is_accepted))
         self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
 
-    def count_again(
+    def correct_counts(
         self, step: str, outcome: Outcome | None, result: RecordedResult | None
     ) -> None:
         """Correct the counts of *outcome* once it is known how the run has recorded it."""
@@ -93,9 +93,9 @@ class GraphBudget(InvocationBudget):
 
     def usd_left(self) -> float | None:
         """Return how much this invocation may still spend; None: it has no limit."""
-        return left(self.limits.max_cost_usd, self.summary.usage.cost_usd)
+        return subtract_used(self.limits.max_cost_usd, self.summary.usage.cost_usd)
 
-    def _reached(self) -> str | None:
+    def _find_reached_limit(self) -> str | None:
         """Return which limit of this invocation is reached.
 
         Raises:
@@ -105,12 +105,12 @@ class GraphBudget(InvocationBudget):
             if self._failure is not None:
                 raise StepFailed(self._failure, hint="'sequencer status' shows what comes next")
             return self._then or "the step that was due is done"
-        return self.summary.used_up(self.limits)
+        return self.summary.find_reached_limit(self.limits)
 
     # --- reasons to end ------------------------------------------------------------
 
     @staticmethod
-    def end_of_the_run(head: Head, marking: Marking) -> str:
+    def describe_end(head: Head, marking: Marking) -> str:
         """Return as text how the run, which is over, has ended.
 
         Raises:
@@ -119,18 +119,18 @@ class GraphBudget(InvocationBudget):
         status, steps = marking.status, head.usage.steps
         if status in (FlowStatus.COMPLETED, FlowStatus.CANCELLED):
             return f"the run is {status} after {steps} step{'s' * (steps != 1)}"
-        raise bad_end(head, marking)
+        raise bad_end_error(head, marking)
 
-    def reason_to_end(self, head: Head, marking: Marking, at: datetime) -> str | None:
+    def find_end_reason(self, head: Head, marking: Marking, at: datetime) -> str | None:
         """Return why this invocation ends although the run continues; None: it waits.
 
         Call it only while no attempt of this process is running.
 
         Raises: see `WorkLoop.work`.
         """
-        if (reached := self._reached()) is not None:
+        if (reached := self._find_reached_limit()) is not None:
             return reached
-        blocked = blocked_by(head, self.run_limits, at)
+        blocked = find_obstacle(head, self.run_limits, at)
         kind, message = blocked or (ReadinessKind.READY, "")
         if kind is ReadinessKind.LIMIT:
             ensure_none_failed(head, marking, message)
@@ -138,7 +138,7 @@ class GraphBudget(InvocationBudget):
             kind is ReadinessKind.PAUSED and self.mode is not Mode.SYNC
         ):
             return message
-        if self.waits_for_others(head, at):
+        if self.is_waiting_for_others(head, at):
             return None
         if kind is ReadinessKind.PERSON and head.status is Status.PAUSED:
             raise WaitsForPerson(message)
@@ -146,41 +146,41 @@ class GraphBudget(InvocationBudget):
             is_tick = self.mode is Mode.TICK
             return f"nothing due: the next try is at {first}" if is_tick else None
         rule = self._capacity_rule
-        stopped = None if rule is None else rule.end_of_the_work(marking)
+        stopped = None if rule is None else rule.find_stop_reason(marking)
         if stopped is None:
             _ensure_no_question(marking)
         else:
             ensure_none_failed(head, marking, stopped)
         return stopped
 
-    def waits_for_others(self, head: Head, at: datetime) -> bool:
+    def is_waiting_for_others(self, head: Head, at: datetime) -> bool:
         """Return whether other processes hold claims, or the run is paused."""
-        blocked = blocked_by(head, self.run_limits, at)
+        blocked = find_obstacle(head, self.run_limits, at)
         return bool(head.claims) or (blocked is not None and blocked[0] is ReadinessKind.PAUSED)
 
     def next_try(self, marking: Marking) -> str | None:
         """Return when the first failed node is tried again; None: there is no such node."""
         # A node that a budget has closed does not start when its time comes.
-        closed = () if self._capacity_rule is None else self._capacity_rule.closed(marking)
+        closed = () if self._capacity_rule is None else self._capacity_rule.find_closed(marking)
         waiting = [node for name, node in marking.active.items() if name not in closed]
         return min((node.due for node in waiting if node.due and not node.since), default=None)
 
-    def kept(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """Return its counts as plain data."""
         return {
-            **self.summary.kept(),
+            **self.summary.to_data(),
             "tried": self._tried,
             "failure": self._failure,
             "then": self._then,
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Continue with the data that `kept` returned."""
+        """Continue with the data that `to_data` returned."""
         self.summary.restore(kept)
         self._tried, self._failure, self._then = kept["tried"], kept["failure"], kept["then"]
 
 
-def waiting_words(head: Head) -> str:
+def format_wait_message(head: Head) -> str:
     """Return the message of an invocation that waits for other processes."""
     names = ", ".join(repr(claim.step) for claim in head.claims)
     verb = "runs" if len(head.claims) == 1 else "run"

@@ -9,28 +9,28 @@ from pathlib import Path
 from msgspec import Struct
 
 from sequencer.engine.changes import Changes
-from sequencer.engine.flow_source import source_of
+from sequencer.engine.flow_source import read_flow_source
 from sequencer.engine.prompt_context.earlier_outputs import read_output
-from sequencer.engine.prompt_context.node_values import values_of
+from sequencer.engine.prompt_context.node_values import make_node_values
 from sequencer.errors import (
     CorruptState,
     SequencerError,
     StorageFailed,
-    command,
+    format_command,
 )
 from sequencer.model.graph import record as flow_record
-from sequencer.model.graph.choices import takes_other_answers
+from sequencer.model.graph.choices import has_fallback_branch
 from sequencer.model.graph.ends import TaskExpander
 from sequencer.model.graph.graph import Graph, Node, Option
 from sequencer.model.graph.graph_kind import GraphKind
-from sequencer.model.graph.marking import Marking, Reference, text_of
+from sequencer.model.graph.marking import Marking, Reference, read_text
 from sequencer.model.graph.record import Chain
 from sequencer.model.graph.transition import OpenTransition
 from sequencer.model.head import MARKINGS, Flow, Head
 from sequencer.model.limits import is_past
-from sequencer.model.workflow import Workflow, graph_of
+from sequencer.model.workflow import Workflow, require_graph
 from sequencer.store import results
-from sequencer.store.documents import is_whole
+from sequencer.store.documents import is_intact
 from sequencer.store.protocol import Store
 
 _LOOKS = 5
@@ -55,7 +55,7 @@ class Question(Struct, frozen=True):
         """Return the answers to choose from; empty: any text is an answer."""
         return self.node.options
 
-    def over(self, now: datetime) -> str:
+    def describe_expiry(self, now: datetime) -> str:
         """Return the message that the question has expired by *now*; empty: it has not."""
         if not is_past(self.expires_at, now):
             return ""
@@ -73,7 +73,7 @@ class GraphChanges(Changes):
         Raises:
             UsageRefused: the workflow is not a graph.
         """
-        self._cache = MarkingCache(store, graph_of(workflow))
+        self._cache = MarkingCache(store, require_graph(workflow))
         self.graph_kind = GraphKind(workflow, self._cache, self, expander)
         super().__init__(store, self.graph_kind)
         self.workflow = workflow
@@ -89,18 +89,18 @@ class GraphChanges(Changes):
         Raises:
             CorruptState: the run has no readable marking.
         """
-        return self._cache.look(head)
+        return self._cache.read_marking(head)
 
-    def text(self, reference: Reference | None) -> str:
+    def read_text(self, reference: Reference | None) -> str:
         """Return the output at *reference*.
 
         Raises:
             StorageFailed: it can't be read, or is too large for a prompt.
         """
-        return text_of(reference, self.read_output)
+        return read_text(reference, self.read_output)
 
     def read_output(self, name: str) -> str:
-        """Return the output of one execution, ``<step_index>-<token>``; see `text`."""
+        """Return the output of one execution, ``<step_index>-<token>``; see `read_text`."""
         return read_output(self.output_path(name))
 
     def output_path(self, name: str) -> Path:
@@ -109,9 +109,9 @@ class GraphChanges(Changes):
         Raises:
             CorruptState: *name* is not the name of an execution.
         """
-        return self.store.kept_result(name) / results.OUTPUT
+        return self.store.find_result_folder(name) / results.OUTPUT
 
-    def keep_output(self, step_index: int, token: int, output: str) -> Reference | None:
+    def store_output(self, step_index: int, token: int, output: str) -> Reference | None:
         """Save *output* durably in the folder of its execution; None: it is empty.
 
         Raises:
@@ -121,7 +121,7 @@ class GraphChanges(Changes):
             return None
         folder = self.store.result_folder(step_index, token)
         try:
-            results.keep(folder, output.encode("utf-8", "replace"))
+            results.write_output(folder, output.encode("utf-8", "replace"))
         except OSError as error:
             raise StorageFailed(
                 f"the output can't be saved: {error.strerror}", where=str(folder)
@@ -144,20 +144,20 @@ class GraphChanges(Changes):
         node, active = marking.graph.by_id[name], marking.active[name]
         text = node.question or node.label or name
         asked = f"{text}\n{node.input}"
-        values = values_of(marking.graph, name, marking, asked, self.read_output, head=head)
+        values = make_node_values(marking.graph, name, marking, asked, self.read_output, head=head)
         try:
             shown = text if values is None else values.compose(text)
         except SequencerError as error:
             # You can still answer the question.
             shown = f"{text}\n\n({error.message})"
-        is_dead_end = node.allows_custom_input and not takes_other_answers(marking.graph, name)
+        is_dead_end = node.allows_custom_input and not has_fallback_branch(marking.graph, name)
         asked_at = active.since or ""
         return Question(node, shown, active.token, asked_at, active.due, is_dead_end)
 
-    def _keep(self, change: OpenTransition, head: Head) -> None:
+    def _cache_facts(self, change: OpenTransition, head: Head) -> None:
         # Without facts nothing was written, so a marking with operations is not the stored one.
         if change.facts or not change.editor.operations:
-            self._cache.keep(head, change.marking, change.chain)
+            self._cache.cache_marking(head, change.marking, change.chain)
 
 
 class MarkingCache:
@@ -169,7 +169,7 @@ class MarkingCache:
         self._graph = graph
         self._cached: tuple[str, Flow, Marking, Chain] | None = None
 
-    def take(self, head: Head) -> tuple[Marking, Chain]:
+    def pop_marking(self, head: Head) -> tuple[Marking, Chain]:
         """Return the marking of *head* and remove it from the cache; the caller may change it.
 
         Raises:
@@ -181,20 +181,20 @@ class MarkingCache:
             _, known, marking, chain = cached
             if known == flow:
                 return marking, chain
-            if _follows(flow, known):
+            if _is_continuation(flow, known):
                 for operation in flow.since[len(known.since) :]:
                     marking.apply(operation)
                 return marking, chain
         return self._read(head, flow)
 
-    def look(self, head: Head) -> tuple[Head, Marking]:
+    def read_marking(self, head: Head) -> tuple[Head, Marking]:
         """Return *head* and its marking, or a newer head and its marking; only for reading.
 
-        Raises: see `take`.
+        Raises: see `pop_marking`.
         """
         for looks in itertools.count(1):
             try:
-                marking, chain = self.take(head)
+                marking, chain = self.pop_marking(head)
             except CorruptState:
                 newer = self._store.view().head if looks <= _LOOKS else None
                 if newer is None or newer.revision == head.revision:
@@ -202,19 +202,19 @@ class MarkingCache:
                 head = newer
             else:
                 break
-        self.keep(head, marking, chain)
+        self.cache_marking(head, marking, chain)
         return head, marking
 
-    def keep(self, head: Head, marking: Marking, chain: Chain) -> None:
+    def cache_marking(self, head: Head, marking: Marking, chain: Chain) -> None:
         """Keep *marking*, which belongs to the accepted *head*."""
         self._cached = (head.run_id, self._flow_of(head), marking, chain)
 
-    def at_start(self, head: Head) -> tuple[Workflow, Marking, Chain]:
-        before = source_of(self._store).as_of(head.workflow_digest)
-        return before, *MarkingCache(self._store, graph_of(before)).take(head)
+    def read_at_start(self, head: Head) -> tuple[Workflow, Marking, Chain]:
+        before = read_flow_source(self._store).find_workflow(head.workflow_digest)
+        return before, *MarkingCache(self._store, require_graph(before)).pop_marking(head)
 
     def _flow_of(self, head: Head) -> Flow:
-        return flow_record.flow_of(head, str(self._store.state_path))
+        return flow_record.require_flow(head, str(self._store.state_path))
 
     def _read(self, head: Head, flow: Flow) -> tuple[Marking, Chain]:
         try:
@@ -224,28 +224,28 @@ class MarkingCache:
             raise CorruptState(
                 f"the marking of the run can't be read: {error}",
                 where=str(self._store.state_path),
-                hint=f"{way_out}start over with {command(head.run_name, 'reset')}",
+                hint=f"{way_out}start over with {format_command(head.run_name, 'reset')}",
             ) from error
 
     def _document(self, name: str) -> bytes:
         if not name.startswith(MARKINGS) or "/" in name:
             raise ValueError(f"{name!r} is not a document of a marking")
-        data = self._store.document(name)
+        data = self._store.read_document(name)
         if data is None:
             raise ValueError(f"{name} is gone")
-        if not is_whole(name, data):
+        if not is_intact(name, data):
             raise ValueError(f"{name} was changed after it was written")
         return data
 
 
-def _follows(flow: Flow, known: Flow) -> bool:
+def _is_continuation(flow: Flow, known: Flow) -> bool:
     """Return whether *flow* continues *known* on the same base."""
     if flow.base is None or flow.base != known.base:
         return False
     return flow.since[: len(known.since)] == known.since
 
 
-def as_started(store: Store, head: Head) -> GraphChanges:
+def load_as_started(store: Store, head: Head) -> GraphChanges:
     """Return the `GraphChanges` of *head* with the workflow that the run started with.
 
     Use it only for reading, such as when the workflow's file is missing. To change the run, use
@@ -254,4 +254,4 @@ def as_started(store: Store, head: Head) -> GraphChanges:
     Raises:
         CorruptState: see `source_of`.
     """
-    return GraphChanges(store, source_of(store).as_of(head.workflow_digest))
+    return GraphChanges(store, read_flow_source(store).find_workflow(head.workflow_digest))

@@ -16,12 +16,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sequencer.engine.allowance import Allowance, least, left
+from sequencer.engine.allowance import Allowance, smallest_limit, subtract_used
 from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.attempts import Attempts
 from sequencer.engine.capacity import USD, Shares
-from sequencer.engine.code_sync import accepted
-from sequencer.engine.events import AttemptUsed, HeadMoved, Noticed, RunEvent, several
+from sequencer.engine.code_sync import select_accepted
+from sequencer.engine.events import AttemptUsed, HeadMoved, Noticed, RunEvent, combine_listeners
 from sequencer.engine.exclusion import Exclusion
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.layers.nodes import NodeLayers
@@ -31,10 +31,10 @@ from sequencer.engine.performing import Performer
 from sequencer.engine.prompt_context.node_prompts import NodePrompts
 from sequencer.engine.records import (
     INLINE_BYTES,
-    circumstances,
+    format_log_path,
     jitter_of,
     journal_record,
-    shown_log,
+    make_extra_fields,
 )
 from sequencer.engine.supported_fields import SupportedFields
 from sequencer.engine.worker import NOT_OURS, Worker
@@ -45,8 +45,8 @@ from sequencer.errors import (
     StaleClaim,
     StateRefused,
     WorkTreeRefused,
-    out_of_resources,
     raise_all,
+    to_machine_busy,
 )
 from sequencer.executors.attempt_lock import lock_path
 from sequencer.executors.cancellation import Cancellation, StopReason
@@ -55,11 +55,11 @@ from sequencer.model.graph.graph_kind import Act
 from sequencer.model.graph.marking import FlowStatus, Marking
 from sequencer.model.graph.transition import OpenTransition
 from sequencer.model.head import Claim, Head
-from sequencer.model.kind import AttemptResult, Capacity, slots_at
-from sequencer.model.limits import RunLimits, tries_of
+from sequencer.model.kind import AttemptResult, Capacity, count_slots
+from sequencer.model.limits import RunLimits, get_max_tries
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.step import MOST_TRIES, Step
-from sequencer.model.transitions import StepRef, held_claim
+from sequencer.model.step import MAX_TRIES, Step
+from sequencer.model.transitions import StepRef, require_claim
 from sequencer.model.workflow import Workflow
 
 _LOST = str(StopReason.CLAIM_LOST)
@@ -84,7 +84,7 @@ class GraphWorker(Worker):
         """Time limit of each attempt, from the invocation."""
         self.attempts = Attempts(self._heartbeat)
         self._starting = threading.Lock()
-        """Held while `attempt` prepares: several threads may call it."""
+        """Held while `run_attempt` prepares: several threads may call it."""
         self._prepared: dict[str, PreparedStep] = {}
         self._supported_fields = SupportedFields(performer, changes.workflow)
         tasks = performer.tasks
@@ -94,7 +94,7 @@ class GraphWorker(Worker):
         self.capacity_rule = None if tasks is None else tasks.capacity_rule
         self._fallback_step = None if tasks is None else tasks.fallback_step
         if self.capacity_rule is not None and self.capacity_rule.kills:
-            emit = several(performer.emit, self._wake_on_use)
+            emit = combine_listeners(performer.emit, self._wake_on_use)
             self.performer = replace(performer, emit=emit)
         self._exclusion = Exclusion(
             performer.agents, performer.with_defaults, changes.graph_kind.workflow_at
@@ -123,13 +123,13 @@ class GraphWorker(Worker):
 
     def renew_limits(self) -> str:
         text = super().renew_limits()
-        self.shares.keep_to(self.limits)
+        self.shares.apply_limits(self.limits)
         return text
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Close every thread, process and descriptor."""
         self.attempts.close()
-        super().leave()
+        super().close()
 
     def prepare(self, name: str, workflow: Workflow, failures: int = 0) -> PreparedStep:
         """Return the step of node *name* of *workflow*, ready to start.
@@ -141,15 +141,15 @@ class GraphWorker(Worker):
         """
         # Code that moves with the state may bring other prompts.
         if self.code.moves or name not in self._prepared:
-            step = self._supported_fields.step(workflow, name)
-            self._prepared[name] = self._prepared_step(step, name)
+            step = self._supported_fields.adapt_step(workflow, name)
+            self._prepared[name] = self._prepare_step(step, name)
         prepared = self._prepared[name]
-        if self._fallback_step is not None and failures >= tries_of(prepared.step):
-            step = self._supported_fields.step(workflow, name, self._fallback_step)
-            return self._prepared_step(step, name)
+        if self._fallback_step is not None and failures >= get_max_tries(prepared.step):
+            step = self._supported_fields.adapt_step(workflow, name, self._fallback_step)
+            return self._prepare_step(step, name)
         return prepared
 
-    def _prepared_step(self, step: Step, name: str) -> PreparedStep:
+    def _prepare_step(self, step: Step, name: str) -> PreparedStep:
         return self.performer.prepare_step(step, name, StepRef(0, name, step.prompt_name))
 
     def ensure_startable(self, head: Head | None) -> None:
@@ -166,7 +166,7 @@ class GraphWorker(Worker):
         errors: list[ConfigurationError] = []
         for step in self.changes.workflow.steps:
             try:
-                self.prepare(step.name, self.changes.workflow, failures=MOST_TRIES)
+                self.prepare(step.name, self.changes.workflow, failures=MAX_TRIES)
             except ConfigurationError as error:
                 errors.append(error)
         raise_all(errors)
@@ -181,24 +181,26 @@ class GraphWorker(Worker):
         moment ago, or their attempts have ended and are not recorded.
         """
         expired = self.expired_claims(head, held)
-        others = {claim.token for claim in self.foreign(head)}.difference(held, expired)
+        others = {claim.token for claim in self.find_foreign_claims(head)}.difference(held, expired)
         may_begin = self.code.may_begin(head, self.attempts.running, others)
         free = slots(len(self.attempts.running) + len(held))
         if self.is_stopped or not may_begin:
             free = 0
         return self._capacity(
             head,
-            slots_at(head, self.limits, free, expired, datetime.now(UTC)),
+            count_slots(head, self.limits, free, expired, datetime.now(UTC)),
             expired,
-            closed=partial(self._closed, expired=expired),
-            share=partial(self.shares.of, expired=expired),
+            closed=partial(self._find_closed, expired=expired),
+            share=partial(self.shares.compute_share, expired=expired),
             closes_with_each=True,
         )
 
-    def _closed(self, head: Head, marking: Marking, expired: frozenset[int]) -> Collection[str]:
+    def _find_closed(
+        self, head: Head, marking: Marking, expired: frozenset[int]
+    ) -> Collection[str]:
         """Return the nodes that must not start now; *expired* claims may be taken over."""
-        closed = self.shares.closed(head, marking, expired)
-        excluded = self._exclusion.closed(head, marking, expired)
+        closed = self.shares.find_closed(head, marking, expired)
+        excluded = self._exclusion.find_closed(head, marking, expired)
         return frozenset(closed) | excluded if excluded else closed
 
     def executors_of(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
@@ -240,10 +242,10 @@ class GraphWorker(Worker):
         self.performer.emit(HeadMoved(head))
         if self.streaks is not None:
             self.streaks.follow(head.revision)
-        self.keep_only(head)
+        self.cancel_lost_attempts(head)
         return head
 
-    def keep_only(self, head: Head) -> None:
+    def cancel_lost_attempts(self, head: Head) -> None:
         """Stop the attempts whose claims are not in *head*, or whose budget is used up."""
         held = frozenset(claim.token for claim in head.claims)
         self.attempts.cancel(StopReason.CLAIM_LOST, but=held)
@@ -253,7 +255,7 @@ class GraphWorker(Worker):
         _, marking = self.changes.marking(head)
         running = self.attempts.running.items()
         used = {attempt.claim.step: attempt.used for _, attempt in running}
-        if to_kill := self.capacity_rule.to_kill(marking, used):
+        if to_kill := self.capacity_rule.find_nodes_to_kill(marking, used):
             others = frozenset(
                 token for token, attempt in running if attempt.claim.step not in to_kill
             )
@@ -266,25 +268,25 @@ class GraphWorker(Worker):
         expired = self.expired_claims(head, granted)
         live = tuple(claim for claim in head.claims if claim.token not in expired)
         _, marking = self.changes.marking(head)
-        self._merges.active_claims = ActiveClaims(live, marking.next_startable() is not None)
+        self._merges.active_claims = ActiveClaims(live, marking.find_next_startable() is not None)
 
     def _start(self, head: Head, granted: list[int]) -> None:
         _, marking = self.changes.marking(head)
         workflow = self.changes.graph_kind.workflow_at(marking)
         if not self.attempts.running:
-            self._arrive(head, granted)
+            self._check_out_code(head, granted)
         first_tries = [
             claim.step for claim in head.claims if claim.token in granted and claim.attempt == 1
         ]
         self._supported_fields.restore_reported(workflow, marking, first_tries)
         for token in granted:
-            claim = head.claim_with(token)
+            claim = head.find_claim(token)
             if claim is None:
                 continue
-            attempt = self._new_attempt(claim, head, marking, workflow)
+            attempt = self._make_attempt(claim, head, marking, workflow)
             self.attempts.start(attempt, self._perform)
 
-    def _new_attempt(
+    def _make_attempt(
         self, claim: Claim, head: Head, marking: Marking, workflow: Workflow
     ) -> Attempt:
         """Return the attempt for *claim*; it reads *marking* only now."""
@@ -295,8 +297,8 @@ class GraphWorker(Worker):
             failure = error
         # The record of the failure needs a step: the earlier one, or one that can't start.
         prepared = prepared or self._prepared.get(name)
-        prepared = prepared or self._unprepared(workflow, name)
-        store, session = self.store, self._layers.sessions.reaching(marking, name)
+        prepared = prepared or self._make_unprepared_step(workflow, name)
+        store, session = self.store, self._layers.sessions.find_incoming(marking, name)
         attempt = Attempt(
             claim=claim,
             head=head.replace(session=session, gate=None, loop=None),
@@ -314,8 +316,8 @@ class GraphWorker(Worker):
         if failure is None:
             prepared = attempt.prepared
             attempt.budget = self.allowance(head, claim)
-            attempt.compose = self._prompts.of(prepared, name, head, marking)
-            attempt.prior = self.known(head, prepared, partial(self._is_shared, head))
+            attempt.compose = self._prompts.make_composer(prepared, name, head, marking)
+            attempt.prior = self.find_prior_attempts(head, prepared, partial(self._is_shared, head))
         if self._merges is not None and marking.graph.by_id[name].task is not None:
             attempt.merge_turn = MergeTurn(self._merges, marking.graph, name)
         return attempt
@@ -335,45 +337,45 @@ class GraphWorker(Worker):
             return
         perform(self.performer, attempt, self._layers.keep_output)
 
-    def attempt(
+    def run_attempt(
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
     ) -> tuple[AttemptResult, BaseException | None]:
         """Run the attempt with *token*, a claim of *head*; another process records its end.
 
         Only the time in *budget* counts: the claim's share limits the cost. For the result and
-        the errors see `Worker.attempt`.
+        the errors see `Worker.run_attempt`.
         """
-        claim, work = held_claim(head, token), None
+        claim, work = require_claim(head, token), None
         try:
-            with self.code.alone(head, cancellation):
+            with self.code.reserve(head, cancellation):
                 self.code.enter(head)
                 self.tidy(head)
                 with self._starting:
                     _, marking = self.changes.marking(head)
                     self.attempt_timeout_s = budget.timeout_s
                     workflow = self.changes.graph_kind.workflow_at(marking)
-                    attempt = self._new_attempt(claim, head, marking, workflow)
+                    attempt = self._make_attempt(claim, head, marking, workflow)
                 attempt.cancellation = cancellation
                 try:
-                    with self._heartbeat.of(claim, cancellation):
+                    with self._heartbeat.keep_alive(claim, cancellation):
                         self._perform(attempt)
-                    work = self.code.collect(accepted([attempt]), head)
+                    work = self.code.collect(select_accepted([attempt]), head)
                 except Exception as error:  # noqa: BLE001 - the claim has to end in a record
                     attempt.error = error
         finally:
             cancellation.close()
-        ended = self._end_of(attempt)
+        ended = self._make_result(attempt)
         if work is not None:
             ended = replace(ended, record={**ended.record, "work": work.model_dump()})
         return ended, attempt.error
 
-    def _unprepared(self, workflow: Workflow, name: str) -> PreparedStep:
+    def _make_unprepared_step(self, workflow: Workflow, name: str) -> PreparedStep:
         """Return the step that a record needs, of an added task that can't even start."""
         # The attempt fails before it runs, so the other fields may be from any step.
         any_step = next(iter(self._prepared.values()))
         return replace(any_step, step=workflow.steps_by_name[name], position=name, agent="")
 
-    def _arrive(self, head: Head, granted: list[int]) -> None:
+    def _check_out_code(self, head: Head, granted: list[int]) -> None:
         """Check out the code of *head*, or release the claims that were *granted*."""
         try:
             self.code.enter(head)
@@ -382,7 +384,7 @@ class GraphWorker(Worker):
 
             def release(step: OpenTransition) -> None:
                 for token in granted:
-                    if step.head.claim_with(token):
+                    if step.head.find_claim(token):
                         step.release(token, record, Usage())
 
             self.code.is_ready = False
@@ -393,8 +395,8 @@ class GraphWorker(Worker):
 
     def allowance(self, head: Head, claim: Claim) -> Allowance:
         """Return what the attempt of *claim* may use: its share, and the time that is left."""
-        seconds = left(self.limits.seconds, head.usage.seconds)
-        return Allowance(claim.share(USD), least(self.attempt_timeout_s, seconds))
+        seconds = subtract_used(self.limits.seconds, head.usage.seconds)
+        return Allowance(claim.share(USD), smallest_limit(self.attempt_timeout_s, seconds))
 
     # --- recording -----------------------------------------------------------------
 
@@ -420,19 +422,19 @@ class GraphWorker(Worker):
         if not ours and not owed:
             return None
         try:
-            act = partial(self._record_in, ended=ours, owed=owed, slots=slots)
+            act = partial(self._record_attempts, ended=ours, owed=owed, slots=slots)
             changed = self._change(act, slots, run_id)
             if not any(attempt.recorded_result for attempt in ours):
-                self.code.keep(accepted(ours), head)
+                self.code.keep(select_accepted(ours), head)
         except WorkTreeRefused as refusal:
             if head is None or self.changes.work is None:
                 raise
-            self.code.refuse(accepted(ours), head, refusal)
+            self.code.refuse(select_accepted(ours), head, refusal)
             self.changes.work, self.code.is_ready = None, False
             self.record(ours, slots)
             raise
         except StateRefused as refusal:
-            self.code.keep(accepted(ours), head)
+            self.code.keep(select_accepted(ours), head)
             if not isinstance(refusal, StaleClaim):
                 raise
             view = self.changes.store.view().head
@@ -442,26 +444,26 @@ class GraphWorker(Worker):
         finally:
             self.changes.work = None
         self._report_recorded(ours)
-        results = {one.claim.step: self.ended_of(one) for one in ours if one.recorded_result}
+        results = {one.claim.step: self.get_result(one) for one in ours if one.recorded_result}
         if self.streaks is not None or any(one.outcome.evidence for one in results.values()):
             self._follow(changed[0].revision, results)
         return self._continue(*changed)
 
     def _report_recorded(self, ended: Sequence[Attempt]) -> None:
         for attempt in ended:
-            outcome, result = self.ended_of(attempt).outcome, attempt.recorded_result
+            outcome, result = self.get_result(attempt).outcome, attempt.recorded_result
             recorded = outcome if result is None else result.outcome or outcome
             is_accepted = result is not None and recorded.is_accepted
-            self.recorded(attempt, outcome.usage, recorded if is_accepted else None)
+            self.clean_up_after(attempt, outcome.usage, recorded if is_accepted else None)
 
     def _collect(self, ended: Sequence[Attempt]) -> Head | None:
         """Collect the code that moves with the record of *ended*; return the head for it."""
         head = self.changes.store.view().head
         if head is None:
             return None
-        self.changes.work = self.code.collect(accepted(ended), head)
+        self.changes.work = self.code.collect(select_accepted(ended), head)
         if not self.attempts.running:
-            self.code.look(head)
+            self.code.check_ready(head)
         return head
 
     def _fail(self, attempt: Attempt, error: Exception) -> None:
@@ -472,16 +474,16 @@ class GraphWorker(Worker):
         Raises:
             MachineBusy: this machine is out of descriptors or processes at the moment.
         """
-        if (busy := out_of_resources(error)) is not None:
+        if (busy := to_machine_busy(error)) is not None:
             raise busy
         is_missing = isinstance(error, AgentMissing)
         status = OutcomeStatus.UNAVAILABLE if is_missing else OutcomeStatus.FAILED
         outcome = Outcome(status=status, error=self.performer.redact(str(error)))
-        attempt.ended = attempt.ended_as(outcome)
+        attempt.ended = attempt.make_result(outcome)
 
-    def _end_of(self, attempt: Attempt) -> AttemptResult:
+    def _make_result(self, attempt: Attempt) -> AttemptResult:
         """Return the result of *attempt* with its record, for the run."""
-        ended, record, busy = self.ended_of(attempt), self._record_of(attempt), attempt.busy
+        ended, record, busy = self.get_result(attempt), self._make_record(attempt), attempt.busy
         reason = attempt.cancellation.reason
         if ended.outcome.status is OutcomeStatus.INTERRUPTED and reason:
             record["reason"] = str(reason)
@@ -493,9 +495,9 @@ class GraphWorker(Worker):
             postponed=None if busy is None else busy.message,
         )
 
-    def _record_of(self, attempt: Attempt) -> dict[str, Any]:
+    def _make_record(self, attempt: Attempt) -> dict[str, Any]:
         """Return the journal's facts about *attempt*, which has ended."""
-        ended, leftovers, fields = self.ended_of(attempt), attempt.leftovers, dict[str, Any]()
+        ended, leftovers, fields = self.get_result(attempt), attempt.leftovers, dict[str, Any]()
         outcome = ended.outcome
         size = len(outcome.output.encode("utf-8", "replace"))
         if outcome.output and size <= INLINE_BYTES:
@@ -505,8 +507,8 @@ class GraphWorker(Worker):
             fields["output_bytes"] = size
         if self.changes.work is not None and outcome.is_accepted:
             fields["work"] = self.changes.work.model_dump()
-        log = shown_log(ended.log, self.performer.project)
-        record = journal_record(outcome, ended.agent, log, fields) | circumstances(ended)
+        log = format_log_path(ended.log, self.performer.project)
+        record = journal_record(outcome, ended.agent, log, fields) | make_extra_fields(ended)
         if leftovers is not None and leftovers.journal_fields:
             record["left"] = dict(leftovers.journal_fields)
         if leftovers is not None and leftovers.notices:
@@ -516,15 +518,15 @@ class GraphWorker(Worker):
     def _charge(self, step: OpenTransition, lost: Attempt) -> None:
         """Count the usage of *lost*, an attempt whose claim is gone."""
         # The process that took over its step may have counted a part of it.
-        rest = self.ended_of(lost).outcome.usage.minus(lost.counted)
-        record = {**self._record_of(lost), "reason": _LOST}
+        rest = self.get_result(lost).outcome.usage.minus(lost.counted)
+        record = {**self._make_record(lost), "reason": _LOST}
         record["usage"] = rest.model_dump(exclude_defaults=True)
         record.pop("work", None)
         step.charge(lost.claim, rest, record)
         if self.capacity_rule is not None:
-            self.capacity_rule.watch(step)
+            self.capacity_rule.warn_about_limits(step)
 
-    def _record_in(
+    def _record_attempts(
         self,
         step: OpenTransition,
         ended: Sequence[Attempt],
@@ -543,7 +545,7 @@ class GraphWorker(Worker):
             attempt.recorded_result = None  # an earlier try may have lost the race for the journal
             remaining = ended[index + 1 :]
             is_running = step.marking.status is FlowStatus.RUNNING
-            if not (is_running and step.head.claim_with(attempt.claim.token)):
+            if not (is_running and step.head.find_claim(attempt.claim.token)):
                 if attempt in owed:
                     self._charge(step, attempt)
                 if remaining or step.facts:
@@ -564,18 +566,22 @@ class GraphWorker(Worker):
 
         It uses only slots that the others don't need, so that nodes start in the same order.
         """
-        attempt.recorded_result = self.changes.graph_kind.take(step, self._end_of(attempt))
+        attempt.recorded_result = self.changes.graph_kind.apply_result(
+            step, self._make_result(attempt)
+        )
         if self.capacity_rule is not None:
-            self.capacity_rule.watch(step)
+            self.capacity_rule.warn_about_limits(step)
         if remaining:
             held = [*step.granted, *(other.claim.token for other in remaining)]
             step.settle(self.capacity(step.head, slots, held))
 
-    def must_wait(self, head: Head) -> bool:
+    def is_code_busy(self, head: Head) -> bool:
         """Return whether other processes work on the code that this process needs."""
-        return self.code.moves and len(self.foreign(head)) > len(self.expired_claims(head))
+        return self.code.moves and len(self.find_foreign_claims(head)) > len(
+            self.expired_claims(head)
+        )
 
-    def foreign(self, head: Head) -> list[Claim]:
+    def find_foreign_claims(self, head: Head) -> list[Claim]:
         """Return the claims of other processes."""
         running = self.attempts.running
         return [claim for claim in head.claims if claim.token not in running]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from sequencer.errors import MachineBusy, SequencerError, out_of_resources
+from sequencer.errors import MachineBusy, SequencerError, to_machine_busy
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.model.head import Claim
 from sequencer.store.protocol import ReportsWaiting, Store
@@ -113,7 +113,7 @@ class Heartbeat:
             thread.start()
         except RuntimeError as error:
             self._beating.pop(claim.token)
-            if (busy := out_of_resources(error)) is not None:
+            if (busy := to_machine_busy(error)) is not None:
                 raise busy from error
             raise
         self._thread = thread
@@ -129,7 +129,7 @@ class Heartbeat:
                     self._numbers[claim.token] = ended.number
 
     @contextlib.contextmanager
-    def of(self, claim: Claim, cancellation: Cancellation) -> Iterator[None]:
+    def keep_alive(self, claim: Claim, cancellation: Cancellation) -> Iterator[None]:
         """Renew the lease of *claim* in the block; see `begin`."""
         self.begin(claim, cancellation)
         try:
@@ -137,19 +137,19 @@ class Heartbeat:
         finally:
             self.end(claim)
 
-    def going_on(self, claim: Claim) -> contextlib.AbstractContextManager[None]:
+    def keep_alive_while_pushing(self, claim: Claim) -> contextlib.AbstractContextManager[None]:
         """Renew the lease of *claim* in the block, in which its end is collected and pushed."""
-        return self._going_on(claim) if self._is_pushing else _NO_CONTEXT
+        return self._keep_alive_while_pushing(claim) if self._is_pushing else _NO_CONTEXT
 
     @contextlib.contextmanager
-    def _going_on(self, claim: Claim) -> Iterator[None]:
-        self.go_on(claim)
+    def _keep_alive_while_pushing(self, claim: Claim) -> Iterator[None]:
+        self.resume_for_push(claim)
         try:
             yield
         finally:
             self.end(claim)
 
-    def go_on(self, claim: Claim) -> None:
+    def resume_for_push(self, claim: Claim) -> None:
         """Continue after the agent has ended, if its end is pushed.
 
         A lost claim is not reported: the push itself finds that out.
@@ -179,7 +179,7 @@ class Heartbeat:
                     self._wakes_at = math.inf if pause is None else time.monotonic() + pause
                     is_woken = self._condition.wait(pause)
                     if beating is not None and pause != left and not is_woken:
-                        self._act(beating, self._look)
+                        self._act(beating, self._check_claim)
                 else:
                     self._act(beating, self._beat)
 
@@ -220,7 +220,7 @@ class Heartbeat:
             beating.renewed_at, beating.next_at = now, now + beating.pause_s
         return None
 
-    def _look(self, beating: _Beating) -> StopReason | None:
+    def _check_claim(self, beating: _Beating) -> StopReason | None:
         """Return why the step must end if its claim is lost; None: it is not."""
         return StopReason.CLAIM_LOST if self._is_lost(beating.claim) else None
 
@@ -230,6 +230,6 @@ class Heartbeat:
         except (SequencerError, OSError):
             # An unreadable state says nothing about the claim; the record will find out.
             return False
-        present = None if head is None else head.claim_with(claim.token)
+        present = None if head is None else head.find_claim(claim.token)
         # A run that replaced a lost one grants the same tokens again.
         return present is None or present.owner.nonce != claim.owner.nonce

@@ -14,10 +14,10 @@ from sequencer.engine.invocation_budget import Mode, SequenceBudget
 from sequencer.engine.loop import WorkLoop
 from sequencer.engine.queue import Queue
 from sequencer.engine.worker import SequenceWorker
-from sequencer.errors import ClaimHeld, Interrupted, StaleClaim, out_of_resources
+from sequencer.errors import ClaimHeld, Interrupted, StaleClaim, to_machine_busy
 from sequencer.executors.cancellation import StopReason
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import on_hold
+from sequencer.model.kind import find_hold
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.sequence.order import position_at
@@ -45,8 +45,8 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
     def _record_ends(self) -> None:
         """Do nothing: each step was recorded when it ended."""
 
-    def _see(self, head: Head, at: datetime) -> SequenceSeen:
-        return self._worker.seen(head, self._budget, at, self._tried_at)
+    def _collect_facts(self, head: Head, at: datetime) -> SequenceSeen:
+        return self._worker.collect_facts(head, self._budget, at, self._tried_at)
 
     def _expire(self, seen: SequenceSeen, move: RecordExpired) -> None:
         """Record the configured decision for the gate, because no person decided in time."""
@@ -79,10 +79,10 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         self._continue_at(head, tried_at=None)
         return None
 
-    def _described(self, seen: SequenceSeen, move: Wait) -> Wait:
+    def _describe_wait(self, seen: SequenceSeen, move: Wait) -> Wait:
         """Return *move* with a message for a person at a terminal; see `AwaitedStep`."""
         awaited = self._awaited
-        awaited.see(seen.readiness, seen.head)
+        awaited.observe(seen.readiness, seen.head)
         (message, hint), until = awaited.refusal, None
         if (soon_s := awaited.looks_again_in_s) is not None:
             until = datetime.now(UTC) + timedelta(seconds=soon_s)
@@ -105,7 +105,7 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
             return self._queue.wait(head, timeout_s, fd, move.claim)
         return self._store.wait(head.revision, timeout_s, wake_fd=fd, claim=move.claim)
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _clean_up(self, error: BaseException | None) -> None:
         del error
         if self._queue is not None:
             self._queue.leave()
@@ -119,7 +119,7 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
             ended = worker.perform(attempt, self._budget.allowance(attempt.head))
         except BaseException as error:
             worker.abandon(attempt, error)
-            if (busy := out_of_resources(error)) is not None:
+            if (busy := to_machine_busy(error)) is not None:
                 raise busy from error
             raise
         self._count_work(ended.outcome)
@@ -127,7 +127,7 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         try:
             head, following = worker.finish(attempt, ended, self._may_continue)
         except StaleClaim:
-            if (stopped := self._stopped_head(attempt)) is None:
+            if (stopped := self._find_stopped_head(attempt)) is None:
                 raise
             return stopped, None
         if not is_async:
@@ -141,7 +141,7 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         self._budget.ensure_goes_on(ended, head)
         return head, following
 
-    def _stopped_head(self, attempt: Attempt) -> Head | None:
+    def _find_stopped_head(self, attempt: Attempt) -> Head | None:
         """Return the head if a person has stopped or paused the run and ended the claim.
 
         None: another process has the step, or the run is gone.
@@ -153,13 +153,13 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         return head if head.exit or head.status is Status.PAUSED else None
 
     def _may_continue(self, head: Head) -> bool:
-        if self._budget.reached(head) is not None:
+        if self._budget.find_reached_limit(head) is not None:
             return False
-        return self._queue is None or not self._queue.yields(head.step_index)
+        return self._queue is None or not self._queue.needs_to_yield(head.step_index)
 
     def _raise_interrupted(self, attempt: Attempt, head: Head) -> None:
         if attempt.cancellation.reason is StopReason.INTERRUPTED:
-            _, hint = on_hold(head) or (None, "start again to continue")
+            _, hint = find_hold(head) or (None, "start again to continue")
             raise Interrupted(
                 f"interrupted in step {attempt.claim.step!r}; the claim was released",
                 hint=hint,

@@ -13,11 +13,11 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from sequencer.engine.allowance import Allowance, least, left
+from sequencer.engine.allowance import Allowance, smallest_limit, subtract_used
 from sequencer.errors import SequencerError, StepFailed, TooManyFailures, WaitsForPerson
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import AttemptResult, Readiness, ReadinessKind, on_hold
-from sequencer.model.limits import InvocationLimits, RunLimits, leaves_too_little
+from sequencer.model.kind import AttemptResult, Readiness, ReadinessKind, find_hold
+from sequencer.model.limits import InvocationLimits, RunLimits, has_too_little_left
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.sequence.order import is_among
 from sequencer.model.sequence.sequence_kind import ContinuationKind
@@ -26,10 +26,10 @@ from sequencer.model.workflow import Workflow
 NO_LIMIT = Allowance()
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return the number of *noun* with its verb, for a sentence.
 
-    >>> counted(1, "step"), counted(2, "step")
+    >>> format_count(1, "step"), format_count(2, "step")
     ('1 step is', '2 steps are')
     """
     return f"{number} {noun} is" if number == 1 else f"{number} {noun}s are"
@@ -69,12 +69,12 @@ class Summary(Struct):
         """
         return 0 if self.limits_met > max_steps else max_steps - self.usage.steps
 
-    def reached(self, max_steps: int | None) -> str | None:
+    def find_reached_step_limit(self, max_steps: int | None) -> str | None:
         """Return a message if no steps of *max_steps* are left; None: some are."""
         # The same rule as in `steps_left`, but faster: each step asks this.
         if max_steps is None or (self.limits_met <= max_steps and self.usage.steps < max_steps):
             return None
-        done = f"{counted(self.usage.steps, 'step')} done"
+        done = f"{format_count(self.usage.steps, 'step')} done"
         if self.limits_met > max_steps:
             done += f", and a usage limit was reached {self.limits_met} times"
         return f"{done} (--max-steps)"
@@ -84,21 +84,21 @@ class Summary(Struct):
         self.usage = self.usage.plus(outcome.usage, steps=steps)
         self.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
 
-    def used_up(self, limits: InvocationLimits) -> str | None:
+    def find_reached_limit(self, limits: InvocationLimits) -> str | None:
         """Return a message if one of the *limits* on steps and cost is reached; None: none is."""
-        if (done := self.reached(limits.max_steps)) is not None:
+        if (done := self.find_reached_step_limit(limits.max_steps)) is not None:
             return done
         if limits.max_cost_usd is not None and self.usage.cost_usd >= limits.max_cost_usd:
             return f"{self.usage.cost_usd:.4f} USD is spent (--max-cost)"
         return None
 
-    def kept(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """Return the counts as plain data."""
         usage = self.usage.model_dump(exclude_defaults=True)
         return {"usage": usage, "failures": self.failures, "limits_met": self.limits_met}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Continue with the data that `kept` returned."""
+        """Continue with the data that `to_data` returned."""
         self.usage = Usage.model_validate(kept["usage"])
         self.failures, self.limits_met = kept["failures"], kept["limits_met"]
 
@@ -112,19 +112,19 @@ class InvocationBudget(ABC):
         """Start at *head*."""
         self.mode, self.limits = mode, limits
         self.summary = Summary(head=head)
-        self.keep_to(run_limits)
+        self.apply_limits(run_limits)
 
-    def keep_to(self, run: RunLimits) -> None:
+    def apply_limits(self, run: RunLimits) -> None:
         """Apply the limits of the *run* from now on."""
         self.run_limits = run
 
     @abstractmethod
-    def kept(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """Return its counts as plain data."""
 
     @abstractmethod
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Continue with the data that `kept` returned."""
+        """Continue with the data that `to_data` returned."""
 
 
 class SequenceBudget(InvocationBudget):
@@ -149,9 +149,9 @@ class SequenceBudget(InvocationBudget):
         self._first_cycle = head.step_index // self._cycle_length
         self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
 
-    def keep_to(self, run: RunLimits) -> None:
+    def apply_limits(self, run: RunLimits) -> None:
         """Apply the limits of the *run* from now on."""
-        super().keep_to(run)
+        super().apply_limits(run)
         limits = self.limits
         caps = (limits.max_cost_usd, limits.step_timeout_s, run.cost_usd, run.seconds)
         self._has_budget = any(cap is not None for cap in caps)
@@ -160,33 +160,33 @@ class SequenceBudget(InvocationBudget):
         """Return whether the step at *step_index* is at one of the positions."""
         return not self.positions or is_among(self.workflow, self.positions, step_index)
 
-    def reached(self, head: Head) -> str | None:
+    def find_reached_limit(self, head: Head) -> str | None:
         """Return a message if a limit of this invocation is reached; None: none is."""
         if self.mode is Mode.TICK and self.summary.usage.steps:
             # After a "no" the run stays at the step, and its fixer or the next round is due.
             is_accepted = head.step_index != self._first_index
             return f"the {'step' if is_accepted else 'attempt'} that was due is done"
-        if (done := self.summary.used_up(self.limits)) is not None:
+        if (done := self.summary.find_reached_limit(self.limits)) is not None:
             return done
         most, spent = self.limits.max_cost_usd, self.summary.usage.cost_usd
-        if most is not None and leaves_too_little(head, most, spent):
+        if most is not None and has_too_little_left(head, most, spent):
             more = "a step usually takes more than is left"
             return f"{spent:.4f} of {most} USD is spent, and {more} (--max-cost)"
         cycles = head.step_index // self._cycle_length - self._first_cycle
         most = self.limits.max_cycles
         if most is not None and cycles >= most:
-            return f"{counted(cycles, 'cycle')} done (--max-cycles)"
+            return f"{format_count(cycles, 'cycle')} done (--max-cycles)"
         return None
 
     def may_claim(self, head: Head) -> bool:
         """Return whether this invocation may run the step of *head*, if it is ready."""
         return (
             self.is_mine(head.step_index)
-            and self.reached(head) is None
+            and self.find_reached_limit(head) is None
             and not self.has_failed_elsewhere(head)
         )
 
-    def reason_to_end(self, readiness: Readiness, head: Head) -> str | None:
+    def find_end_reason(self, readiness: Readiness, head: Head) -> str | None:
         """Return why this invocation ends now; None: it waits or works.
 
         Raises: see `WorkLoop.work`.
@@ -240,11 +240,11 @@ class SequenceBudget(InvocationBudget):
         if not self._has_budget:
             return NO_LIMIT
         return Allowance(
-            least(
-                left(limits.max_cost_usd, spent.cost_usd),
-                left(run.cost_usd, head.usage.cost_usd),
+            smallest_limit(
+                subtract_used(limits.max_cost_usd, spent.cost_usd),
+                subtract_used(run.cost_usd, head.usage.cost_usd),
             ),
-            least(limits.step_timeout_s, left(run.seconds, head.usage.seconds)),
+            smallest_limit(limits.step_timeout_s, subtract_used(run.seconds, head.usage.seconds)),
         )
 
     def count(self, ended: AttemptResult) -> None:
@@ -264,9 +264,9 @@ class SequenceBudget(InvocationBudget):
         self.summary.failures += 1
         self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
         if head.not_before is None or self.mode is Mode.TICK:
-            raise self._step_failed(ended, head)
+            raise self._make_step_error(ended, head)
 
-    def _step_failed(self, ended: AttemptResult, head: Head) -> StepFailed:
+    def _make_step_error(self, ended: AttemptResult, head: Head) -> StepFailed:
         place = ended.place
         return StepFailed(
             f"step {place.step!r} (iteration {place.step_index + 1}, attempt "
@@ -283,24 +283,24 @@ class SequenceBudget(InvocationBudget):
         if self.mode is Mode.TICK:
             hint = "the next tick tries it again"
         # A person may have stopped or paused the run while the step ran.
-        _, hold_hint = on_hold(head) or (None, "")
+        _, hold_hint = find_hold(head) or (None, "")
         try:
             self.run_limits.ensure_may_try(head)
         except TooManyFailures as last:
             return "; ".join(filter(None, (f"{last.message}: {last.hint}", hold_hint)))
         return hold_hint or hint
 
-    def kept(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """Return its counts as plain data."""
         return {
-            **self.summary.kept(),
+            **self.summary.to_data(),
             "first_cycle": self._first_cycle,
             "failing_at": self._failing_at,
             "failures_seen": self._failures_seen,
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Continue with the data that `kept` returned."""
+        """Continue with the data that `to_data` returned."""
         self.summary.restore(kept)
         self._first_cycle = kept["first_cycle"]
         self._failing_at, self._failures_seen = kept["failing_at"], kept["failures_seen"]

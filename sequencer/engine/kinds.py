@@ -39,7 +39,7 @@ KINDS: dict[str, Callable[[Store, Workflow], Changes]] = {
 """Kind of workflow -> the function that makes the `Changes` of its runs."""
 
 
-def changes_of(store: Store, workflow: Workflow) -> Changes:
+def make_changes(store: Store, workflow: Workflow) -> Changes:
     """Return the `Changes` for the run of *workflow* in *store*.
 
     Raises:
@@ -49,7 +49,7 @@ def changes_of(store: Store, workflow: Workflow) -> Changes:
     if (make := KINDS.get(workflow.kind)) is not None:
         return make(store, workflow)
     where = f"workflow {workflow.name!r}"
-    added = extensions.needed(
+    added = extensions.require(
         extensions.KINDS, workflow.kind, "workflow kind", known=KINDS, where=where
     )
     kind = partial(extensions.create, extensions.KINDS, workflow.kind, SequenceKind, added)
@@ -60,7 +60,7 @@ Judge = Callable[[Head, AttemptResult, int], AttemptResult]
 """The type of `SequenceKind.judge`."""
 
 
-def judge_of(kind: SequenceKind) -> Judge:
+def make_judge(kind: SequenceKind) -> Judge:
     """Return `SequenceKind.judge` of *kind*, which may come from a package.
 
     If the package's code fails, the attempt fails: its output and its cost are kept, and the
@@ -71,7 +71,7 @@ def judge_of(kind: SequenceKind) -> Judge:
 
     def judge(head: Head, ended: AttemptResult, max_attempts: int) -> AttemptResult:
         try:
-            return _checked(kind.judge(head, ended, max_attempts))
+            return _check_result(kind.judge(head, ended, max_attempts))
         except BaseException as error:
             workflow = kind.workflow
             if (fault := extensions.fault_of(error, extensions.KINDS, workflow.kind)) is None:
@@ -83,7 +83,7 @@ def judge_of(kind: SequenceKind) -> Judge:
     return judge
 
 
-def _checked(result: Any) -> AttemptResult:
+def _check_result(result: Any) -> AttemptResult:
     match result:
         case AttemptResult(ending=Continuation()):
             return result

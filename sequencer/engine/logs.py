@@ -24,18 +24,18 @@ from sequencer.errors import UnsafePath
 from sequencer.executors.protocol import Piece, StepRequest
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import slug
-from sequencer.model.evidence import evidence_words
+from sequencer.model.evidence import format_evidence
 from sequencer.model.head import Head
-from sequencer.model.outcome import ACCEPTED, Outcome, Usage, cost_words
+from sequencer.model.outcome import ACCEPTED, Outcome, Usage, format_cost
 from sequencer.store import folder as folders
 from sequencer.store.folder import Folder
 from sequencer.store.identity import utc_now
-from sequencer.store.reading import ProgressEvidence, ProgressMark, names_in
+from sequencer.store.reading import ProgressEvidence, ProgressMark, iter_names
 
 _LONGEST_SECRET = 64 * 1024
 """Longest key, in bytes, that is searched for in the output after the cap of a log."""
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
-MOST_NEWEST = 256 * 1024
+MAX_NEWEST = 256 * 1024
 """Bytes of the end of an attempt that are in its log even if the log was capped before."""
 NO_BRANCH = "local"
 MAX_LOOKS = 100
@@ -45,10 +45,10 @@ _FIRST_LINE_BYTES = 4096
 _TOKEN_DIGITS = 19
 _END_BYTES = 16 * 1024
 """The end of a log that has its last line, and the refused tool calls after it."""
-MOST_SENT = 1024 * 1024
+MAX_SENT = 1024 * 1024
 """The most bytes of a prompt in a log."""
 _QUOTE = b"#> "
-_MOST_BLOCK = (MOST_SENT + 100) * (len(_QUOTE) + 1)
+_MAX_BLOCK = (MAX_SENT + 100) * (len(_QUOTE) + 1)
 """The most bytes of a prompt with its quote marks; all its lines may be empty."""
 _SENT = re.compile(rb"# sent: (prompt|(?:added )?system prompt|router's prompt), (\d{1,9}) bytes\n")
 _HEAD_LINES = 3
@@ -91,11 +91,11 @@ def git_folder(project: Path) -> Path | None:
 
 
 def _git_folder_in(file: Path) -> Path | None:
-    line = _line(file)
+    line = _read_line(file)
     return None if line is None else file.parent / line.partition("gitdir:")[2].strip()
 
 
-def _line(file: Path | str) -> str | None:
+def _read_line(file: Path | str) -> str | None:
     """Return the one line of *file*; None: it can't be read, or is not a regular file."""
     try:
         fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -113,7 +113,7 @@ def _line(file: Path | str) -> str | None:
 
 def branch_of(git: Path) -> str | None:
     """Return the branch that is checked out, according to the files in the folder *git*."""
-    head = _line(f"{git}/HEAD")
+    head = _read_line(f"{git}/HEAD")
     if head is None or not head.startswith("ref: "):
         # The result is shown, so it must not have any other content of the file.
         return None if head is None or not _OID.fullmatch(head) else head[:12]
@@ -126,7 +126,7 @@ class SentText(NamedTuple):
     name: str
     """``prompt``, ``system prompt``, ``added system prompt``, or ``router's prompt``."""
     data: bytes
-    """Without secrets, and little more than `MOST_SENT` bytes."""
+    """Without secrets, and little more than `MAX_SENT` bytes."""
 
 
 class SentTexts(NamedTuple):
@@ -137,7 +137,7 @@ class SentTexts(NamedTuple):
     end: int
 
 
-def sent_texts(fd: int) -> SentTexts | None:
+def read_sent_texts(fd: int) -> SentTexts | None:
     """Return the texts that the agent of the log *fd* got; None: the log does not say.
 
     Only the lines before the agent's first output are trusted. A router writes before the step's
@@ -148,7 +148,7 @@ def sent_texts(fd: int) -> SentTexts | None:
         place = start = len(head) - len(head.split(b"\n", _HEAD_LINES)[-1])
         texts: list[SentText] = []
         while header := _SENT.match(os.pread(fd, _FIRST_LINE_BYTES, place)):
-            size, place = min(int(header[2]), _MOST_BLOCK), place + header.end()
+            size, place = min(int(header[2]), _MAX_BLOCK), place + header.end()
             data = os.pread(fd, size, place)
             if len(data) < size:
                 return None
@@ -163,7 +163,7 @@ def sent_texts(fd: int) -> SentTexts | None:
 
 
 @lru_cache(maxsize=4)  # a cycle sends the same prompts again and again
-def _sent_lines(
+def _format_sent_texts(
     redaction: Redaction, to: str, system: str | None, added: str | None, prompt: str
 ) -> bytes:
     """Return the lines of a log about the texts that are sent *to* the agent or the router."""
@@ -173,8 +173,8 @@ def _sent_lines(
     for name, text in (("system prompt", system), ("added system prompt", added), (last, prompt)):
         if text or name is last:
             data = redaction.hide((text or "").encode("utf-8", "replace"))
-            if len(data) > MOST_SENT:
-                data = data[:MOST_SENT] + b"\n(%d bytes more)" % (len(data) - MOST_SENT)
+            if len(data) > MAX_SENT:
+                data = data[:MAX_SENT] + b"\n(%d bytes more)" % (len(data) - MAX_SENT)
             lines = data and b"#> %b\n" % data.replace(b"\n", b"\n#> ")
             blocks.append(b"# sent: %b, %d bytes\n%b" % (name.encode(), len(lines), lines))
     return b"".join(blocks)
@@ -186,21 +186,21 @@ def steps_folder(logs_dir: Path, branch: str | None, run: str | None) -> Path:
     return folder / "runs" / slug(run) / "steps" if run else folder / "steps"
 
 
-def run_folders(logs_dir: Path, run: str | None, *, has_links: bool = False) -> list[Path]:
+def list_run_folders(logs_dir: Path, run: str | None, *, include_links: bool = False) -> list[Path]:
     """Return the folders that may have step logs of a run, one for each branch.
 
-    *has_links* includes links, so that the caller refuses them when it opens the folder.
+    With *include_links*, links are returned too: the caller refuses them when it opens them.
 
     Raises:
         UnsafeFolder: a part of the path is a link.
     """
     below = Path("runs", slug(run), "steps") if run else Path("steps")
     try:
-        entries = folders.opened(logs_dir).entries()
+        entries = folders.open_folder(logs_dir).entries()
         branches = [
             entry.name
             for entry in entries
-            if entry.is_dir(follow_symlinks=False) or (has_links and entry.is_symlink())
+            if entry.is_dir(follow_symlinks=False) or (include_links and entry.is_symlink())
         ]
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -255,10 +255,10 @@ def progress_evidence_of(logs_dir: Path, run_folder: str | None) -> ProgressEvid
     below = Path("runs", run_folder, "steps") if run_folder else Path("steps")
 
     def progress(run_id: str) -> Iterator[ProgressMark]:
-        for branch in list(names_in(logs_dir)):
+        for branch in list(iter_names(logs_dir)):
             folder = logs_dir / branch / below
             # Several logs share an iteration: parallel steps, and the attempts at one step.
-            newest = heapq.nlargest(MAX_LOOKS, names_in(folder), _iteration)
+            newest = heapq.nlargest(MAX_LOOKS, iter_names(folder), _iteration)
             logs = (
                 (folder / name, facts) for name in newest if (facts := _log_facts(folder / name))
             )
@@ -269,7 +269,7 @@ def progress_evidence_of(logs_dir: Path, run_folder: str | None) -> ProgressEvid
     return progress
 
 
-def later_logs(folders_of_logs: Iterable[Path], head: Head) -> Iterator[ProgressMark]:
+def find_later_logs(folders_of_logs: Iterable[Path], head: Head) -> Iterator[ProgressMark]:
     """Yield evidence that the next attempt of *head* has already been started.
 
     This reads one log in each folder, and is cheaper than `progress_evidence_of`.
@@ -281,7 +281,7 @@ def later_logs(folders_of_logs: Iterable[Path], head: Head) -> Iterator[Progress
             yield ProgressMark(path, token=facts[0])
 
 
-def old_logs(folder: Path, before: float, keep: int = MAX_LOOKS) -> list[Path]:
+def find_old_logs(folder: Path, before: float, keep: int = MAX_LOOKS) -> list[Path]:
     """Return the step logs in *folder* that were last written *before* a time (Unix).
 
     The newest *keep* are left out: they are evidence of progress.
@@ -289,10 +289,10 @@ def old_logs(folder: Path, before: float, keep: int = MAX_LOOKS) -> list[Path]:
     Raises:
         UnsafeFolder: a part of the path is a link.
     """
-    listed = sorted(filter(_LOG.fullmatch, folders.names(folder)), key=_iteration)
+    listed = sorted(filter(_LOG.fullmatch, folders.list_names(folder)), key=_iteration)
     if not listed:
         return []
-    fd, old = folders.opened(folder), []
+    fd, old = folders.open_folder(folder), []
     for name in listed[: max(len(listed) - keep, 0)]:
         status = os.stat(name, dir_fd=fd.fd, follow_symlinks=False)
         if stat.S_ISREG(status.st_mode) and status.st_mtime < before:
@@ -332,7 +332,7 @@ class StepLogs:
     @property
     def folder(self) -> Path:
         """Return the folder of the next log; it depends on the branch that is checked out."""
-        return self._folder()
+        return self._find_folder()
 
     @property
     def folders(self) -> list[Path]:
@@ -340,15 +340,15 @@ class StepLogs:
 
         The folder of the next log is the first. An agent may have checked out another branch.
         """
-        return list(dict.fromkeys((self.folder, *run_folders(self._logs_dir, self._run))))
+        return list(dict.fromkeys((self.folder, *list_run_folders(self._logs_dir, self._run))))
 
-    def left_behind(self) -> Path | None:
+    def find_last_log(self) -> Path | None:
         """Return the log of the last step of any run that has logged here; None: there is none."""
         try:
             logs = [
                 folder / name
                 for folder in self.folders
-                for name in folders.names(folder)
+                for name in folders.list_names(folder)
                 if _LOG.fullmatch(name)
             ]
         except OSError:
@@ -356,7 +356,7 @@ class StepLogs:
         newest = sorted(logs, key=lambda path: path.name, reverse=True)[:MAX_LOOKS]
         return next((path for path in newest if _log_facts(path)), None)
 
-    def _folder(self) -> Path:
+    def _find_folder(self) -> Path:
         """Return the folder of the next log."""
         now = time.monotonic()
         if now >= self._git_known_until:
@@ -373,10 +373,10 @@ class StepLogs:
             UnsafeFolder: a part of the path is a link; a log must not reach another file.
             UnsafePath: something that is not a folder is in the place of the folder.
         """
-        folder, fd, claim = self._folder(), -1, attempt.claim
+        folder, fd, claim = self._find_folder(), -1, attempt.claim
         number = claim.attempt
         try:
-            fd, name, number = self._create(folders.made(folder), attempt)
+            fd, name, number = self._create(folders.make_folder(folder), attempt)
         except NotADirectoryError as error:
             raise UnsafePath(
                 "is no plain folder",
@@ -387,7 +387,7 @@ class StepLogs:
             name = log_name(claim.step_index, attempt.step.name, number)
             self._warn(f"the step log {folder / name} can't be written: {error.strerror}")
         log = FileLog(fd, folder / name, self._redaction, self._max_bytes, self._warn)
-        log.begin(attempt, number)
+        log.write_header(attempt, number)
         return log
 
     @staticmethod
@@ -419,7 +419,7 @@ class FileLog:
         self.path = path
         self._fd = fd
         self._redaction = redaction
-        self._stream = redaction.stream()
+        self._stream = redaction.start_stream()
         self._left = max_bytes
         self._max_bytes = max_bytes
         self._dropped = 0
@@ -429,9 +429,9 @@ class FileLog:
 
     @property
     def _most_newest(self) -> int:
-        return min(MOST_NEWEST, self._max_bytes // 4)
+        return min(MAX_NEWEST, self._max_bytes // 4)
 
-    def begin(self, attempt: Attempt, number: int) -> None:
+    def write_header(self, attempt: Attempt, number: int) -> None:
         """Write the lines that identify the attempt; *number* is the one in the file's name.
 
         The attempt's own number may be lower, after the run was rewound or a person let it retry.
@@ -445,26 +445,26 @@ class FileLog:
             f"{name(prepared.agent)!a} · prompt {name(step.prompt_name)!a}\n"
             f"# started {utc_now()}\n"
         )
-        self._to_file(text.encode())
+        self._write_bytes(text.encode())
 
-    def sent(self, request: StepRequest, to: str) -> None:
+    def write_request(self, request: StepRequest, to: str) -> None:
         texts = (request.system_prompt, request.append_system_prompt, request.prompt)
-        self._to_file(_sent_lines(self._redaction, to, *texts))
+        self._write_bytes(_format_sent_texts(self._redaction, to, *texts))
 
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         del kind  # the log keeps everything, in the order in which it came
         if self._left:
-            self._capped(self._stream.feed(data))
+            self._write_capped(self._stream.feed(data))
         else:
             # Searching for secrets in output that is dropped would slow down the agent.
             self._leave_out(self._stream.finish() + data)
 
-    def used(self, usage: Usage) -> None:
+    def report_usage(self, usage: Usage) -> None:
         """Ignore *usage*: the last line of the log has the final figures."""
 
     def close(self, outcome: Outcome) -> None:
         if rest := self._stream.finish():
-            self._capped(rest)
+            self._write_capped(rest)
         if self._dropped:
             self._write_newest()
         usage = outcome.usage
@@ -475,25 +475,25 @@ class FileLog:
         if usage.input_tokens or usage.cost_usd:
             parts.append(f"{usage.input_tokens} + {usage.output_tokens} tokens")
         if usage.cost_usd or usage.unpriced:
-            parts.append(cost_words(usage))
-        self._to_file(f"\n# {' · '.join(parts)}\n".encode())
-        if outcome.evidence is not None and (words := evidence_words(outcome.evidence)):
-            self._raw(f"# shown: {words}\n")
+            parts.append(format_cost(usage))
+        self._write_bytes(f"\n# {' · '.join(parts)}\n".encode())
+        if outcome.evidence is not None and (words := format_evidence(outcome.evidence)):
+            self._write_text(f"# shown: {words}\n")
         for denial in outcome.denials:
-            self._raw(f"# refused by the agent's permissions: {denial}\n")
+            self._write_text(f"# refused by the agent's permissions: {denial}\n")
         if outcome.error:
-            self._raw("".join(f"# {text}\n" for text in outcome.error.splitlines()))
+            self._write_text("".join(f"# {text}\n" for text in outcome.error.splitlines()))
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _capped(self, data: bytes) -> None:
+    def _write_capped(self, data: bytes) -> None:
         if not data:
             return
         kept, rest = data[: self._left], data[self._left :]
         self._left -= len(kept)
         if kept:
-            self._to_file(kept)
+            self._write_bytes(kept)
         if rest:
             # The stream may hold back the start of a secret that ends in `_newest`.
             self._leave_out(rest + self._stream.finish())
@@ -502,7 +502,7 @@ class FileLog:
         """Keep the end of *data* for the end of the log; the first time, say so in the log."""
         if not self._dropped and data:
             # A person who follows the log must not think that the agent writes nothing.
-            self._raw(
+            self._write_text(
                 f"\n# log capped at {self._max_bytes} bytes: the step continues, "
                 "and its newest lines are added when it ends\n"
             )
@@ -518,13 +518,13 @@ class FileLog:
         redacted = self._redaction.hide(bytes(self._newest))
         # The first line may be incomplete, and contain the second half of a secret.
         newest = redacted[-self._most_newest :].partition(b"\n")[2] if self._most_newest else b""
-        self._raw(f"\n# {max(self._dropped - len(newest), 0)} bytes are left out here\n")
-        self._to_file(newest)
+        self._write_text(f"\n# {max(self._dropped - len(newest), 0)} bytes are left out here\n")
+        self._write_bytes(newest)
 
-    def _raw(self, text: str) -> None:
-        self._to_file(self._redaction.hide(text.encode("utf-8", "backslashreplace")))
+    def _write_text(self, text: str) -> None:
+        self._write_bytes(self._redaction.hide(text.encode("utf-8", "backslashreplace")))
 
-    def _to_file(self, data: bytes) -> None:
+    def _write_bytes(self, data: bytes) -> None:
         view = memoryview(data)
         while view and self._fd >= 0:
             try:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
-from sequencer.engine.allowance import left
-from sequencer.engine.changes import followed
+from sequencer.engine.allowance import subtract_used
+from sequencer.engine.changes import follow_run
 from sequencer.engine.decide import End, RecordExpired, Seen, TakeClaims, Wait, next_move
 from sequencer.engine.events import Noticed, Waiting
 from sequencer.engine.invocation_budget import InvocationBudget, Mode, Summary
@@ -93,12 +93,12 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         try:
             reason = self._work()
         except BaseException as error:
-            self._leave(error)
+            self._clean_up(error)
             raise
-        self._leave(None)
+        self._clean_up(None)
         self.summary.reason, self.summary.head = reason, self._known
         if self._is_tick and self._known.status is not Status.COMPLETE:
-            self.summary.obstacle = workspace.obstacle(self._known)
+            self.summary.obstacle = workspace.find_obstacle(self._known)
         return self.summary
 
     def _work(self) -> str:
@@ -115,10 +115,10 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
     def _make_move(self) -> End | None:
         """Do the next move; return it if it is the last."""
         self._record_ends()
-        head = self._known if self._is_newest else self._look()
+        head = self._known if self._is_newest else self._read_newest_head()
         self._is_newest = False
         at = datetime.now(UTC)
-        seen = self._see(head, at)
+        seen = self._collect_facts(head, at)
         self._known = seen.head
         match next_move(seen):
             case Wait() as move:
@@ -149,7 +149,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         """Record the attempts that have ended."""
 
     @abstractmethod
-    def _see(self, head: Head, at: datetime) -> AnySeen:
+    def _collect_facts(self, head: Head, at: datetime) -> AnySeen:
         """Return the facts for a decision about *head*; they may have a newer head."""
 
     @abstractmethod
@@ -160,7 +160,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
     def _claim(self, seen: AnySeen) -> Head | None:
         """Claim and start the steps that can start; return the newest head. None: look again."""
 
-    def _described(self, seen: AnySeen, move: Wait) -> Wait:
+    def _describe_wait(self, seen: AnySeen, move: Wait) -> Wait:
         """Return *move*, a wait for other processes, with the message for a person."""
         del seen
         return move
@@ -170,7 +170,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         """Sleep as `Store.wait` does; return whether the wait for others starts over."""
 
     @abstractmethod
-    def _leave(self, error: BaseException | None) -> None:
+    def _clean_up(self, error: BaseException | None) -> None:
         """Stop everything that still runs, after the work or after the *error* that ended it."""
 
     # --- looking -------------------------------------------------------------------
@@ -181,7 +181,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
             self._waiting_since = None
         self._known, self._is_newest, self._tried_at = head, True, tried_at
 
-    def _look(self) -> Head:
+    def _read_newest_head(self) -> Head:
         """Return the run's newest head, and report the notices that come with it."""
         view, before = self._store.view(), self._known
         if view.has_edit:
@@ -190,7 +190,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
                 self._store.update(lambda _: None)
                 view = self._store.view()
         self._notify(*self._store.take_notices(), *view.notices)
-        self._known = followed(self._store, before, view.head)
+        self._known = follow_run(self._store, before, view.head)
         if self._known.revision != before.revision:
             self._tried_at = None
         return self._known
@@ -215,7 +215,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         """Read the limits of the run again, and keep to them from now on."""
         self._unlooked_s = 0.0
         self._notify(self._worker.renew_limits())
-        self._budget.keep_to(self._worker.limits)
+        self._budget.apply_limits(self._worker.limits)
 
     # --- waiting -------------------------------------------------------------------
 
@@ -232,15 +232,15 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         """
         most_s: float | None = LONGEST_SLEEP_S
         if move.is_for_others:
-            move = self._described(seen, move)
+            move = self._describe_wait(seen, move)
         if not move.is_for_others or self._waits_for_others:
             self._report(move)
         if move.is_for_others:
-            most_s = self._left_to_wait(move)
+            most_s = self._compute_wait_left(move)
         if self._sleep(seen, move, pause_s(move.until, most_s)):
             self._waiting_since = None
 
-    def _left_to_wait(self, move: Wait) -> float | None:
+    def _compute_wait_left(self, move: Wait) -> float | None:
         """Return how long the wait for others may last; None: without limit.
 
         Raises:
@@ -249,7 +249,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         limit, now = self._longest_wait_s, time.monotonic()
         if self._waiting_since is None:
             self._waiting_since = now
-        rest = left(limit, now - self._waiting_since)
+        rest = subtract_used(limit, now - self._waiting_since)
         if rest is not None and rest <= 0:
             raise ClaimHeld(move.message, hint=move.hint)
         return rest

@@ -62,17 +62,17 @@ class MergeTurn:
         if active_claims.is_waited_for and not self._is_strict:
             # While this task waits, it occupies a slot that another task could use.
             return False
-        return any(self._holds(claim.step) for claim in active_claims.live)
+        return any(self._is_ahead(claim.step) for claim in active_claims.live)
 
-    def _holds(self, name: str) -> bool:
+    def _is_ahead(self, name: str) -> bool:
         graph = self._graph
         # A task that was added after this one started comes after it in the list.
         task = graph.by_id[name].task if name in graph.by_id else None
         if task is None or not task.worktree or graph.order[name] >= self._place:
             return False
-        return self._is_strict or self._followers <= self._waiting_for(name)
+        return self._is_strict or self._followers <= self._find_dependents(name)
 
-    def _waiting_for(self, name: str) -> frozenset[str]:
+    def _find_dependents(self, name: str) -> frozenset[str]:
         """Return the tasks that wait for *name*, directly or indirectly."""
         if name not in self._dependents:
             seen, pending = set[str](), [name]

@@ -22,13 +22,13 @@ def messages_to(marking: Marking, name: str) -> Iterator[Message]:
     yield from ((where, by, at) for where, by, at in marking.ledger.told.get(name, ()))
 
 
-def unread(marking: Marking, name: str) -> Iterator[Message]:
+def iter_unread(marking: Marking, name: str) -> Iterator[Message]:
     """Yield the messages to *name* that came after its last accepted attempt had started."""
-    last = _token(marking.outputs.get(name))
-    yield from (message for message in messages_to(marking, name) if _token(message[0]) > last)
+    last = _find_token(marking.outputs.get(name))
+    yield from (message for message in messages_to(marking, name) if _find_token(message[0]) > last)
 
 
-def _token(reference: Reference | None) -> int:
+def _find_token(reference: Reference | None) -> int:
     """Return the token of the attempt that *reference* belongs to; 0: none is known."""
-    attempt = results.attempt_of(reference) if isinstance(reference, str) else None
+    attempt = results.parse_attempt_name(reference) if isinstance(reference, str) else None
     return 0 if attempt is None else attempt[1]

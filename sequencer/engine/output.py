@@ -8,8 +8,8 @@ from sequencer.engine.attempt import Attempt
 from sequencer.engine.events import AttemptUsed, AttemptWrote, Emit
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Listener, Piece
-from sequencer.model.outcome import Usage, total
-from sequencer.store.leases import leases_of
+from sequencer.model.outcome import Usage, sum_usages
+from sequencer.store.leases import open_leases
 
 _UNKNOWN = Usage(unpriced=1)
 
@@ -31,12 +31,12 @@ class AttemptOutput(Listener):
         if not (is_hidden and kind in (Piece.THOUGHT, Piece.ACTION)):
             self._emit(AttemptWrote(attempt, data, kind))
 
-    def used(self, usage: Usage) -> None:
+    def report_usage(self, usage: Usage) -> None:
         """Note how much the running agent has used so far, and report it."""
         attempt = self._attempt
-        attempt.agent_usage, attempt.used = usage, total((*attempt.paid, usage))
+        attempt.agent_usage, attempt.used = usage, sum_usages((*attempt.paid, usage))
         if attempt.token:
             # If this process dies, the process that takes over the step counts it.
             with suppress(OSError, SequencerError):
-                leases_of(attempt.state_path).keep_used(attempt.token, attempt.used)
+                open_leases(attempt.state_path).write_usage(attempt.token, attempt.used)
         self._emit(AttemptUsed(attempt, usage))

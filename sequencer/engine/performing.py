@@ -18,13 +18,13 @@ from sequencer.engine.events import Emit, Noticed
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.logs import StepLogs
 from sequencer.engine.prompts import PromptFolder
-from sequencer.engine.records import without_comments
+from sequencer.engine.records import drop_comment_tools
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import ConfigurationError
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.request import Definition
-from sequencer.model.sequence.order import last_step, position_at, round_of, step_at
+from sequencer.model.sequence.order import current_round, last_step, position_at, step_at
 from sequencer.model.step import Step
 from sequencer.model.transitions import StepRef
 from sequencer.model.workflow import Workflow
@@ -62,7 +62,7 @@ class Performer(Struct, frozen=True):
     max_attempts: int = RunLimits().attempts
     """The most attempts at one step; a usage limit at the last one is a failure."""
 
-    def look(self, place: StepRef) -> tuple[Step, str]:
+    def find_step(self, place: StepRef) -> tuple[Step, str]:
         """Return the step at *place*, defaults filled in, and the name of its position."""
         step = step_at(self.workflow, place)
         if self.definition is None:
@@ -76,11 +76,11 @@ class Performer(Struct, frozen=True):
         Raises:
             ConfigurationError: its prompt or its agent is missing; nothing was started.
         """
-        step, position = self.look(place)
+        step, position = self.find_step(place)
         router = self.router
         if router is not None and router.is_active:
             # The router is asked after the claim, so its agent is checked before.
-            self.agents.ready(self.router_step(router), "router")
+            self.agents.choose_installed(self.router_step(router), "router")
         if router is None or router.needs_selection:
             is_routed = router is not None and router.enabled and router.mode is RouterMode.ONLY
             if is_routed:
@@ -91,16 +91,16 @@ class Performer(Struct, frozen=True):
                 )
             return self.prepare_step(step, position, place)
         # The router chooses the prompt, so the prompt of the workflow need not exist.
-        agent, executor, instead = self.agents.ready(step, position)
-        step = without_comments(step, executor, self.comment_tools)
+        agent, executor, instead = self.agents.choose_installed(step, position)
+        step = drop_comment_tools(step, executor, self.comment_tools)
         return PreparedStep(step, position, place, agent, executor, prompt="", instead=instead)
 
     def prepare_step(self, step: Step, position: str, place: StepRef) -> PreparedStep:
         """Return *step*, defaults filled in, ready to start; see `prepare`."""
-        agent, executor, instead = self.agents.ready(step, position)
+        agent, executor, instead = self.agents.choose_installed(step, position)
         read, added = self.prompts.read, step.added_system_prompts
         return PreparedStep(
-            step=without_comments(step, executor, self.comment_tools),
+            step=drop_comment_tools(step, executor, self.comment_tools),
             position=position,
             place=place,
             agent=agent,
@@ -120,7 +120,7 @@ class Performer(Struct, frozen=True):
         fields = {"timeout_s": router.timeout_s, "idle_timeout_s": None, "complete_when": None}
         return step.replace(**fields, continue_session=False, expects=None, stagnation=None)
 
-    def context(
+    def make_hook_context(
         self, workflow: Workflow, step: Step, step_index: int, attempt: int, head: Head
     ) -> HookContext:
         """Return the context for a hook about *step*; *attempt* counts from 1."""
@@ -132,7 +132,7 @@ class Performer(Struct, frozen=True):
             step=step,
             step_index=step_index,
             attempt=attempt,
-            round=round_of(head),
+            round=current_round(head),
             request=self.definition.request if self.definition else None,
             steps=workflow.names,
             moves=workflow.moves,
@@ -157,6 +157,8 @@ class Performer(Struct, frozen=True):
             return
         step = last_step(self.workflow, head, step_index)
         try:
-            self.hooks.completed(self.context(self.workflow, step, step_index, 1, head), head)
+            self.hooks.completed(
+                self.make_hook_context(self.workflow, step, step_index, 1, head), head
+            )
         except HookFailed as error:
             self.emit(Noticed(self.redact(str(error))))

@@ -40,7 +40,7 @@ class Queue:
         self._passes_until, self._is_passing = 0.0, False
         self._seen, self._seen_at = 0, 0.0
 
-    def yields(self, step_index: int) -> bool:
+    def needs_to_yield(self, step_index: int) -> bool:
         """Return whether this process leaves the step to another one that waits for it."""
         if time.monotonic() < self._passes_until:
             return False

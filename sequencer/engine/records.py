@@ -13,30 +13,30 @@ from typing import Any
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import Attempt, PreparedStep
-from sequencer.engine.stagnation import stagnated
-from sequencer.errors import SequencerError, StorageFailed, failed_disk, out_of_resources
+from sequencer.engine.stagnation import describe_stagnation
+from sequencer.errors import SequencerError, StorageFailed, to_machine_busy, to_storage_failed
 from sequencer.executors.protocol import Executor
-from sequencer.model.answers import MARKS, decision_in, decision_of, redacted
+from sequencer.model.answers import MARKS, find_decision, read_decision, redact_json
 from sequencer.model.evidence import Evidence
 from sequencer.model.graph.choices import (
+    find_choice_nodes,
+    find_required_labels,
     forward_label,
-    labels_of,
-    own_choices,
-    picks_a_way,
-    picks_none,
-    shortened,
+    has_choice_ahead,
+    is_unmatched,
+    shorten,
 )
 from sequencer.model.head import Head, Session
 from sequencer.model.kind import STAGNATED, AttemptResult
-from sequencer.model.limits import worn_out
+from sequencer.model.limits import find_renewal_reason
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.sequence.order import round_of
+from sequencer.model.sequence.order import current_round
 from sequencer.model.step import Output, Step
-from sequencer.model.workflow import Workflow, graph_of
+from sequencer.model.workflow import Workflow, require_graph
 from sequencer.store import folder as folders
 from sequencer.store import results
-from sequencer.workflows.prompts import parsed
-from sequencer.workflows.verdicts import asked_again, check_schema, verdict_of
+from sequencer.workflows.prompts import parse_loose_json
+from sequencer.workflows.verdicts import check_schema, read_verdict, with_second_attempt
 
 ID_CHARS = 200
 """Longest id of a conversation; it comes from a client, which is not trusted."""
@@ -52,7 +52,7 @@ def jitter_of(ended: AttemptResult) -> float:
     return 0.0 if ended.outcome.is_accepted else int.from_bytes(os.urandom(4), "big") / 2**32
 
 
-def shown_log(path: str | None, project: Path) -> str | None:
+def format_log_path(path: str | None, project: Path) -> str | None:
     """Return the path of a step log for a record: relative to *project* if it is inside."""
     return None if path is None else path.removeprefix(f"{project}{os.sep}")
 
@@ -72,23 +72,23 @@ def journal_record(
         "error": outcome.error[:4000] if outcome.error else None,
         "denials": [line[:200] for line in outcome.denials[:20]] if outcome.denials else None,
         "exit_code": outcome.exit_code,
-        "session": None if outcome.session_id is None else shown_session(outcome.session_id),
+        "session": None if outcome.session_id is None else format_session_id(outcome.session_id),
         "quota": None if outcome.quota is None else outcome.quota.model_dump(),
-        "evidence": None if outcome.evidence is None else shown(outcome.evidence),
+        "evidence": None if outcome.evidence is None else format_evidence(outcome.evidence),
         "missing": outcome.missing,
     }
     return {key: value for key, value in record.items() if value is not None}
 
 
-def shown(evidence: Evidence) -> dict[str, Any] | None:
+def format_evidence(evidence: Evidence) -> dict[str, Any] | None:
     """Return the fields of *evidence* that differ from the defaults; None: there are none."""
     return evidence.model_dump(mode="json", exclude_defaults=True) or None
 
 
-def shown_session(mark: str) -> str | None:
+def format_session_id(mark: str) -> str | None:
     r"""Return the client's id of a conversation, without the notes that its executor added.
 
-    >>> shown_session("0199;cost_usd=0.5"), shown_session("a\nb"), shown_session("")
+    >>> format_session_id("0199;cost_usd=0.5"), format_session_id("a\nb"), format_session_id("")
     ('0199', None, None)
     """
     session_id = mark.partition(";")[0]
@@ -96,22 +96,24 @@ def shown_session(mark: str) -> str | None:
     return session_id if is_plain and 0 < len(session_id) <= ID_CHARS else None
 
 
-def broken(error: BaseException, usage: Usage, redact: Callable[[str], str]) -> Outcome:
+def make_broken_outcome(
+    error: BaseException, usage: Usage, redact: Callable[[str], str]
+) -> Outcome:
     """Return the outcome of an attempt that raised *error* after it had used *usage*.
 
     A bug is a failure. A refusal, an interrupt, a failing disk and a machine without free
     processes or descriptors are not: the attempt was interrupted.
     """
     is_meant = isinstance(error, SequencerError) or not isinstance(error, Exception)
-    is_bug = not is_meant and out_of_resources(error) is None and failed_disk(error) is None
+    is_bug = not is_meant and to_machine_busy(error) is None and to_storage_failed(error) is None
     status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
-    return Outcome(status=status, error=redact(in_short(error)), usage=usage)
+    return Outcome(status=status, error=redact(describe_error(error)), usage=usage)
 
 
-def in_short(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return *error* as text for a record; a bug has the form of Python's ``repr``.
 
-    >>> in_short(KeyboardInterrupt()), in_short(KeyError("x"))
+    >>> describe_error(KeyboardInterrupt()), describe_error(KeyError("x"))
     ('interrupted', "KeyError('x')")
     """
     if isinstance(error, KeyboardInterrupt):
@@ -119,7 +121,7 @@ def in_short(error: BaseException) -> str:
     return str(error) if isinstance(error, SequencerError) else repr(error)
 
 
-def circumstances(ended: AttemptResult) -> dict[str, Any]:
+def make_extra_fields(ended: AttemptResult) -> dict[str, Any]:
     """Return the other fields of the record of *ended*: its start, model, note, a hook's decision.
 
     If the run pauses after it, the record says why.
@@ -130,17 +132,17 @@ def circumstances(ended: AttemptResult) -> dict[str, Any]:
     if (decision := ended.decision) is not None:
         fields = {"move": str(decision.move), "target": decision.target, "reason": decision.reason}
         record["decision"] = {key: value for key, value in fields.items() if value}
-    if ended.outcome.evidence is not None and (why := stagnated(ended)) is not None:
+    if ended.outcome.evidence is not None and (why := describe_stagnation(ended)) is not None:
         record[STAGNATED] = why
-    if step.max_cost_usd is not None and (over := overspent(step, ended.outcome.usage)):
+    if step.max_cost_usd is not None and (over := describe_overspending(step, ended.outcome.usage)):
         record["overspent"] = over
     return record
 
 
-def overspent(step: Step, usage: Usage) -> str | None:
+def describe_overspending(step: Step, usage: Usage) -> str | None:
     """Say how much an attempt at *step* spent if that is more than its limit; None: it is not.
 
-    >>> overspent(Step(name="a", max_cost_usd=1), Usage(cost_usd=1.5))
+    >>> describe_overspending(Step(name="a", max_cost_usd=1), Usage(cost_usd=1.5))
     '1.5000 USD, more than its max_cost_usd of 1'
     """
     most = step.max_cost_usd
@@ -149,13 +151,13 @@ def overspent(step: Step, usage: Usage) -> str | None:
     return f"{usage.cost_usd:.4f} USD, more than its max_cost_usd of {most:g}"
 
 
-def ended_record(
+def make_ended_record(
     ended: AttemptResult, log: str | None, output: dict[str, Any], rounds: int
 ) -> dict[str, Any]:
     """Return the journal's record of *ended*; *rounds* is the round in which it judged."""
     record = journal_record(ended.outcome, ended.agent, log, output)
     if ended.log is not None:
-        record |= circumstances(ended)
+        record |= make_extra_fields(ended)
     verdict = ended.verdict
     if verdict is not None:
         record["verdict"] = {"pass": verdict.is_pass, "source": verdict.source, "round": rounds}
@@ -164,7 +166,7 @@ def ended_record(
     return record
 
 
-def verdict_words(workflow: Workflow, ended: AttemptResult, head: Head) -> str:
+def describe_verdict(workflow: Workflow, ended: AttemptResult, head: Head) -> str:
     """Return the verdict of *ended*, its round and its reason as text; empty: it does not judge.
 
     *head* is the head of its claim. A graph keeps the rounds of its judges elsewhere.
@@ -174,9 +176,9 @@ def verdict_words(workflow: Workflow, ended: AttemptResult, head: Head) -> str:
         return ""
     most = "" if validation is None else f" of {validation.max_attempts}"
     answer = "yes" if verdict.is_pass else "no"
-    answer += "" if workflow.nodes else f" (round {round_of(head)}{most})"
+    answer += "" if workflow.nodes else f" (round {current_round(head)}{most})"
     reason = " ".join(verdict.reason.split())
-    return f"{answer}: {shortened(reason)}" if reason else answer
+    return f"{answer}: {shorten(reason)}" if reason else answer
 
 
 def keep_output(outcome: Outcome, folder: Path) -> dict[str, Any]:
@@ -192,7 +194,7 @@ def keep_output(outcome: Outcome, folder: Path) -> dict[str, Any]:
         _remove(folder)
         return {"output": outcome.output} if outcome.output else {}
     try:
-        results.keep(folder, data)
+        results.write_output(folder, data)
     except OSError as error:
         raise StorageFailed(
             f"the step's output can't be saved: {error.strerror}", where=str(folder)
@@ -220,7 +222,7 @@ VERDICT_OUTPUT = Output(
 """The answer of a step that judges, for clients that take a schema."""
 
 
-def judged(workflow: Workflow, ended: AttemptResult, *, is_command: bool) -> AttemptResult:
+def judge_answer(workflow: Workflow, ended: AttemptResult, *, is_command: bool) -> AttemptResult:
     """Return *ended* with the decision that its answer makes in a run of *workflow*.
 
     A "no" is a failure in the log and the journal, and the loop decides what follows. An answer
@@ -233,13 +235,13 @@ def judged(workflow: Workflow, ended: AttemptResult, *, is_command: bool) -> Att
     if not workflow.nodes or not ended.outcome.is_accepted:
         return ended
     graph = workflow.whole_graph
-    if next(own_choices(graph, step.name), None) is None:
+    if next(find_choice_nodes(graph, step.name), None) is None:
         return ended
     outcome = _with_decision(ended.outcome)
-    if not picks_none(graph, step.name, outcome.output):
+    if not is_unmatched(graph, step.name, outcome.output):
         return replace(ended, outcome=outcome)
-    error = f"no matching branch for {shortened(outcome.output)!r}"
-    return _unanswered(ended, f"{error}; {wanted_form(workflow, step)}")
+    error = f"no matching branch for {shorten(outcome.output)!r}"
+    return _fail_unanswered(ended, f"{error}; {describe_wanted_form(workflow, step)}")
 
 
 def _with_verdict(ended: AttemptResult, wanted: str, *, is_command: bool) -> AttemptResult:
@@ -247,20 +249,20 @@ def _with_verdict(ended: AttemptResult, wanted: str, *, is_command: bool) -> Att
     has_ended = outcome.exit_code is not None and outcome.exit_code >= 0
     if not outcome.is_accepted and not (is_command and has_ended):
         return ended
-    verdict = verdict_of(outcome, is_command=is_command)
+    verdict = read_verdict(outcome, is_command=is_command)
     if verdict.source == "none":
-        return _unanswered(ended, f"{verdict.reason}; {wanted}")
+        return _fail_unanswered(ended, f"{verdict.reason}; {wanted}")
     if not verdict.is_pass:
         error = f"the answer is no: {verdict.reason}"
         outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
     return replace(ended, outcome=outcome, verdict=verdict)
 
 
-def _unanswered(ended: AttemptResult, error: str) -> AttemptResult:
+def _fail_unanswered(ended: AttemptResult, error: str) -> AttemptResult:
     """Return *ended* as a failure that is followed by at least one more try."""
     return replace(
         ended,
-        step=asked_again(ended.step),
+        step=with_second_attempt(ended.step),
         outcome=ended.outcome.replace(status=OutcomeStatus.FAILED, error=error),
     )
 
@@ -270,20 +272,20 @@ def _with_decision(outcome: Outcome) -> Outcome:
 
     Some clients report the decision as a structured value, next to the text.
     """
-    if decision_of(outcome.structured) is None or decision_in(outcome.output) is not None:
+    if read_decision(outcome.structured) is None or find_decision(outcome.output) is not None:
         return outcome
     decision = json.dumps(outcome.structured, ensure_ascii=False)
     return outcome.replace(output=f"{outcome.output.rstrip()}\n\n{decision}")
 
 
-def wanted_form(workflow: Workflow, step: Step, stage: str = "step") -> str | None:
+def describe_wanted_form(workflow: Workflow, step: Step, stage: str = "step") -> str | None:
     """Say how the answer of *step* has to end to decide; None: it decides nothing.
 
     The text is for prompts and for error messages.
     """
     if step.validation is not None and stage != "fix":
         return _VERDICT_FORM
-    labels = labels_of(workflow.whole_graph, step.name) if workflow.nodes else ()
+    labels = find_required_labels(workflow.whole_graph, step.name) if workflow.nodes else ()
     if not labels:
         return None
     listed = ", ".join(f"`{label}`" for label in labels)
@@ -294,7 +296,7 @@ def wanted_form(workflow: Workflow, step: Step, stage: str = "step") -> str | No
     )
 
 
-def forward_of(workflow: Workflow, step: Step) -> str | None:
+def find_forward_label(workflow: Workflow, step: Step) -> str | None:
     """Return the label of the edge on which *step* goes forward; None: it picks no edge."""
     return forward_label(workflow.whole_graph, step.name) if workflow.nodes else None
 
@@ -305,7 +307,7 @@ _VERDICT_FORM = (
 )
 
 
-def decides(workflow: Workflow, step: Step, stage: str = "step") -> bool:
+def is_deciding_step(workflow: Workflow, step: Step, stage: str = "step") -> bool:
     """Return whether the answer of *step* decides how a run of *workflow* continues.
 
     This is so for a step that judges, and for a node whose output picks one of several edges.
@@ -314,11 +316,11 @@ def decides(workflow: Workflow, step: Step, stage: str = "step") -> bool:
         return True
     if not workflow.nodes:
         return False
-    graph = graph_of(workflow)
-    return step.name in graph.by_id and picks_a_way(graph, step.name)
+    graph = require_graph(workflow)
+    return step.name in graph.by_id and has_choice_ahead(graph, step.name)
 
 
-def as_asked(prepared: PreparedStep) -> tuple[Step, str, str | None]:
+def adapt_to_executor(prepared: PreparedStep) -> tuple[Step, str, str | None]:
     """Return the step, the prompt and the added system prompt as the executor gets them."""
     step, prompt, added = prepared.step, prepared.prompt, prepared.append_system_prompt
     if step.validation is not None and step.output is None and prepared.place.stage == "step":
@@ -329,7 +331,7 @@ def as_asked(prepared: PreparedStep) -> tuple[Step, str, str | None]:
     return step, prompt, added
 
 
-def without_comments(step: Step, executor: Executor, comment_tools: Collection[str]) -> Step:
+def drop_comment_tools(step: Step, executor: Executor, comment_tools: Collection[str]) -> Step:
     """Return *step* without the tools that could post comments, if it has ``no_comment``.
 
     An agent whose tools can't be removed one by one keeps them.
@@ -341,13 +343,17 @@ def without_comments(step: Step, executor: Executor, comment_tools: Collection[s
     return step.replace(disallowed_tools=removed or None)
 
 
-def checked(step: Step, outcome: Outcome) -> Outcome:
+def check_answer(step: Step, outcome: Outcome) -> Outcome:
     """Return *outcome*, failed if its answer does not match the step's schema."""
     schema = step.output.json_schema if step.output is not None else None
     if schema is None or not outcome.is_accepted:
         return outcome
     try:
-        value = outcome.structured if outcome.structured is not None else parsed(outcome.output)
+        value = (
+            outcome.structured
+            if outcome.structured is not None
+            else parse_loose_json(outcome.output)
+        )
         problem = check_schema(schema, value)
     except KeyError:
         problem = "it is not JSON"
@@ -357,7 +363,7 @@ def checked(step: Step, outcome: Outcome) -> Outcome:
     return outcome.replace(status=OutcomeStatus.FAILED, error=error)
 
 
-def secretless(mark: str, redact: Callable[[str], str]) -> str | None:
+def drop_secret_mark(mark: str, redact: Callable[[str], str]) -> str | None:
     """Return *mark*, a client's id of a conversation; None if it contains a secret.
 
     Otherwise an agent that imitates its client's output could bring a secret into the head and
@@ -366,16 +372,16 @@ def secretless(mark: str, redact: Callable[[str], str]) -> str | None:
     return mark if redact(mark) == mark else None
 
 
-def without_secrets(outcome: Outcome, redact: Callable[[str], str], **more: Any) -> Outcome:
+def redact_outcome(outcome: Outcome, redact: Callable[[str], str], **more: Any) -> Outcome:
     """Return *outcome* without secrets, so that it can be kept and shown; *more* sets fields."""
     session, value = outcome.session_id, outcome.structured
     return outcome.replace(
         **more,
         output=redact(outcome.output),
-        structured=None if value is None else redacted(value, redact),
+        structured=None if value is None else redact_json(value, redact),
         error=redact(outcome.error) if outcome.error else None,
         denials=tuple(map(redact, outcome.denials)),
-        session_id=None if session is None else secretless(session, redact),
+        session_id=None if session is None else drop_secret_mark(session, redact),
     )
 
 
@@ -394,12 +400,12 @@ def apply_completion(step: Step, outcome: Outcome) -> Outcome:
     """
     if not isinstance(step.complete_when, str) or outcome.status is not OutcomeStatus.OK:
         return outcome
-    if _stands_alone(step.complete_when.strip(), outcome.output):
+    if _is_alone_on_line(step.complete_when.strip(), outcome.output):
         return outcome.replace(status=OutcomeStatus.COMPLETE)
     return outcome
 
 
-def without_budget(outcome: Outcome, step: Step, left_usd: float | None) -> Outcome:
+def mark_budget_used_up(outcome: Outcome, step: Step, left_usd: float | None) -> Outcome:
     """Return *outcome* of a *step* that used up its budget.
 
     It is no failure if the budget came from the run or the invocation and not from the step.
@@ -418,14 +424,18 @@ def near_miss(step: Step, outcome: Outcome) -> str | None:
     mark = step.complete_when
     if not isinstance(mark, str) or outcome.status is not OutcomeStatus.OK:
         return None
-    return NEAR_MISS if mark.strip() and _squeezed(mark) in _squeezed(outcome.output) else None
+    return (
+        NEAR_MISS
+        if mark.strip() and _remove_spaces(mark) in _remove_spaces(outcome.output)
+        else None
+    )
 
 
-def noted(final: PreparedStep, outcome: Outcome, attempt: Attempt) -> str | None:
+def make_history_note(final: PreparedStep, outcome: Outcome, attempt: Attempt) -> str | None:
     """Return the note for the history about the step *final*; a near miss also goes to the log."""
     if (missed := near_miss(final.step, outcome)) is not None:
         # The agent's answer may not end with a line break.
-        attempt.notice(missed, before="\n")
+        attempt.write_notice(missed, before="\n")
     return "; ".join(filter(None, (final.note, missed))) or None
 
 
@@ -434,26 +444,26 @@ _ITEM = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])\s+")
 """The start of an item. A quotation (`>`), a heading and struck-out text mean something else."""
 
 
-def _squeezed(text: str) -> str:
+def _remove_spaces(text: str) -> str:
     return "".join(text.split())
 
 
-def _stands_alone(mark: str, output: str) -> bool:
-    wanted = _squeezed(_ITEM.sub("", mark, count=1)).strip(MARKS)
+def _is_alone_on_line(mark: str, output: str) -> bool:
+    wanted = _remove_spaces(_ITEM.sub("", mark, count=1)).strip(MARKS)
     lines = [line for line in output.splitlines() if line.strip()]
     if not wanted:
         return bool(mark) and any(line.strip() == mark for line in lines)
     for first, line in enumerate(lines):
-        text, following = _squeezed(_ITEM.sub("", line, count=1)).lstrip(MARKS), first + 1
+        text, following = _remove_spaces(_ITEM.sub("", line, count=1)).lstrip(MARKS), first + 1
         # The mark may span several lines.
         while text != wanted and wanted.startswith(text) and following < len(lines):
-            text, following = text + _squeezed(lines[following]), following + 1
+            text, following = text + _remove_spaces(lines[following]), following + 1
         if text.rstrip(MARKS) == wanted:
             return True
     return False
 
 
-def route_words(prepared: PreparedStep, chosen: PreparedStep) -> str:
+def describe_route(prepared: PreparedStep, chosen: PreparedStep) -> str:
     """Say which prompt runs after the router, and why."""
     prompt, planned = chosen.step.prompt_name, prepared.step.prompt_name
     if chosen.note is not None:
@@ -463,7 +473,7 @@ def route_words(prepared: PreparedStep, chosen: PreparedStep) -> str:
     return f"{prompt} instead of {planned}"
 
 
-def continued(attempt: Attempt) -> Session | None:
+def find_continued_session(attempt: Attempt) -> Session | None:
     """Return the conversation that *attempt* continues; None: a new one starts.
 
     If the old one may not be continued, the log says why.
@@ -471,8 +481,8 @@ def continued(attempt: Attempt) -> Session | None:
     session = attempt.head.session
     if session is None or session.executor != attempt.prepared.agent:
         return None
-    why = worn_out(session, attempt.prepared.step, datetime.now(UTC))
+    why = find_renewal_reason(session, attempt.prepared.step, datetime.now(UTC))
     if why is None:
         return session
-    attempt.notice(f"a new conversation starts: {why}")
+    attempt.write_notice(f"a new conversation starts: {why}")
     return None

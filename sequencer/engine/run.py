@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
-from sequencer.engine.async_mode import work_beside
-from sequencer.engine.dispatch import Dispatcher, dispatch_of
+from sequencer.engine.async_mode import run_async_mode
+from sequencer.engine.dispatch import Dispatcher, find_dispatcher
 from sequencer.engine.events import Emit, Noticed, ignore
-from sequencer.engine.flow_source import flow_source_of
+from sequencer.engine.flow_source import find_flow_source
 from sequencer.engine.inline import InlineLoop
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.loop import WorkLoop
@@ -32,11 +32,11 @@ from sequencer.model.commands import (
     StopNow,
 )
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import Kind, Readiness, ReadinessKind, gate_over, readiness
+from sequencer.model.kind import Kind, Readiness, ReadinessKind, describe_expired_gate, readiness
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.moving import ensure_here
 from sequencer.model.request import Definition
-from sequencer.model.sequence.gates import continues
+from sequencer.model.sequence.gates import continue_command
 from sequencer.model.sequence.order import Description
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
@@ -80,7 +80,7 @@ class Resolution(Protocol):
         """Return the performer of its steps, which emits events to *emit*."""
         ...
 
-    def agents_may(self, verb: str) -> bool:
+    def may_agents_use(self, verb: str) -> bool:
         """Return whether agents may use *verb*, according to the trusted settings."""
         ...
 
@@ -113,13 +113,13 @@ class Run:
     @cached_property
     def dispatch(self) -> Dispatcher | None:
         """Return its store if the store hands out the attempts itself; otherwise None."""
-        return dispatch_of(self.store)
+        return find_dispatcher(self.store)
 
     def __repr__(self) -> str:
         """Return its name and its store, without reading a file."""
         return f"<Run {self.name or 'default'!r} in {self.store!r}>"
 
-    def _at(self, head: Head | None) -> Resolution:
+    def _resolve_at(self, head: Head | None) -> Resolution:
         """Return the parts of the run with *head*, resolved once.
 
         It is resolved again only if another process starts the run over or adopts another
@@ -163,18 +163,18 @@ class Run:
         Raises:
             DefinitionChanged: the configuration differs from what the run started with.
         """
-        return self._current().workflow
+        return self._resolve_current().workflow
 
-    def _current(self) -> Resolution:
+    def _resolve_current(self) -> Resolution:
         head = self.head
-        resolved = self._at(head)
+        resolved = self._resolve_at(head)
         if head is not None:
             ensure_definition(head, resolved.workflow)
         return resolved
 
     def workflow_for(self, head: Head | None) -> Workflow:
         """Return the configured workflow of the run of *head*, even if it started with another."""
-        return self._at(head).workflow
+        return self._resolve_at(head).workflow
 
     def next(self, count: int = 1, step_index: int | None = None) -> list[Description]:
         """Return the next steps, at most *count*; changes nothing.
@@ -184,7 +184,7 @@ class Run:
         head = self.head
         if step_index is None and head is not None and head.status is Status.COMPLETE:
             return []
-        return self._commands_of(self._at(head)).kind.upcoming(head, count, step_index)
+        return self._commands_of(self._resolve_at(head)).kind.list_upcoming(head, count, step_index)
 
     def readiness(self) -> Readiness | None:
         """Return what may happen next; None before the run starts."""
@@ -200,19 +200,19 @@ class Run:
         found = readiness(head, workflow, self.limits, now)
         if found.kind not in (ReadinessKind.PERSON, ReadinessKind.PAUSED, ReadinessKind.STOPPED):
             return found
-        if not (expired := self._expired_text(head, now)):
+        if not (expired := self._describe_expired(head, now)):
             return found
         if head.is_on_hold:
             return replace(found, message=f"{found.message}; {expired}")
-        message = f"{expired}; {continues(head)} goes the way that the flow has for that"
+        message = f"{expired}; {continue_command(head)} goes the way that the flow has for that"
         return replace(found, kind=ReadinessKind.EXPIRED, message=message)
 
-    def _expired_text(self, head: Head, now: datetime) -> str:
+    def _describe_expired(self, head: Head, now: datetime) -> str:
         """Return a text about the gate or the questions that have expired; empty: none."""
         if head.gate is not None and head.gate.is_open:
-            return gate_over(head.gate, now)
+            return describe_expired_gate(head.gate, now)
         questions = self.flow.questions(head) if head.asks else []
-        return "; ".join(filter(None, (question.over(now) for question in questions)))
+        return "; ".join(filter(None, (question.describe_expiry(now) for question in questions)))
 
     @property
     def kind(self) -> Kind:
@@ -220,7 +220,7 @@ class Run:
 
         Raises: see `workflow`.
         """
-        return self._commands_of(self._current()).kind
+        return self._commands_of(self._resolve_current()).kind
 
     # --- graphs --------------------------------------------------------------------
 
@@ -232,20 +232,20 @@ class Run:
             UsageRefused: the run has no graph.
             DefinitionChanged: see `workflow`.
         """
-        return self._commands_of(self._current()).nodes
+        return self._commands_of(self._resolve_current()).nodes
 
-    def stopped_by(self, head: Head) -> list[str]:
+    def describe_blockers(self, head: Head) -> list[str]:
         """Return a line for each budget or failure that keeps its tasks from starting."""
-        if not self.workflow.tasks or (rule := self._at(head).capacity_rule) is None:
+        if not self.workflow.tasks or (rule := self._resolve_at(head).capacity_rule) is None:
             return []
-        return rule.reasons(self.flow.marking(head)[1])
+        return rule.describe_reached(self.flow.marking(head)[1])
 
     # --- commands ------------------------------------------------------------------
 
     @property
     def commands(self) -> RunCommands:
         """Return the commands for people: stamp, skip, rewind, stop and the rest."""
-        return self._commands_of(self._at(self.head))
+        return self._commands_of(self._resolve_at(self.head))
 
     def _commands_of(self, resolved: Resolution) -> RunCommands:
         workflow, source = resolved.workflow, resolved.source
@@ -254,7 +254,7 @@ class Run:
             workflow,
             self.name,
             source=source,
-            agents_may=resolved.agents_may,
+            agents_may=resolved.may_agents_use,
             redact=self._redact,
         )
 
@@ -278,7 +278,7 @@ class Run:
         is_over = result.head.status is Status.COMPLETE and result.head.step_index
         if is_over and isinstance(command, (Approve, Reject)):
             try:
-                performer = self._current().performer(on_event)
+                performer = self._resolve_current().performer(on_event)
                 performer.report_completed(result.head.step_index - 1, result.head)
             except SequencerError as error:
                 on_event(Noticed(f"the run is complete, but: {error.in_one_line}"))
@@ -291,14 +291,14 @@ class Run:
             CorruptState: its file can't be read.
             ConfigurationError: it has not started.
         """
-        head, source = self.head, flow_source_of(self.store)
+        head, source = self.head, find_flow_source(self.store)
         if source is not None:
-            workflow = source.as_of("" if head is None else head.workflow_digest)
+            workflow = source.find_workflow("" if head is None else head.workflow_digest)
         elif head is not None:
             # To stop a run, only its present step is needed.
             workflow = Workflow(head.workflow_name, (Step(name=head.expected_step),))
         else:
-            workflow = self._current().workflow
+            workflow = self._resolve_current().workflow
         return RunCommands(self.store, workflow, self.name, source=source, redact=self._redact)
 
     # --- working -------------------------------------------------------------------
@@ -327,17 +327,17 @@ class Run:
         """
         self._ensure_others_work(mode, is_detached=is_detached)
         head = None if mode is Mode.ASYNC else self.head
-        resolved = self._at(head)
+        resolved = self._resolve_at(head)
         commands = self._commands_of(resolved)
         commands.ensure_may_begin(head)
-        commands.kind.ensure_may(mode)
-        names = commands.kind.positions(positions)
+        commands.kind.ensure_supported(mode)
+        names = commands.kind.resolve_positions(positions)
         if limits is None:
             limits = InvocationLimits(max_steps=resolved.workflow.default_max_steps)
         performer = resolved.performer(on_event)
         if mode is Mode.ASYNC:
-            return work_beside(performer, limits, step_index, self.store.state_path, on_ready)
-        worker, loop = self._workers(commands.kind, performer, names, places)
+            return run_async_mode(performer, limits, step_index, self.store.state_path, on_ready)
+        worker, loop = self._make_worker_and_loop(commands.kind, performer, names, places)
         worker.live_limits, dispatcher = self._live_limits, self.dispatch
         try:
             worker.ensure_startable(head)
@@ -352,7 +352,7 @@ class Run:
                 return dispatcher.work(worker, mode, limits, head, places, is_detached=is_detached)
             return loop(worker, mode, limits, head).work()
         finally:
-            worker.leave()
+            worker.close()
 
     def _ensure_others_work(self, mode: Mode, *, is_detached: bool) -> None:
         if is_detached and (mode is Mode.ASYNC or self.dispatch is None):
@@ -360,36 +360,36 @@ class Run:
             message = "this run has no workers to do its steps"
             raise UsageRefused(message, where="--detach", hint=hint)
 
-    def makers(self) -> Mapping[int, str] | None:
+    def list_attempt_processes(self) -> Mapping[int, str] | None:
         """Return the processes that run its attempts, by token; None: the claims have them."""
-        return None if self.dispatch is None else self.dispatch.makers()
+        return None if self.dispatch is None else self.dispatch.list_attempt_processes()
 
-    def elsewhere(self) -> str:
+    def find_worker_location(self) -> str:
         """Return where the workers that run its attempts are; empty: on this machine too."""
-        return "" if self.dispatch is None else self.dispatch.elsewhere()
+        return "" if self.dispatch is None else self.dispatch.find_worker_location()
 
-    def detached(self) -> list[dict[str, Any]]:
+    def list_detached_orders(self) -> list[dict[str, Any]]:
         """Return its detached work orders, which no process waits for."""
-        return [] if self.dispatch is None else self.dispatch.detached()
+        return [] if self.dispatch is None else self.dispatch.list_detached_orders()
 
     def worker(self, on_event: Emit = ignore) -> Worker:
         """Return a worker that runs attempts of the run while a server decides about it.
 
         Raises: see `workflow`.
         """
-        resolved = self._current()
+        resolved = self._resolve_current()
         kind, performer = self._commands_of(resolved).kind, resolved.performer(on_event)
-        return self._workers(kind, performer, (), 1)[0]
+        return self._make_worker_and_loop(kind, performer, (), 1)[0]
 
-    def _workers(
+    def _make_worker_and_loop(
         self, kind: Kind, performer: Performer, positions: Collection[str], places: int
     ) -> tuple[Worker, Callable[..., WorkLoop[Any, Any, Any]]]:
         """Return the worker and the loop for a run of *kind*."""
         if kind.has_one_place:
             return SequenceWorker(self.store, performer, self.limits, positions), InlineLoop
-        from sequencer.engine.threads import on_nodes  # noqa: PLC0415 - graphs only
+        from sequencer.engine.threads import make_worker_and_loop  # noqa: PLC0415 - graphs only
 
-        return on_nodes(self.store, performer, self.limits, places)
+        return make_worker_and_loop(self.store, performer, self.limits, places)
 
     @contextlib.contextmanager
     def turn(self, position: str | None = None, *, wait: bool = False) -> Iterator[OpenTurn]:
@@ -406,22 +406,22 @@ class Run:
             StaleClaim: the claim was lost while the block ran; its output was kept.
             DecisionRefused: an agent asks, which could make up the result of the step.
         """
-        resolved = self._at(self.head)
+        resolved = self._resolve_at(self.head)
         commands = self._commands_of(resolved)
         commands.ensure_may_decide("skip", "performing a step")
-        commands.kind.ensure_may("turn")
+        commands.kind.ensure_supported("turn")
         if self.dispatch is not None:
             hint = "use 'run.work' or 'sequencer run'"
             raise UsageRefused("the run's store hands out its attempts itself", hint=hint)
         # Before the run starts: a project that is not trusted must leave no trace.
         performer = resolved.performer(ignore)
-        names = commands.kind.positions([position] if position else ())
+        names = commands.kind.resolve_positions([position] if position else ())
         head = commands.begin()
         worker = SequenceWorker(self.store, performer, self.limits, names)
         try:
             yield from perform_by_caller(worker, claim_turn(worker, head, wait=wait))
         finally:
-            worker.leave()
+            worker.close()
 
 
 def _identity(head: Head) -> tuple[object, ...]:

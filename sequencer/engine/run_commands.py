@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
-from sequencer.engine.changes import Changes, of_run
-from sequencer.engine.kinds import changes_of
+from sequencer.engine.changes import Changes, require_run
+from sequencer.engine.kinds import make_changes
 from sequencer.errors import DecisionRefused, TransitionRefused
 from sequencer.model import transitions
 from sequencer.model.commands import (
@@ -35,13 +35,13 @@ from sequencer.model.commands import (
 )
 from sequencer.model.head import Head
 from sequencer.model.kind import CommandContext, Kind
-from sequencer.model.limits import utc
+from sequencer.model.limits import format_utc_s
 from sequencer.model.moving import ensure_here
 from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Transition
-from sequencer.model.workflow import Workflow, ensure_definition, graph_of
+from sequencer.model.workflow import Workflow, ensure_definition, require_graph
 from sequencer.store.identity import is_inside_agent
-from sequencer.store.leases import leases_of
+from sequencer.store.leases import open_leases
 from sequencer.store.protocol import Liveness, Store
 
 if TYPE_CHECKING:
@@ -71,16 +71,16 @@ def ensure_may_decide(verb: str, agents_may: AgentsMay, what: str = "") -> None:
         raise DecisionRefused(what or verb, f"agents_may_decide: [{verb}] allows it")
 
 
-def _initialised(head: Head, definition: Definition | None) -> Transition:
+def _initialise_run(head: Head, definition: Definition | None) -> Transition:
     """Return the first transition of the run of *head*, with the cost of making its definition."""
     if definition is None:
-        return transitions.initialise(head)
+        return transitions.initialize(head)
     usage, details = definition.usage, dict[str, Any]()
     if definition.assignment is not None:
         details["team"] = definition.assignment
     if figures := {name: value for name, value in vars(usage).items() if value}:
         details |= {"agent": definition.route.get("asked"), "usage": figures}
-    return transitions.initialise(head.replace(usage=head.usage.plus(usage)), details or None)
+    return transitions.initialize(head.replace(usage=head.usage.plus(usage)), details or None)
 
 
 class RunCommands:
@@ -147,7 +147,7 @@ class RunCommands:
                 )
             # Before the head: after a crash here, the next worker starts the run with it.
             self._store.keep_document(DEFINITION_FILE, definition.to_json())
-            return _initialised(self._fresh(has_definition=True), definition)
+            return _initialise_run(self._prepare_fresh_head(has_definition=True), definition)
 
         return self._store.update(change)
 
@@ -166,24 +166,24 @@ class RunCommands:
         return head
 
     def _begin_or_keep(self, head: Head | None) -> Transition | None:
-        return self._first(self._fresh()) if head is None else None
+        return self._make_first_transition(self._prepare_fresh_head()) if head is None else None
 
-    def _first(self, head: Head) -> Transition:
+    def _make_first_transition(self, head: Head) -> Transition:
         """Return the first transition of the run of *head*, even after a `start` that crashed."""
-        text = self._store.document(DEFINITION_FILE) if head.has_definition else None
-        return _initialised(head, None if text is None else Definition.model_validate_json(text))
+        text = self._store.read_document(DEFINITION_FILE) if head.has_definition else None
+        return _initialise_run(head, None if text is None else Definition.model_validate_json(text))
 
-    def _fresh(self, *, has_definition: bool | None = None) -> Head:
+    def _prepare_fresh_head(self, *, has_definition: bool | None = None) -> Head:
         """Return the head of this run before it starts."""
         self._keep_source()
-        return self._fresh_head(has_definition=has_definition)
+        return self._make_fresh_head(has_definition=has_definition)
 
-    def _fresh_head(self, *, has_definition: bool | None = None) -> Head:
+    def _make_fresh_head(self, *, has_definition: bool | None = None) -> Head:
         if has_definition is None:
             # Only named runs are made from requests.
             is_named = self._name is not None
-            has_definition = is_named and self._store.document(DEFINITION_FILE) is not None
-        return self.kind.fresh(
+            has_definition = is_named and self._store.read_document(DEFINITION_FILE) is not None
+        return self.kind.create_head(
             str(uuid.uuid4()),
             at=datetime.now(UTC),
             name=self._name,
@@ -192,13 +192,13 @@ class RunCommands:
 
     def _keep_source(self, before: Head | None = None) -> None:
         """Keep the source that the run starts with; before the head, like a definition."""
-        document = self.kind.begins_with(self._source, before)
+        document = self.kind.build_start_document(self._source, before)
         if document is not None:
             self._store.keep_document(*document)
 
     @cached_property
     def _changes(self) -> Changes:
-        return changes_of(self._store, self._workflow)
+        return make_changes(self._store, self._workflow)
 
     @property
     def nodes(self) -> GraphChanges:
@@ -207,7 +207,7 @@ class RunCommands:
         Raises:
             UsageRefused: the run has no graph.
         """
-        graph_of(self._workflow)
+        require_graph(self._workflow)
         return cast("GraphChanges", self._changes)
 
     @property
@@ -226,22 +226,22 @@ class RunCommands:
             TransitionRefused: the run does not allow it now, or its kind never does.
             UnknownName: there is no such node or question.
         """
-        command = command.redacted(self._redact)
-        self.kind.ensure_may(command.verb)
+        command = command.redact_texts(self._redact)
+        self.kind.ensure_supported(command.verb)
         if isinstance(command, AnswerQuestion):
-            graph_of(self._workflow)
-        head = None if command.without_run is None else self._started(command)
+            require_graph(self._workflow)
+        head = None if command.without_run is None else self._require_started(command)
         if isinstance(command, AnswerQuestion) and head is not None:
-            command = self._answer(head, command)
+            command = self._add_question_token(head, command)
         tries: list[Transition] = []
 
         def change(present: Head | None) -> Transition:
             if head is None:
-                tries.append(self._changed(present, command, by))
+                tries.append(self._change_or_start(present, command, by))
                 return tries[-1]
-            started = self._started(command, present)
+            started = self._require_started(command, present)
             if isinstance(command, AnswerQuestion):
-                of_run(self._store, head.run_id, started)
+                require_run(self._store, head.run_id, started)
             tries.append(self._transition(started, command, by))
             return tries[-1]
 
@@ -249,7 +249,7 @@ class RunCommands:
         # The store tries again if another process was faster; the last try was accepted.
         return CommandResult(after, tries[-1].facts)
 
-    def _started(self, command: RunCommand, head: Head | None = None) -> Head:
+    def _require_started(self, command: RunCommand, head: Head | None = None) -> Head:
         """Return *head*, or the run's newest head.
 
         Raises:
@@ -262,7 +262,7 @@ class RunCommands:
             raise TransitionRefused(message, hint=hint)
         return started
 
-    def _answer(self, head: Head, command: AnswerQuestion) -> AnswerQuestion:
+    def _add_question_token(self, head: Head, command: AnswerQuestion) -> AnswerQuestion:
         """Return *command* with the token of the question that is open now.
 
         A wrong answer is refused here, before the lock, so that it leaves no trace.
@@ -270,15 +270,15 @@ class RunCommands:
         flow = self.nodes
         ensure_definition(head, self._workflow)
         _, marking = flow.marking(head)
-        token = flow.graph_kind.asked(marking, command.node, command.text)
+        token = flow.graph_kind.find_question_token(marking, command.node, command.text)
         return command if command.token is not None else replace(command, token=token)
 
-    def _changed(self, head: Head | None, command: RunCommand, by: str) -> Transition:
+    def _change_or_start(self, head: Head | None, command: RunCommand, by: str) -> Transition:
         """Return the transition of *command* at *head*; without a head, it also starts the run."""
         if head is not None:
             return self._transition(head, command, by)
-        first = self._first(self._fresh_head())
-        transition = first.then(self._transition(first.head, command, by))
+        first = self._make_first_transition(self._make_fresh_head())
+        transition = first.combine(self._transition(first.head, command, by))
         # After the command was checked: a run that is refused leaves no trace.
         self._keep_source()
         return transition
@@ -290,28 +290,30 @@ class RunCommands:
             # A field may be set even here: it helps if the other store is lost permanently.
             ensure_here(head)
         if isinstance(command, SkipTo):
-            return self._skipped_to(head, command)
+            return self._skip_to(head, command)
         if isinstance(command, Reset):
             return self._reset(head, command)
         used = {}
         if isinstance(command, (TakeOver, StopNow)):
-            leases = leases_of(self._store.state_path)
-            used = {claim.token: leases.used(claim) for claim in head.claims}
-        freed = self._without_dead(head) if isinstance(command, (Accept, RetryNow, Skip)) else None
+            leases = open_leases(self._store.state_path)
+            used = {claim.token: leases.read_usage(claim) for claim in head.claims}
+        freed = (
+            self._drop_dead_claim(head) if isinstance(command, (Accept, RetryNow, Skip)) else None
+        )
         if freed is not None:
-            transition = freed.then(self._applied(freed.head, command, by=by, used=used))
+            transition = freed.combine(self._apply(freed.head, command, by=by, used=used))
         else:
-            transition = self._applied(head, command, by=by, used=used)
+            transition = self._apply(head, command, by=by, used=used)
         if isinstance(command, Adopt):
             self._keep_source(head)
         return transition
 
-    def _applied(self, head: Head, command: RunCommand, **context: Any) -> Transition:
+    def _apply(self, head: Head, command: RunCommand, **context: Any) -> Transition:
         transition = self.kind.apply(head, command, CommandContext(at=datetime.now(UTC), **context))
         self._changes.keep_document(transition)
         return transition
 
-    def _without_dead(self, head: Head) -> Transition | None:
+    def _drop_dead_claim(self, head: Head) -> Transition | None:
         """Return the transition that drops the claim of a dead process; None: there is none.
 
         Only in a sequence: in a graph, the commands decide about the claims of nodes.
@@ -319,10 +321,10 @@ class RunCommands:
         dead = [claim for claim in head.claims if self._store.liveness(claim) is Liveness.DEAD]
         if not dead or not self.kind.has_one_place:
             return None
-        used = leases_of(self._store.state_path).used(dead[0])
-        return transitions.drop(head, dead[0], used, at=utc(datetime.now(UTC)))
+        used = open_leases(self._store.state_path).read_usage(dead[0])
+        return transitions.drop(head, dead[0], used, at=format_utc_s(datetime.now(UTC)))
 
-    def _skipped_to(self, head: Head, command: SkipTo) -> Transition:
+    def _skip_to(self, head: Head, command: SkipTo) -> Transition:
         """Return one transition that skips all steps up to the target of *command*.
 
         Raises:
@@ -331,14 +333,14 @@ class RunCommands:
         """
         for claim in head.claims:
             if not self._store.liveness(claim).allows_take_over:
-                raise transitions.held_by(claim)
+                raise transitions.claim_held_error(claim)
         if head.step_index != command.present:
             message = f"skip: the run has moved to step_index {head.step_index} in the meantime"
             raise TransitionRefused(message, hint="look at 'sequencer plan'")
         skip = Skip(command.note)
-        transition = self._applied(head, skip)
+        transition = self._apply(head, skip)
         while transition.head.step_index < command.step_index:
-            transition = transition.then(self._applied(transition.head, skip))
+            transition = transition.combine(self._apply(transition.head, skip))
         return transition
 
     def _reset(self, head: Head, command: Reset) -> Transition:
@@ -351,7 +353,7 @@ class RunCommands:
         ended = command.ended
         if ended is not None and (head.run_id != ended or head.status != "complete"):
             raise TransitionRefused("reset: the run was started over in the meantime")
-        transition = self._applied(head, command, fresh=self._fresh_head())
+        transition = self._apply(head, command, fresh=self._make_fresh_head())
         # After the command was checked: a refused reset must keep the source of the old run.
         self._keep_source()
         return transition

@@ -17,13 +17,13 @@ from typing import Any
 from msgspec import Struct
 
 from sequencer.errors import SequencerError
-from sequencer.history.facts import EndState, RecordedFact, read
-from sequencer.model.evidence import Evidence, evidence_of
+from sequencer.history.facts import EndState, RecordedFact, read_facts
+from sequencer.model.evidence import Evidence, read_evidence
 from sequencer.model.kind import AttemptResult
 from sequencer.model.step import Stagnation, Step
 from sequencer.store.protocol import Store
 
-MOST_REVISIONS = 2000
+MAX_REVISIONS = 2000
 """How many revisions back a new process reads."""
 
 
@@ -62,11 +62,11 @@ class Streaks:
         self._missing: dict[str, str] = {}
         """Step -> what its last attempt lacked."""
 
-    def last(self, step: str) -> Streak | None:
+    def find_last(self, step: str) -> Streak | None:
         """Return the streak of the last attempt at *step*."""
         return self._last.get(step)
 
-    def missing(self, step: str) -> str | None:
+    def find_missing(self, step: str) -> str | None:
         """Return the evidence that the last attempt at *step* lacked; None: it lacked none."""
         return self._missing.get(step)
 
@@ -74,9 +74,9 @@ class Streaks:
         """Read the journal up to *revision*; records that can't be read are ignored."""
         if revision <= self._seen:
             return
-        after = max(self._seen, revision - MOST_REVISIONS)
+        after = max(self._seen, revision - MAX_REVISIONS)
         with contextlib.suppress(SequencerError, OSError):
-            for fact in read(self._store.history(after)):
+            for fact in read_facts(self._store.history(after)):
                 self._keep(fact)
         self._seen = revision
 
@@ -101,7 +101,7 @@ class Streaks:
         if meaning.starts_over or meaning.changes_course:
             self._last.clear()
         elif meaning.is_output:
-            self._set(step, streak_after(evidence_of(outcome), _end(fact.at, outcome)))
+            self._set(step, streak_after(read_evidence(outcome), _parse_end_time(fact.at, outcome)))
             self._missing.pop(step, None)
         elif meaning.ends is EndState.FAILED:
             self._missing.pop(step, None)
@@ -114,7 +114,7 @@ class Streaks:
             self._last[step] = streak
 
 
-def _end(at: str, outcome: Mapping[str, Any]) -> float:
+def _parse_end_time(at: str, outcome: Mapping[str, Any]) -> float:
     """Return when an attempt ended, in seconds since 1970; *at* is the time of its record."""
     began, usage = outcome.get("began_at"), outcome.get("usage") or {}
     if not isinstance(began, str):
@@ -136,7 +136,7 @@ def repetition_note(last: Streak | None, step: Step) -> str | None:
     )
 
 
-def stagnated(ended: AttemptResult) -> str | None:
+def describe_stagnation(ended: AttemptResult) -> str | None:
     """Return why the run pauses after *ended*; None: it continues."""
     shown, most = ended.outcome.evidence, (ended.step.stagnation or Stagnation()).attempts
     if shown is None or not most or shown.repeats < most:

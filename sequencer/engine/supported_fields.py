@@ -27,7 +27,7 @@ OF_A_FLOWCHART = ("temperature", "continue_session")
 
 
 class Chooses(Protocol):
-    """The part of a project's agents that `fitted` needs."""
+    """The part of a project's agents that `drop_unsupported_fields` needs."""
 
     def choose(self, step: Step, position: str) -> tuple[str, Executor]:
         """Return the agent's name and its executor for *step*.
@@ -38,7 +38,7 @@ class Chooses(Protocol):
         ...
 
 
-def optional_of(workflow: Workflow) -> dict[str, tuple[str, ...]]:
+def find_optional_fields(workflow: Workflow) -> dict[str, tuple[str, ...]]:
     """Return the optional fields of each step of the graph *workflow*, by node.
 
     For a task, these are the fields that come from its role.
@@ -55,7 +55,7 @@ def optional_of(workflow: Workflow) -> dict[str, tuple[str, ...]]:
     return optional
 
 
-def fitted(
+def drop_unsupported_fields(
     agents: Chooses, step: Step, position: str, optional: Collection[str]
 ) -> tuple[Step, tuple[str, ...]]:
     """Return *step* with supported fields only, and the names from *optional* that are left out.
@@ -71,7 +71,7 @@ def fitted(
     fixer = step.validation.fixer if step.validation is not None else None
     if fixer is not None and step.validation is not None:
         names = [name.removeprefix(FIXER) for name in optional if name.startswith(FIXER)]
-        new_fixer, dropped_names = fitted(agents, fixer, position, names)
+        new_fixer, dropped_names = drop_unsupported_fields(agents, fixer, position, names)
         dropped = tuple(f"{FIXER}{name}" for name in dropped_names)
         validation = step.validation.replace(fixer=new_fixer)
         step = step.replace(validation=validation)
@@ -79,7 +79,7 @@ def fitted(
     names = [name for name in optional if not name.startswith(FIXER)]
     supported = executor.supported_fields | EVERY_EXECUTOR
     lost = tuple(name for name in names if name not in supported and _is_set(step, name))
-    step = _without(step, lost)
+    step = _drop_fields(step, lost)
     step, words = _without_objections(step, executor, [name for name in names if name not in lost])
     return step, (*dropped, *lost, *words)
 
@@ -121,14 +121,14 @@ def _changes(step: Step, optional: Iterable[str]) -> Iterable[tuple[str, Step]]:
             rest = {name: is_on for name, is_on in tools.items() if name != word}
             yield f"tools.{word}", step.replace(tools=rest or None)
     for name in names:
-        yield name, _without(step, (name,))
+        yield name, _drop_fields(step, (name,))
 
 
 def _is_set(step: Step, name: str) -> bool:
     return bool(getattr(step, name) != Step.model_fields[name].get_default())
 
 
-def _without(step: Step, names: Collection[str]) -> Step:
+def _drop_fields(step: Step, names: Collection[str]) -> Step:
     update = {name: Step.model_fields[name].get_default() for name in names}
     return step.replace(**update) if update else step
 
@@ -147,7 +147,7 @@ class SupportedFields:
         self.is_silent = False
         """Whether nothing is reported now, because it was reported before."""
 
-    def step(
+    def adapt_step(
         self, workflow: Workflow, name: str, change: Callable[[Step], Step] = lambda step: step
     ) -> Step:
         """Return the step of node *name*, without optional fields that its agent does not support.
@@ -158,11 +158,11 @@ class SupportedFields:
             ConfigurationError: its agent is missing.
         """
         step = change(self._performer.with_defaults(workflow.steps_by_name[name]))
-        optional = self._optional_of(workflow).get(name, ())
-        supported, left_out = fitted(self._performer.agents, step, name, optional)
+        optional = self._find_optional_fields(workflow).get(name, ())
+        supported, left_out = drop_unsupported_fields(self._performer.agents, step, name, optional)
         if not left_out:
             return supported
-        task = workflow.task(name)
+        task = workflow.find_task(name)
         agent = self._performer.agents.choose(supported, name)[0]
         subject = f"agent {agent!r}" if task is None else f"role {task.role}: its agent"
         text = f"{subject} does not support {', '.join(left_out)}; left out"
@@ -172,9 +172,9 @@ class SupportedFields:
                 self._performer.emit(Noticed(text))
         return supported
 
-    def _optional_of(self, workflow: Workflow) -> Mapping[str, tuple[str, ...]]:
+    def _find_optional_fields(self, workflow: Workflow) -> Mapping[str, tuple[str, ...]]:
         if self._optional is None or self._optional[0] is not workflow:
-            self._optional = workflow, optional_of(workflow)
+            self._optional = workflow, find_optional_fields(workflow)
         return self._optional[1]
 
     def restore_reported(
@@ -193,5 +193,5 @@ class SupportedFields:
         for name in (started & workflow.steps_by_name.keys()).difference(self._first_steps):
             # An error is reported by the attempt at the task.
             with contextlib.suppress(SequencerError):
-                self.step(workflow, name)
+                self.adapt_step(workflow, name)
         self.is_silent = False

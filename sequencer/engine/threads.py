@@ -15,7 +15,7 @@ from sequencer.engine.graph_worker import GraphWorker
 from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.loop import LONGEST_SLEEP_S, WorkLoop
 from sequencer.engine.performing import Performer
-from sequencer.errors import Interrupted, SequencerError, out_of_resources
+from sequencer.errors import Interrupted, SequencerError, to_machine_busy
 from sequencer.executors.cancellation import StopReason
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
@@ -53,19 +53,19 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
         self._performer.emit(HeadMoved(head))
         self._worker.tidy(head)
 
-    def _see(self, head: Head, at: datetime) -> GraphSeen:
+    def _collect_facts(self, head: Head, at: datetime) -> GraphSeen:
         worker = self._worker
         newest, marking = worker.changes.marking(head)
         if newest.revision != head.revision:
             self._tried_at = None
-        worker.keep_only(newest)
+        worker.cancel_lost_attempts(newest)
         return GraphSeen(
             newest,
             at,
             marking,
             self._kind,
             self._budget,
-            is_code_busy=worker.must_wait(newest),
+            is_code_busy=worker.is_code_busy(newest),
             expired_tokens=worker.expired_claims(newest),
             running=worker.attempts.running,
             is_stopped=worker.is_stopped,
@@ -76,18 +76,18 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
         head = seen.head
         for act in move.acts:
             head = self._worker.update(act, self._budget.slots, head.run_id)
-        return self._reported(head)
+        return self._report_if_over(head)
 
     def _claim(self, seen: GraphSeen) -> Head:
         worker, head = self._worker, seen.head
-        if not seen.running and (seen.expired_tokens or self._kind.startable(head)):
-            worker.code.ensure_ready(head, lambda: bool(self._look().claims))
-        return self._reported(worker.update(None, self._budget.slots, head.run_id))
+        if not seen.running and (seen.expired_tokens or self._kind.list_startable(head)):
+            worker.code.ensure_ready(head, lambda: bool(self._read_newest_head().claims))
+        return self._report_if_over(worker.update(None, self._budget.slots, head.run_id))
 
     def _sleep(self, seen: GraphSeen, move: Wait, timeout_s: float | None) -> bool:
         del move
         worker = self._worker
-        foreign = worker.foreign(seen.head)
+        foreign = worker.find_foreign_claims(seen.head)
         if len(foreign) > 1:
             timeout_s = min(timeout_s or LONGEST_SLEEP_S, LOOK_AT_HOLDERS_S)
         if not worker.attempts.running:
@@ -107,7 +107,7 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
         worker = self._worker
         worker.attempts.drain()
         # All of them share one transition, which costs no more than a transition for one step.
-        while ended := list(iter(worker.attempts.next_ended, None)):
+        while ended := list(iter(worker.attempts.pop_ended, None)):
             at = datetime.now(UTC)
             for attempt in ended:
                 self._count(attempt)
@@ -124,7 +124,7 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
             else:
                 # If code moves with the state, the work tree is checked before each claim.
                 may_claim = worker.code.is_ready and not worker.code.moves
-                self._continue_at(self._reported(head), tried_at=at if may_claim else None)
+                self._continue_at(self._report_if_over(head), tried_at=at if may_claim else None)
             for attempt in ended:
                 is_stuck = attempt.busy is not None and not worker.attempts.running
                 if attempt.error is not None and (attempt.ends_the_work or is_stuck):
@@ -134,7 +134,7 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
         if ended.ends_the_work:
             # A process that can't continue starts no more attempts.
             self._worker.is_stopped = True
-        self._budget.tried()
+        self._budget.count_attempt()
         if ended.ended is not None and ended.error is None:
             self._budget.count(ended.claim.step, ended.ended.outcome)
             self._count_work(ended.ended.outcome)
@@ -143,9 +143,9 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
         """Correct the counts once it is known how the run has recorded *ended*."""
         has_result = ended.ended is not None and ended.error is None
         outcome = ended.ended.outcome if ended.ended and has_result else None
-        self._budget.count_again(ended.claim.step, outcome, ended.recorded_result)
+        self._budget.correct_counts(ended.claim.step, outcome, ended.recorded_result)
 
-    def _reported(self, head: Head) -> Head:
+    def _report_if_over(self, head: Head) -> Head:
         """Return *head*; if the run is over with it, report that once."""
         if self._kind.is_over(head) and not self._was_over:
             self._was_over = True
@@ -154,7 +154,7 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
 
     # --- leaving -------------------------------------------------------------------
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _clean_up(self, error: BaseException | None) -> None:
         worker = self._worker
         if error is not None:
             self._end_attempts(error)
@@ -172,12 +172,12 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
         attempts = self._worker.attempts
         self._worker.is_stopped = True
         attempts.cancel(StopReason.INTERRUPTED)
-        pending = self._unrecorded if out_of_resources(error) else []
+        pending = self._unrecorded if to_machine_busy(error) else []
         while attempts.running:
-            ended = attempts.next_ended()
+            ended = attempts.pop_ended()
             if ended is None:
                 attempts.wait()
-            elif out_of_resources(self._try_to_record(ended)):
+            elif to_machine_busy(self._try_to_record(ended)):
                 pending.append(ended)
         # The agents' descriptors are free now, and no agent can take the reserved ones.
         attempts.free_reserve()
@@ -194,7 +194,7 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
         return None
 
 
-def on_nodes(
+def make_worker_and_loop(
     store: Store, performer: Performer, limits: RunLimits, places: int
 ) -> tuple[GraphWorker, type[ThreadedLoop]]:
     """Return the worker and the loop for the graph in *store*, with *places* nodes at once."""

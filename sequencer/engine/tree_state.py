@@ -38,7 +38,7 @@ class Deadline(Struct, frozen=True):
     """On the monotonic clock, in seconds."""
 
     @classmethod
-    def after(cls, seconds: float) -> Deadline:
+    def from_now(cls, seconds: float) -> Deadline:
         """Return the deadline in *seconds* from now."""
         return cls(time.monotonic() + seconds)
 
@@ -90,17 +90,19 @@ class TreeChanges(Struct, frozen=True):
 class WatchedTree(Protocol):
     """A folder whose state can be read and compared."""
 
-    def state(self, deadline: Deadline) -> TreeState:
+    def read_state(self, deadline: Deadline) -> TreeState:
         """Return the present state of its files.
 
         Raises:
             TreeUnknown: the state can't be read before *deadline*.
         """
 
-    def changes(self, before: TreeState, after: TreeState, deadline: Deadline) -> TreeChanges:
+    def compare_states(
+        self, before: TreeState, after: TreeState, deadline: Deadline
+    ) -> TreeChanges:
         """Return the changes from *before* to *after*.
 
-        Raises: see `state`.
+        Raises: see `read_state`.
         """
 
 
@@ -150,7 +152,7 @@ class FolderTree(Struct, frozen=True):
     ignored: frozenset[str] = frozenset()
     """Folders that do not count."""
 
-    def state(self, deadline: Deadline) -> TreeState:
+    def read_state(self, deadline: Deadline) -> TreeState:
         entries, newest = dict[str, str](), 0.0
         for path, status in self._files(deadline):
             newest = max(newest, last_change(status))
@@ -159,9 +161,11 @@ class FolderTree(Struct, frozen=True):
                 entries[path] = f"{status.st_mode:o} {status.st_size} {times}"
         return TreeState(entries, newest=newest)
 
-    def changes(self, before: TreeState, after: TreeState, deadline: Deadline) -> TreeChanges:
+    def compare_states(
+        self, before: TreeState, after: TreeState, deadline: Deadline
+    ) -> TreeChanges:
         del deadline
-        return TreeChanges(len(differing(before, after)))
+        return TreeChanges(len(find_changed_paths(before, after)))
 
     def _files(self, deadline: Deadline) -> Iterator[tuple[str, os.stat_result]]:
         """Yield (path below the folder, status) for each file and folder."""
@@ -181,7 +185,7 @@ class FolderTree(Struct, frozen=True):
             raise TreeUnknown(f"{error.filename}: {error.strerror}") from error
 
 
-def differing(before: TreeState, after: TreeState) -> set[str]:
+def find_changed_paths(before: TreeState, after: TreeState) -> set[str]:
     """Return the paths whose entries differ."""
     paths = before.entries.keys() | after.entries.keys()
     return {path for path in paths if before.entries.get(path) != after.entries.get(path)}

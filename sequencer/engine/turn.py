@@ -10,7 +10,7 @@ from typing import ClassVar
 from msgspec import Struct, field
 
 from sequencer.engine.attempt import Attempt, PreparedStep
-from sequencer.engine.changes import followed
+from sequencer.engine.changes import follow_run
 from sequencer.engine.decide import End, RecordExpired, SequenceSeen, TakeClaims, Wait, next_move
 from sequencer.engine.invocation_budget import Mode, SequenceBudget
 from sequencer.engine.loop import pause_s
@@ -70,14 +70,16 @@ def claim_turn(worker: SequenceWorker, head: Head, *, wait: bool) -> Attempt:
         worker.workflow, Mode.SYNC, limits, worker.limits, head, positions=positions
     )
     while True:
-        head = followed(worker.store, head, worker.store.view().head)
-        seen = worker.seen(head, budget, datetime.now(UTC))
+        head = follow_run(worker.store, head, worker.store.view().head)
+        seen = worker.collect_facts(head, budget, datetime.now(UTC))
         match next_move(seen):
             case RecordExpired():
                 worker.control.expire_waits()
             case TakeClaims():
                 try:
-                    if (attempt := _claimed(worker, head, seen.readiness.place)) is not None:
+                    if (
+                        attempt := _claim_for_caller(worker, head, seen.readiness.place)
+                    ) is not None:
                         return attempt
                 except ClaimHeld:
                     # Another process claimed it after this one had looked.
@@ -102,13 +104,13 @@ def _refusal(move: Wait | End, seen: SequenceSeen, *, is_mine: bool) -> Sequence
     return ClaimHeld(f"step {seen.readiness.place.step!r} is at another position")
 
 
-def _claimed(worker: SequenceWorker, head: Head, place: StepRef) -> Attempt | None:
+def _claim_for_caller(worker: SequenceWorker, head: Head, place: StepRef) -> Attempt | None:
     """Return the caller's claim of the step at *place*; None: the run has moved on."""
-    step, position = worker.performer.look(place)
+    step, position = worker.performer.find_step(place)
     attempt = worker.claim(head, PreparedStep(step, position, place, CALLER, _Caller(), ""))
     if attempt is not None:
         try:
-            worker.arrive(attempt)
+            worker.check_out_code(attempt)
         except BaseException as error:
             worker.abandon(attempt, error)
             raise

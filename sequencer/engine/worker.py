@@ -23,20 +23,20 @@ from sequencer.engine.changes import Changes, RetryPolicy
 from sequencer.engine.code_sync import CodeSync
 from sequencer.engine.decide import SequenceSeen
 from sequencer.engine.events import AttemptAccepted, Noticed, Waiting
-from sequencer.engine.evidence import OWN_WORD, PriorAttempts, after_missing
+from sequencer.engine.evidence import OWN_WORD, PriorAttempts, format_missing_note
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.invocation_budget import SequenceBudget
-from sequencer.engine.kinds import changes_of, judge_of
+from sequencer.engine.kinds import make_changes, make_judge
 from sequencer.engine.layers.order import perform
 from sequencer.engine.performing import Performer
 from sequencer.engine.prompt_context.earlier_outputs import EarlierOutputs, earlier_outputs_of
-from sequencer.engine.prompt_context.sequence_prompts import prompt_composer
+from sequencer.engine.prompt_context.sequence_prompts import make_prompt_composer
 from sequencer.engine.records import (
-    broken,
-    ended_record,
+    format_log_path,
     jitter_of,
     keep_output,
-    shown_log,
+    make_broken_outcome,
+    make_ended_record,
 )
 from sequencer.engine.run_commands import RunCommands
 from sequencer.engine.stagnation import Streaks, repetition_note
@@ -51,18 +51,18 @@ from sequencer.errors import (
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor, is_free
-from sequencer.history.facts import EndState, read
+from sequencer.history.facts import EndState, read_facts
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import AttemptResult, Capacity
 from sequencer.model.limits import RunLimits
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, used
-from sequencer.model.sequence.order import is_among, place, present, round_of
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, read_usage
+from sequencer.model.sequence.order import current_round, find_current_ref, find_step_ref, is_among
 from sequencer.model.sequence.sequence_kind import ContinuationKind, SequenceKind
-from sequencer.model.transitions import StepRef, held_claim
+from sequencer.model.transitions import StepRef, require_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store import results
 from sequencer.store.identity import boottime
-from sequencer.store.leases import leases_of
+from sequencer.store.leases import open_leases
 from sequencer.store.protocol import Store
 
 NOT_OURS = (StopReason.CLAIM_LOST, StopReason.LEASE_LOST)
@@ -75,7 +75,7 @@ MayContinue = Callable[[Head], bool]
 """Returns whether the limits of the invocation allow one more step after this head."""
 
 
-def _where(head: Head) -> tuple[object, ...]:
+def _identify_place(head: Head) -> tuple[object, ...]:
     """Return the facts that must not change between preparing a step and claiming it."""
     return head.run_id, head.step_index, head.loop
 
@@ -111,7 +111,7 @@ class Worker(ABC):
         self.limits, text = self._newest_limits()
         return text
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Close all processes and descriptors of the work."""
         self._changes.retry_policy = None
         self._heartbeat.close()
@@ -145,32 +145,32 @@ class Worker(ABC):
             if claim.token not in mine and self.store.liveness(claim).allows_take_over
         )
 
-    def ended_of(self, attempt: Attempt) -> AttemptResult:
+    def get_result(self, attempt: Attempt) -> AttemptResult:
         """Return the result of *attempt*, even if it ended with an exception."""
         ended, error = attempt.ended, attempt.error
         if ended is not None and error is None:
             return ended
         error = error or RuntimeError("the attempt ended without a result")
-        return attempt.ended_as(broken(error, attempt.usage, self.performer.redact))
+        return attempt.make_result(make_broken_outcome(error, attempt.usage, self.performer.redact))
 
-    def known(
+    def find_prior_attempts(
         self, head: Head, prepared: PreparedStep, is_shared: Callable[[], bool]
     ) -> PriorAttempts:
         """Return what is known of earlier attempts when one at *prepared* starts at *head*.
 
         *is_shared* returns whether other attempts work in its folder at the same time.
         """
-        if prepared.executor.kind in OWN_WORD or not self._has_shown(head):
+        if prepared.executor.kind in OWN_WORD or not self._may_have_evidence(head):
             return PriorAttempts(is_shared=is_shared)
         if self.streaks is None:
             self.streaks = Streaks(self.store)
         self.streaks.read(head.revision)
         name, step = prepared.place.step, prepared.step
-        last = self.streaks.last(name)
-        notes = (after_missing(self.streaks.missing(name)), repetition_note(last, step))
+        last = self.streaks.find_last(name)
+        notes = (format_missing_note(self.streaks.find_missing(name)), repetition_note(last, step))
         return PriorAttempts(tuple(filter(None, notes)), last, is_shared)
 
-    def _has_shown(self, head: Head) -> bool:
+    def _may_have_evidence(self, head: Head) -> bool:
         """Return whether an agent may have left evidence before: if any has used something."""
         usage = head.usage
         has_used = usage.output_tokens or usage.cost_usd or usage.unpriced
@@ -183,7 +183,7 @@ class Worker(ABC):
         self.streaks.follow(revision, ended)
 
     @abstractmethod
-    def attempt(
+    def run_attempt(
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
     ) -> tuple[AttemptResult, BaseException | None]:
         """Run the attempt with *token*, a claim of *head*; another process records its end.
@@ -203,12 +203,12 @@ class Worker(ABC):
         None stands for an executor that is not known.
         """
 
-    def _used_by(self, head: Head, expired: Collection[int]) -> dict[int, Usage]:
+    def _read_usage(self, head: Head, expired: Collection[int]) -> dict[int, Usage]:
         """Return how much the attempts with the tokens *expired* are known to have used."""
-        leases, used_by = leases_of(self.store.state_path), dict[int, Usage]()
+        leases, used_by = open_leases(self.store.state_path), dict[int, Usage]()
         for claim in head.claims:
             if claim.token in expired:
-                usage = leases.used(claim)
+                usage = leases.read_usage(claim)
                 if not usage.cost_usd and all(map(is_free, self.executors_of(head, claim))):
                     usage = usage.replace(unpriced=0)
                 used_by[claim.token] = usage
@@ -219,19 +219,19 @@ class Worker(ABC):
         lost = {
             attempt.claim.token: attempt
             for attempt in owed
-            if head is not None and head.claim_with(attempt.claim.token) is None
+            if head is not None and head.find_claim(attempt.claim.token) is None
         }
-        for fact in read(self.store.history()) if lost else ():
+        for fact in read_facts(self.store.history()) if lost else ():
             if fact.meaning.ends is EndState.LOST and (attempt := lost.get(fact.token)):
-                attempt.counted = used(fact.details.get("usage") or {})
+                attempt.counted = read_usage(fact.details.get("usage") or {})
 
-    def recorded(self, attempt: Attempt, usage: Usage, outcome: Outcome | None) -> None:
+    def clean_up_after(self, attempt: Attempt, usage: Usage, outcome: Outcome | None) -> None:
         """Clean up after *attempt*, whose end is recorded, and report it if it was accepted.
 
         Its usage was kept in case this process dies. *outcome* is None if it was not accepted.
         """
         if usage.cost_usd or usage.unpriced or usage.input_tokens or usage.output_tokens:
-            leases_of(self.store.state_path).forget_used(attempt.claim.token)
+            open_leases(self.store.state_path).remove_usage(attempt.claim.token)
         if outcome is not None and attempt.began_at is not None:
             self.performer.emit(AttemptAccepted(attempt, outcome))
 
@@ -240,7 +240,7 @@ class Worker(ABC):
         store = self.store
         clock = round(boottime(), 3)
         if expired:
-            more["used"] = self._used_by(head, expired)
+            more["used"] = self._read_usage(head, expired)
         return Capacity(store.owner(), store.ttl_s, clock, slots, expired, self.limits, **more)
 
 
@@ -262,9 +262,9 @@ class SequenceWorker(Worker):
         """
         self.workflow = performer.workflow
         """The workflow of the run when this worker started."""
-        changes = changes_of(store, self.workflow)
+        changes = make_changes(store, self.workflow)
         self.kind: SequenceKind = cast("SequenceKind", changes.kind)
-        self._judge = judge_of(self.kind)
+        self._judge = make_judge(self.kind)
         super().__init__(changes, performer, limits)
         self.positions = frozenset(positions)
         self._current: Cancellation | None = None
@@ -287,8 +287,8 @@ class SequenceWorker(Worker):
         if head is not None:
             return
         if self.is_mine(0):
-            self.performer.prepare(place(self.workflow, 0))
-        log = self.performer.logs.left_behind()
+            self.performer.prepare(find_step_ref(self.workflow, 0))
+        log = self.performer.logs.find_last_log()
         # Another process may have just started the run; then the log is from this run.
         if log is not None and self.store.view().head is None:
             text = f"a new run starts at step_index 0, but {log} belongs to an earlier one; if "
@@ -301,7 +301,7 @@ class SequenceWorker(Worker):
         if current is not None:
             current.set(StopReason.INTERRUPTED)
 
-    def seen(
+    def collect_facts(
         self, head: Head, budget: SequenceBudget, at: datetime, tried_at: datetime | None = None
     ) -> SequenceSeen:
         """Return the facts for a decision about *head*."""
@@ -320,7 +320,7 @@ class SequenceWorker(Worker):
         del claim
         performer = self.performer
         try:
-            step, position = performer.look(present(self.workflow, head))
+            step, position = performer.find_step(find_current_ref(self.workflow, head))
             steps = [(step, position)]
             if (router := performer.router) is not None and router.is_active:
                 steps.append((performer.router_step(router), "router"))
@@ -343,16 +343,16 @@ class SequenceWorker(Worker):
         self.code.ensure_ready(seen, lambda: False)
 
         def capacity(present: Head) -> Capacity | None:
-            if _where(present) != _where(seen):
+            if _identify_place(present) != _identify_place(seen):
                 return None
             # Someone may have adopted another definition since this worker started.
             ensure_definition(present, self.workflow)
             return self._capacity(present, 1, self.expired_claims(present))
 
         head, granted = self._changes.update(None, capacity)
-        return self._new_attempt(head, head.claims[-1], prepared) if granted else None
+        return self._make_attempt(head, head.claims[-1], prepared) if granted else None
 
-    def _new_attempt(self, head: Head, claim: Claim, prepared: PreparedStep) -> Attempt:
+    def _make_attempt(self, head: Head, claim: Claim, prepared: PreparedStep) -> Attempt:
         """Return the attempt at *prepared* for *claim*, which is in *head*."""
         store, shown_path = self.store, self._shown_path
         return Attempt(
@@ -367,30 +367,30 @@ class SequenceWorker(Worker):
             lock_path=self._lock_path,
         )
 
-    def arrive(self, attempt: Attempt) -> None:
+    def check_out_code(self, attempt: Attempt) -> None:
         """Check out the code that the step of *attempt* starts with.
 
         This also ends processes that an earlier attempt at the step may have left.
 
         Raises:
             WorkTreeRefused: see `Workspace.enter`.
-            MachineBusy: see `AttemptLock.take`.
+            MachineBusy: see `AttemptLock.acquire`.
         """
         if attempt.claim.attempt > 1:
-            AttemptLock(self._lock_path, self._report_wait).settle(self.stop)
+            AttemptLock(self._lock_path, self._report_wait).wait_for_earlier(self.stop)
         if self.code.moves:
             self.code.enter(attempt.head)
 
     def _report_wait(self, text: str) -> None:
         self.performer.emit(Waiting(text))
 
-    def attempt(
+    def run_attempt(
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
     ) -> tuple[AttemptResult, BaseException | None]:
         try:
-            with self.code.alone(head, cancellation):
-                prepared = self.performer.prepare(present(self.workflow, head))
-                attempt = self._new_attempt(head, held_claim(head, token), prepared)
+            with self.code.reserve(head, cancellation):
+                prepared = self.performer.prepare(find_current_ref(self.workflow, head))
+                attempt = self._make_attempt(head, require_claim(head, token), prepared)
                 attempt.cancellation = cancellation
                 try:
                     return self.perform(attempt, budget), None
@@ -398,7 +398,7 @@ class SequenceWorker(Worker):
                     if attempt.ended is None and isinstance(error, NOT_HERE):
                         raise
                     attempt.error = error
-                    return self._ended(attempt), error
+                    return self._make_result(attempt), error
         finally:
             cancellation.close()
 
@@ -407,17 +407,17 @@ class SequenceWorker(Worker):
 
         The run does not record it before `finish`.
         """
-        self.arrive(attempt)
+        self.check_out_code(attempt)
         performer, claim, head = self.performer, attempt.claim, attempt.head
         if self.code.moves:
             # Newer code may have another prompt.
             attempt.prepared = performer.prepare(attempt.prepared.place)
-        if attempt.prepared.executor.kind not in OWN_WORD and self._has_shown(head):
-            attempt.prior = self.known(head, attempt.prepared, lambda: False)
+        if attempt.prepared.executor.kind not in OWN_WORD and self._may_have_evidence(head):
+            attempt.prior = self.find_prior_attempts(head, attempt.prepared, lambda: False)
         if performer.workspace.opens:
             attempt.prior = replace(attempt.prior, is_shared=lambda: self._is_taken(claim))
         attempt.budget = budget
-        attempt.compose = prompt_composer(
+        attempt.compose = make_prompt_composer(
             self.workflow, performer.definition, head, self._earlier_outputs
         )
         attempt.started_s = time.monotonic()
@@ -429,7 +429,7 @@ class SequenceWorker(Worker):
                 # Another process may have the step now, so this result no longer counts.
                 interrupted = ended.outcome.replace(status=OutcomeStatus.INTERRUPTED)
                 attempt.ended = replace(ended, outcome=interrupted)
-            return self._ended(attempt, attempt.result_path.parent)
+            return self._make_result(attempt, attempt.result_path.parent)
         finally:
             self.end(attempt)
 
@@ -439,12 +439,12 @@ class SequenceWorker(Worker):
             head = self.store.view().head
         except SequencerError:
             return True
-        return head is None or head.claim_with(claim.token) is None
+        return head is None or head.find_claim(claim.token) is None
 
     def _earlier_outputs(self) -> EarlierOutputs:
         return earlier_outputs_of(self.store.state_path.parent, self.store.history())
 
-    def _ended(self, attempt: Attempt, folder: Path | None = None) -> AttemptResult:
+    def _make_result(self, attempt: Attempt, folder: Path | None = None) -> AttemptResult:
         """Return the result of *attempt*, with its record and what it means for the run.
 
         Its code moves with the record; if it can't, the attempt fails. A large output goes to
@@ -452,16 +452,16 @@ class SequenceWorker(Worker):
         """
         ended, busy = attempt.ended, None
         if ended is None or attempt.error is not None:
-            ended, busy = self.ended_of(attempt), attempt.busy
+            ended, busy = self.get_result(attempt), attempt.busy
         head, most = attempt.head, self.limits.attempts
         output = {} if folder is None else keep_output(ended.outcome, folder)
         ended = self._judge(head, ended, most)
         self._changes.work = None
         if self.code.moves and ended.ending.has_worked:
             self._changes.work = self.code.collect([attempt], head)
-            ended = self._judge(head, self.ended_of(attempt), most)
-        log = shown_log(ended.log, self.performer.project)
-        record = ended_record(ended, log, output, round_of(head))
+            ended = self._judge(head, self.get_result(attempt), most)
+        log = format_log_path(ended.log, self.performer.project)
+        record = make_ended_record(ended, log, output, current_round(head))
         if self._changes.work is not None:
             record["work"] = self._changes.work.model_dump()
         reason = attempt.cancellation.reason
@@ -491,16 +491,16 @@ class SequenceWorker(Worker):
         attempt.error = error
         # The caller raises *error*, which matters more than why it could not be recorded.
         with contextlib.suppress(SequencerError):
-            self.finish(attempt, self._ended(attempt))
+            self.finish(attempt, self._make_result(attempt))
 
     def settle(self, attempt: Attempt, outcome: Outcome, seconds: float) -> Head:
         """Record a step that the caller performed in *seconds*."""
         outcome = outcome.replace(
             usage=outcome.usage.replace(seconds=seconds), prompt=attempt.step.prompt_name
         )
-        attempt.ended = attempt.ended_as(outcome)
-        with self._heartbeat.going_on(attempt.claim):
-            ended = self._ended(attempt, attempt.result_path.parent)
+        attempt.ended = attempt.make_result(outcome)
+        with self._heartbeat.keep_alive_while_pushing(attempt.claim):
+            ended = self._make_result(attempt, attempt.result_path.parent)
         return self.finish(attempt, ended)[0]
 
     def finish(
@@ -524,10 +524,10 @@ class SequenceWorker(Worker):
             return self._capacity(head, 1, self.expired_claims(head)) if is_next else None
 
         try:
-            head, granted = self._accepted(attempt, ended, capacity)
+            head, granted = self._record_end(attempt, ended, capacity)
         except WorkTreeRefused as refusal:
             self.code.refuse([attempt], attempt.head, refusal)
-            failed = self._ended(attempt, attempt.result_path.parent)
+            failed = self._make_result(attempt, attempt.result_path.parent)
             self.finish(attempt, failed)
             message = failed.outcome.error or refusal.message
             raise WorkTreeRefused(message, where=refusal.where, hint=refusal.hint) from refusal
@@ -536,10 +536,10 @@ class SequenceWorker(Worker):
         if self.streaks is not None or (is_judged and outcome.evidence is not None):
             self._follow(head.revision, {attempt.claim.step: ended})
         is_accepted = ended.ending.kind in (ContinuationKind.ACCEPT, ContinuationKind.FIXED)
-        self.recorded(attempt, outcome.usage, outcome if is_accepted else None)
+        self.clean_up_after(attempt, outcome.usage, outcome if is_accepted else None)
         if upcoming is None or not granted:
             return head, None
-        return head, self._new_attempt(head, head.claims[-1], upcoming)
+        return head, self._make_attempt(head, head.claims[-1], upcoming)
 
     def _prepare_following(self, following: StepRef, head: Head) -> PreparedStep | None:
         """Prepare the next step if it is at one of this worker's positions; None if it can't be.
@@ -549,17 +549,17 @@ class SequenceWorker(Worker):
         if not self.is_mine(following.step_index):
             return None
         try:
-            self.performer.workspace.ready(head)
+            self.performer.workspace.ensure_ready(head)
             return self.performer.prepare(following)
         except (SequencerError, OSError):
             return None
 
-    def _accepted(
+    def _record_end(
         self, attempt: Attempt, ended: AttemptResult, capacity: Callable[[Head], Capacity | None]
     ) -> tuple[Head, list[int]]:
         claim, head = attempt.claim, attempt.head
         try:
-            with self._heartbeat.going_on(claim):
+            with self._heartbeat.keep_alive_while_pushing(claim):
                 changed = self._changes.update(
                     lambda change: change.end(ended),
                     capacity,
@@ -591,4 +591,4 @@ class SequenceWorker(Worker):
             folder = attempt.result_path.parent
             # That the step was lost matters more to the caller than an error of the disk.
             with contextlib.suppress(OSError):
-                results.keep(folder, outcome.output.encode("utf-8", "replace"))
+                results.write_output(folder, outcome.output.encode("utf-8", "replace"))

@@ -2,9 +2,9 @@
 
 A workspace is the project's folder, a worktree of the run, a worktree for each task, or a checkout
 that several clones share. The engine calls the same methods for each of them, in this order:
-`begin` once, `ready` before a claim, `enter` after it, `open` and the folder's `close` for each
-attempt, `collect` or `keep` when its end is recorded, `leave` after that, and `end` when the run
-is complete.
+`begin` once, `ensure_ready` before a claim, `enter` after it, `open` and the folder's `close` for
+each attempt, `collect` or `keep` when its end is recorded, `leave` after that, and `end` when the
+run is complete.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from sequencer.engine.attempt import Attempt, Leftovers
-from sequencer.errors import SequencerError, WorkTreeRefused, typed_command
+from sequencer.errors import SequencerError, WorkTreeRefused, format_other_command
 from sequencer.executors.cancellation import Cancellation
 from sequencer.model.head import Claim, Head, Work
 from sequencer.model.outcome import OutcomeStatus
@@ -91,7 +91,7 @@ class Workspace:
 
     # --- a claim -----------------------------------------------------------------------
 
-    def ready(self, head: Head) -> None:
+    def ensure_ready(self, head: Head) -> None:
         """Check, before a claim, that a step may start here.
 
         Raises:
@@ -101,7 +101,7 @@ class Workspace:
             WorkTreeBusy: agents of another process work there; it will be free after a while.
         """
 
-    def obstacle(self, head: Head) -> SequencerError | None:
+    def find_obstacle(self, head: Head) -> SequencerError | None:
         """Return why the next step of *head* can't start here, judging from the files."""
         del head
         return None
@@ -161,7 +161,7 @@ class Workspace:
         del claim, step, head
         return None
 
-    def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
+    def merge_work(self, claim: Claim, head: Head, work: Work) -> Work | str:
         """Return *work* of an attempt, merged with the work that *head* has accepted since.
 
         A string says why they conflict. This is used only where attempts push to their own refs.
@@ -185,7 +185,7 @@ class BranchGuard(Workspace):
         self._branch = branch
         self._checked_out = checked_out
 
-    def ready(self, head: Head) -> None:  # noqa: ARG002 - the same for every head
+    def ensure_ready(self, head: Head) -> None:  # noqa: ARG002 - the same for every head
         """Check, before a claim, that the branch for the steps is checked out.
 
         Raises:
@@ -200,7 +200,7 @@ class BranchGuard(Workspace):
         if branch == self._branch:
             return None
         fact = "there is no git repository" if branch is None else f"{branch} is checked out"
-        hint = f"{typed_command('git', 'switch', self._branch)}, or set store.work.branch"
+        hint = f"{format_other_command('git', 'switch', self._branch)}, or set store.work.branch"
         return f"{fact}, but steps run only on branch {self._branch}", hint
 
 
@@ -235,11 +235,11 @@ class InnerWorkspace(Workspace):
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
         return self.outer.clean(live)
 
-    def ready(self, head: Head) -> None:
-        self.outer.ready(head)
+    def ensure_ready(self, head: Head) -> None:
+        self.outer.ensure_ready(head)
 
-    def obstacle(self, head: Head) -> SequencerError | None:
-        return self.outer.obstacle(head)
+    def find_obstacle(self, head: Head) -> SequencerError | None:
+        return self.outer.find_obstacle(head)
 
     def enter(self, head: Head) -> None:
         self.outer.enter(head)
@@ -259,8 +259,8 @@ class InnerWorkspace(Workspace):
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:
         return self.outer.keep(claim, step, head)
 
-    def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
-        return self.outer.merged(claim, head, work)
+    def merge_work(self, claim: Claim, head: Head, work: Work) -> Work | str:
+        return self.outer.merge_work(claim, head, work)
 
     def publish(self, head: Head) -> None:
         self.outer.publish(head)

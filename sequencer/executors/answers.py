@@ -42,19 +42,19 @@ def schema_text(step: Step) -> str | None:
     return text
 
 
-def closed(schema: Any) -> Any:
+def to_strict_schema(schema: Any) -> Any:
     """Return *schema* for OpenAI's strict mode: closed objects, every key required.
 
     An answer that fits it fits *schema* too, unless *schema* has rules about other keys.
 
-    >>> closed({"type": "object", "properties": {"pass": {"type": "boolean"}}})["required"]
-    ['pass']
+    >>> to_strict_schema({"type": "object", "properties": {"ok": {"type": "boolean"}}})["required"]
+    ['ok']
     """
     if isinstance(schema, list):
-        return [closed(part) for part in schema]
+        return [to_strict_schema(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    strict = {key: closed(value) for key, value in schema.items()}
+    strict = {key: to_strict_schema(value) for key, value in schema.items()}
     properties = schema.get("properties")
     # A property may itself be called "properties" or "type"; then the value is no list of names.
     if schema.get("type") == "object" and isinstance(properties, dict):
@@ -62,7 +62,7 @@ def closed(schema: Any) -> Any:
     return strict
 
 
-def parsed(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """Return *text* parsed as JSON, or None if it is not JSON."""
     if len(text) > MAX_ANSWER_CHARS:
         return None
@@ -96,7 +96,7 @@ def digest_of(text: str) -> str:
     return blake2b(text.encode("utf-8", "replace"), digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def with_answer(outcome: Outcome) -> Outcome:
+def with_answer_digest(outcome: Outcome) -> Outcome:
     """Return *outcome* with the digest of its answer in its evidence."""
     evidence, answer = outcome.evidence, outcome.output.strip()
     if evidence is None or not answer:
@@ -112,7 +112,7 @@ _IGNORED = (
 )
 
 
-def result_ignored(request: StepRequest, listener: Listener) -> Ignored:
+def make_ignored_notifier(request: StepRequest, listener: Listener) -> Ignored:
     """Return a function that notifies *listener* that the result file is ignored.
 
     None: the result file counts.

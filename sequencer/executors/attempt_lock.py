@@ -27,7 +27,7 @@ from sequencer.errors import MachineBusy, StorageFailed
 from sequencer.executors.cancellation import Cancellation
 from sequencer.store import folder as folders
 from sequencer.store.identity import pid_namespace
-from sequencer.store.ownership import refused
+from sequencer.store.ownership import explain_refusal
 
 if TYPE_CHECKING:
     import psutil
@@ -50,17 +50,17 @@ def lock_path(state_path: Path, node: str | None = None) -> Path:
 
 
 class AttemptLock:
-    """Held while processes of one attempt may run; nothing is opened before `take`."""
+    """Held while processes of one attempt may run; nothing is opened before `acquire`."""
 
     def __init__(self, path: Path, notify: Callable[[str], None]) -> None:
-        """Use the file *path*; *notify* gets a message when `take` has to wait."""
+        """Use the file *path*; *notify* gets a message when `acquire` has to wait."""
         self.path = path
         self._notify = notify
         self._fd = -1
         self.is_clean = True
         """False: some processes could not be ended, and the next attempt looks for them."""
 
-    def take(self, cancellation: Cancellation) -> bool:
+    def acquire(self, cancellation: Cancellation) -> bool:
         """Take the lock; return False if *cancellation* came first.
 
         Afterward no process of an earlier attempt runs, as far as this machine can see:
@@ -71,7 +71,7 @@ class AttemptLock:
             StorageFailed: the file can't be opened or locked.
         """
         if self._fd < 0:
-            fd = self._acquire(cancellation)
+            fd = self._acquire_fd(cancellation)
             self._fd = -1 if fd is None else fd
         return self._fd >= 0
 
@@ -80,7 +80,7 @@ class AttemptLock:
         """Return the descriptor while the lock is held, else -1."""
         return self._fd
 
-    def note(self, mark: str) -> None:
+    def record_mark(self, mark: str) -> None:
         """Record in the file that processes with *mark* are about to start.
 
         Raises:
@@ -95,7 +95,7 @@ class AttemptLock:
             while left:
                 left = left[os.write(self._fd, left) :]
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._build_storage_error(error) from error
 
     def close(self) -> None:
         """Free the lock, if it was taken; the guards of this attempt have ended."""
@@ -114,26 +114,26 @@ class AttemptLock:
         finally:
             os.close(fd)
 
-    def settle(self, cancellation: Cancellation) -> None:
+    def wait_for_earlier(self, cancellation: Cancellation) -> None:
         """Wait until the processes of earlier attempts have ended; do not keep the lock.
 
-        Raises: see `take`.
+        Raises: see `acquire`.
         """
-        self.take(cancellation)
+        self.acquire(cancellation)
         self.close()
 
-    def _acquire(self, cancellation: Cancellation) -> int | None:
+    def _acquire_fd(self, cancellation: Cancellation) -> int | None:
         while True:
             fd, is_new = self._open()
             is_acquired = False
             try:
-                is_free = _lock(fd) or self._wait_for_lock(fd, cancellation)
+                is_free = _try_lock(fd) or self._wait_for_lock(fd, cancellation)
                 if cancellation.is_set():
                     return None
                 if os.fstat(fd).st_nlink:
                     if not (is_new and is_free):
                         self._end_earlier(fd, is_free=is_free)
-                        is_free = is_free or _lock(fd)
+                        is_free = is_free or _try_lock(fd)
                         os.ftruncate(fd, 0)
                     if is_free:
                         is_acquired = True
@@ -142,7 +142,7 @@ class AttemptLock:
                     # the lock: it is stopped, or does not know yet that it lost its claim.
                     folders.remove(str(self.path))
             except OSError as error:
-                raise self._refused(error) from error
+                raise self._build_storage_error(error) from error
             finally:
                 if not is_acquired:
                     os.close(fd)
@@ -151,7 +151,7 @@ class AttemptLock:
         """Return a descriptor of the file, and whether the file is new."""
         while True:
             try:
-                folder = folders.made(self.path.parent)
+                folder = folders.make_folder(self.path.parent)
                 with contextlib.suppress(FileExistsError):
                     return folder.open(self.path.name, _FLAGS | os.O_CREAT | os.O_EXCL), True
                 return folder.open(self.path.name, _FLAGS), False
@@ -159,11 +159,11 @@ class AttemptLock:
                 # Another process removed the file in the meantime, or the whole folder.
                 continue
             except OSError as error:
-                raise self._refused(error) from error
+                raise self._build_storage_error(error) from error
 
-    def _refused(self, error: OSError) -> StorageFailed:
+    def _build_storage_error(self, error: OSError) -> StorageFailed:
         hint = "free disk space or fix the permissions; move away what is not a regular file"
-        why, hint = refused(error, self.path, hint)
+        why, hint = explain_refusal(error, self.path, hint)
         message = f"the lock of the step's processes can't be taken: {why}"
         return StorageFailed(message, where=str(self.path), hint=hint)
 
@@ -172,7 +172,7 @@ class AttemptLock:
         self._notify("waiting for the last process of the earlier attempt")
         deadline = time.monotonic() + WAIT_S
         while not cancellation.wait(POLL_S):
-            if _lock(fd):
+            if _try_lock(fd):
                 return True
             if time.monotonic() > deadline:
                 return False
@@ -202,7 +202,7 @@ class AttemptLock:
         )
 
 
-def _lock(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -233,7 +233,7 @@ def end_marked(*marks: str) -> int:
     stopped: set[int] = set()
     empty = 0
     for _ in range(_ROUNDS):
-        left = _marked(frozenset(marks))
+        left = _find_marked(frozenset(marks))
         ours = [process for process in left if process.pid not in spared]
         if not ours:
             empty += 1
@@ -252,7 +252,7 @@ def end_marked(*marks: str) -> int:
     return len(left)
 
 
-def _marked(marks: frozenset[str]) -> list[psutil.Process]:
+def _find_marked(marks: frozenset[str]) -> list[psutil.Process]:
     import psutil  # noqa: PLC0415 - same
 
     parents: dict[psutil.Process, int] = {}

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 from sequencer.executors.answers import MAX_ARGUMENT_BYTES, schema_text
 from sequencer.executors.claude_providers import SWITCHES
 from sequencer.executors.claude_turns import TURNS, ClaudeTurns
+from sequencer.executors.claude_usage import read_result_usage, sum_model_usage
 from sequencer.executors.client import (
     APPENDED_PROMPT,
     SYSTEM_PROMPT,
@@ -35,26 +36,32 @@ from sequencer.executors.client_events import (
     ClientEvent,
     JsonEventParser,
     Rules,
-    as_number,
-    larger,
-    marked,
-    number,
+    get_number,
+    join_mark,
+    max_usage,
     one_line,
+    parse_amount,
     split_mark,
-    sum_of_costs,
 )
-from sequencer.executors.client_limits import as_utc, is_notice
-from sequencer.executors.observation import richer
+from sequencer.executors.client_limits import format_utc, is_notice
+from sequencer.executors.observation import choose_answer
 from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Listener, Objection, Permissions, Piece, StepRequest, words
+from sequencer.executors.protocol import (
+    Listener,
+    Objection,
+    Permissions,
+    Piece,
+    StepRequest,
+    split_words,
+)
 from sequencer.executors.tool_words import (
     CLAUDE,
-    granted,
-    objections,
-    only_reads,
+    granted_tools,
+    is_read_only,
     plan_objections,
-    taken,
+    removed_tools,
+    tool_objections,
 )
 from sequencer.frozen.fields import Field
 from sequencer.model.outcome import Outcome, Quota, Usage
@@ -64,7 +71,7 @@ STARTS_SUBAGENTS = ("Agent", "Task")
 """The tool's present name and its old one."""
 _LATEST_S = 2**37
 """The latest time that datetime supports, in seconds since 1970."""
-_PERMISSION_WORDS = words(
+_PERMISSION_WORDS = split_words(
     "--dangerously-skip-permissions --permission-mode --permission-prompt-tool --allowedTools "
     "--allowed-tools --settings"
 )
@@ -139,44 +146,44 @@ def subagents_text(step: Step) -> str:
     return text
 
 
-def why_no_subagents(step: Step, options: ClaudeOptions, name: str) -> str | None:
+def explain_no_subagents(step: Step, options: ClaudeOptions, name: str) -> str | None:
     """Return why agent *name* does not have the tool that starts subagents; None: it has it."""
     reasons = {
         "single_turn takes all tools away": step.single_turn,
         "disallow_all_tools takes all tools away": step.disallow_all_tools,
         "task: false takes it away": (step.tools or {}).get("task") is False,
-        "disallowed_tools takes it away": _starts_subagents(step.disallowed_tools or ()),
-        f"agents.{name}.disallowed_tools takes it away": _starts_subagents(
+        "disallowed_tools takes it away": _can_start_subagents(step.disallowed_tools or ()),
+        f"agents.{name}.disallowed_tools takes it away": _can_start_subagents(
             options.disallowed_tools
         ),
     }
     if step.allowed_tools is not None:
         allowed = [tool.partition("(")[0] for tool in step.allowed_tools]
-        reasons["allowed_tools does not name it"] = not _starts_subagents(allowed)
+        reasons["allowed_tools does not name it"] = not _can_start_subagents(allowed)
     elif options.tools is not None and not (step.tools or {}).get("task"):
-        reasons[f"agents.{name}.tools does not name it"] = not _starts_subagents(options.tools)
+        reasons[f"agents.{name}.tools does not name it"] = not _can_start_subagents(options.tools)
     return next((reason for reason, is_true in reasons.items() if is_true), None)
 
 
-def _starts_subagents(tools: Iterable[str]) -> bool:
+def _can_start_subagents(tools: Iterable[str]) -> bool:
     return any(fnmatchcase(name, entry) for entry in tools for name in STARTS_SUBAGENTS)
 
 
 def _tool_arguments(options: ClaudeOptions, request: StepRequest) -> list[str]:
     step = request.step
     tools, allowed = options.tools, options.allowed_tools or ()
-    wanted = granted(step, CLAUDE)
+    wanted = granted_tools(step, CLAUDE)
     has_none = step.single_turn or step.disallow_all_tools
     if step.allowed_tools is not None:
         allowed = step.allowed_tools
         tools = tuple(dict.fromkeys(name.partition("(")[0] for name in allowed))
     else:
-        allowed = _joined(allowed, wanted)
-        tools = None if tools is None else _joined(tools, wanted)
+        allowed = _merge_names(allowed, wanted)
+        tools = None if tools is None else _merge_names(tools, wanted)
     if has_none:
         tools = ()
     disallowed = (*options.disallowed_tools, *(step.disallowed_tools or ()))
-    disallowed = _joined(disallowed, taken(step, CLAUDE))
+    disallowed = _merge_names(disallowed, removed_tools(step, CLAUDE))
     argv = [] if tools is None else [f"--tools={','.join(tools)}"]
     # --tools is about built-in tools; without MCP servers there are no others.
     argv += ["--strict-mcp-config"] if has_none else []
@@ -184,7 +191,7 @@ def _tool_arguments(options: ClaudeOptions, request: StepRequest) -> list[str]:
     return argv + ([f"--disallowedTools={','.join(disallowed)}"] if disallowed else [])
 
 
-def _joined(names: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+def _merge_names(names: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
     return names + tuple(name for name in more if name not in names)
 
 
@@ -195,27 +202,27 @@ def _session_arguments(request: StepRequest) -> list[str]:
     if request.resume_session is not None:
         session_id, facts = split_mark(request.resume_session)
         argv.append(f"--resume={session_id}")
-        spent = number(facts, "cost_usd")
-        if is_prompted and _version(facts.get("version", "")) >= _SNAPSHOT_SINCE:
+        spent = get_number(facts, "cost_usd")
+        if is_prompted and _parse_version(facts.get("version", "")) >= _SNAPSHOT_SINCE:
             argv.append("--system-prompt-snapshot=off")
     if request.max_cost_usd is not None:
         # Some versions compare the budget with the total of the session, not of this call.
         argv.append(f"--max-budget-usd={spent + request.max_cost_usd:.6f}")
     if request.system_prompt is not None:
-        argv.append(f"--system-prompt-file={request.file(SYSTEM_PROMPT)}")
+        argv.append(f"--system-prompt-file={request.file_path(SYSTEM_PROMPT)}")
     if request.append_system_prompt is not None:
-        argv.append(f"--append-system-prompt-file={request.file(APPENDED_PROMPT)}")
+        argv.append(f"--append-system-prompt-file={request.file_path(APPENDED_PROMPT)}")
     return argv
 
 
-def _cost_before(request: StepRequest) -> float | None:
+def _read_session_cost(request: StepRequest) -> float | None:
     if request.resume_session is None:
         return 0.0
     facts = split_mark(request.resume_session)[1]
-    return number(facts, "cost_usd") if "cost_usd" in facts else None
+    return get_number(facts, "cost_usd") if "cost_usd" in facts else None
 
 
-def _version(text: str) -> tuple[int, ...]:
+def _parse_version(text: str) -> tuple[int, ...]:
     parts = text.split(".")
     return tuple(int(part) for part in parts) if all(p.isdecimal() for p in parts) else ()
 
@@ -228,7 +235,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         "npm install -g @anthropic-ai/claude-code, or pip install claude-agent-sdk and name "
         "its claude_agent_sdk/_bundled/claude as program"
     )
-    passed: ClassVar[frozenset[str]] = words(
+    passed: ClassVar[frozenset[str]] = split_words(
         "ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_DEFAULT_* "
         "ANTHROPIC_MODEL ANTHROPIC_SMALL_FAST_MODEL CLAUDE_CODE_CERT_STORE CLAUDE_CODE_CLIENT_CERT "
         "CLAUDE_CODE_CLIENT_KEY CLAUDE_CODE_CLIENT_KEY_PASSPHRASE CLAUDE_CODE_OAUTH_TOKEN "
@@ -241,8 +248,8 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         "allowed_tools": None,
         "tools": None,
     }
-    providers: ClassVar[frozenset[str] | None] = words("anthropic")
-    supported_fields: ClassVar[frozenset[str]] = words(
+    providers: ClassVar[frozenset[str] | None] = split_words("anthropic")
+    supported_fields: ClassVar[frozenset[str]] = split_words(
         "model provider tools system_prompt append_system_prompt single_turn max_turns "
         "allowed_tools disallowed_tools disallow_all_tools agents idle_timeout_s max_cost_usd "
         "continue_session"
@@ -250,10 +257,10 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
 
     def objections(self, step: Step) -> list[Objection]:
         """Return an objection for each tool and subagent of the step that can't work."""
-        result = objections(step, CLAUDE, self.name, self.options.disallowed_tools)
+        result = tool_objections(step, CLAUDE, self.name, self.options.disallowed_tools)
         if self.options.permission_mode == "plan":
             result += plan_objections(step, f"agents.{self.name}.permission_mode")
-        reason = why_no_subagents(step, self.options, self.name) if step.agents else None
+        reason = explain_no_subagents(step, self.options, self.name) if step.agents else None
         if reason is not None:
             hint = f"give the agent the tool {STARTS_SUBAGENTS[0]}, or leave agents out"
             result.append(Objection(f"agents, but nothing could start them: {reason}", hint))
@@ -265,23 +272,24 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         parts = [f"permission_mode {options.permission_mode}"] if options.permission_mode else []
         for key in ("allowed_tools", "tools"):
             names = getattr(options, key)
-            parts += [] if names is None else [f"{key} {', '.join(names) or 'none'}"]
-        parts += options.in_extra_args(_PERMISSION_WORDS)
+            if names is not None:
+                parts.append(f"{key} {', '.join(names) or 'none'}")
+        parts += options.find_in_extra_args(_PERMISSION_WORDS)
         has_permissions = bool(parts)
         if options.disallowed_tools:
             parts.append(f"disallowed_tools {', '.join(options.disallowed_tools)}")
         if has_permissions:
-            reads = options.tools is not None and only_reads(options.tools, CLAUDE)
-            can_write = options.permission_mode != "plan" and not reads
+            reads_only = options.tools is not None and is_read_only(options.tools, CLAUDE)
+            can_write = options.permission_mode != "plan" and not reads_only
             return Permissions("; ".join(parts), can_write=can_write)
         more = "".join(f"; {part}" for part in parts)
-        says = (
+        text = (
             f"no permission_mode: edits are refused unless claude's own settings allow them{more}"
         )
         lines = ("permission_mode: acceptEdits", 'allowed_tools: ["Bash(git *)"]')
-        return Permissions(says, lines)
+        return Permissions(text, lines)
 
-    def call(self, request: StepRequest) -> Call:
+    def build_call(self, request: StepRequest) -> Call:
         """Return the call that performs *request*.
 
         Raises:
@@ -292,7 +300,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         argv = claude_argv(self.options, request)
         # A step is over with its answer: a subagent in the background would outlive it.
         defaults = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}
-        parser = ClaudeParser(self.rules(request), _cost_before(request))
+        parser = ClaudeParser(self.rules(request), _read_session_cost(request))
         return Call(argv, self.environment(defaults), parser)
 
 
@@ -334,32 +342,33 @@ class ClaudeParser(JsonEventParser):
         self._current: str | None = None
         self._reset_epoch_s: float | None = None
 
-    def take(self, event: ClientEvent, listener: Listener) -> bool:
+    def process_event(self, event: ClientEvent, listener: Listener) -> bool:
         """Process one event; return whether it has text, a tool call or its result.
 
         Streamed pieces of a text or of a call count too.
         """
-        self.session_id = event.text("session_id") or self.session_id
-        self._turns.take(event)
+        self.session_id = event.get_text("session_id") or self.session_id
+        self._turns.process_event(event)
         self.refused = self._turns.refused
-        content = event.sub("message").each("content")
+        content = event.get_object("message").get_objects("content")
         match event.get("type"):
             case "system":
-                self._take_system(event, listener)
+                self._process_system(event, listener)
             case "assistant":
-                self._take_assistant(event, content, listener)
-                return not event.get("is_api_error_message") and any(map(_says, content))
+                self._process_assistant(event, content, listener)
+                return not event.get("is_api_error_message") and any(map(_is_progress, content))
             case "user":
-                self._take_tool_results(content, listener)
-                return any(map(_says, content))
+                self._process_tool_results(content, listener)
+                return any(map(_is_progress, content))
             case "stream_event":
-                raw = event.sub("event")
-                self._take_delta(raw, listener)
-                return _says(raw.sub("delta")) or _says(raw.sub("content_block"))
+                raw = event.get_object("event")
+                self._process_delta(raw, listener)
+                parts = raw.get_object("delta"), raw.get_object("content_block")
+                return any(map(_is_progress, parts))
             case "rate_limit_event":
-                self._take_rate_limit(event.sub("rate_limit_info"), listener)
+                self._process_rate_limit(event.get_object("rate_limit_info"), listener)
             case "result":
-                self._take_result(event, listener)
+                self._process_result(event, listener)
         return False
 
     def finish(self, end: ProcessEnd) -> Outcome:
@@ -367,25 +376,25 @@ class ClaudeParser(JsonEventParser):
         if not self._results:
             reason = self.stderr_text or f"claude ended with exit code {end.exit_code}"
             text, epoch_s = f"no result from claude: {reason}", self._reset_epoch_s
-            return self.refused_or_failed(text, end, is_own=False, epoch_s=epoch_s)
+            return self.classify_failure(text, end, is_own=False, epoch_s=epoch_s)
         result = self._results[-1]
         if end.exit_code == 0 and result.get("is_error") is False:
             # claude sets it only if there is a schema, and after it has checked the answer.
             structured = result.get("structured_output")
             self._turns.conclude(result)
-            text, placeholder = result.text("result"), self._turns.placeholder
+            text, placeholder = result.get_text("result"), self._turns.placeholder
             if placeholder and not self.has_worked:
                 # The conversation may be the cause, so the next attempt may start a new one.
                 text = f"claude has no answer of its model: {placeholder}"
-                return self.refused_or_failed(text, end, is_own=True)
+                return self.classify_failure(text, end, is_own=True)
             text = "" if text == placeholder else text
             if structured is None:
                 # The result is empty if the last message has only a tool call, for example.
-                text = richer(text, self.observed.said_last)
-            return self.answered(text, end, structured, is_over=self._turns.is_over)
+                text = choose_answer(text, self.observed.said_last)
+            return self.build_success(text, end, structured, is_over=self._turns.is_over)
         return self._judge_error(result, end)
 
-    def marked_session(self) -> str | None:
+    def session_mark(self) -> str | None:
         """Return the session id, with the cost so far if the client counts by session."""
         if self.session_id is None:
             return None
@@ -393,38 +402,38 @@ class ClaudeParser(JsonEventParser):
         if self._results and _SINCE in self._results[-1]:
             # Only a client that reports the usage *since* the last result counts its total by
             # session; its budget is then compared with that total too.
-            total = self._results[-1].cost("total_cost_usd")
+            total = self._results[-1].get_amount("total_cost_usd")
             # A larger number would raise the budget of the next step.
             most = total if self._before is None else self._before + self._charged.cost_usd
             facts["cost_usd"] = round(min(total, most), 6)
         if self._version:
             facts["version"] = self._version
-        return marked(self.session_id, facts)
+        return join_mark(self.session_id, facts)
 
-    def _take_system(self, event: ClientEvent, listener: Listener) -> None:
+    def _process_system(self, event: ClientEvent, listener: Listener) -> None:
         match event.get("subtype"):
             case "init":
-                self._version = version = event.text("claude_code_version") or None
+                self._version = version = event.get_text("claude_code_version") or None
                 mode = event.get("permissionMode")
                 text = f"claude {version}, model {event.get('model')}, permission mode {mode}"
-                self.say(listener, text, Piece.NOTICE)
+                self.write_line(listener, text, Piece.NOTICE)
             case "api_retry":
                 status = event.get("error_status")
-                delay_s = event.cost("retry_delay_ms") / 1000
+                delay_s = event.get_amount("retry_delay_ms") / 1000
                 attempt = f"{event.get('attempt')} of {event.get('max_retries')}"
                 reason = f"{event.get('error')} (HTTP {status})" if status else event.get("error")
                 text = f"claude retries in {delay_s:.1f} s, {attempt}: {reason}"
-                self.say(listener, text, Piece.NOTICE)
+                self.write_line(listener, text, Piece.NOTICE)
             case "permission_denied":
                 text = f"refused: {event.get('tool_name')}: {one_line(event.get('message'))}"
-                self.say(listener, text, Piece.ERROR)
+                self.write_line(listener, text, Piece.ERROR)
             case "model_fallback":
-                self.say(listener, f"claude: {one_line(event)}", Piece.NOTICE)
+                self.write_line(listener, f"claude: {one_line(event)}", Piece.NOTICE)
 
-    def _take_assistant(
+    def _process_assistant(
         self, event: ClientEvent, content: list[ClientEvent], listener: Listener
     ) -> None:
-        message = event.sub("message")
+        message = event.get_object("message")
         key = str(message.get("id"))
         self._count_call(key, message, listener)
         if key in self._calls and not event.get("parent_tool_use_id"):
@@ -433,85 +442,87 @@ class ClaudeParser(JsonEventParser):
         for block in content:
             match block.get("type"):
                 case "text" if event.get("is_api_error_message"):
-                    self.say(listener, block.text("text"), Piece.ERROR)
+                    self.write_line(listener, block.get_text("text"), Piece.ERROR)
                 case "text" if key not in self._streamed:
-                    self.say(listener, block.text("text"), Piece.RESPONSE)
+                    self.write_line(listener, block.get_text("text"), Piece.RESPONSE)
                 case "thinking" if key not in self._streamed:
-                    self.say(listener, block.text("thinking"), Piece.THOUGHT)
+                    self.write_line(listener, block.get_text("thinking"), Piece.THOUGHT)
                 case "tool_use":
                     text = f"-> {block.get('name')} {one_line(block.get('input'))}"
-                    self.say(listener, text, Piece.ACTION)
+                    self.write_line(listener, text, Piece.ACTION)
 
-    def _take_tool_results(self, content: list[ClientEvent], listener: Listener) -> None:
+    def _process_tool_results(self, content: list[ClientEvent], listener: Listener) -> None:
         for block in content:
             if block.get("type") != "tool_result":
                 continue
-            parts = (part.text("text") for part in block.each("content"))
-            text = block.text("content") or " ".join(parts)
+            parts = (part.get_text("text") for part in block.get_objects("content"))
+            text = block.get_text("content") or " ".join(parts)
             sign = "<- error:" if block.get("is_error") else "<-"
-            self.say(listener, f"{sign} {one_line(text)}", Piece.ACTION)
+            self.write_line(listener, f"{sign} {one_line(text)}", Piece.ACTION)
 
-    def _take_delta(self, raw: ClientEvent, listener: Listener) -> None:
+    def _process_delta(self, raw: ClientEvent, listener: Listener) -> None:
         """Show text as it is written; only present with --include-partial-messages."""
         match raw.get("type"):
             case "message_start":
-                message = raw.sub("message")
+                message = raw.get_object("message")
                 self._current = str(message.get("id"))
                 self._streamed.add(self._current)
                 self._count_call(self._current, message, listener)
             case "content_block_delta":
-                delta = raw.sub("delta")
+                delta = raw.get_object("delta")
                 for name, kind in (("text", Piece.RESPONSE), ("thinking", Piece.THOUGHT)):
-                    self.stream(listener, delta.text(name), kind)
+                    self.stream(listener, delta.get_text(name), kind)
             case "content_block_stop":
                 self.end_line(listener)
             case "message_delta" if self._current is not None:
                 self._count_call(self._current, raw, listener)
 
-    def _take_rate_limit(self, info: ClientEvent, listener: Listener) -> None:
+    def _process_rate_limit(self, info: ClientEvent, listener: Listener) -> None:
         """Store the quota; claude reports the used share only near the limit."""
-        resets, window = as_number(info.get("resetsAt")), info.text("rateLimitType")
+        resets, window = parse_amount(info.get("resetsAt")), info.get_text("rateLimitType")
         if resets is not None and resets < _LATEST_S and re.fullmatch(r"[a-z0-9_]{1,40}", window):
-            used, at = as_number(info.get("utilization")), datetime.fromtimestamp(resets, UTC)
-            self.quota = Quota(window=window, resets_at=as_utc(at), used=used and min(used, 1.0))
+            used = parse_amount(info.get("utilization"))
+            at = format_utc(datetime.fromtimestamp(resets, UTC))
+            self.quota = Quota(window=window, resets_at=at, used=used and min(used, 1.0))
         is_rejected = info.get("status") == "rejected"
         # "allowed" and "allowed_warning" cancel an earlier rejection.
-        self._reset_epoch_s = as_number(info.get("resetsAt")) if is_rejected else None
+        self._reset_epoch_s = parse_amount(info.get("resetsAt")) if is_rejected else None
         if info.get("status") not in (None, "allowed"):
             text = f"claude: limit {info.get('rateLimitType')}: {info.get('status')}"
-            self.say(listener, text, Piece.NOTICE)
+            self.write_line(listener, text, Piece.NOTICE)
 
-    def _take_result(self, event: ClientEvent, listener: Listener) -> None:
+    def _process_result(self, event: ClientEvent, listener: Listener) -> None:
         self._results.append(event)
         self._turns.is_over = True
-        for denial in event.each("permission_denials"):
+        for denial in event.get_objects("permission_denials"):
             line = f"{denial.get('tool_name')} {one_line(denial.get('tool_input'), 120)}"
             if line not in self.denials:
                 self.denials.append(line)
         if event.get("is_error"):
-            self.say(listener, _error_of(event), Piece.ERROR)
+            self.write_line(listener, _find_error_text(event), Piece.ERROR)
         if _SINCE in event:
-            self._shares = self._shares.plus(_charged(event.sub(_SINCE)))
+            self._shares = self._shares.plus(sum_model_usage(event.get_object(_SINCE)))
             charged = self._shares.replace(unpriced=min(self._shares.unpriced, 1))
         else:
             # Older clients count by call: the last total is the largest and has everything.
-            models = event.sub("modelUsage")
-            charged = _charged(models) if models else _plainly_charged(event)
-        self._charged = larger(self._charged, charged)
-        self.count(listener, self._charged)
+            models = event.get_object("modelUsage")
+            charged = sum_model_usage(models) if models else read_result_usage(event)
+        self._charged = max_usage(self._charged, charged)
+        self.report_usage(listener, self._charged)
 
     def _count_call(self, key: str, message: ClientEvent, listener: Listener) -> None:
         """Count one API call's usage; a call reports several times, and the last report counts."""
-        usage = message.sub("usage")
+        usage = message.get_object("usage")
         if not usage:
             return
         model, seen = self._calls.get(key, (str(message.get("model")), Tokens()))
-        hour = usage.sub("cache_creation").count("ephemeral_1h_input_tokens")
-        hour, written = max(hour, seen.cache_write_1h), usage.count("cache_creation_input_tokens")
+        hour = usage.get_object("cache_creation").sum_counts("ephemeral_1h_input_tokens")
+        hour = max(hour, seen.cache_write_1h)
+        written = usage.sum_counts("cache_creation_input_tokens")
         tokens = Tokens(
-            input=max(usage.count("input_tokens"), seen.input),
-            output=max(usage.count("output_tokens"), seen.output),
-            cache_read=max(usage.count("cache_read_input_tokens"), seen.cache_read),
+            input=max(usage.sum_counts("input_tokens"), seen.input),
+            output=max(usage.sum_counts("output_tokens"), seen.output),
+            cache_read=max(usage.sum_counts("cache_read_input_tokens"), seen.cache_read),
             cache_write=max(written - hour, seen.cache_write),
             cache_write_1h=hour,
         )
@@ -528,69 +539,47 @@ class ClaudeParser(JsonEventParser):
             output_tokens=sum(used.output for _, used in self._calls.values()),
         )
         if not self._results:
-            self.count(listener, self.seen)
+            self.report_usage(listener, self.seen)
 
     def _judge_error(self, result: ClientEvent, end: ProcessEnd) -> Outcome:
-        status = result.count("api_error_status") or None
+        status = result.sum_counts("api_error_status") or None
         subtype = str(result.get("subtype"))
-        text = f"claude: {_error_of(result)}"
+        text = f"claude: {_find_error_text(result)}"
         if subtype in _HINTS:
-            failed = self.failed(f"{text}\n{_HINTS[subtype]}", end)
+            failed = self.build_failure(f"{text}\n{_HINTS[subtype]}", end)
             return failed.replace(is_over_budget=subtype == _OVER_BUDGET)
-        if result.get("is_error") is False and not is_notice(result.text("result")):
+        if result.get("is_error") is False and not is_notice(result.get_text("result")):
             text = f"claude ended with exit code {end.exit_code} after it gave a result: {text}"
-            return self.failed(text, end)
-        is_own = status is not None or _is_clients_own(result)
+            return self.build_failure(text, end)
+        is_own = status is not None or _is_from_client(result)
         if not is_own:
             # The text is not from claude but from its agent, so the agent has worked.
-            self.observed.say(result.text("result"))
-        return self.refused_or_failed(
+            self.observed.add_text(result.get_text("result"))
+        return self.classify_failure(
             text, end, is_own=is_own, status=status, epoch_s=self._reset_epoch_s
         )
 
 
-def _says(block: ClientEvent) -> bool:
+def _is_progress(block: ClientEvent) -> bool:
     """Return whether *block*, or a piece of one, is text, a tool call or its result."""
     if block.get("type") in _TOOL_BLOCKS:
         return True
-    return any(block.text(name) for name in ("text", "thinking", "partial_json"))
+    return any(block.get_text(name) for name in ("text", "thinking", "partial_json"))
 
 
-def _charged(models: ClientEvent) -> Usage:
-    """Return the usage of all *models* together."""
-    shares = [models.sub(name) for name in models]
-    names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
-    return sum_of_costs(share.get("costUSD") for share in shares).replace(
-        input_tokens=sum(share.count(*names) for share in shares),
-        cache_read_tokens=sum(share.count("cacheReadInputTokens") for share in shares),
-        output_tokens=sum(share.count("outputTokens") for share in shares),
-    )
-
-
-def _plainly_charged(result: ClientEvent) -> Usage:
-    """Return the usage of a result that does not list its models."""
-    usage = result.sub("usage")
-    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return sum_of_costs([result.get("total_cost_usd")]).replace(
-        input_tokens=usage.count(*names),
-        cache_read_tokens=usage.count("cache_read_input_tokens"),
-        output_tokens=usage.count("output_tokens"),
-    )
-
-
-def _is_clients_own(result: ClientEvent) -> bool:
+def _is_from_client(result: ClientEvent) -> bool:
     """Return whether the text of a result without a status is from claude, not from its agent."""
     reason = result.get("terminal_reason")
     if isinstance(reason, str):
         return reason == "api_error"
-    return _OWN_WORDS.match(_error_of(result)) is not None
+    return _OWN_WORDS.match(_find_error_text(result)) is not None
 
 
-def _error_of(result: ClientEvent) -> str:
+def _find_error_text(result: ClientEvent) -> str:
     """Return the most helpful text of a result with an error."""
     texts = result.get("errors")
     errors = "; ".join(
         filter(lambda text: isinstance(text, str), texts if isinstance(texts, list) else ())
     )
-    text = result.text("result") or errors or result.text("terminal_reason")
+    text = result.get_text("result") or errors or result.get_text("terminal_reason")
     return one_line(text or str(result.get("subtype")), ERROR_CHARS)

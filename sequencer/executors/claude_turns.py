@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sequencer.executors.client_events import ClientEvent
-from sequencer.executors.observation import Observation, TurnTable, reason_of
-from sequencer.executors.protocol import words
+from sequencer.executors.observation import Observation, TurnTable, normalize_reason
+from sequencer.executors.protocol import split_words
 
 _AGAIN = "try again, or make the step smaller"
 TURNS = TurnTable(
-    clean=words("completed end_turn stop_hook_prevented stop_sequence"),
+    clean=split_words("completed end_turn stop_hook_prevented stop_sequence"),
     cut_off={
         "aborted_streaming": _AGAIN,
         "aborted_tools": _AGAIN,
@@ -36,13 +36,13 @@ _CALLED = frozenset({"tool_use", "tool_calls"})
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
-def _is_clients_own(event: ClientEvent) -> bool:
+def _is_from_client(event: ClientEvent) -> bool:
     """Return whether a message is from claude and not from its model: mostly an API error."""
     is_error = bool(event.get("is_api_error_message") or event.get("error"))
-    return is_error or event.sub("message").get("model") == "<synthetic>"
+    return is_error or event.get_object("message").get("model") == "<synthetic>"
 
 
-_UNAUTHORIZED, _MOST_UNAUTHORIZED = 401, 2
+_UNAUTHORIZED, _MAX_UNAUTHORIZED = 401, 2
 """claude tries ten times, for minutes; that does not fix a wrong key."""
 _LOG_IN = (
     "claude can't log in: the service has refused its key or login twice (HTTP 401)\n"
@@ -68,86 +68,92 @@ class ClaudeTurns:
         self._unauthorized = 0
         """How many times in a row the service refused the credentials."""
 
-    def take(self, event: ClientEvent) -> None:
+    def process_event(self, event: ClientEvent) -> None:
         """Collect the facts of one event.
 
         A subagent's text is not the agent's answer, and the turn waits for the call that started
         the subagent, not for the subagent's calls.
         """
         is_own = not event.get("parent_tool_use_id")
-        if event.get("type") == "assistant" and not _is_clients_own(event):
+        if event.get("type") == "assistant" and not _is_from_client(event):
             self._unauthorized = 0
         match event.get("type"):
-            case "assistant" if not _is_clients_own(event):
-                self._take_message(event.sub("message"), is_own=is_own)
+            case "assistant" if not _is_from_client(event):
+                self._process_message(event.get_object("message"), is_own=is_own)
             case "assistant" if is_own:
-                message = event.sub("message")
-                text = message.text("content") or [b.text("text") for b in message.each("content")]
+                message = event.get_object("message")
+                text = message.get_text("content") or [
+                    b.get_text("text") for b in message.get_objects("content")
+                ]
                 self.placeholder = _NO_ANSWER if text in (_NO_ANSWER, [_NO_ANSWER]) else ""
             case "user":
-                self._take_blocks(event.sub("message"), is_own=is_own)
+                self._process_blocks(event.get_object("message"), is_own=is_own)
                 if is_own:
                     # Needed if a gateway gives all messages the same id.
-                    self._observed.next_message()
+                    self._observed.start_message()
             case "system" if event.get("subtype") == "api_retry":
                 is_unauthorized = event.get("error_status") == _UNAUTHORIZED
                 self._unauthorized = self._unauthorized + 1 if is_unauthorized else 0
-                if self._unauthorized >= _MOST_UNAUTHORIZED:
+                if self._unauthorized >= _MAX_UNAUTHORIZED:
                     self.refused = _LOG_IN
             case "system" if event.get("is_backgrounded"):
-                self._observed.let_wait(event.text("tool_use_id"))
+                self._observed.mark_background(event.get_text("tool_use_id"))
             case "stream_event" if is_own:
-                self._take_piece(event.sub("event"))
+                self._process_piece(event.get_object("event"))
 
     def conclude(self, result: ClientEvent) -> None:
         """Use the reason in *result*; without one, the last message's reason stays."""
-        observed, ended_by = self._observed, reason_of(result.get("terminal_reason"))
+        observed, ended_by = self._observed, normalize_reason(result.get("terminal_reason"))
         if ended_by is not None and ended_by not in _TOO_PLAIN:
             observed.reason = ended_by
             return
-        observed.reason = reason_of(result.get("stop_reason")) or observed.reason or ended_by
+        observed.reason = normalize_reason(result.get("stop_reason")) or observed.reason or ended_by
         if observed.reason in _CALLED and result.get("structured_output") is not None:
             # An answer with a schema is a tool call, and claude ends the turn after it.
             observed.reason = ended_by
 
-    def _take_message(self, message: ClientEvent, *, is_own: bool) -> None:
+    def _process_message(self, message: ClientEvent, *, is_own: bool) -> None:
         if is_own:
-            self._begin(message)
+            self._start_message(message)
             self._note_reason(message)
-            for block in message.each("content"):
-                self._observed.say(block.text("text") if block.get("type") == "text" else "")
-        self._take_blocks(message, is_own=is_own)
+            for block in message.get_objects("content"):
+                self._observed.add_text(
+                    block.get_text("text") if block.get("type") == "text" else ""
+                )
+        self._process_blocks(message, is_own=is_own)
 
-    def _take_blocks(self, message: ClientEvent, *, is_own: bool) -> None:
-        for block in message.each("content"):
-            kind = block.text("type")
+    def _process_blocks(self, message: ClientEvent, *, is_own: bool) -> None:
+        for block in message.get_objects("content"):
+            kind = block.get_text("type")
             if kind in _CALLS:
                 given = [block.get("name"), block.get("input")]
-                self._observed.call(block.text("id"), given, may_wait=not is_own)
+                self._observed.record_call(block.get_text("id"), given, may_wait=not is_own)
             elif kind.endswith("_result"):
                 given = [block.get("content"), bool(block.get("is_error"))]
-                self._observed.result(block.text("tool_use_id"), given)
+                self._observed.record_result(block.get_text("tool_use_id"), given)
 
-    def _take_piece(self, raw: ClientEvent) -> None:
+    def _process_piece(self, raw: ClientEvent) -> None:
         """Process a piece of a message; its whole text comes again later."""
         match raw.get("type"):
             case "message_start":
-                self._begin(raw.sub("message"))
+                self._start_message(raw.get_object("message"))
             case "content_block_delta":
-                text = raw.sub("delta").text("text")
+                text = raw.get_object("delta").get_text("text")
                 self._observed.has_text = self._observed.has_text or bool(text.strip())
             case "message_delta":
-                self._note_reason(raw.sub("delta"))
+                self._note_reason(raw.get_object("delta"))
 
-    def _begin(self, message: ClientEvent) -> None:
+    def _start_message(self, message: ClientEvent) -> None:
         """Start another message: claude requests one only after all calls have results."""
         self.is_over, self.placeholder = False, ""
-        key = message.text("id")
+        key = message.get_text("id")
         if not key or key != self._message:
             self._message = key
-            self._observed.next_message()
-            self._observed.settle()
+            self._observed.start_message()
+            self._observed.close_calls()
             self._observed.reason = None
 
     def _note_reason(self, message: ClientEvent) -> None:
-        self._observed.reason = reason_of(message.get("stop_reason")) or self._observed.reason
+        self._observed.reason = (
+            normalize_reason(message.get("stop_reason")) or self._observed.reason
+        )

@@ -31,7 +31,7 @@ from sequencer.executors.process import (
     ProcessCore,
     conclude,
     launch_of,
-    located,
+    resolve_program,
 )
 from sequencer.executors.protocol import (
     Executor,
@@ -49,7 +49,7 @@ from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import ModelName
-from sequencer.store.folder import open_new
+from sequencer.store.folder import open_new_file
 
 
 class ClientOptions(Frozen):
@@ -74,7 +74,7 @@ class ClientOptions(Frozen):
     prices: dict[str, ModelPrice] = Field(default_factory=dict)
     """By model, in USD per million tokens; the project's prices are added."""
 
-    def in_extra_args(self, arguments: Collection[str]) -> list[str]:
+    def find_in_extra_args(self, arguments: Collection[str]) -> list[str]:
         """Return the names of the *arguments* that `extra_args` contains.
 
         Values are left out: they may be settings with secrets.
@@ -92,7 +92,7 @@ APPENDED_PROMPT = "append-system-prompt.md"
 def write_files(request: StepRequest, more: Mapping[str, str]) -> None:
     """Write the request's system prompts and the texts of *more* to files for the agent.
 
-    *more* maps names to texts; `StepRequest.file` gives the paths.
+    *more* maps names to texts; `StepRequest.file_path` gives the paths.
 
     Raises:
         StorageFailed: the folder of the run's results can't be written.
@@ -104,9 +104,9 @@ def write_files(request: StepRequest, more: Mapping[str, str]) -> None:
     ):
         if text is None:
             continue
-        path = request.file(name)
+        path = request.file_path(name)
         try:
-            with open_new(path) as file:
+            with open_new_file(path) as file:
                 file.write(text.encode())
         except OSError as error:
             message = f"can't be written: {error.strerror or error}"
@@ -123,7 +123,7 @@ class Call(Struct, frozen=True):
     environment: dict[str, str]
     parser: JsonEventParser
     files: Mapping[str, str] = field(default_factory=dict)
-    """Texts that the program reads, by name; `StepRequest.file` gives their paths."""
+    """Texts that the program reads, by name; `StepRequest.file_path` gives their paths."""
 
 
 class ClientExecutor(ABC, Generic[OptionsT]):
@@ -150,20 +150,20 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         return self.options.wall
 
     @abstractmethod
-    def call(self, request: StepRequest) -> Call:
+    def build_call(self, request: StepRequest) -> Call:
         """Return the call that performs *request*.
 
         Raises:
             ValueError: the program does not support it; the message says why.
         """
 
-    def missing(self, folder: Path | None) -> str | None:
+    def find_missing(self, folder: Path | None) -> str | None:
         """Return why the client can't be started, and how to install it; None: it can.
 
         A path in `program` is relative to *folder*.
         """
         program = self.options.program
-        path = program if folder is None else located(program, folder)
+        path = program if folder is None else resolve_program(program, folder)
         if shutil.which(path, path=self.options.env.get("PATH")):
             return None
         where = "is not a program" if "/" in program else "is not on PATH"
@@ -171,14 +171,14 @@ class ClientExecutor(ABC, Generic[OptionsT]):
 
     def problems(self) -> list[str]:
         """Return what is missing before a step could run."""
-        return [*filter(None, [self.missing(None)])]
+        return [*filter(None, [self.find_missing(None)])]
 
     def without_tools(self, project: Path) -> Executor | Objection:
         """Return a copy of this executor that only answers, or the reason why there can't be one.
 
         The options in `plain`, which allow nothing, replace the entry's.
         """
-        program = located(self.options.program, project)
+        program = resolve_program(self.options.program, project)
         options = self.options.replace(program=program, **self.plain)
         objection = tools_objection(self, self.options.extra_args)
         return objection or type(self)(self.name, options, self._core)
@@ -188,7 +188,7 @@ class ClientExecutor(ABC, Generic[OptionsT]):
     ) -> Outcome:
         """Make one attempt."""
         try:
-            call = self.call(request)
+            call = self.build_call(request)
         except ValueError as error:
             is_over = request.max_cost_usd is not None and request.max_cost_usd <= 0
             text = f"agents.{self.name}: {error}"
@@ -230,16 +230,16 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         The entry's ``env`` overrides *defaults*; *fixed* overrides both.
         """
         extra = {**(defaults or {}), **self.options.env, **(fixed or {})}
-        return agent_environment(extra=extra, passed=self._passed(os.environ))
+        return agent_environment(extra=extra, passed=self._passed_variables(os.environ))
 
-    def withheld(self, environ: Mapping[str, str]) -> list[str]:
+    def withheld_variables(self, environ: Mapping[str, str]) -> list[str]:
         """Return the variables of model providers in *environ* that the agent does not get."""
         passed = agent_environment(
-            extra=self.options.env, passed=self._passed(environ), base=environ
+            extra=self.options.env, passed=self._passed_variables(environ), base=environ
         )
         return sorted(name for name in environ if is_provider_variable(name) and name not in passed)
 
-    def _passed(self, environ: Mapping[str, str]) -> Iterable[str]:
+    def _passed_variables(self, environ: Mapping[str, str]) -> Iterable[str]:
         """Yield the variables that this agent gets in addition to `EVERY_AGENT`.
 
         *environ* decides which switches are on.
@@ -275,7 +275,7 @@ def perform_process(  # noqa: PLR0917 - the order is that of Executor.perform
 
     end = core.run(replace(launch, is_stuck=is_stuck), consumer, cancellation)
     consumer.finish()
-    judge = parser.done if end.ended_by == DONE else parser.finish
+    judge = parser.build_done_outcome if end.ended_by == DONE else parser.finish
     outcome = conclude(end, request, listener, judge)
     if end.ended_by == STUCK and parser.refused is not None:
         return outcome.replace(error=parser.refused)
@@ -289,25 +289,25 @@ class _Lines:
         self._listener = listener
         self._parser = parser
         self._has_progressed = False
-        self._out = LineSplitter(self._take_line, self._take_raw, LINE_CAP)
+        self._out = LineSplitter(self._process_line, self._process_raw, LINE_CAP)
         self._err = LineSplitter(parser.feed_stderr, lambda _: None, _STDERR_LINE_CAP)
 
-    def stdout(self, data: bytes) -> bool:
+    def feed_stdout(self, data: bytes) -> bool:
         self._has_progressed = False
         self._out.feed(data)
         return self._has_progressed
 
-    def stderr(self, data: bytes) -> bool:
+    def feed_stderr(self, data: bytes) -> bool:
         self._listener.write(data, Piece.ERROR)
         self._err.feed(data)
         # No progress: stderr has the client's warnings and retries, stdout has the agent.
         return False
 
-    def _take_line(self, line: bytes) -> None:
+    def _process_line(self, line: bytes) -> None:
         if self._parser.feed_line(line, self._listener):
             self._has_progressed = True
 
-    def _take_raw(self, raw: bytes) -> None:
+    def _process_raw(self, raw: bytes) -> None:
         # An event of megabytes is a tool's result.
         self._has_progressed = True
         self._parser.skip()

@@ -23,13 +23,13 @@ from sequencer.executors.client_limits import (
     Clock,
     ErrorKind,
     classify,
+    find_retry_time,
+    find_status,
     is_notice,
     local_clock,
-    not_before,
-    status_in,
 )
 from sequencer.executors.observation import Observation, TurnTable
-from sequencer.executors.prices import ModelPrice, estimated
+from sequencer.executors.prices import ModelPrice, with_estimated_cost
 from sequencer.executors.process import (
     ProcessEnd,
     describe_exit,
@@ -42,10 +42,10 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
 _FACT = re.compile(r"([a-z_]{1,30})=([A-Za-z0-9.+-]{1,40})")
 
 
-def marked(session_id: str, facts: Mapping[str, float | int | str]) -> str:
+def join_mark(session_id: str, facts: Mapping[str, float | int | str]) -> str:
     """Return *session_id* with *facts* appended.
 
-    >>> marked("0199", {"cost_usd": 0.5, "version": "2.1.330"})
+    >>> join_mark("0199", {"cost_usd": 0.5, "version": "2.1.330"})
     '0199;cost_usd=0.5;version=2.1.330'
     """
     return ";".join([session_id, *(f"{name}={value}" for name, value in facts.items())])
@@ -65,10 +65,10 @@ def split_mark(mark: str) -> tuple[str, dict[str, str]]:
     return session_id, {fact[1]: fact[2] for fact in facts if fact}
 
 
-def number(facts: Mapping[str, str], name: str) -> float:
+def get_number(facts: Mapping[str, str], name: str) -> float:
     """Return a numeric fact; 0 if it is missing or not a number.
 
-    >>> number({"cost_usd": "0.5", "version": "x"}, "cost_usd")
+    >>> get_number({"cost_usd": "0.5", "version": "x"}, "cost_usd")
     0.5
     """
     try:
@@ -116,16 +116,16 @@ def one_line(value: object, limit: int = LINE_CHARS) -> str:
     ('path="a.txt" text="x\\ny"', 'a b c', 'abc…')
     """
     if isinstance(value, dict):
-        text = " ".join(f"{key}={_json(item)}" for key, item in value.items())
+        text = " ".join(f"{key}={_to_json(item)}" for key, item in value.items())
     elif isinstance(value, str):
         # Cut before the split: a result may be megabytes long.
         text = " ".join(value[: limit * 4].split())
     else:
-        text = _json(value)
+        text = _to_json(value)
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
-def _json(value: object) -> str:
+def _to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -139,7 +139,7 @@ def is_affordable(line: bytes) -> bool:
     return quotes <= _MAX_QUOTES and len(_TEXT.sub(b"", line)) <= STRUCTURE_BYTES
 
 
-def as_number(value: object) -> float | None:
+def parse_amount(value: object) -> float | None:
     """Return *value* if it is a valid amount, else None; -0.0 is not valid."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -150,51 +150,53 @@ class ClientEvent(dict[str, Any]):
     """An object in a client's stream; a value of another type than asked for counts as missing.
 
     >>> event = ClientEvent(usage={"in": 3, "out": -1}, parts=[{"text": "a"}, None])
-    >>> event.sub("usage").count("in", "out"), [part.text("text") for part in event.each("parts")]
-    (3, ['a', ''])
+    >>> event.get_object("usage").sum_counts("in", "out")
+    3
+    >>> [part.get_text("text") for part in event.get_objects("parts")]
+    ['a', '']
     """
 
     @classmethod
-    def of(cls, value: object) -> ClientEvent:
+    def from_value(cls, value: object) -> ClientEvent:
         """Return *value*, or an empty object if it is not an object."""
         return cls(value) if isinstance(value, dict) else cls()
 
-    def sub(self, name: str) -> ClientEvent:
+    def get_object(self, name: str) -> ClientEvent:
         """Return the object called *name*."""
-        return self.of(self.get(name))
+        return self.from_value(self.get(name))
 
-    def each(self, name: str) -> list[ClientEvent]:
+    def get_objects(self, name: str) -> list[ClientEvent]:
         """Return the objects in the list called *name*."""
         value = self.get(name)
-        return [self.of(item) for item in value] if isinstance(value, list) else []
+        return [self.from_value(item) for item in value] if isinstance(value, list) else []
 
-    def text(self, name: str) -> str:
+    def get_text(self, name: str) -> str:
         """Return the text called *name*."""
         value = self.get(name)
         return value if isinstance(value, str) else ""
 
-    def count(self, *names: str) -> int:
+    def sum_counts(self, *names: str) -> int:
         """Return the sum of the counts called *names*."""
-        return sum(int(as_number(self.get(name)) or 0) for name in names)
+        return sum(int(parse_amount(self.get(name)) or 0) for name in names)
 
-    def cost(self, name: str) -> float:
+    def get_amount(self, name: str) -> float:
         """Return the amount called *name*; 0 if it is not valid."""
-        return as_number(self.get(name)) or 0.0
+        return parse_amount(self.get(name)) or 0.0
 
 
 def sum_of_costs(values: Iterable[object]) -> Usage:
     """Return the sum of a client's *values* as usage; an invalid amount makes the cost unknown."""
-    known = [as_number(value) for value in values]
+    known = [parse_amount(value) for value in values]
     cost = sum(value for value in known if value is not None)
     return Usage(cost_usd=round(cost, 9), unpriced=int(None in known))
 
 
-def larger(first: Usage, second: Usage) -> Usage:
+def max_usage(first: Usage, second: Usage) -> Usage:
     """Return the larger of two usages, figure by figure, because an agent may forge a line.
 
     Tokens that were not read from a cache are a separate figure, because they cost more.
 
-    >>> larger(Usage(input_tokens=9, cache_read_tokens=9), Usage(input_tokens=5)).input_tokens
+    >>> max_usage(Usage(input_tokens=9, cache_read_tokens=9), Usage(input_tokens=5)).input_tokens
     14
     """
     cached = max(first.cache_read_tokens, second.cache_read_tokens)
@@ -223,7 +225,7 @@ class Speaker:
 
     _open_line: Piece | None = None
 
-    def say(self, listener: Listener, text: str, kind: Piece) -> None:
+    def write_line(self, listener: Listener, text: str, kind: Piece) -> None:
         """Write *text* as a separate line."""
         self.end_line(listener)
         if text:
@@ -282,7 +284,7 @@ class JsonEventParser(Speaker, ABC):
             with suppress(ValueError, RecursionError):
                 value = json.loads(line)
         if isinstance(value, dict):
-            return self.take(ClientEvent(value), listener)
+            return self.process_event(ClientEvent(value), listener)
         if line.startswith(b"{"):
             self.skip()
         if line.strip():
@@ -294,7 +296,7 @@ class JsonEventParser(Speaker, ABC):
 
     def skip(self) -> None:
         """Record that an event could not be parsed; it may be a tool's result."""
-        self.observed.settle()
+        self.observed.close_calls()
 
     @property
     def has_worked(self) -> bool:
@@ -308,7 +310,7 @@ class JsonEventParser(Speaker, ABC):
             self._stderr.append(text)
 
     @abstractmethod
-    def take(self, event: ClientEvent, listener: Listener) -> bool:
+    def process_event(self, event: ClientEvent, listener: Listener) -> bool:
         """Process one event; return whether it has text, a tool call or its result.
 
         A client that hangs continues to send events without any of these.
@@ -327,18 +329,18 @@ class JsonEventParser(Speaker, ABC):
         """Return the last lines of stderr as one line."""
         return one_line(" ".join(self._stderr), ERROR_CHARS)
 
-    def count(self, listener: Listener, usage: Usage) -> None:
+    def report_usage(self, listener: Listener, usage: Usage) -> None:
         """Report the usage so far to *listener*, if it has changed."""
         if usage != self.usage:
             self.usage = usage
-            listener.used(usage)
+            listener.report_usage(usage)
 
-    def count_tokens(self, listener: Listener, usage: Usage) -> None:
+    def report_tokens(self, listener: Listener, usage: Usage) -> None:
         """Report the tokens of a client that reports no cost; it is estimated or unknown."""
         rules, unknown = self.rules, usage.replace(unpriced=1)
-        self.count(listener, estimated(unknown, rules.model, rules.prices))
+        self.report_usage(listener, with_estimated_cost(unknown, rules.model, rules.prices))
 
-    def answered(
+    def build_success(
         self, text: str, end: ProcessEnd, structured: Any = None, *, is_over: bool = True
     ) -> Outcome:
         """Return the outcome of an attempt that the client calls a success.
@@ -349,11 +351,11 @@ class JsonEventParser(Speaker, ABC):
         """
         if structured is None and is_notice(text):
             error = f"{self.client} ended with exit code {end.exit_code}: {one_line(text)}"
-            return self.refused_or_failed(error, end, is_own=True)
+            return self.classify_failure(error, end, is_own=True)
         evidence = self.observed.evidence(is_over=is_over)
         if self.denials and self.rules.fail_on_denial:
             listed = "; ".join(self.denials[:3])
-            return self.failed(
+            return self.build_failure(
                 f"{self.client} was refused {len(self.denials)} tool call(s): {listed}\n"
                 "allow them in the agent's entry, or set fail_on_denial: false",
                 end,
@@ -363,18 +365,18 @@ class JsonEventParser(Speaker, ABC):
         outcome = self._outcome(OutcomeStatus.OK, end, advice)
         return with_structured(outcome.replace(output=text, evidence=evidence), structured)
 
-    def done(self, end: ProcessEnd) -> Outcome:
+    def build_done_outcome(self, end: ProcessEnd) -> Outcome:
         """Return the outcome of an agent that was ended because its file appeared."""
-        self.observed.settle()
+        self.observed.close_calls()
         self.observed.reason = None
-        return self.answered("", end)
+        return self.build_success("", end)
 
-    def failed(self, error: str, end: ProcessEnd, *, output: str = "") -> Outcome:
+    def build_failure(self, error: str, end: ProcessEnd, *, output: str = "") -> Outcome:
         """Return the outcome of an attempt that failed for a reason other than a limit."""
         text = error if len(error) <= ERROR_CHARS else f"{error[:ERROR_CHARS]}…"
         return self._outcome(OutcomeStatus.FAILED, end, text).replace(output=output)
 
-    def refused_or_failed(
+    def classify_failure(
         self,
         error: str,
         end: ProcessEnd,
@@ -400,15 +402,15 @@ class JsonEventParser(Speaker, ABC):
             ended = describe_exit(end).splitlines()[0]
             hint = f"this is not believed of a client that ended so: {ended}"
         elif is_away and kind is ErrorKind.LIMIT:
-            when = self._when(error, end, epoch_s)
+            when = self._find_reset_time(error, end, epoch_s)
             text = f"limit reached: {one_line(error)}"
             return self._outcome(OutcomeStatus.LIMITED, end, text).replace(not_before=when)
         elif is_away:
             text = one_line(error, ERROR_CHARS)
             return self._outcome(OutcomeStatus.UNAVAILABLE, end, text)
-        status = status_in(error) if status is None else status
+        status = find_status(error) if status is None else status
         hint = hint or (self.login if status == _UNAUTHORIZED else "")
-        outcome = self.failed(f"{error}\n{hint}".rstrip(), end)
+        outcome = self.build_failure(f"{error}\n{hint}".rstrip(), end)
         if (is_own or not self.has_worked) and self._is_about_session(error):
             return outcome.replace(session_fault=SessionFault.LOST)
         is_unexplained = self._is_unexplained(end, ErrorKind.UNKNOWN if is_away else kind)
@@ -419,12 +421,12 @@ class JsonEventParser(Speaker, ABC):
             session_fault=SessionFault.SUSPECT if is_suspect else None,
         )
 
-    def _when(self, error: str, end: ProcessEnd, epoch_s: float | None) -> str:
+    def _find_reset_time(self, error: str, end: ProcessEnd, epoch_s: float | None) -> str:
         """Return when a limit is over, according to *error* or *epoch_s*."""
         now, wait_s = self.rules.clock(), self.rules.limit_wait_s
         if end.exit_code == 0 and (self.observed.tool_calls or self._has_unread):
             error, epoch_s = "", None
-        return not_before(error, now, default_wait_s=wait_s, epoch_s=epoch_s)
+        return find_retry_time(error, now, default_wait_s=wait_s, epoch_s=epoch_s)
 
     def _is_about_session(self, error: str) -> bool:
         return self.lost_session.search(error) is not None or _FULL.search(error) is not None
@@ -434,18 +436,18 @@ class JsonEventParser(Speaker, ABC):
         is_wrong = kind is ErrorKind.REFUSAL or end.exit_code in self.usage_codes
         return not (self.has_worked or end.is_cut_short or is_wrong)
 
-    def marked_session(self) -> str | None:
+    def session_mark(self) -> str | None:
         """Return the session id, with the facts that a later step needs."""
         return self.session_id
 
     def _outcome(self, status: OutcomeStatus, end: ProcessEnd, error: str | None = None) -> Outcome:
         # If the client was ended, its agent may have forged the sum: the client's comes last.
-        usage = larger(self.usage, self.seen) if end.is_cut_short else self.usage
+        usage = max_usage(self.usage, self.seen) if end.is_cut_short else self.usage
         return Outcome(
             status=status,
             error=error,
             usage=usage.replace(seconds=end.seconds),
-            session_id=self.marked_session(),
+            session_id=self.session_mark(),
             denials=tuple(self.denials),
             exit_code=end.exit_code,
             quota=self.quota,

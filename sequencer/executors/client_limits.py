@@ -150,10 +150,10 @@ def local_clock() -> datetime:
     return datetime.now(UTC).astimezone()
 
 
-def as_utc(when: datetime) -> str:
+def format_utc(when: datetime) -> str:
     """Return *when* as ISO 8601 in UTC, rounded up to the second.
 
-    >>> as_utc(datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC))
+    >>> format_utc(datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC))
     '2026-01-02T03:04:06Z'
     """
     rounded = when.astimezone(UTC)
@@ -163,11 +163,11 @@ def as_utc(when: datetime) -> str:
     return rounded.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def status_in(text: str) -> int | None:
+def find_status(text: str) -> int | None:
     """Return the HTTP status in an error *text*; None: there is none.
 
-    >>> status_in("API Error: 529 Overloaded"), status_in("last status: 429"), status_in("at 500")
-    (529, 429, None)
+    >>> [find_status(text) for text in ("API Error: 529 Overloaded", "last status: 429", "at 500")]
+    [529, 429, None]
     """
     match = _STATUS.search(text)
     return int(match[1]) if match else None
@@ -183,7 +183,7 @@ def classify(text: str, status: int | None = None) -> ErrorKind:
     >>> str(classify("overloaded", 400)), str(classify("", 429)), str(classify("it ended"))
     ('refusal', 'limit', 'unknown')
     """
-    status = status_in(text) if status is None else status
+    status = find_status(text) if status is None else status
     if status is not None and status >= _REFUSED_FROM:
         if status >= _SERVER_ERROR or status == _REQUEST_TIMEOUT:
             return ErrorKind.OUTAGE
@@ -231,7 +231,7 @@ def is_notice(answer: str) -> bool:
     return is_one and classify(text) is not ErrorKind.UNKNOWN
 
 
-def not_before(
+def find_retry_time(
     text: str,
     now: datetime,
     *,
@@ -244,41 +244,41 @@ def not_before(
     in the past or more than a month ahead are ignored; times more than eight days ahead become
     eight days.
     """
-    candidates = [_from_epoch(epoch_s), *_read(text, now)]
+    candidates = [_parse_epoch(epoch_s), *_parse_times(text, now)]
     for when in candidates:
         if when is not None and now < when <= now + _LONGEST:
-            return as_utc(min(when, now + _FURTHEST))
-    return as_utc(now + timedelta(seconds=default_wait_s))
+            return format_utc(min(when, now + _FURTHEST))
+    return format_utc(now + timedelta(seconds=default_wait_s))
 
 
-def _read(text: str, now: datetime) -> list[datetime | None]:
+def _parse_times(text: str, now: datetime) -> list[datetime | None]:
     """Return the times that *text* may mean, the least ambiguous form first."""
     epoch = _EPOCH.search(text)
     bare = _BARE_SECONDS.search(text)
     duration = _DURATION.search(text)
     return [
-        _from_epoch(float(epoch[1])) if epoch else None,
-        *(_from_date(match, text, now) for match in _ISO.finditer(text)),
-        _after(now, _seconds(duration[1])) if duration else None,
-        _after(now, float(bare[1])) if bare else None,
-        _from_clock(text, now),
+        _parse_epoch(float(epoch[1])) if epoch else None,
+        *(_parse_date(match, text, now) for match in _ISO.finditer(text)),
+        _add_seconds(now, _parse_duration(duration[1])) if duration else None,
+        _add_seconds(now, float(bare[1])) if bare else None,
+        _parse_clock_time(text, now),
     ]
 
 
-def _after(now: datetime, seconds: float) -> datetime | None:
+def _add_seconds(now: datetime, seconds: float) -> datetime | None:
     if seconds > _LONGEST.total_seconds():
         return None
     # In UTC: across a change of daylight saving time, the sum would be an hour off.
     return now.astimezone(UTC) + timedelta(seconds=seconds)
 
 
-def _from_epoch(seconds: float | None) -> datetime | None:
+def _parse_epoch(seconds: float | None) -> datetime | None:
     if seconds is None or not 0 < seconds < 2**33:
         return None
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _from_date(match: re.Match[str], text: str, now: datetime) -> datetime | None:
+def _parse_date(match: re.Match[str], text: str, now: datetime) -> datetime | None:
     """Return the time of a date; without a zone it is in z.ai's zone or in this machine's."""
     day, time, offset, utc = match.groups()
     zone = (offset or "").upper().replace("Z", "+00:00")
@@ -291,7 +291,7 @@ def _from_date(match: re.Match[str], text: str, now: datetime) -> datetime | Non
     return when.replace(tzinfo=_BEIJING if _IN_BEIJING.search(text) else now.tzinfo)
 
 
-def _seconds(text: str) -> float:
+def _parse_duration(text: str) -> float:
     """Return the sum of amounts like ``3 days 4 hours 2 minutes`` or ``2h5m``."""
     total = 0.0
     for number, unit in _AMOUNT.findall(text):
@@ -311,19 +311,19 @@ def _zone(name: str | None, fallback: tzinfo | None) -> tzinfo | None:
         return fallback
 
 
-def _from_clock(text: str, now: datetime) -> datetime | None:
+def _parse_clock_time(text: str, now: datetime) -> datetime | None:
     """Return the time that a clock time in *text* means, for example ``3pm``.
 
     It is the next such time, or one that has just passed.
     """
     for match in _CLOCK.finditer(text):
-        when = _moment(match, now)
+        when = _parse_moment(match, now)
         if when is not None:
             return when
     return None
 
 
-def _moment(match: re.Match[str], now: datetime) -> datetime | None:
+def _parse_moment(match: re.Match[str], now: datetime) -> datetime | None:
     hour, minute, half = int(match["hour"] or 0), int(match["minute"] or 0), match["half"]
     if match["word"]:
         hour = 12 if match["word"].lower() == "noon" else 0

@@ -17,23 +17,30 @@ import json
 import re
 from typing import ClassVar, Literal
 
-from sequencer.executors.answers import closed, parsed, schema_of
+from sequencer.executors.answers import parse_json, schema_of, to_strict_schema
 from sequencer.executors.client import SYSTEM_PROMPT, Call, ClientExecutor, ClientOptions
 from sequencer.executors.client_events import (
     ClientEvent,
     JsonEventParser,
     Rules,
-    larger,
-    marked,
-    number,
+    get_number,
+    join_mark,
+    max_usage,
     one_line,
     split_mark,
 )
 from sequencer.executors.client_limits import ErrorKind, classify
 from sequencer.executors.observation import TurnTable
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Listener, Objection, Permissions, Piece, StepRequest, words
-from sequencer.executors.tool_words import CODEX, objections
+from sequencer.executors.protocol import (
+    Listener,
+    Objection,
+    Permissions,
+    Piece,
+    StepRequest,
+    split_words,
+)
+from sequencer.executors.tool_words import CODEX, tool_objections
 from sequencer.frozen.fields import Field
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step, ToolName
@@ -59,7 +66,7 @@ class CodexOptions(ClientOptions):
     """Features to disable (shell_tool, unified_exec, …); a step's own list is added."""
 
 
-def _toml(text: str) -> str:
+def _to_toml(text: str) -> str:
     """Return *text* as a TOML string; JSON has the same escapes, except for DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -78,7 +85,7 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
     # The check asks whether the user trusts the folder; the user trusted it before this step.
     argv += ["--json", "--skip-git-repo-check", *options.extra_args]
     # As a configuration value, because `exec resume` has no --sandbox.
-    argv.append(f"--config=sandbox_mode={_toml(_sandbox(options, step))}")
+    argv.append(f"--config=sandbox_mode={_to_toml(_sandbox(options, step))}")
     argv += [f"--profile={options.profile}"] if options.profile else []
     model = step.model or options.model
     argv += [f"--model={model}"] if model else []
@@ -86,10 +93,10 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
         f"--disable={feature}"
         for feature in (*options.disallowed_tools, *(step.disallowed_tools or ()))
     ]
-    argv += _switches(step)
+    argv += _tool_arguments(step)
     if request.system_prompt is not None:
-        path = str(request.file(SYSTEM_PROMPT))
-        argv.append(f"--config=model_instructions_file={_toml(path)}")
+        path = str(request.file_path(SYSTEM_PROMPT))
+        argv.append(f"--config=model_instructions_file={_to_toml(path)}")
     if request.append_system_prompt is not None:
         if len(request.append_system_prompt.encode()) > _MAX_APPENDED_BYTES:
             message = (
@@ -97,9 +104,9 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
                 "takes; use system_prompt, or shorten it"
             )
             raise ValueError(message)
-        argv.append(f"--config=developer_instructions={_toml(request.append_system_prompt)}")
+        argv.append(f"--config=developer_instructions={_to_toml(request.append_system_prompt)}")
     if schema_of(step) is not None:
-        argv.append(f"--output-schema={request.file(OUTPUT_SCHEMA)}")
+        argv.append(f"--output-schema={request.file_path(OUTPUT_SCHEMA)}")
     if request.resume_session is not None:
         # `split_mark` ensures that it is no option. After `--`, codex would take "-" as the prompt.
         argv.append(split_mark(request.resume_session)[0])
@@ -111,7 +118,7 @@ def _sandbox(options: CodexOptions, step: Step) -> str:
     return _READ_ONLY if any(words.get(word) is False for word in _WRITING) else options.sandbox
 
 
-def _switches(step: Step) -> list[str]:
+def _tool_arguments(step: Step) -> list[str]:
     """Return the arguments for the step's ``tools``."""
     argv: list[str] = []
     for word, is_on in (step.tools or {}).items():
@@ -120,25 +127,27 @@ def _switches(step: Step) -> list[str]:
             argv += [f"--enable={feature}" for feature in tools.granted if is_on]
             argv += [f"--disable={feature}" for feature in tools.taken if not is_on]
         elif word == "websearch":
-            argv.append(f"--config=web_search={_toml('live' if is_on else 'disabled')}")
+            argv.append(f"--config=web_search={_to_toml('live' if is_on else 'disabled')}")
         elif word == "todowrite":
             argv.append(f"--config=tools.update_plan.enabled={json.dumps(is_on)}")
     return argv
 
 
-def usage_before(request: StepRequest) -> Usage:
+def read_session_usage(request: StepRequest) -> Usage:
     """Return the session's usage before this attempt; codex counts by session."""
     if request.resume_session is None:
         return Usage()
     facts = split_mark(request.resume_session)[1]
-    sent = int(number(facts, "input_tokens"))
+    sent = int(get_number(facts, "input_tokens"))
     # A mark may have no number of cached tokens. Assume all: then too few tokens of this attempt
     # count as cached, rather than too many.
-    cached = int(number(facts, "cached_input_tokens")) if "cached_input_tokens" in facts else sent
+    cached = (
+        int(get_number(facts, "cached_input_tokens")) if "cached_input_tokens" in facts else sent
+    )
     return Usage(
         input_tokens=sent,
         cache_read_tokens=cached,
-        output_tokens=int(number(facts, "output_tokens")),
+        output_tokens=int(get_number(facts, "output_tokens")),
     )
 
 
@@ -147,19 +156,19 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
 
     kind: ClassVar[str] = "codex"
     install: ClassVar[str] = "npm install -g @openai/codex"
-    passed: ClassVar[frozenset[str]] = words(
+    passed: ClassVar[frozenset[str]] = split_words(
         "CODEX_API_KEY CODEX_CA_CERTIFICATE CODEX_HOME OPENAI_API_KEY OPENAI_BASE_URL "
         "OPENAI_ORGANIZATION OPENAI_PROJECT"
     )
-    providers: ClassVar[frozenset[str] | None] = words("openai")
-    supported_fields: ClassVar[frozenset[str]] = words(
+    providers: ClassVar[frozenset[str] | None] = split_words("openai")
+    supported_fields: ClassVar[frozenset[str]] = split_words(
         "model provider tools system_prompt append_system_prompt disallowed_tools "
         "idle_timeout_s continue_session"
     )
 
     def objections(self, step: Step) -> list[Objection]:
         """Return an objection for each of the step's tools that can't work as asked."""
-        result = objections(step, CODEX, self.name, self.options.disallowed_tools)
+        result = tool_objections(step, CODEX, self.name, self.options.disallowed_tools)
         words = step.tools or {}
         for word in _READING:
             if words.get(word) is False and words.get("bash") is not False:
@@ -182,19 +191,21 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
 
     def permissions(self) -> Permissions:
         """Return the entry's sandbox."""
-        words = self.options.in_extra_args(_PERMISSION_WORDS)
+        words = self.options.find_in_extra_args(_PERMISSION_WORDS)
         says = "; ".join([f"sandbox {self.options.sandbox}", *words])
         is_decided = bool(words) or "sandbox" in self.options.model_fields_set
         can_write = bool(words) or self.options.sandbox != "read-only"
         lines = () if is_decided else ("sandbox: workspace-write",)
         return Permissions(says, lines, can_write)
 
-    def call(self, request: StepRequest) -> Call:
+    def build_call(self, request: StepRequest) -> Call:
         """Return the call that performs *request*; see `codex_argv` for what it raises."""
         argv = codex_argv(self.options, request)
         schema = schema_of(request.step)
-        parser = CodexParser(self.rules(request), usage_before(request), is_json=schema is not None)
-        files = {} if schema is None else {OUTPUT_SCHEMA: json.dumps(closed(schema))}
+        parser = CodexParser(
+            self.rules(request), read_session_usage(request), is_json=schema is not None
+        )
+        files = {} if schema is None else {OUTPUT_SCHEMA: json.dumps(to_strict_schema(schema))}
         return Call(argv, self.environment(), parser, files)
 
 
@@ -239,33 +250,33 @@ class CodexParser(JsonEventParser):
         if match:
             self.denials.append(one_line(match["what"], 160))
 
-    def take(self, event: ClientEvent, listener: Listener) -> bool:
+    def process_event(self, event: ClientEvent, listener: Listener) -> bool:
         """Process one event; return whether it shows progress, as each item but an error does."""
-        item = event.sub("item")
+        item = event.get_object("item")
         kind = item.get("type")
         if isinstance(kind, str) and kind not in _NO_CALLS:
-            self._observe(event.text("type"), item, may_wait=kind in _MAY_GO_ON)
+            self._observe(event.get_text("type"), item, may_wait=kind in _MAY_GO_ON)
         match event.get("type"):
             case "thread.started":
-                self.session_id = event.text("thread_id") or None
+                self.session_id = event.get_text("thread_id") or None
             case "turn.started":
                 self._is_completed = False
             case "turn.completed":
                 self._is_completed = True
                 self._failure = None
-                self._take_usage(event.sub("usage"), listener)
+                self._process_usage(event.get_object("usage"), listener)
             case "turn.failed":
-                self._failure = str(event.sub("error").get("message"))
+                self._failure = str(event.get_object("error").get("message"))
             case "error":
                 # If it was final, turn.failed repeats it.
-                text = event.text("message")
+                text = event.get_text("message")
                 # codex retries these by itself, and a completed turn says that it worked.
                 self._complaint = "" if text.startswith("Reconnecting") else text
-                self.say(listener, f"codex: {one_line(event.get('message'))}", Piece.NOTICE)
+                self.write_line(listener, f"codex: {one_line(event.get('message'))}", Piece.NOTICE)
             case "item.started" if kind not in _QUIET_ITEMS:
-                self.say(listener, f"-> {_described(item)}", Piece.ACTION)
+                self.write_line(listener, f"-> {_describe_item(item)}", Piece.ACTION)
             case "item.completed":
-                self._take_completed(item, listener)
+                self._process_completed_item(item, listener)
         if kind in _SPOKEN_ITEMS:
             return bool(item.get("text"))
         return isinstance(kind, str) and kind != "error"
@@ -277,14 +288,14 @@ class CodexParser(JsonEventParser):
             if not self.has_worked and classify(self._complaint) in _AWAY:
                 # codex calls a turn completed even if it ended with only a limit or an outage.
                 error = f"codex ended with exit code 0: {self._complaint}"
-                return self.refused_or_failed(error, end, is_own=True)
-            structured = parsed(answer) if self._is_json else None
-            return self.answered(answer, end, structured)
+                return self.classify_failure(error, end, is_own=True)
+            structured = parse_json(answer) if self._is_json else None
+            return self.build_success(answer, end, structured)
         reason = self._failure or self.stderr_text or "no answer"
         error = f"codex ended with exit code {end.exit_code}: {reason}"
-        return self.refused_or_failed(error, end, is_own=self._failure is not None)
+        return self.classify_failure(error, end, is_own=self._failure is not None)
 
-    def marked_session(self) -> str | None:
+    def session_mark(self) -> str | None:
         """Return the thread's id with its total usage."""
         if self.session_id is None:
             return None
@@ -294,15 +305,15 @@ class CodexParser(JsonEventParser):
             "output_tokens": max(self._total.output_tokens, self._before.output_tokens),
             "cached_input_tokens": newest.cache_read_tokens,
         }
-        return marked(self.session_id, facts)
+        return join_mark(self.session_id, facts)
 
-    def _take_usage(self, usage: ClientEvent, listener: Listener) -> None:
+    def _process_usage(self, usage: ClientEvent, listener: Listener) -> None:
         total = Usage(
-            input_tokens=usage.count("input_tokens"),
-            cache_read_tokens=usage.count("cached_input_tokens"),
-            output_tokens=usage.count("output_tokens"),
+            input_tokens=usage.sum_counts("input_tokens"),
+            cache_read_tokens=usage.sum_counts("cached_input_tokens"),
+            output_tokens=usage.sum_counts("output_tokens"),
         )
-        self._total = larger(self._total, total)
+        self._total = max_usage(self._total, total)
         before = self._before
         # Less than before: this version counts by call, or the thread started again.
         is_by_thread = (
@@ -316,44 +327,46 @@ class CodexParser(JsonEventParser):
             cache_read_tokens=max(cached, 0),
             output_tokens=total.output_tokens - base.output_tokens,
         )
-        self._charged = larger(self._charged, charged)
-        self.count_tokens(listener, self._charged)
+        self._charged = max_usage(self._charged, charged)
+        self.report_tokens(listener, self._charged)
 
     def _observe(self, event: str, item: ClientEvent, *, may_wait: bool) -> None:
         """Record a tool call and its result; codex reports some items only when they are done."""
-        key, content = item.text("id"), {**item, "id": None}
-        self.observed.call(key, content, may_wait=may_wait)
+        key, content = item.get_text("id"), {**item, "id": None}
+        self.observed.record_call(key, content, may_wait=may_wait)
         if event == "item.completed":
             # The whole item: a search, for example, names its query only with the result.
-            self.observed.result(key, content)
+            self.observed.record_result(key, content)
 
-    def _take_completed(self, item: ClientEvent, listener: Listener) -> None:
+    def _process_completed_item(self, item: ClientEvent, listener: Listener) -> None:
         match item.get("type"):
             case "agent_message":
-                self.observed.next_message()
-                self.observed.say(str(item.get("text", "")))
-                self.say(listener, str(item.get("text", "")), Piece.RESPONSE)
+                self.observed.start_message()
+                self.observed.add_text(str(item.get("text", "")))
+                self.write_line(listener, str(item.get("text", "")), Piece.RESPONSE)
             case "reasoning":
-                self.say(listener, str(item.get("text", "")), Piece.THOUGHT)
+                self.write_line(listener, str(item.get("text", "")), Piece.THOUGHT)
             case "error":
-                self._complaint = item.text("message")
-                self.say(listener, f"codex: {one_line(item.get('message'))}", Piece.NOTICE)
+                self._complaint = item.get_text("message")
+                self.write_line(listener, f"codex: {one_line(item.get('message'))}", Piece.NOTICE)
             case "command_execution":
                 sign = "<-" if item.get("exit_code") == 0 else f"<- exit {item.get('exit_code')}:"
                 output = one_line(str(item.get("aggregated_output", "")))
-                self.say(listener, f"{sign} {output}".rstrip(), Piece.ACTION)
+                self.write_line(listener, f"{sign} {output}".rstrip(), Piece.ACTION)
                 if item.get("status") == "declined":
                     self.denials.append(one_line(item.get("command"), 160))
             case _:
                 status = item.get("status", "done")
-                self.say(listener, f"<- {_described(item)}: {status}", Piece.ACTION)
+                self.write_line(listener, f"<- {_describe_item(item)}: {status}", Piece.ACTION)
 
 
-def _described(item: ClientEvent) -> str:
+def _describe_item(item: ClientEvent) -> str:
     if item.get("type") == "command_execution":
         return f"command {one_line(item.get('command'))}"
     if item.get("type") == "file_change":
-        changes = (f"{change.get('kind')} {change.get('path')}" for change in item.each("changes"))
+        changes = (
+            f"{change.get('kind')} {change.get('path')}" for change in item.get_objects("changes")
+        )
         return f"file_change {', '.join(changes)}"
     rest = {key: value for key, value in item.items() if key not in _BOOKKEEPING}
     return f"{item.get('type')} {one_line(rest)}"

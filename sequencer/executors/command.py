@@ -15,14 +15,14 @@ from typing import Annotated, ClassVar
 
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.launch import GRACE_S, agent_environment
-from sequencer.executors.prices import ModelPrice, estimated
+from sequencer.executors.prices import ModelPrice, with_estimated_cost
 from sequencer.executors.process import (
     ProcessCore,
     ProcessEnd,
     conclude,
     describe_exit,
     launch_of,
-    located,
+    resolve_program,
 )
 from sequencer.executors.protocol import Listener, Objection, Piece, StepRequest, qualified_model
 from sequencer.executors.result_file import make_folder
@@ -48,7 +48,7 @@ VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_len
 VariableValue = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 
-def _with_known_placeholders(argv: tuple[str, ...]) -> tuple[str, ...]:
+def _check_placeholders(argv: tuple[str, ...]) -> tuple[str, ...]:
     if not argv[0]:
         raise ValueError("the program's name is empty")
     for index, argument in enumerate(argv):
@@ -69,7 +69,7 @@ class CommandOptions(Frozen):
     """Keys of ``agents: {NAME: {kind: command, …}}``."""
 
     argv: Annotated[
-        tuple[VariableValue, ...], Field(min_length=1), AfterValidator(_with_known_placeholders)
+        tuple[VariableValue, ...], Field(min_length=1), AfterValidator(_check_placeholders)
     ]
     """Program and arguments; an argument may be ``{model}``, ``{system_prompt}``,
     ``{prompt_file}`` or ``--option={…}``, the program ``{python}``. If the step names a
@@ -123,12 +123,12 @@ class CommandExecutor:
         reason = f"provider: {step.provider}, but the step names no model"
         return [Objection(reason, "add model, or leave provider out")]
 
-    def missing(self, folder: Path | None) -> str | None:
+    def find_missing(self, folder: Path | None) -> str | None:
         """Return why `argv` can't be started, and what to do; None: nothing is missing.
 
         A path in `argv` is relative to *folder*; None: the folder is not known yet.
         """
-        program, at = _program(self.options.argv[0]), f"agents.{self.name}.argv"
+        program, at = _expand_program(self.options.argv[0]), f"agents.{self.name}.argv"
         if os.sep not in program or Path(program).is_absolute():
             path = shutil.which(program, path=self._environment().get("PATH"))
             return None if path else f"{at}: {program!r} is not a program on PATH; {self._hint}"
@@ -141,7 +141,7 @@ class CommandExecutor:
 
     def problems(self) -> list[str]:
         """Return a problem if the program can't be found."""
-        missing = self.missing(None)
+        missing = self.find_missing(None)
         return [] if missing is None else [missing]
 
     def without_tools(self, project: Path) -> CommandExecutor:
@@ -152,7 +152,7 @@ class CommandExecutor:
         """
         first, *others = self.options.argv
         arguments = [str(project / arg) if os.path.isfile(project / arg) else arg for arg in others]  # noqa: PTH113 - of any text
-        options = self.options.replace(argv=(located(first, project), *arguments))
+        options = self.options.replace(argv=(resolve_program(first, project), *arguments))
         return CommandExecutor(self.name, options, self._core)
 
     def perform(
@@ -168,7 +168,7 @@ class CommandExecutor:
         make_folder(request.result_path)
         if has_file:
             # Only this user can read it; a link at its path is not followed.
-            with folders.open_new(prompt_file) as file:
+            with folders.open_new_file(prompt_file) as file:
                 file.write(request.prompt.encode("utf-8", "surrogateescape"))
         try:
             env, options = self._environment(), self.options
@@ -186,7 +186,7 @@ class CommandExecutor:
         # Only the result file can report a cost, and 0 is no report: the cost is unknown.
         usage = outcome.usage.replace(unpriced=1)
         if request.step.model is not None:
-            usage = estimated(usage, request.step.model, self.options.prices)
+            usage = with_estimated_cost(usage, request.step.model, self.options.prices)
         return outcome.replace(usage=usage)
 
     @property
@@ -202,7 +202,7 @@ class CommandExecutor:
             "system_prompt": request.system_prompt,
             "prompt_file": str(prompt_file),
         }
-        argv = [_program(self.options.argv[0])]
+        argv = [_expand_program(self.options.argv[0])]
         for argument in self.options.argv[1:]:
             match = _FIELD.fullmatch(argument)
             if match is None:
@@ -226,13 +226,13 @@ class _Answer:
         self._end = b""
         self._bytes = 0
 
-    def stdout(self, data: bytes) -> bool:
+    def feed_stdout(self, data: bytes) -> bool:
         self._end = (self._end + data)[-ANSWER_BYTES:]
         self._bytes += len(data)
         self._listener.write(data, Piece.OUTPUT)
         return True
 
-    def stderr(self, data: bytes) -> bool:
+    def feed_stderr(self, data: bytes) -> bool:
         self._listener.write(data, Piece.ERROR)
         return True
 
@@ -252,5 +252,5 @@ class _Answer:
         )
 
 
-def _program(first: str) -> str:
+def _expand_program(first: str) -> str:
     return sys.executable if first == "{python}" else first

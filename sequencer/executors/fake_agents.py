@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from sequencer.executors.answers import schema_of, with_answer, with_structured
+from sequencer.executors.answers import schema_of, with_answer_digest, with_structured
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Listener, Piece, StepRequest, timeout_message
 from sequencer.executors.samples import sample
@@ -67,16 +67,16 @@ class RehearsalExecutor:
             if stopped is not None:
                 return stopped
         usage = Usage(seconds=seconds, rehearsed=1)
-        listener.used(usage)
+        listener.report_usage(usage)
         output = f"Rehearsal of step {request.step.name!r}: no agent ran."
         outcome = Outcome(status=OutcomeStatus.OK, usage=usage, evidence=Evidence())
         # Without a value of its schema, the step would never pass its check.
         if (schema := schema_of(request.step)) is not None:
             value = sample(schema, request.label, f"{request.step.name}-a")
-            return with_answer(with_structured(outcome.replace(output=output), value))
+            return with_answer_digest(with_structured(outcome.replace(output=output), value))
         if request.label is not None:
             output = f"{output}\n\n{request.label}"
-        return with_answer(outcome.replace(output=output))
+        return with_answer_digest(outcome.replace(output=output))
 
     def _describe(self, request: StepRequest) -> str:
         lines = request.prompt.splitlines()
@@ -85,7 +85,7 @@ class RehearsalExecutor:
             shown.append(f"    … and {len(lines) - _SHOWN_LINES} more lines")
         size = len(request.prompt.encode("utf-8", "surrogateescape"))
         values = request.step.model_dump(exclude_defaults=True, exclude={"name"}, mode="json")
-        fields = ", ".join(f"{name}: {_as_written(value)}" for name, value in values.items())
+        fields = ", ".join(f"{name}: {_format_value(value)}" for name, value in values.items())
         return "\n".join(
             (
                 f"Rehearsal ({self.name}): no agent runs, and nothing is changed.",
@@ -99,17 +99,17 @@ class RehearsalExecutor:
         )
 
 
-def _as_written(value: object) -> str:
+def _format_value(value: object) -> str:
     """Return *value* on one line, in the form of orchestration.yaml.
 
-    >>> _as_written({"max_attempts": 3, "backoff": "fixed", "tags": ["a", None, True]})
+    >>> _format_value({"max_attempts": 3, "backoff": "fixed", "tags": ["a", None, True]})
     '{max_attempts: 3, backoff: fixed, tags: [a, null, true]}'
     """
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{key}: {_as_written(item)}" for key, item in value.items())
+        inner = ", ".join(f"{key}: {_format_value(item)}" for key, item in value.items())
         return f"{{{inner}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_as_written, value))}]"
+        return f"[{', '.join(map(_format_value, value))}]"
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
@@ -135,7 +135,7 @@ class ScriptedOutcome(Frozen):
     not_before: str | None = None
     """For ``limited``: ISO 8601 UTC time of the reset."""
 
-    def fits(self, step: str, step_index: int, attempt: int) -> bool:
+    def is_applicable(self, step: str, step_index: int, attempt: int) -> bool:
         """Return whether all conditions of the entry are met."""
         return (
             self.step in (None, step)
@@ -177,7 +177,7 @@ class ScriptedExecutor:
         self, request: StepRequest, listener: Listener, cancellation: Cancellation
     ) -> Outcome:
         """Wait for the delay of the entry and return its outcome."""
-        entry = self._entry(request)
+        entry = self._choose_entry(request)
         if entry is None:
             missing = f"agents.{self.name}.outcomes has no entry for step {request.step.name!r}"
             return Outcome(status=OutcomeStatus.FAILED, error=missing)
@@ -187,7 +187,7 @@ class ScriptedExecutor:
                 return stopped
         if entry.output:
             listener.write(entry.output.encode("utf-8", "replace") + b"\n", Piece.RESPONSE)
-        listener.used(entry.usage)
+        listener.report_usage(entry.usage)
         error = entry.error
         if error is None and entry.status is OutcomeStatus.FAILED:
             error = "the script says that this attempt fails"
@@ -202,15 +202,15 @@ class ScriptedExecutor:
             not_before=entry.not_before,
             evidence=entry.evidence or Evidence(has_text=bool(entry.output), is_stated=True),
         )
-        return outcome if entry.evidence is None else with_answer(outcome)
+        return outcome if entry.evidence is None else with_answer_digest(outcome)
 
-    def _entry(self, request: StepRequest) -> ScriptedOutcome | None:
+    def _choose_entry(self, request: StepRequest) -> ScriptedOutcome | None:
         step = request.step.name
         identity = request.identity
         fitting = [
             entry
             for entry in self.options.outcomes
-            if entry.fits(step, identity.step_index, identity.attempt)
+            if entry.is_applicable(step, identity.step_index, identity.attempt)
         ]
         placed = next((entry for entry in fitting if entry.is_placed), None)
         others = [entry for entry in fitting if not entry.is_placed]
@@ -227,8 +227,8 @@ def wait_like_an_agent(
 ) -> Outcome | None:
     """Wait *seconds* without output; return an outcome if a limit or a stop ends the wait."""
     started = time.monotonic()
-    timeout = _least(request.timeout_s, seconds)
-    idle = _least(request.idle_timeout_s, seconds)
+    timeout = _min_seconds(request.timeout_s, seconds)
+    idle = _min_seconds(request.idle_timeout_s, seconds)
     cancellation.wait(min(timeout, idle))
     usage = Usage(seconds=round(time.monotonic() - started, 6))
     if cancellation.reason is not None:
@@ -243,5 +243,5 @@ def wait_like_an_agent(
     return None
 
 
-def _least(limit_s: float | None, seconds: float) -> float:
+def _min_seconds(limit_s: float | None, seconds: float) -> float:
     return seconds if limit_s is None else min(limit_s, seconds)

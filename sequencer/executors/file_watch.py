@@ -22,7 +22,7 @@ class FileWatch:
         """Start to watch for *name* below *folder*; a file that is there already does not count."""
         self._folder = folder
         self._parts = name.split("/")
-        self._before = self._last = self._look()
+        self._before = self._last = self._read_state()
         self._since = self._next = time.monotonic()
 
     def has_appeared(self) -> bool:
@@ -31,7 +31,7 @@ class FileWatch:
         if now < self._next:
             return False
         self._next = now + LOOK_S
-        state = self._look()
+        state = self._read_state()
         if state != self._last:
             self._last, self._since = state, now
         return state not in (None, self._before) and now - self._since >= SETTLED_S
@@ -40,7 +40,7 @@ class FileWatch:
         """Return the seconds until the next look."""
         return max(self._next - time.monotonic(), 0.0)
 
-    def _look(self) -> _FileState:
+    def _read_state(self) -> _FileState:
         path = str(self._folder)
         try:
             for part in self._parts[:-1]:

@@ -24,14 +24,27 @@ from sequencer.executors.client_events import (
     ClientEvent,
     JsonEventParser,
     Rules,
-    larger,
+    max_usage,
     one_line,
     split_mark,
 )
 from sequencer.executors.observation import Observation, TurnTable
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Listener, Objection, Permissions, Piece, StepRequest, words
-from sequencer.executors.tool_words import GEMINI, granted, objections, plan_objections, taken
+from sequencer.executors.protocol import (
+    Listener,
+    Objection,
+    Permissions,
+    Piece,
+    StepRequest,
+    split_words,
+)
+from sequencer.executors.tool_words import (
+    GEMINI,
+    granted_tools,
+    plan_objections,
+    removed_tools,
+    tool_objections,
+)
 from sequencer.files.textfile import expand_home
 from sequencer.frozen.fields import Field
 from sequencer.model.outcome import Outcome, Usage
@@ -81,8 +94,8 @@ def tools_policy(step: Step) -> str | None:
         # Without allowRedirection it would ask about `>`, and no person is there to answer.
         f'decision = "{decision}"\npriority = {priority}\nallowRedirection = true\n'
         for names, decision, priority in (
-            (taken(step, GEMINI), "deny", _HIGHEST),
-            (granted(step, GEMINI), "allow", _LOWEST),
+            (removed_tools(step, GEMINI), "deny", _HIGHEST),
+            (granted_tools(step, GEMINI), "allow", _LOWEST),
         )
         if names
     ]
@@ -98,7 +111,7 @@ def policy_arguments(
         ValueError: a path has a comma, at which gemini would split it.
     """
     home = expand_home(environment.get("GEMINI_CLI_HOME") or environment.get("HOME") or "~")
-    paths = [str(request.file(POLICY))]
+    paths = [str(request.file_path(POLICY))]
     # Any --policy replaces the user's folder. If the entry has one, that has happened already.
     if not any(argument.startswith("--policy") for argument in options.extra_args):
         paths.append(str(Path(home, ".gemini", "policies")))
@@ -113,26 +126,26 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
 
     kind: ClassVar[str] = "gemini"
     install: ClassVar[str] = "npm install -g @google/gemini-cli"
-    passed: ClassVar[frozenset[str]] = words(
+    passed: ClassVar[frozenset[str]] = split_words(
         "GEMINI_API_KEY GEMINI_CLI_HOME GOOGLE_API_KEY GOOGLE_APPLICATION_CREDENTIALS "
         "GOOGLE_CLOUD_LOCATION GOOGLE_CLOUD_PROJECT GOOGLE_GEMINI_BASE_URL GOOGLE_GENAI_USE_GCA "
         "GOOGLE_GENAI_USE_VERTEXAI"
     )
-    providers: ClassVar[frozenset[str] | None] = words("google")
+    providers: ClassVar[frozenset[str] | None] = split_words("google")
     supported_fields: ClassVar[frozenset[str]] = frozenset(
         {"model", "provider", "tools", "system_prompt", "idle_timeout_s", "continue_session"}
     )
 
     def objections(self, step: Step) -> list[Objection]:
         """Return an objection for each of the step's tools that can't work as asked."""
-        result = objections(step, GEMINI, self.name)
+        result = tool_objections(step, GEMINI, self.name)
         if self.options.approval_mode == "plan":
             result += plan_objections(step, f"agents.{self.name}.approval_mode")
         return result
 
     def permissions(self) -> Permissions:
         """Return the entry's approval mode."""
-        words = self.options.in_extra_args(_PERMISSION_WORDS)
+        words = self.options.find_in_extra_args(_PERMISSION_WORDS)
         mode = self.options.approval_mode
         says = "; ".join([f"approval_mode {mode}", *words])
         can_write = bool(words) or mode not in ("default", "plan")
@@ -141,12 +154,12 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
         lines = ("approval_mode: auto_edit",)
         return Permissions(f"{says}: there is no tool that writes", lines, can_write)
 
-    def call(self, request: StepRequest) -> Call:
+    def build_call(self, request: StepRequest) -> Call:
         """Return the call that performs *request*; see `gemini_argv` for what it raises."""
         argv = gemini_argv(self.options, request)
         fixed = {}
         if request.system_prompt is not None:
-            fixed["GEMINI_SYSTEM_MD"] = str(request.file(SYSTEM_PROMPT))
+            fixed["GEMINI_SYSTEM_MD"] = str(request.file_path(SYSTEM_PROMPT))
         # Without this, its launcher starts a second gemini that TERM does not end.
         defaults = {"GEMINI_CLI_NO_RELAUNCH": "true"}
         environment = self.environment(defaults, fixed)
@@ -201,29 +214,29 @@ class GeminiParser(JsonEventParser):
         self._tools: dict[str, str] = {}
         self._charged = Usage()
 
-    def take(self, event: ClientEvent, listener: Listener) -> bool:
+    def process_event(self, event: ClientEvent, listener: Listener) -> bool:
         match event.get("type"):
             case "init":
-                self.session_id = event.text("session_id") or None
+                self.session_id = event.get_text("session_id") or None
             case "message" if event.get("role") == "assistant":
                 text = str(event.get("content", ""))
                 self._continue_turn()
-                self.observed.say(text)
+                self.observed.add_text(text)
                 self.stream(listener, text, Piece.RESPONSE)
                 return bool(event.get("content"))
             case "tool_use":
-                self._take_call(event, listener)
+                self._process_call(event, listener)
                 return True
             case "tool_result":
-                self._take_tool_result(event, listener)
+                self._process_tool_result(event, listener)
                 return True
             case "error":
-                self.observed.reason = _stop_of(event) or self.observed.reason
+                self.observed.reason = _find_stop_reason(event) or self.observed.reason
                 is_warning = event.get("severity") == "warning"
                 kind = Piece.NOTICE if is_warning else Piece.ERROR
-                self.say(listener, f"gemini: {one_line(event.get('message'))}", kind)
+                self.write_line(listener, f"gemini: {one_line(event.get('message'))}", kind)
             case "result":
-                self._take_result(event, listener)
+                self._process_result(event, listener)
         return False
 
     def finish(self, end: ProcessEnd) -> Outcome:
@@ -231,9 +244,9 @@ class GeminiParser(JsonEventParser):
         if self._result is None:
             reason = self.stderr_text or "no result"
         elif end.exit_code == 0 and self._result.get("status") == "success":
-            return self.answered(self.observed.said_last, end)
+            return self.build_success(self.observed.said_last, end)
         else:
-            reason = str(self._result.sub("error").get("message", "no reason given"))
+            reason = str(self._result.get_object("error").get("message", "no reason given"))
         error = f"gemini ended with exit code {end.exit_code}: {reason}"
         hint, status = _HINTS.get(end.exit_code or 0, ""), None
         is_own = self._result is not None
@@ -241,55 +254,55 @@ class GeminiParser(JsonEventParser):
             # Then its errors are on stderr; without a tool call they are not from a tool.
             status = _STATUSES.get(end.exit_code or 0)
             is_own = status is not None
-        return self.refused_or_failed(error, end, is_own=is_own, status=status, hint=hint)
+        return self.classify_failure(error, end, is_own=is_own, status=status, hint=hint)
 
-    def _take_call(self, event: ClientEvent, listener: Listener) -> None:
+    def _process_call(self, event: ClientEvent, listener: Listener) -> None:
         # Text before a tool call is not the final answer.
-        self.observed.next_message()
+        self.observed.start_message()
         self._continue_turn()
         request = [event.get("tool_name"), event.get("parameters")]
-        self.observed.call(str(event.get("tool_id")), request)
+        self.observed.record_call(str(event.get("tool_id")), request)
         call = f"{event.get('tool_name')} {one_line(event.get('parameters'))}"
         self._tools[str(event.get("tool_id"))] = one_line(call, 160)
-        self.say(listener, f"-> {call}", Piece.ACTION)
+        self.write_line(listener, f"-> {call}", Piece.ACTION)
 
     def _continue_turn(self) -> None:
         """Record that the model continues, which it does only with the results of all calls."""
         self.observed.reason = None
         if self._has_results:
-            self.observed.settle()
+            self.observed.close_calls()
         self._has_results = False
 
-    def _take_tool_result(self, event: ClientEvent, listener: Listener) -> None:
-        error = event.sub("error")
+    def _process_tool_result(self, event: ClientEvent, listener: Listener) -> None:
+        error = event.get_object("error")
         self._has_results = True
         result = [event.get("status"), event.get("output"), event.get("error")]
-        self.observed.result(str(event.get("tool_id")), result)
+        self.observed.record_result(str(event.get("tool_id")), result)
         output = one_line(event.get("output") or error.get("message") or event.get("status"))
         sign = "<-" if event.get("status") == "success" else "<- error:"
-        self.say(listener, f"{sign} {output}", Piece.ACTION)
+        self.write_line(listener, f"{sign} {output}", Piece.ACTION)
         if error.get("type") in _REFUSALS:
             self.denials.append(self._tools.get(str(event.get("tool_id")), output))
 
-    def _take_result(self, event: ClientEvent, listener: Listener) -> None:
+    def _process_result(self, event: ClientEvent, listener: Listener) -> None:
         self._result = event
-        stats = event.sub("stats")
+        stats = event.get_object("stats")
         if event.get("status") != "success":
-            message = event.sub("error").get("message")
-            self.say(listener, f"gemini: {one_line(message)}", Piece.ERROR)
+            message = event.get_object("error").get("message")
+            self.write_line(listener, f"gemini: {one_line(message)}", Piece.ERROR)
         self.end_line(listener)
         usage = Usage(
-            input_tokens=stats.count("input_tokens"),
-            cache_read_tokens=stats.count("cached"),
-            output_tokens=stats.count("output_tokens"),
+            input_tokens=stats.sum_counts("input_tokens"),
+            cache_read_tokens=stats.sum_counts("cached"),
+            output_tokens=stats.sum_counts("output_tokens"),
         )
-        self._charged = larger(self._charged, usage)
-        self.count_tokens(listener, self._charged)
+        self._charged = max_usage(self._charged, usage)
+        self.report_tokens(listener, self._charged)
 
 
-def _stop_of(event: ClientEvent) -> str | None:
+def _find_stop_reason(event: ClientEvent) -> str | None:
     """Return why gemini stopped the model, according to an error *event*; None: it did not."""
-    message = event.text("message")
+    message = event.get_text("message")
     for prefix, reason in _STOPS:
         if message.startswith(prefix):
             return reason

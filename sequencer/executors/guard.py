@@ -313,7 +313,7 @@ def children_of(pid: int) -> list[int]:
     return children
 
 
-def children_by_scan() -> dict[int, list[int]]:
+def scan_children() -> dict[int, list[int]]:
     """Return all processes by their parent, for kernels without the ``children`` files."""
     by_parent: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -333,7 +333,7 @@ def descendants() -> list[int]:
     if os.path.exists(f"/proc/{guard}/task/{guard}/children"):
         look_up = children_of
     else:
-        by_parent = children_by_scan()
+        by_parent = scan_children()
 
         def look_up(pid: int) -> list[int]:
             return by_parent.get(pid, [])
@@ -370,14 +370,14 @@ def command_line(pid: int) -> bytes:
     return name
 
 
-def left_running() -> str:
+def describe_leftovers() -> str:
     """Return the fields of the final report that say which processes the agent left running."""
     lines = [line for line in map(command_line, descendants()) if line]
     first = lines[0].hex() if lines else ""
     return f', "left": {len(lines)}, "first": "{first}"'
 
 
-def clear(lock: int) -> None:
+def clear_lock_file(lock: int) -> None:
     """Empty the lock file, so that the next attempt need not look for leftover processes.
 
     The guard does it too because the sequencer may end first.
@@ -460,7 +460,7 @@ class AgentWatch:
         os.set_blocking(wake, False)
         _signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         for number in (*_STOPPING, _SIGCHLD):
-            _signal.signal(number, _nothing)
+            _signal.signal(number, _ignore_signal)
         self._poll = select.poll()
         self._poll.register(self._signals, select.POLLIN)
         self._poll.register(_CONTROL, select.POLLIN)
@@ -485,7 +485,7 @@ class AgentWatch:
         self.stopped_by = self.stopped_by or "eof"
 
 
-def _nothing(*_: object) -> None:
+def _ignore_signal(*_: object) -> None:
     """Handle a signal by doing nothing: the wake-up pipe reports it."""
 
 
@@ -558,11 +558,11 @@ def guard_agent(agent: int, launch: Order, watch: AgentWatch, prctl: Prctl) -> N
     left = ""
     if not tree.is_empty():
         if stopped_by is None and sys.argv[3:] == ["left"] and prctl.is_there:
-            left = left_running()
+            left = describe_leftovers()
         end_tree(tree, watch, launch.grace_s if stopped_by else LEFTOVER_GRACE_S)
     survivors = tree.count()
     if prctl.is_there and not survivors:
-        clear(launch.lock)
+        clear_lock_file(launch.lock)
     code = "null" if tree.exit_code is None else str(tree.exit_code)
     reason = f'"{stopped_by}"' if stopped_by else "null"
     report(

@@ -20,7 +20,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from sequencer.errors import SequencerError, StorageFailed, out_of_resources
+from sequencer.errors import SequencerError, StorageFailed, to_machine_busy
 from sequencer.executors.attempt_lock import MARK
 from sequencer.executors.launch import Launch, loader_environment, marked_environment
 
@@ -56,11 +56,11 @@ class Guard:
         ends: list[int] = []
         try:
             self._prompt, prompt_read = _prompt_file(ends)
-            control_read, self._control = _pair(ends)
+            control_read, self._control = _open_socket_pair(ends)
             # Sockets: an agent could open a pipe of its guard through /proc and send reports.
-            self.status, status_write = _pair(ends)
-            self.stdout, stdout_write = _pipe(ends)
-            self.stderr, stderr_write = _pipe(ends)
+            self.status, status_write = _open_socket_pair(ends)
+            self.stdout, stdout_write = _open_pipe(ends)
+            self.stderr, stderr_write = _open_pipe(ends)
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 [sys.executable, "-I", "-S", _PROGRAM, str(prompt_read), str(stdout_write), _LEFT],
                 stdin=control_read,
@@ -76,7 +76,7 @@ class Guard:
         except OSError as error:
             for fd in ends:
                 os.close(fd)
-            busy = out_of_resources(error)
+            busy = to_machine_busy(error)
             if busy is not None:
                 raise busy from error
             raise GuardUnreachable(
@@ -113,20 +113,20 @@ class Guard:
 
         Raises:
             GuardUnreachable: the guard has ended or does not read; nothing was started.
-            MachineBusy, StorageFailed: see `AttemptLock.note`; or there is no space for the
+            MachineBusy, StorageFailed: see `AttemptLock.record_mark`; or there is no space for the
                 prompt.
         """
         descriptors = []
         if launch.lock is not None and (fd := launch.lock.fd) >= 0:
-            launch.lock.note(self.mark)
+            launch.lock.record_mark(self.mark)
             descriptors.append(fd)
         try:
             self._discard_foreign_data()
             _write_file(self._prompt, launch.prompt)
             self._close(self._prompt)
-            self._send(record_of(launch, self.mark), descriptors)
+            self._send(encode_record(launch, self.mark), descriptors)
         except OSError as error:
-            if (busy := out_of_resources(error)) is not None and error.errno != errno.EAGAIN:
+            if (busy := to_machine_busy(error)) is not None and error.errno != errno.EAGAIN:
                 raise busy from error
             raise GuardUnreachable(
                 f"can't send the launch record to the guard process: {error.strerror}",
@@ -178,7 +178,7 @@ class Guard:
         writable = select.poll()
         writable.register(self._control, select.POLLOUT)
         # The socket's buffer is empty: the first piece and the descriptors are accepted at once.
-        view = memoryview(record)[_send_with(self._control, record, descriptors) :]
+        view = memoryview(record)[_send_descriptors(self._control, record, descriptors) :]
         while view:
             try:
                 view = view[os.write(self._control, view) :]
@@ -188,7 +188,7 @@ class Guard:
                 writable.poll(1000)
 
 
-def record_of(launch: Launch, mark: str) -> bytes:
+def encode_record(launch: Launch, mark: str) -> bytes:
     """Return the launch record that `guard.read_record` reads.
 
     Raises:
@@ -207,13 +207,13 @@ def record_of(launch: Launch, mark: str) -> bytes:
     return b"%08x" % len(data) + data
 
 
-def _pipe(ends: list[int]) -> tuple[int, int]:
+def _open_pipe(ends: list[int]) -> tuple[int, int]:
     pair = os.pipe()
     ends += pair
     return pair
 
 
-def _pair(ends: list[int]) -> tuple[int, int]:
+def _open_socket_pair(ends: list[int]) -> tuple[int, int]:
     """Return two connected sockets: they can pass descriptors, and no path leads to them."""
     ours, theirs = socket.socketpair()
     pair = ours.detach(), theirs.detach()
@@ -221,7 +221,7 @@ def _pair(ends: list[int]) -> tuple[int, int]:
     return pair
 
 
-def _send_with(fd: int, data: bytes, descriptors: list[int]) -> int:
+def _send_descriptors(fd: int, data: bytes, descriptors: list[int]) -> int:
     """Write as much of *data* as fits, with *descriptors*; return the number of bytes."""
     if not descriptors:
         return os.write(fd, data)

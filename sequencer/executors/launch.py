@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from sequencer.executors.attempt_lock import AttemptLock
-from sequencer.executors.protocol import Identity, words
+from sequencer.executors.protocol import Identity, split_words
 from sequencer.executors.wall import Wall
 
 GRACE_S = 5.0
@@ -49,7 +49,7 @@ class Launch(Struct, frozen=True, kw_only=True):
 
 # They include sockets of agents that hold keys (the keys stay there), the only way out of a network
 # with its own proxy and certificate, and variables with which programs are found and linked.
-EVERY_AGENT = words(
+EVERY_AGENT = split_words(
     "COLORTERM HOME LANG LANGUAGE LC_* LOGNAME NO_COLOR PATH SHELL TERM TERMINFO TMPDIR TZ TZDIR "
     "USER XDG_* DBUS_SESSION_BUS_ADDRESS GPG_TTY SSH_AGENT_PID SSH_AUTH_SOCK ALL_PROXY "
     "HTTPS_PROXY HTTP_PROXY NO_PROXY all_proxy https_proxy http_proxy no_proxy AWS_CA_BUNDLE "

@@ -14,19 +14,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from sequencer.executors.answers import result_ignored, with_answer
+from sequencer.executors.answers import make_ignored_notifier, with_answer_digest
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.client_limits import Clock, local_clock
 from sequencer.executors.launch import agent_environment
 from sequencer.executors.messages_loop import LISTENED_TO, Conversation, MessagesOptions
-from sequencer.executors.prices import missing_price, price_of
+from sequencer.executors.prices import missing_price_message, price_of
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS, ToolFolder, Workbench
-from sequencer.executors.protocol import Listener, Objection, Permissions, StepRequest, words
+from sequencer.executors.protocol import Listener, Objection, Permissions, StepRequest, split_words
 from sequencer.executors.result_file import apply_result
-from sequencer.executors.tool_words import CHANGING, MESSAGES, granted, objections
+from sequencer.executors.tool_words import CHANGING, MESSAGES, granted_tools, tool_objections
 from sequencer.executors.wall import Wall
-from sequencer.model.addresses import takes_secrets
+from sequencer.model.addresses import may_receive_secrets
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import FileMark, Step
 
@@ -38,8 +38,8 @@ class MessagesExecutor:
     """Holds a conversation over the Messages API."""
 
     kind: ClassVar[str] = "anthropic"
-    providers: ClassVar[frozenset[str] | None] = words("anthropic")
-    supported_fields: ClassVar[frozenset[str]] = words(
+    providers: ClassVar[frozenset[str] | None] = split_words("anthropic")
+    supported_fields: ClassVar[frozenset[str]] = split_words(
         "model provider temperature tools system_prompt append_system_prompt single_turn "
         "max_turns allowed_tools disallowed_tools disallow_all_tools idle_timeout_s "
         "max_cost_usd"
@@ -64,7 +64,7 @@ class MessagesExecutor:
     def wall(self) -> Wall:
         return self.options.wall
 
-    def missing(self, _folder: Path | None) -> str | None:
+    def find_missing(self, _folder: Path | None) -> str | None:
         if self._environ.get(self.options.api_key_env):
             return None
         return f"agents.{self.name}: the variable {self.options.api_key_env} is not set"
@@ -72,10 +72,10 @@ class MessagesExecutor:
     def problems(self) -> list[str]:
         """Return what is missing before a step could run: a key, a price."""
         where = f"agents.{self.name}"
-        key = self.missing(None)
+        key = self.find_missing(None)
         missing = [] if key is None else [key]
         if price_of(self.options.model, self.options.prices) is None:
-            missing.append(missing_price(self.options.model, where))
+            missing.append(missing_price_message(self.options.model, where))
         return missing
 
     def permissions(self) -> Permissions:
@@ -86,18 +86,18 @@ class MessagesExecutor:
             return Permissions(says, can_write=can_write)
         return Permissions(says, ("tools: [read, glob, grep, edit, write]",), can_write)
 
-    def withheld(self, _environ: Mapping[str, str]) -> list[str]:
+    def withheld_variables(self, _environ: Mapping[str, str]) -> list[str]:
         """Return nothing: this process itself calls the model, with all of its variables."""
         return []
 
     def objections(self, step: Step) -> list[Objection]:
         """Return an objection for each tool and temperature of the step that can't work."""
-        result = objections(step, MESSAGES, self.name)
+        result = tool_objections(step, MESSAGES, self.name)
         if isinstance(step.complete_when, FileMark):
             reason = "complete_when: {file} ends a program, but this agent starts none"
             result.append(Objection(reason, "leave it out; a step ends with the agent's answer"))
         where = f"agents.{self.name}.tools"
-        for name in granted(step, MESSAGES):
+        for name in granted_tools(step, MESSAGES):
             if name not in self.options.tools:
                 reason = f"tools: {name}: true, but agent {self.name!r} does not have it"
                 result.append(Objection(reason, f"add it to {where}"))
@@ -115,12 +115,12 @@ class MessagesExecutor:
             return Outcome(
                 status=OutcomeStatus.INTERRUPTED, error=f"stopped: {cancellation.reason}"
             )
-        refusal = self._refusal(request)
+        refusal = self._find_refusal(request)
         if refusal is not None:
             return Outcome(status=OutcomeStatus.FAILED, error=refusal)
         deadline = None if request.timeout_s is None else started + request.timeout_s
         bench = Workbench(
-            folder=ToolFolder(request.cwd, _forbidden(request), self.options.secrets),
+            folder=ToolFolder(request.cwd, _forbidden_folders(request), self.options.secrets),
             core=self._core,
             cancellation=cancellation,
             identity=request.identity,
@@ -132,17 +132,19 @@ class MessagesExecutor:
         conversation = Conversation(self.options, request, bench, listener, self._clock)
         key = self._environ[self.options.api_key_env]
         base_url = self.options.base_url or self._environ.get("ANTHROPIC_BASE_URL")
-        outcome = asyncio.run(conversation.hold(key, base_url))
+        outcome = asyncio.run(conversation.run(key, base_url))
         seconds = round(time.monotonic() - started, 6)
         evidence = outcome.evidence or conversation.observed.evidence(is_over=False)
         update = {
             "usage": conversation.usage.replace(seconds=seconds),
             "denials": tuple(conversation.denials),
-            "evidence": evidence.replace(ended_processes=bench.ended_processes(listener)),
+            "evidence": evidence.replace(ended_processes=bench.report_ended_processes(listener)),
         }
         # A command of the agent may have written a result file.
-        ignored = result_ignored(request, listener)
-        return with_answer(apply_result(request.result_path, outcome.replace(**update), ignored))
+        ignored = make_ignored_notifier(request, listener)
+        return with_answer_digest(
+            apply_result(request.result_path, outcome.replace(**update), ignored)
+        )
 
     def _command_environment(self) -> dict[str, str]:
         options = self.options
@@ -153,18 +155,18 @@ class MessagesExecutor:
         environment.pop(options.api_key_env, None)
         return environment
 
-    def _refusal(self, request: StepRequest) -> str | None:
+    def _find_refusal(self, request: StepRequest) -> str | None:
         """Return why the attempt can't start; None: it can."""
         where, step = f"agents.{self.name}", request.step
         if not self._environ.get(self.options.api_key_env):
             return f"{where}: the variable {self.options.api_key_env} is not set; it holds the key"
         base_url = self.options.base_url or self._environ.get("ANTHROPIC_BASE_URL")
-        if base_url and not takes_secrets(base_url):
+        if base_url and not may_receive_secrets(base_url):
             return f"ANTHROPIC_BASE_URL is {base_url}; {LISTENED_TO}"
         model = step.model or self.options.model
         is_limited = request.max_cost_usd is not None
         if is_limited and price_of(model, self.options.prices) is None:
-            return missing_price(model, where)
+            return missing_price_message(model, where)
         named = (*(step.allowed_tools or ()), *(step.disallowed_tools or ()))
         unknown = sorted(set(named) - set(TOOLS))
         if unknown:
@@ -178,7 +180,7 @@ class MessagesExecutor:
         return None
 
 
-def _forbidden(request: StepRequest) -> tuple[Path, ...]:
+def _forbidden_folders(request: StepRequest) -> tuple[Path, ...]:
     """Return the folders of the run's state, except those that contain the project."""
     state = request.identity.state_path
     folders = [request.cwd / "sync", *([] if state is None else [state.parent])]

@@ -20,10 +20,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Struct
 
-from sequencer.executors.answers import parsed, schema_of, with_structured
+from sequencer.executors.answers import parse_json, schema_of, with_structured
 from sequencer.executors.client_events import ERROR_CHARS, ClientEvent, Speaker, one_line
-from sequencer.executors.client_limits import DEFAULT_WAIT_S, TOO_MANY_REQUESTS, Clock, not_before
-from sequencer.executors.observation import Observation, TurnTable, reason_of
+from sequencer.executors.client_limits import (
+    DEFAULT_WAIT_S,
+    TOO_MANY_REQUESTS,
+    Clock,
+    find_retry_time,
+)
+from sequencer.executors.observation import Observation, TurnTable, normalize_reason
 from sequencer.executors.prices import ModelPrice, Tokens, price_of
 from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, describe_tools
 from sequencer.executors.protocol import (
@@ -33,11 +38,11 @@ from sequencer.executors.protocol import (
     repetition_message,
     timeout_message,
 )
-from sequencer.executors.tool_words import MESSAGES, taken
+from sequencer.executors.tool_words import MESSAGES, removed_tools
 from sequencer.executors.wall import Wall
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import AfterValidator, Field
-from sequencer.model.addresses import takes_secrets
+from sequencer.model.addresses import may_receive_secrets
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import ModelName
 
@@ -51,8 +56,8 @@ ToolName = Literal["read", "write", "edit", "glob", "grep", "bash"]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,199}$")]
 
 
-def _takes_the_key(url: str | None) -> str | None:
-    if url is not None and not takes_secrets(url):
+def _check_base_url(url: str | None) -> str | None:
+    if url is not None and not may_receive_secrets(url):
         raise ValueError(LISTENED_TO)
     return url
 
@@ -70,7 +75,7 @@ class MessagesOptions(Frozen):
     api_key_env: VariableName = "ANTHROPIC_API_KEY"
     """Name of the variable with the key; the key itself must not be in a file."""
     base_url: Annotated[
-        str | None, Field(pattern=r"^https?://\S+$"), AfterValidator(_takes_the_key)
+        str | None, Field(pattern=r"^https?://\S+$"), AfterValidator(_check_base_url)
     ] = None
     """Address of a gateway; default: ANTHROPIC_BASE_URL or the API itself."""
     prices: dict[str, ModelPrice] = Field(default_factory=dict)
@@ -169,7 +174,7 @@ class Conversation:
         tools = options.tools if step.allowed_tools is None else step.allowed_tools
         if step.single_turn or step.disallow_all_tools:
             tools = ()
-        withheld = (*(step.disallowed_tools or ()), *taken(step, MESSAGES))
+        withheld = (*(step.disallowed_tools or ()), *removed_tools(step, MESSAGES))
         self._tools = tuple(tool for tool in tools if tool not in withheld)
         self._model = step.model or options.model
         self._price = price_of(self._model, options.prices)
@@ -177,7 +182,7 @@ class Conversation:
         self._idle_s = request.idle_timeout_s
         """The step's own limit of silence, which replaces the agent's; it is not retried."""
 
-    async def hold(self, key: str, base_url: str | None) -> Outcome:
+    async def run(self, key: str, base_url: str | None) -> Outcome:
         """Hold the conversation to its end, the deadline or a cancellation; return the outcome."""
         import anthropic  # noqa: PLC0415 - costs a second
 
@@ -189,7 +194,7 @@ class Conversation:
         async with anthropic.AsyncAnthropic(
             api_key=key, base_url=base_url, timeout=timeout, max_retries=0, http_client=connection
         ) as client:
-            talk = asyncio.ensure_future(self._talk(client))
+            talk = asyncio.ensure_future(self._exchange_messages(client))
             # Canceling the task closes the stream and with it the connection.
             loop.add_reader(cancellation.fileno(), talk.cancel)
             try:
@@ -199,13 +204,13 @@ class Conversation:
                 loop.remove_reader(cancellation.fileno())
                 talk.cancel()
             try:
-                return self._answered(await talk)
+                return self._build_success(await talk)
             except NoAnswer as failure:
-                return self._stopped() if cancellation.is_set() else failure.outcome
+                return self._build_stopped_outcome() if cancellation.is_set() else failure.outcome
             except asyncio.CancelledError:
-                return self._stopped()
+                return self._build_stopped_outcome()
 
-    def _answered(self, answer: str) -> Outcome:
+    def _build_success(self, answer: str) -> Outcome:
         evidence = self.observed.evidence(is_over=True)
         if self.denials and self._options.fail_on_denial:
             listed = "; ".join(self.denials[:3])
@@ -217,22 +222,22 @@ class Conversation:
             status=OutcomeStatus.OK, output=answer, error=self.observed.advice, evidence=evidence
         )
         is_json = schema_of(self._request.step) is not None
-        return with_structured(outcome, parsed(answer)) if is_json else outcome
+        return with_structured(outcome, parse_json(answer)) if is_json else outcome
 
-    def _stopped(self) -> Outcome:
+    def _build_stopped_outcome(self) -> Outcome:
         reason = self._bench.cancellation.reason
         if reason is not None:
             return Outcome(status=OutcomeStatus.INTERRUPTED, error=f"stopped: {reason}")
         message = timeout_message(self._request, "the call was broken off")
         return Outcome(status=OutcomeStatus.FAILED, error=message, is_timed_out=True)
 
-    async def _talk(self, client: anthropic.AsyncAnthropic) -> str:
+    async def _exchange_messages(self, client: anthropic.AsyncAnthropic) -> str:
         """Return the model's last message.
 
         Raises:
             NoAnswer: a limit was reached, a call got no answer, or the model repeats itself.
         """
-        prompt = _text(self._request.prompt)
+        prompt = _text_block(self._request.prompt)
         messages: list[dict[str, Any]] = [{"role": "user", "content": [prompt]}]
         for turn in range(1, self._max_turns + 1):
             self._check_budget()
@@ -250,13 +255,13 @@ class Conversation:
         )
 
     def _observe(self, answer: Message) -> None:
-        self.observed.next_message()
-        self.observed.reason = reason_of(answer.stop_reason)
+        self.observed.start_message()
+        self.observed.reason = normalize_reason(answer.stop_reason)
         for block in answer.content:
             if block.type == "text":
-                self.observed.say(block.text)
+                self.observed.add_text(block.text)
             elif block.type == "tool_use":
-                self.observed.call(block.id, [block.name, block.input])
+                self.observed.record_call(block.id, [block.name, block.input])
 
     def _check_budget(self) -> None:
         limit, spent = self._request.max_cost_usd, self.usage.cost_usd
@@ -282,7 +287,7 @@ class Conversation:
             self._settled = usage
         if usage != self.usage:
             self.usage = usage
-            self._listener.used(usage)
+            self._listener.report_usage(usage)
 
     def _parameters(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         *before, last = messages
@@ -305,7 +310,7 @@ class Conversation:
         if step.temperature is not None:
             # The package has no such parameter; the API accepts it if the model does.
             parameters["extra_body"] = {"temperature": step.temperature}
-        output_format = _format(schema_of(step))
+        output_format = _to_output_format(schema_of(step))
         if output_format is not None:
             parameters["output_config"] = {"format": output_format}
         return parameters
@@ -316,24 +321,24 @@ class Conversation:
             if block.type != "tool_use":
                 continue
             call = f"{block.name} {one_line(block.input)}"
-            self._say(f"-> {call}", Piece.ACTION)
+            self._write_line(f"-> {call}", Piece.ACTION)
             result = call_tool(block.name, block.input, self._tools, self._bench)
             sign = "<- error:" if result.is_error else "<-"
-            self._say(f"{sign} {one_line(result.text)}", Piece.ACTION)
-            self.observed.result(block.id, [result.text, result.is_error])
+            self._write_line(f"{sign} {one_line(result.text)}", Piece.ACTION)
+            self.observed.record_result(block.id, [result.text, result.is_error])
             if result.is_refused:
                 self.denials.append(one_line(call, 160))
             results.append(
                 {
                     "type": "tool_result",
                     "tool_use_id": block.id,
-                    "content": [_text(result.text)],
+                    "content": [_text_block(result.text)],
                     "is_error": result.is_error,
                 }
             )
         return results
 
-    def _say(self, text: str, kind: Piece) -> None:
+    def _write_line(self, text: str, kind: Piece) -> None:
         self._listener.write(f"{text}\n".encode("utf-8", "replace"), kind)
 
     async def _call(self, client: anthropic.AsyncAnthropic, parameters: dict[str, Any]) -> Message:
@@ -349,8 +354,8 @@ class Conversation:
             stream = _Stream(self._listener, self._count)
             try:
                 return await stream.read(client, parameters)
-            except _caught() as error:
-                trouble = self._trouble_of(error)
+            except _exception_types() as error:
+                trouble = self._classify_error(error)
             finally:
                 stream.close()
             attempt += 1
@@ -361,17 +366,17 @@ class Conversation:
             is_too_late = left is not None and delay_s >= left
             is_too_long = trouble.status == TOO_MANY_REQUESTS and delay_s > LONGEST_WAIT_S
             if not trouble.is_passing or is_too_late or is_too_long or attempt > retries:
-                raise self._no_answer(trouble, attempt)
+                raise self._build_no_answer(trouble, attempt)
             notice = f"retrying in {delay_s:.1f} s, {attempt} of {retries}"
             self._listener.write(f"{trouble.text}; {notice}\n".encode(), Piece.NOTICE)
             await asyncio.sleep(delay_s)
 
-    def _trouble_of(self, error: Exception) -> _Trouble:
+    def _classify_error(self, error: Exception) -> _Trouble:
         import anthropic  # noqa: PLC0415 - costs a second
 
         name = type(error).__name__
         if isinstance(error, anthropic.APIStatusError):
-            return self._trouble_of_status(error)
+            return self._classify_status_error(error)
         if "Timeout" in name:
             if self._idle_s is not None:
                 silent = f"no progress for {self._idle_s:g} s; the call was broken off\n"
@@ -384,8 +389,8 @@ class Conversation:
             return _Trouble(f"{name}: {error}", is_passing=False)
         return _Trouble(f"the API's answer broke off: {name}: {error}")
 
-    def _trouble_of_status(self, error: anthropic.APIStatusError) -> _Trouble:
-        body = ClientEvent.of(error.body).sub("error")
+    def _classify_status_error(self, error: anthropic.APIStatusError) -> _Trouble:
+        body = ClientEvent.from_value(error.body).get_object("error")
         message = one_line(body.get("message") or error.message, ERROR_CHARS)
         kind = str(body.get("type", ""))
         status = error.status_code
@@ -406,7 +411,7 @@ class Conversation:
         is_passing = is_passing or status == TOO_MANY_REQUESTS
         return _Trouble(text, status, is_passing, _retry_after_s(headers, self._clock()))
 
-    def _no_answer(self, trouble: _Trouble, attempt: int) -> NoAnswer:
+    def _build_no_answer(self, trouble: _Trouble, attempt: int) -> NoAnswer:
         text = trouble.text + (f" ({attempt} tries)" if attempt > 1 else "")
         if trouble.status != TOO_MANY_REQUESTS:
             is_temporary = trouble.is_passing and trouble.status != _CONFLICT
@@ -415,11 +420,11 @@ class Conversation:
             )
         now, after, wait_s = self._clock(), trouble.retry_after_s, self._options.limit_wait_s
         epoch_s = None if after is None else now.timestamp() + after
-        when = not_before(trouble.text, now, default_wait_s=wait_s, epoch_s=epoch_s)
+        when = find_retry_time(trouble.text, now, default_wait_s=wait_s, epoch_s=epoch_s)
         return NoAnswer(text, OutcomeStatus.LIMITED, when)
 
 
-def _format(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+def _to_output_format(schema: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return *schema* in the API's format; None: the API does not support it."""
     if schema is None:
         return None
@@ -432,7 +437,7 @@ def _format(schema: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
 
 
-def _text(text: str) -> dict[str, Any]:
+def _text_block(text: str) -> dict[str, Any]:
     # The API refuses an empty text block, but a tool may have no output.
     return {"type": "text", "text": text or "(nothing)"}
 
@@ -449,9 +454,9 @@ class _Stream(Speaker):
         async with client.messages.stream(**parameters) as stream:
             async for event in stream:
                 if event.type == "message_start":
-                    self._take_usage(event.message.usage)
+                    self._process_usage(event.message.usage)
                 elif event.type == "message_delta":
-                    self._take_usage(event.usage)
+                    self._process_usage(event.usage)
                 elif event.type == "content_block_delta":
                     for name, kind in (("text", Piece.RESPONSE), ("thinking", Piece.THOUGHT)):
                         text = getattr(event.delta, name, None)
@@ -464,7 +469,7 @@ class _Stream(Speaker):
         self.end_line(self._listener)
         self._count(self._tokens, True)  # noqa: FBT003 - the meaning is in `call`
 
-    def _take_usage(self, usage: Any) -> None:
+    def _process_usage(self, usage: Any) -> None:
         creation = getattr(usage, "cache_creation", None)
         seen = self._tokens
         # Later events may leave counts out; counts never fall.
@@ -480,7 +485,7 @@ class _Stream(Speaker):
         self._count(self._tokens, False)  # noqa: FBT003 - the meaning is in `call`
 
 
-def _caught() -> tuple[type[Exception], ...]:
+def _exception_types() -> tuple[type[Exception], ...]:
     """Return the exceptions of a call: the package's own and its HTTP library's."""
     import anthropic  # noqa: PLC0415 - costs a second
 

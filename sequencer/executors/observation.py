@@ -16,18 +16,18 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from sequencer.executors.answers import digest_of
-from sequencer.executors.protocol import words
+from sequencer.executors.protocol import split_words
 from sequencer.model.evidence import Evidence, TurnEnd
 
 _REASON = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,59}")
 _NO_WORD = "no-word"
 """Replaces a reason of an unexpected form; no table has it."""
-_MOST_OPEN = 10_000
+_MAX_OPEN = 10_000
 """Most calls that are remembered until their results come; more of them are only counted."""
 
 
-_CLEAN_ANYWHERE = words("end_turn stop stop_sequence")
-_CUT_OFF_ANYWHERE = words(
+_CLEAN_ANYWHERE = split_words("end_turn stop stop_sequence")
+_CUT_OFF_ANYWHERE = split_words(
     "blocklist cancelled content_filter content_filtered error function_call incomplete length "
     "guardrail_intervened malformed_function_call max_output_tokens max_tokens model_length "
     "pause_turn prohibited_content recitation refusal safety tool_call tool_calls tool_use "
@@ -54,11 +54,11 @@ class TurnTable(Struct, frozen=True):
         return TurnEnd.CLEAN if word in _CLEAN_ANYWHERE else TurnEnd.UNKNOWN
 
 
-def reason_of(value: object) -> str | None:
+def normalize_reason(value: object) -> str | None:
     """Return a client's reason *value* in the form that is stored; None: there is no reason.
 
-    >>> reason_of("end_turn"), reason_of(None), reason_of(""), reason_of("rm -rf /"), reason_of(7)
-    ('end_turn', None, None, 'no-word', 'no-word')
+    >>> [normalize_reason(value) for value in ("end_turn", None, "", "rm -rf /", 7)]
+    ['end_turn', None, None, 'no-word', 'no-word']
     """
     if value is None or value == "":
         return None
@@ -66,11 +66,13 @@ def reason_of(value: object) -> str | None:
     return str(value) if is_word else _NO_WORD
 
 
-def richer(final: str, said: str) -> str:
+def choose_answer(final: str, said: str) -> str:
     r"""Return *said*, the last message, if it ends with the *final* answer, else *final*.
 
-    >>> richer("", "All tests pass."), richer("pass.", "All tests\npass."), richer("42", "Hm.")
-    ('All tests pass.', 'All tests\npass.', '42')
+    >>> choose_answer("", "All tests pass."), choose_answer("pass.", "All tests\npass.")
+    ('All tests pass.', 'All tests\npass.')
+    >>> choose_answer("42", "Hm.")
+    '42'
     """
     return said if said.rstrip().endswith(final.strip()) else final
 
@@ -82,7 +84,7 @@ class Observation(Struct):
     separator: str = "\n"
     """Joins the pieces of one message."""
     reason: str | None = None
-    """The client's last reason for the end of a turn, from `reason_of`."""
+    """The client's last reason for the end of a turn, from `normalize_reason`."""
     has_text: bool = False
     tool_calls: int = 0
     repeated_calls: int = 0
@@ -95,28 +97,28 @@ class Observation(Struct):
     _last_pair: tuple[str, str] | None = None
     _row: int = 0
 
-    def say(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         """Add a piece of the agent's own text."""
         if text:
             self._pieces.append(text)
             self.has_text = self.has_text or not text.isspace()
 
-    def next_message(self) -> None:
+    def start_message(self) -> None:
         """Start another message; the text so far is the answer only if no text follows."""
-        if text := self._message():
+        if text := self._join_pieces():
             self._previous_message = text
         self._pieces.clear()
 
     @property
     def said_last(self) -> str:
         """Return the last message that has text."""
-        return self._message() or self._previous_message
+        return self._join_pieces() or self._previous_message
 
-    def _message(self) -> str:
+    def _join_pieces(self) -> str:
         text = self.separator.join(self._pieces)
         return "" if text.isspace() else text
 
-    def call(self, key: str, given: object, *, may_wait: bool = False) -> None:
+    def record_call(self, key: str, given: object, *, may_wait: bool = False) -> None:
         """Record a tool call with the client's id *key* and the whole input *given*.
 
         With *may_wait* the call runs in the background, so the turn can end before it.
@@ -125,15 +127,15 @@ class Observation(Struct):
             return
         self.tool_calls += 1
         calls = self._waiting if may_wait else self._open
-        if len(calls) < _MOST_OPEN:
+        if len(calls) < _MAX_OPEN:
             calls[key] = _digest_or_none(given)
 
-    def let_wait(self, key: str) -> None:
+    def mark_background(self, key: str) -> None:
         """Record that the call with *key* runs in the background."""
         if (call := self._open.pop(key, None)) is not None:
             self._waiting[key] = call
 
-    def result(self, key: str, given: object) -> None:
+    def record_result(self, key: str, given: object) -> None:
         """Record the result *given* of the call with *key*; an unknown call is ignored."""
         call = self._open.pop(key, None) or self._waiting.pop(key, None)
         if call is None:
@@ -144,9 +146,9 @@ class Observation(Struct):
         if self._row > 1:
             self.repeated_calls = max(self.repeated_calls, self._row)
 
-    def settle(self) -> None:
+    def close_calls(self) -> None:
         """Record that no call is open: the client continued, or a result could not be read."""
-        self._waiting |= dict(list(self._open.items())[: _MOST_OPEN - len(self._waiting)])
+        self._waiting |= dict(list(self._open.items())[: _MAX_OPEN - len(self._waiting)])
         self._open.clear()
 
     def evidence(self, *, is_over: bool) -> Evidence:

@@ -26,7 +26,7 @@ from sequencer.executors.client_events import (
     split_mark,
     sum_of_costs,
 )
-from sequencer.executors.observation import TurnTable, reason_of
+from sequencer.executors.observation import TurnTable, normalize_reason
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import (
     Listener,
@@ -35,9 +35,9 @@ from sequencer.executors.protocol import (
     Piece,
     StepRequest,
     qualified_model,
-    words,
+    split_words,
 )
-from sequencer.executors.tool_words import OPENCODE, granted, objections, taken
+from sequencer.executors.tool_words import OPENCODE, granted_tools, removed_tools, tool_objections
 from sequencer.frozen.fields import AfterValidator, Field
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
@@ -73,24 +73,26 @@ def permission_of(tool: str) -> str:
     return "edit" if tool in _CHANGING else tool
 
 
-def general(permission: Permission, removed: Iterable[str]) -> PermissionRules:
+def build_general_rules(permission: Permission, removed: Iterable[str]) -> PermissionRules:
     """Return the permissions for every agent: *permission*, with all *removed* tools denied."""
     denied: PermissionRules = {permission_of(tool): "deny" for tool in removed}
-    return _last(permission, denied)
+    return _merge_rules(permission, denied)
 
 
-def of_the_agent(permission: Permission, tools: Mapping[str, bool], step: Step) -> PermissionRules:
+def build_agent_rules(
+    permission: Permission, tools: Mapping[str, bool], step: Step
+) -> PermissionRules:
     """Return the permissions of the step's own agent, to which *tools* are offered."""
     # A permission of the agent would override a tool that `tools` takes away.
     remaining = {key: verdict for key, verdict in permission.items() if _is_offered(key, tools)}
     granted_rules: PermissionRules = {}
-    for tool in granted(step, OPENCODE):
+    for tool in granted_tools(step, OPENCODE):
         key = permission_of(tool)
         granted_rules[key] = dict(_ALLOWED[key]) if key in _ALLOWED else "allow"
-    return _last(remaining, granted_rules)
+    return _merge_rules(remaining, granted_rules)
 
 
-def _last(permission: Permission, stronger: Permission) -> PermissionRules:
+def _merge_rules(permission: Permission, stronger: Permission) -> PermissionRules:
     """Return both, with the keys of *stronger* at the end: for opencode the last match wins."""
     return {**{key: rule for key, rule in permission.items() if key not in stronger}, **stronger}
 
@@ -180,15 +182,15 @@ def opencode_configuration(options: OpencodeOptions, request: StepRequest) -> di
     if max_steps is not None:
         agent["steps"] = max_steps
     removed = dict.fromkeys(
-        (*options.disallowed_tools, *(step.disallowed_tools or ()), *taken(step, OPENCODE))
+        (*options.disallowed_tools, *(step.disallowed_tools or ()), *removed_tools(step, OPENCODE))
     )
-    tools = {**_offered(options, step), **dict.fromkeys(removed, False)}
+    tools = {**_offered_tools(options, step), **dict.fromkeys(removed, False)}
     if tools:
         agent["tools"] = tools
     configuration: dict[str, Any] = {}
-    if general_rules := general(options.permission, removed):
+    if general_rules := build_general_rules(options.permission, removed):
         configuration["permission"] = general_rules
-    if agent_rules := of_the_agent(options.permission, tools, step):
+    if agent_rules := build_agent_rules(options.permission, tools, step):
         agent["permission"] = agent_rules
     if step.temperature is not None:
         agent["temperature"] = step.temperature
@@ -200,14 +202,14 @@ def opencode_configuration(options: OpencodeOptions, request: StepRequest) -> di
     return configuration
 
 
-def _offered(options: OpencodeOptions, step: Step) -> dict[str, bool]:
+def _offered_tools(options: OpencodeOptions, step: Step) -> dict[str, bool]:
     """Return the tools that exist; an empty result means all of them."""
     if step.single_turn or step.disallow_all_tools:
         return {"*": False}
     if step.allowed_tools is not None:
         return {"*": False, **dict.fromkeys(step.allowed_tools, True)}
     if options.allowed_tools is not None:
-        names = (*options.allowed_tools, *granted(step, OPENCODE))
+        names = (*options.allowed_tools, *granted_tools(step, OPENCODE))
         return {"*": False, **dict.fromkeys(names, True)}
     return {}
 
@@ -217,7 +219,7 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
 
     kind: ClassVar[str] = "opencode"
     install: ClassVar[str] = "npm install -g opencode-ai"
-    passed: ClassVar[frozenset[str]] = words(
+    passed: ClassVar[frozenset[str]] = split_words(
         "ANTHROPIC_API_KEY GEMINI_API_KEY GOOGLE_GENERATIVE_AI_API_KEY OPENAI_API_KEY "
         "OPENCODE_API_KEY OPENCODE_CONFIG OPENCODE_CONFIG_DIR OPENROUTER_API_KEY"
     )
@@ -227,14 +229,14 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
         "allowed_tools": None,
     }
     providers: ClassVar[frozenset[str] | None] = None
-    supported_fields: ClassVar[frozenset[str]] = words(
+    supported_fields: ClassVar[frozenset[str]] = split_words(
         "model provider temperature tools system_prompt single_turn max_turns allowed_tools "
         "disallowed_tools disallow_all_tools idle_timeout_s continue_session"
     )
 
     def objections(self, step: Step) -> list[Objection]:
         """Return an objection for each model, temperature and tool of the step that can't work."""
-        result = objections(step, OPENCODE, self.name, self.options.disallowed_tools)
+        result = tool_objections(step, OPENCODE, self.name, self.options.disallowed_tools)
         result += permission_objections(self.options.permission, step, self.name)
         model = _model(self.options, step) or ""
         if step.provider is not None and not model.startswith(f"{step.provider}/"):
@@ -264,7 +266,7 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
         rules = (permission.get(name, permission.get("*", "allow")) for name in ("edit", "bash"))
         return any(rule not in ("ask", "deny") for rule in rules)
 
-    def call(self, request: StepRequest) -> Call:
+    def build_call(self, request: StepRequest) -> Call:
         """Return the call that performs *request*; see `opencode_argv` for what it raises."""
         argv = opencode_argv(self.options, request)
         defaults = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
@@ -279,7 +281,7 @@ _REFUSED = re.compile(
     r"rejected permission|prevents you from using|unavailable tool", re.IGNORECASE
 )
 TURNS = TurnTable(
-    clean=words("stop"),
+    clean=split_words("stop"),
     cut_off={
         "content-filter": "the model's provider withheld the answer; change the prompt",
         "error": "try again, or make the step smaller",
@@ -308,88 +310,90 @@ class OpencodeParser(JsonEventParser):
         self._error: ClientEvent | None = None
         self._sum = Usage()
 
-    def take(self, event: ClientEvent, listener: Listener) -> bool:
-        self.session_id = event.text("sessionID") or self.session_id
-        part = event.sub("part")
+    def process_event(self, event: ClientEvent, listener: Listener) -> bool:
+        self.session_id = event.get_text("sessionID") or self.session_id
+        part = event.get_object("part")
         text = str(part.get("text", ""))
         match event.get("type"):
             case "text":
-                self.observed.say(text)
-                self.say(listener, text, Piece.RESPONSE)
+                self.observed.add_text(text)
+                self.write_line(listener, text, Piece.RESPONSE)
                 return bool(part.get("text"))
             case "reasoning":
-                self.say(listener, text, Piece.THOUGHT)
+                self.write_line(listener, text, Piece.THOUGHT)
                 return bool(part.get("text"))
             case "tool_use":
-                self._take_tool(part, listener)
+                self._process_tool(part, listener)
                 return True
             case "step_start":
-                self.observed.settle()
+                self.observed.close_calls()
                 self._is_over, self.observed.reason = False, None
             case "step_finish":
-                self._take_step(part, listener)
+                self._process_step(part, listener)
             case "error":
-                self._error = event.sub("error")
-                self.say(listener, f"opencode: {self._error_text()}", Piece.ERROR)
+                self._error = event.get_object("error")
+                self.write_line(listener, f"opencode: {self._error_text()}", Piece.ERROR)
         return False
 
     def finish(self, end: ProcessEnd) -> Outcome:
         """Judge by the exit code and the errors together."""
         if self._error is not None:
-            data = self._error.sub("data")
-            status = data.count("statusCode") or None
+            data = self._error.get_object("data")
+            status = data.sum_counts("statusCode") or None
             # The headers may have a reset time that is not in the message.
-            headers = one_line(data.sub("responseHeaders"), 600)
+            headers = one_line(data.get_object("responseHeaders"), 600)
             wait = re.search(r"retry-after\S*|resets?_at\S*", headers)
             text = f"opencode: {self._error_text()}" + (f" ({wait[0]})" if wait else "")
-            return self.refused_or_failed(text, end, is_own=True, status=status)
+            return self.classify_failure(text, end, is_own=True, status=status)
         if end.exit_code != 0:
             reason = _ANSI.sub("", self.stderr_text) or "no reason given"
             text = f"opencode ended with exit code {end.exit_code}: {reason}"
-            return self.refused_or_failed(text, end, is_own=False)
+            return self.classify_failure(text, end, is_own=False)
         if not (self._is_over or self.has_worked):
             reason = f": {_ANSI.sub('', self.stderr_text)}" if self._stderr else ""
-            return self.refused_or_failed(f"opencode did nothing{reason}", end, is_own=False)
-        return self.answered(self.observed.said_last, end, is_over=self._is_over)
+            return self.classify_failure(f"opencode did nothing{reason}", end, is_own=False)
+        return self.build_success(self.observed.said_last, end, is_over=self._is_over)
 
-    def _take_tool(self, part: ClientEvent, listener: Listener) -> None:
-        self.observed.next_message()  # text before a tool call is not the final answer
-        state = part.sub("state")
-        tool_input = state.sub("input")
+    def _process_tool(self, part: ClientEvent, listener: Listener) -> None:
+        self.observed.start_message()  # text before a tool call is not the final answer
+        state = part.get_object("state")
+        tool_input = state.get_object("input")
         self._observe(part, state)
         call = f"{part.get('tool')} {one_line(tool_input)}"
-        self.say(listener, f"-> {call}", Piece.ACTION)
+        self.write_line(listener, f"-> {call}", Piece.ACTION)
         # opencode reports a call of a tool that was taken away as a call of "invalid".
         is_invalid = part.get("tool") == "invalid"
         error = tool_input.get("error") if is_invalid else state.get("error")
         if state.get("status") != "error" and not is_invalid:
-            self.say(listener, f"<- {one_line(state.get('output'))}", Piece.ACTION)
+            self.write_line(listener, f"<- {one_line(state.get('output'))}", Piece.ACTION)
             return
-        self.say(listener, f"<- error: {one_line(error)}", Piece.ACTION)
+        self.write_line(listener, f"<- error: {one_line(error)}", Piece.ACTION)
         if _REFUSED.search(str(error)):
             self.denials.append(one_line(call, 160))
 
     def _observe(self, part: ClientEvent, state: ClientEvent) -> None:
         """Record a tool call; opencode reports it only when it is done."""
-        key = part.text("callID") or part.text("id")
-        self.observed.call(key, [part.get("tool"), state.get("input")])
+        key = part.get_text("callID") or part.get_text("id")
+        self.observed.record_call(key, [part.get("tool"), state.get("input")])
         if state.get("status") in _DONE:
-            self.observed.result(key, [state.get(name) for name in ("status", "output", "error")])
+            self.observed.record_result(
+                key, [state.get(name) for name in ("status", "output", "error")]
+            )
 
-    def _take_step(self, part: ClientEvent, listener: Listener) -> None:
-        self._is_over, self.observed.reason = True, reason_of(part.get("reason"))
-        tokens = part.sub("tokens")
-        cache = tokens.sub("cache")
+    def _process_step(self, part: ClientEvent, listener: Listener) -> None:
+        self._is_over, self.observed.reason = True, normalize_reason(part.get("reason"))
+        tokens = part.get_object("tokens")
+        cache = tokens.get_object("cache")
         step = sum_of_costs([part.get("cost")]).replace(
-            input_tokens=tokens.count("input") + cache.count("read", "write"),
-            cache_read_tokens=cache.count("read"),
-            output_tokens=tokens.count("output", "reasoning"),
+            input_tokens=tokens.sum_counts("input") + cache.sum_counts("read", "write"),
+            cache_read_tokens=cache.sum_counts("read"),
+            output_tokens=tokens.sum_counts("output", "reasoning"),
         )
         self._sum = self._sum.plus(step)
         self.last_sent = step.input_tokens
-        self.count(listener, self._sum.replace(unpriced=min(self._sum.unpriced, 1)))
+        self.report_usage(listener, self._sum.replace(unpriced=min(self._sum.unpriced, 1)))
 
     def _error_text(self) -> str:
         error = self._error or ClientEvent()
-        message = error.sub("data").get("message") or error.get("message")
+        message = error.get_object("data").get("message") or error.get("message")
         return one_line(f"{error.get('name')}: {message}")

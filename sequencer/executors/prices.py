@@ -52,7 +52,7 @@ class ModelPrice(Frozen):
     long_factor: float = Field(default=1.0, ge=1, allow_inf_nan=False)
 
     @model_validator(mode="after")
-    def _long_calls_are_whole(self) -> ModelPrice:
+    def _check_long_call_fields(self) -> ModelPrice:
         if (self.long_from is None) != (self.long_factor == 1.0):
             raise ValueError("long_from and long_factor work only together")
         return self
@@ -126,7 +126,7 @@ def price_of(model: str, own: Mapping[str, ModelPrice] | None = None) -> ModelPr
     return None
 
 
-def estimated(usage: Usage, model: str | None, own: Mapping[str, ModelPrice]) -> Usage:
+def with_estimated_cost(usage: Usage, model: str | None, own: Mapping[str, ModelPrice]) -> Usage:
     """Return *usage* with the cost of its tokens by list prices, marked as an estimate.
 
     Without tokens, a model or a price, *usage* is returned unchanged, and its cost is unknown.
@@ -140,7 +140,7 @@ def estimated(usage: Usage, model: str | None, own: Mapping[str, ModelPrice]) ->
     return usage.replace(cost_usd=cost, estimated_usd=cost, unpriced=0)
 
 
-def missing_price(model: str, where: str) -> str:
+def missing_price_message(model: str, where: str) -> str:
     """Return the message for a model without a price; *where* names the agent's entry."""
     return (
         f"{where}: model {model!r} has no known price, so its cost can't be counted or limited; "

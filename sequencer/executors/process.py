@@ -30,9 +30,9 @@ from sequencer.errors import (
     MachineBusy,
     SequencerError,
     StorageFailed,
-    out_of_resources,
+    to_machine_busy,
 )
-from sequencer.executors.answers import result_ignored, with_answer
+from sequencer.executors.answers import make_ignored_notifier, with_answer_digest
 from sequencer.executors.attempt_lock import end_marked
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.file_watch import FileWatch
@@ -112,7 +112,7 @@ class ProcessCore:
                 memory for `START_RETRY_S`.
             StorageFailed: see `AttemptLock`; no agent was started.
         """
-        has_lock = launch.lock is None or launch.lock.take(cancellation)
+        has_lock = launch.lock is None or launch.lock.acquire(cancellation)
         if cancellation.reason is not None or not has_lock:
             return ProcessEnd(ended_by=cancellation.reason)
         deadline, pause_s = time.monotonic() + START_RETRY_S, _FIRST_PAUSE_S
@@ -152,7 +152,7 @@ class ProcessCore:
                 if survivors and launch.lock is not None:
                     launch.lock.is_clean = False
         _ensure_started(pump, guard)
-        end = _end_of(pump, launch, cancellation, time.monotonic() - started, survivors)
+        end = _build_process_end(pump, launch, cancellation, time.monotonic() - started, survivors)
         if self._has_reported_no_wall or not pump.lacks_wall:
             return end
         self._has_reported_no_wall = True
@@ -198,7 +198,7 @@ def _selector(cancellation: Cancellation) -> selectors.BaseSelector:
         cancellation.fileno()
         return selectors.DefaultSelector()
     except OSError as error:
-        busy = out_of_resources(error)
+        busy = to_machine_busy(error)
         if busy is None:
             raise
         raise busy from error
@@ -231,10 +231,10 @@ def launch_of(
     )
 
 
-def located(program: str, project: Path) -> str:
+def resolve_program(program: str, project: Path) -> str:
     """Return *program* so that it works from any folder; a path is relative to *project*.
 
-    >>> located("./bin/agent", Path("/p")), located("claude", Path("/p"))
+    >>> resolve_program("./bin/agent", Path("/p")), resolve_program("claude", Path("/p"))
     ('/p/bin/agent', 'claude')
     """
     return str(project / program) if os.sep in program else program
@@ -284,8 +284,8 @@ def conclude(
         listener.write(notice.encode(), Piece.NOTICE)
     report_leftovers(end, listener)
     update["evidence"] = _complete_evidence(outcome.evidence or Evidence(), end, is_done=is_done)
-    ignored = result_ignored(request, listener)
-    return with_answer(apply_result(request.result_path, outcome.replace(**update), ignored))
+    ignored = make_ignored_notifier(request, listener)
+    return with_answer_digest(apply_result(request.result_path, outcome.replace(**update), ignored))
 
 
 def _complete_evidence(evidence: Evidence, end: ProcessEnd, *, is_done: bool) -> Evidence:
@@ -309,13 +309,13 @@ def leftover_message(end: ProcessEnd) -> str:
     >>> leftover_message(ProcessEnd(left_running=2, first_left=b"npm start"))
     '2 processes that the agent had left running were ended, first: npm start'
     """
-    number, words = end.left_running, _command_words(end.first_left)
+    number, words = end.left_running, _format_command(end.first_left)
     if number == 1:
         return f"1 process that the agent had left running was ended: {words}"
     return f"{number} processes that the agent had left running were ended, first: {words}"
 
 
-def _command_words(line: bytes) -> str:
+def _format_command(line: bytes) -> str:
     """Return a command *line* for people, cut only between words.
 
     Redaction would not find a secret that was cut in two.
@@ -350,7 +350,7 @@ def _ensure_started(pump: Pump, guard: Guard) -> None:
     report = pump.report
     if report is not None and report["event"] == "refused":
         code = int(report["errno"])
-        busy = out_of_resources(OSError(code, os.strerror(code)))
+        busy = to_machine_busy(OSError(code, os.strerror(code)))
         if busy is not None:
             raise busy
     exit_code = guard.exit_code
@@ -361,7 +361,7 @@ def _ensure_started(pump: Pump, guard: Guard) -> None:
         )
 
 
-def _end_of(
+def _build_process_end(
     pump: Pump, launch: Launch, cancellation: Cancellation, seconds: float, survivors: int
 ) -> ProcessEnd:
     tail = pump.stderr_tail.decode("utf-8", "replace")

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.executors.protocol import words
+from sequencer.executors.protocol import split_words
 from sequencer.store.strictjson import parse_object
 
 MAX_SETTINGS_BYTES = 128 * 1024
@@ -67,7 +67,7 @@ def toml_keys(data: bytes) -> dict[str, Any]:
         raise ValueError(message) from None
 
 
-def _below(folder: str, names: str) -> tuple[str, ...]:
+def _join_folder(folder: str, names: str) -> tuple[str, ...]:
     return tuple(f"{folder}/{name}" for name in names.split())
 
 
@@ -81,8 +81,8 @@ CLIENTS: Mapping[str, ProjectFiles] = {
             ".mcp.json": json_keys,
             **_SHELL,
         },
-        _below(".claude", "agents commands hooks plugins skills workflows"),
-        words(
+        _join_folder(".claude", "agents commands hooks plugins skills workflows"),
+        split_words(
             "$schema attribution companyAnnouncements includeCoAuthoredBy language outputStyle "
             "prefersReducedMotion showTurnDuration spinnerTipsEnabled spinnerVerbs "
             "terminalProgressBarEnabled theme verbose"
@@ -95,8 +95,8 @@ CLIENTS: Mapping[str, ProjectFiles] = {
             ".agents/plugins/marketplace.json": None,
             **_SHELL,
         },
-        (*_below(".codex", "agents hooks rules skills"), ".agents/skills"),
-        words("file_opener hide_agent_reasoning show_raw_agent_reasoning tui"),
+        (*_join_folder(".codex", "agents hooks rules skills"), ".agents/skills"),
+        split_words("file_opener hide_agent_reasoning show_raw_agent_reasoning tui"),
     ),
     "gemini": ProjectFiles(
         {
@@ -109,10 +109,10 @@ CLIENTS: Mapping[str, ProjectFiles] = {
             **_SHELL,
         },
         (
-            *_below(".gemini", "agents commands extensions hooks policies skills"),
+            *_join_folder(".gemini", "agents commands extensions hooks policies skills"),
             ".agents/skills",
         ),
-        words("$schema general.preferredEditor general.vimMode ui"),
+        split_words("$schema general.preferredEditor general.vimMode ui"),
     ),
     "opencode": ProjectFiles(
         {
@@ -126,11 +126,11 @@ CLIENTS: Mapping[str, ProjectFiles] = {
         },
         (
             # It reads folders with either the singular or the plural name.
-            *_below(".opencode", "agent command mode plugin skill tool"),
-            *_below(".opencode", "agents commands modes plugins skills tools"),
+            *_join_folder(".opencode", "agent command mode plugin skill tool"),
+            *_join_folder(".opencode", "agents commands modes plugins skills tools"),
             *(".claude/skills", ".agents/skills"),
         ),
-        words("$schema keybinds layout theme tui username"),
+        split_words("$schema keybinds layout theme tui username"),
     ),
 }
 """Kind of agent -> the files that it reads. Executors of other packages are not listed."""

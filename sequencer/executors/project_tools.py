@@ -60,7 +60,7 @@ class Workbench(Struct, frozen=True, kw_only=True):
     wall: Wall = Wall.SCOPES
     _leftovers: list[ProcessEnd] = field(default_factory=list)
 
-    def ended_processes(self, listener: Listener) -> int:
+    def report_ended_processes(self, listener: Listener) -> int:
         """Return how many processes the commands left running, and report them to *listener*."""
         for end in self._leftovers:
             report_leftovers(end, listener)
@@ -94,14 +94,14 @@ class _Capped(OutputConsumer):
         self.is_cut = False
         self._cap = cap
 
-    def stdout(self, data: bytes) -> bool:
+    def feed_stdout(self, data: bytes) -> bool:
         space = self._cap - len(self.data)
         self.is_cut = self.is_cut or len(data) > space
         self.data += data[:space]
         return True
 
-    def stderr(self, data: bytes) -> bool:
-        return self.stdout(data)
+    def feed_stderr(self, data: bytes) -> bool:
+        return self.feed_stdout(data)
 
 
 class Tool(Frozen):
@@ -180,7 +180,10 @@ class Glob(Tool):
             raise PathRefused(f"{self.pattern!r} leads outside the project's folder")
         try:
             paths = sorted(
-                islice(_allowed(bench.folder, bench.folder.root.glob(self.pattern)), _MAX_MATCHES)
+                islice(
+                    _filter_allowed(bench.folder, bench.folder.root.glob(self.pattern)),
+                    _MAX_MATCHES,
+                )
             )
         except (ValueError, OSError) as error:
             raise FileFailed(f"{self.pattern!r} is not a pattern: {error}") from error
@@ -197,14 +200,14 @@ class Grep(Tool):
 
     def run(self, bench: Workbench) -> str:
         """Return ``path:line:text``, one a line."""
-        start = bench.folder.path(self.path)
+        start = bench.folder.resolve_path(self.path)
         # A program and not `re`: a hostile pattern could block this process for hours.
         argv = ["grep", "-rnIEH", "--null", "--max-count=50", "--exclude-dir=.git"]
         argv += ["-i"] if self.ignore_case else []
         # With "./", so that a name of a file or folder can't be taken for an option.
-        argv += ["-e", self.pattern, "--", f"./{bench.folder.shown(start)}"]
+        argv += ["-e", self.pattern, "--", f"./{bench.folder.to_relative(start)}"]
         end, output = bench.run(argv, _SEARCH_TIMEOUT_S, _MAX_GREP_BYTES)
-        matches = list(islice(_matches(bench.folder, output.data), _MAX_MATCHES))
+        matches = list(islice(_format_matches(bench.folder, output.data), _MAX_MATCHES))
         if not matches and end.exit_code != _NO_MATCH:
             reason = end.spawn_error or output.data.decode("utf-8", "replace")
             raise FileFailed(f"grep failed: {reason[:500] or end.ended_by}")
@@ -278,11 +281,11 @@ def call_tool(name: str, given: object, names: Sequence[str], bench: Workbench) 
     return ToolAnswer(text)
 
 
-def _allowed(folder: ToolFolder, paths: Iterable[Path]) -> Iterable[str]:
-    return (folder.shown(path) for path in paths if path.is_file() and folder.allows(path))
+def _filter_allowed(folder: ToolFolder, paths: Iterable[Path]) -> Iterable[str]:
+    return (folder.to_relative(path) for path in paths if path.is_file() and folder.allows(path))
 
 
-def _matches(folder: ToolFolder, output: bytearray) -> Iterable[str]:
+def _format_matches(folder: ToolFolder, output: bytearray) -> Iterable[str]:
     for line in output.decode("utf-8", "replace").splitlines():
         name, separator, rest = line.partition("\x00")
         if separator and folder.allows(folder.root / name):
@@ -315,7 +318,7 @@ class ToolFolder:
         self._forbidden = tuple(path.resolve() for path in forbidden)
         self._secrets = tuple(pattern.casefold() for pattern in secrets)
 
-    def path(self, name: str) -> Path:
+    def resolve_path(self, name: str) -> Path:
         """Return the real path of *name*, which is relative to the project's folder.
 
         Raises:
@@ -328,7 +331,7 @@ class ToolFolder:
             real = (self.root / name).resolve()
         except (OSError, RuntimeError) as error:
             raise PathRefused(f"{name!r} can't be resolved: {error}") from error
-        reason = self._refusal(real)
+        reason = self._find_refusal(real)
         if reason:
             raise PathRefused(f"{name!r} {reason}")
         return real
@@ -336,11 +339,11 @@ class ToolFolder:
     def allows(self, path: Path) -> bool:
         """Return whether *path* may be shown to the agent."""
         try:
-            return self._refusal(path.resolve()) is None
+            return self._find_refusal(path.resolve()) is None
         except (OSError, RuntimeError):
             return False
 
-    def shown(self, path: Path) -> str:
+    def to_relative(self, path: Path) -> str:
         """Return *path* relative to the project's folder, for the agent."""
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else "?"
 
@@ -348,11 +351,11 @@ class ToolFolder:
         """Return the content of a regular file.
 
         Raises:
-            PathRefused: see `path`.
+            PathRefused: see `resolve_path`.
             FileFailed: it is missing, not a regular file, or too large.
         """
         try:
-            data = read_regular(self.path(name), max_bytes=MAX_FILE_BYTES)
+            data = read_regular(self.resolve_path(name), max_bytes=MAX_FILE_BYTES)
         except OSError as error:
             raise FileFailed(f"{name!r} can't be read: {error.strerror or error}") from error
         except StateRefused as refusal:
@@ -365,11 +368,11 @@ class ToolFolder:
         """Replace or create the file atomically; return whether it is new.
 
         Raises:
-            PathRefused: see `path`.
+            PathRefused: see `resolve_path`.
             FileFailed: the content is too large, or the file system refused; the old file is
                 unchanged.
         """
-        path = self.path(name)
+        path = self.resolve_path(name)
         data = content.encode("utf-8", "replace")
         if len(data) > MAX_WRITE_BYTES:
             message = f"{name!r}: {len(data)} bytes are more than the {MAX_WRITE_BYTES} allowed"
@@ -382,7 +385,7 @@ class ToolFolder:
             raise FileFailed(f"{name!r} can't be written: {error.strerror or error}") from error
         return mode is None
 
-    def _refusal(self, real: Path) -> str | None:
+    def _find_refusal(self, real: Path) -> str | None:
         if not real.is_relative_to(self.root):
             return "is outside the project's folder"
         # Case is ignored, because for some file systems .GIT is .git.

@@ -23,7 +23,7 @@ from sequencer.model.step import Step
 from sequencer.store.identity import INSIDE_AGENT
 
 
-def words(text: str) -> frozenset[str]:
+def split_words(text: str) -> frozenset[str]:
     """Return the set of words in *text*, so that long lists of names stay short in the code."""
     return frozenset(text.split())
 
@@ -48,14 +48,14 @@ class Listener(Protocol):
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         """Accept bytes unchanged; the log stores all of them, a terminal what it shows."""
 
-    def used(self, usage: Usage) -> None:
+    def report_usage(self, usage: Usage) -> None:
         """Accept the attempt's usage so far (a total, not a difference)."""
 
 
 class Identity(Struct, frozen=True, kw_only=True):
     """Which step of which run an agent performs; all processes of the attempt get it as variables.
 
-    `pump.record_of` adds these variables at the launch of a process, after everything else, so
+    `launch.marked_environment` adds these variables when a process starts, after all others, so
     no caller can forget them and no entry of ``agents`` can replace them.
     """
 
@@ -141,7 +141,7 @@ class StepRequest(Struct, frozen=True, kw_only=True):
         """Return the identity's variables, for an executor that starts its processes itself."""
         return self.identity.variables()
 
-    def file(self, name: str) -> Path:
+    def file_path(self, name: str) -> Path:
         """Return the path of this attempt's file called *name*, which its agent reads.
 
         A system prompt goes into a file and not into an argument: an argument can have at most
@@ -178,7 +178,7 @@ class Executor(Protocol):
 class ChecksInstallation(Protocol):
     """Optional: an executor that needs a program or a key before it can start."""
 
-    def missing(self, folder: Path | None) -> str | None:
+    def find_missing(self, folder: Path | None) -> str | None:
         """Return which program or key is missing, and what to do; None: nothing is missing.
 
         Called before a step is claimed. Agents work in *folder*; None: it is not known yet.
@@ -245,7 +245,7 @@ class HasPermissions(Protocol):
     def permissions(self) -> Permissions:
         """Return what the agent may do in a step that says nothing about it."""
 
-    def withheld(self, environ: Mapping[str, str]) -> list[str]:
+    def withheld_variables(self, environ: Mapping[str, str]) -> list[str]:
         """Return the variables of model providers in *environ* that the agent does not get."""
 
 
@@ -309,7 +309,7 @@ def is_provider_variable(name: str) -> bool:
 
 
 EVERY_EXECUTOR = frozenset(
-    words(
+    split_words(
         "name prompt text agent timeout_s retry complete_when suppress_thoughts "
         "requires_approval append_system_prompt approval validation output system_from_labels "
         "no_comment description expects stagnation"

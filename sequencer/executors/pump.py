@@ -43,10 +43,10 @@ class OutputConsumer(Protocol):
     that hangs may continue to send events that say nothing.
     """
 
-    def stdout(self, data: bytes) -> bool:
+    def feed_stdout(self, data: bytes) -> bool:
         """Process a piece of standard output."""
 
-    def stderr(self, data: bytes) -> bool:
+    def feed_stderr(self, data: bytes) -> bool:
         """Process a piece of standard error."""
 
 
@@ -150,20 +150,20 @@ class Pump(Struct):
         except BlockingIOError:
             return True
         if fd == self.guard.status:
-            return self._take_status(data)
+            return self._process_status(data)
         if not data:
             return False
         if fd == self.guard.stdout:
-            has_progressed = self.consumer.stdout(data)
+            has_progressed = self.consumer.feed_stdout(data)
         else:
             self.stderr_tail = (self.stderr_tail + data)[-TAIL:]
-            has_progressed = self.consumer.stderr(data)
+            has_progressed = self.consumer.feed_stderr(data)
         if has_progressed:
             # After the consumer: time that a terminal was stopped with Ctrl-S is not idle time.
             self._last_progress = time.monotonic()
         return True
 
-    def _take_status(self, data: bytes) -> bool:
+    def _process_status(self, data: bytes) -> bool:
         """Store the guard's last report; without one, the guard was killed.
 
         A line that is not a valid report counts as a lost guard too.

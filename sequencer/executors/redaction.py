@@ -32,7 +32,7 @@ LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~+/=
 """All characters of keys; prefixes may have other ones."""
 
 
-def _any(_: bytes) -> bool:
+def _accept_any(_: bytes) -> bool:
     return True
 
 
@@ -51,7 +51,7 @@ class KeyRule(Struct, frozen=True):
     """A pattern for what follows the prefix, if it is more than characters of the class."""
     shown: bool = False
     """Whether the prefix stays readable, because it is not part of the secret."""
-    holds: Callable[[bytes], bool] = _any
+    holds: Callable[[bytes], bool] = _accept_any
     """A further check that a pattern can't do."""
 
 
@@ -168,45 +168,45 @@ class Start(Struct, frozen=True):
     back: int
     """The number of letters from the start of the prefix to the end of a match."""
 
-    def place(self, hit: re.Match[bytes]) -> int:
+    def find_prefix(self, hit: re.Match[bytes]) -> int:
         """Return where the prefix starts that *hit* has found."""
         return hit.end() - self.back
 
 
 # Compiled when they are first needed: most commands hide nothing, and the table is long.
 @cache
-def _compiled(pattern: bytes) -> re.Pattern[bytes]:
+def _compile(pattern: bytes) -> re.Pattern[bytes]:
     return re.compile(pattern, re.ASCII)
 
 
-def _border(rule: KeyRule) -> bytes:
+def _border_pattern(rule: KeyRule) -> bytes:
     r"""Return a pattern for what may be in front of a key.
 
     The last letters of an escape are not part of a word: ``\n`` in JSON, ``%3D`` in an address,
     ``\x1b[1m`` for bold text.
     """
     escapes = (rb"\\[nrtbf]", rb"\\u[0-9a-fA-F]{4}", rb"%[0-9A-Fa-f]{2}", rb"[0-9;\[]m")
-    ways = b"|".join(b"(?<=" + escape + b")" for escape in escapes)
-    return b"(?:(?<!%b)|%b)" % (rule.before, ways)
+    alternatives = b"|".join(b"(?<=" + escape + b")" for escape in escapes)
+    return b"(?:(?<!%b)|%b)" % (rule.before, alternatives)
 
 
-def _start(text: bytes, rule: KeyRule, back: int) -> Start:
+def _build_start(text: bytes, rule: KeyRule, back: int) -> Start:
     whole = rule.whole or b"%b{%d,}" % (rule.body, rule.least)
     form = b"%b(%b)" if rule.shown else b"(%b%b)"
     return Start(text, rule, form % (re.escape(text), whole), back)
 
 
-def _anchored(text: bytes, rule: KeyRule, letters: int) -> tuple[int, bytes, bytes]:
+def _build_anchor(text: bytes, rule: KeyRule, letters: int) -> tuple[int, bytes, bytes]:
     """Return the anchor of *text*, a quick check after it, and the full check before it."""
     anchor = next(letter for letter in _ANCHORS if letter in text)
     place = text.rindex(anchor) + 1
     guard = b"(?=%b%b{%d})" % (re.escape(text[place:]), rule.body, min(rule.least, letters))
-    return anchor, guard, b"(?<=%b%b)()" % (_border(rule), re.escape(text[:place]))
+    return anchor, guard, b"(?<=%b%b)()" % (_border_pattern(rule), re.escape(text[:place]))
 
 
 @cache
-def _search(letters: int) -> tuple[re.Pattern[bytes], tuple[Start, ...]]:
-    """Return a pattern that finds each prefix with *letters* after it, and the prefix by group.
+def _build_search(letters: int) -> tuple[re.Pattern[bytes], tuple[Start, ...]]:
+    """Return a pattern for each prefix with *letters* after it, and the prefix of each group.
 
     One pass over a text is enough; the last group of a match identifies the prefix. The pattern
     searches for a few anchor letters and compares prefixes only there: an alternative for each
@@ -216,28 +216,28 @@ def _search(letters: int) -> tuple[re.Pattern[bytes], tuple[Start, ...]]:
     by_anchor: dict[int, dict[bytes, list[tuple[bytes, Start]]]] = {}
     for rule in RULES:
         for text in rule.starts:
-            anchor, guard, certain = _anchored(text, rule, letters)
+            anchor, guard, check = _build_anchor(text, rule, letters)
             back = text.rindex(anchor) + 1
             groups = by_anchor.setdefault(anchor, {}).setdefault(guard, [])
-            groups.append((certain, _start(text, rule, back)))
+            groups.append((check, _build_start(text, rule, back)))
     starts, parts = [], []
     for anchor, guards in by_anchor.items():
-        ways = []
+        alternatives = []
         for guard, group in guards.items():
             starts += [start for _, start in group]
-            ways.append(guard + b"(?:" + b"|".join(certain for certain, _ in group) + b")")
-        parts.append(re.escape(bytes([anchor])) + b"(?:" + b"|".join(ways) + b")")
+            alternatives.append(guard + b"(?:" + b"|".join(check for check, _ in group) + b")")
+        parts.append(re.escape(bytes([anchor])) + b"(?:" + b"|".join(alternatives) + b")")
     return re.compile(b"|".join(parts), re.ASCII), tuple(starts)
 
 
 @cache
-def _parts() -> dict[bytes, bytes]:
+def _incomplete_prefixes() -> dict[bytes, bytes]:
     """Return each incomplete prefix, with the pattern that has to match in front of it."""
     borders: dict[bytes, set[bytes]] = {}
     for rule in RULES:
         for text in rule.starts:
             for length in range(1, len(text)):
-                borders.setdefault(text[:length], set()).add(_border(rule))
+                borders.setdefault(text[:length], set()).add(_border_pattern(rule))
     marks = {_PEM_MARK[:n]: b"" for n in range(1, len(_PEM_MARK))}
     return {part: b"|".join(sorted(forms)) for part, forms in borders.items()} | marks
 
@@ -275,30 +275,33 @@ class Redaction:
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         """Hide *values* and everything that looks like a key."""
-        forms = {form for value in values if len(value) >= MIN_VALUE for form in _forms(value)}
+        forms = {
+            form for value in values if len(value) >= MIN_VALUE for form in _encode_forms(value)
+        }
         self._values = tuple(sorted(form for form in forms if len(form) <= WINDOW))
         self.hide_name = lru_cache(256)(self.hide_text)
         """`hide_text` with a cache, for texts that each step repeats."""
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Redaction:
+    def from_environment(cls, environment: Mapping[str, str]) -> Redaction:
         """Return the redaction for the secret variables of *environment*.
 
-        >>> Redaction.of({"API_KEY": "hunter2-hunter2"}).hide_text("it is hunter2-hunter2.")
+        >>> redaction = Redaction.from_environment({"API_KEY": "hunter2-hunter2"})
+        >>> redaction.hide_text("it is hunter2-hunter2.")
         'it is [secret].'
         """
         return cls(value for name, value in environment.items() if _SECRET_NAME.search(name))
 
     def hide(self, data: bytes) -> bytes:
         """Return *data* with each secret replaced by ``[secret]``."""
-        return _without(data, self._spans(data)) if self._may_hold(data) else data
+        return _hide_spans(data, self._spans(data)) if self._may_have_secret(data) else data
 
-    def _may_hold(self, data: bytes) -> bool:
+    def _may_have_secret(self, data: bytes) -> bool:
         """Return whether *data* may have a secret; most data has none."""
         if len(data) <= _SHORT:
             is_shaped = any(map(data.__contains__, _STARTS))
         else:
-            is_shaped = _search(GUARD)[0].search(data) is not None
+            is_shaped = _build_search(GUARD)[0].search(data) is not None
         return is_shaped or _PEM_MARK in data or any(value in data for value in self._values)
 
     def hide_text(self, text: str) -> str:
@@ -308,22 +311,22 @@ class Redaction:
         data = text.encode("utf-8", "surrogatepass")
         return self.hide(data).decode("utf-8", "surrogatepass")
 
-    def stream(self) -> RedactionStream:
+    def start_stream(self) -> RedactionStream:
         """Return a redaction for one stream that comes in pieces."""
         return RedactionStream(self)
 
     def hide_settled(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the part of *data* that can be written, and the rest, which needs more bytes."""
         spans = self._spans(data)
-        cut = min(self._unfinished_value(data), _unfinished_shape(data))
+        cut = min(self._find_unfinished_value(data), _find_unfinished_key(data))
         # A secret may end the way it starts: its end must not count as a new start.
         cut = next((start for start, end in spans if start < cut < end), cut)
         if len(data) - cut > WINDOW:
             cut = len(data) - WINDOW
             cut = next((end for start, end in spans if start < cut < end), cut)
-        return _without(data[:cut], [span for span in spans if span[1] <= cut]), data[cut:]
+        return _hide_spans(data[:cut], [span for span in spans if span[1] <= cut]), data[cut:]
 
-    def _unfinished_value(self, data: bytes) -> int:
+    def _find_unfinished_value(self, data: bytes) -> int:
         cut = len(data)
         for value in self._values:
             place = data.find(value[:1], max(len(data) - len(value) + 1, 0))
@@ -342,7 +345,7 @@ class Redaction:
             while place >= 0:
                 spans.append((place, place + len(value)))
                 place = data.find(value, place + 1)
-        spans += _shaped(data)
+        spans += _find_key_spans(data)
         spans += [(start, end) for start, end, _ in _pem_blocks(data)]
         merged: list[tuple[int, int]] = []
         for start, end in sorted(spans):
@@ -376,7 +379,7 @@ class RedactionStream:
         return self._redaction.hide(held) if held else held
 
 
-def _forms(value: str) -> set[bytes]:
+def _encode_forms(value: str) -> set[bytes]:
     """Return a secret unchanged, and the way event streams write it: in JSON, with escapes."""
     texts = (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
     return {text.encode("utf-8", "surrogateescape") for text in texts}
@@ -397,7 +400,7 @@ def _pem_blocks(data: bytes) -> Iterator[tuple[int, int, bool]]:
         start = data.find(_PEM_MARK, end)
 
 
-def _without(data: bytes, spans: list[tuple[int, int]]) -> bytes:
+def _hide_spans(data: bytes, spans: list[tuple[int, int]]) -> bytes:
     pieces, place = [], 0
     for start, end in spans:
         pieces += [data[place:start], HIDDEN]
@@ -405,36 +408,36 @@ def _without(data: bytes, spans: list[tuple[int, int]]) -> bytes:
     return b"".join((*pieces, data[place:])) if pieces else data
 
 
-def _shaped(data: bytes) -> Iterator[tuple[int, int]]:
+def _find_key_spans(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield the span of each key by its form; for some rules the prefix stays readable."""
     done = 0
-    search, starts = _search(GUARD)
+    search, starts = _build_search(GUARD)
     for hit in search.finditer(data):
         start = starts[(hit.lastindex or 1) - 1]
-        place = start.place(hit)
+        place = start.find_prefix(hit)
         # A key may contain the prefix of another one.
-        key = _compiled(start.pattern).match(data, place) if place >= done else None
+        key = _compile(start.pattern).match(data, place) if place >= done else None
         if key is not None and start.rule.holds(key[1]):
             done = key.end(1)
             yield key.span(1)
 
 
-def _unfinished_shape(data: bytes) -> int:
+def _find_unfinished_key(data: bytes) -> int:
     """Return the start of a key that more data may continue, else the length of *data*."""
     size = len(data)
     # No key spans lines or blanks, but the prefix "Bearer " ends with a blank.
     first = max(data.rfind(b"\n") + 1, size - WINDOW)
     cuts = [size, *(start for start, _, is_open in _pem_blocks(data) if is_open)]
     for length in range(1, min(_LONGEST_START, size - first + 1)):
-        border = _parts().get(data[size - length :])
-        if border is not None and _compiled(border).match(data, size - length):
+        border = _incomplete_prefixes().get(data[size - length :])
+        if border is not None and _compile(border).match(data, size - length):
             cuts.append(size - length)
     word = first + len(data[first:].rstrip(LETTERS))
-    search, starts = _search(0)
+    search, starts = _build_search(0)
     for hit in search.finditer(data, max(word - _BLANK_HEAD, first)):
         start = starts[(hit.lastindex or 1) - 1]
-        if start.place(hit) + len(start.text) >= word:
-            cuts.append(start.place(hit))
+        if start.find_prefix(hit) + len(start.text) >= word:
+            cuts.append(start.find_prefix(hit))
             break
     address = data.rfind(b"://", max(first, size - _ADDRESS_LENGTH))
     if address >= 0 and _UNFINISHED_ADDRESS.match(data, address):
@@ -454,10 +457,10 @@ _SEQUENCE = re.compile(f"{CSI}[@-~]|{STRING}(?:\x07|\x1b\\\\|\x9c)?|\x1b[ -/]*[0
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def without_sequences(text: str) -> str:
+def strip_sequences(text: str) -> str:
     r"""Return *text* without sequences and control characters, except tab, newline and return.
 
-    >>> without_sequences("\x1b]0;owned\x07red: \x1b[31mno\x1b[0m\x08\r\n")
+    >>> strip_sequences("\x1b]0;owned\x07red: \x1b[31mno\x1b[0m\x08\r\n")
     'red: no\r\n'
     """
     return _SURROGATE.sub("\ufffd", _SEQUENCE.sub("", text))

@@ -2,7 +2,7 @@
 
 It can add an answer, report a failure and raise usage figures; it can't turn a failure into a
 success. If the answer decides which way the run goes, the file is ignored: see
-`answers.result_ignored`.
+`answers.make_ignored_notifier`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sequencer.errors import (
     CorruptState,
     SequencerError,
     StorageFailed,
-    out_of_resources,
+    to_machine_busy,
 )
 from sequencer.executors.answers import Ignored, with_structured
 from sequencer.frozen.base import Frozen
@@ -24,7 +24,7 @@ from sequencer.frozen.fields import Field, ValidationError
 from sequencer.model.evidence import Evidence
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.store import folder as folders
-from sequencer.store.ownership import refused
+from sequencer.store.ownership import explain_refusal
 
 MAX_RESULT_BYTES = 1024 * 1024
 _Tokens = Annotated[int, Field(ge=0, le=2**53)]
@@ -62,10 +62,10 @@ def make_folder(path: Path) -> None:
             answer in it.
     """
     try:
-        folders.make_fresh(path.parent)
+        folders.make_new_folder(path.parent)
     except OSError as error:
         hint = "free disk space or fix the permissions, then start again"
-        why, hint = refused(error, path.parent, hint)
+        why, hint = explain_refusal(error, path.parent, hint)
         message = f"can't create the folder for the agent's result: {why}"
         raise StorageFailed(message, where=str(path.parent), hint=hint) from error
 
@@ -84,7 +84,7 @@ def read_result(path: Path) -> Result | None:
     except FileNotFoundError:
         return None
     except (CorruptState, OSError) as error:
-        if (busy := out_of_resources(error)) is not None:
+        if (busy := to_machine_busy(error)) is not None:
             raise busy from error
         failed = error if isinstance(error, OSError) else error.__cause__
         if isinstance(failed, OSError) and failed.errno == errno.EIO:
@@ -95,7 +95,7 @@ def read_result(path: Path) -> Result | None:
     if len(data) > MAX_RESULT_BYTES:
         _refuse(path, "it is larger than 1 MiB")
     try:
-        result = Result.model_validate(_strict_json(data))
+        result = Result.model_validate(_parse_strict_json(data))
     except ValidationError as error:
         place = "" if error.errors()[0]["loc"] else "the whole file: "
         _refuse(path, f"{place}{error.messages(with_values=False)[0]}")
@@ -120,13 +120,13 @@ def apply_result(path: Path, outcome: Outcome, ignored: Ignored = None) -> Outco
         result = Result(status="failed")
     if result is None:
         return outcome
-    changed = outcome.replace(usage=_larger(outcome.usage, result.usage))
+    changed = outcome.replace(usage=_max_usage(outcome.usage, result.usage))
     if ignored is not None:
         if result.output is not None or result.status is not None:
             ignored()
         return changed
     if result.output is not None:
-        changed = changed.replace(output=_text(result.output), structured=None)
+        changed = changed.replace(output=_to_text(result.output), structured=None)
         if not isinstance(result.output, str):
             changed = with_structured(changed, result.output)
     return _with_status(changed, result) if outcome.is_accepted else changed
@@ -147,7 +147,7 @@ def _with_status(changed: Outcome, result: Result) -> Outcome:
     return changed.replace(status=OutcomeStatus(result.status), evidence=evidence)
 
 
-def _larger(observed: Usage, reported: ResultUsage) -> Usage:
+def _max_usage(observed: Usage, reported: ResultUsage) -> Usage:
     """Return the larger of *observed* and *reported*, figure by figure.
 
     An agent's report never helps it: it can't lower a figure, and it can't turn an unknown cost
@@ -170,13 +170,13 @@ def _with_failure(outcome: Outcome, message: str) -> Outcome:
     return outcome
 
 
-def _strict_json(data: bytes) -> Any:
+def _parse_strict_json(data: bytes) -> Any:
     return json.loads(
-        data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
+        data.decode("utf-8"), object_pairs_hook=_reject_duplicates, parse_constant=_refuse_constant
     )
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         raise ValueError("a key appears twice")
@@ -187,7 +187,7 @@ def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a JSON number")
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     # JSON can contain half a surrogate pair, which no UTF-8 file can store later.
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sequencer.model.answers import DECISION_FIELDS
-from sequencer.model.graph.choices import normalise
+from sequencer.model.graph.choices import normalize
 
 _MAX_DEPTH = 8
 """Deeper objects in the schema get only their required properties."""
@@ -54,10 +54,10 @@ def sample(schema: Mapping[str, Any], label: str | None = None, word: str = "") 
     {'decision': 'Yes!'}
     """
     sampler = _Sampler(schema, word)
-    value = sampler.of(schema)
+    value = sampler.build_value(schema)
     if label is None or not isinstance(value, dict):
         return value
-    resolved = sampler.resolved(schema)
+    resolved = sampler.resolve(schema)
     properties = resolved.get("properties", {})
     fields = [field for field in DECISION_FIELDS if isinstance(properties.get(field), Mapping)]
     if fields:
@@ -65,7 +65,7 @@ def sample(schema: Mapping[str, Any], label: str | None = None, word: str = "") 
         matching = (
             choice
             for choice in choices
-            if isinstance(choice, str) and normalise(choice) == normalise(label)
+            if isinstance(choice, str) and normalize(choice) == normalize(label)
         )
         return {**value, fields[0]: next(matching, value.get(fields[0]))}
     is_open = resolved.get("additionalProperties", True) is not False
@@ -76,19 +76,19 @@ class _Sampler:
     def __init__(self, root: Mapping[str, Any], word: str) -> None:
         self._root, self._word = root, word
 
-    def of(self, schema: Any, depth: int = 0) -> Any:
-        schema = self.resolved(schema)
-        if (values := _values_in(schema)) is not None:
+    def build_value(self, schema: Any, depth: int = 0) -> Any:
+        schema = self.resolve(schema)
+        if (values := _find_fixed_values(schema)) is not None:
             return values[0]
         kind = _type_of(schema)
         if kind in ("integer", "number"):
-            return _number(schema, is_whole=kind == "integer")
-        containers = {"object": self._object, "array": self._array}
+            return _build_number(schema, is_whole=kind == "integer")
+        containers = {"object": self._build_object, "array": self._build_array}
         if kind in containers:
             return containers[kind](schema, depth)
-        return _PLAIN[kind] if kind in _PLAIN else _text(schema, self._word)
+        return _PLAIN[kind] if kind in _PLAIN else _build_text(schema, self._word)
 
-    def resolved(self, schema: Any) -> dict[str, Any]:
+    def resolve(self, schema: Any) -> dict[str, Any]:
         """Return *schema* merged with its references and the first of its choices."""
         merged: dict[str, Any] = {}
         pending, seen = [schema], 0
@@ -119,27 +119,29 @@ class _Sampler:
                 target = target.get(name) if isinstance(target, Mapping) else None
         return target
 
-    def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    def _build_object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
         parts = schema.get("properties", {})
         required = [name for name in schema.get("required", []) if isinstance(name, str)]
         names = required if depth >= _MAX_DEPTH else [*parts, *required]
         if depth >= 2 * _MAX_DEPTH:
             return {}
-        return {name: self.of(parts.get(name), depth + 1) for name in dict.fromkeys(names)}
+        return {name: self.build_value(parts.get(name), depth + 1) for name in dict.fromkeys(names)}
 
-    def _array(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
+    def _build_array(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
         count = schema.get("minItems", 0)
         count = min(count, _MOST) if isinstance(count, int) else 0
         first = schema.get("prefixItems")
         first = first if isinstance(first, list) else []
         forms = [*first[:count], *[schema.get("items")] * (count - len(first))]
-        return [] if depth >= 2 * _MAX_DEPTH else [self.of(form, depth + 1) for form in forms]
+        return (
+            [] if depth >= 2 * _MAX_DEPTH else [self.build_value(form, depth + 1) for form in forms]
+        )
 
 
 _PLAIN = {"boolean": True, "null": None}
 
 
-def _values_in(schema: Mapping[str, Any]) -> list[Any] | None:
+def _find_fixed_values(schema: Mapping[str, Any]) -> list[Any] | None:
     """Return a list of the one value that *schema* itself has; None: it has none."""
     if "const" in schema:
         return [schema["const"]]
@@ -158,7 +160,7 @@ def _type_of(schema: Mapping[str, Any]) -> str:
     return str(kind)
 
 
-def _number(schema: Mapping[str, Any], *, is_whole: bool) -> float | int:
+def _build_number(schema: Mapping[str, Any], *, is_whole: bool) -> float | int:
     number: float | int = 0
     for key, more in (("minimum", 0), ("exclusiveMinimum", 1 if is_whole else 0.5)):
         bound = schema.get(key)
@@ -174,7 +176,7 @@ def _number(schema: Mapping[str, Any], *, is_whole: bool) -> float | int:
     return int(number) if is_whole else number
 
 
-def _text(schema: Mapping[str, Any], word: str) -> str:
+def _build_text(schema: Mapping[str, Any], word: str) -> str:
     least, most = (schema.get(key, at) for key, at in (("minLength", 0), ("maxLength", _MOST)))
     least = min(least, _MOST) if isinstance(least, int) else 0
     if schema.get("format") in _FORMATS:
@@ -182,12 +184,12 @@ def _text(schema: Mapping[str, Any], word: str) -> str:
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         for text in (word, *_TEXTS, "a" * least, "1" * least):
-            if text and least <= len(text) <= most and _fits(pattern, text):
+            if text and least <= len(text) <= most and _is_match(pattern, text):
                 return text
     return "a" * least
 
 
-def _fits(pattern: str, text: str) -> bool:
+def _is_match(pattern: str, text: str) -> bool:
     try:
         return re.search(pattern, text) is not None
     except re.error:

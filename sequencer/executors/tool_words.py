@@ -36,25 +36,25 @@ Table = Mapping[ToolName, ClientTools]
 CHANGING: frozenset[ToolName] = frozenset({"write", "edit", "bash"})
 
 
-def _same(*names: str) -> ClientTools:
+def _make_client_tools(*names: str) -> ClientTools:
     return ClientTools(names, names)
 
 
 CLAUDE: Table = {
-    "read": _same("Read"),
-    "write": _same("Write"),
-    "edit": _same("Edit", "MultiEdit", "NotebookEdit"),
+    "read": _make_client_tools("Read"),
+    "write": _make_client_tools("Write"),
+    "edit": _make_client_tools("Edit", "MultiEdit", "NotebookEdit"),
     "bash": ClientTools(("Bash",), ("Bash", "BashOutput", "KillShell", "Monitor", "PowerShell")),
-    "glob": _same("Glob"),
-    "grep": _same("Grep"),
+    "glob": _make_client_tools("Glob"),
+    "grep": _make_client_tools("Grep"),
     # Later versions have no LS; there a folder is listed by a pattern.
     "list": ClientTools(("Glob", "LS"), ("LS",)),
-    "webfetch": _same("WebFetch"),
-    "websearch": _same("WebSearch"),
+    "webfetch": _make_client_tools("WebFetch"),
+    "websearch": _make_client_tools("WebSearch"),
     # A workflow starts agents too.
     "task": ClientTools(("Task", "Agent"), ("Task", "Agent", "SendMessage", "Workflow")),
-    "todoread": _same("TodoRead", "TaskGet", "TaskList"),
-    "todowrite": _same("TodoWrite", "TaskCreate", "TaskUpdate"),
+    "todoread": _make_client_tools("TodoRead", "TaskGet", "TaskList"),
+    "todowrite": _make_client_tools("TodoWrite", "TaskCreate", "TaskUpdate"),
 }
 
 CODEX: Table = {
@@ -64,55 +64,55 @@ CODEX: Table = {
     ),
     "bash": ClientTools(("shell_tool",), ("shell_tool", "unified_exec")),
     "webfetch": ClientTools(),
-    "websearch": _same("web_search"),
+    "websearch": _make_client_tools("web_search"),
     "task": ClientTools(("multi_agent",), ("multi_agent", "multi_agent_v2")),
     "todoread": ClientTools(instead="todowrite"),
-    "todowrite": _same("update_plan"),
+    "todowrite": _make_client_tools("update_plan"),
 }
 
 GEMINI: Table = {
     "read": ClientTools(("read_file",), ("read_file", "read_many_files")),
-    "write": _same("write_file"),
-    "edit": _same("replace"),
+    "write": _make_client_tools("write_file"),
+    "edit": _make_client_tools("replace"),
     "bash": ClientTools(
         ("run_shell_command",),
         ("run_shell_command", "list_background_processes", "read_background_output"),
     ),
-    "glob": _same("glob"),
-    "grep": _same("grep_search", "search_file_content"),
-    "list": _same("list_directory"),
-    "webfetch": _same("web_fetch"),
-    "websearch": _same("google_web_search"),
+    "glob": _make_client_tools("glob"),
+    "grep": _make_client_tools("grep_search", "search_file_content"),
+    "list": _make_client_tools("list_directory"),
+    "webfetch": _make_client_tools("web_fetch"),
+    "websearch": _make_client_tools("google_web_search"),
     "task": ClientTools(
         ("invoke_agent",), ("invoke_agent", "codebase_investigator", "cli_help", "generalist")
     ),
     "todoread": ClientTools(instead="todowrite"),
-    "todowrite": _same("write_todos"),
+    "todowrite": _make_client_tools("write_todos"),
 }
 
 OPENCODE: Table = {
-    "read": _same("read"),
-    "write": _same("write"),
+    "read": _make_client_tools("read"),
+    "write": _make_client_tools("write"),
     "edit": ClientTools(("edit",), ("edit", "patch", "multiedit")),
-    "bash": _same("bash"),
-    "glob": _same("glob"),
-    "grep": _same("grep"),
+    "bash": _make_client_tools("bash"),
+    "glob": _make_client_tools("glob"),
+    "grep": _make_client_tools("grep"),
     # Later versions have no tool of that name; there `read` lists a folder.
     "list": ClientTools(("list", "read"), ("list",)),
-    "webfetch": _same("webfetch"),
-    "websearch": _same("websearch"),
-    "task": _same("task"),
+    "webfetch": _make_client_tools("webfetch"),
+    "websearch": _make_client_tools("websearch"),
+    "task": _make_client_tools("task"),
     "todoread": ClientTools((), ("todoread",), "todowrite"),
-    "todowrite": _same("todowrite"),
+    "todowrite": _make_client_tools("todowrite"),
 }
 
 MESSAGES: Table = {
-    "read": _same("read"),
-    "write": _same("write"),
-    "edit": _same("edit"),
-    "bash": _same("bash"),
-    "glob": _same("glob"),
-    "grep": _same("grep"),
+    "read": _make_client_tools("read"),
+    "write": _make_client_tools("write"),
+    "edit": _make_client_tools("edit"),
+    "bash": _make_client_tools("bash"),
+    "glob": _make_client_tools("glob"),
+    "grep": _make_client_tools("grep"),
     "list": ClientTools(instead="glob"),
     "webfetch": ClientTools(),
     "websearch": ClientTools(),
@@ -122,7 +122,7 @@ MESSAGES: Table = {
 }
 
 
-def cannot_write(step: Step, executor: Executor) -> Objection | None:
+def writing_objection(step: Step, executor: Executor) -> Objection | None:
     """Return why the agent of *executor* can't change files in *step*; None: it can.
 
     Not considered: tools that a client's own settings or MCP servers add.
@@ -135,7 +135,7 @@ def cannot_write(step: Step, executor: Executor) -> Objection | None:
     elif all(words.get(word) is False for word in CHANGING):
         reason = "tools takes write, edit and bash away"
     elif step.allowed_tools is not None and any(
-        only_reads(step.allowed_tools, table) for table in (CLAUDE, OPENCODE, MESSAGES)
+        is_read_only(step.allowed_tools, table) for table in (CLAUDE, OPENCODE, MESSAGES)
     ):
         # For these clients allowed_tools lists all tools that exist, by the client's own names.
         reason = f"its tools in this step are {', '.join(step.allowed_tools) or 'none'}"
@@ -147,27 +147,31 @@ def cannot_write(step: Step, executor: Executor) -> Objection | None:
     return Objection(f"expects: change, because it can't change files: {reason}", hint)
 
 
-def only_reads(names: Iterable[str], table: Table) -> bool:
+def is_read_only(names: Iterable[str], table: Table) -> bool:
     """Return whether each of *names* is a tool in *table* that changes nothing.
 
-    >>> only_reads(["Read", "Grep"], CLAUDE), only_reads(["Read", "mcp__x"], CLAUDE)
+    >>> is_read_only(["Read", "Grep"], CLAUDE), is_read_only(["Read", "mcp__x"], CLAUDE)
     (True, False)
     """
     known = (table[word] for word in table if word not in CHANGING and word != "task")
     return {*names} <= {name for tools in known for name in (*tools.granted, *tools.taken)}
 
 
-def granted(step: Step, table: Table) -> tuple[str, ...]:
+def granted_tools(step: Step, table: Table) -> tuple[str, ...]:
     """Return the tools that *step* grants; they run without asking."""
-    return tuple(dict.fromkeys(chain(*(table[word].granted for word in _words(step, value=True)))))
+    return tuple(
+        dict.fromkeys(chain(*(table[word].granted for word in _select_words(step, value=True))))
+    )
 
 
-def taken(step: Step, table: Table) -> tuple[str, ...]:
+def removed_tools(step: Step, table: Table) -> tuple[str, ...]:
     """Return the tools that *step* takes away with its ``tools``."""
-    return tuple(dict.fromkeys(chain(*(table[word].taken for word in _words(step, value=False)))))
+    return tuple(
+        dict.fromkeys(chain(*(table[word].taken for word in _select_words(step, value=False))))
+    )
 
 
-def objections(
+def tool_objections(
     step: Step, table: Table, name: str, disallowed: Iterable[str] = ()
 ) -> list[Objection]:
     """Return why agent *name*, whose tools are in *table*, can't support the ``tools`` of *step*.
@@ -175,25 +179,27 @@ def objections(
     *disallowed* are the tools that the agent's entry takes away.
     """
     result = []
-    removed = taken(step, table)
-    for word in _words(step, value=True):
+    removed = removed_tools(step, table)
+    for word in _select_words(step, value=True):
         names, setting = table[word].granted, f"tools: {word}: true"
         if not names:
             instead = table[word].instead
             hint = f", and write {instead}: true instead" if instead else ""
             result.append(Objection(f"{setting}: it has no such tool", f"leave {word} out{hint}"))
         elif lost := sorted(set(names) & set(removed)):
-            other = next(w for w in _words(step, value=False) if set(lost) & set(table[w].taken))
+            other = next(
+                w for w in _select_words(step, value=False) if set(lost) & set(table[w].taken)
+            )
             hint = f"give {word} and {other} the same value, or leave one of them out"
-            reason = f"{setting}, but {other}: false takes {_listed(lost)} away"
+            reason = f"{setting}, but {other}: false takes {_join_names(lost)} away"
             result.append(Objection(reason, hint))
         else:
-            result += _against_lists(step, word, names, name, disallowed)
+            result += _find_list_conflicts(step, word, names, name, disallowed)
     if step.allowed_tools is not None:
-        for word in _words(step, value=False):
-            allowed = [tool for tool in step.allowed_tools if _base(tool) in table[word].taken]
+        for word in _select_words(step, value=False):
+            allowed = [tool for tool in step.allowed_tools if _base_name(tool) in table[word].taken]
             if allowed:
-                reason = f"tools: {word}: false, but allowed_tools names {_listed(allowed)}"
+                reason = f"tools: {word}: false, but allowed_tools names {_join_names(allowed)}"
                 result.append(
                     Objection(reason, f"take it out of allowed_tools, or leave {word} out")
                 )
@@ -202,7 +208,7 @@ def objections(
 
 def plan_objections(step: Step, where: str) -> list[Objection]:
     """Return why a client in plan mode, which *where* sets, can't have tools that change files."""
-    changing = [word for word in _words(step, value=True) if word in CHANGING]
+    changing = [word for word in _select_words(step, value=True) if word in CHANGING]
     return [
         Objection(
             f"tools: {word}: true, but {where} is plan, which can't change anything",
@@ -212,7 +218,7 @@ def plan_objections(step: Step, where: str) -> list[Objection]:
     ]
 
 
-def _against_lists(
+def _find_list_conflicts(
     step: Step, word: ToolName, names: tuple[str, ...], name: str, disallowed: Iterable[str]
 ) -> Iterable[Objection]:
     setting = f"tools: {word}: true"
@@ -221,31 +227,31 @@ def _against_lists(
             hint = f"leave {switch} or {word} out"
             yield Objection(f"{setting}, but {switch} takes all tools away", hint)
     allowed = step.allowed_tools
-    if allowed is not None and not _named(allowed, names):
+    if allowed is not None and not _match_names(allowed, names):
         reason = f"{setting}, but allowed_tools does not name {names[0]} as a whole"
         yield Objection(reason, f"add {names[0]} to allowed_tools, or leave {word} out")
     for where, listed in (
         ("disallowed_tools", step.disallowed_tools or ()),
         (f"agents.{name}.disallowed_tools", disallowed),
     ):
-        lost = _named(listed, names)
+        lost = _match_names(listed, names)
         if lost:
-            reason = f"{setting}, but {where} takes {_listed(lost)} away"
+            reason = f"{setting}, but {where} takes {_join_names(lost)} away"
             yield Objection(reason, f"take it out of {where}, or leave {word} out")
 
 
-def _named(listed: Iterable[str], names: Iterable[str]) -> list[str]:
+def _match_names(listed: Iterable[str], names: Iterable[str]) -> list[str]:
     entries = tuple(listed)
     return [name for name in names if any(fnmatchcase(name, entry) for entry in entries)]
 
 
-def _words(step: Step, *, value: bool) -> list[ToolName]:
+def _select_words(step: Step, *, value: bool) -> list[ToolName]:
     return [word for word, is_on in (step.tools or {}).items() if is_on is value]
 
 
-def _base(tool: str) -> str:
+def _base_name(tool: str) -> str:
     return tool.partition("(")[0]
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     return ", ".join(names)

@@ -11,9 +11,9 @@ from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.files.yamlfile import KeyPath, located
+from sequencer.files.yamlfile import KeyPath, format_location
 from sequencer.frozen.base import Frozen
-from sequencer.frozen.fields import UNKNOWN_NAME, FieldSpec, ValidationError, shown_value
+from sequencer.frozen.fields import UNKNOWN_NAME, FieldSpec, ValidationError, format_value
 from sequencer.model.step import Step
 
 HELD_IN = "step"
@@ -27,13 +27,13 @@ def annotation_at(root: type[Frozen], path: KeyPath) -> Any | None:
     """
     annotation: Any = root
     for part in path:
-        annotation = below(without_none(annotation), part)
+        annotation = find_child_type(strip_optional(annotation), part)
         if annotation is None:
             return None
-    return without_none(annotation)
+    return strip_optional(annotation)
 
 
-def written_fields(model: type[Frozen]) -> dict[str, FieldSpec]:
+def fields_by_key(model: type[Frozen]) -> dict[str, FieldSpec]:
     """Return the fields of *model* by their keys in a file.
 
     A model whose ``BESIDE`` names fields of a step has those fields instead of `HELD_IN`.
@@ -46,16 +46,16 @@ def written_fields(model: type[Frozen]) -> dict[str, FieldSpec]:
     return {name: field for name, field in Step.model_fields.items() if name in step_keys} | fields
 
 
-def below(annotation: Any, part: str | int) -> Any | None:
+def find_child_type(annotation: Any, part: str | int) -> Any | None:
     """Return the type of the value at *part* in a value of type *annotation*; None: no such key."""
-    return without_none(_below(annotation, part))
+    return strip_optional(_find_child(annotation, part))
 
 
-def _below(annotation: Any, part: str | int) -> Any | None:
+def _find_child(annotation: Any, part: str | int) -> Any | None:
     if annotation is Any:
         return Any
     if isinstance(annotation, type) and issubclass(annotation, Frozen):
-        fields = written_fields(annotation)
+        fields = fields_by_key(annotation)
         if part in fields:
             return fields[str(part)].annotation
         return Any if annotation.model_options["extra"] == "allow" else None
@@ -67,13 +67,13 @@ def _below(annotation: Any, part: str | int) -> Any | None:
     return None
 
 
-def without_none(annotation: Any) -> Any:
+def strip_optional(annotation: Any) -> Any:
     """Return ``T`` for ``T | None`` and for ``Annotated[T, …]``."""
     if hasattr(annotation, "__metadata__"):
-        return without_none(annotation.__origin__)
+        return strip_optional(annotation.__origin__)
     if get_origin(annotation) in (Union, UnionType):
         members = [member for member in get_args(annotation) if member is not type(None)]
-        return without_none(members[0]) if len(members) == 1 else annotation
+        return strip_optional(members[0]) if len(members) == 1 else annotation
     return annotation
 
 
@@ -103,11 +103,11 @@ def known_keys(root: type[Frozen], path: KeyPath) -> tuple[str, ...]:
     )
     for model in members:
         if isinstance(model, type) and issubclass(model, Frozen):
-            return tuple(name for name, field in written_fields(model).items() if not field.exclude)
+            return tuple(name for name, field in fields_by_key(model).items() if not field.exclude)
     return ()
 
 
-def leaves(
+def iter_leaves(
     root: type[Frozen], path: KeyPath = (), within: tuple[type[Frozen], ...] = ()
 ) -> Iterator[tuple[KeyPath, Any]]:
     """Yield (path, default) for each key that has a value or a free-form mapping.
@@ -116,14 +116,14 @@ def leaves(
     a model that may be written as its name.
     """
     within = (*within, root)
-    for name, field in written_fields(root).items():
-        annotation = without_none(field.annotation)
+    for name, field in fields_by_key(root).items():
+        annotation = strip_optional(field.annotation)
         if field.exclude:
             continue
         is_model = isinstance(annotation, type) and issubclass(annotation, Frozen)
         is_model = is_model and not hasattr(field.annotation, "__metadata__")
         if is_model and not any(issubclass(outer, annotation) for outer in within):
-            yield from leaves(annotation, (*path, name), within)
+            yield from iter_leaves(annotation, (*path, name), within)
         else:
             yield (*path, name), field.get_default()
 
@@ -140,7 +140,7 @@ class Problem(NamedTuple):
     is_missing: bool
 
 
-def problems_of(
+def find_problems(
     error: ValidationError,
     root: type[Frozen],
     where: Callable[[KeyPath], str],
@@ -150,7 +150,7 @@ def problems_of(
 
     *origin* returns the key path under which a value was written, if that is not its own.
     """
-    problems = [_problem(details, root, where, origin) for details in _flattened(error)]
+    problems = [_build_problem(details, root, where, origin) for details in _flatten_errors(error)]
     # pydantic also reports that a list is too short if one of its items was refused.
     return [
         problem
@@ -163,18 +163,18 @@ def _is_below(path: KeyPath, parent: KeyPath) -> bool:
     return len(path) > len(parent) and path[: len(parent)] == parent
 
 
-def _flattened(error: ValidationError) -> Iterator[dict[str, Any]]:
+def _flatten_errors(error: ValidationError) -> Iterator[dict[str, Any]]:
     """Yield the details of each error; those of a nested model instead of the model's own."""
     for outer in error.errors():
         nested = outer.get("ctx", {}).get("error")
         if isinstance(nested, ValidationError):
-            for inner in _flattened(nested):
+            for inner in _flatten_errors(nested):
                 yield {**inner, "loc": (*outer["loc"], *inner["loc"])}
         else:
             yield dict(outer)
 
 
-def _problem(
+def _build_problem(
     details: dict[str, Any],
     root: type[Frozen],
     where: Callable[[KeyPath], str],
@@ -185,16 +185,16 @@ def _problem(
     kind = details["type"]
     if kind == "extra_forbidden":
         known = known_keys(root, path[:-1])
-        position = located(where(path), origin(path[:-1]))
+        position = format_location(where(path), origin(path[:-1]))
         unknown = UnknownName("key", str(path[-1]), known, where=position)
         return Problem(path, unknown, is_missing=False)
     if kind == UNKNOWN_NAME:
-        position = located(where(path), origin(path))
+        position = format_location(where(path), origin(path))
         name, known = details["ctx"]["name"], details["ctx"]["known"]
         unknown = UnknownName(details["ctx"]["kind"], name, known, where=position)
         return Problem(path, unknown, is_missing=False)
-    text = f"{details['msg']}{shown_value(details)}"
+    text = f"{details['msg']}{format_value(details)}"
     if len(path) < len(details["loc"]) and text.startswith(("should", "must", "can't")):
         text = f"the key {text}"
-    problem = ConfigurationError(text, where=located(where(path), origin(path)))
+    problem = ConfigurationError(text, where=format_location(where(path), origin(path)))
     return Problem(path, problem, is_missing=kind in _MISSING)

@@ -38,7 +38,7 @@ class Location(NamedTuple):
     state_path: Path
 
 
-def digest_text(data: bytes) -> str:
+def compute_digest(data: bytes) -> str:
     """Return the digest of a file's *data* in the form of trust records and diffs."""
     return f"sha256 {hashlib.sha256(data).hexdigest()}"
 
@@ -110,13 +110,13 @@ def locate(start: Path, explicit: Path | None, env: Mapping[str, str]) -> Locati
     written: object = env.get(STATE_VARIABLE) or None
     where = STATE_VARIABLE
     if written is None and config_path is not None:
-        written, where = _state_file_of(config_path)
+        written, where = _read_state_file_key(config_path)
     if written is None:
         written = DEFAULT_STATE_FILE
     path = resolve_path(project_dir, written, where)
     # The file may come from a clone, so it must not send readers out of the project.
     if where != STATE_VARIABLE and not path.is_relative_to(project_dir):
-        raise ConfigurationError(_outside("state_file", path), where=where)
+        raise ConfigurationError(_describe_outside("state_file", path), where=where)
     return Location(config_path, project_dir, path)
 
 
@@ -132,14 +132,14 @@ def resolve_path(project_dir: Path, written: object, where: str) -> Path:
     """
     if not isinstance(written, str) or not written.strip() or "\0" in written:
         raise ConfigurationError(f"expected a path, not {written!r}", where=where)
-    path = Path(os.path.normpath(project_dir / _expanded(written, where)))
+    path = Path(os.path.normpath(project_dir / _expand_path(written, where)))
     if path.is_relative_to(project_dir):
         return path
     folder = path.parent
     return Path(os.path.realpath(folder.parent)) / folder.name / path.name
 
 
-def _expanded(written: str, where: str) -> str:
+def _expand_path(written: str, where: str) -> str:
     path = expand_home(written)
     if path == written and written.split("/", maxsplit=1)[0] == "~":
         hint = "set HOME to a folder of yours, or write a path without ~"
@@ -148,7 +148,7 @@ def _expanded(written: str, where: str) -> str:
     return path
 
 
-def misplaced(
+def find_path_problem(
     key: str, paths: Mapping[str, Path], project_dir: Path, *, is_chosen: bool
 ) -> str | None:
     """Return why the program must not write to the path of *key* in *paths*; None: it may.
@@ -159,9 +159,9 @@ def misplaced(
     if key == "prompts_dir":
         # Nothing is written there, so the file may name any place in plain text.
         problem = f"a link leads {path} out of the project; name the target folder instead"
-        return problem if leads_out(path, project_dir) else None
+        return problem if is_linked_outside(path, project_dir) else None
     if not is_chosen and not path.is_relative_to(project_dir):
-        return _outside(key, path)
+        return _describe_outside(key, path)
     if ".git" in path.parts:
         return f"{path} is in git's folder"
     if key == "state_file" and path.parent == project_dir:
@@ -172,11 +172,11 @@ def misplaced(
     return None
 
 
-def _outside(key: str, path: Path) -> str:
+def _describe_outside(key: str, path: Path) -> str:
     return f"{path} is outside the project; only SEQUENCER_{key.upper()} may set that"
 
 
-def _state_file_of(config_path: Path) -> tuple[object, str]:
+def _read_state_file_key(config_path: Path) -> tuple[object, str]:
     text = read_bytes(config_path)
     # YAML escapes with a backslash can write the key's letters in another way.
     if b"state_file" not in text and b"\\" not in text:
@@ -184,10 +184,10 @@ def _state_file_of(config_path: Path) -> tuple[object, str]:
     from sequencer.files import yamlfile as reader  # noqa: PLC0415 - yaml only where it is needed
 
     document = reader.parse(text, config_path)
-    return document.data.get("state_file"), document.where(("state_file",))
+    return document.data.get("state_file"), document.locate(("state_file",))
 
 
-def leads_out(path: Path, folder: Path) -> bool:
+def is_linked_outside(path: Path, folder: Path) -> bool:
     """Return whether a link leads *path*, which is in *folder* as written, out of it.
 
     A user who copied a project did not choose where its links lead.

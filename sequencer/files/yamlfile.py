@@ -43,10 +43,10 @@ _BOOLEANS = {"true": True, "True": True, "TRUE": True} | dict.fromkeys(
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def dotted(path: KeyPath) -> str:
+def format_key_path(path: KeyPath) -> str:
     """Return *path* in the form that people write.
 
-    >>> dotted(("workflows", "nightly", "steps", 1, "model"))
+    >>> format_key_path(("workflows", "nightly", "steps", 1, "model"))
     'workflows.nightly.steps[1].model'
     """
     text = ""
@@ -58,9 +58,9 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
-def located(where: str, path: KeyPath) -> str:
+def format_location(where: str, path: KeyPath) -> str:
     """Return *where*, followed by the key path if there is one."""
-    return f"{where}: {dotted(path)}" if path else where
+    return f"{where}: {format_key_path(path)}" if path else where
 
 
 class Document(Struct, frozen=True):
@@ -78,7 +78,7 @@ class Document(Struct, frozen=True):
                 return self.positions[path[:length]]
         return None
 
-    def where(self, path: KeyPath) -> str:
+    def locate(self, path: KeyPath) -> str:
         """Return the position of *path* as ``file:line:column``."""
         position = self.position(path)
         return f"{self.file}:{position[0]}:{position[1]}" if position else str(self.file)
@@ -109,7 +109,7 @@ def parse_text(text: str, file: Path, first_line: int = 1) -> Document:
     Raises:
         ConfigurationError: see `parse`.
     """
-    node = _built(text, file, first_line)
+    node = _build_tree(text, file, first_line)
     if node is None or node.value is None:
         return Document(file, {}, {})
     if not isinstance(node.value, dict):
@@ -117,7 +117,7 @@ def parse_text(text: str, file: Path, first_line: int = 1) -> Document:
         raise ConfigurationError(
             "expected 'key: value' lines at the top level", where=f"{file}:{line}:{column}"
         )
-    return Document(file, node.value, dict(_positions(node, ())))
+    return Document(file, node.value, dict(_iter_positions(node, ())))
 
 
 def parse_value(text: str, file: Path) -> Any:
@@ -126,23 +126,23 @@ def parse_value(text: str, file: Path) -> Any:
     Raises:
         ConfigurationError: see `parse`.
     """
-    node = _built(text, file, 1)
+    node = _build_tree(text, file, 1)
     return None if node is None else node.value
 
 
-def _built(text: str, file: Path, first_line: int) -> _Node | None:
+def _build_tree(text: str, file: Path, first_line: int) -> _Node | None:
     try:
         return _Builder(file, first_line).build(text)
     except yaml.YAMLError as error:
-        raise _not_yaml(error, text, file, first_line) from error
+        raise _yaml_error(error, text, file, first_line) from error
 
 
-def plain_value(text: str) -> Any:
+def parse_scalar(text: str) -> Any:
     """Return the value of an unquoted scalar.
 
-    >>> [plain_value(text) for text in ("true", "3", "1e3", "0.5", "~")]
+    >>> [parse_scalar(text) for text in ("true", "3", "1e3", "0.5", "~")]
     [True, 3, 1000.0, 0.5, None]
-    >>> [plain_value(text) for text in ("no", "010", "1_000", "2026-11-21", "12:30", ".inf")]
+    >>> [parse_scalar(text) for text in ("no", "010", "1_000", "2026-11-21", "12:30", ".inf")]
     ['no', '010', '1_000', '2026-11-21', '12:30', '.inf']
     """
     if text in _NULLS:
@@ -178,7 +178,9 @@ def _line_column(text: str, offset: int) -> Position:
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
-def _not_yaml(error: yaml.YAMLError, text: str, file: Path, first_line: int) -> ConfigurationError:
+def _yaml_error(
+    error: yaml.YAMLError, text: str, file: Path, first_line: int
+) -> ConfigurationError:
     mark = getattr(error, "problem_mark", None)
     offset = getattr(error, "position", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
@@ -209,10 +211,10 @@ class _Node(Struct):
     height: int = 1
 
 
-def _positions(node: _Node, path: KeyPath) -> Iterator[tuple[KeyPath, Position]]:
+def _iter_positions(node: _Node, path: KeyPath) -> Iterator[tuple[KeyPath, Position]]:
     for key, child in node.children.items():
         yield (*path, key), node.key_positions[key]
-        yield from _positions(child, (*path, key))
+        yield from _iter_positions(child, (*path, key))
 
 
 class _Open(Struct):
@@ -240,9 +242,9 @@ class _Builder:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise self._refusal("a second document ('---') is not allowed here", event)
+                    raise self._build_error("a second document ('---') is not allowed here", event)
             elif isinstance(event, (yaml.ScalarEvent, yaml.AliasEvent)):
-                self._add(self._leaf(event), event, getattr(event, "anchor", None))
+                self._add(self._build_leaf(event), event, getattr(event, "anchor", None))
             elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
                 self._begin(event)
             elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
@@ -250,31 +252,31 @@ class _Builder:
                 self._add(closed.node, event, closed.anchor)
         return self._root
 
-    def _leaf(self, event: yaml.ScalarEvent | yaml.AliasEvent) -> _Node:
+    def _build_leaf(self, event: yaml.ScalarEvent | yaml.AliasEvent) -> _Node:
         if isinstance(event, yaml.ScalarEvent):
             self._ensure_no_tag(event)
             is_plain = event.implicit[0]
-            value = plain_value(event.value) if is_plain else event.value
+            value = parse_scalar(event.value) if is_plain else event.value
             return _Node(value, self._position(event))
         name = event.anchor
         if name not in self._anchors:
             hint = f"put the text in quotes if it should start with '*': '*{name}'"
-            raise self._refusal(f"there is no anchor for *{name}", event, hint)
+            raise self._build_error(f"there is no anchor for *{name}", event, hint)
         node = self._anchors[name]
         if node is None:
-            raise self._refusal(f"*{name} is inside &{name}, which it refers to", event)
+            raise self._build_error(f"*{name} is inside &{name}, which it refers to", event)
         return node
 
     def _begin(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent) -> None:
         self._ensure_no_tag(event)
         value: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
-        if self._awaits_key():
-            raise self._refusal("a key must be text, not a list or mapping", event)
+        if self._needs_key():
+            raise self._build_error("a key must be text, not a list or mapping", event)
         self._open.append(_Open(_Node(value, self._position(event)), event.anchor))
         if event.anchor is not None:
             self._anchors[event.anchor] = None
         if len(self._open) > MAX_DEPTH:
-            raise self._refusal(f"nested deeper than {MAX_DEPTH} levels", event)
+            raise self._build_error(f"nested deeper than {MAX_DEPTH} levels", event)
 
     def _add(self, node: _Node, event: yaml.Event, anchor: str | None) -> None:
         if anchor is not None and not isinstance(event, yaml.AliasEvent):
@@ -283,8 +285,8 @@ class _Builder:
             self._root = node
             return
         parent = self._open[-1]
-        if self._awaits_key():
-            self._take_key(parent, node, event)
+        if self._needs_key():
+            self._set_key(parent, node, event)
             return
         key: str | int
         if isinstance(parent.node.value, dict):
@@ -308,37 +310,39 @@ class _Builder:
         parent.height = max(parent.height, node.height + 1)
         # Count the open levels above too: a bomb of aliases grows on several levels at once.
         if sum(opened.node.size for opened in self._open) > MAX_NODES:
-            raise self._refusal(f"more than {MAX_NODES} values, aliases counted in full", event)
+            raise self._build_error(f"more than {MAX_NODES} values, aliases counted in full", event)
         if len(self._open) + node.height > MAX_DEPTH + 1:
-            raise self._refusal(f"nested deeper than {MAX_DEPTH} levels", event)
+            raise self._build_error(f"nested deeper than {MAX_DEPTH} levels", event)
 
-    def _awaits_key(self) -> bool:
+    def _needs_key(self) -> bool:
         return (
             bool(self._open)
             and isinstance(self._open[-1].node.value, dict)
             and self._open[-1].key is None
         )
 
-    def _take_key(self, parent: _Open, node: _Node, event: yaml.Event) -> None:
+    def _set_key(self, parent: _Open, node: _Node, event: yaml.Event) -> None:
         key = node.value
         if not isinstance(key, str):
-            raise self._refusal(
+            raise self._build_error(
                 f"a key must be text, and {key!r} is not", event, "put the key in quotes"
             )
         # In quotes, '<<' is plain text.
         if key == "<<" and getattr(event, "implicit", (True,))[0]:
-            raise self._refusal("merge keys ('<<') are not supported", event, "write out the keys")
+            raise self._build_error(
+                "merge keys ('<<') are not supported", event, "write out the keys"
+            )
         if key in parent.node.value:
             first = parent.node.key_positions[key][0]
-            raise self._refusal(f"duplicate key {key!r}, first used in line {first}", event)
+            raise self._build_error(f"duplicate key {key!r}, first used in line {first}", event)
         parent.key, parent.key_position = key, self._position(event)
 
     def _ensure_no_tag(self, event: Any) -> None:
         if event.tag is not None:
             hint = "put the text in quotes if it should start with '!'"
-            raise self._refusal(f"tags ({event.tag[:60]}) are not supported", event, hint)
+            raise self._build_error(f"tags ({event.tag[:60]}) are not supported", event, hint)
 
-    def _refusal(
+    def _build_error(
         self, problem: str, event: yaml.Event, hint: str | None = None
     ) -> ConfigurationError:
         line, column = self._position(event)

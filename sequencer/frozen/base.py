@@ -34,8 +34,8 @@ from sequencer.frozen.fields import (
     Reader,
     Refusal,
     Unsure,
-    limited,
-    reader_of,
+    add_limits,
+    build_reader,
 )
 
 _set = object.__setattr__
@@ -87,7 +87,7 @@ class Frozen(Checked):
                 cls._after = (*cls._after, name)
 
     @classmethod
-    def add(cls, spec: FieldSpec) -> None:
+    def add_field(cls, spec: FieldSpec) -> None:
         """Add a field to the class, which must not have any objects yet."""
         cls.model_fields[spec.name] = spec
         cls._blank[spec.name] = spec.default
@@ -126,7 +126,7 @@ class Frozen(Checked):
         try:
             return cls.read(value)
         except (Unsure, ValueError, AssertionError, Refusal):
-            checked_object: Self = _pydantic_rules().validated(cls, value)
+            checked_object: Self = _pydantic_rules().validate(cls, value)
             return checked_object
 
     @classmethod
@@ -139,7 +139,7 @@ class Frozen(Checked):
         try:
             return cls.read(json.loads(data))
         except (Unsure, ValueError, AssertionError, Refusal, RecursionError):
-            checked_object: Self = _pydantic_rules().validated_json(cls, data)
+            checked_object: Self = _pydantic_rules().validate_json(cls, data)
             return checked_object
 
     @classmethod
@@ -171,7 +171,7 @@ class Frozen(Checked):
         values, extra = {**self._blank}, {}
         readers = self._by_key
         for key in value:
-            if key in readers or self._has_reader_of(key):
+            if key in readers or self._add_reader(key):
                 name, reader = readers[key]
                 values[name] = reader(value[key])
             else:
@@ -191,7 +191,7 @@ class Frozen(Checked):
             getattr(self, name)()
 
     @classmethod
-    def _has_reader_of(cls, key: Any) -> bool:
+    def _add_reader(cls, key: Any) -> bool:
         """Create the reader of the field at *key*; return whether there is such a field."""
         for name, spec in cls.model_fields.items():
             if key == spec.key or (key == name and "populate_by_name" in cls.model_options):
@@ -200,8 +200,8 @@ class Frozen(Checked):
                     for name, value in cls.model_options.items()
                     if name in ("strict", "allow_inf_nan")
                 }
-                reader = reader_of(spec.annotation, limits)
-                cls._by_key[key] = (name, limited(reader, spec.limits, spec.annotation))
+                reader = build_reader(spec.annotation, limits)
+                cls._by_key[key] = (name, add_limits(reader, spec.limits, spec.annotation))
                 return True
         if type(key) is not str:
             raise Unsure
@@ -258,16 +258,16 @@ class Frozen(Checked):
             ):
                 continue
             if value is not None and type(value) not in _PLAIN:
-                value = _dumped(value, excluded or {}, options)
+                value = _dump_value(value, excluded or {}, options)
             dump[spec.key if by_alias else name] = value
         for name, value in self.model_extra.items():
             if name not in excludes and not (exclude_none and value is None):
-                dump[name] = _dumped(value, {}, options)
+                dump[name] = _dump_value(value, {}, options)
         return dump
 
     def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
         """Return the fields as JSON; *options* are the options of `model_dump`."""
-        return as_json(
+        return encode_json(
             self.model_dump(mode="json", **options) if options else self, indent
         ).decode()
 
@@ -309,22 +309,22 @@ def json_schema(kind: type[Frozen]) -> dict[str, Any]:
     return schema
 
 
-def checked(annotation: Any, value: Any) -> Any:
+def validate_value(annotation: Any, value: Any) -> Any:
     """Return *value* as a value of type *annotation*.
 
     Raises:
         ValidationError: *value* is invalid.
     """
     try:
-        return reader_of(annotation, {})(value)
+        return build_reader(annotation, {})(value)
     except (Unsure, ValueError):
-        return _pydantic_rules().validated(annotation, value)
+        return _pydantic_rules().validate(annotation, value)
 
 
 _PLAIN = frozenset({str, int, float, bool, NoneType})
 
 
-def _dumped(value: Any, excluded: Any, options: dict[str, Any]) -> Any:
+def _dump_value(value: Any, excluded: Any, options: dict[str, Any]) -> Any:
     """Return *value*, the value of a field, as plain data without the *excluded* fields."""
     if type(value) in _PLAIN:
         return value
@@ -333,28 +333,29 @@ def _dumped(value: Any, excluded: Any, options: dict[str, Any]) -> Any:
     is_json = options["mode"] == "json"
     if isinstance(value, (list, tuple)):
         excluded_of_items = excluded.get("__all__", {}) if isinstance(excluded, Mapping) else {}
-        items = [_dumped(item, excluded_of_items, options) for item in value]
+        items = [_dump_value(item, excluded_of_items, options) for item in value]
         return items if is_json or isinstance(value, list) else tuple(items)
     if isinstance(value, Enum):
         return value.value if is_json else value
     if isinstance(value, Mapping):
         return {
-            _key(key) if is_json else key: _dumped(item, {}, options) for key, item in value.items()
+            _dump_key(key) if is_json else key: _dump_value(item, {}, options)
+            for key, item in value.items()
         }
     return value
 
 
-def _key(key: Any) -> Any:
+def _dump_key(key: Any) -> Any:
     return key.value if isinstance(key, Enum) else key
 
 
-def as_json(value: Any, indent: int | None = None) -> bytes:
+def encode_json(value: Any, indent: int | None = None) -> bytes:
     """Return *value*, plain data or an object, as JSON."""
     data = _ENCODER.encode(value)
     return data if indent is None else msgspec.json.format(data, indent=indent)
 
 
-def _as_plain(value: object) -> dict[str, Any]:
+def _to_plain(value: object) -> dict[str, Any]:
     """Return what the encoder writes for *value*, whose type it does not know."""
     if isinstance(value, Frozen):
         values, extra = value.__dict__, value._given[1]  # noqa: SLF001 - of this module
@@ -366,4 +367,4 @@ def _as_plain(value: object) -> dict[str, Any]:
     raise TypeError(f"{value!r} is not plain data")
 
 
-_ENCODER = msgspec.json.Encoder(enc_hook=_as_plain)
+_ENCODER = msgspec.json.Encoder(enc_hook=_to_plain)

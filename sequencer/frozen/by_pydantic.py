@@ -27,7 +27,7 @@ _OPEN: set[type[Checked]] = set()
 """Classes whose twins are under construction."""
 
 
-def validated(kind: Any, value: Any) -> Any:
+def validate(kind: Any, value: Any) -> Any:
     """Return *value* as a value of type *kind*.
 
     Raises:
@@ -36,10 +36,10 @@ def validated(kind: Any, value: Any) -> Any:
     try:
         return _validator(kind).validate_python(value)
     except pydantic.ValidationError as error:
-        raise _refused(error, value) from None
+        raise _translate_error(error, value) from None
 
 
-def validated_json(kind: type[Checked], data: str | bytes) -> Any:
+def validate_json(kind: type[Checked], data: str | bytes) -> Any:
     """Return the JSON text *data* as an object of *kind*.
 
     Raises:
@@ -51,15 +51,15 @@ def validated_json(kind: type[Checked], data: str | bytes) -> Any:
         value = None
         with suppress(ValueError, RecursionError):
             value = json.loads(data)
-        raise _refused(error, value) from None
+        raise _translate_error(error, value) from None
 
 
 def json_schema(kind: type[Checked]) -> dict[str, Any]:
     """Return the JSON schema of *kind*."""
-    return _twin(kind).model_json_schema()
+    return _get_twin(kind).model_json_schema()
 
 
-def _refused(error: pydantic.ValidationError, value: Any) -> ValidationError:
+def _translate_error(error: pydantic.ValidationError, value: Any) -> ValidationError:
     """Return *error* about *value* with its key paths as in the file, and in our words.
 
     If a value may have several types, pydantic adds the type to the key path and reports an error
@@ -69,14 +69,14 @@ def _refused(error: pydantic.ValidationError, value: Any) -> ValidationError:
     with_types: set[KeyPath] = set()
     for item in error.errors(include_url=False):
         path = _path_in_file(item["loc"], value)
-        by_path.setdefault(path, []).append({**item, "loc": path, "msg": in_words(item)})
+        by_path.setdefault(path, []).append({**item, "loc": path, "msg": format_message(item)})
         if len(path) < len(item["loc"]):
             with_types.add(path)
     inner = {path[:length] for path in with_types for length in range(len(path))}
     return ValidationError(
         error,
         [
-            {**items[0], "msg": _either([str(item["msg"]) for item in items])}
+            {**items[0], "msg": _join_messages([str(item["msg"]) for item in items])}
             for path, items in by_path.items()
             if path not in with_types & inner
         ],
@@ -101,7 +101,7 @@ def _path_in_file(path: KeyPath, value: Any) -> KeyPath:
     return tuple(parts)
 
 
-def _either(texts: list[str]) -> str:
+def _join_messages(texts: list[str]) -> str:
     """Return *texts*, the errors for the possible types of one value, as one text."""
     if len(unique := list(dict.fromkeys(texts))) == 1:
         return unique[0]
@@ -166,7 +166,7 @@ _PATTERNS = {
 _NO_CONTROLS = "^[^\\x00"
 
 
-def in_words(error: Mapping[str, Any]) -> str:
+def format_message(error: Mapping[str, Any]) -> str:
     """Return the message for pydantic's *error* in the words of this program.
 
     A validator's own message stays as it is.
@@ -175,7 +175,9 @@ def in_words(error: Mapping[str, Any]) -> str:
     if kind in _WORDS:
         text = _WORDS[kind]
     elif kind in _BOUNDS:
-        text = _BOUNDS[kind].format(**{name: _short(value) for name, value in context.items()})
+        text = _BOUNDS[kind].format(
+            **{name: _shorten_number(value) for name, value in context.items()}
+        )
     elif kind == "string_pattern_mismatch":
         pattern = context["pattern"]
         is_of_controls = pattern.startswith(_NO_CONTROLS)
@@ -195,46 +197,46 @@ def in_words(error: Mapping[str, Any]) -> str:
     return text
 
 
-def _short(value: object) -> object:
+def _shorten_number(value: object) -> object:
     """Return *value*, and 2 for 2.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 @cache
 def _validator(kind: Any) -> SchemaValidator:
-    adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(_native(kind))
+    adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(_to_pydantic(kind))
     name = kind.__name__ if isinstance(kind, type) else str(kind)
     return SchemaValidator(adapter.core_schema, CoreConfig(title=name))
 
 
-def _native(annotation: Any) -> Any:
+def _to_pydantic(annotation: Any) -> Any:
     """Return *annotation* with types and markers of pydantic."""
     if isinstance(annotation, type) and issubclass(annotation, Checked):
-        twin = ForwardRef(_name(annotation)) if annotation in _OPEN else _twin(annotation)
-        return Annotated[twin, pydantic.WrapValidator(_reading(annotation))]
+        twin = ForwardRef(_twin_name(annotation)) if annotation in _OPEN else _get_twin(annotation)
+        return Annotated[twin, pydantic.WrapValidator(_make_wrap_validator(annotation))]
     origin = get_origin(annotation)
     if origin is Annotated:
-        markers = [item for marker in annotation.__metadata__ for item in _markers(marker)]
-        return Annotated[(_native(annotation.__origin__), *markers)]
+        markers = [item for marker in annotation.__metadata__ for item in _convert_marker(marker)]
+        return Annotated[(_to_pydantic(annotation.__origin__), *markers)]
     if origin is None or origin is Literal:
         return annotation
-    args = tuple(_native(item) for item in get_args(annotation))
+    args = tuple(_to_pydantic(item) for item in get_args(annotation))
     return Union[args] if origin in (Union, UnionType) else origin[args]  # noqa: UP007 - at run time
 
 
-def _markers(marker: Any) -> Iterator[Any]:
+def _convert_marker(marker: Any) -> Iterator[Any]:
     if isinstance(marker, fields.BeforeValidator):
-        yield pydantic.BeforeValidator(_translated(marker.change))
+        yield pydantic.BeforeValidator(_translate_errors(marker.change))
     elif isinstance(marker, fields.AfterValidator):
-        yield pydantic.AfterValidator(_translated(marker.change))
+        yield pydantic.AfterValidator(_translate_errors(marker.change))
     else:
         yield pydantic.Field(**marker.limits)
 
 
-def _translated(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _translate_errors(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return *check* with its errors translated for pydantic."""
 
-    def translated(value: Any) -> Any:
+    def run_check(value: Any) -> Any:
         try:
             return check(value)
         except ValidationError as error:
@@ -246,17 +248,17 @@ def _translated(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
                 raise PydanticKnownError(values.kind, values.context) from None
             raise PydanticCustomError(values.kind, values.message, values.context) from None
 
-    return translated
+    return run_check
 
 
-def _reading(kind: type[Checked]) -> Callable[[Any, Callable[[Any], Any]], Any]:
+def _make_wrap_validator(kind: type[Checked]) -> Callable[[Any, Callable[[Any], Any]], Any]:
     """Return the validator that converts objects of pydantic to checked objects of *kind*."""
 
     def read(value: Any, handler: Callable[[Any], Any]) -> Any:
         if isinstance(value, kind):
             return value
         for name in kind._before:  # noqa: SLF001 - the other half of that class
-            value = _translated(getattr(kind, name))(value)
+            value = _translate_errors(getattr(kind, name))(value)
         twin = handler(value)
         given = twin.model_fields_set
         values = {
@@ -265,36 +267,37 @@ def _reading(kind: type[Checked]) -> Callable[[Any, Callable[[Any], Any]], Any]:
         }
         new = kind.from_checked(values, frozenset(given), dict(twin.model_extra or {}))
         for name in kind._after:  # noqa: SLF001 - as above
-            new = _translated(getattr(kind, name))(new)
+            new = _translate_errors(getattr(kind, name))(new)
         return new
 
     return read
 
 
-def _name(kind: type[Checked]) -> str:
+def _twin_name(kind: type[Checked]) -> str:
     return f"_{id(kind)}"
 
 
-def _twin(kind: type[Checked]) -> type[pydantic.BaseModel]:
+def _get_twin(kind: type[Checked]) -> type[pydantic.BaseModel]:
     """Return the twin of *kind*: a model of pydantic with the same fields."""
     if kind in _TWINS:
         return _TWINS[kind]
     _OPEN.add(kind)
     native_fields: dict[str, Any] = {
-        name: (_native(spec.annotation), _field(spec)) for name, spec in kind.model_fields.items()
+        name: (_to_pydantic(spec.annotation), _build_field(spec))
+        for name, spec in kind.model_fields.items()
     }
     _OPEN.remove(kind)
     config = cast("pydantic.ConfigDict", {**kind.model_options, "protected_namespaces": ()})
     twin = pydantic.create_model(
         kind.__name__, __config__=config, __doc__=kind.__doc__, **native_fields
     )
-    _TWINS[kind] = _NAMES[_name(kind)] = twin
+    _TWINS[kind] = _NAMES[_twin_name(kind)] = twin
     for model in () if _OPEN else _TWINS.values():
         model.model_rebuild(_types_namespace=_NAMES)
     return twin
 
 
-def _field(spec: fields.FieldSpec) -> Any:
+def _build_field(spec: fields.FieldSpec) -> Any:
     more: dict[str, Any] = {}
     if not spec.is_required:
         default = spec.get_default()

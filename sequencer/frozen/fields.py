@@ -55,7 +55,7 @@ class ValidationError(ValueError):
 
     def messages(self, *, with_values: bool = True) -> list[str]:
         """Return each error in words: where it is, what is wrong, and the value if it is short."""
-        return [_message(error, with_values=with_values) for error in self._errors]
+        return [_format_error(error, with_values=with_values) for error in self._errors]
 
     def __str__(self) -> str:
         """Return all errors on one line."""
@@ -66,13 +66,13 @@ SHOWN_CHARS = 60
 """A message does not show a longer value."""
 
 
-def _message(error: Mapping[str, Any], *, with_values: bool) -> str:
+def _format_error(error: Mapping[str, Any], *, with_values: bool) -> str:
     path = ".".join(map(str, error["loc"]))
     text = f"{path}: {error['msg']}" if path else str(error["msg"])
-    return text + shown_value(error) if with_values else text
+    return text + format_value(error) if with_values else text
 
 
-def shown_value(error: Mapping[str, Any]) -> str:
+def format_value(error: Mapping[str, Any]) -> str:
     """Return ``, not VALUE`` if the *error* is about a short value; else an empty text."""
     value = error["input"]
     is_scalar = isinstance(value, (str, int, float)) and error["type"] not in _WITHOUT_VALUE
@@ -81,11 +81,11 @@ def shown_value(error: Mapping[str, Any]) -> str:
     return f", not {value!a}" if is_scalar and len(str(value)) <= SHOWN_CHARS else ""
 
 
-def kind_of(value: object) -> str:
+def describe_value(value: object) -> str:
     """Return *value* in a few words, as a person has written it in a file.
 
-    >>> kind_of([1, 2]), kind_of({}), kind_of(None), kind_of(True), kind_of("x")
-    ('a list', 'a mapping', 'nothing', 'true', "'x'")
+    >>> [describe_value(value) for value in ([1, 2], {}, None, True, "x")]
+    ['a list', 'a mapping', 'nothing', 'true', "'x'"]
     """
     if isinstance(value, (list, tuple)):
         return "a list"
@@ -112,7 +112,7 @@ class Refusal(Exception):
         self.kind, self.message, self.context = kind, message, dict(context)
 
     @classmethod
-    def of_name(cls, kind: str, name: str, known: Iterable[str]) -> Refusal:
+    def from_unknown_name(cls, kind: str, name: str, known: Iterable[str]) -> Refusal:
         """Return the refusal of *name*, which is not one of the *known* names of this *kind*."""
         context = {"kind": kind, "name": name, "known": sorted(known)}
         message = UnknownName(kind, name, context["known"]).in_one_line
@@ -246,7 +246,7 @@ def _annotations(owner: type) -> dict[str, Any]:
     return get_annotations(owner, eval_str=True)
 
 
-def reader_of(annotation: Any, limits: Mapping[str, Any], *, is_exact: bool = False) -> Reader:
+def build_reader(annotation: Any, limits: Mapping[str, Any], *, is_exact: bool = False) -> Reader:
     """Return the reader for values of type *annotation*; it raises `Unsure` for all others.
 
     *limits* apply to every number in it. *is_exact*: don't read a word as a bool or a whole number
@@ -255,62 +255,66 @@ def reader_of(annotation: Any, limits: Mapping[str, Any], *, is_exact: bool = Fa
     origin, args = get_origin(annotation), get_args(annotation)
     reader: Reader | None = None
     if origin is Annotated:
-        reader = _annotated(annotation, limits, is_exact=is_exact)
+        reader = _build_annotated_reader(annotation, limits, is_exact=is_exact)
     elif origin is Literal:
-        reader = _among(tuple((type(value), value) for value in args))
+        reader = _build_literal_reader(tuple((type(value), value) for value in args))
     elif origin in (Union, UnionType):
-        reader = _either(args, limits, is_exact=is_exact)
+        reader = _build_union_reader(args, limits, is_exact=is_exact)
     elif origin is list or (origin is tuple and args[1:] == (Ellipsis,)):
-        reader = _items(origin, reader_of(args[0], limits))
+        reader = _build_list_reader(origin, build_reader(args[0], limits))
     elif origin in (dict, Mapping):
-        reader = _entries(reader_of(args[0], limits), reader_of(args[1], limits))
-    return reader or _plain_reader(annotation, is_strict=is_exact or bool(limits.get("strict")))
+        reader = _build_mapping_reader(build_reader(args[0], limits), build_reader(args[1], limits))
+    return reader or _build_plain_reader(
+        annotation, is_strict=is_exact or bool(limits.get("strict"))
+    )
 
 
-def _plain_reader(kind: Any, *, is_strict: bool) -> Reader:
+def _build_plain_reader(kind: Any, *, is_strict: bool) -> Reader:
     """Return the reader for values of *kind*, which has no inner types."""
     if hasattr(kind, "model_fields"):
         read: Reader = kind.read
         return read
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return _member_of(kind)
+        return _build_enum_reader(kind)
     if kind in (Any, object):
-        return _as_it_is
+        return _read_any
     if kind in (bool, float) and not is_strict:
-        return _truth if kind is bool else _number
-    return _text if kind is str else _exactly(kind)
+        return _read_bool if kind is bool else _read_float
+    return _read_text if kind is str else _build_exact_reader(kind)
 
 
-def _annotated(annotation: Any, limits: Mapping[str, Any], *, is_exact: bool) -> Reader:
+def _build_annotated_reader(
+    annotation: Any, limits: Mapping[str, Any], *, is_exact: bool
+) -> Reader:
     kind, markers = annotation.__origin__, annotation.__metadata__
     if any(isinstance(marker, FieldSpec) and marker.limits.get("strict") for marker in markers):
         limits = {**limits, "strict": True}
-    reader = reader_of(kind, limits, is_exact=is_exact)
+    reader = build_reader(kind, limits, is_exact=is_exact)
     for marker in markers:
         if isinstance(marker, FieldSpec):
-            reader = limited(reader, marker.limits, kind)
+            reader = add_limits(reader, marker.limits, kind)
         elif isinstance(marker, AfterValidator):
-            reader = _then(reader, marker.change)
+            reader = _compose(reader, marker.change)
         elif isinstance(marker, BeforeValidator):
-            reader = _then(marker.change, reader)
+            reader = _compose(marker.change, reader)
     return reader
 
 
-def _then(first: Reader, second: Reader) -> Reader:
+def _compose(first: Reader, second: Reader) -> Reader:
     return lambda value: second(first(value))
 
 
-def _as_it_is(value: Any) -> Any:
+def _read_any(value: Any) -> Any:
     return value
 
 
-def _text(value: Any) -> Any:
+def _read_text(value: Any) -> Any:
     if type(value) is not str or not (value.isascii() or value.encode()):
         raise Unsure
     return value
 
 
-def _truth(value: Any) -> Any:
+def _read_bool(value: Any) -> Any:
     if type(value) is bool:
         return value
     if value not in ("true", "false"):
@@ -318,14 +322,14 @@ def _truth(value: Any) -> Any:
     return value == "true"
 
 
-def _number(value: Any) -> Any:
+def _read_float(value: Any) -> Any:
     is_whole = type(value) is int and -_MAX_EXACT < value < _MAX_EXACT
     if not is_whole and (type(value) is not float or not -math.inf < value < math.inf):
         raise Unsure
     return float(value)
 
 
-def _exactly(kind: Any) -> Reader:
+def _build_exact_reader(kind: Any) -> Reader:
     def read(value: Any) -> Any:
         if type(value) is not kind or (kind is float and not -math.inf < value < math.inf):
             raise Unsure
@@ -334,7 +338,7 @@ def _exactly(kind: Any) -> Reader:
     return read
 
 
-def _among(known: tuple[tuple[type, Any], ...]) -> Reader:
+def _build_literal_reader(known: tuple[tuple[type, Any], ...]) -> Reader:
     def read(value: Any) -> Any:
         if (type(value), value) not in known:
             raise Unsure
@@ -343,14 +347,14 @@ def _among(known: tuple[tuple[type, Any], ...]) -> Reader:
     return read
 
 
-def _member_of(kind: type[Enum]) -> Reader:
+def _build_enum_reader(kind: type[Enum]) -> Reader:
     def read(value: Any) -> Any:
         return value if isinstance(value, kind) else kind(value)
 
     return read
 
 
-def _items(kind: Callable[[Any], Any], reader: Reader) -> Reader:
+def _build_list_reader(kind: Callable[[Any], Any], reader: Reader) -> Reader:
     def read(value: Any) -> Any:
         if type(value) not in (list, tuple):
             raise Unsure
@@ -359,7 +363,7 @@ def _items(kind: Callable[[Any], Any], reader: Reader) -> Reader:
     return read
 
 
-def _entries(key_reader: Reader, reader: Reader) -> Reader:
+def _build_mapping_reader(key_reader: Reader, reader: Reader) -> Reader:
     def read(value: Any) -> Any:
         if type(value) is not dict:
             raise Unsure
@@ -368,10 +372,12 @@ def _entries(key_reader: Reader, reader: Reader) -> Reader:
     return read
 
 
-def _either(kinds: tuple[Any, ...], limits: Mapping[str, Any], *, is_exact: bool) -> Reader:
+def _build_union_reader(
+    kinds: tuple[Any, ...], limits: Mapping[str, Any], *, is_exact: bool
+) -> Reader:
     others = [kind for kind in kinds if kind is not NoneType]
     is_exact = is_exact or len(others) > 1
-    readers = [reader_of(kind, limits, is_exact=is_exact) for kind in others]
+    readers = [build_reader(kind, limits, is_exact=is_exact) for kind in others]
     takes_none = len(others) < len(kinds)
 
     def read(value: Any) -> Any:
@@ -387,12 +393,12 @@ def _either(kinds: tuple[Any, ...], limits: Mapping[str, Any], *, is_exact: bool
     return read
 
 
-def limited(reader: Reader, limits: Mapping[str, Any], kind: Any) -> Reader:
+def add_limits(reader: Reader, limits: Mapping[str, Any], kind: Any) -> Reader:
     """Return *reader* with *limits*, which don't apply to None."""
     if unknown := limits.keys() - _LIMITS:
         raise TypeError(f"{sorted(unknown)} are not supported as limits")
     if limits.get("strict"):
-        reader = reader_of(kind, {"strict": True})
+        reader = build_reader(kind, {"strict": True})
     checks: list[Callable[[Any], Any]] = []
     if limits.keys() & {"ge", "gt", "le", "lt"}:
         ge, gt = limits.get("ge", -math.inf), limits.get("gt", -math.inf)

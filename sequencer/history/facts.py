@@ -140,7 +140,7 @@ class RecordedFact(Fact, frozen=True, kw_only=True):
     """The machine that claimed the step; only claims have one."""
 
 
-def read(facts: Iterable[Mapping[str, Any]]) -> Iterator[RecordedFact]:
+def read_facts(facts: Iterable[Mapping[str, Any]]) -> Iterator[RecordedFact]:
     """Yield *facts*, in the form of ``history --json``, as structs."""
     for fact in facts:
         event, outcome = fact.get("event") or "", fact.get("outcome")
@@ -155,12 +155,12 @@ def read(facts: Iterable[Mapping[str, Any]]) -> Iterator[RecordedFact]:
             revision=fact.get("revision") or 0,
             at=str(fact.get("at") or ""),
             details=details,
-            meaning=meaning_of(event, details),
+            meaning=find_meaning(event, details),
             host=fact.get("host") or "",
         )
 
 
-def meaning_of(event: str, details: Mapping[str, Any] = _NOTHING) -> Meaning:
+def find_meaning(event: str, details: Mapping[str, Any] = _NOTHING) -> Meaning:
     """Return the meaning of *event*; a step that a person stamped as failed has failed."""
     if event == Event.STAMPED and str(details.get("note", "")).partition(":")[0] == "fail":
         return _STAMPED_AS_FAILED

@@ -40,10 +40,10 @@ class StepOutputs(Struct):
     messages: list[tuple[tuple[str, int], str]] = field(default_factory=list)
     """(recipient, text): the recipient in the form of `Head.told`, the text for a prompt."""
 
-    def keep(self, fact: RecordedFact) -> None:
+    def add_fact(self, fact: RecordedFact) -> None:
         """Add one fact of the journal; call it with the oldest fact first."""
         meaning, details = fact.meaning, fact.details
-        self._keep_round(fact)
+        self._add_round(fact)
         if meaning.starts_over:
             self.records.clear()
             self.feedback.clear()
@@ -64,7 +64,7 @@ class StepOutputs(Struct):
             to, by, text = (str(details.get(key) or "") for key in ("to", "by", "note"))
             self.messages.append(((to, fact.token), f"- {by}, {fact.at}:\n\n{text}"))
 
-    def _keep_round(self, fact: RecordedFact) -> None:
+    def _add_round(self, fact: RecordedFact) -> None:
         verdict = fact.details.get("verdict") or {}
         if fact.meaning.leaves_step:
             self.rounds.clear()

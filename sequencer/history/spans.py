@@ -106,7 +106,7 @@ class Timeline(Struct, frozen=True):
         return [span for execution in self.executions for span in execution.spans]
 
 
-def timeline_of(
+def build_timeline(
     story: Story, now: float, lost: Mapping[int, float] = MappingProxyType({})
 ) -> Timeline:
     """Return the timeline of *story*; an attempt that still runs ends at *now*.
@@ -115,13 +115,13 @@ def timeline_of(
     sign of life. Their spans end there, because the machine may have been off for days.
     """
     open_spans = {
-        id(turn): _open_span(attempt, now, lost)
+        id(turn): _build_open_span(attempt, now, lost)
         for turn, attempt in story.open
         if attempt.start is not StartKind.PASSAGE
     }
     executions = []
     for turn in story.turns:
-        spans = [_span(attempt) for attempt in turn.tries]
+        spans = [_build_span(attempt) for attempt in turn.tries]
         if turn.is_dead_end and spans[-1].is_work:
             spans[-1] = replace(spans[-1], kind=SpanKind.FAILED)
         spans += [open_spans[id(turn)]] if id(turn) in open_spans else []
@@ -133,7 +133,7 @@ def timeline_of(
     return Timeline(tuple(executions), story.is_over)
 
 
-def _span(attempt: Try) -> Span:
+def _build_span(attempt: Try) -> Span:
     kind = _KINDS.get(attempt.ending, SpanKind.CUT)
     if attempt.is_question:
         kind = SpanKind.PERSON
@@ -148,9 +148,9 @@ def _span(attempt: Try) -> Span:
     )
 
 
-def _open_span(attempt: Try, now: float, lost: Mapping[int, float]) -> Span:
+def _build_open_span(attempt: Try, now: float, lost: Mapping[int, float]) -> Span:
     """Return the span of an *attempt* that has not ended."""
-    span, lived_s = _span(attempt), lost.get(attempt.token)
+    span, lived_s = _build_span(attempt), lost.get(attempt.token)
     if lived_s is None:
         return replace(span, end=max(now, attempt.begin))
     return replace(span, kind=SpanKind.CUT, end=attempt.begin + lived_s)
@@ -225,7 +225,7 @@ class Figures(Struct, frozen=True):
         return self.work_s / busy if busy > 0 else None
 
 
-def figures_of(timeline: Timeline, places: int | None = None) -> Figures:
+def compute_figures(timeline: Timeline, places: int | None = None) -> Figures:
     """Return the figures of *timeline*; *places* is how many attempts could run at the same time.
 
     None: as many as did run at the same time.
@@ -233,7 +233,7 @@ def figures_of(timeline: Timeline, places: int | None = None) -> Figures:
     executions, spans = timeline.executions, timeline.spans
     durations = {n: execution.seconds for n, execution in enumerate(executions)}
     path = critical_path(durations, dict(enumerate(execution.sources for execution in executions)))
-    people_s, peak = _concurrency(spans)
+    people_s, peak = _measure_concurrency(spans)
     wall = max(s.end for s in spans) - min(s.begin for s in spans) if spans else 0.0
     return Figures(
         wall_s=wall,
@@ -246,7 +246,7 @@ def figures_of(timeline: Timeline, places: int | None = None) -> Figures:
     )
 
 
-def _concurrency(spans: Iterable[Span]) -> tuple[float, int]:
+def _measure_concurrency(spans: Iterable[Span]) -> tuple[float, int]:
     """Return the seconds in which the run only waited for people, and the peak of attempts."""
     spans = list(spans)
     # Sort an end before a start at the same moment: consecutive spans are not parallel. Starts

@@ -15,11 +15,11 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from sequencer.history.facts import EndState, RecordedFact, StartKind, read
+from sequencer.history.facts import EndState, RecordedFact, StartKind, read_facts
 from sequencer.history.outputs import StepOutputs
 from sequencer.history.totals import Totals
-from sequencer.model.evidence import evidence_of, evidence_words
-from sequencer.model.outcome import Usage, error_words, total, used
+from sequencer.model.evidence import format_evidence, read_evidence
+from sequencer.model.outcome import Usage, format_error, read_usage, sum_usages
 from sequencer.model.transitions import Event
 
 KEPT_CHARS = 600
@@ -89,12 +89,12 @@ class Try(Struct):
     @property
     def usage(self) -> Usage:
         """Return its usage."""
-        return used(self.outcome.get("usage") or {})
+        return read_usage(self.outcome.get("usage") or {})
 
     @property
     def shown(self) -> str:
         """Return its evidence in one line."""
-        return evidence_words(evidence_of(self.outcome))
+        return format_evidence(read_evidence(self.outcome))
 
     @property
     def agent(self) -> str:
@@ -105,7 +105,7 @@ class Try(Struct):
     def said(self) -> str:
         """Return its answer, or its error."""
         parts = (self.outcome.get(key) for key in ("output", "note", "reason"))
-        return error_words(self.outcome) or next((str(part) for part in parts if part), "")
+        return format_error(self.outcome) or next((str(part) for part in parts if part), "")
 
 
 class StepTurn(Struct):
@@ -145,7 +145,7 @@ class StepTries(Struct):
     @property
     def usage(self) -> Usage:
         """Return the usage of all attempts."""
-        return total(attempt.usage for attempt in self.tries)
+        return sum_usages(attempt.usage for attempt in self.tries)
 
 
 class StepStory(Struct):
@@ -161,7 +161,7 @@ class StepStory(Struct):
 
 
 class Story(Struct):
-    """The story of one run since its start or reset; see `story_of`."""
+    """The story of one run since its start or reset; see `build_story`."""
 
     tries: list[Try] = field(default_factory=list)
     """In the order in which they started, without waits at a gate."""
@@ -198,7 +198,7 @@ class Story(Struct):
         """Return the attempts that run and the waits for people."""
         return [*self._open.values()]
 
-    def steps(self, *, by_name: bool) -> dict[str, StepTries]:
+    def group_steps(self, *, by_name: bool) -> dict[str, StepTries]:
         """Return the steps in the order of their first start.
 
         *by_name* groups all attempts by the node of a graph; otherwise by step_index.
@@ -212,10 +212,10 @@ class Story(Struct):
             attempt.number = attempt.number or len(step.tries)
         return steps
 
-    def keep(self, fact: RecordedFact) -> Usage | None:
+    def add_fact(self, fact: RecordedFact) -> Usage | None:
         """Add the next fact; return its usage, None if it has none."""
-        meaning, details, at = fact.meaning, fact.details, _seconds(fact.at)
-        usage = used(details["usage"]) if details.get("usage") else None
+        meaning, details, at = fact.meaning, fact.details, _parse_seconds(fact.at)
+        usage = read_usage(details["usage"]) if details.get("usage") else None
         self.latest, self.has_edges = fact.at, self.has_edges or "from" in details
         if meaning.starts_over:
             self._start_over(usage)
@@ -224,16 +224,16 @@ class Story(Struct):
         elif meaning.ends is not None:
             self._end(fact, meaning.ends, at)
         elif meaning.decides_gate:
-            self._cut(fact.step, at)
+            self._cancel_open(fact.step, at)
         if fact.event is Event.DIVERTED:
             self._diverted[details["to"]] = fact.step
         names = tuple(self._open) if meaning.ends_run else details.get("cancelled", ())
         for name in names:
-            self._cut(name, at)
+            self._cancel_open(name, at)
         self.is_over = meaning.ends_run or (self.is_over and meaning.starts is None)
-        self._keep_step(fact)
-        self.totals.keep(fact, usage)
-        self.outputs.keep(fact)
+        self._update_step(fact)
+        self.totals.add_fact(fact, usage)
+        self.outputs.add_fact(fact)
         return usage
 
     def _start_over(self, usage: Usage | None) -> None:
@@ -248,8 +248,8 @@ class Story(Struct):
 
     def _start(self, fact: RecordedFact, start: StartKind, at: float) -> None:
         # A person moved the run while an attempt at this step ran, or skipped its gate.
-        self._cut(fact.step, at)
-        turn = self._turn(fact, at)
+        self._cancel_open(fact.step, at)
+        turn = self._find_or_add_turn(fact, at)
         before = [self.turns[index].end for index in turn.sources]
         before += [turn.end] if turn.tries else []
         # The journal truncates to seconds, but no attempt starts before its sources ended.
@@ -263,7 +263,7 @@ class Story(Struct):
         self.tries.append(attempt)
         self._open[fact.step] = turn, attempt
 
-    def _turn(self, fact: RecordedFact, at: float) -> StepTurn:
+    def _find_or_add_turn(self, fact: RecordedFact, at: float) -> StepTurn:
         """Return the turn that continues with *fact*, or a new one."""
         details, step = fact.details, fact.step
         last = self._last.get(step)
@@ -338,7 +338,7 @@ class Story(Struct):
         _finish(attempt, fact, ending, at)
         self.tries.append(attempt)
 
-    def _cut(self, step: str, at: float) -> None:
+    def _cancel_open(self, step: str, at: float) -> None:
         """End the open attempt at *step*, if any; no fact of its own ends it."""
         turn, attempt = self._open.pop(step, (None, None))
         if turn is None or attempt is None:
@@ -351,29 +351,29 @@ class Story(Struct):
 
     # --- the current state of each step --------------------------------------------
 
-    def _keep_step(self, fact: RecordedFact) -> None:
+    def _update_step(self, fact: RecordedFact) -> None:
         details, meaning = fact.details, fact.meaning
         if meaning.starts_over:
             return
         if fact.event is Event.REWOUND:
             for name in details.get("again", ()):
-                self._step(name).ending = None
+                self._find_or_add_step(name).ending = None
         for name in details.get("cancelled", ()):
-            self._step(name).ending = EndState.CANCELLED
+            self._find_or_add_step(name).ending = EndState.CANCELLED
         if not fact.step:
             return
-        step = self._step(fact.step)
+        step = self._find_or_add_step(fact.step)
         if meaning.starts is not None:
             step.attempt, step.since, step.ending = fact.attempt or 1, fact.at, None
             self.began = self.began or fact.at
             for source in details.get("from", ()):
                 self.followed.add((source, fact.step))
         elif meaning.ends is not None:
-            self._keep_end(step, fact, meaning.ends)
+            self._update_step_end(step, fact, meaning.ends)
 
-    def _keep_end(self, step: StepStory, fact: RecordedFact, ending: EndState) -> None:
+    def _update_step_end(self, step: StepStory, fact: RecordedFact, ending: EndState) -> None:
         if ending is EndState.FAILED:
-            step.line = error_words(fact.details, LINE_CHARS)
+            step.line = format_error(fact.details, LINE_CHARS)
         elif ending is EndState.REFUSED:
             step.line = " ".join(str(fact.details.get("reason", "")).split())[:LINE_CHARS]
         elif ending in FINISHED:
@@ -381,7 +381,7 @@ class Story(Struct):
         if ending is EndState.FAILED or ending in FINISHED:
             step.ending = ending
 
-    def _step(self, name: str) -> StepStory:
+    def _find_or_add_step(self, name: str) -> StepStory:
         return self.nodes.setdefault(name, StepStory())
 
 
@@ -391,11 +391,11 @@ FINISHED = frozenset(
 """The endings after which the run continues with the next steps."""
 
 
-def story_of(facts: Iterable[Mapping[str, Any]]) -> Story:
+def build_story(facts: Iterable[Mapping[str, Any]]) -> Story:
     """Return the story of *facts*, oldest first, in the form of ``history --json``."""
     story = Story()
-    for fact in read(facts):
-        story.keep(fact)
+    for fact in read_facts(facts):
+        story.add_fact(fact)
     return story
 
 
@@ -405,7 +405,7 @@ def _finish(attempt: Try, fact: RecordedFact, ending: EndState, at: float) -> No
     usage = details.get("usage") or {}
     began_at, took = details.get("began_at"), float(usage.get("seconds", 0.0))
     if began_at:
-        attempt.begin = _seconds(began_at)
+        attempt.begin = _parse_seconds(began_at)
     # A process that died has worked until its last sign of life.
     is_known = began_at or took or ending is EndState.LOST
     attempt.end = attempt.begin + took if is_known else max(at, attempt.begin)
@@ -425,5 +425,5 @@ def _output_line(outcome: Mapping[str, Any]) -> str:
     return last_line(str(outcome.get("output", ""))) or file
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()

@@ -56,7 +56,7 @@ class Totals(Struct):
     _makers: dict[str, Maker] = field(default_factory=dict)
     """The newest maker at each step, for facts that do not name one."""
 
-    def of_steps(self) -> dict[str, Usage]:
+    def sum_by_step(self) -> dict[str, Usage]:
         """Return the usage of all attempts at each step, by the step's name."""
         by_step: dict[str, Usage] = {}
         for maker, total in self.by_maker.items():
@@ -64,7 +64,7 @@ class Totals(Struct):
             by_step[maker.step] = total.usage if usage is None else usage.plus(total.usage)
         return by_step
 
-    def keep(self, fact: RecordedFact, usage: Usage | None) -> None:
+    def add_fact(self, fact: RecordedFact, usage: Usage | None) -> None:
         """Add one fact of the journal and its *usage*; None: it has none."""
         if self.first_revision is None:
             self.first_revision = fact.revision
@@ -76,13 +76,13 @@ class Totals(Struct):
         counted = _COUNTED.get(meaning.ends) if meaning.ends else None
         if usage is None and counted is None:
             return
-        total = self._total_of(fact, step)
+        total = self._find_or_add_total(fact, step)
         if counted is not None:
             setattr(total, counted, getattr(total, counted) + 1)
         if usage is not None:
             total.usage = total.usage.plus(usage)
 
-    def _total_of(self, fact: RecordedFact, step: str) -> Total:
+    def _find_or_add_total(self, fact: RecordedFact, step: str) -> Total:
         details = fact.details
         if agent := details.get("agent"):
             maker = Maker(step, str(agent), str(details.get("model") or ""))

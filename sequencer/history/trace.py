@@ -18,7 +18,7 @@ def trace_line(event: str, node: str, details: Mapping[str, Any]) -> str | None:
     return None if write is None else write(node, details)
 
 
-def _started(node: str, details: Mapping[str, Any]) -> str:
+def _format_start(node: str, details: Mapping[str, Any]) -> str:
     if number := details.get("retry"):
         return f"retry {node} attempt {number}"
     if details.get("again"):
@@ -28,47 +28,47 @@ def _started(node: str, details: Mapping[str, Any]) -> str:
     return f"start {node}{merged}"
 
 
-def _cancelled(details: Mapping[str, Any]) -> str:
+def _format_cancelled(details: Mapping[str, Any]) -> str:
     names = details.get("cancelled")
     return f"; cancelled {', '.join(names)}" if names else ""
 
 
-def _done(node: str, details: Mapping[str, Any]) -> str:
+def _format_done(node: str, details: Mapping[str, Any]) -> str:
     choice = details.get("choice")
     return f"done {node}" if choice is None else f"done {node} = {choice}"
 
 
-def _failed(node: str, details: Mapping[str, Any]) -> str:
+def _format_failure(node: str, details: Mapping[str, Any]) -> str:
     number = details.get("try")
     attempt = f" attempt {number}" if number else ""
-    return f"fail {node}{attempt}: {details.get('error', '')}{_cancelled(details)}"
+    return f"fail {node}{attempt}: {details.get('error', '')}{_format_cancelled(details)}"
 
 
-def _expired(node: str, details: Mapping[str, Any]) -> str:
+def _format_expiry(node: str, details: Mapping[str, Any]) -> str:
     to = details.get("to")
     return f"timeout {node} -> {to}" if to else f"timeout {node}"
 
 
-def _exhausted(node: str, details: Mapping[str, Any]) -> str:
+def _format_exhaustion(node: str, details: Mapping[str, Any]) -> str:
     text = f"maxIterations {details.get('limit')} exceeded at {node} -> {details.get('to')}"
-    return f"{text}{_cancelled(details)}"
+    return f"{text}{_format_cancelled(details)}"
 
 
 _LINES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
-    **dict.fromkeys((Event.CLAIMED, Event.STARTED, Event.ASKED), _started),
-    **dict.fromkeys((Event.SUCCEEDED, Event.ANSWERED, Event.PASSED), _done),
+    **dict.fromkeys((Event.CLAIMED, Event.STARTED, Event.ASKED), _format_start),
+    **dict.fromkeys((Event.SUCCEEDED, Event.ANSWERED, Event.PASSED), _format_done),
     Event.STAMPED: lambda node, _: f"stamped {node}",
     Event.SKIPPED: lambda node, _: f"skipped {node}",
     Event.REWOUND: lambda node, _: f"back to {node}",
-    Event.FAILED: _failed,
+    Event.FAILED: _format_failure,
     Event.LOOPED: lambda node, more: f"loop {node} -> {more.get('to')} #{more.get('number')}",
-    Event.EXPIRED: _expired,
-    Event.DIVERTED: lambda _, more: f"onError -> {more.get('to')}{_cancelled(more)}",
-    Event.EXHAUSTED: _exhausted,
-    Event.TIMED_OUT: lambda _, more: f"workflow timeout{_cancelled(more)}",
+    Event.EXPIRED: _format_expiry,
+    Event.DIVERTED: lambda _, more: f"onError -> {more.get('to')}{_format_cancelled(more)}",
+    Event.EXHAUSTED: _format_exhaustion,
+    Event.TIMED_OUT: lambda _, more: f"workflow timeout{_format_cancelled(more)}",
     Event.GROWN: lambda node, more: f"add {', '.join(more.get('tasks') or ())} <- {node}",
     Event.INVALID: lambda node, _: f"no {node}",
     Event.TOLD: lambda node, more: f"tell {node}: {more.get('output', '')}",
     Event.WARNED: lambda _, __: "warning",
-    Event.CANCELLED: lambda _, more: f"stopped by hand{_cancelled(more)}",
+    Event.CANCELLED: lambda _, more: f"stopped by hand{_format_cancelled(more)}",
 }

@@ -90,7 +90,7 @@ _ENDED = {EndState.FAILED: NodeState.FAILED, EndState.CANCELLED: NodeState.CANCE
 """The state of a node by its ending; after any other ending it is done."""
 
 
-def view_of(
+def build_view(
     title: str,
     graph: Graph,
     head: Head | None,
@@ -108,12 +108,12 @@ def view_of(
         return FlowView(title, graph, tuple(NodeView(node) for node in graph.nodes), "not-started")
     graph = marking.graph
     held = {claim.step for claim in head.claims}
-    texts, usage = questions or {}, story.totals.of_steps()
+    texts, usage = questions or {}, story.totals.sum_by_step()
     nodes = []
     for node in graph.nodes:
         step, active = story.nodes.get(node.id, StepStory()), marking.active.get(node.id)
-        state = _state(node, active, marking, step.ending, is_held=node.id in held)
-        view = _node(node, state, step, usage.get(node.id, Usage()))
+        state = _derive_state(node, active, marking, step.ending, is_held=node.id in held)
+        view = _build_node_view(node, state, step, usage.get(node.id, Usage()))
         question = texts.get(node.id)
         nodes.append(
             replace(
@@ -127,16 +127,16 @@ def view_of(
         title,
         graph,
         tuple(nodes),
-        _status(marking, nodes),
+        _derive_status(marking, nodes),
         marking.iterations,
-        _followed(graph, story),
+        _find_followed_edges(graph, story),
         story.began,
         story.latest,
         story.before,
     )
 
 
-def _status(marking: Marking, nodes: Iterable[NodeView]) -> str:
+def _derive_status(marking: Marking, nodes: Iterable[NodeView]) -> str:
     if marking.status is not FlowStatus.RUNNING:
         return str(marking.status)
     works = {NodeState.RUNNING, NodeState.READY, NodeState.RETRYING}
@@ -146,7 +146,7 @@ def _status(marking: Marking, nodes: Iterable[NodeView]) -> str:
     return "running"
 
 
-def _node(node: Node, state: NodeState, step: StepStory, used: Usage) -> NodeView:
+def _build_node_view(node: Node, state: NodeState, step: StepStory, used: Usage) -> NodeView:
     """Return the view of *node* from its story and its usage."""
     return NodeView(
         node=node,
@@ -161,11 +161,11 @@ def _node(node: Node, state: NodeState, step: StepStory, used: Usage) -> NodeVie
     )
 
 
-def _state(
+def _derive_state(
     node: Node, active: Active | None, marking: Marking, ending: EndState | None, *, is_held: bool
 ) -> NodeState:
     if active is not None:
-        return _active_state(active, is_held=is_held)
+        return _derive_active_state(active, is_held=is_held)
     if node.id in marking.waiting:
         return NodeState.READY if marking.may_start(node.id) else NodeState.WAITING
     if ending is not None:
@@ -173,7 +173,7 @@ def _state(
     return NodeState.DONE if marking.done.get(node.id) else NodeState.PENDING
 
 
-def _active_state(active: Active, *, is_held: bool) -> NodeState:
+def _derive_active_state(active: Active, *, is_held: bool) -> NodeState:
     if active.error is not None:
         return NodeState.FAILED
     if active.since is not None:
@@ -183,7 +183,7 @@ def _active_state(active: Active, *, is_held: bool) -> NodeState:
     return NodeState.RETRYING if active.due is not None else NodeState.READY
 
 
-def _followed(graph: Graph, story: Story) -> frozenset[int]:
+def _find_followed_edges(graph: Graph, story: Story) -> frozenset[int]:
     """Return the indexes of the edges that were followed; two between the same nodes count both."""
     return frozenset(
         index

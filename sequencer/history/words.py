@@ -6,19 +6,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sequencer.history.facts import RecordedFact, read
+from sequencer.history.facts import RecordedFact, read_facts
 from sequencer.history.story import LINE_CHARS
 from sequencer.history.trace import trace_line
 from sequencer.history.view import FlowView, NodeState, NodeView
-from sequencer.model.outcome import amount, cost_words, duration, error_words, used
+from sequencer.model.outcome import (
+    format_cost,
+    format_count,
+    format_duration,
+    format_error,
+    read_usage,
+)
 from sequencer.model.transitions import Event
 
 
-def moment(at: str, now: datetime | None = None) -> str:
+def format_time(at: str, now: datetime | None = None) -> str:
     """Return the ISO time *at* in local time; with the date if it is not on the day of *now*.
 
     >>> noon = datetime.fromisoformat("2026-11-22T12:00:00").astimezone()
-    >>> moment("2026-11-22T14:05:07.250", noon), moment("2026-11-23T08:00:00", noon)[:19]
+    >>> format_time("2026-11-22T14:05:07.250", noon), format_time("2026-11-23T08:00:00", noon)[:19]
     ('14:05:07', '2026-11-23 08:00:00')
     """
     try:
@@ -29,24 +35,24 @@ def moment(at: str, now: datetime | None = None) -> str:
     return f"{local:%H:%M:%S}" if local.date() == today else f"{local:%Y-%m-%d %H:%M:%S %Z}"
 
 
-def fact_lines(history: Sequence[Mapping[str, Any]], view: FlowView) -> Iterator[tuple[str, str]]:
+def format_facts(history: Sequence[Mapping[str, Any]], view: FlowView) -> Iterator[tuple[str, str]]:
     """Yield (time, line) for each fact of *history*, which must have complete journal records.
 
     *view* must be newer than the facts: it has the questions to people, the time of the next
     attempt, and the title of each node. The start and the end of a run have no lines.
     """
-    facts = [*read(history)]
+    facts = [*read_facts(history)]
     nodes = {node_view.node.id: node_view for node_view in view.nodes}
     asked = {fact.step: index for index, fact in enumerate(facts) if fact.event is Event.ASKED}
-    named = view.graph.named
+    named = view.graph.format_node
     for index, fact in enumerate(facts):
         event, name, at, outcome = fact.event, fact.step, fact.at, fact.details
         node = nodes.get(name)
         if event is Event.ASKED:
-            yield at, _question(name, node, is_open=asked[name] == index)
+            yield at, _format_question(name, node, is_open=asked[name] == index)
         elif event is Event.FAILED:
-            yield at, _failed(facts, index, node)
-            yield from _cancelled(at, outcome, named)
+            yield at, _format_failure(facts, index, node)
+            yield from _format_cancelled(at, outcome, named)
         elif event is Event.LOOPED:
             yield at, f"loop {outcome.get('number')} of at most {view.graph.max_iterations}"
         elif event in _WORDS:
@@ -56,7 +62,7 @@ def fact_lines(history: Sequence[Mapping[str, Any]], view: FlowView) -> Iterator
             rest = {key: value for key, value in outcome.items() if key != "cancelled"}
             rest |= {"to": named(str(rest["to"]))} if "to" in rest else {}
             yield at, trace_line(event, named(name), rest) or str(event)
-            yield from _cancelled(at, outcome, named)
+            yield from _format_cancelled(at, outcome, named)
         elif event in _NOTED:
             note = outcome.get("note")
             yield at, f"{event}: {note}" if note else str(event)
@@ -66,24 +72,24 @@ _NOTED = frozenset((Event.PAUSED, Event.RESUMED, Event.EDITED, Event.ADOPTED, Ev
 """Events whose line is the event and its note."""
 
 
-def _cancelled(
+def _format_cancelled(
     at: str, outcome: Mapping[str, Any], named: Callable[[str], str]
 ) -> Iterator[tuple[str, str]]:
     yield from ((at, f"cancel {named(name)}") for name in outcome.get("cancelled") or ())
 
 
-def _named(fact: RecordedFact, node: NodeView | None) -> str:
+def _node_name(fact: RecordedFact, node: NodeView | None) -> str:
     """Return the name of the node of *fact*."""
     return fact.step if node is None else node.node.named
 
 
-def _started(fact: RecordedFact, node: NodeView | None) -> str:
+def _format_start(fact: RecordedFact, node: NodeView | None) -> str:
     attempt = fact.attempt or 1
-    line = f"start {_named(fact, node)}{_about(node)}"
+    line = f"start {_node_name(fact, node)}{_format_task(node)}"
     return line + (f", attempt {attempt}" if attempt > 1 else "")
 
 
-def _about(node: NodeView | None) -> str:
+def _format_task(node: NodeView | None) -> str:
     """Return the label and the role of a task, for the end of a line; empty: it is not a task."""
     if node is None or node.node.task is None:
         return ""
@@ -91,66 +97,70 @@ def _about(node: NodeView | None) -> str:
     return f": {node.node.label}" + (f" ({role})" if role else "")
 
 
-def _done(fact: RecordedFact, node: NodeView | None) -> str:
-    usage = used(fact.details.get("usage") or {})
+def _format_done(fact: RecordedFact, node: NodeView | None) -> str:
+    usage = read_usage(fact.details.get("usage") or {})
     seconds = usage.seconds
-    parts = [f"done {_named(fact, node)}"]
-    parts += [duration(seconds)] if seconds > 0 else []
+    parts = [f"done {_node_name(fact, node)}"]
+    parts += [format_duration(seconds)] if seconds > 0 else []
     tokens = usage.input_tokens + usage.output_tokens
-    parts += [f"{amount(tokens)} tokens"] if tokens and node is not None and node.node.task else []
+    parts += (
+        [f"{format_count(tokens)} tokens"] if tokens and node is not None and node.node.task else []
+    )
     is_worth_it = usage.cost_usd >= 0.005 or usage.unpriced  # noqa: PLR2004 - half a cent
-    parts += [cost] if is_worth_it and (cost := cost_words(usage, 2)) else []
+    parts += [cost] if is_worth_it and (cost := format_cost(usage, 2)) else []
     return " ".join(parts)
 
 
-def _released(fact: RecordedFact, node: NodeView | None) -> str:
+def _format_release(fact: RecordedFact, node: NodeView | None) -> str:
     if fact.details.get("status") in ("limited", "unavailable"):
-        return _retry(fact, node)
-    return f"release {_named(fact, node)}{_reason(fact)}"
+        return _format_retry(fact, node)
+    return f"release {_node_name(fact, node)}{_format_reason(fact)}"
 
 
-def _refused(fact: RecordedFact, node: NodeView | None) -> str:
+def _format_refusal(fact: RecordedFact, node: NodeView | None) -> str:
     outcome = fact.details
     number, reason = outcome.get("number"), str(outcome.get("reason") or "")
-    line = f"no from {_named(fact, node)}" + (f" (round {number})" if number else "")
+    line = f"no from {_node_name(fact, node)}" + (f" (round {number})" if number else "")
     return line + (f": {reason[:LINE_CHARS]}" if reason else "")
 
 
-def _grown(fact: RecordedFact, _: NodeView | None) -> str:
+def _format_growth(fact: RecordedFact, _: NodeView | None) -> str:
     tasks = fact.details.get("tasks")
     names = ", ".join(map(str, tasks)) if isinstance(tasks, list) else "tasks"
     return f"add {names}" + (f", from {fact.step}" if fact.step else "")
 
 
-def _sent(fact: RecordedFact, node: NodeView | None) -> str:
+def _format_message(fact: RecordedFact, node: NodeView | None) -> str:
     outcome = fact.details
     by, text = outcome.get("by"), str(outcome.get("output") or "")
-    line = f"message to {_named(fact, node)}" + (f" from {by}" if by else "")
+    line = f"message to {_node_name(fact, node)}" + (f" from {by}" if by else "")
     return f"{line}: {text[:LINE_CHARS]}" if text else line
 
 
 _WORDS: Mapping[str, Callable[[RecordedFact, NodeView | None], str]] = {
-    Event.CLAIMED: _started,
-    Event.STARTED: _started,
-    Event.SUCCEEDED: _done,
-    Event.ANSWERED: _done,
-    Event.PASSED: _done,
-    Event.RELEASED: _released,
-    Event.TAKEN_OVER: lambda fact, node: f"take over {_named(fact, node)}{_reason(fact)}",
-    Event.INVALID: _refused,
-    Event.GROWN: _grown,
-    Event.TOLD: _sent,
-    Event.WARNED: lambda fact, _: f"warning{_reason(fact)}",
+    Event.CLAIMED: _format_start,
+    Event.STARTED: _format_start,
+    Event.SUCCEEDED: _format_done,
+    Event.ANSWERED: _format_done,
+    Event.PASSED: _format_done,
+    Event.RELEASED: _format_release,
+    Event.TAKEN_OVER: lambda fact, node: (
+        f"take over {_node_name(fact, node)}{_format_reason(fact)}"
+    ),
+    Event.INVALID: _format_refusal,
+    Event.GROWN: _format_growth,
+    Event.TOLD: _format_message,
+    Event.WARNED: lambda fact, _: f"warning{_format_reason(fact)}",
 }
 
 
-def _reason(fact: RecordedFact) -> str:
+def _format_reason(fact: RecordedFact) -> str:
     outcome = fact.details
-    text = error_words(outcome, LINE_CHARS) or str(outcome.get("note") or "")[:LINE_CHARS]
+    text = format_error(outcome, LINE_CHARS) or str(outcome.get("note") or "")[:LINE_CHARS]
     return f": {text}" if text else ""
 
 
-def _question(name: str, node: NodeView | None, *, is_open: bool) -> str:
+def _format_question(name: str, node: NodeView | None, *, is_open: bool) -> str:
     """Return the line of a question, with its templates filled in if the view still has it."""
     if node is None:
         return f"ask {name}: {name}"
@@ -162,18 +172,20 @@ def _question(name: str, node: NodeView | None, *, is_open: bool) -> str:
     return f"ask {named}: {question}"
 
 
-def _failed(facts: Sequence[RecordedFact], index: int, node: NodeView | None) -> str:
+def _format_failure(facts: Sequence[RecordedFact], index: int, node: NodeView | None) -> str:
     fact = facts[index]
     if _is_over(fact, node) or _is_final(facts, index):
-        return f"fail {_named(fact, node)}{_reason(fact)}"
-    return _retry(fact, node)
+        return f"fail {_node_name(fact, node)}{_format_reason(fact)}"
+    return _format_retry(fact, node)
 
 
-def _retry(fact: RecordedFact, node: NodeView | None) -> str:
+def _format_retry(fact: RecordedFact, node: NodeView | None) -> str:
     attempt = fact.attempt or 1
     is_next = node is not None and node.state is NodeState.RETRYING and node.attempt == attempt
-    until = f" (next at {moment(node.due)})" if is_next and node is not None and node.due else ""
-    return f"retry {_named(fact, node)} after attempt {attempt}{_reason(fact)}{until}"
+    until = (
+        f" (next at {format_time(node.due)})" if is_next and node is not None and node.due else ""
+    )
+    return f"retry {_node_name(fact, node)} after attempt {attempt}{_format_reason(fact)}{until}"
 
 
 def _is_over(fact: RecordedFact, node: NodeView | None) -> bool:

@@ -23,16 +23,16 @@ from msgspec.structs import replace
 
 from sequencer.engine.hooking import HookContext, HookFailed
 from sequencer.errors import ConfigurationError
-from sequencer.frozen.base import checked
+from sequencer.frozen.base import validate_value
 from sequencer.frozen.fields import ValidationError
-from sequencer.hooks.loading import line_in, load_entries, load_files, summary
+from sequencer.hooks.loading import find_line, load_entries, load_files, summary
 from sequencer.hooks.points import Implementation, implementations
 from sequencer.model.head import Head
 from sequencer.model.outcome import Decision, Move, Outcome
 from sequencer.model.request import Request
 from sequencer.model.step import ModelName, Name, Step
 from sequencer.model.workflow import Workflow
-from sequencer.packages import how_to_disable
+from sequencer.packages import disable_hint
 from sequencer.workflows.verdicts import ensure_schema
 
 MAX_TRACEBACK_CHARS = 20_000
@@ -40,7 +40,7 @@ MAX_TRACEBACK_CHARS = 20_000
 AnswerT = TypeVar("AnswerT")
 
 
-def plugged(
+def make_hooks(
     files: Sequence[str], project: Path, trusted: Mapping[Path, str], entries: Iterable[EntryPoint]
 ) -> PluggedHooks:
     """Return the hooks of *files* and *entries*; see `project.load_hooks`."""
@@ -58,17 +58,17 @@ class PluggedHooks:
     def procedure(self, request: Request, chosen: str) -> str:
         """Return the procedure for *request*: the first answer of a hook, or else *chosen*."""
         facts = {"request": request, "chosen": chosen}
-        return self._first("sequencer_procedure", facts, as_procedure) or chosen
+        return self._find_first_answer("sequencer_procedure", facts, parse_procedure) or chosen
 
     def steps(self, request: Request, workflow: Workflow) -> Workflow:
         """Return *workflow* with the run's steps; each hook gets the result of the last one."""
         facts = {"request": request, "workflow": workflow}
-        return self._chained("sequencer_steps", facts, "workflow", as_workflow)
+        return self._chain_answers("sequencer_steps", facts, "workflow", parse_workflow)
 
     def prompt(self, context: HookContext, text: str) -> str:
         """Return the prompt of a step; each hook gets the result of the last one."""
-        return self._chained(
-            "sequencer_prompt", {"context": context, "text": text}, "text", as_prompt
+        return self._chain_answers(
+            "sequencer_prompt", {"context": context, "text": text}, "text", parse_prompt
         )
 
     def system_prompt(self, context: HookContext, text: str | None) -> str | None:
@@ -77,12 +77,12 @@ class PluggedHooks:
         Each hook gets the result of the last one, and "" removes it.
         """
         facts = {"context": context, "text": text}
-        return self._chained("sequencer_system_prompt", facts, "text", as_system_prompt)
+        return self._chain_answers("sequencer_system_prompt", facts, "text", parse_system_prompt)
 
     def model(self, context: HookContext, model: str | None) -> str | None:
         """Return the model for a step: the first answer of a hook, or else *model*."""
         facts = {"context": context, "model": model}
-        return self._first("sequencer_model", facts, as_model) or model
+        return self._find_first_answer("sequencer_model", facts, parse_model) or model
 
     def transition(self, context: HookContext, outcome: Outcome) -> Decision | None:
         """Return where the run goes after *outcome*: the first answer of a hook.
@@ -90,8 +90,8 @@ class PluggedHooks:
         None: no hook has an opinion, so the run goes where the workflow says.
         """
         facts = {"context": context, "outcome": outcome}
-        convert = partial(as_decision, context=context)
-        return self._first("sequencer_transition", facts, convert)
+        convert = partial(parse_decision, context=context)
+        return self._find_first_answer("sequencer_transition", facts, convert)
 
     def completed(self, context: HookContext, head: Head) -> None:
         """Call all hooks for the completed run of *head*, even if one of them fails.
@@ -110,7 +110,7 @@ class PluggedHooks:
             first.traceback = "\n".join(failure.traceback for failure in failures)
             raise first
 
-    def _first(
+    def _find_first_answer(
         self, point: str, facts: Mapping[str, Any], convert: Callable[[object], AnswerT]
     ) -> AnswerT | None:
         for hook in self._points[point]:
@@ -120,7 +120,7 @@ class PluggedHooks:
                     return convert(answer)
         return None
 
-    def _chained(
+    def _chain_answers(
         self,
         point: str,
         facts: Mapping[str, Any],
@@ -151,20 +151,20 @@ def _ask(hook: Implementation, facts: Mapping[str, Any]) -> object:
         raise
     except BaseException as error:
         # Not even the SystemExit of a hook ends the program.
-        line = line_in(hook.file, error) if hook.file else None
+        line = find_line(hook.file, error) if hook.file else None
         failure = HookFailed(
             f"hook {hook.point} raised {summary(error)}",
             where=f"{hook.file}:{line}" if line else hook.where,
-            hint=f"{_how_to_fix(hook)}; the traceback is in the step's log",
+            hint=f"{_describe_fix(hook)}; the traceback is in the step's log",
         )
         failure.traceback = _traceback_of(error)
         raise failure from error
 
 
-def _how_to_fix(hook: Implementation) -> str:
+def _describe_fix(hook: Implementation) -> str:
     if hook.package is None:
         return "fix it, or remove it from hooks"
-    return how_to_disable(hook.package)
+    return disable_hint(hook.package)
 
 
 @contextmanager
@@ -197,12 +197,12 @@ class InvalidAnswer(ValueError):
     """An answer has the wrong type or an impossible value; the message shows it."""
 
 
-def as_procedure(answer: object) -> str:
+def parse_procedure(answer: object) -> str:
     """Return *answer* as the name of a procedure."""
-    return _validated(Name, answer, "the name of a procedure")
+    return _validate(Name, answer, "the name of a procedure")
 
 
-def as_workflow(answer: object, before: Workflow) -> Workflow:
+def parse_workflow(answer: object, before: Workflow) -> Workflow:
     """Return *before* with the steps of *answer*, a workflow or a sequence of steps.
 
     Name, kind and review stay: the name of a run must not depend on a hook.
@@ -217,7 +217,7 @@ def as_workflow(answer: object, before: Workflow) -> Workflow:
     else:
         steps = answer
     if not isinstance(steps, (list, tuple)) or not all(isinstance(step, Step) for step in steps):
-        raise _wrong(answer, "a Workflow, or a list or tuple of Step")
+        raise _make_invalid_answer(answer, "a Workflow, or a list or tuple of Step")
     try:
         workflow = Workflow(
             before.name,
@@ -243,11 +243,11 @@ def _ensure_schemas(step: Step) -> None:
         _ensure_schemas(step.validation.fixer)
 
 
-def as_prompt(answer: object, before: str) -> str:
+def parse_prompt(answer: object, before: str) -> str:
     """Return *answer* as a prompt, which has to be text that a UTF-8 file can store."""
     del before
     if not isinstance(answer, str):
-        raise _wrong(answer, "text")
+        raise _make_invalid_answer(answer, "text")
     try:
         answer.encode()
     except UnicodeEncodeError as error:
@@ -255,23 +255,23 @@ def as_prompt(answer: object, before: str) -> str:
     return str(answer)
 
 
-def as_system_prompt(answer: object, before: str | None) -> str | None:
+def parse_system_prompt(answer: object, before: str | None) -> str | None:
     """Return *answer* as a system prompt; None if it is empty, which removes the prompt."""
-    return as_prompt(answer, before or "") or None
+    return parse_prompt(answer, before or "") or None
 
 
-def as_model(answer: object) -> str:
+def parse_model(answer: object) -> str:
     """Return *answer* as the name of a model; it must not look like a command-line option."""
-    return _validated(ModelName, answer, "the name of a model")
+    return _validate(ModelName, answer, "the name of a model")
 
 
-def as_decision(answer: object, context: HookContext) -> Decision:
+def parse_decision(answer: object, context: HookContext) -> Decision:
     """Return *answer* as a decision that is possible in the workflow of *context*."""
     if not isinstance(answer, Decision) or not isinstance(answer.move, Move):
-        raise _wrong(answer, "a sequencer.Decision")
+        raise _make_invalid_answer(answer, "a sequencer.Decision")
     move, target, reason = answer.move, answer.target, answer.reason
     if not isinstance(reason, str):
-        raise _wrong(reason, "text as its reason")
+        raise _make_invalid_answer(reason, "text as its reason")
     if move not in context.moves:
         known = ", ".join(context.moves)
         step = f"step {context.step.name!r} of {context.workflow!r}"
@@ -281,28 +281,32 @@ def as_decision(answer: object, context: HookContext) -> Decision:
             raise InvalidAnswer("a goto without the name of a step")
         if not isinstance(target, str) or (context.steps and target not in context.steps):
             known = ", ".join(context.steps)
-            raise InvalidAnswer(f"a goto to {_shown(target)}, which is not a step; steps: {known}")
+            raise InvalidAnswer(
+                f"a goto to {_format_answer(target)}, which is not a step; steps: {known}"
+            )
     elif target is not None:
-        raise InvalidAnswer(f"a target ({_shown(target)}) for {move.value}, which takes none")
+        raise InvalidAnswer(
+            f"a target ({_format_answer(target)}) for {move.value}, which takes none"
+        )
     line = " ".join(reason[: 4 * _REASON_CHARS].split())[:_REASON_CHARS]
     return Decision(move, target, line.encode("utf-8", "replace").decode())
 
 
-def _validated(kind: Any, answer: object, expected: str) -> str:
+def _validate(kind: Any, answer: object, expected: str) -> str:
     if not isinstance(answer, str):
-        raise _wrong(answer, expected)
+        raise _make_invalid_answer(answer, expected)
     try:
-        return str(checked(kind, answer))
+        return str(validate_value(kind, answer))
     except ValidationError as error:
         message = error.errors()[0]["msg"]
-        raise InvalidAnswer(f"{_shown(answer)}, expected {expected}: {message}") from error
+        raise InvalidAnswer(f"{_format_answer(answer)}, expected {expected}: {message}") from error
 
 
-def _wrong(answer: object, expected: str) -> InvalidAnswer:
-    return InvalidAnswer(f"{_shown(answer)}, expected {expected}")
+def _make_invalid_answer(answer: object, expected: str) -> InvalidAnswer:
+    return InvalidAnswer(f"{_format_answer(answer)}, expected {expected}")
 
 
-def _shown(answer: object) -> str:
+def _format_answer(answer: object) -> str:
     """Return *answer* in a few words; the repr of an unknown object may raise or never end."""
     if isinstance(answer, (str, int, float)):
         text = ascii(answer[:_SHOWN_CHARS] if isinstance(answer, str) else answer)

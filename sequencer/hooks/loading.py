@@ -24,9 +24,9 @@ from types import CodeType, ModuleType
 
 from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.files.regular import read_bytes
-from sequencer.files.textfile import digest_text
+from sequencer.files.textfile import compute_digest
 from sequencer.hooks.points import Plugin
-from sequencer.packages import how_to_disable, name_of
+from sequencer.packages import disable_hint, name_of
 
 MAX_BYTES = 1024 * 1024
 MODULE_PREFIX = "_sequencer_hooks_"
@@ -51,7 +51,7 @@ def load_files(
     root = project.resolve()
     seen: dict[Path, str] = {}
     for index, written in enumerate(files):
-        path = _inside(root, written, f"hooks[{index}]")
+        path = _resolve_hook_path(root, written, f"hooks[{index}]")
         if path in seen:
             raise ConfigurationError(
                 f"{written!r} is the same file as {seen[path]!r}",
@@ -78,7 +78,7 @@ def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
             raise ConfigurationError(
                 f"the hooks of an installed package can't be imported: {summary(error)}",
                 where=f"{name} = {entry.value}",
-                hint=how_to_disable(name_of(entry)),
+                hint=disable_hint(name_of(entry)),
             ) from error
         if isinstance(value, type):
             raise ConfigurationError(
@@ -98,7 +98,7 @@ def summary(error: BaseException) -> str:
     return line if len(line) <= _ERROR_CHARS else f"{line[:_ERROR_CHARS]}…"
 
 
-def line_in(file: str, error: BaseException) -> int | None:
+def find_line(file: str, error: BaseException) -> int | None:
     """Return the last line of *file* in the traceback of *error*; None: it has none."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno
@@ -107,7 +107,7 @@ def line_in(file: str, error: BaseException) -> int | None:
     return lines[-1] if lines else None
 
 
-def _inside(root: Path, written: str, where: str) -> Path:
+def _resolve_hook_path(root: Path, written: str, where: str) -> Path:
     if not written or "\0" in written:
         raise ConfigurationError(f"expected a path, not {written!r}", where=where)
     path = Path(os.path.realpath(root / written))
@@ -130,13 +130,13 @@ def _load(path: Path, root: Path, trusted: Mapping[Path, str]) -> ModuleType:
     spec = ModuleSpec(name, None, origin=file)
     module = module_from_spec(spec)
     module.__file__ = file
-    source = _source(path)
+    source = _read_source(path)
     if trusted:
         _ensure_same(file, trusted.get(path), source)
     try:
         # dont_inherit: this module's own __future__ imports are not the hook file's.
         code: CodeType = compile(source, file, "exec", dont_inherit=True)
-        with _importable(root, trusted):
+        with _allow_imports(root, trusted):
             # Dataclasses and pickles look their module up by its name.
             sys.modules[name] = module
             exec(code, vars(module))  # noqa: S102 - hook files are made to be run
@@ -145,7 +145,7 @@ def _load(path: Path, root: Path, trusted: Mapping[Path, str]) -> ModuleType:
         raise
     except BaseException as error:
         sys.modules.pop(name, None)
-        line = line_in(file, error)
+        line = find_line(file, error)
         raise ConfigurationError(
             f"the hook file can't be loaded: {summary(error)}",
             where=f"{file}:{line}" if line else file,
@@ -155,7 +155,7 @@ def _load(path: Path, root: Path, trusted: Mapping[Path, str]) -> ModuleType:
 
 
 @contextmanager
-def _importable(root: Path, trusted: Mapping[Path, str]) -> Iterator[None]:
+def _allow_imports(root: Path, trusted: Mapping[Path, str]) -> Iterator[None]:
     """Let modules in *root* be imported; all others go first."""
     in_packages = _Modules(root, trusted, is_last=False)
     in_root = _Modules(root, trusted, is_last=True)
@@ -249,7 +249,7 @@ def _ensure_same(file: str, trusted: str | None, source: bytes) -> None:
     Raises:
         NotTrusted: the source differs, or was not trusted.
     """
-    now = digest_text(source)
+    now = compute_digest(source)
     line = f"hooks, file {file}: "
     if trusted is None:
         raise NotTrusted(file, (), (f"+ {line}{now}",))
@@ -257,7 +257,7 @@ def _ensure_same(file: str, trusted: str | None, source: bytes) -> None:
         raise NotTrusted(file, (), (f"- {line}{trusted}", f"+ {line}{now}"))
 
 
-def _source(path: Path) -> bytes:
+def _read_source(path: Path) -> bytes:
     try:
         # Links were resolved when the path was checked; a link now would be a change.
         return read_bytes(path, MAX_BYTES, os.O_NOFOLLOW)

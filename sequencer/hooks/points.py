@@ -111,7 +111,7 @@ def implementations(plugins: Iterable[Plugin]) -> Mapping[str, tuple[Implementat
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(Points)
     # pluggy calls the plugin first that was registered last.
-    for plugin in reversed([_checked(manager, plugin) for plugin in plugins]):
+    for plugin in reversed([_check_plugin(manager, plugin) for plugin in plugins]):
         try:
             manager.register(plugin.value, plugin.name)
         except (ValueError, pluggy.PluginValidationError) as error:
@@ -124,7 +124,7 @@ def implementations(plugins: Iterable[Plugin]) -> Mapping[str, tuple[Implementat
             Implementation(
                 point,
                 hook.plugin_name,
-                place_of(hook.function),
+                format_location(hook.function),
                 code.co_filename if (code := _code_of(hook.function)) else None,
                 hook.function,
                 tuple(hook.argnames),
@@ -135,24 +135,24 @@ def implementations(plugins: Iterable[Plugin]) -> Mapping[str, tuple[Implementat
     return by_point
 
 
-def place_of(function: object) -> str:
+def format_location(function: object) -> str:
     """Return the file and line of *function*; its repr if they are unknown."""
     code = _code_of(function)
     return repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def _code_of(function: object) -> CodeType | None:
-    code = getattr(_plain(function), "__code__", None)
+    code = getattr(_unwrap(function), "__code__", None)
     return code if isinstance(code, CodeType) else None
 
 
-def _plain(function: object) -> Any:
+def _unwrap(function: object) -> Any:
     """Return the function itself, without the wrappers of a class or a decorator."""
     plain: Any = function
     return inspect.unwrap(getattr(plain, "__func__", plain))
 
 
-def _checked(manager: pluggy.PluginManager, plugin: Plugin) -> Plugin:
+def _check_plugin(manager: pluggy.PluginManager, plugin: Plugin) -> Plugin:
     is_empty = True
     for name in dir(plugin.value):
         options = manager.parse_hookimpl_opts(plugin.value, name)
@@ -163,11 +163,11 @@ def _checked(manager: pluggy.PluginManager, plugin: Plugin) -> Plugin:
         function = getattr(plugin.value, name)
         point = options.get("specname") or name
         if point not in POINTS:
-            raise UnknownName("hook", point, POINTS, where=place_of(function))
+            raise UnknownName("hook", point, POINTS, where=format_location(function))
         if options.get("wrapper") or options.get("hookwrapper"):
             raise ConfigurationError(
                 f"{name} is a wrapper, which does not work here",
-                where=place_of(function),
+                where=format_location(function),
                 hint="write a plain function; each hook gets the result of the last one",
             )
         _refuse_signature(point, name, function)
@@ -189,14 +189,14 @@ def _refuse_unmarked(value: object, name: str) -> None:
     if name in POINTS or (is_own and inspect.isfunction(function)):
         raise ConfigurationError(
             f"{name} is not marked as a hook and would never be called",
-            where=place_of(function),
+            where=format_location(function),
             hint="put @sequencer.hookimpl above it, or give it another name",
         )
 
 
 def _refuse_signature(point: str, name: str, function: Any) -> None:
-    where = place_of(function)
-    plain = _plain(function)
+    where = format_location(function)
+    plain = _unwrap(function)
     is_other = (
         inspect.iscoroutinefunction(plain)
         or inspect.isgeneratorfunction(plain)

@@ -6,12 +6,12 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 
-def takes_secrets(url: str) -> bool:
+def may_receive_secrets(url: str) -> bool:
     """Return whether a secret may be sent to *url*: by https, or to this machine itself.
 
-    >>> [takes_secrets(u) for u in ("https://a.org", "http://127.0.0.1:8", "http://a.org")]
+    >>> [may_receive_secrets(u) for u in ("https://a.org", "http://127.0.0.1:8", "http://a.org")]
     [True, True, False]
-    >>> [takes_secrets(f"http://[::ffff:{number}.0.0.1]/") for number in (127, 8)]
+    >>> [may_receive_secrets(f"http://[::ffff:{number}.0.0.1]/") for number in (127, 8)]
     [True, False]
     """
     try:

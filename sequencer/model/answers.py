@@ -27,7 +27,7 @@ _DECODER = json.JSONDecoder()
 _ReadT = TypeVar("_ReadT")
 
 
-def redacted(value: Any, redact: Callable[[str], str]) -> Any:
+def redact_json(value: Any, redact: Callable[[str], str]) -> Any:
     """Return *value*, plain JSON data, with *redact* applied to its text as JSON.
 
     If the redacted text is no longer JSON, return the text itself.
@@ -44,13 +44,16 @@ def redacted(value: Any, redact: Callable[[str], str]) -> Any:
         return redacted_text
 
 
-def last_read(text: str, read: Callable[[Mapping[str, Any]], _ReadT | None]) -> _ReadT | None:
+def read_last_object(
+    text: str, read: Callable[[Mapping[str, Any]], _ReadT | None]
+) -> _ReadT | None:
     """Return the result of *read* for the last JSON object of *text* for which it is not None.
 
     Objects inside another object don't count: a check in a longer report is not the verdict of
     the report. An object that breaks off is left out, with everything in it.
 
-    >>> last_read('First {"n": 1}, then {"n": 2}, and {"m": 3}.', lambda value: value.get("n"))
+    >>> text = 'First {"n": 1}, then {"n": 2}, and {"m": 3}.'
+    >>> read_last_object(text, lambda value: value.get("n"))
     2
     """
     text, position, last = text[-MAX_TEXT_CHARS:], 0, None
@@ -69,18 +72,18 @@ def last_read(text: str, read: Callable[[Mapping[str, Any]], _ReadT | None]) -> 
     return last
 
 
-def decision_in(text: str) -> str | None:
+def find_decision(text: str) -> str | None:
     r"""Return the decision in *text*; None: it has no JSON object with a decision.
 
-    >>> decision_in('It is fine:\n```json\n{"decision": "approve"}\n```\nThat is all.')
+    >>> find_decision('It is fine:\n```json\n{"decision": "approve"}\n```\nThat is all.')
     'approve'
-    >>> decision_in("I would approve.") is None
+    >>> find_decision("I would approve.") is None
     True
     """
-    return last_read(text, decision_of)
+    return read_last_object(text, read_decision)
 
 
-def decision_of(value: Any) -> str | None:
+def read_decision(value: Any) -> str | None:
     """Return the decision of *value*, if it is a JSON object that has one."""
     if not isinstance(value, Mapping):
         return None

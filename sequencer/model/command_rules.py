@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sequencer.errors import TransitionRefused, command
+from sequencer.errors import TransitionRefused, format_command
 from sequencer.model.commands import (
     Adopt,
     Pause,
@@ -24,30 +24,30 @@ from sequencer.model.commands import (
 from sequencer.model.edits import edit_field
 from sequencer.model.head import Head, Loop, Status
 from sequencer.model.kind import CommandContext
-from sequencer.model.limits import utc
-from sequencer.model.outcome import Usage, total
-from sequencer.model.sequence.order import present
+from sequencer.model.limits import format_utc_s
+from sequencer.model.outcome import Usage, sum_usages
+from sequencer.model.sequence.order import find_current_ref
 from sequencer.model.transitions import (
     Event,
     StepRef,
     Transition,
-    at_rest,
-    at_rest_by_hand,
-    changed,
-    fact_at,
-    moved,
-    taken_over,
-    with_end,
+    build_fact,
+    move_head,
+    refresh_status,
+    refresh_status_by_hand,
+    take_over_fact,
+    update_head,
+    with_completion_fact,
 )
-from sequencer.model.workflow import Workflow, changed_params, ensure_definition
+from sequencer.model.workflow import Workflow, describe_param_changes, ensure_definition
 
 
-def _decided(head: Head, at: str, target: StepRef, **update: Any) -> Head:
+def _move_dropping_claims(head: Head, at: str, target: StepRef, **update: Any) -> Head:
     """Return *head* at *target* with no claims: the result of a running attempt is then refused."""
-    new = moved(head, at, target, claims=(), gate=None, **update)
+    new = move_head(head, at, target, claims=(), gate=None, **update)
     if target.is_end:
         return new.replace(status=Status.COMPLETE)
-    return at_rest_by_hand(head, new)
+    return refresh_status_by_hand(head, new)
 
 
 def _ensure_not_claimed(head: Head, verb: str) -> None:
@@ -63,8 +63,8 @@ def stop(head: Head, reason: str | None, *, at: str) -> Transition:
     """Let the running step end, and start no other."""
     # A complete run keeps the reason with which it ended.
     exit_reason = head.exit_reason if head.status is Status.COMPLETE else reason
-    new = changed(head, at, exit=True, exit_reason=exit_reason)
-    return Transition(new, (fact_at(Event.EDITED, head, f"stop: {reason or 'by hand'}"),))
+    new = update_head(head, at, exit=True, exit_reason=exit_reason)
+    return Transition(new, (build_fact(Event.EDITED, head, f"stop: {reason or 'by hand'}"),))
 
 
 def pause(head: Head, *, at: str) -> Transition:
@@ -76,10 +76,10 @@ def pause(head: Head, *, at: str) -> Transition:
     if head.status is Status.COMPLETE:
         raise TransitionRefused("pause: the run is complete")
     if head.claims:
-        new = changed(head, at, pause_requested=True)
+        new = update_head(head, at, pause_requested=True)
     else:
-        new = changed(head, at, status=Status.PAUSED, pause_requested=False)
-    return Transition(new, (fact_at(Event.PAUSED, head),))
+        new = update_head(head, at, status=Status.PAUSED, pause_requested=False)
+    return Transition(new, (build_fact(Event.PAUSED, head),))
 
 
 def resume(head: Head, *, at: str) -> Transition:
@@ -95,10 +95,10 @@ def resume(head: Head, *, at: str) -> Transition:
             "resume: the run is complete",
             hint="'sequencer rewind N' goes back to a step, 'sequencer reset' starts over",
         )
-    new = changed(head, at, exit=False, exit_reason=None, pause_requested=False)
+    new = update_head(head, at, exit=False, exit_reason=None, pause_requested=False)
     if new.status is Status.PAUSED:
-        new = at_rest(new)
-    return Transition(new, (fact_at(Event.RESUMED, head),))
+        new = refresh_status(new)
+    return Transition(new, (build_fact(Event.RESUMED, head),))
 
 
 def retry(head: Head, *, at: str) -> Transition:
@@ -114,8 +114,10 @@ def retry(head: Head, *, at: str) -> Transition:
     _ensure_not_claimed(head, "retry")
     waits = {"not_before": None, "not_before_reason": None, "not_before_since": None}
     loop = None if head.loop is None else head.loop.replace(exhausted=0)
-    new = changed(head, at, failures_in_row=0, attempt=0, loop=loop, **waits)
-    return Transition(at_rest_by_hand(head, new), (fact_at(Event.RESUMED, head, "retry"),))
+    new = update_head(head, at, failures_in_row=0, attempt=0, loop=loop, **waits)
+    return Transition(
+        refresh_status_by_hand(head, new), (build_fact(Event.RESUMED, head, "retry"),)
+    )
 
 
 def stamp_ok(head: Head, following: StepRef, note: str | None, *, at: str) -> Transition:
@@ -127,8 +129,10 @@ def stamp_ok(head: Head, following: StepRef, note: str | None, *, at: str) -> Tr
     _ensure_not_complete(head, "skip")
     _ensure_not_claimed(head, "skip")
     usage = head.usage.plus(Usage(steps=1))
-    new = _decided(head, at, following, usage=usage)
-    return Transition(new, with_end(fact_at(Event.STAMPED, head, _noted("ok", note)), new))
+    new = _move_dropping_claims(head, at, following, usage=usage)
+    return Transition(
+        new, with_completion_fact(build_fact(Event.STAMPED, head, _format_note("ok", note)), new)
+    )
 
 
 def pass_fixer(
@@ -142,7 +146,7 @@ def pass_fixer(
     _ensure_not_claimed(head, "skip")
     loop = head.loop
     number, reason = (loop.round + 1, loop.reason) if loop is not None else (1, "")
-    new = changed(
+    new = update_head(
         head,
         at,
         loop=Loop(stage="verify", round=number, reason=reason),
@@ -150,7 +154,7 @@ def pass_fixer(
         failures_in_row=0,
         attempt=0,
     )
-    return Transition(at_rest_by_hand(head, new), (fact_at(event, head, note),))
+    return Transition(refresh_status_by_hand(head, new), (build_fact(event, head, note),))
 
 
 def stamp_fail(head: Head, note: str | None, *, at: str) -> Transition:
@@ -161,9 +165,9 @@ def stamp_fail(head: Head, note: str | None, *, at: str) -> Transition:
     """
     _ensure_not_complete(head, "skip")
     _ensure_not_claimed(head, "skip")
-    new = changed(head, at, failures_in_row=head.failures_in_row + 1)
-    new = at_rest_by_hand(head, new)
-    return Transition(new, (fact_at(Event.STAMPED, head, _noted("fail", note)),))
+    new = update_head(head, at, failures_in_row=head.failures_in_row + 1)
+    new = refresh_status_by_hand(head, new)
+    return Transition(new, (build_fact(Event.STAMPED, head, _format_note("fail", note)),))
 
 
 def skip(head: Head, following: StepRef, note: str | None, *, at: str) -> Transition:
@@ -174,8 +178,8 @@ def skip(head: Head, following: StepRef, note: str | None, *, at: str) -> Transi
     """
     _ensure_not_complete(head, "skip")
     _ensure_not_claimed(head, "skip")
-    new = _decided(head, at, following)
-    return Transition(new, with_end(fact_at(Event.SKIPPED, head, note), new))
+    new = _move_dropping_claims(head, at, following)
+    return Transition(new, with_completion_fact(build_fact(Event.SKIPPED, head, note), new))
 
 
 def rewind(head: Head, target: StepRef, *, at: str) -> Transition:
@@ -194,8 +198,8 @@ def rewind(head: Head, target: StepRef, *, at: str) -> Transition:
         # To go to the step after the gate would be to pass it without a decision.
         _ensure_not_complete(head, "rewind")
     cleared = {"exit_reason": None} if head.was_rejected else {}
-    new = _decided(head, at, target, **cleared)
-    return Transition(new, (fact_at(Event.REWOUND, head, f"to step_index {target.step_index}"),))
+    new = _move_dropping_claims(head, at, target, **cleared)
+    return Transition(new, (build_fact(Event.REWOUND, head, f"to step_index {target.step_index}"),))
 
 
 def reset(head: Head, fresh: Head, *, at: str) -> Transition:
@@ -206,7 +210,7 @@ def reset(head: Head, fresh: Head, *, at: str) -> Transition:
     """
     _ensure_not_claimed(head, "reset")
     new = fresh.replace(token=head.token, last_update=at)
-    return Transition(new, (fact_at(Event.RESET, head, f"run {head.run_id} ended"),))
+    return Transition(new, (build_fact(Event.RESET, head, f"run {head.run_id} ended"),))
 
 
 def adopt(
@@ -227,8 +231,10 @@ def adopt(
     is_same = (head.workflow_name, head.workflow_digest, head.params) == (name, digest, params)
     if is_same:
         raise TransitionRefused("adopt: the run already has this definition and these parameters")
-    note = "; ".join([f"{head.workflow_name} -> {name}", *changed_params(head.params, params)])
-    new = changed(
+    note = "; ".join(
+        [f"{head.workflow_name} -> {name}", *describe_param_changes(head.params, params)]
+    )
+    new = update_head(
         head,
         at,
         workflow_name=name,
@@ -238,7 +244,7 @@ def adopt(
     )
     if current.is_end and not head.is_at_gate:
         new = new.replace(status=Status.COMPLETE)
-    return Transition(new, (fact_at(Event.ADOPTED, head, note),))
+    return Transition(new, (build_fact(Event.ADOPTED, head, note),))
 
 
 def take_over_by_force(
@@ -254,12 +260,12 @@ def take_over_by_force(
     if not head.claims:
         raise TransitionRefused("takeover: no process holds a step")
     used = used or {}
-    facts = tuple(taken_over(claim, used.get(claim.token), "by force") for claim in head.claims)
-    spent = head.usage.plus(total(used.values()), steps=0)
-    return Transition(at_rest(changed(head, at, claims=(), usage=spent)), facts)
+    facts = tuple(take_over_fact(claim, used.get(claim.token), "by force") for claim in head.claims)
+    spent = head.usage.plus(sum_usages(used.values()), steps=0)
+    return Transition(refresh_status(update_head(head, at, claims=(), usage=spent)), facts)
 
 
-def _noted(verdict: str, note: str | None) -> str:
+def _format_note(verdict: str, note: str | None) -> str:
     return f"{verdict}: {note}" if note else verdict
 
 
@@ -276,15 +282,15 @@ def _ensure_not_complete(head: Head, verb: str) -> None:
         )
 
 
-def other_kind(head: Head) -> TransitionRefused:
+def other_kind_error(head: Head) -> TransitionRefused:
     """Return the error for a run of *head* that can't continue as a run of the other kind."""
     return TransitionRefused(
         "adopt: a graph can't replace a sequence of steps, or the other way around",
-        hint=f"{command(head.run_name, 'reset')} starts over with the new workflow",
+        hint=f"{format_command(head.run_name, 'reset')} starts over with the new workflow",
     )
 
 
-def of_every_kind(
+def apply_common_command(
     head: Head, command: RunCommand, workflow: Workflow, current: StepRef, context: CommandContext
 ) -> Transition:
     """Return the transition of a *command* that means the same for every kind.
@@ -301,16 +307,18 @@ def _edit(
 ) -> Transition:
     def locate(edited: Head) -> StepRef:
         ensure_definition(edited, workflow)
-        return present(workflow, edited)
+        return find_current_ref(workflow, edited)
 
-    return edit_field(head, command.field, command.value, at=utc(context.at), locate=locate)
+    return edit_field(
+        head, command.field, command.value, at=format_utc_s(context.at), locate=locate
+    )
 
 
 def _adopt(
     head: Head, _command: Adopt, workflow: Workflow, current: StepRef, context: CommandContext
 ) -> Transition:
     name, digest, params = workflow.name, workflow.digest(), workflow.params
-    return adopt(head, name, digest, params, current, at=utc(context.at))
+    return adopt(head, name, digest, params, current, at=format_utc_s(context.at))
 
 
 def _reset(
@@ -320,20 +328,20 @@ def _reset(
     if context.fresh is None:
         message = "a reset needs the head of the new run"
         raise ValueError(message)
-    return reset(head, context.fresh, at=utc(context.at))
+    return reset(head, context.fresh, at=format_utc_s(context.at))
 
 
 def _take_over(
     head: Head, _command: RunCommand, workflow: Workflow, current: StepRef, context: CommandContext
 ) -> Transition:
     del workflow, current
-    return take_over_by_force(head, at=utc(context.at), used=context.used)
+    return take_over_by_force(head, at=format_utc_s(context.at), used=context.used)
 
 
 _EVERY_KIND: Mapping[type[RunCommand], Callable[..., Transition]] = {
-    Stop: lambda head, command, _w, _h, more: stop(head, command.reason, at=utc(more.at)),
-    Pause: lambda head, _c, _w, _h, more: pause(head, at=utc(more.at)),
-    Resume: lambda head, _c, _w, _h, more: resume(head, at=utc(more.at)),
+    Stop: lambda head, command, _w, _h, more: stop(head, command.reason, at=format_utc_s(more.at)),
+    Pause: lambda head, _c, _w, _h, more: pause(head, at=format_utc_s(more.at)),
+    Resume: lambda head, _c, _w, _h, more: resume(head, at=format_utc_s(more.at)),
     TakeOver: _take_over,
     StopNow: _take_over,
     Reset: _reset,

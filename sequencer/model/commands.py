@@ -31,7 +31,7 @@ class RunCommand(Struct, frozen=True, forbid_unknown_fields=True):
     without_run: ClassVar[tuple[str, str | None] | None] = None
     """Why it can't be used before the run has started, and what to do; None: it starts the run."""
 
-    def redacted(self, redact: Callable[[str], str]) -> RunCommand:
+    def redact_texts(self, redact: Callable[[str], str]) -> RunCommand:
         """Return the command with *redact* applied to every text that a person wrote."""
         texts = {
             name: redact(text)

@@ -10,20 +10,20 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sequencer.errors import EditRefused, command
+from sequencer.errors import EditRefused, format_command
 from sequencer.frozen.fields import ValidationError
-from sequencer.model.answers import redacted
+from sequencer.model.answers import redact_json
 from sequencer.model.head import MAX_COUNTER, MOVED, OWN_EXTRAS, Head, Status
 from sequencer.model.transitions import (
     Event,
     Fact,
     StepRef,
     Transition,
-    at_rest,
-    changed,
-    fact_at,
+    build_fact,
+    refresh_status,
     resting_status,
-    with_end,
+    update_head,
+    with_completion_fact,
 )
 
 Locate = Callable[[Head], StepRef | None]
@@ -85,16 +85,16 @@ class FileEdit(NamedTuple):
     refused: tuple[str, ...]
     """Fields that an edit of the file may not change."""
 
-    def hint(self, run_name: str | None) -> str:
+    def format_hint(self, run_name: str | None) -> str:
         """Return the commands that change the refused fields, and the fields without a command."""
         commands = (_COMMANDS[name] for name in self.refused if name in _COMMANDS)
-        listed = ", ".join(command(run_name, text) for text in dict.fromkeys(commands))
+        listed = ", ".join(format_command(run_name, text) for text in dict.fromkeys(commands))
         others = ", ".join([name for name in self.refused if name not in _COMMANDS][:MAX_NAMED])
         no_command = f"no command changes {others}, which only the program writes" if others else ""
         return "; ".join(filter(None, (f"use {listed}" if listed else "", no_command)))
 
 
-def edit_of(
+def compute_edit(
     accepted: Mapping[str, Any], content: Mapping[str, Any], redact: Callable[[str], str] = str
 ) -> FileEdit:
     """Return how *content* of state.json changes the *accepted* content of the head.
@@ -113,9 +113,9 @@ def edit_of(
             continue
         is_reason = name == "exit_reason" and not is_over and _is_reason(value)
         if is_stop and (name == "exit" or is_reason):
-            stop[name] = value if value is _ABSENT else redacted(value, redact)
+            stop[name] = value if value is _ABSENT else redact_json(value, redact)
         elif name not in Head.model_fields and name not in OWN_EXTRAS:
-            notes[name] = value if value is _ABSENT else redacted(value, redact)
+            notes[name] = value if value is _ABSENT else redact_json(value, redact)
         else:
             refused.append(name)
     # If the file has other errors, an unknown field may be a misspelled one instead of a note.
@@ -134,14 +134,14 @@ def _is_same(left: object, right: object) -> bool:
 
 def accept_file(head: Head, edited: Head, *, at: str) -> Transition:
     """Accept a manual edit of state.json, reduced to its permitted changes."""
-    return Transition(changed(edited, at), (_fact_of(head, edited),))
+    return Transition(update_head(edited, at), (_build_edit_fact(head, edited),))
 
 
-def _fact_of(head: Head, edited: Head) -> Fact:
+def _build_edit_fact(head: Head, edited: Head) -> Fact:
     """Return the fact that a person has changed some fields of *head*; it names the fields."""
     before, after = head.model_dump(), edited.model_dump()
     fields = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
-    return fact_at(Event.EDITED, head, f"by hand: {', '.join(fields)}")
+    return build_fact(Event.EDITED, head, f"by hand: {', '.join(fields)}")
 
 
 def _accept(head: Head, edited: Head, *, at: str, locate: Locate) -> Transition:
@@ -157,18 +157,22 @@ def _accept(head: Head, edited: Head, *, at: str, locate: Locate) -> Transition:
         _ensure_date(edited.not_before)
         # A person means the date itself, no matter when it was set.
         edited = edited.replace(not_before_since=None)
-    fact = _fact_of(head, edited)
-    new = changed(edited, at, iteration=edited.step_index + 1)
+    fact = _build_edit_fact(head, edited)
+    new = update_head(edited, at, iteration=edited.step_index + 1)
     if edited.step_index == head.step_index:
-        new = settled(head, edited, new.replace(expected_step=head.expected_step), is_end=False)
+        new = settle_status(
+            head, edited, new.replace(expected_step=head.expected_step), is_end=False
+        )
     else:
         # An attempt at the step that the run leaves must become stale.
         new = new.replace(attempt=0, claims=(), gate=None, loop=None)
         current = locate(new)
         if current is not None:
             new = new.replace(expected_step=current.step)
-        new = settled(head, edited, new, is_end=current is not None and current.is_end)
-    return Transition(new, (fact,) if head.status is Status.COMPLETE else with_end(fact, new))
+        new = settle_status(head, edited, new, is_end=current is not None and current.is_end)
+    return Transition(
+        new, (fact,) if head.status is Status.COMPLETE else with_completion_fact(fact, new)
+    )
 
 
 def _ensure_graph_position(head: Head, edited: Head) -> None:
@@ -258,7 +262,7 @@ def _ensure_no_decision(head: Head, edited: Head) -> None:
         _refuse_decision("step_index", "changed in a complete run", _HELD[Status.COMPLETE])
 
 
-def settled(head: Head, edited: Head, new: Head, *, is_end: bool) -> Head:
+def settle_status(head: Head, edited: Head, new: Head, *, is_end: bool) -> Head:
     """Return *new*, the result of *edited* for *head*, with the status that its fields imply.
 
     An edit can set a pause and an end; while a step runs, the pause is only requested. Every
@@ -286,7 +290,7 @@ def settled(head: Head, edited: Head, new: Head, *, is_end: bool) -> Head:
     if new.status is Status.PAUSED:
         return new.replace(pause_requested=False)
     has_changed = any(getattr(new, name) != getattr(head, name) for name in _FIELDS_OF_A_STATUS)
-    return at_rest(new) if has_changed else new
+    return refresh_status(new) if has_changed else new
 
 
 def _refuse_decision(field: str, change: str, verbs: str) -> None:

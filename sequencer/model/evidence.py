@@ -74,19 +74,22 @@ class Evidence(Frozen, extra="ignore"):
         return "" if is_silent else self.answer
 
 
-def amount_of(number: int | None, noun: str, plural: str = "") -> str:
+def format_quantity(number: int | None, noun: str, plural: str = "") -> str:
     """Return *number* of *noun*; empty if it is 0 or not known."""
     if not number:
         return ""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
 
 
-def _words(evidence: Evidence) -> Iterator[str]:
+def _format_parts(evidence: Evidence) -> Iterator[str]:
     """Yield the parts of the line for *evidence*; the caller leaves out the empty ones."""
-    calls = amount_of(evidence.tool_calls, "tool call")
+    calls = format_quantity(evidence.tool_calls, "tool call")
     more = [f"{evidence.open_calls:,} without a result"] if evidence.open_calls else []
     more += [f"{evidence.repeated_calls:,} equal in a row"] if evidence.repeated_calls > 1 else []
-    files, commits = amount_of(evidence.files, "file"), amount_of(evidence.commits, "commit")
+    files, commits = (
+        format_quantity(evidence.files, "file"),
+        format_quantity(evidence.commits, "commit"),
+    )
     done = [files, commits, f"{calls} ({', '.join(more)})" if calls and more else calls]
     if evidence.has_changed is False:
         done.insert(0, "no change")
@@ -94,25 +97,25 @@ def _words(evidence: Evidence) -> Iterator[str]:
         done.insert(0, "files changed")
     yield ", ".join(filter(None, done))
     yield "nothing to do" if evidence.is_idle else ""
-    ended = amount_of(evidence.ended_processes, "process", "processes")
+    ended = format_quantity(evidence.ended_processes, "process", "processes")
     yield f"{ended} {'was' if evidence.ended_processes == 1 else 'were'} ended" if ended else ""
     yield f"the same answer {evidence.repeats} times in a row" if evidence.repeats > 1 else ""
 
 
-def evidence_words(evidence: Evidence | None) -> str:
+def format_evidence(evidence: Evidence | None) -> str:
     """Return the evidence of an attempt in one line; what is 0 or unknown is left out.
 
-    >>> evidence_words(Evidence(files=3, commits=2, tool_calls=14, ended_processes=2))
+    >>> format_evidence(Evidence(files=3, commits=2, tool_calls=14, ended_processes=2))
     '3 files, 2 commits, 14 tool calls · 2 processes were ended'
-    >>> evidence_words(Evidence(has_changed=False, tool_calls=5, repeated_calls=4, open_calls=1))
+    >>> format_evidence(Evidence(has_changed=False, tool_calls=5, repeated_calls=4, open_calls=1))
     'no change, 5 tool calls (1 without a result, 4 equal in a row)'
-    >>> evidence_words(Evidence(has_text=True)), evidence_words(None)
+    >>> format_evidence(Evidence(has_text=True)), format_evidence(None)
     ('', '')
     """
-    return "" if evidence is None else " · ".join(filter(None, _words(evidence)))
+    return "" if evidence is None else " · ".join(filter(None, _format_parts(evidence)))
 
 
-def evidence_of(record: Mapping[str, Any]) -> Evidence | None:
+def read_evidence(record: Mapping[str, Any]) -> Evidence | None:
     """Return the evidence in a *record* of a journal; None: it is missing or malformed."""
     evidence = record.get("evidence")
     try:

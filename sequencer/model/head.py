@@ -27,7 +27,7 @@ FLOW_DOCUMENT = "flow.json"
 """The document with the workflow that a graph run was started with, see `model.graph.source`."""
 MARKINGS = "marking-"
 """The names of documents with a graph's marking start with this."""
-USUAL_COSTS, MOST_COSTED = 5, 20
+USUAL_COSTS, MAX_COSTED = 5, 20
 """The head keeps the costs of this many accepted attempts per step, for this many steps."""
 MOVED = "moved"
 """Field of a closed copy: where the run is, and the values that were replaced to close it."""
@@ -302,7 +302,7 @@ class Head(Frozen, extra="allow"):
         """Return this head with *cost_usd* as the newest cost of *step*; the oldest are dropped."""
         costs = dict(self.recent_costs)
         costs[step] = (*costs.pop(step, ()), round(cost_usd, 6))[-USUAL_COSTS:]
-        newest = {name: list(costs[name]) for name in list(costs)[-MOST_COSTED:]}
+        newest = {name: list(costs[name]) for name in list(costs)[-MAX_COSTED:]}
         extra = {**self.model_extra, "recent_costs": newest}
         values = {name: self.__dict__[name] for name in self.model_fields}
         return self.from_checked(values, {*self.model_fields_set, *extra}, extra)
@@ -328,7 +328,7 @@ class Head(Frozen, extra="allow"):
         word = "complete" if self.flow is None else self.flow.status
         return "complete" if word.startswith(("completed", "running")) else word
 
-    def claim_with(self, token: int) -> Claim | None:
+    def find_claim(self, token: int) -> Claim | None:
         """Return the claim with *token*, if it is still in the head."""
         for claim in self.claims:
             if claim.token == token:

@@ -19,13 +19,13 @@ from typing import Any, ClassVar, Protocol
 
 from msgspec import Struct, field
 
-from sequencer.errors import SequencerError, TooManyFailures, command
+from sequencer.errors import SequencerError, TooManyFailures, format_command
 from sequencer.model.commands import RunCommand
 from sequencer.model.graph.graph import Graph
 from sequencer.model.head import Claim, Flow, Gate, Head, Owner, Status, Work
-from sequencer.model.limits import RunLimits, is_past, parse_time, utc
+from sequencer.model.limits import RunLimits, format_utc_s, is_past, parse_time
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage, Verdict
-from sequencer.model.sequence.order import Description, place, present
+from sequencer.model.sequence.order import Description, find_current_ref, find_step_ref
 from sequencer.model.step import Step
 from sequencer.model.transitions import RETRY, Fact, StepRef, Transition
 from sequencer.model.workflow import Workflow
@@ -93,19 +93,19 @@ class Readiness(Struct, frozen=True):
 
 def readiness(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -> Readiness:
     """Return whether the next step of the run of *head* may start, and if not, why."""
-    current = present(workflow, head)
+    current = find_current_ref(workflow, head)
     if head.flow is not None and head.flow.rest is Status.FAILED:
-        again = command(head.run_name, "retry")
+        again = format_command(head.run_name, "retry")
         message = f"the run has ended as {head.flow.status}; {again} tries again"
         return Readiness(ReadinessKind.REFUSED, message, current)
     if head.status is Status.COMPLETE or (current.is_end and not head.is_at_gate):
-        return Readiness(ReadinessKind.COMPLETE, _how_it_ended(head), current)
+        return Readiness(ReadinessKind.COMPLETE, _describe_end(head), current)
     if head.claims:
         claim = head.claims[0]
         message = f"step {claim.step!r} is being run by {claim.owner.words}"
         message += f" (token {claim.token}, since {claim.claimed_at})"
         return Readiness(ReadinessKind.HELD, message, current, claim=claim)
-    obstacle = blocked_by(head, limits, now)
+    obstacle = find_obstacle(head, limits, now)
     if obstacle is not None:
         kind, message = obstacle
         if head.asks and workflow.graph is not None:
@@ -113,7 +113,7 @@ def readiness(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) 
         return Readiness(kind, message, current)
     due = parse_time(head.not_before) if head.not_before else None
     if due is not None and due > now and not _is_from_another_clock(head, now):
-        message = _not_yet(head, current.step)
+        message = _describe_wait(head, current.step)
         return Readiness(ReadinessKind.NOT_YET, message, current, until=head.not_before)
     return Readiness(ReadinessKind.READY, f"step {current.step!r} is ready", current)
 
@@ -126,24 +126,24 @@ def _with_titles(message: str, names: Iterable[str], graph: Graph) -> str:
     return message
 
 
-def tried_again(step: str, at: str, run_name: str | None) -> str:
+def describe_retry(step: str, at: str, run_name: str | None) -> str:
     """Return the message that *step* failed and is tried again, with the command to do it now."""
-    return f"{step!r} failed; tried again at {at} ({command(run_name, 'retry')}: now)"
+    return f"{step!r} failed; tried again at {at} ({format_command(run_name, 'retry')}: now)"
 
 
-def _not_yet(head: Head, step: str) -> str:
+def _describe_wait(head: Head, step: str) -> str:
     """Return what the run of *head* waits for, and how to start it now if there is a way."""
     if head.not_before_reason == RETRY:
-        return tried_again(step, str(head.not_before), head.run_name)
+        return describe_retry(step, str(head.not_before), head.run_name)
     return f"{head.not_before_reason or 'not due'}: nothing starts before {head.not_before}"
 
 
-def blocked_by(head: Head, limits: RunLimits, now: datetime) -> tuple[ReadinessKind, str] | None:
+def find_obstacle(head: Head, limits: RunLimits, now: datetime) -> tuple[ReadinessKind, str] | None:
     """Return the kind and message of what blocks the run: a person's decision or a limit."""
-    return _by_people(head, now) or _by_limits(head, limits)
+    return _find_person_obstacle(head, now) or _find_limit_obstacle(head, limits)
 
 
-def _how_it_ended(head: Head) -> str:
+def _describe_end(head: Head) -> str:
     if head.was_rejected:
         return f"the run was {head.exit_reason}"
     steps = head.usage.steps
@@ -160,49 +160,53 @@ def _is_from_another_clock(head: Head, now: datetime) -> bool:
     return since is not None and now < since - MAX_CORRECTION
 
 
-def on_hold(head: Head) -> tuple[ReadinessKind, str] | None:
+def find_hold(head: Head) -> tuple[ReadinessKind, str] | None:
     """Return who has stopped or paused the run and how to continue it; None: it is not held."""
     if head.exit:
-        return ReadinessKind.STOPPED, _stopped_words(head)
+        return ReadinessKind.STOPPED, _describe_stop(head)
     if head.status is Status.PAUSED or head.pause_requested:
         # A pause with a reason was set by the program, so a person has to look.
         why = f": {head.exit_reason}" if head.exit_reason else ""
-        message = f"the run is paused{why}; {command(head.run_name, 'resume')} lets it continue"
+        message = (
+            f"the run is paused{why}; {format_command(head.run_name, 'resume')} lets it continue"
+        )
         return ReadinessKind.PERSON if why else ReadinessKind.PAUSED, message
     return None
 
 
-def _by_people(head: Head, now: datetime) -> tuple[ReadinessKind, str] | None:
+def _find_person_obstacle(head: Head, now: datetime) -> tuple[ReadinessKind, str] | None:
     """Return what a person has decided or has to decide."""
-    if (hold := on_hold(head)) is not None:
+    if (hold := find_hold(head)) is not None:
         return hold
     if head.gate is not None and head.gate.is_open:
-        return _at_gate(head.gate, now)
+        return _find_gate_obstacle(head.gate, now)
     if head.status is Status.WAITING_APPROVAL:
         if head.asks:
             names = ", ".join(map(repr, head.asks))
-            answer = command(head.run_name, "answer NODE VALUE")
+            answer = format_command(head.run_name, "answer NODE VALUE")
             return ReadinessKind.PERSON, f"{names} waits for an answer; {answer} gives it"
         return ReadinessKind.PERSON, "the run waits for an approval"
     return None
 
 
-def _stopped_words(head: Head) -> str:
+def _describe_stop(head: Head) -> str:
     if head.moved_to is not None:
         return f"the run was moved to {head.moved_to}; this is a closed copy"
     reason = f": {head.exit_reason}" if head.exit_reason else ""
-    return f"the run was stopped{reason}; {command(head.run_name, 'resume')} lets it continue"
+    return (
+        f"the run was stopped{reason}; {format_command(head.run_name, 'resume')} lets it continue"
+    )
 
 
-def gate_over(gate: Gate, now: datetime) -> str:
+def describe_expired_gate(gate: Gate, now: datetime) -> str:
     """Return the message that *gate* has expired; empty if it has not."""
     if not is_past(gate.expires_at, now):
         return ""
     return f"no one decided about {gate.step!r} until {gate.expires_at}: {gate.on_timeout}"
 
 
-def _at_gate(gate: Gate, now: datetime) -> tuple[ReadinessKind, str]:
-    if message := gate_over(gate, now):
+def _find_gate_obstacle(gate: Gate, now: datetime) -> tuple[ReadinessKind, str]:
+    if message := describe_expired_gate(gate, now):
         return ReadinessKind.EXPIRED, message
     until = f" until {gate.expires_at}, then {gate.on_timeout}" if gate.expires_at else ""
     return ReadinessKind.PERSON, (
@@ -211,9 +215,9 @@ def _at_gate(gate: Gate, now: datetime) -> tuple[ReadinessKind, str]:
     )
 
 
-def _by_limits(head: Head, limits: RunLimits) -> tuple[ReadinessKind, str] | None:
+def _find_limit_obstacle(head: Head, limits: RunLimits) -> tuple[ReadinessKind, str] | None:
     """Return the limit that prevents the next step, if one does."""
-    if (message := limits.reached(head)) is not None:
+    if (message := limits.describe_reached(head)) is not None:
         return ReadinessKind.LIMIT, message
     try:
         limits.ensure_may_try(head)
@@ -233,7 +237,7 @@ def fresh_head(
         workflow_name=workflow.name,
         workflow_digest=workflow.digest(),
         params=dict(workflow.params),
-        expected_step=place(workflow, 0).step,
+        expected_step=find_step_ref(workflow, 0).step,
         last_update=at,
         has_definition=has_definition,
         flow=Flow(rest=Status.IDLE, begun_at=at, marking={}) if is_graph else None,
@@ -305,14 +309,14 @@ class Capacity(Struct, frozen=True):
     """The known usage of the attempts in ``gone``, by token."""
 
 
-def slots_at(
+def count_slots(
     head: Head, limits: RunLimits, slots: int, gone: Collection[int], now: datetime
 ) -> int:
     """Return how many of a process's free *slots* it may use for the run of *head*.
 
     Claims whose tokens are in *gone* do not count, because they may be taken over.
     """
-    if slots <= 0 or blocked_by(head, limits, now) is not None:
+    if slots <= 0 or find_obstacle(head, limits, now) is not None:
         return 0
     if (most := limits.steps) is None:
         return slots
@@ -340,15 +344,17 @@ class Kind(Protocol):
     has_one_place: ClassVar[bool]
     """One step runs at a time, so that an attempt needs no separate thread."""
 
-    def fresh(
+    def create_head(
         self, run_id: str, *, at: datetime, name: str | None = None, has_definition: bool = False
     ) -> Head:
         """Return the head of a new run called *name*, in which nothing has started."""
         return fresh_head(
-            self.workflow, run_id, at=utc(at), name=name, has_definition=has_definition
+            self.workflow, run_id, at=format_utc_s(at), name=name, has_definition=has_definition
         )
 
-    def begins_with(self, source: Any, before: Head | None = None) -> tuple[str, bytes] | None:
+    def build_start_document(
+        self, source: Any, before: Head | None = None
+    ) -> tuple[str, bytes] | None:
         """Return the document to store before the head of a run; None: the head is enough.
 
         *source* says where the workflow comes from, if not from the settings. With *before*, the
@@ -357,7 +363,7 @@ class Kind(Protocol):
         del source, before
         return None
 
-    def ready(self, head: Head, limits: RunLimits, *, at: datetime) -> Readiness:
+    def check_readiness(self, head: Head, limits: RunLimits, *, at: datetime) -> Readiness:
         """Return whether a step may start now, and if not, why and until when."""
         return readiness(head, self.workflow, limits, at)
 
@@ -369,7 +375,7 @@ class Kind(Protocol):
                 attempts may end under a changed definition.
         """
 
-    def take(self, change: Any, result: AttemptResult) -> object:
+    def apply_result(self, change: Any, result: AttemptResult) -> object:
         """Apply *result* to *change*, which `open` returned; a graph returns what follows from it.
 
         Raises:
@@ -397,8 +403,8 @@ class Kind(Protocol):
         del verb
         return None
 
-    def ensure_may(self, verb: str) -> None:
-        """Return if this kind supports *verb*; see `refusal`.
+    def ensure_supported(self, verb: str) -> None:
+        """Check that this kind supports *verb*; see `refusal`.
 
         Raises:
             SequencerError: it does not.
@@ -406,7 +412,7 @@ class Kind(Protocol):
         if (refusal := self.refusal(verb)) is not None:
             raise refusal
 
-    def positions(self, wanted: Collection[str]) -> list[str]:
+    def resolve_positions(self, wanted: Collection[str]) -> list[str]:
         """Return the names of the positions *wanted*, which are names or numbers from 0.
 
         Raises:
@@ -414,7 +420,7 @@ class Kind(Protocol):
             UsageRefused: the kind has none.
         """
 
-    def upcoming(
+    def list_upcoming(
         self, head: Head | None, count: int, step_index: int | None = None
     ) -> list[Description]:
         """Return at most *count* steps that come next, from *step_index* or where *head* is.

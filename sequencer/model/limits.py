@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from sequencer.errors import TooManyFailures, command, in_one_line
+from sequencer.errors import TooManyFailures, format_command, to_one_line
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field
 from sequencer.model.head import Head, Session
-from sequencer.model.outcome import Outcome, OutcomeStatus, duration
+from sequencer.model.outcome import Outcome, OutcomeStatus, format_duration
 from sequencer.model.step import ContinuedSession, Step
 
-LEAST_COSTS = 3
+MIN_COSTS = 3
 """With fewer known costs of a step, its usual cost is estimated from `UNKNOWN_USUAL_USD`."""
 UNKNOWN_USUAL_USD = 0.05
 UNKNOWN_USUAL_SHARE = 0.1
@@ -27,7 +27,7 @@ _RAISE = "; raise it in orchestration.yaml, then 'sequencer trust'"
 def usual_cost_usd(head: Head, cap: float) -> float:
     """Return the median cost of an attempt at the current step of *head*, or an estimate."""
     known = head.recent_costs.get(head.expected_step, ())
-    if len(known) >= LEAST_COSTS:
+    if len(known) >= MIN_COSTS:
         return median(known)
     return min(UNKNOWN_USUAL_USD, cap * UNKNOWN_USUAL_SHARE)
 
@@ -42,7 +42,7 @@ def median(values: Sequence[float]) -> float:
     return ranked[half] if len(ranked) % 2 else (ranked[half - 1] + ranked[half]) / 2
 
 
-def leaves_too_little(head: Head, cap: float, used: float) -> bool:
+def has_too_little_left(head: Head, cap: float, used: float) -> bool:
     """Return whether *used* USD leave less of *cap* than an attempt usually costs.
 
     Such an attempt would cost money and then fail. The first attempt is always allowed, because
@@ -64,13 +64,13 @@ class RunLimits(Frozen, allow_inf_nan=False):
     attempts: int = Field(default=20, ge=1)
     """Attempts at one step, including interrupted and crashed ones."""
 
-    def reached(self, head: Head) -> str | None:
+    def describe_reached(self, head: Head) -> str | None:
         """Return the message about the limit that *head* has reached; None: it has reached none."""
         usage = head.usage
         if self.steps is not None and usage.steps >= self.steps:
             steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
             return f"the run's limit of {steps} is reached (limits.steps){_RAISE}"
-        if self.cost_usd is not None and leaves_too_little(head, self.cost_usd, usage.cost_usd):
+        if self.cost_usd is not None and has_too_little_left(head, self.cost_usd, usage.cost_usd):
             used = f"{usage.cost_usd:.4f}; limits.cost_usd"
             if usage.cost_usd < self.cost_usd:
                 used = f"{usage.cost_usd:.4f}, and a step usually takes more than is left; "
@@ -82,7 +82,7 @@ class RunLimits(Frozen, allow_inf_nan=False):
         return None
 
     def ensure_may_try(self, head: Head) -> None:
-        """Return if the current step may be tried again.
+        """Check that the current step may be tried again.
 
         Raises:
             TooManyFailures: it failed ``failures_in_row`` times, or was started ``attempts`` times
@@ -94,29 +94,29 @@ class RunLimits(Frozen, allow_inf_nan=False):
                 f"step {head.expected_step!r} said no in all its rounds, "
                 f"{head.loop.exhausted} times (limits.failures_in_row: "
                 f"{self.failures_in_row}){f': {reason}' if reason else ''}",
-                hint=_after_looking(head),
+                hint=_format_retry_hint(head),
             )
         if head.failures_in_row >= self.failures_in_row:
             raise TooManyFailures(
-                f"step {head.expected_step!r} failed{_in_a_row(head.failures_in_row)} "
+                f"step {head.expected_step!r} failed{_format_in_a_row(head.failures_in_row)} "
                 f"(limits.failures_in_row: {self.failures_in_row})",
-                hint=_after_looking(head),
+                hint=_format_retry_hint(head),
             )
         if head.attempt >= self.attempts:
             times = "once" if head.attempt == 1 else f"{head.attempt} times"
             raise TooManyFailures(
                 f"step {head.expected_step!r} was started {times} without an end "
                 f"(limits.attempts: {self.attempts})",
-                hint=_after_looking(head),
+                hint=_format_retry_hint(head),
             )
 
 
-def _in_a_row(failures: int) -> str:
+def _format_in_a_row(failures: int) -> str:
     return f" {failures} times in a row" if failures > 1 else ""
 
 
-def _after_looking(head: Head) -> str:
-    log, retry = command(head.run_name, "log"), command(head.run_name, "retry")
+def _format_retry_hint(head: Head) -> str:
+    log, retry = format_command(head.run_name, "log"), format_command(head.run_name, "retry")
     return f"look at {log}, then {retry} or 'skip'"
 
 
@@ -182,17 +182,17 @@ def limit_end(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> s
     if attempt > 1:
         grown_s = GROWING_PAUSE_S * 2.0 ** min(attempt - 1, 40)
         wait_s = max(wait_s, min(grown_s, LONGEST_PAUSE_S))
-    return iso(now + timedelta(seconds=wait_s + JITTER_S * jitter))
+    return format_utc_ms(now + timedelta(seconds=wait_s + JITTER_S * jitter))
 
 
 def outage_end(attempt: int, now: datetime, jitter: float) -> str:
     """Return when to try again after attempt number *attempt* found the agent unavailable."""
     grown_s = GROWING_PAUSE_S * 2.0 ** min(attempt - 1, 40)
     wait_s = min(grown_s, LONGEST_OUTAGE_PAUSE_S)
-    return iso(now + timedelta(seconds=wait_s * (1 + OUTAGE_JITTER * jitter)))
+    return format_utc_ms(now + timedelta(seconds=wait_s * (1 + OUTAGE_JITTER * jitter)))
 
 
-def due_again(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> str:
+def compute_pause_end(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> str:
     """Return when to try again after *outcome*, which postpones the step.
 
     *jitter* is a random number below 1: runs that share an account must not all ask at once.
@@ -200,23 +200,23 @@ def due_again(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> s
     if outcome.status is OutcomeStatus.UNAVAILABLE:
         if outcome.is_unexplained and attempt <= len(UNEXPLAINED_PAUSES_S):
             wait_s = UNEXPLAINED_PAUSES_S[attempt - 1] * (1 + OUTAGE_JITTER * jitter)
-            return iso(now + timedelta(seconds=wait_s))
+            return format_utc_ms(now + timedelta(seconds=wait_s))
         return outage_end(attempt, now, jitter)
     return limit_end(outcome, attempt, now, jitter)
 
 
-def why_put_off(outcome: Outcome, agent: str) -> str:
+def describe_postponement(outcome: Outcome, agent: str) -> str:
     """Return why the step of *outcome* waits, on one line that is short enough for a head."""
     if outcome.status is OutcomeStatus.LIMITED:
         return f"usage limit of agent {agent!r}"
-    message = in_one_line(outcome.error or "no reason given")
+    message = to_one_line(outcome.error or "no reason given")
     what = "the agent is unavailable"
     if outcome.is_unexplained:
         what = "the agent failed before it did any work, for an unknown reason"
     return f"{what} ({message[:MESSAGE_CHARS]}{'…' * (len(message) > MESSAGE_CHARS)})"
 
 
-def excused(outcome: Outcome, attempt: int) -> Outcome:
+def postpone_unexplained(outcome: Outcome, attempt: int) -> Outcome:
     """Return *outcome*; an unexplained failure in the first two attempts is put off."""
     is_failed = outcome.status is OutcomeStatus.FAILED
     if not (is_failed and outcome.is_unexplained and attempt <= len(UNEXPLAINED_PAUSES_S)):
@@ -224,14 +224,14 @@ def excused(outcome: Outcome, attempt: int) -> Outcome:
     return outcome.replace(status=OutcomeStatus.UNAVAILABLE)
 
 
-def bounded(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:
+def limit_attempts(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:
     """Return *outcome*, as a failure if it postpones the step after the last allowed attempt.
 
     Otherwise a client that always reports "limit" or "overloaded" would be asked forever. An
-    unexplained failure is postponed first, see `excused`.
+    unexplained failure is postponed first, see `postpone_unexplained`.
     """
     if outcome.is_unexplained:
-        outcome = excused(outcome, attempt)
+        outcome = postpone_unexplained(outcome, attempt)
     if attempt < max_attempts or not outcome.is_put_off:
         return outcome
     is_limit = outcome.status is OutcomeStatus.LIMITED
@@ -243,7 +243,7 @@ def bounded(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:
     return outcome.replace(status=OutcomeStatus.FAILED, error=error, not_before=None)
 
 
-def worn_out(session: Session, step: Step, now: datetime) -> str | None:
+def find_renewal_reason(session: Session, step: Step, now: datetime) -> str | None:
     """Return the reason why *step* starts a new session; None: it continues *session*."""
     limits = step.continue_session
     if not isinstance(limits, ContinuedSession):
@@ -256,30 +256,30 @@ def worn_out(session: Session, step: Step, now: datetime) -> str | None:
     used_at = parse_time(session.used_at) if session.used_at else None
     idle_s = 0.0 if used_at is None else (now - used_at).total_seconds()
     if limits.max_idle_s is not None and idle_s > limits.max_idle_s:
-        return f"the last one was used {duration(idle_s)} ago (continue_session.max_idle_s)"
+        return f"the last one was used {format_duration(idle_s)} ago (continue_session.max_idle_s)"
     return None
 
 
-def tries_of(step: Step) -> int:
+def get_max_tries(step: Step) -> int:
     """Return how often *step* is tried, including the first time."""
     return 1 if step.retry is None else step.retry.max_attempts
 
 
-def retry_at(step: Step, failures: int, now: datetime) -> str | None:
+def compute_retry_date(step: Step, failures: int, now: datetime) -> str | None:
     """Return when *step* is due again after *failures* in a row; None: no try is left."""
     retry = step.retry
     if retry is None or failures >= retry.max_attempts:
         return None
-    return iso(now + timedelta(seconds=retry.delay_s(failures)))
+    return format_utc_ms(now + timedelta(seconds=retry.delay_s(failures)))
 
 
-def iso(due: datetime) -> str:
+def format_utc_ms(due: datetime) -> str:
     """Return *due* in the format of heads: ISO 8601, UTC, milliseconds."""
     in_utc = due.astimezone(UTC)
     return in_utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def utc(at: datetime) -> str:
+def format_utc_s(at: datetime) -> str:
     """Return *at*, a UTC time, in the format of dates that no process waits for: whole seconds."""
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sequencer.errors import TransitionRefused
 from sequencer.model.head import MOVED, Head, Work
-from sequencer.model.transitions import Event, Transition, changed, fact_at, held_by
+from sequencer.model.transitions import Event, Transition, build_fact, claim_held_error, update_head
 
 
 def ensure_here(head: Head) -> None:
@@ -27,7 +27,7 @@ def ensure_here(head: Head) -> None:
         )
 
 
-def closed(head: Head, where: str, *, at: str) -> Transition:
+def close_run(head: Head, where: str, *, at: str) -> Transition:
     """Close the run of *head*, which will continue at *where*.
 
     Raises:
@@ -36,18 +36,20 @@ def closed(head: Head, where: str, *, at: str) -> Transition:
     """
     ensure_here(head)
     for claim in head.claims:
-        raise held_by(claim)
+        raise claim_held_error(claim)
     record = {"where": where, "exit": head.exit, "exit_reason": head.exit_reason}
-    new = changed(_with(head, record), at, exit=True, exit_reason=f"moved to {where}")
-    return Transition(new, (fact_at(Event.EDITED, head, f"moved to {where}"),))
+    new = update_head(
+        _with_move_record(head, record), at, exit=True, exit_reason=f"moved to {where}"
+    )
+    return Transition(new, (build_fact(Event.EDITED, head, f"moved to {where}"),))
 
 
-def confirmed(head: Head, *, at: str) -> Transition | None:
+def confirm_arrival(head: Head, *, at: str) -> Transition | None:
     """Note in the closed *head* that its run has arrived; None: it says so already."""
     if has_arrived(head):
         return None
-    new = changed(_with(head, {**head.model_extra[MOVED], "arrived": True}), at)
-    return Transition(new, (fact_at(Event.EDITED, head, "arrived there"),))
+    new = update_head(_with_move_record(head, {**head.model_extra[MOVED], "arrived": True}), at)
+    return Transition(new, (build_fact(Event.EDITED, head, "arrived there"),))
 
 
 def has_arrived(head: Head) -> bool:
@@ -55,7 +57,7 @@ def has_arrived(head: Head) -> bool:
     return bool(head.model_extra[MOVED].get("arrived"))
 
 
-def opened(head: Head, note: str, work: Work | None, *, at: str) -> Transition:
+def reopen_run(head: Head, note: str, work: Work | None, *, at: str) -> Transition:
     """Open the run of the closed *head* as if it had never been closed, with *work* as its code."""
     record = head.model_extra[MOVED]
     restored = {
@@ -63,11 +65,11 @@ def opened(head: Head, note: str, work: Work | None, *, at: str) -> Transition:
         "exit_reason": record.get("exit_reason"),
         "work": work,
     }
-    new = changed(_with(head, None), at, **restored)
-    return Transition(new, (fact_at(Event.EDITED, head, note),))
+    new = update_head(_with_move_record(head, None), at, **restored)
+    return Transition(new, (build_fact(Event.EDITED, head, note),))
 
 
-def _with(head: Head, record: dict[str, Any] | None) -> Head:
+def _with_move_record(head: Head, record: dict[str, Any] | None) -> Head:
     data = {**head.model_dump(), MOVED: record}
     if record is None:
         del data[MOVED]

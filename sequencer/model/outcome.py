@@ -59,17 +59,17 @@ class Usage(Frozen, extra="ignore"):
         return None if self.unpriced and not self.cost_usd else self.cost_usd
 
 
-def total(usages: Iterable[Usage]) -> Usage:
+def sum_usages(usages: Iterable[Usage]) -> Usage:
     """Return the sum of *usages*."""
     return reduce(Usage.plus, usages, Usage())
 
 
-def cost_words(usage: Usage, digits: int = 4) -> str:
+def format_cost(usage: Usage, digits: int = 4) -> str:
     """Return the cost in words; empty if it cost nothing.
 
-    >>> cost_words(Usage(cost_usd=0.5)), cost_words(Usage(cost_usd=0.5, estimated_usd=0.2))
+    >>> format_cost(Usage(cost_usd=0.5)), format_cost(Usage(cost_usd=0.5, estimated_usd=0.2))
     ('0.5000 USD', '~0.5000 USD')
-    >>> cost_words(Usage(cost_usd=0.5, unpriced=2), 2), cost_words(Usage(unpriced=1))
+    >>> format_cost(Usage(cost_usd=0.5, unpriced=2), 2), format_cost(Usage(unpriced=1))
     ('0.50 USD and 2 calls of unknown cost', 'cost unknown')
     """
     if not usage.cost_usd:
@@ -81,19 +81,19 @@ def cost_words(usage: Usage, digits: int = 4) -> str:
     return f"{known} and {calls} of unknown cost"
 
 
-def error_words(record: Mapping[str, Any], most: int | None = None) -> str:
+def format_error(record: Mapping[str, Any], most: int | None = None) -> str:
     """Return the error and the hint of an attempt from the *record* of a journal.
 
     Each of the two is cut to *most* characters.
 
-    >>> error_words({"error": "no matching branch for 'x'", "hint": "it has to be one of 'a', 'b'"})
-    "no matching branch for 'x'; it has to be one of 'a', 'b'"
+    >>> format_error({"error": "no matching branch for 'x'", "hint": "it has to be 'a' or 'b'"})
+    "no matching branch for 'x'; it has to be 'a' or 'b'"
     """
     parts = (str(record.get(key) or "")[:most] for key in ("error", "hint"))
     return "; ".join(filter(None, parts))
 
 
-def used(record: Mapping[str, Any]) -> Usage:
+def read_usage(record: Mapping[str, Any]) -> Usage:
     """Return the usage in a *record* of a journal, which leaves out figures that are 0."""
     return Usage.model_validate({**record, "steps": 0})
 
@@ -234,10 +234,10 @@ class Decision(Struct, frozen=True):
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return *seconds* in the units that people use.
 
-    >>> duration(4.25), duration(75), duration(7_260), duration(90_000)
+    >>> format_duration(4.25), format_duration(75), format_duration(7_260), format_duration(90_000)
     ('4.2 s', '1 min 15 s', '2 h 1 min', '1 d 1 h')
     """
     whole = int(seconds)
@@ -250,12 +250,14 @@ def duration(seconds: float) -> str:
     return f"{whole // _DAY_S} d {whole % _DAY_S // _HOUR_S} h"
 
 
-def spent(usage: Usage) -> str:
+def format_usage(usage: Usage) -> str:
     """Return the tokens and the cost in words; empty if there are none.
 
-    >>> spent(Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5)), spent(Usage())
-    ('1,200 + 34 tokens, 0.5000 USD', '')
-    >>> spent(Usage(input_tokens=1200, output_tokens=34, cache_read_tokens=900))
+    >>> format_usage(Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5))
+    '1,200 + 34 tokens, 0.5000 USD'
+    >>> format_usage(Usage())
+    ''
+    >>> format_usage(Usage(input_tokens=1200, output_tokens=34, cache_read_tokens=900))
     '1,200 + 34 tokens (900 from the cache)'
     """
     parts = []
@@ -263,7 +265,7 @@ def spent(usage: Usage) -> str:
         cached = usage.cache_read_tokens
         from_cache = f" ({cached:,} from the cache)" if cached else ""
         parts.append(f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens{from_cache}")
-    parts += [cost] if (cost := cost_words(usage)) else []
+    parts += [cost] if (cost := format_cost(usage)) else []
     parts += [f"{usage.rehearsed} rehearsed: no agent ran"] if usage.rehearsed else []
     return ", ".join(parts)
 
@@ -283,11 +285,11 @@ class Verdict(Struct, frozen=True):
 _THOUSAND, _MILLION = 1000, 1_000_000
 
 
-def amount(count: int) -> str:
+def format_count(count: int) -> str:
     """Return *count* in at most five characters, to fit into a table column.
 
-    >>> amount(950), amount(1_234), amount(56_789), amount(999_999), amount(7_654_321)
-    ('950', '1.2k', '56.8k', '1.0M', '7.7M')
+    >>> [format_count(count) for count in (950, 1_234, 56_789, 999_999, 7_654_321)]
+    ['950', '1.2k', '56.8k', '1.0M', '7.7M']
     """
     if count < _THOUSAND:
         return str(count)

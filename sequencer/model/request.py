@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field
-from sequencer.model.outcome import Usage, used
+from sequencer.model.outcome import Usage, read_usage
 from sequencer.model.step import Name
 from sequencer.model.workflow import Workflow
 
@@ -47,7 +47,7 @@ class Request(Frozen):
     assignees: Annotated[tuple[OneLine, ...], Field(max_length=MAX_ITEMS)] = ()
     priority: OneLine = ""
 
-    def has_label(self, wanted: tuple[str, ...] | frozenset[str]) -> str | None:
+    def find_label(self, wanted: tuple[str, ...] | frozenset[str]) -> str | None:
         """Return the request's first label that is one of *wanted*, compared case-insensitively."""
         folded = {name.casefold() for name in wanted}
         return next((label for label in self.labels if label.casefold() in folded), None)
@@ -110,7 +110,7 @@ class Definition(Frozen):
     def usage(self) -> Usage:
         """Return the usage of choosing the procedure; the run counts it as its own."""
         try:
-            return used(self.route.get("usage") or {})
+            return read_usage(self.route.get("usage") or {})
         except ValueError:
             # The route is for people to read, and a person may have edited it.
             return Usage()

@@ -58,13 +58,13 @@ PromptName = Annotated[str, Field(min_length=1, max_length=300)]
 """A file below prompts_dir."""
 
 
-MOST_TRIES = 100
+MAX_TRIES = 100
 
 
 class Retry(Frozen, allow_inf_nan=False):
     """How often and after which delay a failed step is tried again without a person."""
 
-    max_attempts: int = Field(default=1, ge=1, le=MOST_TRIES)
+    max_attempts: int = Field(default=1, ge=1, le=MAX_TRIES)
     """The total number of tries, including the first."""
     backoff: Literal["fixed", "linear", "exponential"] = "fixed"
     initial_delay_s: float = Field(default=0.0, ge=0, le=86_400)
@@ -82,7 +82,7 @@ class Retry(Frozen, allow_inf_nan=False):
         return min(self.initial_delay_s * factor[self.backoff], self.max_delay_s)
 
 
-def tries(value: object) -> Any:
+def parse_retry(value: object) -> Any:
     """Return *value* as fields of a `Retry`: a plain number is the total of tries, with pauses."""
     if isinstance(value, (int, str)):
         return {"max_attempts": value, "backoff": "exponential", "initial_delay_s": 60}
@@ -118,7 +118,7 @@ class Subagent(Frozen):
     """None: the model of the step's agent."""
 
 
-def _is_within(value: str) -> str:
+def _ensure_within(value: str) -> str:
     parts = value.split("/")
     if not value.isprintable() or {"", ".", ".."} & set(parts):
         raise ValueError(f"{value!a} is not the path of a file below the project's folder")
@@ -128,14 +128,14 @@ def _is_within(value: str) -> str:
 class FileMark(Frozen):
     """A file whose appearance completes the step; its agent is then stopped."""
 
-    file: Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_is_within)]
+    file: Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_ensure_within)]
     """A path below the folder in which the agent works."""
 
 
 _MAX_MARK_CHARS = 500
 
 
-def _mark(value: object) -> object:
+def _parse_mark(value: object) -> object:
     """Return *value* in one of its two forms; a union would report an error for each form."""
     if isinstance(value, dict):
         return FileMark.model_validate(value)
@@ -180,7 +180,7 @@ class ContinuedSession(Frozen, allow_inf_nan=False):
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
-def continued(value: object) -> object:
+def parse_session(value: object) -> object:
     """Return *value* in one of its two forms; a union would report an error for each form."""
     if isinstance(value, dict):
         return ContinuedSession.model_validate(value)
@@ -211,7 +211,7 @@ class Validation(Frozen):
     on_exhausted: Literal["fail", "continue"] = "fail"
 
     @model_validator(mode="after")
-    def _fixer_is_plain(self) -> Validation:
+    def _ensure_plain_fixer(self) -> Validation:
         fixer = self.fixer
         if fixer is not None and (fixer.validation is not None or fixer.requires_approval):
             raise ValueError("a fixer has neither a validation nor a gate of its own")
@@ -222,7 +222,7 @@ FORMER_AGENT = "executor"
 """The former name of a step's key `agent`."""
 
 
-def with_agent(value: Any) -> Any:
+def rename_agent_key(value: Any) -> Any:
     """Return *value*, fields of a step, with the key `agent` if a journal has its former name."""
     if isinstance(value, dict) and FORMER_AGENT in value and "agent" not in value:
         return {"agent" if key == FORMER_AGENT else key: item for key, item in value.items()}
@@ -271,17 +271,17 @@ class Step(Frozen, allow_inf_nan=False):
     """Seconds without progress after which the attempt counts as hung. Progress is text, a tool
     call or its result if the client's events are understood; for a command, any output."""
     max_cost_usd: float | None = Field(default=None, gt=0)
-    retry: Annotated[Retry | None, BeforeValidator(tries)] = None
+    retry: Annotated[Retry | None, BeforeValidator(parse_retry)] = None
     expects: Expects | None = None
     """The evidence that an attempt needs. None: text, a tool's result or a change."""
     stagnation: Stagnation | None = None
     """When an agent that repeats itself is stopped. None: the defaults of `Stagnation`."""
     suppress_thoughts: bool = False
     """The terminal shows results only; the step log keeps everything."""
-    complete_when: Annotated[str | FileMark | None, BeforeValidator(_mark)] = None
+    complete_when: Annotated[str | FileMark | None, BeforeValidator(_parse_mark)] = None
     """A text: the run is complete when a line of the agent's final answer is this text. A file: the
     step is done, and its agent is stopped, when the file appears or changes."""
-    continue_session: Annotated[bool | ContinuedSession, BeforeValidator(continued)] = False
+    continue_session: Annotated[bool | ContinuedSession, BeforeValidator(parse_session)] = False
     """Continue the conversation of the previous step, if the agent is the same."""
     requires_approval: bool = False
     """A gate: the run continues after this step once a person has approved."""
@@ -291,17 +291,17 @@ class Step(Frozen, allow_inf_nan=False):
 
     @model_validator(mode="before")
     @classmethod
-    def _agent_had_another_name(cls, value: object) -> object:
-        return with_agent(value)
+    def _rename_former_agent(cls, value: object) -> object:
+        return rename_agent_key(value)
 
     @model_validator(mode="after")
-    def _approval_has_a_gate(self) -> Step:
+    def _ensure_approval_gate(self) -> Step:
         if self.approval is not None and not self.requires_approval:
             raise ValueError("approval is for a step with requires_approval: true")
         return self
 
     @model_validator(mode="after")
-    def _has_one_prompt(self) -> Step:
+    def _ensure_one_prompt(self) -> Step:
         if self.prompt is not None and self.text is not None:
             raise ValueError("a step has a prompt, which is a file, or a text, but not both")
         return self

@@ -93,7 +93,7 @@ class Transition(Struct, frozen=True):
     keeps: frozenset[str] | None = None
     """Other documents of the marking to keep; None: keep all."""
 
-    def then(self, later: Transition) -> Transition:
+    def combine(self, later: Transition) -> Transition:
         """Return both as one transition: one journal record, accepted or lost together."""
         return Transition(later.head, self.facts + later.facts)
 
@@ -123,14 +123,14 @@ def resting_status(head: Head) -> Status:
     return Status.WAITING_NEXT
 
 
-def changed(head: Head, at: str, **update: Any) -> Head:
+def update_head(head: Head, at: str, **update: Any) -> Head:
     """Return *head* with the fields of *update*, last updated at *at*."""
     return head.replace(last_update=at, **update)
 
 
-def moved(head: Head, at: str, target: StepRef, **update: Any) -> Head:
+def move_head(head: Head, at: str, target: StepRef, **update: Any) -> Head:
     """Return *head* at *target*, with the counters of the step that it leaves cleared."""
-    return changed(
+    return update_head(
         head,
         at,
         step_index=target.step_index,
@@ -145,7 +145,7 @@ def moved(head: Head, at: str, target: StepRef, **update: Any) -> Head:
     )
 
 
-def at_rest(head: Head) -> Head:
+def refresh_status(head: Head) -> Head:
     """Return *head* with the status that follows from its claims and fields."""
     if head.claims:
         return head.replace(status=Status.RUNNING)
@@ -154,26 +154,26 @@ def at_rest(head: Head) -> Head:
     return head.replace(status=resting_status(head))
 
 
-def at_rest_by_hand(head: Head, new: Head) -> Head:
+def refresh_status_by_hand(head: Head, new: Head) -> Head:
     """Return *new*, which a command created from *head*, at rest; only `resume` ends a pause."""
     if head.status is Status.PAUSED:
         return new.replace(status=Status.PAUSED)
-    return at_rest(new)
+    return refresh_status(new)
 
 
-def without_claim(head: Head, token: int) -> tuple[Claim, ...]:
+def claims_without(head: Head, token: int) -> tuple[Claim, ...]:
     """Return the claims of *head* except the one with *token*."""
     return tuple([claim for claim in head.claims if claim.token != token])
 
 
-def held_claim(head: Head, token: int) -> Claim:
+def require_claim(head: Head, token: int) -> Claim:
     """Return the claim with *token*.
 
     Raises:
         StaleClaim: it is not in the head, because another process took over the step, or a person
             rewound the run or decided the step; the holder's result must not be accepted.
     """
-    claim = head.claim_with(token)
+    claim = head.find_claim(token)
     if claim is None:
         message = f"token {token} is stale: the run is at revision {head.revision}, "
         message += f"step_index {head.step_index}, newest token {head.token}"
@@ -183,14 +183,14 @@ def held_claim(head: Head, token: int) -> Claim:
     return claim
 
 
-def initialise(head: Head, details: Mapping[str, Any] | None = None) -> Transition:
+def initialize(head: Head, details: Mapping[str, Any] | None = None) -> Transition:
     """Return the first transition of a run; its fact keeps *details*."""
     fact = Fact(Event.INITIALISED, head.expected_step, head.step_index, outcome=details)
     return Transition(head, (fact,))
 
 
 def ensure_claimable(head: Head) -> None:
-    """Return if a step may be started; claims are not checked.
+    """Check that a step may be started; claims are not checked.
 
     Raises:
         TransitionRefused: the run is complete, stopped or paused.
@@ -235,9 +235,9 @@ def claim(
         TransitionRefused: see `ensure_claimable`.
     """
     ensure_claimable(head)
-    held = _held_at(head, target.step_index) if head.claims else None
+    held = _find_claim_at(head, target.step_index) if head.claims else None
     if held is not None and not may_take_over:
-        raise held_by(held)
+        raise claim_held_error(held)
     token, attempt = head.token + 1, head.attempt + 1
     # Without checks, which take time: every value was checked before.
     granted = Claim.model_construct(
@@ -250,8 +250,8 @@ def claim(
         ttl_s=ttl_s,
         claimed_boottime=at_boottime,
     )
-    others = without_claim(head, held.token) if held else head.claims
-    new = changed(
+    others = claims_without(head, held.token) if held else head.claims
+    new = update_head(
         head,
         at,
         usage=head.usage.plus(used, steps=0) if held and used else head.usage,
@@ -264,14 +264,14 @@ def claim(
         **_NO_DATE,
     )
     fact = Fact(Event.CLAIMED, target.step, target.step_index, token, attempt)
-    return Transition(new, (fact,) if held is None else (taken_over(held, used), fact))
+    return Transition(new, (fact,) if held is None else (take_over_fact(held, used), fact))
 
 
-def _held_at(head: Head, step_index: int) -> Claim | None:
+def _find_claim_at(head: Head, step_index: int) -> Claim | None:
     return next((claim for claim in head.claims if claim.step_index == step_index), None)
 
 
-def held_by(claim: Claim) -> ClaimHeld:
+def claim_held_error(claim: Claim) -> ClaimHeld:
     """Return the error for a process that wants the step of *claim*, which is held."""
     return ClaimHeld(
         f"step {claim.step!r} (step_index {claim.step_index}) is being run by {claim.owner.words}, "
@@ -280,7 +280,7 @@ def held_by(claim: Claim) -> ClaimHeld:
     )
 
 
-def taken_over(claim: Claim, used: Usage | None, note: str | None = None) -> Fact:
+def take_over_fact(claim: Claim, used: Usage | None, note: str | None = None) -> Fact:
     """Return the fact that *claim* was taken over, with the known usage *used* of its attempt."""
     details: dict[str, Any] = {"note": note or f"token {claim.token} of {claim.owner.words}"}
     if used is not None:
@@ -292,8 +292,8 @@ def taken_over(claim: Claim, used: Usage | None, note: str | None = None) -> Fac
 def drop(head: Head, claim: Claim, used: Usage, *, at: str) -> Transition:
     """Drop *claim* of a process that is gone, without a new claim; count its usage *used*."""
     spent = head.usage.plus(used, steps=0)
-    new = changed(head, at, claims=without_claim(head, claim.token), usage=spent)
-    return Transition(at_rest(new), (taken_over(claim, used),))
+    new = update_head(head, at, claims=claims_without(head, claim.token), usage=spent)
+    return Transition(refresh_status(new), (take_over_fact(claim, used),))
 
 
 def session_of(outcome: Outcome, executor: str, at: str) -> Session | None:
@@ -326,17 +326,17 @@ def succeed(
     said "complete", which is no approval.
 
     Raises:
-        StaleClaim: see `held_claim`.
+        StaleClaim: see `require_claim`.
     """
-    held = held_claim(head, token)
+    held = require_claim(head, token)
     session = head.session
     if executor is not None:
         session = session_of(outcome, executor, at) if outcome.session_id else None
-    new = moved(
+    new = move_head(
         head,
         at,
         following,
-        claims=without_claim(head, token),
+        claims=claims_without(head, token),
         usage=head.usage.plus(outcome.usage, steps=1),
         last_prompt=outcome.prompt or head.last_prompt,
         session=session,
@@ -350,10 +350,10 @@ def succeed(
     if is_done and not new.is_at_gate:
         done = new.replace(status=Status.COMPLETE, pause_requested=False)
         return Transition(done, (fact, replace(fact, event=Event.COMPLETED, outcome=None)))
-    return Transition(at_rest(new), (fact,))
+    return Transition(refresh_status(new), (fact,))
 
 
-def ended(
+def end_attempt(
     head: Head,
     token: int,
     event: Event,
@@ -369,20 +369,20 @@ def ended(
     The run counts *steps* more accepted steps, and the journal keeps *record*.
 
     Raises:
-        StaleClaim: see `held_claim`.
+        StaleClaim: see `require_claim`.
     """
-    held = held_claim(head, token)
+    held = require_claim(head, token)
     used = head.usage.plus(usage, steps=steps) if usage else head.usage
-    new = changed(head, at, claims=without_claim(head, token), usage=used, **update)
+    new = update_head(head, at, claims=claims_without(head, token), usage=used, **update)
     fact = Fact(event, held.step, held.step_index, token, held.attempt, outcome=record)
-    return Transition(at_rest(new), (fact,))
+    return Transition(refresh_status(new), (fact,))
 
 
 RETRY = "retry"
 """Value of ``not_before_reason`` while a failed step waits for its next try."""
 
 
-def _waits(not_before: str | None, reason: str | None, at: str) -> dict[str, Any]:
+def _wait_fields(not_before: str | None, reason: str | None, at: str) -> dict[str, Any]:
     """Return the fields that keep a head from starting a step before *not_before*, if it is set."""
     return {
         "not_before": not_before,
@@ -414,10 +414,10 @@ def fail(
 
     *not_before* is the date of the next automatic try, if the step has one left.
 
-    Raises: see `ended`.
+    Raises: see `end_attempt`.
     """
-    waits = _waits(not_before, RETRY, at)
-    return ended(
+    waits = _wait_fields(not_before, RETRY, at)
+    return end_attempt(
         head,
         token,
         Event.FAILED,
@@ -444,10 +444,10 @@ def release(
     The attempt counts, even if it met a usage limit and is due again at *not_before*: this limits
     how often an agent is asked without progress.
 
-    Raises: see `ended`.
+    Raises: see `end_attempt`.
     """
-    waits = _waits(not_before, reason, at)
-    return ended(head, token, Event.RELEASED, usage, at=at, record=record, **waits)
+    waits = _wait_fields(not_before, reason, at)
+    return end_attempt(head, token, Event.RELEASED, usage, at=at, record=record, **waits)
 
 
 def pause_after(head: Head, ended: Fact, why: str) -> Transition:
@@ -463,13 +463,13 @@ def pause_after(head: Head, ended: Fact, why: str) -> Transition:
     return Transition(head.replace(status=Status.PAUSED, exit_reason=why), (fact,))
 
 
-def fact_at(event: Event, head: Head, note: str | None = None) -> Fact:
+def build_fact(event: Event, head: Head, note: str | None = None) -> Fact:
     """Return the fact that *event* happened at the current step of *head*."""
     outcome = {"note": note} if note else None
     return Fact(event, head.expected_step, head.step_index, head.token, head.attempt, outcome)
 
 
-def with_end(fact: Fact, head: Head) -> tuple[Fact, ...]:
+def with_completion_fact(fact: Fact, head: Head) -> tuple[Fact, ...]:
     """Return *fact*, followed by the fact that the run is complete if *head* is."""
     if head.status is not Status.COMPLETE:
         return (fact,)

@@ -15,10 +15,10 @@ from functools import cached_property
 from shlex import quote
 from typing import Any
 
-from sequencer.errors import DefinitionChanged, UsageRefused, command
+from sequencer.errors import DefinitionChanged, UsageRefused, format_command
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field, Refusal, model_validator
-from sequencer.model.graph.graph import Graph, Node, NodeKind, TaskExpansion, grown_graph
+from sequencer.model.graph.graph import Graph, Node, NodeKind, TaskExpansion, expand_graph
 from sequencer.model.graph.task import TaskTraits
 from sequencer.model.head import Head
 from sequencer.model.outcome import Move
@@ -94,12 +94,13 @@ class Workflow(Frozen):
         )
 
     @model_validator(mode="after")
-    def _positions_are_unambiguous(self) -> Workflow:
-        names = Counter(step.name for step in self.steps)
-        twice = sorted(name for name, times in names.items() if times > 1)
-        if twice:
+    def _ensure_valid_steps_and_review(self) -> Workflow:
+        counts = Counter(step.name for step in self.steps)
+        duplicates = sorted(name for name, count in counts.items() if count > 1)
+        if duplicates:
             message = (
-                f"step names have to be unique within a workflow; used twice: {', '.join(twice)}"
+                "step names have to be unique within a workflow; "
+                f"used twice: {', '.join(duplicates)}"
             )
             raise ValueError(message)
         if self.kind != "cycle" and self.review is not None:
@@ -108,7 +109,7 @@ class Workflow(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _steps_are_those_of_the_kind(self) -> Workflow:
+    def _ensure_steps_fit_kind(self) -> Workflow:
         if self.graph is None:
             if self.kind == "graph":
                 raise ValueError("a workflow of kind graph has to have a graph")
@@ -169,7 +170,7 @@ class Workflow(Frozen):
         """Return the tasks of a graph of tasks; empty for every other workflow."""
         return self.nodes if self.graph is not None and self.graph.has_tasks else ()
 
-    def task(self, name: str) -> TaskTraits | None:
+    def find_task(self, name: str) -> TaskTraits | None:
         """Return the task traits of the node *name*; None: it is no task."""
         node = None if self.graph is None else self.graph.by_id.get(name)
         return None if node is None else node.task
@@ -265,7 +266,7 @@ def has_definition(head: Head, workflow: Workflow) -> bool:
 
 
 def ensure_definition(head: Head, workflow: Workflow) -> None:
-    """Return if the run of *head* was started with *workflow* and its parameters.
+    """Check that the run of *head* was started with *workflow* and its parameters.
 
     Raises:
         DefinitionChanged: it was not; step_index might refer to another step now.
@@ -277,14 +278,14 @@ def ensure_definition(head: Head, workflow: Workflow) -> None:
         differences.append(f"workflow {head.workflow_name!r} -> {workflow.name!r}")
     elif head.workflow_digest != workflow.digest():
         differences.append(f"the steps of {workflow.name!r} were changed")
-    differences += changed_params(head.params, workflow.params)
+    differences += describe_param_changes(head.params, workflow.params)
     if differences:
         options = _workflow_options(head, workflow)
         raise DefinitionChanged(
             f"the run was started differently: {'; '.join(differences)}",
             where=f"run {head.run_name or 'default'}, step_index {head.step_index}",
-            hint=f"{command(head.run_name, f'adopt{options}')} continues under the new definition, "
-            f"{command(head.run_name, f'reset{options}')} starts over",
+            hint=f"{format_command(head.run_name, f'adopt{options}')} continues under the new "
+            f"definition, {format_command(head.run_name, f'reset{options}')} starts over",
         )
 
 
@@ -292,10 +293,10 @@ PARAM_KEYS = {"review_every_n_cycles": "review.every"}
 """Parameter in a head -> its key in orchestration.yaml."""
 
 
-def changed_params(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+def describe_param_changes(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
     """Return each parameter that differs in words, with its key in orchestration.yaml.
 
-    >>> changed_params({"review_every_n_cycles": 3}, {"review_every_n_cycles": 2})
+    >>> describe_param_changes({"review_every_n_cycles": 3}, {"review_every_n_cycles": 2})
     ['review.every: 3 -> 2']
     """
     return [
@@ -315,7 +316,7 @@ def _workflow_options(head: Head, workflow: Workflow) -> str:
     return options
 
 
-def graph_of(workflow: Workflow) -> Graph:
+def require_graph(workflow: Workflow) -> Graph:
     """Return the graph of *workflow*.
 
     Raises:
@@ -326,14 +327,14 @@ def graph_of(workflow: Workflow) -> Graph:
     return workflow.graph
 
 
-def grown(workflow: Workflow, expansions: list[TaskExpansion]) -> Workflow:
+def expand_workflow(workflow: Workflow, expansions: list[TaskExpansion]) -> Workflow:
     """Return *workflow* with each of *expansions* added, in order."""
     graph = workflow.graph
     if graph is None or not expansions:
         return workflow
     steps = workflow.steps
     for expansion in expansions:
-        graph = grown_graph(graph, expansion)
+        graph = expand_graph(graph, expansion)
         steps = (*steps, *expansion.steps)
     return Workflow(workflow.name, steps, kind="graph", graph=graph)
 

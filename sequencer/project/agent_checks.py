@@ -18,9 +18,9 @@ from sequencer.executors.wall import (
 )
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.project.agents import agent_problems, performed, without_time_limit
-from sequencer.project.diagnostics import Area, Diagnostic, Level, of_error
-from sequencer.project.named_files import named
+from sequencer.project.agents import agent_problems, find_unlimited_clients, list_agent_steps
+from sequencer.project.diagnostics import Area, Diagnostic, Level, diagnose_error
+from sequencer.project.named_files import find_possible_paths
 from sequencer.project.project import Project
 from sequencer.workflows.registry import with_defaults
 
@@ -37,7 +37,7 @@ def check_agents(project: Project, level: Level) -> Iterator[Diagnostic]:
         try:
             found = agent_problems(project.agents.build(name))
         except ConfigurationError as error:
-            yield from of_error(Area.AGENT, error)
+            yield from diagnose_error(Area.AGENT, error)
             continue
         for problem in found:
             yield Diagnostic(level, Area.AGENT, problem, f"agent {name}")
@@ -45,7 +45,7 @@ def check_agents(project: Project, level: Level) -> Iterator[Diagnostic]:
 
 def check_time_limits(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
     """Yield the clients that no time limit stops if they hang in a step of *workflow*."""
-    found = without_time_limit(project.settings, project.agents, workflow)
+    found = find_unlimited_clients(project.settings, project.agents, workflow)
     for name, names in found.items():
         shown, more = ", ".join(names[:MAX_STEPS]), len(names) - MAX_STEPS
         shown += f" and {more} more" if more > 0 else ""
@@ -56,7 +56,7 @@ def check_time_limits(project: Project, workflow: Workflow) -> Iterator[Diagnost
 
 def check_evidence(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
     """Yield the command steps that set fields for evidence: only a command's exit code counts."""
-    for step in performed(project.settings, workflow):
+    for step in list_agent_steps(project.settings, workflow):
         fields = sorted({"expects", "stagnation"} & step.model_fields_set)
         complete = with_defaults(step, project.settings.step_defaults)
         with suppress(ConfigurationError):  # another check reports it
@@ -86,7 +86,12 @@ def _check_privileges(project: Project, name: str) -> Iterator[Diagnostic]:
     options = entry.options if entry is not None else {}
     values = [options.get(option) for option in _PROGRAM_OPTIONS]
     lines = [[value] if isinstance(value, str) else value for value in values if value]
-    words = {Path(word).name for line in lines if isinstance(line, list) for word in named(line)}
+    words = {
+        Path(word).name
+        for line in lines
+        if isinstance(line, list)
+        for word in find_possible_paths(line)
+    }
     for program in sorted(words & PRIVILEGED):
         message = f"{program} doesn't work inside the wall around agents"
         hint = f"if it needs {program}, set agents.{name}.wall: none and trust the project again"
@@ -109,7 +114,7 @@ def check_variables(project: Project, steps: Iterable[Step] | None = None) -> It
             if isinstance(executor, HasPermissions):
                 executors[name] = executor
     for name, found in sorted(executors.items()):
-        withheld = found.withheld(project.agents.environment)
+        withheld = found.withheld_variables(project.agents.environment)
         more = len(withheld) - MAX_VARIABLES
         listed = [*withheld[:MAX_VARIABLES], *([f"{more} more"] if more > 0 else [])]
         if listed:

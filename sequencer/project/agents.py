@@ -30,8 +30,8 @@ from sequencer.executors.protocol import (
     Objection,
     ValidatesSteps,
 )
-from sequencer.executors.tool_words import cannot_write
-from sequencer.files.keys import problems_of
+from sequencer.executors.tool_words import writing_objection
+from sequencer.files.keys import find_problems
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step
@@ -56,24 +56,24 @@ class Recipe(NamedTuple):
     needs_core: bool = True
 
 
-def _client(kind: str) -> Recipe:
+def _client_recipe(kind: str) -> Recipe:
     name = kind.capitalize()
     return Recipe(f"sequencer.executors.{kind}", f"{name}Executor", f"{name}Options")
 
 
-def _stand_in(kind: str) -> Recipe:
-    return _client(kind)._replace(module="sequencer.executors.fake_agents", needs_core=False)
+def _fake_agent_recipe(kind: str) -> Recipe:
+    return _client_recipe(kind)._replace(module="sequencer.executors.fake_agents", needs_core=False)
 
 
 EXECUTORS: Mapping[str, Recipe] = {
     "anthropic": Recipe("sequencer.executors.messages_api", "MessagesExecutor", "MessagesOptions"),
-    "claude": _client("claude"),
-    "codex": _client("codex"),
-    "command": _client("command"),
-    "gemini": _client("gemini"),
-    "opencode": _client("opencode"),
-    "rehearsal": _stand_in("rehearsal"),
-    "scripted": _stand_in("scripted"),
+    "claude": _client_recipe("claude"),
+    "codex": _client_recipe("codex"),
+    "command": _client_recipe("command"),
+    "gemini": _client_recipe("gemini"),
+    "opencode": _client_recipe("opencode"),
+    "rehearsal": _fake_agent_recipe("rehearsal"),
+    "scripted": _fake_agent_recipe("scripted"),
 }
 """Kind of agent -> its recipe. An entry point of ``sequencer.executors`` is a function
 ``(name, options, core) -> Executor`` that takes the options as written."""
@@ -138,12 +138,12 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         chosen = choose_agent(self.settings, step, position, self.overrides)
         name = chosen.name
         if self.rehearses:
-            return REHEARSAL, self._stand_in(name)
+            return REHEARSAL, self._make_fake_agent(name)
         if name == "auto" and "auto" not in self.settings.agents:
-            name = self._auto(step)
-        return name, self._built_for(step, name)
+            name = self._resolve_auto(step)
+        return name, self._build_for_step(step, name)
 
-    def _built_for(self, step: Step, name: str) -> Executor:
+    def _build_for_step(self, step: Step, name: str) -> Executor:
         executor = self.build(name)
         ensure_supported(step, name, executor)
         # The previous agent may have changed files that this one runs, or that its client reads.
@@ -166,15 +166,19 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         agent = self.settings.agents.get(name)
         return agent.options if agent else {}
 
-    def ready(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
+    def choose_installed(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
         name, executor = self.choose(step, position)
-        if self._away and self._is_away(name) and (other := self.instead(step, name)) is not None:
+        if (
+            self._away
+            and self._is_away(name)
+            and (other := self.choose_fallback(step, name)) is not None
+        ):
             return *other, f"{other[0]} instead of {name}: its usage limit ends {self._away[name]}"
         try:
             if name not in self._installed:
                 self._ensure_installed(name, executor)
         except AgentMissing as missing:
-            if (other := self.instead(step, name)) is None:
+            if (other := self.choose_fallback(step, name)) is None:
                 raise
             why = missing.message.removeprefix(f"agents.{name}: ")
             return *other, f"{other[0]} instead of {name}: {why}"
@@ -184,38 +188,38 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
     def has_fallback(self) -> bool:
         return bool(self.settings.agent.fallback) and not self.rehearses
 
-    def instead(
+    def choose_fallback(
         self, step: Step, agent: str, not_before: str | None = None
     ) -> tuple[str, Executor] | None:
         if self.rehearses or self.build(agent).kind in STEADY:
             return None
         if not_before is not None:
             self._away[agent] = not_before
-        found = (name for name in self._after(agent) if not self._is_away(name))
+        found = (name for name in self._list_fallbacks(agent) if not self._is_away(name))
         for name in found:
-            executor = self._fallback(step, name)
+            executor = self._try_fallback(step, name)
             if not isinstance(executor, ConfigurationError):
                 return name, executor
         return None
 
-    def unfit(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
+    def list_unfit_fallbacks(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
         if not self.settings.agent.fallback or self.rehearses:
             return []
         if self.build(agent).kind in STEADY:
             return []
-        found = ((name, self._fallback(step, name)) for name in self._after(agent))
+        found = ((name, self._try_fallback(step, name)) for name in self._list_fallbacks(agent))
         return [(name, why) for name, why in found if isinstance(why, ConfigurationError)]
 
-    def _after(self, agent: str) -> list[str]:
+    def _list_fallbacks(self, agent: str) -> list[str]:
         """Return the fallback agents for *agent*, in the order in which they are tried."""
         names = self.settings.agent.fallback
         later = names[names.index(agent) + 1 if agent in names else 0 :]
         return [name for name in later if name != agent]
 
-    def _fallback(self, step: Step, name: str) -> Executor | ConfigurationError:
+    def _try_fallback(self, step: Step, name: str) -> Executor | ConfigurationError:
         """Return the executor of the agent *name* for *step*, or the error if it can't run it."""
         try:
-            executor = self._built_for(step, name)
+            executor = self._build_for_step(step, name)
             if name not in self._installed:
                 self._ensure_installed(name, executor)
         except ConfigurationError as error:
@@ -225,9 +229,9 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
     def fallbacks(self, step: Step, agent: str) -> Iterator[tuple[str, Executor]]:
         """Yield the agents that may perform *step* in place of *agent*, installed or not."""
         if not self.rehearses and self.build(agent).kind not in STEADY:
-            for name in self._after(agent):
-                with suppress(ConfigurationError):  # `unfit` says why
-                    yield name, self._built_for(step, name)
+            for name in self._list_fallbacks(agent):
+                with suppress(ConfigurationError):  # `list_unfit_fallbacks` says why
+                    yield name, self._build_for_step(step, name)
 
     def _is_away(self, name: str) -> bool:
         return self._away.get(name, "") > utc_milliseconds()
@@ -237,19 +241,19 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             return
         # The claim may bring the step's code, so a program of the project may be missing now.
         carries_code = self.settings.store_kind.carries_code
-        missing = executor.missing(None if carries_code else self.settings.project_dir)
+        missing = executor.find_missing(None if carries_code else self.settings.project_dir)
         if missing is not None:
             hint = "no step was claimed; install it or set it, and start again"
             raise AgentMissing(missing, hint=hint)
         self._installed.add(name)
 
-    def _stand_in(self, name: str) -> Executor:
+    def _make_fake_agent(self, name: str) -> Executor:
         """Return the fake agent that replaces the agent called *name* in a rehearsal."""
         agent = self.settings.agents.get(name)
         is_command = agent is not None and agent.kind == "command"
         return RehearsalExecutor(REHEARSAL, RehearsalOptions(), is_for_command=is_command)
 
-    def _auto(self, step: Step) -> str:
+    def _resolve_auto(self, step: Step) -> str:
         """Return the agent that `auto` means for *step*; searches PATH once per provider."""
         found = self._autos.get(step.provider)
         if found is None:
@@ -314,7 +318,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
     def _make_plugin(
         self, name: str, kind: str, agent: Agent | None, written: dict[str, Any]
     ) -> Executor:
-        make = extensions.needed(
+        make = extensions.require(
             extensions.EXECUTORS,
             kind,
             "agent kind",
@@ -356,13 +360,13 @@ def _refuse_options(
                 where=agent.locate(problem.path) if agent else f"agents.{name}",
                 hint=problem.error.hint,
             )
-            for problem in problems_of(error, form, lambda _: "")
+            for problem in find_problems(error, form, lambda _: "")
         ]
     )
 
 
 def ensure_supported(step: Step, name: str, executor: Executor) -> None:
-    """Return if *executor* supports every field that *step* sets, with its value.
+    """Check that *executor* supports every field that *step* sets, with its value.
 
     Raises:
         ConfigurationError: it would have to ignore a field, which you would not notice.
@@ -390,7 +394,7 @@ def ensure_supported(step: Step, name: str, executor: Executor) -> None:
 
 
 def _objections(step: Step, executor: Executor) -> list[Objection]:
-    no_write = cannot_write(step, executor) if step.expects == "change" else None
+    no_write = writing_objection(step, executor) if step.expects == "change" else None
     if no_write is not None and executor.kind not in OWN_WORD:
         return [no_write]
     if not isinstance(executor, ValidatesSteps):
@@ -448,7 +452,7 @@ def known_agents(settings: Settings) -> frozenset[str]:
 
 
 def ensure_known_names(settings: Settings, overrides: AgentOverrides, workflow: Workflow) -> None:
-    """Return if *workflow* has the names in ``--agent-step`` and ``--agent-prompt``.
+    """Check that *workflow* has the names in ``--agent-step`` and ``--agent-prompt``.
 
     Raises:
         UnknownName: a name is missing, so the option would silently do nothing.
@@ -508,30 +512,30 @@ def _candidates(
     prompts_dir = settings.prompts_dir
     # A step with the text of its prompt has no file, and its name need not match one.
     prompt = None if step.text is not None else relative_name(prompts_dir, step.prompt_name)
-    yield _by_prompt(given.by_prompt, prompt, prompts_dir), "--agent-prompt"
-    yield _by_role(given.by_step, step.name), "--agent-step"
+    yield _find_by_prompt(given.by_prompt, prompt, prompts_dir), "--agent-prompt"
+    yield _find_by_role(given.by_step, step.name), "--agent-step"
     yield step.agent, f"agent of step {step.name!r}"
-    yield _by_prompt(settings.agent.prompts, prompt, prompts_dir), "agent.prompts"
-    yield _by_role(settings.agent.roles, position), "agent.roles"
-    yield _by_role(settings.agent.roles, step.name), "agent.roles"
+    yield _find_by_prompt(settings.agent.prompts, prompt, prompts_dir), "agent.prompts"
+    yield _find_by_role(settings.agent.roles, position), "agent.roles"
+    yield _find_by_role(settings.agent.roles, step.name), "agent.roles"
     yield settings.agent.default, "agent.default"
 
 
-def _by_prompt(table: Mapping[str, str], prompt: str | None, prompts_dir: Path) -> str | None:
+def _find_by_prompt(table: Mapping[str, str], prompt: str | None, prompts_dir: Path) -> str | None:
     for name, agent in table.items():
         if prompt is not None and relative_name(prompts_dir, name) == prompt:
             return agent
     return None
 
 
-def _by_role(table: Mapping[str, str], name: str) -> str | None:
+def _find_by_role(table: Mapping[str, str], name: str) -> str | None:
     if name in table:
         return table[name]
     # A step that is really called "loop" matched above; "loop" as an old role matches here.
     return next((agent for old, agent in table.items() if OLD_ROLES.get(old) == name), None)
 
 
-def performed(settings: Settings, workflow: Workflow) -> Iterator[Step]:
+def list_agent_steps(settings: Settings, workflow: Workflow) -> Iterator[Step]:
     """Yield every step of *workflow*, and the fallback steps of tasks."""
     yield from workflow.every_step
     graphs = TASK_GRAPHS.get() if workflow.tasks else None
@@ -539,7 +543,7 @@ def performed(settings: Settings, workflow: Workflow) -> Iterator[Step]:
         yield from map(change, workflow.steps)
 
 
-def without_time_limit(
+def find_unlimited_clients(
     settings: Settings, agents: ConfiguredAgents, workflow: Workflow
 ) -> dict[str, list[str]]:
     """Return the clients that no time limit stops if they hang, with their steps in *workflow*.
@@ -551,7 +555,7 @@ def without_time_limit(
     steps: dict[str, list[str]] = {}
     if any(limit is not None for limit in (*whole_run, flow_ms)):
         return steps
-    for step in performed(settings, workflow):
+    for step in list_agent_steps(settings, workflow):
         complete = with_defaults(step, settings.step_defaults)
         has_limit = complete.timeout_s or complete.idle_timeout_s
         with suppress(ConfigurationError):  # another check reports it

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from sequencer import extensions, packages
-from sequencer.engine.kinds import changes_of
+from sequencer.engine.kinds import make_changes
 from sequencer.engine.run import Run
-from sequencer.engine.supported_fields import fitted, optional_of
+from sequencer.engine.supported_fields import drop_unsupported_fields, find_optional_fields
 from sequencer.errors import (
     ConfigurationError,
     NotTrusted,
@@ -39,15 +39,15 @@ from sequencer.project.agent_checks import (
     check_variables,
     check_walls,
 )
-from sequencer.project.agents import agent_problems, performed
+from sequencer.project.agents import agent_problems, list_agent_steps
 from sequencer.project.costs import agent_warnings
-from sequencer.project.diagnostics import Area, Diagnostic, Level, of_error
-from sequencer.project.flows import own_flows
+from sequencer.project.diagnostics import Area, Diagnostic, Level, diagnose_error
+from sequencer.project.flows import list_project_flows
 from sequencer.project.folder_checks import check_folders
 from sequencer.project.package_checks import check_packages, package_findings
-from sequencer.project.permissions import permissions
+from sequencer.project.permissions import list_permissions
 from sequencer.project.project import Project
-from sequencer.project.readable import unprompted, unreadable, unreadable_prompts
+from sequencer.project.readable import find_prompt_error, find_unprompted_steps, unreadable_prompts
 from sequencer.project.runs import progress_evidence_for
 from sequencer.project.store_requests import CheckRequest
 from sequencer.project.worktrees import WORKTREES
@@ -69,13 +69,13 @@ def check_project(project: Project, run: str | None) -> list[Diagnostic]:
     """Return the problems of *project* and of its run called *run*, the most basic first."""
     parts = (
         # Must be first: it loads the workflows that the other parts check.
-        _check_opened(project, run),
+        _check_store_and_run(project, run),
         check_flows(project),
         check_agents(project, Level.NOTICE),
         check_client_files(project),
         check_walls(project),
         check_variables(project),
-        _contributed(project, run),
+        _check_plugins(project, run),
         _check_schema(project),
         _check_code(project, run),
         _check_worktrees(project),
@@ -85,10 +85,12 @@ def check_project(project: Project, run: str | None) -> list[Diagnostic]:
     notices = [
         Diagnostic(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices
     ]
-    return deduplicated([*notices, *(finding for part in parts for finding in _guarded(part))])
+    return deduplicate(
+        [*notices, *(finding for part in parts for finding in _catch_package_errors(part))]
+    )
 
 
-def deduplicated(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+def deduplicate(found: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Return *found* without repetitions.
 
     An agent that a step names is found twice; the first finding has the more severe level.
@@ -99,7 +101,7 @@ def deduplicated(found: Iterable[Diagnostic]) -> list[Diagnostic]:
     return list(unique.values())
 
 
-def _guarded(part: Iterator[Diagnostic]) -> Iterator[Diagnostic]:
+def _catch_package_errors(part: Iterator[Diagnostic]) -> Iterator[Diagnostic]:
     """Yield the findings of *part*; if a package fails in it, yield that failure and return.
 
     Raises:
@@ -111,54 +113,56 @@ def _guarded(part: Iterator[Diagnostic]) -> Iterator[Diagnostic]:
         yield from package_findings(error)
 
 
-def _check_opened(project: Project, run: str | None) -> Iterator[Diagnostic]:
+def _check_store_and_run(project: Project, run: str | None) -> Iterator[Diagnostic]:
     opened = project.run(run)
     with closing(opened.store):
-        yield from _guarded(_check_store(project, opened.store, acts=project.acts))
+        yield from _catch_package_errors(_check_store(project, opened.store, acts=project.acts))
         yield from _check_run(project, opened)
 
 
-def check_by_looking(project: Project) -> Iterator[Diagnostic]:
+def check_statically(project: Project) -> Iterator[Diagnostic]:
     """Yield the problems that reading *project* shows, without running any of its code."""
     try:
-        yield from _guarded(_by_looking(project))
+        yield from _catch_package_errors(_check_static_parts(project))
     except SequencerError as error:
-        yield from of_error(Area.CONFIGURATION, error)
+        yield from diagnose_error(Area.CONFIGURATION, error)
     yield from check_packages()
-    yield from _guarded(check_agents(project, Level.WARNING))
+    yield from _catch_package_errors(check_agents(project, Level.WARNING))
 
 
-def _by_looking(project: Project) -> Iterator[Diagnostic]:
+def _check_static_parts(project: Project) -> Iterator[Diagnostic]:
     kind = project.settings.store_kind
     if kind.checks is not None and not kind.needs_trust:
         yield from _check_store(project, project.run(None).store, acts=False)
     yield from check_flows(project)
     yield from check_folders(project, None)
-    yield from _contributed(project, None, looks=True)
+    yield from _check_plugins(project, None, looks=True)
     yield from _check_sinks(project, None)
 
 
-def _finding(found: Any) -> Diagnostic:
+def _ensure_diagnostic(found: Any) -> Diagnostic:
     if not isinstance(found, Diagnostic):
         raise TypeError(f"{packages.describe(found)} is not a Diagnostic")
     return found
 
 
-def _contributed(project: Project, run: str | None, *, looks: bool = False) -> Iterator[Diagnostic]:
+def _check_plugins(
+    project: Project, run: str | None, *, looks: bool = False
+) -> Iterator[Diagnostic]:
     """Yield the findings of plug-ins; see `extensions.CHECKS`."""
-    for _, find in extensions.ours(extensions.CHECKS):
+    for _, find in extensions.load_builtins(extensions.CHECKS):
         yield from find(project, run, looks=looks)
     broken: list[ConfigurationError] = []
     only_looks = looks or not project.trust.is_current
-    for point, find in extensions.from_packages(extensions.CHECKS, broken.append):
+    for point, find in extensions.load_from_packages(extensions.CHECKS, broken.append):
         try:
             with extensions.package_code(extensions.CHECKS, point.name, point):
-                found = [_finding(item) for item in find(project, run, looks=only_looks)]
+                found = [_ensure_diagnostic(item) for item in find(project, run, looks=only_looks)]
             yield from found
         except ConfigurationError as error:
             broken.append(error)
     for failure in broken:
-        yield from of_error(Area.CONFIGURATION, failure)
+        yield from diagnose_error(Area.CONFIGURATION, failure)
 
 
 def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Diagnostic]:
@@ -167,7 +171,9 @@ def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Diag
     if kind.checks is not None:
         request = CheckRequest(project.settings, store, acts)
         with extensions.package_code(extensions.STORES, kind.name):
-            found = [_finding(item) for item in extensions.loaded(kind.checks)(request)]
+            found = [
+                _ensure_diagnostic(item) for item in extensions.resolve_part(kind.checks)(request)
+            ]
         yield from found
 
 
@@ -186,29 +192,29 @@ def _check_run(project: Project, run: Run) -> Iterator[Diagnostic]:
     except (ConfigurationError, StateRefused) as error:
         area = Area.STATE if isinstance(error, StateRefused) else Area.REMOTE
         is_known = any(finding.level is Level.ERROR for finding in state_findings)
-        state_findings += [] if is_known else of_error(area, error)
+        state_findings += [] if is_known else diagnose_error(area, error)
     try:
         workflow = run.workflow_for(head)
     except ConfigurationError as error:
-        yield from of_error(Area.WORKFLOW, error)
+        yield from diagnose_error(Area.WORKFLOW, error)
     except StateRefused as error:
-        state_findings += of_error(Area.STATE, error)
+        state_findings += diagnose_error(Area.STATE, error)
     else:
-        yield from _guarded(_check_kind(run.store, workflow))
+        yield from _catch_package_errors(_check_kind(run.store, workflow))
         if not workflow.nodes and _is_asked_for(project, head):
             yield from check_workflow(project, workflow)
         if head is not None:
             try:
                 ensure_definition(head, workflow)
             except StateRefused as error:
-                state_findings += of_error(Area.STATE, error)
+                state_findings += diagnose_error(Area.STATE, error)
     others = [
         workflow
         for name, workflow in settings.workflows.items()
         if name != settings.workflow.name and not workflow.nodes
     ]
     for other in others:
-        yield from _guarded(_check_kind(run.store, other))
+        yield from _catch_package_errors(_check_kind(run.store, other))
         yield from check_prompts(project, other, Level.WARNING)
         yield from _check_costs(project, other)
     yield from state_findings
@@ -217,9 +223,9 @@ def _check_run(project: Project, run: Run) -> Iterator[Diagnostic]:
 def _check_kind(store: Store, workflow: Workflow) -> Iterator[Diagnostic]:
     """Yield the reason if the kind of *workflow*, perhaps from a package, can't be used."""
     try:
-        changes_of(store, workflow)
+        make_changes(store, workflow)
     except ConfigurationError as error:
-        yield from of_error(Area.WORKFLOW, error)
+        yield from diagnose_error(Area.WORKFLOW, error)
 
 
 def _is_asked_for(project: Project, head: Head | None) -> bool:
@@ -228,7 +234,9 @@ def _is_asked_for(project: Project, head: Head | None) -> bool:
     A project with flowcharts, teams or named runs may not need it.
     """
     was_named = project.settings.source_of("workflow", "name").kind != "default"
-    has_others = project.run_names() or project.settings.registry.lists or own_flows(project)
+    has_others = (
+        project.run_names() or project.settings.registry.lists or list_project_flows(project)
+    )
     return head is not None or was_named or not has_others
 
 
@@ -244,12 +252,12 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Diagnostic]
         yield Diagnostic(Level.WARNING, Area.WORKFLOW, message, where, hint)
     yield from _check_router(project, workflow)
     problems: dict[str, Diagnostic] = {}
-    for step, position in _performed(project, workflow):
+    for step, position in _list_step_positions(project, workflow):
         try:
             name, executor = project.agents.choose(step, position)
             missing = agent_problems(executor)
         except ConfigurationError as error:
-            for finding in of_error(Area.AGENT, error):
+            for finding in diagnose_error(Area.AGENT, error):
                 problems.setdefault(str(finding), finding)
             continue
         for problem in missing:
@@ -257,7 +265,7 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Diagnostic]
             problems.setdefault(str(finding), finding)
     yield from problems.values()
     yield from _check_permissions(project, workflow)
-    yield from check_variables(project, performed(project.settings, workflow))
+    yield from check_variables(project, list_agent_steps(project.settings, workflow))
     yield from _check_decisions(workflow)
     yield from _check_costs(project, workflow)
     yield from check_time_limits(project, workflow)
@@ -266,7 +274,7 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Diagnostic]
 
 def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
     """Yield the permissions of each agent, and a warning if it can't edit by default."""
-    for permission in permissions(project.agents, workflow):
+    for permission in list_permissions(project.agents, workflow):
         where, message = f"agent {permission.agent}", permission.warning
         if message is None:
             yield Diagnostic(Level.NOTICE, Area.AGENT, f"permissions: {permission.says}", where)
@@ -299,11 +307,11 @@ def check_flows(project: Project) -> Iterator[Diagnostic]:
     """
     registry = project.settings.registry
     names = {path.resolve(): name for name, path in registry.flows.items()}
-    for path in own_flows(project):
+    for path in list_project_flows(project):
         try:
             flow = registry.load(path, name=names.get(path.resolve()))
         except ConfigurationError as error:
-            yield from of_error(Area.WORKFLOW, error)
+            yield from diagnose_error(Area.WORKFLOW, error)
             continue
         yield from _check_graph(project, flow)
     for task_list in registry.lists.values():
@@ -313,15 +321,15 @@ def check_flows(project: Project) -> Iterator[Diagnostic]:
 def _check_worktrees(project: Project) -> Iterator[Diagnostic]:
     try:
         if project.settings.worktree or WORKTREES.get() is not None:
-            yield from WORKTREES.required().diagnostics(project)
+            yield from WORKTREES.require().diagnostics(project)
     except extensions.PluginUnavailable as error:
-        yield from of_error(Area.CONFIGURATION, error)
+        yield from diagnose_error(Area.CONFIGURATION, error)
 
 
 def _check_graph(project: Project, flow: GraphFile) -> Iterator[Diagnostic]:
     """Yield the warnings about *flow*, and the fields that its agents don't support."""
     for warning in flow.warnings:
-        yield from of_error(Area.WORKFLOW, warning, Level.WARNING)
+        yield from diagnose_error(Area.WORKFLOW, warning, Level.WARNING)
     if flow.workflow.tasks:
         yield from check_prompts(project, flow.workflow, Level.ERROR)
         if (provider := WORKTREES.get()) is not None:
@@ -331,17 +339,19 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Diagnostic]:
     yield from _check_costs(project, flow.workflow)
     yield from check_time_limits(project, flow.workflow)
     yield from check_evidence(project, flow.workflow)
-    optional = optional_of(flow.workflow)
+    optional = find_optional_fields(flow.workflow)
     left_out: dict[str, set[str]] = {}
     for step in flow.workflow.steps:
         complete = with_defaults(step, project.settings.step_defaults)
         try:
-            fit, lost = fitted(project.agents, complete, step.name, optional.get(step.name, ()))
+            fit, lost = drop_unsupported_fields(
+                project.agents, complete, step.name, optional.get(step.name, ())
+            )
             name, executor = project.agents.choose(fit, step.name)
             missing = agent_problems(executor)
         except ConfigurationError as error:
-            where = flow.where(step.name)
-            yield from [replace(item, where=where) for item in of_error(Area.AGENT, error)]
+            where = flow.locate_setting(step.name)
+            yield from [replace(item, where=where) for item in diagnose_error(Area.AGENT, error)]
             continue
         left_out.setdefault(name, set()).update(lost)
         for problem in missing:
@@ -359,7 +369,7 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Diagnostic]:
             yield Diagnostic(Level.WARNING, Area.AGENT, message, where, hint)
 
 
-def _performed(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:
+def _list_step_positions(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:
     """Yield each step with its defaults, once for each position where it can run."""
     defaults = project.settings.step_defaults
     is_reviewing = workflow.review is not None and workflow.review_every > 0
@@ -381,7 +391,7 @@ def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterato
         yield Diagnostic(
             Level.WARNING if is_idle else level, Area.WORKFLOW, message, where, error.hint
         )
-    for step, why in unprompted(project, workflow):
+    for step, why in find_unprompted_steps(project, workflow):
         where = f"workflow {workflow.name}, step {step.name!r}"
         message = f"{why}, so its program gets nothing on standard input"
         yield Diagnostic(Level.NOTICE, Area.WORKFLOW, message, where)
@@ -391,14 +401,14 @@ def _check_router(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
     router = project.settings.router
     if not router.is_active or router.prompt is None:
         return
-    error = unreadable(project, router.prompt)
+    error = find_prompt_error(project, router.prompt)
     if error is not None:
         yield Diagnostic(Level.ERROR, Area.WORKFLOW, error.message, "router.prompt", error.hint)
     if not router.allowlist:
         return
     checked = {*(step.prompt_name for step in workflow.steps)}
     for name in sorted(allowed_prompts(workflow, router) - checked):
-        error = unreadable(project, name)
+        error = find_prompt_error(project, name)
         if error is not None:
             yield Diagnostic(
                 Level.ERROR, Area.WORKFLOW, error.message, "router.allowlist", error.hint
@@ -437,7 +447,7 @@ def _check_code(project: Project, run: str | None) -> Iterator[Diagnostic]:
             where, hint = refused.project, "'sequencer trust' shows what it can do, and asks you"
             yield Diagnostic(Level.WARNING, Area.CONFIGURATION, refused.message, where, hint)
     except (ConfigurationError, NotTrusted) as error:
-        yield from of_error(Area.CONFIGURATION, error)
+        yield from diagnose_error(Area.CONFIGURATION, error)
     yield from _check_sinks(project, run)
 
 
@@ -457,7 +467,7 @@ def check_state(
     try:
         found = diagnose(state_path, progress)
     except StateRefused as error:
-        yield from of_error(Area.STATE, error)
+        yield from diagnose_error(Area.STATE, error)
         return
     hint = "'sequencer repair' shows what can be saved"
     if found.refusal is not None:

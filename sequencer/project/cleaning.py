@@ -21,7 +21,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import NamedTuple
 
-from sequencer.engine.logs import old_logs, run_folders
+from sequencer.engine.logs import find_old_logs, list_run_folders
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.files.textfile import slug
@@ -31,7 +31,7 @@ from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
 from sequencer.store.head import signature
 from sequencer.store.highwater import HighWaterMark
-from sequencer.store.user_state import own_state
+from sequencer.store.user_state import user_state_path
 
 _GOING = re.compile(r"removed-[0-9a-f]{16}")
 _TICKS = re.compile(r"tick\.(?P<run>.+)\.log(?:\.told)?")
@@ -80,7 +80,9 @@ class Unneeded(NamedTuple):
         return _remove_run(self.run, self.folder, self.forget)
 
 
-def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Iterator[Unneeded]:
+def find_unneeded(
+    project: Project, before: float, *, only_logs: bool = False
+) -> Iterator[Unneeded]:
     """Yield each unneeded part that was last changed *before* a time (Unix).
 
     Unreadable runs are skipped: `check` reports them. A run is also skipped if it has worktrees,
@@ -90,16 +92,18 @@ def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Ite
         UnsafeFolder: a folder of the project's state or logs is a link.
     """
     root = project.settings.state_file.parent
-    for path in (root / name for name in folders.names(root) if _GOING.fullmatch(name)):
+    for path in (root / name for name in folders.list_names(root) if _GOING.fullmatch(name)):
         if not path.is_symlink():
             yield Unneeded(None, path, (), _size_of([path]))
-    held = {work.run for work in project.unmerged()}
+    held = {work.run for work in project.find_unmerged_work()}
     for run_name in (None, *project.run_names()):
         run = project.run(run_name)
-        log_folders = run_folders(project.settings.logs_dir, run_name, has_links=True)
+        log_folders = list_run_folders(project.settings.logs_dir, run_name, include_links=True)
         folder = run.store.state_path.parent
         if run_name not in {None, *held} and not only_logs and _is_over(project, run):
-            logs = [path for logged in log_folders for path in old_logs(logged, float("inf"), 0)]
+            logs = [
+                path for logged in log_folders for path in find_old_logs(logged, float("inf"), 0)
+            ]
             size = _size_of([folder, *logs])
             if size.newest < before:
                 # A timer may still tick for this run; each tick logs that the run is complete.
@@ -109,17 +113,17 @@ def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Ite
                 forget = partial(project.forget_attempts, run_name) if has_git else None
                 yield Unneeded(run, folder, (*logs, *tick_logs), total, forget)
                 continue
-        logs = [path for logged in log_folders for path in old_logs(logged, before)]
+        logs = [path for logged in log_folders for path in find_old_logs(logged, before)]
         if logs:
             yield Unneeded(run, None, tuple(logs), _size_of(logs))
-    yield from _of_no_run(project, before)
+    yield from _find_orphaned_logs(project, before)
 
 
-def _of_no_run(project: Project, before: float) -> Iterator[Unneeded]:
+def _find_orphaned_logs(project: Project, before: float) -> Iterator[Unneeded]:
     """Yield the logs of ticks for runs that are gone, last changed *before* a time."""
     known = {slug(name) for name in (*project.run_names(), *starts_of(project).workflows(project))}
     paths = _tick_logs(project, known, is_other=True)
-    old = [path for path in paths if _measured(path).newest < before]
+    old = [path for path in paths if _measure_size(path).newest < before]
     if old:
         yield Unneeded(None, None, tuple(old), _size_of(old))
 
@@ -129,7 +133,7 @@ def _tick_logs(
 ) -> Iterator[Path]:
     """Yield the tick logs of the runs *slugs*; with *is_other*, those of all other runs."""
     logs_dir = project.settings.logs_dir
-    for name in folders.names(logs_dir):
+    for name in folders.list_names(logs_dir):
         found = _TICKS.fullmatch(name)
         if found is not None and (found["run"] in slugs) != is_other:
             yield logs_dir / name
@@ -142,9 +146,11 @@ def lost_records(before: float) -> Iterator[Unneeded]:
     """
     found: list[Path] = []
     with suppress(SequencerError, OSError):
-        for folder in (Path(os.path.realpath(own_state(kind))) for kind in RECORDS):
-            paths = [folder / name for name in folders.names(folder)]
-            found += [path for path in paths if _measured(path).newest < before and _is_lost(path)]
+        for folder in (Path(os.path.realpath(user_state_path(kind))) for kind in RECORDS):
+            paths = [folder / name for name in folders.list_names(folder)]
+            found += [
+                path for path in paths if _measure_size(path).newest < before and _is_lost(path)
+            ]
     if found:
         yield Unneeded(None, None, tuple(found), _size_of(found))
 
@@ -180,20 +186,22 @@ def _is_over(project: Project, run: Run) -> bool:
     if head is None or head.status != "complete" or not isinstance(run.store, FileStore):
         return False
     trees = run.store.state_path.parent / _WORKTREES
-    if any((trees / name).is_dir() for name in folders.names(trees)):
+    if any((trees / name).is_dir() for name in folders.list_names(trees)):
         return False
     posting = project.posting
-    return posting is None or not any(sink.is_behind for sink in posting.pending(run, head))
+    return posting is None or not any(sink.is_behind for sink in posting.find_pending(run, head))
 
 
 def _size_of(paths: Sequence[Path]) -> Size:
-    return reduce(Size.plus, map(_measured, paths), Size())
+    return reduce(Size.plus, map(_measure_size, paths), Size())
 
 
-def _measured(path: Path) -> Size:
+def _measure_size(path: Path) -> Size:
     """Return the size of the file or folder *path*; no link is followed."""
     try:
-        stats = (about for _, _, about in folders.walked(path) if not stat.S_ISDIR(about.st_mode))
+        stats = (
+            about for _, _, about in folders.walk_bottom_up(path) if not stat.S_ISDIR(about.st_mode)
+        )
         sizes = (Size(1, about.st_size, about.st_mtime) for about in stats)
         return reduce(Size.plus, sizes, Size())
     except FileNotFoundError:
@@ -208,7 +216,7 @@ def _remove_run(run: Run, folder: Path, forget: Callable[[], None] | None) -> bo
     if head is None or head.status != "complete":
         return False
     going = folder.parents[1] / f"removed-{secrets.token_hex(8)}"
-    with store.locked():
+    with store.hold_lock():
         # A process that restarts this run waits for the lock, or has already changed the file.
         if signature(store.state_path) != seen:
             return False
@@ -216,6 +224,6 @@ def _remove_run(run: Run, folder: Path, forget: Callable[[], None] | None) -> bo
             forget()
         folders.move(folder, going)
     store.close()
-    HighWaterMark(store.state_path).forget(head.run_id)
+    HighWaterMark(store.state_path).remove_record(head.run_id)
     folders.remove_tree(going)
     return True

@@ -31,11 +31,11 @@ from sequencer.executors.project_files import (
 from sequencer.executors.redaction import Redaction
 from sequencer.files.regular import read_bytes
 from sequencer.files.textfile import expand_home
-from sequencer.files.yamlfile import dotted
-from sequencer.project.named_files import named
+from sequencer.files.yamlfile import format_key_path
+from sequencer.project.named_files import find_possible_paths
 from sequencer.project.settings import Settings
 from sequencer.project.sources import flatten
-from sequencer.project.step_facts import ascii_of, hidden, text_of
+from sequencer.project.step_facts import escape_non_ascii, hide_secret, to_json_line
 from sequencer.project.trust import fingerprint
 
 MAX_FILES = 500
@@ -59,7 +59,7 @@ _RULES = frozenset({"permission", "permissions"})
 """Keys whose words are patterns, not commands."""
 _AUTO = "auto"
 _WORDS = re.compile(rf"(?<![\w-])(?:{'|'.join((*CLIENTS, _AUTO))})(?![\w-])".encode())
-_BLANK = Redaction.of({})
+_BLANK = Redaction.from_environment({})
 
 Look = tuple[int, ...] | None
 
@@ -72,14 +72,14 @@ class ClientFacts(Struct, frozen=True):
     files: frozenset[str]
     """The existing files, as the facts name them."""
     looks: Mapping[str, Look]
-    """The `look_of` value of every path that could appear, change or be removed; None: missing."""
+    """The `stat_signature` of each path that could appear, change or be removed; None: missing."""
 
     def is_current(self) -> bool:
         """Return whether nothing has changed since the scan; costs one `stat` per path."""
-        return all(look_of(path) == look for path, look in self.looks.items())
+        return all(stat_signature(path) == look for path, look in self.looks.items())
 
 
-def look_of(path: str) -> Look:
+def stat_signature(path: str) -> Look:
     """Return a value that differs after the file or folder *path* has changed; None: missing."""
     try:
         facts = os.stat(path)  # noqa: PTH116 - before each attempt
@@ -146,7 +146,7 @@ def scan(client: str, reads: ProjectFiles, folder: Path, below: Path | None = No
     if the repository's root is elsewhere: claude looks for ``.mcp.json`` in all parents.
     """
     scanner = _Scanner(client, reads, folder, below)
-    scanner.look_at_everything()
+    scanner.scan_all()
     return ClientFacts(frozenset(scanner.lines), frozenset(scanner.files), scanner.looks)
 
 
@@ -178,14 +178,14 @@ class _Scanner:
         self.files: set[str] = set()
         self.looks: dict[str, Look] = {}
 
-    def look_at_everything(self) -> None:
+    def scan_all(self) -> None:
         for folder in self._folders:
             for name, reader in self._reads.files.items():
                 if self._exists(folder, name):
-                    self._file(folder / name, reader)
+                    self._scan_file(folder / name, reader)
             for name in self._reads.folders:
                 if self._exists(folder, name):
-                    self._tree(folder / name)
+                    self._scan_tree(folder / name)
 
     def _exists(self, folder: Path, name: str) -> bool:
         """Return whether *name* exists in *folder*, and record the looks along its path.
@@ -196,7 +196,7 @@ class _Scanner:
         path = folder
         for depth, part in enumerate(name.split("/")):
             path /= part
-            look = self.looks.get(str(path)) or look_of(str(path))
+            look = self.looks.get(str(path)) or stat_signature(str(path))
             if look is not None or depth == 0:
                 self.looks[str(path)] = look
             if look is None:
@@ -204,36 +204,39 @@ class _Scanner:
         return True
 
     def _add(self, path: Path, text: str, key: str = "", *, kind: str = "file") -> None:
-        self.lines.add(f"{self._client}, {kind} {self._shown(path)}{key}: {text}")
+        self.lines.add(f"{self._client}, {kind} {self._format_path(path)}{key}: {text}")
 
-    def _shown(self, path: Path) -> str:
-        return _short(ascii_of(os.path.relpath(path, self._folder)))
+    def _format_path(self, path: Path) -> str:
+        return _shorten(escape_non_ascii(os.path.relpath(path, self._folder)))
 
-    def _inside(self, path: Path) -> Path | None:
-        """Return the real path of *path*; None: it is outside the repository."""
+    def _resolve_inside(self, path: Path) -> Path | None:
+        """Return the real path of *path*, or None if it is outside the repository; note links."""
         real = Path(os.path.realpath(path))
-        if real != path:
-            is_inside = real.is_relative_to(self._top)
-            shown = os.path.relpath(real, self._folder) if is_inside else str(real)
-            self._add(path, f"leads to {text_of(shown)}")
-            return real if is_inside else None
-        return path
+        if real == path:
+            return path
+        is_inside = real.is_relative_to(self._top)
+        target = os.path.relpath(real, self._folder) if is_inside else str(real)
+        self._add(path, f"leads to {to_json_line(target)}")
+        return real if is_inside else None
 
-    def _file(self, path: Path, reader: Reader | None) -> None:
-        real = self._inside(path)
+    def _scan_file(self, path: Path, reader: Reader | None) -> None:
+        real = self._resolve_inside(path)
         look = self.looks.get(str(path))
         if real is None or look is None or stat.S_ISDIR(look[2]):
             return
-        self.files.add(self._shown(path))
-        if reader is None or not self._settings(path, real, reader):
-            self._whole(path, real)
+        self.files.add(self._format_path(path))
+        if reader is None or not self._scan_settings(path, real, reader):
+            self._add_fingerprint(path, real)
 
-    def _settings(self, path: Path, real: Path, reader: Reader) -> bool:
+    def _scan_settings(self, path: Path, real: Path, reader: Reader) -> bool:
         """Add a fact for each acting key of a file; return False if any change must count."""
         try:
             keys = reader(read_bytes(real, MAX_SETTINGS_BYTES))
-            found = list(islice(self._acting(keys), MAX_KEYS + 1))
-            facts = {_short(ascii_of(key)): _short(text_of(value)) for key, value, _ in found}
+            found = list(islice(self._find_acting_keys(keys), MAX_KEYS + 1))
+            facts = {
+                _shorten(escape_non_ascii(key)): _shorten(to_json_line(value))
+                for key, value, _ in found
+            }
         except (ConfigurationError, ValueError, RecursionError):
             return False
         # Two keys with the same text would hide each other.
@@ -241,13 +244,13 @@ class _Scanner:
             return False
         for key, text in facts.items():
             self._add(path, text, f", {key}")
-        self._named(set().union(*(words for _, _, words in found)))
+        self._scan_named_files(set().union(*(words for _, _, words in found)))
         return True
 
-    def _whole(self, path: Path, real: Path) -> None:
+    def _add_fingerprint(self, path: Path, real: Path) -> None:
         self._add(path, fingerprint(real) or "no regular file that can be read")
 
-    def _acting(self, keys: Mapping[str, Any]) -> Iterator[tuple[str, Any, set[str]]]:
+    def _find_acting_keys(self, keys: Mapping[str, Any]) -> Iterator[tuple[str, Any, set[str]]]:
         """Yield (key, value without secrets, texts that may be commands) for each acting key."""
         for path, value in flatten(dict(keys), ()):
             names = [str(part) for part in path]
@@ -255,11 +258,11 @@ class _Scanner:
             if not prefixes & self._reads.free:
                 commands = set() if _RULES & set(names) else _strings(value)
                 is_secret = any(map(_SECRET.fullmatch, names))
-                yield dotted(path), _hidden(value, is_secret=is_secret), commands
+                yield format_key_path(path), _hide_secrets(value, is_secret=is_secret), commands
 
-    def _named(self, commands: set[str]) -> None:
+    def _scan_named_files(self, commands: set[str]) -> None:
         """Add facts for the files of the repository that *commands* name."""
-        candidates = sorted(set(named(sorted(commands))))
+        candidates = sorted(set(find_possible_paths(sorted(commands))))
         if len(candidates) > MAX_NAMED:
             self._add(self._folder, f"more than {MAX_NAMED} words, which are not looked for")
             return
@@ -269,25 +272,25 @@ class _Scanner:
             path = Path(os.path.normpath(self._folder / word))
             if not path.is_relative_to(self._top):
                 continue
-            look = look_of(str(path))
+            look = stat_signature(str(path))
             if look is not None and stat.S_ISDIR(look[2]):
                 continue
             if look is not None or ("/" in word and not word.startswith("-")):
                 # Record a missing file too: a command would run it once it exists.
                 self.looks[str(path)] = look
-            if look is not None and (real := self._inside(path)) is not None:
-                self._whole(path, real)
+            if look is not None and (real := self._resolve_inside(path)) is not None:
+                self._add_fingerprint(path, real)
 
-    def _tree(self, folder: Path) -> None:
+    def _scan_tree(self, folder: Path) -> None:
         found: list[Path] = []
         seen: set[str] = set()
-        for path in self._entries(folder, seen):
+        for path in self._list_files(folder, seen):
             found.append(path)
             if len(found) > MAX_LISTED:
                 break
         if len(found) <= MAX_FILES:
             for path in found:
-                self._file(path, None)
+                self._scan_file(path, None)
             return
         digest = hashlib.sha256()
         for path in found[:MAX_LISTED]:
@@ -299,19 +302,19 @@ class _Scanner:
         text += f" by names, sizes and times: sha256 {digest.hexdigest()}"
         self._add(folder, text, kind="folder")
 
-    def _entries(self, folder: Path, seen: set[str], depth: int = 0) -> Iterator[Path]:
+    def _list_files(self, folder: Path, seen: set[str], depth: int = 0) -> Iterator[Path]:
         """Yield the files below *folder*; each folder is entered once, so link cycles end."""
         real = os.path.realpath(folder)
         if real in seen or not Path(real).is_relative_to(self._top):
             if real not in seen:
-                self._inside(folder)
+                self._resolve_inside(folder)
             return
         if depth > MAX_DEPTH:
             text = f"more than {MAX_DEPTH} folders deep, and not compared"
             self._add(folder, text, kind="folder")
             return
         seen.add(real)
-        self.looks.setdefault(str(folder), look_of(str(folder)))
+        self.looks.setdefault(str(folder), stat_signature(str(folder)))
         try:
             names = sorted(os.listdir(folder))  # noqa: PTH208 - names, not entries
         except OSError:
@@ -320,25 +323,25 @@ class _Scanner:
             if name in _NOT_ENTERED:
                 continue
             path = folder / name
-            look = self.looks[str(path)] = look_of(str(path))
+            look = self.looks[str(path)] = stat_signature(str(path))
             if look is not None and stat.S_ISDIR(look[2]):
-                yield from self._entries(path, seen, depth + 1)
+                yield from self._list_files(path, seen, depth + 1)
             elif look is not None:
                 yield path
 
 
-def _hidden(value: Any, *, is_secret: bool) -> Any:
+def _hide_secrets(value: Any, *, is_secret: bool) -> Any:
     """Return *value* with each part that may be a secret replaced by a digest."""
     # One check of all items together, because there may be thousands of them.
     text = "\n".join(_strings(value))
     looks_secret = _BLANK.hide_text(text) != text
-    return _covered(value, is_secret=is_secret, looks_secret=looks_secret)
+    return _hide_parts(value, is_secret=is_secret, looks_secret=looks_secret)
 
 
-def _covered(value: Any, *, is_secret: bool, looks_secret: bool) -> Any:
+def _hide_parts(value: Any, *, is_secret: bool, looks_secret: bool) -> Any:
     if isinstance(value, dict):
         return {
-            key: _covered(
+            key: _hide_parts(
                 below,
                 is_secret=is_secret or _SECRET.fullmatch(str(key)) is not None,
                 looks_secret=looks_secret,
@@ -346,14 +349,14 @@ def _covered(value: Any, *, is_secret: bool, looks_secret: bool) -> Any:
             for key, below in value.items()
         }
     if isinstance(value, list):
-        return [_covered(item, is_secret=is_secret, looks_secret=looks_secret) for item in value]
-    text = value if isinstance(value, str) else text_of(value)
+        return [_hide_parts(item, is_secret=is_secret, looks_secret=looks_secret) for item in value]
+    text = value if isinstance(value, str) else to_json_line(value)
     if is_secret or (looks_secret and _BLANK.hide_text(text) != text):
-        return hidden(text)
+        return hide_secret(text)
     return value
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     if len(text) <= MAX_TEXT:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()

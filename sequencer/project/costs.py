@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sequencer.engine.supported_fields import fitted, optional_of
+from sequencer.engine.supported_fields import drop_unsupported_fields, find_optional_fields
 from sequencer.errors import AgentMissing, ConfigurationError
 from sequencer.executors.prices import price_of
 from sequencer.executors.protocol import Executor, is_free
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.project.agents import performed
+from sequencer.project.agents import list_agent_steps
 from sequencer.project.project import Project
 from sequencer.workflows.registry import with_defaults
 
@@ -42,10 +42,10 @@ def cost_warnings(
     An agent that can't be chosen is skipped: another check reports it.
     """
     found: dict[str, tuple[str, str]] = {}
-    for step, chosen, executor in _chosen(project, workflow):
+    for step, chosen, executor in _choose_agents(project, workflow):
         others = project.agents.fallbacks(step, chosen)
         for name, candidate in ((chosen, executor), *others):
-            if (reason := _why_unreported(step, name, candidate)) is not None:
+            if (reason := _explain_missing_cost(step, name, candidate)) is not None:
                 found.setdefault(name, reason)
     named = ", ".join(dict.fromkeys(caps))
     for name, (why, hint) in found.items():
@@ -59,8 +59,8 @@ def fallback_warnings(project: Project, workflow: Workflow) -> Iterator[tuple[st
     """
     found: dict[tuple[str, str, str], list[str]] = {}
     hints: dict[str, str] = {}
-    for step, chosen, _ in _chosen(project, workflow):
-        for name, error in project.agents.unfit(step, chosen):
+    for step, chosen, _ in _choose_agents(project, workflow):
+        for name, error in project.agents.list_unfit_fallbacks(step, chosen):
             steps = found.setdefault((name, chosen, error.message), [])
             steps += [] if step.name in steps else [step.name]
             help_first = "install it" if isinstance(error, AgentMissing) else "change that"
@@ -71,20 +71,22 @@ def fallback_warnings(project: Project, workflow: Workflow) -> Iterator[tuple[st
         yield f"fallback {name!r} never performs {shown} in place of {chosen!r}: {why}", hints[name]
 
 
-def _chosen(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str, Executor]]:
+def _choose_agents(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str, Executor]]:
     """Yield (step as its agent gets it, agent's name, executor) for each step of *workflow*."""
-    optional = optional_of(workflow)
-    for step in performed(project.settings, workflow):
+    optional = find_optional_fields(workflow)
+    for step in list_agent_steps(project.settings, workflow):
         complete = with_defaults(step, project.settings.step_defaults)
         try:
-            fit, _ = fitted(project.agents, complete, step.name, optional.get(step.name, ()))
+            fit, _ = drop_unsupported_fields(
+                project.agents, complete, step.name, optional.get(step.name, ())
+            )
             name, executor = project.agents.choose(fit, step.name)
         except ConfigurationError:
             continue
         yield fit, name, executor
 
 
-def _why_unreported(step: Step, name: str, executor: Executor) -> tuple[str, str] | None:
+def _explain_missing_cost(step: Step, name: str, executor: Executor) -> tuple[str, str] | None:
     """Return (reason, hint) if *executor* may never report the cost of *step*."""
     options = getattr(executor, "options", None)
     if executor.kind == "command" and not is_free(executor):

@@ -8,7 +8,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from sequencer.errors import ConfigurationError, SequencerError, StateRefused
-from sequencer.files.yamlfile import dotted
+from sequencer.files.yamlfile import format_key_path
 from sequencer.project.settings import Settings
 
 
@@ -58,12 +58,16 @@ def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
     return min(codes, default=0)
 
 
-def of_error(area: Area, error: SequencerError, level: Level = Level.ERROR) -> list[Diagnostic]:
+def diagnose_error(
+    area: Area, error: SequencerError, level: Level = Level.ERROR
+) -> list[Diagnostic]:
     """Return one finding for each problem in *error*."""
     return [Diagnostic(level, area, part.message, part.where, part.hint) for part in error.each]
 
 
-def place_of(settings: Settings, *path: str) -> str:
+def locate_setting(settings: Settings, *path: str) -> str:
     """Return file, line and key of the setting at *path*, or only the key if it is a default."""
     source = settings.source_of(*path)
-    return dotted(path) if source.kind == "default" else f"{source}: {dotted(path)}"
+    return (
+        format_key_path(path) if source.kind == "default" else f"{source}: {format_key_path(path)}"
+    )

@@ -22,18 +22,18 @@ from sequencer.project.store_kinds import STORE_KIND
 
 def remove_unavailable(layers: Layers) -> list[Found]:
     """Remove the keys of unavailable plug-ins from *layers*, and return an error for each."""
-    found = list(_unknown(dict(switches(layers.values)), layers))
+    found = list(_find_unknown_plugins(dict(switches(layers.values)), layers))
     values = layers.values
-    for path, error in _absent(layers):
+    for path, error in _find_unavailable_keys(layers):
         layers.unavailable[path] = error
         found.append((path, error))
         # An entry without its tasks or its kind is useless, so remove the whole entry.
-        values = _without(values, path[: max(1, len(path) - 1)])
+        values = _without_key(values, path[: max(1, len(path) - 1)])
     layers.values = values
     return found
 
 
-def set_aside(found: Iterable[Found], layers: Layers) -> list[Found]:
+def downgrade_to_notices(found: Iterable[Found], layers: Layers) -> list[Found]:
     """Return the problems of *found* that no package could fix; the others become notices.
 
     An unknown name may belong to a package that is not installed on this machine, unless it looks
@@ -54,33 +54,37 @@ def set_aside(found: Iterable[Found], layers: Layers) -> list[Found]:
     return remaining
 
 
-def _unknown(named: Mapping[str, bool], layers: Layers) -> Iterator[Found]:
+def _find_unknown_plugins(named: Mapping[str, bool], layers: Layers) -> Iterator[Found]:
     """Yield an error for each plug-in that is *named* and unknown.
 
     Disabling a plug-in that is not installed has no effect, so it is no error, but a typo is.
     """
     for name in sorted(named.keys() - extensions.PLUGINS):
-        if extensions.canonical(name) not in (added := extensions.installed_packages()):
+        if extensions.normalize_name(name) not in (added := extensions.installed_packages()):
             path = ("plugins", name)
             known = extensions.PLUGINS | added
-            error = UnknownName("plug-in", name, known, where=layers.at(path))
+            error = UnknownName("plug-in", name, known, where=layers.format_location(path))
             if named[name] or error.nearest:
                 yield path, error
 
 
-def _absent(layers: Layers) -> Iterator[Found]:
+def _find_unavailable_keys(layers: Layers) -> Iterator[Found]:
     """Yield an error for each value that needs a disabled or a broken plug-in or package."""
     values = layers.values
     for name in values:
-        yield from _of_section(name, layers)
+        yield from _check_section(name, layers)
     for name, entry in _entries(values, "workflows"):
         for key in entry:
             path = ("workflows", name, key)
-            yield from _if_missing(path, extensions.WORKFLOW_KEYS, key, f"the key {key!r}", layers)
+            yield from _check_provider(
+                path, extensions.WORKFLOW_KEYS, key, f"the key {key!r}", layers
+            )
     for above, group, what in _KINDS:
         for name, entry in _entries(values, *above):
             kind = str(entry.get("kind"))
-            yield from _if_missing((*above, name, "kind"), group, kind, f"{what} {kind!r}", layers)
+            yield from _check_provider(
+                (*above, name, "kind"), group, kind, f"{what} {kind!r}", layers
+            )
 
 
 _KINDS: tuple[tuple[tuple[str, ...], str, str], ...] = (
@@ -91,9 +95,9 @@ _KINDS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 """The mappings whose entries have a kind that a package may add."""
 
 
-def _of_section(name: str, layers: Layers) -> Iterator[Found]:
+def _check_section(name: str, layers: Layers) -> Iterator[Found]:
     path = (name,)
-    yield from _if_missing(path, extensions.SECTIONS, name, f"the key {name!r}", layers)
+    yield from _check_provider(path, extensions.SECTIONS, name, f"the key {name!r}", layers)
     if name in Schema.model_fields or path in layers.unavailable:
         return
     try:
@@ -102,9 +106,11 @@ def _of_section(name: str, layers: Layers) -> Iterator[Found]:
         yield path, error
 
 
-def _if_missing(path: KeyPath, group: str, name: str, what: str, layers: Layers) -> Iterator[Found]:
+def _check_provider(
+    path: KeyPath, group: str, name: str, what: str, layers: Layers
+) -> Iterator[Found]:
     if (provider := extensions.missing_provider(group, name)) is not None:
-        yield path, PluginUnavailable(what, provider, where=layers.at(path))
+        yield path, PluginUnavailable(what, provider, where=layers.format_location(path))
 
 
 def _entries(values: Any, *path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -116,9 +122,9 @@ def _entries(values: Any, *path: str) -> Iterator[tuple[str, Mapping[str, Any]]]
             yield name, entry
 
 
-def _without(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+def _without_key(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
     """Return a copy of *values* without the value at *path*."""
     key, *below = path
     if below and isinstance(entry := values.get(str(key)), dict):
-        return {**values, str(key): _without(entry, tuple(below))}
+        return {**values, str(key): _without_key(entry, tuple(below))}
     return {name: value for name, value in values.items() if name != key}

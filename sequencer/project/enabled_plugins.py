@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.errors import ConfigurationError
-from sequencer.extensions import canonical
+from sequencer.extensions import normalize_name
 from sequencer.files.regular import read_bytes
 from sequencer.files.textfile import find_config
 
@@ -22,23 +22,23 @@ OFF = frozenset({"off", "no", "n", "false", "f", "0"})
 _VARIABLE = "SEQUENCER_PLUGINS__"
 
 
-def disabled(values: Mapping[str, Any]) -> frozenset[str]:
+def list_disabled(values: Mapping[str, Any]) -> frozenset[str]:
     """Return the names that the settings *values* disable.
 
-    >>> sorted(disabled({"plugins": {"web": False, "git": "on", "teams": "off"}}))
+    >>> sorted(list_disabled({"plugins": {"web": False, "git": "on", "teams": "off"}}))
     ['teams', 'web']
     """
     return frozenset(name for name, is_on in _enabled_by_name(values).items() if not is_on)
 
 
-def enabled(values: Mapping[str, Any]) -> frozenset[str]:
+def list_enabled(values: Mapping[str, Any]) -> frozenset[str]:
     """Return the names that the settings *values* enable."""
     return frozenset(name for name, is_on in _enabled_by_name(values).items() if is_on)
 
 
 def _enabled_by_name(values: Mapping[str, Any]) -> dict[str, bool]:
     """Return canonical name -> is_enabled, because a variable can't contain a hyphen."""
-    return {canonical(name): is_on for name, is_on in switches(values)}
+    return {normalize_name(name): is_on for name, is_on in switches(values)}
 
 
 def switches(values: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
@@ -52,23 +52,23 @@ def _is_on(word: Any) -> bool:
     return str(word).lower() not in OFF
 
 
-def disabled_in(config: Path | None) -> frozenset[str]:
+def read_disabled(config: Path | None) -> frozenset[str]:
     """Return the names that *config*, or the configuration of this folder, disables.
 
     An unreadable file disables nothing; opening the project reports the error.
     """
     is_enabled: dict[str, bool] = {}
     with suppress(ConfigurationError, OSError):
-        for values in _written(find_config(Path.cwd(), config)):
+        for values in _read_plugin_settings(find_config(Path.cwd(), config)):
             is_enabled |= _enabled_by_name(values)
-    # The same rule as in `sources.lay_environment`, which takes too long to import here.
+    # The same rule as in `sources.add_environment`, which takes too long to import here.
     for name, word in os.environ.items():
         if name.startswith(_VARIABLE):
-            is_enabled[canonical(name.removeprefix(_VARIABLE))] = _is_on(word)
+            is_enabled[normalize_name(name.removeprefix(_VARIABLE))] = _is_on(word)
     return frozenset(name for name, is_on in is_enabled.items() if not is_on)
 
 
-def _written(path: Path | None) -> Iterator[Mapping[str, Any]]:
+def _read_plugin_settings(path: Path | None) -> Iterator[Mapping[str, Any]]:
     """Yield the settings that name plug-ins: the file at *path*, and the section in a variable."""
     variable = _VARIABLE.rstrip("_")
     in_variable = os.environ.get(variable, "")

@@ -41,10 +41,10 @@ def extra_hint(extra: str) -> str:
     with suppress(Exception):
         # Installers write this file, but it may be missing or damaged.
         origin = json.loads(distribution("step-sequencer").read_text("direct_url.json") or "{}")
-    return shlex.join([*_installer(origin), _requirement(extra, origin)])
+    return shlex.join([*_install_command(origin), _requirement(extra, origin)])
 
 
-def _installer(origin: Mapping[str, Any]) -> Iterator[str]:
+def _install_command(origin: Mapping[str, Any]) -> Iterator[str]:
     if Path(sys.prefix, "uv-receipt.toml").exists():
         yield from ("uv", "tool", "install")
     elif Path(sys.prefix, "pipx_metadata.json").exists():

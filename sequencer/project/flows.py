@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.flow_source import flow_source_of
+from sequencer.engine.flow_source import find_flow_source
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
@@ -17,18 +17,18 @@ from sequencer.errors import (
     TransitionRefused,
     UnknownName,
     UsageRefused,
-    command,
+    format_command,
 )
 from sequencer.files.textfile import slug
 from sequencer.model.graph.source import FlowSource
 from sequencer.model.head import Head
 from sequencer.model.workflow import Workflow
 from sequencer.project.project import Project
-from sequencer.project.runs import began_with, missing_source, workflow_of_source
+from sequencer.project.runs import find_run_source, missing_source_error, workflow_of_source
 from sequencer.workflows.finding import GraphFile, find_flow, flow_files
 
 
-def path_of(project: Project, asked: str) -> Path:
+def find_flow_file(project: Project, asked: str) -> Path:
     """Return the file for *asked*: the name of a configured workflow, a path, or a name.
 
     Raises:
@@ -41,7 +41,7 @@ def path_of(project: Project, asked: str) -> Path:
     if asked in settings.registry.names:
         raise UsageRefused(
             f"workflow {asked!r} is not a flowchart",
-            hint=f"{command(None, shlex.join(['run', '--workflow', asked]))} runs it",
+            hint=f"{format_command(None, shlex.join(['run', '--workflow', asked]))} runs it",
         )
     try:
         return find_flow(asked, settings.project_dir, project.home_folder)
@@ -51,19 +51,19 @@ def path_of(project: Project, asked: str) -> Path:
 
 
 def open_flow(project: Project, asked: str) -> GraphFile:
-    """Return the flowchart or the task list for *asked*; see `path_of`.
+    """Return the flowchart or the task list for *asked*; see `find_flow_file`.
 
     Raises:
-        ConfigurationError: see `path_of`; or the workflow can't be run.
+        ConfigurationError: see `find_flow_file`; or the workflow can't be run.
     """
     registry = project.settings.registry
     if asked in registry.lists:
         return registry.lists[asked]
-    path = path_of(project, asked)
+    path = find_flow_file(project, asked)
     return registry.load(path, name=asked if is_configured(project, asked) else None)
 
 
-def written_of(
+def load_current_graph(
     project: Project, run: Run, workflow: Workflow, source: FlowSource | None = None
 ) -> GraphFile | None:
     """Return the current source of the graph *workflow* of *run*, or None.
@@ -75,7 +75,7 @@ def written_of(
         ConfigurationError: see `open_flow`.
     """
     settings = project.settings
-    source = source or began_with(settings, run.store)
+    source = source or find_run_source(settings, run.store)
     if source is not None and source.file is not None:
         path = settings.project_dir / source.file
         return settings.registry.load(path, name=source.workflow.name)
@@ -84,7 +84,7 @@ def written_of(
     return open_flow(project, workflow.name)
 
 
-def locate(
+def add_location(
     error: SequencerError,
     project: Project,
     run: Run,
@@ -104,10 +104,10 @@ def locate(
         return
     # If the file can't be read now, the caller still reports *error* without a line.
     with suppress(SequencerError):
-        written = written_of(project, run, workflow, source)
+        written = load_current_graph(project, run, workflow, source)
         for part, name in about:
             if written is not None and name in written.graph.by_id:
-                part.where = written.where(name)
+                part.where = written.locate_setting(name)
 
 
 def is_configured(project: Project, asked: str) -> bool:
@@ -123,11 +123,11 @@ def all_flows(project: Project) -> dict[str, Path]:
     known = {path.resolve() for path in found.values()}
     for path in flow_files(settings.project_dir, project.home_folder):
         if path.resolve() not in known:
-            found[_shown(path, settings.project_dir)] = path
+            found[_format_path(path, settings.project_dir)] = path
     return found
 
 
-def own_flows(project: Project) -> list[Path]:
+def list_project_flows(project: Project) -> list[Path]:
     """Return the files that are workflows of this project, without repetitions.
 
     They are the configured files and the files in the project's workflow folders. Files next to
@@ -142,12 +142,12 @@ def own_flows(project: Project) -> list[Path]:
     return list(found.values())
 
 
-def _shown(path: Path, project_dir: Path) -> str:
+def _format_path(path: Path, project_dir: Path) -> str:
     real, base = path.resolve(), project_dir.resolve()
     return str(real.relative_to(base)) if real.is_relative_to(base) else str(real)
 
 
-def source_of(project: Project, asked: str, state: Mapping[str, Any]) -> FlowSource:
+def make_flow_source(project: Project, asked: str, state: Mapping[str, Any]) -> FlowSource:
     """Return the source for a new run of the flowchart *asked*; see `open_flow`.
 
     Raises:
@@ -157,7 +157,7 @@ def source_of(project: Project, asked: str, state: Mapping[str, Any]) -> FlowSou
     source = FlowSource(
         file=None
         if is_configured(project, asked)
-        else _shown(flow.file, project.settings.project_dir),
+        else _format_path(flow.file, project.settings.project_dir),
         state=dict(state),
         workflow=flow.workflow,
     )
@@ -166,7 +166,9 @@ def source_of(project: Project, asked: str, state: Mapping[str, Any]) -> FlowSou
     return source.replace(workflow=checked)
 
 
-def run_name_of(project: Project, asked: str, workflow: Workflow, name: str | None) -> str | None:
+def choose_run_name(
+    project: Project, asked: str, workflow: Workflow, name: str | None
+) -> str | None:
     """Return the name of the run for the flowchart *asked*.
 
     Without *name*, the run has the name of the *workflow*. It is None, the default run, if the
@@ -177,7 +179,7 @@ def run_name_of(project: Project, asked: str, workflow: Workflow, name: str | No
     return None if name is None and is_default else name or slug(workflow.name)
 
 
-def run_of(
+def resolve_run(
     project: Project, asked: str, state: Mapping[str, Any], name: str | None, *, is_new: bool
 ) -> tuple[str | None, FlowSource | None]:
     """Return the name of the run for the flowchart *asked*, and its source.
@@ -189,21 +191,22 @@ def run_of(
         TransitionRefused: a run of this name exists and has another workflow.
         UsageRefused: the run exists, and *state* works only for a new run.
     """
-    source = source_of(project, asked, state)
+    source = make_flow_source(project, asked, state)
     called = source.workflow.name
-    chosen = run_name_of(project, asked, source.workflow, name)
+    chosen = choose_run_name(project, asked, source.workflow, name)
     if is_new:
-        return _free_name(project, chosen or slug(called)), source
+        return _find_free_name(project, chosen or slug(called)), source
     store = project.run(chosen).store
     head = store.view().head
     if head is None:
         return chosen, source
-    before = flow_source_of(store) if head.flow is not None else None
+    before = find_flow_source(store) if head.flow is not None else None
     if before is None and head.flow is not None:
-        raise missing_source(project.settings, head)
+        raise missing_source_error(project.settings, head)
     if before is None or (before.file, before.workflow.name) != (source.file, called):
         raise TransitionRefused(
-            f"run {chosen or 'default'!r} has a different workflow: {_began(head, before)}",
+            f"run {chosen or 'default'!r} has a different workflow: "
+            f"{_describe_start(head, before)}",
             hint="--new starts a separate run; --run NAME gives it a name",
         )
     if state and dict(state) != before.state:
@@ -215,14 +218,14 @@ def run_of(
     return chosen, None
 
 
-def _began(head: Head, before: FlowSource | None) -> str:
+def _describe_start(head: Head, before: FlowSource | None) -> str:
     """Return a clause that names the source of the run with *head*."""
     if before is not None and before.file is not None:
         return f"it was started from {before.file}"
     return f"it was started with {head.workflow_name!r}"
 
 
-def _free_name(project: Project, wanted: str) -> str:
+def _find_free_name(project: Project, wanted: str) -> str:
     known = set(map(slug, project.run_names()))
     for number in itertools.count(1):
         name = wanted if number == 1 else f"{wanted}-{number}"

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sequencer.errors import UnsafeFolder
-from sequencer.project.diagnostics import Area, Diagnostic, Level, place_of
+from sequencer.project.diagnostics import Area, Diagnostic, Level, locate_setting
 from sequencer.project.project import Project, guard_of
 from sequencer.project.runs import state_path_of
 from sequencer.store import highwater
-from sequencer.store.folder import opened
-from sequencer.store.lock import is_network, type_of
-from sequencer.store.ownership import refused
+from sequencer.store.folder import open_folder
+from sequencer.store.lock import filesystem_type, is_network
+from sequencer.store.ownership import explain_refusal
 
 _LOG_FOLDERS = 4
 """Maximum depth of logs: BRANCH/runs/NAME/steps."""
@@ -26,7 +26,7 @@ def check_folders(project: Project, run: str | None) -> Iterator[Diagnostic]:
     """Yield the problems of the folders that a run writes to."""
     settings = project.settings
     folder = state_path_of(settings, run).parent
-    kind = type_of(folder)
+    kind = filesystem_type(folder)
     if is_network(kind):
         is_allowed = settings.store.allow_network_fs
         message = f"the file system is {kind}, where other machines may miss locks and renames"
@@ -35,14 +35,14 @@ def check_folders(project: Project, run: str | None) -> Iterator[Diagnostic]:
         yield Diagnostic(level, Area.STATE, message, str(folder), hint)
     guard = guard_of(settings)
     if guard is not None and (problem := guard.problem()) is not None:
-        where = place_of(settings, "store", "work", "branch")
+        where = locate_setting(settings, "store", "work", "branch")
         yield Diagnostic(Level.ERROR, Area.STATE, problem[0], where, problem[1])
     for path, name in ((folder, "state_file"), (settings.logs_dir, "logs_dir")):
         yield from _check_writable(path, name)
     for path in (folder, *(folder / name for name in _BELOW)):
         yield from _check_link(path)
     yield from _check_links(settings.logs_dir)
-    if (why := highwater.problem()) is not None:
+    if (why := highwater.find_problem()) is not None:
         message = "the progress of runs is recorded only inside the project, so older files "
         message += f"(from git stash or a backup) may not be noticed: {why}"
         hint = "give this user a home folder, or name a folder in XDG_STATE_HOME"
@@ -57,14 +57,16 @@ def _check_writable(folder: Path, name: str) -> Iterator[Diagnostic]:
         yield Diagnostic(Level.ERROR, Area.FILES, f"{name}: is not a folder", str(existing))
     elif not os.access(existing, os.W_OK | os.X_OK):
         # No call has failed yet, so create the error that the system would raise.
-        why, hint = refused(PermissionError(errno.EACCES, "can't be written to"), existing, "")
+        why, hint = explain_refusal(
+            PermissionError(errno.EACCES, "can't be written to"), existing, ""
+        )
         yield Diagnostic(Level.ERROR, Area.FILES, f"{name}: {why}", str(existing), hint or None)
 
 
 def _check_link(folder: Path) -> Iterator[Diagnostic]:
     """Yield a finding if *folder* is reached through a link."""
     try:
-        opened(folder)
+        open_folder(folder)
     except UnsafeFolder as error:
         yield Diagnostic(Level.ERROR, Area.FILES, error.message, str(error.where), error.hint or "")
     except OSError:

@@ -23,10 +23,10 @@ def inline_graphs(
     *file* is the configuration file.
     """
     graphs: dict[str, GraphFile] = {}
-    for name, inline, parts in _written(layers):
+    for name, inline, parts in _find_inline_parts(layers):
 
         def where(path: KeyPath, above: KeyPath = ("workflows", name)) -> str:
-            return layers.at((*above, *path))
+            return layers.format_location((*above, *path))
 
         errors = inline.problems(parts, sections, where)
         found += [(("workflows", name, *path), error) for path, error in errors]
@@ -38,7 +38,7 @@ def inline_graphs(
     return graphs
 
 
-def _written(layers: Layers) -> Iterator[tuple[str, InlineFormat, list[Any]]]:
+def _find_inline_parts(layers: Layers) -> Iterator[tuple[str, InlineFormat, list[Any]]]:
     """Yield (workflow, format, parts as written) for each graph, including refused ones."""
     workflows = layers.values.get("workflows")
     keys = extensions.OURS[extensions.WORKFLOW_KEYS]

@@ -21,7 +21,7 @@ from msgspec.json import decode
 
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.files import keys
-from sequencer.files.yamlfile import Document, KeyPath, dotted, located
+from sequencer.files.yamlfile import Document, KeyPath, format_key_path, format_location
 from sequencer.project.schema import Schema
 from sequencer.project.sections import Found
 from sequencer.project.sources import OWN, RENAMED, Layers, Source, source_in
@@ -48,7 +48,7 @@ def tables() -> Tables:
 _REPORT_KEYS = ("report_extensions", "report_path_globs")
 _SCRATCH = "tmp/"
 """In that program, reports below this folder are never committed."""
-TOLERATING = "tolerate_doc_dirty"
+TOLERATE_KEY = "tolerate_doc_dirty"
 OWN_VARIABLES = ("ORCHESTRATION_", "ORCHESTRATOR_", "SUPERVISOR_", "LOOP_", "ROUTER_")
 """Prefixes that only that program uses; other names (STATE_FILE) may belong to any program."""
 OWN_KEYS = frozenset({"supervisor_prompt", "main_prompt", "reviewer_prompt"})
@@ -56,41 +56,43 @@ OWN_KEYS = frozenset({"supervisor_prompt", "main_prompt", "reviewer_prompt"})
 _IGNORED_FAMILIES = re.compile(r"auto_?commit_[a-z_]+|max_[a-z_]+_bytes", re.ASCII)
 
 
-def lay_keys(layers: Layers, document: Document) -> Iterator[str]:
+def add_old_keys(layers: Layers, document: Document) -> Iterator[str]:
     """Add the old keys of *document* to *layers*; yield each key that was handled."""
     known = tables()
-    for key, dots in known.flat_keys.items():
+    for key, dotted_path in known.flat_keys.items():
         if key in document.data:
-            path, source = tuple(dots.split(".")), source_in(document, (key,))
-            layers.put(path, document.data[key], source, (key,))
-    _lay_commits(layers, document)
-    _lay_team_keys(layers, document)
+            path, source = tuple(dotted_path.split(".")), source_in(document, (key,))
+            layers.set_value(path, document.data[key], source, (key,))
+    _add_commit_keys(layers, document)
+    _add_team_keys(layers, document)
     for key in document.data:
-        if key in (TOLERATING, *TOP_KEYS, *known.flat_keys, *known.commit_keys):
+        if key in (TOLERATE_KEY, *TOP_KEYS, *known.flat_keys, *known.commit_keys):
             yield key
         elif key in known.ignored_keys or _IGNORED_FAMILIES.fullmatch(key):
-            where = document.where((key,))
+            where = document.locate((key,))
             layers.notices.append(f"{where}: {key!r} has no effect here")
             yield key
 
 
-def _lay_commits(layers: Layers, document: Document) -> None:
+def _add_commit_keys(layers: Layers, document: Document) -> None:
     """Add the flat keys about commits to *layers*."""
-    for key, dots in tables().commit_keys.items():
+    for key, dotted_path in tables().commit_keys.items():
         if key in document.data:
-            path, value = tuple(dots.split(".")), document.data[key]
+            path, value = tuple(dotted_path.split(".")), document.data[key]
             if isinstance(value, str) and keys.is_list(keys.annotation_at(Schema, path)):
                 value = [part.strip() for part in value.split(",") if part.strip()]
-            layers.put(path, value, source_in(document, (key,)), (key,))
+            layers.set_value(path, value, source_in(document, (key,)), (key,))
+    # That program never commits reports in its scratch folder.
     for key in _REPORT_KEYS:
         if key in document.data:
-            layers.put(("commit", "exclude"), [_SCRATCH], source_in(document, (key,)), (key,))
-    if document.data.get(TOLERATING) in (True, "true", "yes", "on"):
-        source = source_in(document, (TOLERATING,))
-        layers.put(("store", "work", "tolerated"), ["/**"], source, (TOLERATING,))
+            layers.set_value(("commit", "exclude"), [_SCRATCH], source_in(document, (key,)), (key,))
+    # This key tolerates every path, not only documents.
+    if document.data.get(TOLERATE_KEY) in (True, "true", "yes", "on"):
+        source = source_in(document, (TOLERATE_KEY,))
+        layers.set_value(("store", "work", "tolerated"), ["/**"], source, (TOLERATE_KEY,))
 
 
-def notice_variables(layers: Layers, env: Mapping[str, str]) -> None:
+def add_variable_notices(layers: Layers, env: Mapping[str, str]) -> None:
     """Add a notice for each variable of that program: it has no effect, and what replaces it.
 
     A common name gets a notice only if there is a sign of that program: a variable with one of
@@ -119,7 +121,7 @@ TEAM_KEYS: Mapping[KeyPath, KeyPath] = {
 TOP_KEYS = frozenset({"enableAgentTeams", CONFIG})
 
 
-def _lay_team_keys(layers: Layers, document: Document) -> None:
+def _add_team_keys(layers: Layers, document: Document) -> None:
     """Add the other spellings of team keys in *document* to *layers*."""
     for written, path in TEAM_KEYS.items():
         position = document.positions.get(written)
@@ -127,7 +129,7 @@ def _lay_team_keys(layers: Layers, document: Document) -> None:
             value = document.data[str(written[0])]
             for part in written[1:]:
                 value = value[part]
-            layers.put(path, value, Source("file", document.file, position[0]), written)
+            layers.set_value(path, value, Source("file", document.file, position[0]), written)
 
 
 def key_problems(document: Document) -> Iterator[Found]:
@@ -135,11 +137,11 @@ def key_problems(document: Document) -> Iterator[Found]:
     config = document.data.get(CONFIG)
     if config is not None and not isinstance(config, dict):
         message = "expected a mapping ('key: value' lines)"
-        yield (CONFIG,), ConfigurationError(message, where=_place_in(document, (CONFIG,)))
+        yield (CONFIG,), ConfigurationError(message, where=_format_location(document, (CONFIG,)))
     known = [str(path[1]) for path in TEAM_KEYS if path[0] == CONFIG]
     for key in config if isinstance(config, dict) else ():
         if key not in known:
-            place = located(document.where((CONFIG, key)), (CONFIG,))
+            place = format_location(document.locate((CONFIG, key)), (CONFIG,))
             yield (CONFIG, key), UnknownName("key", key, known, where=place)
     own, workflows = ("workflows", OWN), document.data.get("workflows")
     is_file = isinstance(workflows, dict) and isinstance(workflows.get(OWN), str)
@@ -147,13 +149,13 @@ def key_problems(document: Document) -> Iterator[Found]:
         path = own if is_file and kept[:2] == own else kept
         if written in document.positions and path in document.positions:
             line = document.positions[path][0]
-            message = f"{dotted(path)} in line {line} is the same setting"
-            hint = f"leave out {dotted(written)} or {dotted(path)}"
+            message = f"{format_key_path(path)} in line {line} is the same setting"
+            hint = f"leave out {format_key_path(written)} or {format_key_path(path)}"
             yield (
                 written,
-                ConfigurationError(message, where=_place_in(document, written), hint=hint),
+                ConfigurationError(message, where=_format_location(document, written), hint=hint),
             )
 
 
-def _place_in(document: Document, path: KeyPath) -> str:
-    return located(document.where(path), path)
+def _format_location(document: Document, path: KeyPath) -> str:
+    return format_location(document.locate(path), path)

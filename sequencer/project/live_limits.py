@@ -15,7 +15,7 @@ from typing import Any
 
 from sequencer.errors import SequencerError
 from sequencer.model.limits import RunLimits
-from sequencer.project.settings import Settings, load, looks_of
+from sequencer.project.settings import Settings, load, stat_signature
 from sequencer.project.trusting import Trust
 
 
@@ -30,7 +30,7 @@ class LiveLimits:
 
     def __call__(self) -> tuple[RunLimits, str]:
         """Return the current limits, and a notice about a change (empty: no change)."""
-        looks = looks_of(self._settings.config_path)
+        looks = stat_signature(self._settings.config_path)
         if looks == self._seen or looks is None:
             return self._limits, ""
         self._seen = looks
@@ -40,7 +40,8 @@ class LiveLimits:
             return self._limits, f"the limits stay as they are: {error}"
         before, self._limits = self._limits, current
         changed = [
-            f"limits.{name}: {_shown(getattr(before, name))} -> {_shown(getattr(current, name))}"
+            f"limits.{name}: {_format_limit(getattr(before, name))} -> "
+            f"{_format_limit(getattr(current, name))}"
             for name in RunLimits.model_fields
             if getattr(before, name) != getattr(current, name)
         ]
@@ -54,12 +55,12 @@ class LiveLimits:
         """
         started, config = self._settings, self._settings.config_path
         now = load(started.project_dir, config=config, env=dict(os.environ))
-        if self._is_trusted or self._trust.again(now).refusal() is None:
+        if self._is_trusted or self._trust.with_settings(now).refusal() is None:
             return now.limits
-        return started.limits.replace(**_lower(self._limits, now.limits))
+        return started.limits.replace(**_choose_lower_limits(self._limits, now.limits))
 
 
-def _lower(one: RunLimits, other: RunLimits) -> Mapping[str, Any]:
+def _choose_lower_limits(one: RunLimits, other: RunLimits) -> Mapping[str, Any]:
     """Return the lower value of each limit, by name."""
 
     def most(limits: RunLimits, name: str) -> float:
@@ -72,5 +73,5 @@ def _lower(one: RunLimits, other: RunLimits) -> Mapping[str, Any]:
     }
 
 
-def _shown(value: float | None) -> str:
+def _format_limit(value: float | None) -> str:
     return "none" if value is None else f"{value:g}"

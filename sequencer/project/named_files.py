@@ -41,28 +41,28 @@ MAX_WORDS = 4096
 """Maximum number of words of one command line; no person writes a longer one."""
 
 
-def read_unnamed(folder: Path) -> list[str]:
+def list_uncompared_files(folder: Path) -> list[str]:
     """Return the entries of `READ_UNNAMED` in *folder*; they are listed but not compared."""
     paths = (folder / name for name in READ_UNNAMED)
     return [f"{path.name}/" if path.is_dir() else path.name for path in paths if path.exists()]
 
 
-def named(items: Sequence[object]) -> Iterator[str]:
+def find_possible_paths(items: Sequence[object]) -> Iterator[str]:
     """Yield each part of a command line that may be the path of a file, without repetitions.
 
-    >>> [word for word in named(["env", "-S", "sh -c '. ./a.sh'"]) if "a.sh" in word]
+    >>> [word for word in find_possible_paths(["env", "-S", "sh -c '. ./a.sh'"]) if "a.sh" in word]
     ["sh -c '. ./a.sh'", '. ./a.sh', './a.sh']
     """
-    yield from dict.fromkeys(islice(_words([*map(str, items)], MAX_DEPTH), MAX_WORDS))
+    yield from dict.fromkeys(islice(_list_words([*map(str, items)], MAX_DEPTH), MAX_WORDS))
 
 
-def modules(items: Sequence[object]) -> Iterator[str]:
+def find_module_paths(items: Sequence[object]) -> Iterator[str]:
     """Yield the possible paths of the Python modules in a command line (``-m`` and ``-c``).
 
-    >>> list(modules(["python3", "-c", "import a.b"]))
+    >>> list(find_module_paths(["python3", "-c", "import a.b"]))
     ['a.py', 'a/__init__.py', 'a/__main__.py', 'a/b.py', 'a/b/__init__.py', 'a/b/__main__.py']
     """
-    words = [*map(str, items), *named(items)]
+    words = [*map(str, items), *find_possible_paths(items)]
     found: list[str] = []
     for before, word in pairwise(words):
         if before == "-m" and _MODULE.fullmatch(word):
@@ -79,7 +79,7 @@ def modules(items: Sequence[object]) -> Iterator[str]:
             yield from (f"{path}.py", f"{path}/__init__.py", f"{path}/__main__.py")
 
 
-def _words(items: Sequence[str], depth: int) -> Iterator[str]:
+def _list_words(items: Sequence[str], depth: int) -> Iterator[str]:
     folder = None
     for before, item in pairwise(["", *items]):
         if before == "cd":
@@ -89,7 +89,7 @@ def _words(items: Sequence[str], depth: int) -> Iterator[str]:
             if folder is not None:
                 yield f"{folder}/{word}"
         if depth and _BREAKS.search(item):
-            yield from _words(_split(item), depth - 1)
+            yield from _list_words(_split(item), depth - 1)
 
 
 def _spellings(item: str) -> Iterator[str]:

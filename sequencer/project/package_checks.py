@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sequencer import extensions, packages
 from sequencer.errors import ConfigurationError, SequencerError, UnknownName
-from sequencer.project.diagnostics import Area, Diagnostic, Level, of_error
+from sequencer.project.diagnostics import Area, Diagnostic, Level, diagnose_error
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -35,17 +35,17 @@ _CORE_NAMES: Mapping[str, str] = {
 def check_packages() -> Iterator[Diagnostic]:
     """Yield a finding for each entry point that can't be used, with its package and a hint."""
     for malformed in packages.malformed_packages():
-        yield from of_error(Area.CONFIGURATION, malformed, Level.WARNING)
+        yield from diagnose_error(Area.CONFIGURATION, malformed, Level.WARNING)
     seen: dict[tuple[str, str], EntryPoint] = {}
     for point in extensions.all_entries():
         first = seen.setdefault((point.group, point.name), point)
-        if (ignored := _ignored(point, first)) is not None:
-            yield from of_error(Area.CONFIGURATION, ignored, Level.WARNING)
+        if (ignored := _find_ignore_reason(point, first)) is not None:
+            yield from diagnose_error(Area.CONFIGURATION, ignored, Level.WARNING)
             continue
         try:
             _load(point)
         except ConfigurationError as error:
-            yield from of_error(Area.CONFIGURATION, error, _level(point))
+            yield from diagnose_error(Area.CONFIGURATION, error, _level(point))
 
 
 def _load(point: EntryPoint) -> None:
@@ -55,7 +55,7 @@ def _load(point: EntryPoint) -> None:
         ConfigurationError: it can't be used.
     """
     if point.group == extensions.HOOKS:
-        extensions.loaded("sequencer.hooks.calling:plugged")((), Path(), {}, (point,))
+        extensions.resolve_part("sequencer.hooks.calling:make_hooks")((), Path(), {}, (point,))
     else:
         extensions.load(point)
 
@@ -68,9 +68,9 @@ def _level(point: EntryPoint) -> Level:
     return Level.ERROR if is_used else Level.WARNING
 
 
-def _ignored(point: EntryPoint, first: EntryPoint) -> ConfigurationError | None:
+def _find_ignore_reason(point: EntryPoint, first: EntryPoint) -> ConfigurationError | None:
     """Return why *point* is ignored; *first* is the first entry point with its name."""
-    place, package = packages.place_of(point), packages.name_of(point)
+    place, package = packages.format_entry_point(point), packages.name_of(point)
     if point.group in extensions.OURS and point.group not in extensions.OFFERED:
         return ConfigurationError(
             f"the package {package!r} is ignored here: only Sequencer has entries in this group",
@@ -86,7 +86,7 @@ def _ignored(point: EntryPoint, first: EntryPoint) -> ConfigurationError | None:
             hint="its authors have to choose another name",
         )
     owner = None
-    if point.name in (*extensions.OURS.get(point.group, ()), *_taken(point.group)):
+    if point.name in (*extensions.OURS.get(point.group, ()), *_list_reserved_names(point.group)):
         owner = "Sequencer"
     elif first is not point and point.group not in _SHARED_NAMES:
         owner = f"the package {packages.name_of(first)!r}"
@@ -101,11 +101,11 @@ def _ignored(point: EntryPoint, first: EntryPoint) -> ConfigurationError | None:
 
 
 @cache
-def _taken(group: str) -> Collection[str]:
+def _list_reserved_names(group: str) -> Collection[str]:
     """Return the names in *group* that the program itself uses."""
     place = _CORE_NAMES.get(group)
     try:
-        names: Collection[str] = () if place is None else extensions.loaded(place)
+        names: Collection[str] = () if place is None else extensions.resolve_part(place)
     except ModuleNotFoundError:
         # The plug-in that defines them is not installed.
         return ()
@@ -117,7 +117,7 @@ def package_findings(error: BaseException) -> list[Diagnostic]:
 
     Raises: *error*, if code of this program failed.
     """
-    known = error if isinstance(error, ConfigurationError) else packages.package_error_of(error)
+    known = error if isinstance(error, ConfigurationError) else packages.to_package_error(error)
     if not isinstance(known, SequencerError):
         raise error
-    return of_error(Area.CONFIGURATION, known)
+    return diagnose_error(Area.CONFIGURATION, known)

@@ -8,7 +8,7 @@ from sequencer.errors import ConfigurationError
 from sequencer.executors.protocol import HasPermissions, Permissions
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.project.agents import ConfiguredAgents, performed
+from sequencer.project.agents import ConfiguredAgents, list_agent_steps
 from sequencer.project.settings import Settings
 from sequencer.workflows.registry import with_defaults
 
@@ -34,7 +34,7 @@ class Permission(NamedTuple):
         return f"can't edit files in {word} {steps}: {self.says}"
 
 
-def permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permission]:
+def list_permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permission]:
     """Return the permissions of each agent of *workflow*; programs have none.
 
     A client without file permissions can't ask a person in a loop, so it refuses to edit, and the
@@ -43,22 +43,26 @@ def permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permission
 
     An agent that can't be chosen is skipped: another check reports it.
     """
-    settings, found = agents.settings, dict[str, tuple[Permissions, list[str]]]()
-    for step in performed(settings, workflow):
-        complete = with_defaults(step, settings.step_defaults)
+    settings = agents.settings
+    by_agent: dict[str, tuple[Permissions, list[str]]] = {}
+    for step in list_agent_steps(settings, workflow):
+        full_step = with_defaults(step, settings.step_defaults)
         try:
-            name, executor = agents.choose(complete, step.name)
+            name, executor = agents.choose(full_step, step.name)
         except ConfigurationError:
             continue
         if isinstance(executor, HasPermissions):
-            permission, idle = found.setdefault(name, (executor.permissions(), []))
-            if permission.to_edit and _is_left_to_the_entry(complete):
+            permission, idle = by_agent.setdefault(name, (executor.permissions(), []))
+            if permission.to_edit and _is_left_to_the_entry(full_step):
                 idle.append(step.name)
     return [
         Permission(
-            name, allowed.says, tuple(dict.fromkeys(idle)), _lines(settings, name, allowed.to_edit)
+            name,
+            permission.says,
+            tuple(dict.fromkeys(idle)),
+            _format_hint(settings, name, permission.to_edit),
         )
-        for name, (allowed, idle) in found.items()
+        for name, (permission, idle) in by_agent.items()
     ]
 
 
@@ -69,7 +73,7 @@ def _is_left_to_the_entry(step: Step) -> bool:
     return not has_none and step.allowed_tools is None and not words.keys() & {"write", "edit"}
 
 
-def _lines(settings: Settings, name: str, to_edit: tuple[str, ...]) -> str:
+def _format_hint(settings: Settings, name: str, to_edit: tuple[str, ...]) -> str:
     agents = settings.agents
     if name in agents:
         added = "".join(f"\n    {line}" for line in to_edit)

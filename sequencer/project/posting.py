@@ -41,7 +41,7 @@ class Pending(Struct, frozen=True, kw_only=True):
         """Return the fields by name."""
         return asdict(self)
 
-    def text(self, words: Callable[[str], str]) -> str:
+    def format_text(self, words: Callable[[str], str]) -> str:
         """Return one line for people; *words* converts a time to the duration since then."""
         name = f"sink {self.sink!r}"
         if self.is_behind:
@@ -63,7 +63,7 @@ class Posting(Protocol):
         """Yield (place, problem) for each sink of the run called *run* that can't work."""
         ...
 
-    def hear(
+    def open_listener(
         self,
         run: Run,
         notice: Callable[[str], None],
@@ -84,10 +84,10 @@ class Posting(Protocol):
     def deliver(self, run: str | None, notice: Callable[[str], None]) -> None:
         """Post the operator commands of the run called *run*; failed posts wait.
 
-        Raises: see `hear`.
+        Raises: see `open_listener`.
         """
         ...
 
-    def pending(self, run: Run, head: Head) -> tuple[Pending, ...]:
+    def find_pending(self, run: Run, head: Head) -> tuple[Pending, ...]:
         """Return, for each sink of *run* at *head*, the results that it has not accepted."""
         ...

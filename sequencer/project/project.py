@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer import extensions
-from sequencer.engine.dispatch import dispatch_of
+from sequencer.engine.dispatch import find_dispatcher
 from sequencer.engine.events import Emit, Noticed
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.logs import StepLogs, current_branch
@@ -34,11 +34,11 @@ from sequencer.model.workflow import Workflow
 from sequencer.project.agents import AgentOverrides, ConfiguredAgents
 from sequencer.project.live_limits import LiveLimits
 from sequencer.project.runs import (
-    began_with,
     definition_of,
     ensure_covered,
+    find_run_source,
     make_store,
-    run_name_of,
+    read_run_name,
     state_path_of,
     workflow_of_run,
 )
@@ -92,7 +92,7 @@ class Project(Struct, frozen=True, dict=True):
         return self.agents.rehearses
 
     def ensure_may_act(self, source: FlowSource | None = None, *, may_ask: bool = True) -> None:
-        """Return if the user trusts this project to act on this machine and to run *source*.
+        """Check that the user trusts this project to act on this machine and to run *source*.
 
         A rehearsal needs no trust, unless its store reaches beyond the project's files.
 
@@ -105,15 +105,15 @@ class Project(Struct, frozen=True, dict=True):
             self.trust.ensure(may_ask=may_ask)
 
     def ensure_may_decide(self, verb: str, what: str = "") -> None:
-        """Return if a person is the caller, or if agents may use *verb*, a command for people.
+        """Check that a person is the caller, or if agents may use *verb*, a command for people.
 
         `RunCommands` makes the same check. Commands call this before they do anything else.
 
         Raises: see `run_commands.ensure_may_decide`.
         """
-        ensure_may_decide(verb, self.agents_may, what)
+        ensure_may_decide(verb, self.may_agents_use, what)
 
-    def agents_may(self, verb: str) -> bool:
+    def may_agents_use(self, verb: str) -> bool:
         """Return whether the project lets agents use *verb*, a command for people.
 
         Raises:
@@ -144,8 +144,8 @@ class Project(Struct, frozen=True, dict=True):
         """Return the home folder of the user."""
         return Path(self.agents.environment.get("HOME") or expand_home("~"))
 
-    def ensure_is_one(self) -> None:
-        """Return if the folder has any part of a project, even a single flowchart.
+    def ensure_exists(self) -> None:
+        """Check that the folder has any part of a project, even a single flowchart.
 
         Raises:
             ConfigurationError: there is none, so the default settings would run by accident.
@@ -199,7 +199,7 @@ class Project(Struct, frozen=True, dict=True):
         if self.settings.store_kind.needs_trust:
             self.trust.ensure()
         store = make_store(self.settings, run, lambda: self.allowed, self._redact)
-        if (dispatch := dispatch_of(store)) is not None:
+        if (dispatch := find_dispatcher(store)) is not None:
             dispatch.worker_of = self._worker_of
         return store
 
@@ -207,7 +207,7 @@ class Project(Struct, frozen=True, dict=True):
         """Return *text* without secrets; the patterns are compiled on the first call."""
         return self.redaction.hide_text(text)
 
-    def kept_in(self, kind: str) -> Project:
+    def with_store_kind(self, kind: str) -> Project:
         """Return a copy of this project that keeps its runs in a store of *kind*."""
         chosen = self.settings.store.replace(kind=kind)
         return replace(self, settings=replace(self.settings, store=chosen))
@@ -244,7 +244,7 @@ class Project(Struct, frozen=True, dict=True):
             return None
         for name in extensions.OURS[extensions.POSTING]:
             if name in self.settings.sections:
-                make = extensions.needed(extensions.POSTING, name, "posting")
+                make = extensions.require(extensions.POSTING, name, "posting")
                 posting: Posting | None = make(self)
                 return posting
         return None
@@ -268,7 +268,7 @@ class Project(Struct, frozen=True, dict=True):
         settings, hooks = self.settings, self.hooks
         tasks = None
         if workflow.tasks:
-            tasks = TASK_GRAPHS.required().execution(
+            tasks = TASK_GRAPHS.require().execution(
                 self, None if definition is None else definition.agent
             )
         return Performer(
@@ -287,7 +287,7 @@ class Project(Struct, frozen=True, dict=True):
             tasks=tasks,
             comment_tools=tuple(
                 tool
-                for _, every in extensions.ours(extensions.COMMENT_TOOLS)
+                for _, every in extensions.load_builtins(extensions.COMMENT_TOOLS)
                 for tool in every(settings)
             ),
             own_folders=(settings.state_file.parent, settings.logs_dir),
@@ -313,13 +313,13 @@ class Project(Struct, frozen=True, dict=True):
             return missing
         try:
             if workflow is not None and workflow.tasks and head.status is not Status.COMPLETE:
-                TASK_GRAPHS.required()
+                TASK_GRAPHS.require()
             ensure_same_worktree(run.store.state_path, head, has_worktree=has_own)
         except SequencerError as error:
             return error
         return None
 
-    def unmerged(self) -> tuple[UnmergedWork, ...]:
+    def find_unmerged_work(self) -> tuple[UnmergedWork, ...]:
         """Return the work of its runs that is merged nowhere.
 
         Git starts only if a worktree may exist: most projects have none.
@@ -328,7 +328,7 @@ class Project(Struct, frozen=True, dict=True):
         if not (has_any or any(root.glob("worktrees")) or any(root.glob("runs/*/worktrees"))):
             return ()
         provider = WORKTREES.get()
-        return () if provider is None else provider.unmerged_in(self)
+        return () if provider is None else provider.find_unmerged_work(self)
 
     def forget_attempts(self, run: str | None) -> None:
         """Remove the saved work of failed attempts in worktrees of *run*, which is removed."""
@@ -340,9 +340,11 @@ class Project(Struct, frozen=True, dict=True):
         folder = self.settings.state_file.parent / "runs"
         state = self.settings.state_file.name
         if not self.settings.store_kind.has_files:
-            dispatch = dispatch_of(self.store(None))
+            dispatch = find_dispatcher(self.store(None))
             return [] if dispatch is None else dispatch.run_names()
-        return sorted(run_name_of(folder / name / state) or name for name in folders.names(folder))
+        return sorted(
+            read_run_name(folder / name / state) or name for name in folders.list_names(folder)
+        )
 
 
 class ResolvedRun(Struct, frozen=True, dict=True):
@@ -362,7 +364,7 @@ class ResolvedRun(Struct, frozen=True, dict=True):
 
     @cached_property
     def source(self) -> FlowSource | None:
-        return self.given_source or began_with(self.project.settings, self.store, self.head)
+        return self.given_source or find_run_source(self.project.settings, self.store, self.head)
 
     @cached_property
     def workflow(self) -> Workflow:
@@ -380,7 +382,7 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         if source is None or source.file is None:
             return True
         path = settings.project_dir / source.file
-        return settings.registry.is_as_read(path, name=source.workflow.name)
+        return settings.registry.is_unchanged(path, name=source.workflow.name)
 
     def performer(self, emit: Emit) -> Performer:
         """Return the performer for the run's steps.
@@ -395,13 +397,15 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         ensure_same_worktree(state_path, self.head, has_worktree=has_own)
         return self.project.performer(self.workflow, emit, self.name, self.definition, self.store)
 
-    def agents_may(self, verb: str) -> bool:
+    def may_agents_use(self, verb: str) -> bool:
         """Return whether agents may use *verb* too, in the project as it was trusted.
 
         Agents may also start a run that is due: its schedule has already decided that.
         """
         is_due = self.name in self.project.due and verb in ("start", "reset")
-        return (is_due and not self.project.is_set_by_variables) or self.project.agents_may(verb)
+        return (is_due and not self.project.is_set_by_variables) or self.project.may_agents_use(
+            verb
+        )
 
 
 def load_hooks(
@@ -419,9 +423,9 @@ def load_hooks(
     entries = extensions.entries(extensions.HOOKS)
     if not files and not entries:
         return NoHooks()
-    from sequencer.hooks.calling import plugged  # noqa: PLC0415 - pluggy only if needed
+    from sequencer.hooks.calling import make_hooks  # noqa: PLC0415 - pluggy only if needed
 
-    return plugged(files, project, trusted or {}, entries)
+    return make_hooks(files, project, trusted or {}, entries)
 
 
 def _workspace(
@@ -437,7 +441,7 @@ def _workspace(
     if settings.worktree:
         hide = project.redaction.hide_text
         notify = lambda text: emit(Noticed(hide(text)))  # noqa: E731
-        workspace = WORKTREES.required().run_worktree(project, run, workspace, notify)
+        workspace = WORKTREES.require().run_worktree(project, run, workspace, notify)
     if tasks is not None and (trees := WORKTREES.get()) is not None:
         fails = tasks.fails_on_write
         workspace = trees.task_worktrees(project, run, workspace, fails_on_write=fails)
@@ -451,7 +455,7 @@ def _checkout(
     code_sync = project.settings.store_kind.code
     if store is None or code_sync is None:
         return None
-    make = extensions.needed(extensions.CODE, code_sync, "way to move code")
+    make = extensions.require(extensions.CODE, code_sync, "way to move code")
     allowed = lambda: project.allowed  # noqa: E731
     request = CodeRequest(project.settings, run, store, project.redaction, allowed, emit)
     checkout: Workspace | None = make(request)
@@ -515,7 +519,7 @@ def open_project(
         settings,
         ConfiguredAgents(settings, overrides or AgentOverrides(), env, trusted, rehearses),
         PromptFolder(settings.prompts_dir),
-        Redaction.of(_all_variables(settings, env)),
+        Redaction.from_environment(_all_variables(settings, env)),
         trusted,
         acts,
     )
@@ -548,5 +552,5 @@ def open_run(
         rehearses=rehearses,
         trust=trust,
     )
-    project.ensure_is_one()
+    project.ensure_exists()
     return project.run(name)

@@ -18,7 +18,7 @@ from sequencer.workflows.router import RouterMode
 
 
 def ensure_readable(project: Project, workflow: Workflow) -> None:
-    """Return if every step that *workflow* can reach has a readable prompt.
+    """Check that every step that *workflow* can reach has a readable prompt.
 
     Raises:
         ConfigurationError: a prompt is missing or unreadable. Otherwise the run would fail only
@@ -45,7 +45,7 @@ def unreadable_prompts(
         complete = with_defaults(step, project.settings.step_defaults)
         names = [complete.system_prompt, *complete.added_system_prompts]
         if complete.system_from_labels:
-            for _, prompts_of in extensions.ours(extensions.SYSTEM_PROMPTS):
+            for _, prompts_of in extensions.load_builtins(extensions.SYSTEM_PROMPTS):
                 names += prompts_of(project.settings)
         is_review = workflow.review is not None and step is workflow.review.step
         # A review can run in place of any step, and the position may choose its agent.
@@ -56,11 +56,11 @@ def unreadable_prompts(
             if name is None or name in seen:
                 continue
             seen.add(name)
-            if (error := unreadable(project, name)) is not None:
+            if (error := find_prompt_error(project, name)) is not None:
                 yield step, name, error
 
 
-def unprompted(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:
+def find_unprompted_steps(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:
     """Yield (step, reason) for each step of *workflow* whose program gets no prompt.
 
     This is not an error, because a program may need none. A step that names its agent is skipped
@@ -93,7 +93,7 @@ def _needs_no_prompt(project: Project, step: Step, positions: Sequence[str]) -> 
     return any(agent is not None and agent.kind == "command" for agent in agents)
 
 
-def unreadable(project: Project, name: str) -> ConfigurationError | None:
+def find_prompt_error(project: Project, name: str) -> ConfigurationError | None:
     """Return the error if the prompt called *name* can't be used, or None."""
     try:
         text = project.prompts.read(name)

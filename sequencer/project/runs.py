@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.flow_source import flow_source_of
-from sequencer.engine.logs import later_logs, progress_evidence_of
+from sequencer.engine.flow_source import find_flow_source
+from sequencer.engine.logs import find_later_logs, progress_evidence_of
 from sequencer.errors import (
     ConfigurationError,
     CorruptState,
     StateRefused,
     UnsafePath,
     UsageRefused,
-    command,
+    format_command,
 )
-from sequencer.files.textfile import leads_out, slug
+from sequencer.files.textfile import is_linked_outside, slug
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.graph.source import FlowSource, with_state
 from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.request import DEFINITION_FILE, Definition
-from sequencer.model.sequence.order import place
+from sequencer.model.sequence.order import find_step_ref
 from sequencer.model.workflow import Workflow
 from sequencer.project.settings import Settings
 from sequencer.project.store_requests import StoreRequest
@@ -36,7 +36,7 @@ from sequencer.store.highwater import HighWaterMark
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
 from sequencer.store.reading import ProgressEvidence, no_progress_evidence
-from sequencer.store.recovery import beyond, missing
+from sequencer.store.recovery import find_furthest_mark, missing_steps_error
 
 
 def definition_of(store: Store) -> Definition | None:
@@ -45,7 +45,7 @@ def definition_of(store: Store) -> Definition | None:
     Raises:
         CorruptState: the file is not a definition. The program never guesses a run's steps.
     """
-    data = store.document(DEFINITION_FILE)
+    data = store.read_document(DEFINITION_FILE)
     if data is None:
         return None
     try:
@@ -58,18 +58,20 @@ def definition_of(store: Store) -> Definition | None:
         ) from None
 
 
-def began_with(settings: Settings, store: Store, head: Head | None = None) -> FlowSource | None:
+def find_run_source(
+    settings: Settings, store: Store, head: Head | None = None
+) -> FlowSource | None:
     """Return the source that the run in *store* started with, or None.
 
     Without *head*, the head is read from the store. The result is None if ``--workflow`` names
     another workflow: that is how a person continues a run whose workflow file was removed.
 
     Raises:
-        CorruptState: see `flow_source_of`.
+        CorruptState: see `find_flow_source`.
     """
     is_named = _is_flag(settings, "name")
     try:
-        source = flow_source_of(store)
+        source = find_flow_source(store)
     except CorruptState:
         if is_named or _has_no_graph(store, head):
             return None
@@ -88,7 +90,7 @@ def _has_no_graph(store: Store, head: Head | None) -> bool:
     return head is not None and head.flow is None
 
 
-def _without_source(settings: Settings, head: Head) -> Workflow:
+def _recover_workflow(settings: Settings, head: Head) -> Workflow:
     """Return the workflow of the graph run with *head*, whose ``flow.json`` is missing.
 
     Raises:
@@ -98,15 +100,15 @@ def _without_source(settings: Settings, head: Head) -> Workflow:
         return workflow_for(settings, head)
     if head.workflow_name in settings.registry.names:
         return settings.registry.get(head.workflow_name)
-    raise missing_source(settings, head)
+    raise missing_source_error(settings, head)
 
 
-def missing_source(settings: Settings, head: Head) -> CorruptState:
+def missing_source_error(settings: Settings, head: Head) -> CorruptState:
     """Return the error for a graph run whose source is missing."""
     return CorruptState(
         f"is missing; the run of {head.workflow_name!r} can't continue without it",
         where=str(_folder(settings, head) / FLOW_DOCUMENT),
-        hint=f"restore the file; or {_way_out(settings, head)}",
+        hint=f"restore the file; or {_restart_hint(settings, head)}",
     )
 
 
@@ -115,8 +117,8 @@ def _folder(settings: Settings, head: Head) -> Path:
     return folder if head.run_name is None else folder / "runs" / slug(head.run_name)
 
 
-def _way_out(settings: Settings, head: Head) -> str:
-    again = command(head.run_name, "reset --yes --workflow WORKFLOW")
+def _restart_hint(settings: Settings, head: Head) -> str:
+    again = format_command(head.run_name, "reset --yes --workflow WORKFLOW")
     text = f"{again} starts another workflow instead"
     if head.run_name is None:
         return text
@@ -133,7 +135,7 @@ def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None
         # A named run keeps its flow, even if the settings change the default run's workflow.
         keeps = (head is None or head.run_name is not None) and not _is_flag(settings, "name")
         name = source.workflow.name
-        workflow = settings.workflow_called(name) if keeps else workflow_for(settings, head)
+        workflow = settings.find_workflow(name) if keeps else workflow_for(settings, head)
     else:
         path = settings.project_dir / source.file
         if not path.is_file():
@@ -141,7 +143,7 @@ def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None
             raise ConfigurationError(
                 "the workflow's file is missing",
                 where=str(path),
-                hint=hint if head is None else f"{hint}. Or {_way_out(settings, head)}",
+                hint=hint if head is None else f"{hint}. Or {_restart_hint(settings, head)}",
             )
         workflow = settings.registry.load(path, name=source.workflow.name).workflow
     try:
@@ -194,7 +196,7 @@ def _workflow_of_run(
     if source is not None and definition is None:
         return workflow_of_source(settings, source, head)
     if definition is None and head is not None and head.flow is not None:
-        return _without_source(settings, head)
+        return _recover_workflow(settings, head)
     if definition is None:
         return workflow_for(settings, head)
     workflow = definition.workflow
@@ -212,7 +214,7 @@ _GRANTS = frozenset({"allowed_tools", "tools", "agents"})
 
 
 def ensure_covered(settings: Settings, run: str, store: Store) -> None:
-    """Return if the project's files allow the workflow and the tools of the run in *store*.
+    """Check that the project's files allow the workflow and the tools of the run in *store*.
 
     The run may have been started on another machine, by anyone who can write to the server.
 
@@ -220,34 +222,36 @@ def ensure_covered(settings: Settings, run: str, store: Store) -> None:
         UnsafePath: the run's workflow file is outside the project.
         UsageRefused: its steps get tools that no workflow of the project gives.
     """
-    source, definition = flow_source_of(store), definition_of(store)
+    source, definition = find_flow_source(store), definition_of(store)
     file = None if source is None else source.file
     if file is not None:
         path = Path(os.path.normpath(settings.project_dir / file))
-        if not path.is_relative_to(settings.project_dir) or leads_out(path, settings.project_dir):
+        if not path.is_relative_to(settings.project_dir) or is_linked_outside(
+            path, settings.project_dir
+        ):
             raise UnsafePath("the run's workflow is outside the project", where=file)
-    given = set() if definition is None else set(_granted(_dumped(definition.workflow)))
-    if given and (more := given - _own_grants(settings)):
+    given = set() if definition is None else set(_find_grants(_dump(definition.workflow)))
+    if given and (more := given - _collect_project_grants(settings)):
         text = "the run gives its agents tools that no workflow of this project gives"
         hint = "start a new run from the files of this project"
         raise UsageRefused(f"{text}: {', '.join(sorted(more))}", where=run, hint=hint)
 
 
-def _own_grants(settings: Settings) -> set[str]:
+def _collect_project_grants(settings: Settings) -> set[str]:
     """Return the tools that the project, or a built-in workflow, gives to any step."""
-    found = {*_granted(settings.step_defaults)}
-    found |= {grant for part in settings.sections.values() for grant in _granted(_dumped(part))}
+    found = {*_find_grants(settings.step_defaults)}
+    found |= {grant for part in settings.sections.values() for grant in _find_grants(_dump(part))}
     for name in settings.registry.names:
         with contextlib.suppress(ConfigurationError):
-            found.update(_granted(_dumped(settings.registry.get(name))))
+            found.update(_find_grants(_dump(settings.registry.get(name))))
     return found
 
 
-def _dumped(value: Any) -> Any:
+def _dump(value: Any) -> Any:
     return value.model_dump(mode="json", exclude_defaults=True)
 
 
-def _granted(value: Any) -> Iterator[str]:
+def _find_grants(value: Any) -> Iterator[str]:
     """Yield a short text for each tool that a step anywhere in *value* gives its agent."""
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
     for key, below in items:
@@ -256,7 +260,7 @@ def _granted(value: Any) -> Iterator[str]:
         elif key in _GRANTS and isinstance(below, list):
             yield from (f"{key} {item}" for item in below)
         elif isinstance(below, (dict, list)):
-            yield from _granted(below)
+            yield from _find_grants(below)
 
 
 def workflow_for(settings: Settings, head: Head | None) -> Workflow:
@@ -268,7 +272,7 @@ def workflow_for(settings: Settings, head: Head | None) -> Workflow:
     name, where = settings.workflow.name, None
     if head is not None and not _is_asked(settings, "name", head):
         name, where = head.workflow_name, f"run {head.run_name or head.run_id!r}"
-    workflow = settings.workflow_called(name, where=where)
+    workflow = settings.find_workflow(name, where=where)
     is_asked = _is_asked(settings, "review_every_n", head)
     every = settings.workflow.review_every_n if is_asked else None
     if every is not None and workflow.review is not None:
@@ -333,10 +337,10 @@ def progress_evidence_for(settings: Settings, state_path: Path) -> ProgressEvide
     """
     if not settings.store_kind.is_local:
         return no_progress_evidence
-    return HighWaterMark(state_path).plus(_progress_in_logs(settings, state_path))
+    return HighWaterMark(state_path).prepend_to(_progress_in_logs(settings, state_path))
 
 
-def lost_steps(
+def find_lost_steps(
     settings: Settings, state_path: Path, head: Head, folders_of_logs: Iterable[Path]
 ) -> CorruptState | None:
     """Return the error if *head* is older than the evidence of progress; None: it is not.
@@ -347,11 +351,13 @@ def lost_steps(
     """
     if not settings.store_kind.is_local or head.moved_to is not None:
         return None
-    records = tuple(HighWaterMark(state_path).marks(head.run_id))
+    records = tuple(HighWaterMark(state_path).find_marks(head.run_id))
     all_logs = _progress_in_logs(settings, state_path)
-    in_logs = later_logs(folders_of_logs, head) if records else all_logs(head.run_id)
-    evidence = beyond(head, head.revision, (*records, *in_logs))
-    return None if evidence is None else missing(state_path, head, head.revision, evidence)
+    in_logs = find_later_logs(folders_of_logs, head) if records else all_logs(head.run_id)
+    evidence = find_furthest_mark(head, head.revision, (*records, *in_logs))
+    return (
+        None if evidence is None else missing_steps_error(state_path, head, head.revision, evidence)
+    )
 
 
 def _progress_in_logs(settings: Settings, state_path: Path) -> ProgressEvidence:
@@ -359,7 +365,7 @@ def _progress_in_logs(settings: Settings, state_path: Path) -> ProgressEvidence:
     return progress_evidence_of(settings.logs_dir, None if is_default else state_path.parent.name)
 
 
-def run_name_of(state_path: Path) -> str | None:
+def read_run_name(state_path: Path) -> str | None:
     """Return the name of the run in *state_path*'s folder, if its head can be read."""
     try:
         name = (read_head(state_path).content or {}).get("run_name")
@@ -404,7 +410,7 @@ def make_store(
             workflow_name=workflow.name,
             digest=workflow.digest(),
             params=workflow.params,
-            expected_step_for=lambda index: place(workflow, index).step,
+            expected_step_for=lambda index: find_step_ref(workflow, index).step,
             at=utc_now(),
             cycle_length=len(workflow.steps),
         )

@@ -22,7 +22,7 @@ from sequencer.frozen.fields import (
     Field,
     LazySpec,
     Refusal,
-    kind_of,
+    describe_value,
     model_validator,
 )
 from sequencer.model.limits import RunLimits
@@ -55,19 +55,19 @@ PromptName = Annotated[str, Field(min_length=1, max_length=300)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def _by_plugin(written: Any) -> Any:
+def _ensure_mapping(written: Any) -> Any:
     if not isinstance(written, Mapping):
         raise Refusal("plugins_type", {}, "expected a mapping, such as {web: off}")
     return written
 
 
-def _switch(written: Any) -> Any:
+def _ensure_switch(written: Any) -> Any:
     if str(written).lower() not in ON | OFF:
         raise Refusal("switch_type", {}, "expected on or off")
     return written
 
 
-Switch = Annotated[bool | Literal["on", "off"], BeforeValidator(_switch)]
+Switch = Annotated[bool | Literal["on", "off"], BeforeValidator(_ensure_switch)]
 """Whether a plug-in or a package is enabled."""
 
 
@@ -102,9 +102,9 @@ class AgentEntry(Frozen, extra="allow"):
 
     @model_validator(mode="before")
     @classmethod
-    def _is_a_mapping(cls, value: object) -> object:
+    def _ensure_mapping(cls, value: object) -> object:
         if not isinstance(value, (dict, AgentEntry)):
-            raise ValueError(f"an agent must be a mapping with 'kind', not {kind_of(value)}")  # noqa: TRY004 - pydantic collects ValueErrors
+            raise ValueError(f"an agent must be a mapping with 'kind', not {describe_value(value)}")  # noqa: TRY004 - pydantic collects ValueErrors
         return value
 
     @property
@@ -165,26 +165,26 @@ class JournalOptions(Section):
     """Number of closed journal files to keep."""
 
 
-def _is_branch(text: str) -> str:
+def _ensure_branch(text: str) -> str:
     if not is_branch_name(text):
         raise ValueError("is not a valid branch name")
     return text
 
 
-def _is_pattern(text: str) -> str:
+def _ensure_pattern(text: str) -> str:
     parts = text.split("/")
     if "\0" in text or ".." in parts or not text.strip("/"):
         raise ValueError("a pattern is a path below the project's folder, with *, ? and **")
     return text
 
 
-def _is_extension(text: str) -> str:
+def _normalize_extension(text: str) -> str:
     if not text.startswith(".") or "/" in text or len(text) == 1:
         raise ValueError("an extension must start with a dot, for example .md")
     return text.lower()
 
 
-def _is_message(text: str) -> str:
+def _ensure_message(text: str) -> str:
     unknown = [word for word in _WORD.findall(text) if word not in PLACEHOLDERS]
     if unknown:
         known = ", ".join(f"{{{word}}}" for word in PLACEHOLDERS)
@@ -193,13 +193,13 @@ def _is_message(text: str) -> str:
 
 
 _TEXT = Field(min_length=1, max_length=1000)
-BranchName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_is_branch)]
-Pattern = Annotated[str, _TEXT, AfterValidator(_is_pattern)]
-Extension = Annotated[str, Field(max_length=100), AfterValidator(_is_extension)]
+BranchName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_ensure_branch)]
+Pattern = Annotated[str, _TEXT, AfterValidator(_ensure_pattern)]
+Extension = Annotated[str, Field(max_length=100), AfterValidator(_normalize_extension)]
 Message = Annotated[
     str,
     Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$"),
-    AfterValidator(_is_message),
+    AfterValidator(_ensure_message),
 ]
 Bytes = Annotated[int, Field(ge=0, le=1024 * MIB)]
 
@@ -267,7 +267,7 @@ class CommitOptions(Frozen):
         return _WORD.sub(lambda found: facts[found[1]], self.message)
 
 
-def _is_branch_pattern(value: str) -> str:
+def _ensure_branch_pattern(value: str) -> str:
     """Return *value* if git accepts it as a branch name, for any value of ``{run}``."""
     name = value.replace("{run}", "run")
     if not is_branch_name(name) or "{" in name or "}" in name:
@@ -275,7 +275,7 @@ def _is_branch_pattern(value: str) -> str:
     return value
 
 
-def _is_remote(value: str) -> str:
+def _ensure_remote(value: str) -> str:
     """Return *value* if it may appear in files and messages."""
     if _PASSWORD.search(value):
         raise ValueError(
@@ -286,9 +286,9 @@ def _is_remote(value: str) -> str:
 
 
 RemoteName = Annotated[
-    str, Field(pattern=r"^[^-\s][^\s]*$", max_length=4096), AfterValidator(_is_remote)
+    str, Field(pattern=r"^[^-\s][^\s]*$", max_length=4096), AfterValidator(_ensure_remote)
 ]
-BranchPattern = Annotated[str, Field(max_length=150), AfterValidator(_is_branch_pattern)]
+BranchPattern = Annotated[str, Field(max_length=150), AfterValidator(_ensure_branch_pattern)]
 
 
 class PollOptions(Section):
@@ -300,7 +300,7 @@ class PollOptions(Section):
     """Seconds between polls when nothing has happened for a long time."""
 
     @model_validator(mode="after")
-    def _is_ordered(self) -> PollOptions:
+    def _ensure_ordered(self) -> PollOptions:
         if self.slow_s < self.fast_s:
             raise ValueError("slow_s is less than fast_s")
         return self
@@ -453,7 +453,7 @@ class Schema(Section):
     setup_timeout_s: PositiveSeconds = 1800.0
     """Time limit for one setup command."""
     logs: LogOptions = LogOptions()
-    plugins: Annotated[dict[Name, Switch], BeforeValidator(_by_plugin)] = Field(
+    plugins: Annotated[dict[Name, Switch], BeforeValidator(_ensure_mapping)] = Field(
         default_factory=dict
     )
     """Plug-ins and packages, by name, that are disabled or enabled."""
@@ -474,7 +474,7 @@ class Schema(Section):
 
 
 for _name in extensions.OURS[extensions.SECTIONS]:
-    Schema.add(section_spec(_name))
+    Schema.add_field(section_spec(_name))
 
 
 TAKEN = frozenset((*Schema.model_fields, *dir(Schema)))
@@ -499,5 +499,5 @@ def schema_with(keys: Iterable[str]) -> type[Schema]:
     )
     for name in sorted(added):
         # A section that the file doesn't have is needed only by name: its package stays unloaded.
-        extended.add(section_spec(name) if name in unknown else LazySpec(name, lambda: Any))
+        extended.add_field(section_spec(name) if name in unknown else LazySpec(name, lambda: Any))
     return extended

@@ -70,13 +70,13 @@ def section(name: str) -> ConfigSection:
         UnknownName: no plug-in has such a section.
         ConfigurationError: it can't be loaded.
     """
-    found = _named(name)
+    found = _find_section(name)
     if found is None:
-        found = extensions.needed(extensions.SECTIONS, name, "section")
+        found = extensions.require(extensions.SECTIONS, name, "section")
     return found
 
 
-def _named(name: str) -> ConfigSection | None:
+def _find_section(name: str) -> ConfigSection | None:
     return extensions.find(extensions.SECTIONS, name, even_disabled=True)
 
 
@@ -84,11 +84,11 @@ def section_spec(name: str) -> LazySpec:
     """Return the field of `Schema` for the section called *name*, even if it is disabled."""
 
     def kind() -> Any:
-        found = _named(name)
+        found = _find_section(name)
         return Any if found is None else found.kind
 
     def default() -> Any:
-        found = _named(name)
+        found = _find_section(name)
         return None if found is None else _default_of(found, name)
 
     return LazySpec(name, kind, default)

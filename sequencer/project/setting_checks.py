@@ -24,7 +24,7 @@ from sequencer.workflows.router import RouterMode
 from sequencer.workflows.verdicts import ensure_schema
 
 
-def _found(problem: Any) -> Found:
+def _ensure_problem(problem: Any) -> Found:
     """Return *problem*, which a package has found, if it is a path and an error."""
     path, error = problem
     if not isinstance(path, tuple) or not isinstance(error, ConfigurationError):
@@ -39,15 +39,15 @@ class Check:
         self, layers: Layers, schema: Schema, registry: Registry, prompts_dir: Path
     ) -> None:
         """Prepare to check *schema*; *layers* has the places of its values, for messages."""
-        self._layers, self._at = layers, layers.at
+        self._layers, self._at = layers, layers.format_location
         self._schema = schema
         self._registry = registry
         self._prompts_dir = prompts_dir
         # Refused entries count as known names: a second error would hide the cause.
-        self._agents = frozenset(BUILTIN_AGENTS) | self._written("agents")
-        self._definitions = self._written("workflows")
+        self._agents = frozenset(BUILTIN_AGENTS) | self._list_written_names("agents")
+        self._definitions = self._list_written_names("workflows")
 
-    def _written(self, key: str) -> frozenset[str]:
+    def _list_written_names(self, key: str) -> frozenset[str]:
         """Return the names that were written below *key*, refused ones included."""
         entries = self._layers.values.get(key)
         absent = (path[1] for path in self._layers.unavailable if path[:1] == (key,) != path)
@@ -56,19 +56,19 @@ class Check:
     def problems(self) -> list[Found]:
         """Return the problems."""
         parts: tuple[Callable[[], Iterator[Found]], ...] = (
-            self._workflow,
-            self._sections,
-            self._store,
-            self._agent_entries,
-            self._agents_named,
-            self._prompts_named,
-            self._own_steps,
-            self._gates,
-            self._router,
+            self._check_workflow,
+            self._check_sections,
+            self._check_store,
+            self._check_agent_entries,
+            self._check_agent_names,
+            self._check_prompt_names,
+            self._check_own_steps,
+            self._check_gates,
+            self._check_router,
         )
         return [found for part in parts for found in part()]
 
-    def _workflow(self) -> Iterator[Found]:
+    def _check_workflow(self) -> Iterator[Found]:
         path = ("workflow", "name")
         name = self._schema.workflow.name
         known = self._registry.names
@@ -85,7 +85,7 @@ class Check:
             message = f"workflow {name!r} has no review step, so review_every_n has no effect"
             self._layers.notices.append(f"{self._at(cadence)}: {message}")
 
-    def _sections(self) -> Iterator[Found]:
+    def _check_sections(self) -> Iterator[Found]:
         """Yield the problems of the plug-in sections that are set."""
         for name in self._schema.model_fields_set & {*self._schema.sections()}:
             value = getattr(self._schema, name)
@@ -96,29 +96,29 @@ class Check:
                 try:
                     with extensions.package_code(extensions.SECTIONS, name):
                         # A generator of a package fails only when it runs: run it inside the block.
-                        found = [_found(problem) for problem in problems(value, self)]
+                        found = [_ensure_problem(problem) for problem in problems(value, self)]
                 except PackageFailed as error:
                     found = [((name,), error)]
                 yield from found
 
     # --- checks that sections call -----------------------------------------------------
 
-    def at(self, path: KeyPath) -> str:
+    def format_location(self, path: KeyPath) -> str:
         """Return the place where the value at *path* was set, and the path."""
-        return self._layers.at(path)
+        return self._layers.format_location(path)
 
-    def agent_named(self, name: str, path: KeyPath) -> Iterator[Found]:
+    def check_agent(self, name: str, path: KeyPath) -> Iterator[Found]:
         """Yield an error if the agent *name*, written at *path*, does not exist."""
         if name not in self._agents:
             yield path, UnknownName("agent", name, self._agents, where=self._at(path))
 
-    def workflow_named(self, name: str, path: KeyPath) -> Iterator[Found]:
+    def check_workflow(self, name: str, path: KeyPath) -> Iterator[Found]:
         """Yield an error if the workflow *name*, written at *path*, does not exist."""
         known = self._registry.names
         if name not in known and name not in self._definitions:
             yield path, UnknownName("workflow", name, known, where=self._at(path))
 
-    def procedure_named(self, name: str, path: KeyPath) -> Iterator[Found]:
+    def check_procedure(self, name: str, path: KeyPath) -> Iterator[Found]:
         """Yield an error if *name*, written at *path*, is not a procedure.
 
         A default is not checked: the project may have redefined that workflow as a cycle. A
@@ -126,9 +126,9 @@ class Check:
         """
         is_refused = name in self._definitions - set(self._registry.names)
         if path in self._layers.sources and not is_refused:
-            yield from ensure_procedure(name, path, self._registry, self._at(path))
+            yield from check_procedure_name(name, path, self._registry, self._at(path))
 
-    def prompt_named(self, name: str | None, path: KeyPath) -> Iterator[Found]:
+    def check_prompt(self, name: str | None, path: KeyPath) -> Iterator[Found]:
         """Yield an error if the prompt *name*, written at *path*, is outside the prompts folder."""
         if name is None:
             return
@@ -137,11 +137,11 @@ class Check:
         except UnsafePath as error:
             yield path, UnsafePath(error.message, where=self._at(path), hint=error.hint)
 
-    def step(self, step: Step, path: KeyPath) -> Iterator[Found]:
+    def check_step(self, step: Step, path: KeyPath) -> Iterator[Found]:
         """Yield the problems of *step*, written at *path*."""
         if step.agent is not None:
-            yield from self.agent_named(step.agent, (*path, "agent"))
-        yield from self._prompts_of(step, path)
+            yield from self.check_agent(step.agent, (*path, "agent"))
+        yield from self._check_step_prompts(step, path)
         if step.output is not None and step.output.json_schema is not None:
             # An invalid schema would fail every attempt, after the agent was paid.
             schema_path = (*path, "output", "schema")
@@ -150,12 +150,12 @@ class Check:
             except ConfigurationError as error:
                 yield schema_path, error
 
-    def _own_steps(self) -> Iterator[Found]:
+    def _check_own_steps(self) -> Iterator[Found]:
         for name, definition in self._schema.workflows.items():
             for path, step in _steps_of(definition, ("workflows", name)):
-                yield from self.step(step, path)
+                yield from self.check_step(step, path)
 
-    def _store(self) -> Iterator[Found]:
+    def _check_store(self) -> Iterator[Found]:
         path = ("store", "journal", "rotate_bytes")
         written, name = self._schema.store.journal.rotate_bytes, self._schema.store.kind
         try:
@@ -174,7 +174,7 @@ class Check:
             where = self._at(("worktree",))
             yield ("worktree",), ConfigurationError(message, where=where, hint=hint)
 
-    def _agent_entries(self) -> Iterator[Found]:
+    def _check_agent_entries(self) -> Iterator[Found]:
         for name, entry in self._schema.agents.items():
             path = ("agents", name)
             if name == "auto":
@@ -187,7 +187,7 @@ class Check:
                     ConfigurationError("needs a kind", where=self._at(path), hint=hint),
                 )
 
-    def _agents_named(self) -> Iterator[Found]:
+    def _check_agent_names(self) -> Iterator[Found]:
         schema = self._schema
         named: dict[KeyPath, str | None] = {("agent", "default"): schema.agent.default}
         named |= {("agent", "roles", role): name for role, name in schema.agent.roles.items()}
@@ -198,9 +198,9 @@ class Check:
                 named["workflows", order, "review", "agent"] = definition.review.agent
         for path, name in named.items():
             if name is not None:
-                yield from self.agent_named(name, path)
+                yield from self.check_agent(name, path)
 
-    def _prompts_named(self) -> Iterator[Found]:
+    def _check_prompt_names(self) -> Iterator[Found]:
         schema = self._schema
         prompt_keys = ("supervisor_prompt", "main_prompt", "reviewer_prompt")
         named: dict[KeyPath, str | None] = {(key,): getattr(schema, key) for key in prompt_keys}
@@ -208,16 +208,16 @@ class Check:
         named |= {("router", "allowlist", i): n for i, n in enumerate(schema.router.allowlist)}
         named |= {("agent", "prompts", name): name for name in schema.agent.prompts}
         for path, name in named.items():
-            yield from self.prompt_named(name, path)
-        yield from self._prompts_of(schema.step_defaults, ("step_defaults",))
+            yield from self.check_prompt(name, path)
+        yield from self._check_step_prompts(schema.step_defaults, ("step_defaults",))
 
-    def _prompts_of(self, step: Step, path: KeyPath) -> Iterator[Found]:
-        yield from self.prompt_named(step.prompt_name, (*path, "prompt"))
-        yield from self.prompt_named(step.system_prompt, (*path, "system_prompt"))
+    def _check_step_prompts(self, step: Step, path: KeyPath) -> Iterator[Found]:
+        yield from self.check_prompt(step.prompt_name, (*path, "prompt"))
+        yield from self.check_prompt(step.system_prompt, (*path, "system_prompt"))
         for name in step.added_system_prompts:
-            yield from self.prompt_named(name, (*path, "append_system_prompt"))
+            yield from self.check_prompt(name, (*path, "append_system_prompt"))
 
-    def _gates(self) -> Iterator[Found]:
+    def _check_gates(self) -> Iterator[Found]:
         for name in self._schema.workflows:
             if name not in self._registry.names or name in self._registry.flows:
                 continue
@@ -232,7 +232,7 @@ class Check:
                     hint = f"set approval.feedback_to to one of: {', '.join(so_far)}"
                     yield path, ConfigurationError(message, where=self._at(path), hint=hint)
 
-    def _router(self) -> Iterator[Found]:
+    def _check_router(self) -> Iterator[Found]:
         router = self._schema.router
         if not router.enabled or router.prompt is not None:
             return
@@ -261,7 +261,7 @@ def _steps_of(definition: WorkflowDefinition, path: KeyPath) -> Iterator[tuple[K
             yield (*path, *below, "validation", "fixer"), step.validation.fixer
 
 
-def ensure_procedure(
+def check_procedure_name(
     name: str, path: KeyPath, registry: Registry, where: str
 ) -> Iterator[tuple[KeyPath, ConfigurationError]]:
     """Yield an error if *name*, written at *path*, is not the name of a procedure."""

@@ -19,15 +19,15 @@ from sequencer import extensions
 from sequencer.errors import ConfigurationError, UnsafePath, raise_all
 from sequencer.executors.prices import ModelPrice
 from sequencer.files import yamlfile as reader
-from sequencer.files.keys import annotation_at, known_keys, leaves, problems_of
-from sequencer.files.textfile import find_config, leads_out, misplaced, resolve_path
+from sequencer.files.keys import annotation_at, find_problems, iter_leaves, known_keys
+from sequencer.files.textfile import find_config, find_path_problem, is_linked_outside, resolve_path
 from sequencer.files.yamlfile import KeyPath
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
 from sequencer.project import legacy
-from sequencer.project.disabled_keys import remove_unavailable, set_aside
-from sequencer.project.enabled_plugins import disabled, enabled
+from sequencer.project.disabled_keys import downgrade_to_notices, remove_unavailable
+from sequencer.project.enabled_plugins import list_disabled, list_enabled
 from sequencer.project.inline_graphs import inline_graphs
 from sequencer.project.schema import (
     AgentSelection,
@@ -48,14 +48,14 @@ from sequencer.project.sources import (
     Given,
     Layers,
     Source,
-    as_meant,
+    add_commit_notices,
+    add_environment,
+    add_file,
+    add_former_agent_notices,
     choose_own_steps,
+    convert_words,
     flatten,
     inherit_cadence,
-    lay_environment,
-    lay_file,
-    notice_commits,
-    notice_former_agents,
 )
 from sequencer.project.store_kinds import COPY, STORE_KIND, StoreKind, store_kind
 from sequencer.project.task_graphs import TASK_GRAPHS
@@ -103,7 +103,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     config_path: Path | None
     config_looks: tuple[int, ...] | None
-    """The value of `looks_of` for that file before it was read."""
+    """The value of `stat_signature` for that file before it was read."""
     project_dir: Path
     """Folder of the file, or where the search started; agents work here."""
     prompts_dir: Path
@@ -169,7 +169,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         """Return why the configured store is missing (runs are then read from copies), or None."""
         return self.unavailable.get(STORE_KIND)
 
-    def chosen_workflow(self) -> Workflow:
+    def default_workflow(self) -> Workflow:
         """Return the workflow that the key `workflow` names, with its review interval."""
         workflow = self.registry.get(self.workflow.name)
         every = self.workflow.review_every_n
@@ -177,7 +177,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             return workflow
         return workflow.with_review_every(every)
 
-    def workflow_called(self, name: str, *, where: str | None = None) -> Workflow:
+    def find_workflow(self, name: str, *, where: str | None = None) -> Workflow:
         """Return the workflow called *name*; *where*: the place that names it, for the error.
 
         Raises:
@@ -210,7 +210,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         The value of a free key called key, token, secret or password is hidden. The schema's
         own keys need no hiding: they hold names of variables and files.
         """
-        defaults = dict(leaves(Schema))
+        defaults = dict(iter_leaves(Schema))
         order = {name: index for index, name in enumerate(schema_with(self.values).model_fields)}
         # A free mapping with entries is listed entry by entry.
         short = {written[0] for written in RENAMED if len(written) == 1}
@@ -226,7 +226,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             key=lambda item: (order[str(item[0][0])], *map(str, item[0])),
         ):
             written = None if source is DEFAULT else _look_up(self.values, path)
-            meant = as_meant(written, annotation_at(Schema, path))
+            meant = convert_words(written, annotation_at(Schema, path))
             value = defaults[path] if source is DEFAULT else meant
             is_free = path[-1] not in known_keys(Schema, path[:-1]) and path[0] in WITH_SECRETS
             is_secret = is_free and SECRET_KEY.fullmatch(str(path[-1])) is not None
@@ -258,10 +258,10 @@ def load(
     """
     config_path = find_config(start, config)
     project_dir = config_path.parent if config_path else start.resolve()
-    looks = looks_of(config_path)
-    layers, in_file = _laid(config_path, env, flags or {})
-    schema, found = _validated(layers)
-    paths = _resolved(project_dir, schema, layers, found)
+    looks = stat_signature(config_path)
+    layers, in_file = _merge_layers(config_path, env, flags or {})
+    schema, found = _validate(layers)
+    paths = _resolve_paths(project_dir, schema, layers, found)
     prompts, sections = _builtin_prompts(schema), partial(section_value, schema)
     workflows = _workflows(schema, prompts, layers, found)
     lists = inline_graphs(schema, sections, layers, config_path or project_dir, found)
@@ -296,7 +296,7 @@ def _errors(found: list[Found], layers: Layers, *, reads: bool) -> list[Configur
     if layers.document is not None:
         found += legacy.key_problems(layers.document)
     if reads:
-        found = set_aside(found, layers)
+        found = downgrade_to_notices(found, layers)
     return [error for _, error in sorted(found, key=lambda item: layers.position(item[0]))]
 
 
@@ -311,7 +311,7 @@ def _sections(schema: Schema) -> dict[str, Any]:
     return {name: value for name, value in sections.items() if value is not None}
 
 
-def looks_of(path: Path | None) -> tuple[int, ...] | None:
+def stat_signature(path: Path | None) -> tuple[int, ...] | None:
     """Return a value that differs after the file at *path* has changed; None: no such file."""
     try:
         about = None if path is None else path.stat()
@@ -322,7 +322,7 @@ def looks_of(path: Path | None) -> tuple[int, ...] | None:
     return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
-def _laid(
+def _merge_layers(
     config_path: Path | None, env: Mapping[str, str], flags: Mapping[KeyPath, Given]
 ) -> tuple[Layers, dict[str, Any]]:
     """Return the merged layers of values for `load`, and the values of the file alone."""
@@ -331,33 +331,33 @@ def _laid(
         layers.document = document = reader.read(config_path)
         # A key that hoidn/orchestration also has may come from a file of that program.
         is_old = is_old or not document.data.keys() <= Schema.model_fields.keys() - legacy.OWN_KEYS
-        lay_file(layers, document, set(legacy.lay_keys(layers, document)) if is_old else ())
-    in_file = cast("dict[str, Any]", _apart(layers.values))
-    lay_environment(layers, env)
+        add_file(layers, document, set(legacy.add_old_keys(layers, document)) if is_old else ())
+    in_file = cast("dict[str, Any]", _copy_mappings(layers.values))
+    add_environment(layers, env)
     for path, given in flags.items():
         for below, value in flatten(given.value, path):
-            layers.put(below, value, Source("flag", name=given.flag))
+            layers.set_value(below, value, Source("flag", name=given.flag))
     inherit_cadence(layers)
     choose_own_steps(layers)
-    notice_commits(layers)
-    notice_former_agents(layers)
+    add_commit_notices(layers)
+    add_former_agent_notices(layers)
     if is_old:
-        legacy.notice_variables(layers, env)
+        legacy.add_variable_notices(layers, env)
     return layers, in_file
 
 
-def _apart(value: Any) -> Any:
+def _copy_mappings(value: Any) -> Any:
     """Return *value* with copied mappings; the values in them are never changed in place."""
-    return {k: _apart(v) for k, v in value.items()} if isinstance(value, dict) else value
+    return {k: _copy_mappings(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-def _resolved(
+def _resolve_paths(
     project_dir: Path, schema: Schema, layers: Layers, found: list[Found]
 ) -> dict[str, Path]:
     """Return the absolute paths; problems are added to *found*."""
     paths: dict[str, Path] = {}
     for key in ("prompts_dir", "state_file", "logs_dir"):
-        where = layers.at((key,))
+        where = layers.format_location((key,))
         try:
             paths[key] = resolve_path(project_dir, getattr(schema, key), where)
         except ConfigurationError as error:
@@ -366,19 +366,19 @@ def _resolved(
             continue
         source = layers.sources.get((key,), DEFAULT)
         is_chosen = source.kind in ("environment", "flag")
-        if why := misplaced(key, paths, project_dir, is_chosen=is_chosen):
+        if why := find_path_problem(key, paths, project_dir, is_chosen=is_chosen):
             hint = f"such as {Schema.model_fields[key].default}"
             found.append(((key,), ConfigurationError(why, where=where, hint=hint)))
     return paths
 
 
-def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
+def _validate(layers: Layers) -> tuple[Schema, list[Found]]:
     """Return the settings without the invalid values, and the problems.
 
     Names in the other values are still checked, so that one run of ``check`` shows every
     problem of a file.
     """
-    extensions.configure(disabled(layers.values), enabled(layers.values))
+    extensions.configure(list_disabled(layers.values), list_enabled(layers.values))
     found = remove_unavailable(layers)
     values = layers.values
     schema = schema_with(values)
@@ -387,34 +387,34 @@ def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
         try:
             return schema.model_validate(values), found
         except ValidationError as error:
-            for problem in problems_of(error, schema, layers.where, layers.origin):
+            for problem in find_problems(error, schema, layers.locate, layers.origin):
                 # Missing in a later round: this function removed it, and has reported why.
                 if is_first_round or not problem.is_missing:
                     found.append((problem.path, problem.error))
                 # Without its kind, a workflow would be checked as one of another kind.
                 is_kind = problem.path[:1] == ("workflows",) and problem.path[2:] == ("kind",)
-                values = _pruned(values, problem.path[:2] if is_kind else problem.path)
+                values = _prune(values, problem.path[:2] if is_kind else problem.path)
             is_first_round = False
 
 
-def _pruned(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+def _prune(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
     """Return a copy of *values* without the value at *path*, or else without its parent."""
     for length in range(len(path), 0, -1):
-        less = _without(values, path[:length])
+        less = _without_key(values, path[:length])
         if less != values:
             return cast("dict[str, Any]", less)
     return {}
 
 
-def _without(values: Any, path: KeyPath) -> Any:
+def _without_key(values: Any, path: KeyPath) -> Any:
     key, rest = path[0], path[1:]
     if isinstance(values, dict) and key in values:
         if rest:
-            return {**values, key: _without(values[key], rest)}
+            return {**values, key: _without_key(values[key], rest)}
         return {name: value for name, value in values.items() if name != key}
     # A list never loses an item: the indexes of later items would no longer match the file.
     if isinstance(values, list) and isinstance(key, int) and rest and key < len(values):
-        return [*values[:key], _without(values[key], rest), *values[key + 1 :]]
+        return [*values[:key], _without_key(values[key], rest), *values[key + 1 :]]
     return values
 
 
@@ -424,7 +424,7 @@ def _workflows(
     """Return the configured workflows; problems are added to *found*."""
 
     def locate(path: KeyPath) -> str:
-        return layers.at(("workflows", *path))
+        return layers.format_location(("workflows", *path))
 
     written = {
         name: entry
@@ -447,7 +447,7 @@ def _flows(
         if entry.file is None:
             continue
         path = ("workflows", name)
-        where = layers.at(path)
+        where = layers.format_location(path)
         try:
             files[name] = resolve_path(project_dir, entry.file, where)
         except ConfigurationError as error:
@@ -456,7 +456,7 @@ def _flows(
         if not files[name].is_file():
             missing = f"there is no file {entry.file!r}"
             found.append((path, ConfigurationError(missing, where=where)))
-        elif leads_out(files[name], project_dir):
+        elif is_linked_outside(files[name], project_dir):
             out = f"a link leads {entry.file!r} out of the project"
             found.append((path, UnsafePath(out, where=where, hint="name the file itself")))
     return files
@@ -467,7 +467,7 @@ def _agents(schema: Schema, layers: Layers) -> dict[str, Agent]:
         entry = schema.agents[name]
 
         def locate(path: KeyPath) -> str:
-            return layers.at(("agents", name, *path))
+            return layers.format_location(("agents", name, *path))
 
         return Agent(name, entry.kind or name, MappingProxyType(entry.options), locate)
 

@@ -21,7 +21,7 @@ from sequencer.errors import ConfigurationError
 from sequencer.files import keys
 from sequencer.files import yamlfile as reader
 from sequencer.files.yamlfile import Document, KeyPath, Position
-from sequencer.model.step import FORMER_AGENT, tries
+from sequencer.model.step import FORMER_AGENT, parse_retry
 from sequencer.project.schema import Schema
 from sequencer.project.store_kinds import store_kind
 
@@ -72,7 +72,7 @@ RENAMED: Mapping[KeyPath, KeyPath] = {
 """Two spellings of one key: the one that a file may use -> the one that the program uses."""
 
 
-def kept_at(path: KeyPath) -> KeyPath:
+def to_program_path(path: KeyPath) -> KeyPath:
     """Return the program's path for a value that is written at *path*."""
     for length in (1, 2):
         if path[:length] in RENAMED:
@@ -80,10 +80,10 @@ def kept_at(path: KeyPath) -> KeyPath:
     return path
 
 
-def _spelled(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
+def _expand_short_form(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
     """Yield (path, value) for *value* as written at *path*; a short form yields several pairs."""
-    path = kept_at(path)
-    if path == ("retry",) and isinstance(expanded := tries(value), dict):
+    path = to_program_path(path)
+    if path == ("retry",) and isinstance(expanded := parse_retry(value), dict):
         yield from (((*path, key), part) for key, part in expanded.items())
     else:
         yield NAMED.get(path, path) if isinstance(value, str) else path, value
@@ -130,14 +130,16 @@ class Layers(Struct):
     """Keys that were left out because no plug-in provides them; see `Settings.unavailable`."""
     _origins: dict[KeyPath, KeyPath] = field(default_factory=dict)
 
-    def put(self, path: KeyPath, value: Any, source: Source, origin: KeyPath | None = None) -> None:
+    def set_value(
+        self, path: KeyPath, value: Any, source: Source, origin: KeyPath | None = None
+    ) -> None:
         """Set the value at *path*; *origin* is its path in the file if that differs."""
         if _is_left_empty(path, value):
             return
-        for place, part in _spelled(path, value):
-            self._put(place, part, source, origin or path)
+        for place, part in _expand_short_form(path, value):
+            self._set_value(place, part, source, origin or path)
 
-    def _put(self, path: KeyPath, value: Any, source: Source, origin: KeyPath) -> None:
+    def _set_value(self, path: KeyPath, value: Any, source: Source, origin: KeyPath) -> None:
         parent = self.values
         for part in path[:-1]:
             below = parent.setdefault(str(part), {})
@@ -147,7 +149,7 @@ class Layers(Struct):
             parent = below
         if isinstance(parent.get(str(path[-1])), dict):
             self._forget_below(path)
-        if _holds_boolean(value):
+        if _has_boolean(value):
             value = _with_words(value, keys.annotation_at(Schema, path))
         parent[str(path[-1])] = value
         self.sources[path] = source
@@ -157,16 +159,16 @@ class Layers(Struct):
         for known in [key for key in self.sources if key[: len(path)] == path]:
             del self.sources[known]
 
-    def where(self, path: KeyPath) -> str:
+    def locate(self, path: KeyPath) -> str:
         """Return the place where the value at *path* or its parent was set."""
         source, origin = self._origin(path)
         if source is not None and source.kind != "file":
             return str(source)
-        return self.document.where(origin) if self.document else "settings"
+        return self.document.locate(origin) if self.document else "settings"
 
-    def at(self, path: KeyPath) -> str:
+    def format_location(self, path: KeyPath) -> str:
         """Return the place followed by the key path as it was written."""
-        return reader.located(self.where(path), self.origin(path))
+        return reader.format_location(self.locate(path), self.origin(path))
 
     def origin(self, path: KeyPath) -> KeyPath:
         """Return the path of the value in the file; it may have another spelling there."""
@@ -207,9 +209,9 @@ def _is_left_empty(path: KeyPath, value: Any) -> bool:
     return annotation is not None and (value is None or keys.is_mapping(annotation))
 
 
-def _holds_boolean(value: Any) -> bool:
+def _has_boolean(value: Any) -> bool:
     if isinstance(value, (list, dict)):
-        return any(map(_holds_boolean, value.values() if isinstance(value, dict) else value))
+        return any(map(_has_boolean, value.values() if isinstance(value, dict) else value))
     return isinstance(value, bool)
 
 
@@ -224,35 +226,41 @@ def _with_words(value: Any, annotation: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return [_with_words(item, keys.below(annotation, 0)) for item in value]
+        return [_with_words(item, keys.find_child_type(annotation, 0)) for item in value]
     if isinstance(value, dict):
-        return {key: _with_words(item, keys.below(annotation, key)) for key, item in value.items()}
+        return {
+            key: _with_words(item, keys.find_child_type(annotation, key))
+            for key, item in value.items()
+        }
     return value
 
 
 _WORDS = dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(("false", "no", "off"), False)
 
 
-def as_meant(value: Any, annotation: Any) -> Any:
+def convert_words(value: Any, annotation: Any) -> Any:
     """Return *value* with words converted to the booleans and numbers of type *annotation*.
 
     A boolean of the file became a word (see `_with_words`), and a variable holds only text.
     """
     members = [annotation]
     if get_origin(annotation) in (Union, UnionType):
-        members = [keys.without_none(member) for member in get_args(annotation)]
+        members = [keys.strip_optional(member) for member in get_args(annotation)]
     if isinstance(value, str):
         if bool in members:
             return _WORDS.get(value.lower(), value)
         is_number = (int in members or float in members) and str not in members
-        found = reader.plain_value(value.strip()) if is_number else value
+        found = reader.parse_scalar(value.strip()) if is_number else value
         return found if isinstance(found, (int, float)) else value
     if isinstance(value, list):
         within = next((member for member in members if keys.is_list(member)), None)
-        return [as_meant(item, keys.below(within, 0)) for item in value]
+        return [convert_words(item, keys.find_child_type(within, 0)) for item in value]
     if isinstance(value, dict):
         within = next((member for member in members if keys.is_mapping(member)), None)
-        return {key: as_meant(item, keys.below(within, key)) for key, item in value.items()}
+        return {
+            key: convert_words(item, keys.find_child_type(within, key))
+            for key, item in value.items()
+        }
     return value
 
 
@@ -265,11 +273,11 @@ def flatten(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
         yield path, value
 
 
-def lay_file(layers: Layers, document: Document, known: Container[str]) -> None:
+def add_file(layers: Layers, document: Document, known: Container[str]) -> None:
     """Add the values of *document* to *layers*, except for the top-level keys in *known*."""
     for key, value in document.data.items():
         for below, leaf in flatten(value, (key,)) if key not in known else ():
-            layers.put(below, leaf, source_in(document, below))
+            layers.set_value(below, leaf, source_in(document, below))
 
 
 def source_in(document: Document, path: KeyPath) -> Source:
@@ -278,7 +286,7 @@ def source_in(document: Document, path: KeyPath) -> Source:
     return Source("file", document.file, line)
 
 
-def lay_environment(layers: Layers, env: Mapping[str, str]) -> None:
+def add_environment(layers: Layers, env: Mapping[str, str]) -> None:
     """Add the ``SEQUENCER_…`` variables to *layers*; unknown ones become notices.
 
     Raises:
@@ -301,11 +309,11 @@ def lay_environment(layers: Layers, env: Mapping[str, str]) -> None:
             layers.notices.append(_unknown_variable(variable, annotation, path))
             continue
         source = Source("environment", name=variable)
-        for below, value in flatten(_value(text, annotation, variable), path):
-            layers.put(below, value, source)
+        for below, value in flatten(_parse_variable(text, annotation, variable), path):
+            layers.set_value(below, value, source)
 
 
-def _value(text: str, annotation: Any, variable: str) -> Any:
+def _parse_variable(text: str, annotation: Any, variable: str) -> Any:
     starts = "{" if keys.is_mapping(annotation) else "[" if keys.is_list(annotation) else "\0"
     if text.startswith(starts):
         return reader.parse_value(text, Path(variable))
@@ -313,7 +321,7 @@ def _value(text: str, annotation: Any, variable: str) -> Any:
         return [item.strip() for item in text.split(",") if item.strip()]
     if annotation is Any:
         is_nested = text.startswith(("[", "{"))
-        return reader.parse_value(text, Path(variable)) if is_nested else reader.plain_value(text)
+        return reader.parse_value(text, Path(variable)) if is_nested else reader.parse_scalar(text)
     return text
 
 
@@ -331,7 +339,7 @@ def _unknown_variable(variable: str, annotation: Any, path: KeyPath) -> str:
         below = keys.known_keys(Schema, path) or ("NAME",)
         names = ", ".join(variable_name((*path, key)) for key in below)
         return f"{variable} is ignored: it names a section; its values are {names}"
-    known = [variable_name(leaf) for leaf, _ in keys.leaves(Schema)]
+    known = [variable_name(leaf) for leaf, _ in keys.iter_leaves(Schema)]
     nearest = get_close_matches(variable, known, n=1)
     guess = f"; did you mean {nearest[0]}?" if nearest else ""
     return f"{variable} is ignored: there is no such setting{guess}"
@@ -345,9 +353,9 @@ def choose_own_steps(layers: Layers) -> None:
         return
     source, origin = layers.sources[written[0]], layers.origin(written[0])
     if ("workflow", "name") not in layers.sources:
-        layers.put(("workflow", "name"), OWN, source, origin)
+        layers.set_value(("workflow", "name"), OWN, source, origin)
     if not {(*steps[:2], key) for key in ("steps", "extends")} & layers.sources.keys():
-        layers.put(steps, list(OWN_STEPS), source, origin)
+        layers.set_value(steps, list(OWN_STEPS), source, origin)
 
 
 def inherit_cadence(layers: Layers) -> None:
@@ -355,21 +363,21 @@ def inherit_cadence(layers: Layers) -> None:
     old, new = ("router", "review_every_n"), ("workflow", "review_every_n")
     if new in layers.sources or old not in layers.sources:
         return
-    layers.put(new, layers.values["router"]["review_every_n"], layers.sources[old], old)
+    layers.set_value(new, layers.values["router"]["review_every_n"], layers.sources[old], old)
 
 
-def notice_former_agents(layers: Layers) -> None:
+def add_former_agent_notices(layers: Layers) -> None:
     """Add a notice for each step that uses the former name of the key ``agent``."""
     document = layers.document
     for path in document.positions if document else ():
         if path[-1] == FORMER_AGENT and path[0] in ("steps", "review", "workflows", "teams"):
-            where = document.where(path) if document else ""
+            where = document.locate(path) if document else ""
             layers.notices.append(
-                f"{where}: {reader.dotted(path)!r} is read as 'agent', its present name"
+                f"{where}: {reader.format_key_path(path)!r} is read as 'agent', its present name"
             )
 
 
-def notice_commits(layers: Layers) -> None:
+def add_commit_notices(layers: Layers) -> None:
     """Add a notice for each key about commits if the store moves no code, so it has no effect.
 
     `store.work.branch` has an effect with every store.
@@ -382,7 +390,7 @@ def notice_commits(layers: Layers) -> None:
     noticed = set()
     for path in layers.sources:
         if path[0] == "commit" or path[:3] == ("store", "work", "tolerated"):
-            where, key = layers.where(path), reader.dotted(layers.origin(path))
+            where, key = layers.locate(path), reader.format_key_path(layers.origin(path))
             if key not in noticed:
                 layers.notices.append(f"{where}: {key!r} has no effect with store.kind file")
                 noticed.add(key)

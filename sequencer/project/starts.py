@@ -12,7 +12,7 @@ from typing import Any
 
 from sequencer import extensions
 from sequencer.engine.run import Run
-from sequencer.model.limits import utc
+from sequencer.model.limits import format_utc_s
 from sequencer.project.project import Project
 
 
@@ -30,13 +30,13 @@ class Starts:
         Writes nothing.
         """
 
-    def next_look(self, project: Project, run: Run) -> float | None:
+    def find_next_look(self, project: Project, run: Run) -> float | None:
         """Return the time when a tick of *run* may find a date; None: it has no schedule."""
 
-    def left_out(self, project: Project, run: Run) -> tuple[float, str] | None:
+    def find_skipped_date(self, project: Project, run: Run) -> tuple[float, str] | None:
         """Return the newest skipped date and the reason; None: no date was skipped."""
 
-    def scheduled(self, project: Project) -> Iterable[tuple[Run, float | None]]:
+    def list_scheduled_runs(self, project: Project) -> Iterable[tuple[Run, float | None]]:
         """Yield each scheduled run with its `next_start`."""
         del project
         return ()
@@ -56,7 +56,9 @@ class Starts:
     def begin(self, project: Project, run: Run) -> None:
         """Start *run* for the first time if `start_due` found it due."""
 
-    def reporting_skipped(self, project: Project, run: Run | None) -> AbstractContextManager[None]:
+    def report_skipped_date(
+        self, project: Project, run: Run | None
+    ) -> AbstractContextManager[None]:
         """Return a context in which the error of a refused merge names a skipped date of *run*."""
         del project, run
         return nullcontext()
@@ -85,33 +87,35 @@ def starts_of(project: Project) -> Starts:
 
 def scheduler() -> Starts:
     """Return the scheduler even for a project without schedules: it orders all ticks."""
-    found: Starts = next((starts for _, starts in extensions.ours(extensions.STARTS)), _NOTHING)
+    found: Starts = next(
+        (starts for _, starts in extensions.load_builtins(extensions.STARTS)), _NOTHING
+    )
     return found
 
 
 # --- dates -----------------------------------------------------------------------------------
 
 
-def clock(date: float) -> str:
+def format_local_time(date: float) -> str:
     """Return a date in local time, for people."""
     return f"{datetime.fromtimestamp(date).astimezone():%Y-%m-%d %H:%M}"
 
 
-def as_utc(date: float) -> str:
+def format_utc(date: float) -> str:
     """Return a date in UTC, for programs."""
-    return utc(datetime.fromtimestamp(date, UTC))
+    return format_utc_s(datetime.fromtimestamp(date, UTC))
 
 
-def parsed(date: str) -> float:
-    """Return a date of `as_utc` in seconds since 1970."""
+def parse_date(date: str) -> float:
+    """Return a date of `format_utc` in seconds since 1970."""
     return datetime.fromisoformat(date).timestamp()
 
 
-def left_out_json(missed: tuple[float, str] | None) -> dict[str, str] | None:
+def skipped_date_to_data(missed: tuple[float, str] | None) -> dict[str, str] | None:
     """Return a skipped date and the reason as ``--json`` prints them."""
-    return None if missed is None else {"date": as_utc(missed[0]), "reason": missed[1]}
+    return None if missed is None else {"date": format_utc(missed[0]), "reason": missed[1]}
 
 
-def starts_at(date: float) -> str:
+def describe_start(date: float) -> str:
     """Return a clause that says when a run starts."""
-    return f"it starts at {clock(date)}"
+    return f"it starts at {format_local_time(date)}"

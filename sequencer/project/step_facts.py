@@ -98,7 +98,7 @@ class StepFacts(Struct, frozen=True, omit_defaults=True):
     others: Mapping[str, str] = field(default_factory=dict)
     """Fields that no table names, with their values."""
 
-    def most(self, cap: str) -> float:
+    def get_maximum(self, cap: str) -> float:
         """Return the maximum that *cap* allows, infinity for no cap."""
         return self.caps.get(cap, _USUAL.get(cap, math.inf))
 
@@ -107,15 +107,15 @@ class StepFacts(Struct, frozen=True, omit_defaults=True):
         """Yield each fact, for people."""
         yield from self.grants
         yield from self.refusals
-        yield from (gate_text(name, wait) for name, wait in self.gates.items())
-        yield from (f"{name}: {amount(most)}" for name, most in self.caps.items())
+        yield from (format_gate(name, wait) for name, wait in self.gates.items())
+        yield from (f"{name}: {format_cap(most)}" for name, most in self.caps.items())
         yield from (f"{name}: {value}" for name, value in self.others.items())
 
     @property
     def powers(self) -> Iterator[str]:
         """Yield the facts that a person must see first: not refusals and caps, which only limit."""
         yield from self.grants
-        yield from (gate_text(name, wait) for name, wait in self.gates.items())
+        yield from (format_gate(name, wait) for name, wait in self.gates.items())
         yield from (f"{name}: {value}" for name, value in self.others.items())
 
 
@@ -128,28 +128,28 @@ class Loss(NamedTuple):
     """The current line; None: it was removed."""
 
 
-def hidden(text: str) -> str:
+def hide_secret(text: str) -> str:
     """Return a text to show instead of the secret *text*; it shows only whether it has changed."""
     return f"(hidden, {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:12]})"
 
 
-def text_of(value: Any) -> str:
+def to_json_line(value: Any) -> str:
     """Return *value* on one line of ASCII."""
     # ASCII only: a look-alike character could deceive the person who decides.
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def ascii_of(text: str) -> str:
+def escape_non_ascii(text: str) -> str:
     """Return *text* with every character except printable ASCII escaped."""
     return text.encode("unicode_escape").decode()
 
 
-def amount(most: float) -> str:
+def format_cap(most: float) -> str:
     """Return a cap as text for people."""
     return "no cap" if math.isinf(most) else f"{most:.15g}"
 
 
-def gate_text(name: str, wait_s: float | None) -> str:
+def format_gate(name: str, wait_s: float | None) -> str:
     """Return the gate *name* as text; it opens by itself after *wait_s* seconds (None: never)."""
     return f"{name}: true" if wait_s is None else f"{name}: true, continues after {wait_s:g} s"
 
@@ -159,33 +159,33 @@ def facts_of_step(step: Step, traits: Any = None) -> StepFacts:
     grants: list[str] = []
     refusals: list[str] = []
     for tool, is_given in (step.tools or {}).items():
-        (grants if is_given else refusals).append(f"tools.{tool}: {text_of(is_given)}")
+        (grants if is_given else refusals).append(f"tools.{tool}: {to_json_line(is_given)}")
     if step.allowed_tools is not None:
         # For some clients the list is also a limit: without it, they allow every tool.
         refusals.append("allowed_tools: no others")
-    grants += [f"allowed_tools: {text_of(tool)}" for tool in step.allowed_tools or ()]
-    refusals += [f"disallowed_tools: {text_of(tool)}" for tool in step.disallowed_tools or ()]
+    grants += [f"allowed_tools: {to_json_line(tool)}" for tool in step.allowed_tools or ()]
+    refusals += [f"disallowed_tools: {to_json_line(tool)}" for tool in step.disallowed_tools or ()]
     refusals += [f"{name}: true" for name in _FLAGS if getattr(step, name)]
     for name, agent in (step.agents or {}).items():
-        grants.append(f"agents.{name}.tools: {text_of(agent.tools)}")
+        grants.append(f"agents.{name}.tools: {to_json_line(agent.tools)}")
     caps = {name: getattr(step, name) for name in _STEP_CAPS}
     caps["retry.max_attempts"] = None if step.retry is None else step.retry.max_attempts
     if step.validation is not None:
         caps[f"{_JUDGE}.max_attempts"] = step.validation.max_attempts
-    others = _others(step)
+    others = _collect_other_fields(step)
     if traits is not None:
         given = {"writes": traits.writes or None, "adds": getattr(traits, "adds", None)}
-        grants += [f"{name}: {text_of(value)}" for name, value in given.items() if value]
+        grants += [f"{name}: {to_json_line(value)}" for name, value in given.items() if value]
         refusals += ["worktree: true"] if traits.worktree else []
         caps["budget.max_cost_usd"] = traits.budget.max_cost_usd
         caps["budget.max_tokens"] = traits.budget.max_tokens
-        others |= _others(traits)
+        others |= _collect_other_fields(traits)
     return StepFacts(
         step.agent,
         tuple(sorted(set(grants))),
         tuple(sorted(set(refusals))),
         dict(_gates_of(step)),
-        _written(caps),
+        _drop_default_caps(caps),
         others,
     )
 
@@ -228,24 +228,28 @@ def facts_of_workflow(workflow: Workflow, complete: Complete) -> dict[str, StepF
     if workflow.review is not None:
         step = workflow.review.step
         facts = dict(facts_of_steps(f"{step.name}\nreview", step, complete))
-        found |= {name: _at_times(inner, workflow.review_every) for name, inner in facts.items()}
-    others = _others(workflow)
+        found |= {
+            name: _with_review_cap(inner, workflow.review_every) for name, inner in facts.items()
+        }
+    others = _collect_other_fields(workflow)
     caps: dict[str, float | None] = {}
     if nodes:
         graph = workflow.whole_graph
-        found |= {name: _person(node) for name, node in nodes.items() if _is_asked(graph, node)}
-        others |= _others(graph)
+        found |= {
+            name: _facts_of_person(node) for name, node in nodes.items() if _is_asked(graph, node)
+        }
+        others |= _collect_other_fields(graph)
         caps = {
             "max_iterations": graph.max_iterations,
             "max_parallel": graph.max_parallel,
             "timeout_s": None if graph.timeout_ms is None else graph.timeout_ms / _MS,
         }
     if caps or others:
-        found[WHOLE] = StepFacts(caps=_written(caps), others=others)
+        found[WHOLE] = StepFacts(caps=_drop_default_caps(caps), others=others)
     return found
 
 
-def _at_times(facts: StepFacts, every: int) -> StepFacts:
+def _with_review_cap(facts: StepFacts, every: int) -> StepFacts:
     """Return the *facts* of a review; its interval is a cap if the review has a gate."""
     if not facts.gates or not every:
         return facts
@@ -257,24 +261,24 @@ def _is_asked(graph: Graph, node: Node) -> bool:
     return node.kind is NodeKind.HUMAN and node.id in graph.reachable
 
 
-def _person(node: Node) -> StepFacts:
+def _facts_of_person(node: Node) -> StepFacts:
     wait_s = None if node.timeout_ms is None else node.timeout_ms / _MS
-    return StepFacts(gates={PERSON: wait_s}, others=_others(node))
+    return StepFacts(gates={PERSON: wait_s}, others=_collect_other_fields(node))
 
 
-def _written(caps: Mapping[str, float | None]) -> dict[str, float]:
+def _drop_default_caps(caps: Mapping[str, float | None]) -> dict[str, float]:
     written = {name: float(most) for name, most in caps.items() if most is not None}
     return {name: most for name, most in written.items() if most != _USUAL.get(name)}
 
 
-def _others(value: Frozen) -> dict[str, str]:
+def _collect_other_fields(value: Frozen) -> dict[str, str]:
     """Return the fields of *value* that no table names and that differ from their defaults."""
     table = next(cls.__name__ for cls in type(value).__mro__ if cls.__name__ in FREE)
     known = FREE[table] | COMPARED[table]
     unknown = {name: spec for name, spec in type(value).model_fields.items() if name not in known}
     fields = {name: getattr(value, name) for name in unknown}
     return {
-        name: text_of(item.model_dump(mode="json") if isinstance(item, Frozen) else item)
+        name: to_json_line(item.model_dump(mode="json") if isinstance(item, Frozen) else item)
         for name, item in fields.items()
         if item != unknown[name].get_default()
     }
@@ -294,13 +298,13 @@ def losses(
     if PERSON not in now.gates:
         is_same = given is None or _agents(now) <= _agents(trusted)
         may = set(trusted.grants) if is_same else set(trusted.grants) & (given or set())
-        who = "" if is_same else f", to agent {text_of(' or '.join(sorted(_agents(now))))}"
+        who = "" if is_same else f", to agent {to_json_line(' or '.join(sorted(_agents(now))))}"
         yield from (Loss(None, f"{grant}{who}") for grant in now.grants if grant not in may)
         yield from (Loss(line, None) for line in trusted.refusals if line not in now.refusals)
         for name in sorted({*now.caps, *trusted.caps}):
-            before, after = trusted.most(name), now.most(name)
+            before, after = trusted.get_maximum(name), now.get_maximum(name)
             if after > before and after > bounds.get(name, -math.inf):
-                yield Loss(f"{name}: {amount(before)}", f"{name}: {amount(after)}")
+                yield Loss(f"{name}: {format_cap(before)}", f"{name}: {format_cap(after)}")
     for name in sorted({*now.others, *trusted.others}):
         old, new = trusted.others.get(name), now.others.get(name)
         if old != new:
@@ -314,14 +318,14 @@ def _agents(facts: StepFacts) -> set[str]:
 def lost_gates(now: StepFacts, trusted: StepFacts) -> Iterator[Loss]:
     """Yield each gate of *trusted* that *now* does not have, or that opens by itself sooner."""
     for name, wait_s in trusted.gates.items():
-        before = gate_text(name, wait_s)
+        before = format_gate(name, wait_s)
         if name not in now.gates:
             yield Loss(before, None)
-        elif _wait(now.gates[name]) < _wait(wait_s):
-            yield Loss(before, gate_text(name, now.gates[name]))
+        elif _effective_wait(now.gates[name]) < _effective_wait(wait_s):
+            yield Loss(before, format_gate(name, now.gates[name]))
 
 
-def moved_gates(
+def find_removed_gates(
     gone: Mapping[str, StepFacts], came: Mapping[str, StepFacts]
 ) -> Iterator[tuple[str, Loss]]:
     """Yield (step, gate) for each gate of the steps *gone* that no step of *came* replaces.
@@ -331,18 +335,20 @@ def moved_gates(
     available: dict[str, list[float]] = {}
     for facts in came.values():
         for name, wait_s in facts.gates.items():
-            available.setdefault(name, []).append(_wait(wait_s))
+            available.setdefault(name, []).append(_effective_wait(wait_s))
     # Match the longest waits first: the shorter ones can use the gates that remain.
     lost = [
-        (gate, _wait(w), step) for step, facts in gone.items() for gate, w in facts.gates.items()
+        (gate, _effective_wait(w), step)
+        for step, facts in gone.items()
+        for gate, w in facts.gates.items()
     ]
     for gate, wait_s, step in sorted(lost, key=lambda item: -item[1]):
         longest = max(available.get(gate, ()), default=-1.0)
         if longest < wait_s:
-            yield step, Loss(gate_text(gate, None if math.isinf(wait_s) else wait_s), None)
+            yield step, Loss(format_gate(gate, None if math.isinf(wait_s) else wait_s), None)
         else:
             available[gate].remove(longest)
 
 
-def _wait(wait_s: float | None) -> float:
+def _effective_wait(wait_s: float | None) -> float:
     return math.inf if wait_s is None else wait_s

@@ -55,7 +55,7 @@ class StoreKind(Struct, frozen=True):
                 something else.
         """
         with extensions.package_code(extensions.STORES, self.name):
-            make = extensions.loaded(self.make)
+            make = extensions.resolve_part(self.make)
         store: Store = extensions.create(extensions.STORES, self.name, Store, make, request)
         return store
 
@@ -81,7 +81,7 @@ def store_kind(name: str, where: str = "store.kind") -> StoreKind:
     """
     if name == FILE.name:
         return FILE
-    found: StoreKind = extensions.needed(
+    found: StoreKind = extensions.require(
         extensions.STORES, name, "store kind", known=(FILE.name,), where=where
     )
     if found.name != name:

@@ -26,14 +26,14 @@ from typing import Any
 
 from msgspec import Struct, field, to_builtins
 
-from sequencer.files.keys import leaves
-from sequencer.files.textfile import digest_text
-from sequencer.files.yamlfile import KeyPath, dotted
-from sequencer.project.named_files import MAX_WORDS, modules, named
+from sequencer.files.keys import iter_leaves
+from sequencer.files.textfile import compute_digest
+from sequencer.files.yamlfile import KeyPath, format_key_path
+from sequencer.project.named_files import MAX_WORDS, find_module_paths, find_possible_paths
 from sequencer.project.schema import Schema
 from sequencer.project.sources import SECRET_KEY, flatten
-from sequencer.project.step_facts import amount, ascii_of, hidden, text_of
-from sequencer.project.workflow_facts import Recorded, Workflows, shown_in
+from sequencer.project.step_facts import escape_non_ascii, format_cap, hide_secret, to_json_line
+from sequencer.project.workflow_facts import Recorded, Workflows, format_path
 
 
 class Rule(StrEnum):
@@ -95,7 +95,7 @@ _KEYS: Mapping[Rule, tuple[str, ...]] = {
     ),
 }
 
-_MOST_STEP_LINES = 20
+_MAX_STEP_LINES = 20
 _COST = "limits.cost_usd"
 """Listed even if it has its default: people look for the cost cap first."""
 
@@ -128,26 +128,26 @@ class Acts(Struct, frozen=True, dict=True):
     @property
     def summary(self) -> list[str]:
         """Return the facts to ask a person about; a long list has one line per workflow."""
-        if self.workflows is None or len(list(self.workflows.lines)) <= _MOST_STEP_LINES:
+        if self.workflows is None or len(list(self.workflows.lines)) <= _MAX_STEP_LINES:
             return self.described
-        return self._with(self.workflows.grouped)
+        return self._list_facts(self.workflows.grouped)
 
     @property
     def described(self) -> list[str]:
         """Return every fact, for people."""
-        return self._with(() if self.workflows is None else self.workflows.lines)
+        return self._list_facts(() if self.workflows is None else self.workflows.lines)
 
-    def _with(self, steps: Iterable[str]) -> list[str]:
+    def _list_facts(self, steps: Iterable[str]) -> list[str]:
         """Return all facts including *steps*, but only the caps that differ from the default."""
-        usual = {name: _most(default) for name, default in _caps_by_default().items()}
+        usual = {name: _parse_cap(default) for name, default in _caps_by_default().items()}
         caps = [
-            f"{name}: {amount(most)}"
+            f"{name}: {format_cap(most)}"
             for name, most in self.caps.items()
             if name == _COST or most != usual.get(name)
         ]
         return [*self.lines, *steps, *caps]
 
-    def beyond(self, trusted: Acts) -> list[str]:
+    def diff_from(self, trusted: Acts) -> list[str]:
         """Return what goes beyond *trusted*: ``- `` the trusted line, ``+ `` the current one."""
         removed = [f"- {line}" for line in trusted.lines if line not in set(self.lines)]
         added = [f"+ {line}" for line in self.lines if line not in set(trusted.lines)]
@@ -159,13 +159,13 @@ class Acts(Struct, frozen=True, dict=True):
         for name, most in self.caps.items():
             before = trusted.caps.get(name, -math.inf)
             if most > before:
-                changed += [f"- {name}: {amount(before)}", f"+ {name}: {amount(most)}"]
+                changed += [f"- {name}: {format_cap(before)}", f"+ {name}: {format_cap(most)}"]
         return changed
 
 
 def digest_of(lines: Iterable[str], grants: Iterable[str], steps: Recorded | None) -> str:
     """Return the fingerprint of a record; *grants* are lines that only old records have."""
-    compared = () if steps is None else (text_of(to_builtins(steps.steps)),)
+    compared = () if steps is None else (to_json_line(to_builtins(steps.steps)),)
     text = "\n".join((*lines, *sorted(grants), *compared))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
@@ -182,18 +182,18 @@ def acts_of(
     *flows* are files of workflows outside the project's folders that will run too.
     """
     root = Path(os.path.realpath(project))
-    lines = [f"git.{name}: {text_of(value)}" for name, value in (git_settings or {}).items()]
-    caps = {name: _most(default) for name, default in _caps_by_default().items()}
+    lines = [f"git.{name}: {to_json_line(value)}" for name, value in (git_settings or {}).items()]
+    caps = {name: _parse_cap(default) for name, default in _caps_by_default().items()}
     for path, value in flatten(dict(written), ()):
         rule = rule_of(path)
         if rule is Rule.CAP:
-            caps[dotted(path)] = _most(value)
+            caps[format_key_path(path)] = _parse_cap(value)
         elif rule is Rule.ACTS:
-            lines.append(_line(path, value))
+            lines.append(_format_fact(path, value))
     files = {name: dict(found) for name, found in files_of(written, root) if found}
     for owner, found in files.items():
         lines += [
-            f"{owner}, file {ascii_of(shown_in(p, root))}: {what}"
+            f"{owner}, file {escape_non_ascii(format_path(p, root))}: {what}"
             for p, what in found.items()
             if what != ABSENT
         ]
@@ -218,10 +218,14 @@ def rule_of(path: KeyPath) -> Rule:
 
 @cache
 def _caps_by_default() -> Mapping[str, Any]:
-    return {dotted(path): value for path, value in leaves(Schema) if rule_of(path) is Rule.CAP}
+    return {
+        format_key_path(path): value
+        for path, value in iter_leaves(Schema)
+        if rule_of(path) is Rule.CAP
+    }
 
 
-def _most(value: Any) -> float:
+def _parse_cap(value: Any) -> float:
     """Return a cap as a number; an unreadable cap allows everything."""
     try:
         most = math.inf if value is None or value == "" else float(value)
@@ -230,12 +234,12 @@ def _most(value: Any) -> float:
     return math.inf if math.isnan(most) else most
 
 
-def _line(path: KeyPath, value: Any) -> str:
+def _format_fact(path: KeyPath, value: Any) -> str:
     is_secret = SECRET_KEY.fullmatch(str(path[-1])) is not None
-    text = text_of(value)
+    text = to_json_line(value)
     if is_secret:
-        text = hidden(text)
-    return f"{ascii_of(dotted(path))}: {text}"
+        text = hide_secret(text)
+    return f"{escape_non_ascii(format_key_path(path))}: {text}"
 
 
 def _key_of(line: str) -> str:
@@ -247,10 +251,10 @@ _PROGRAMS = ("argv", "program", "extra_args", "env")
 _MAX_FOLDERS = 20
 """Maximum number of folders that are searched from the variables of one agent."""
 _FILE_NAME = re.compile(r"(?!-)[\w./@+-]*[./][\w./@+-]*")
-_MOST_ABSENT = 64
+_MAX_ABSENT = 64
 ABSENT = "not there"
 """Replaces the fingerprint of a named file that may appear, or get content, during a run."""
-EMPTY = digest_text(b"")
+EMPTY = compute_digest(b"")
 MAX_BYTES = 64 * 1024 * 1024
 """A larger file is compared by its size and change time."""
 
@@ -262,12 +266,14 @@ def files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict
         yield f"agents.{name}", files_of_agent(entry, root)
     setup, commands = written.get("setup"), dict[Path, str]()
     for command in setup if isinstance(setup, list) else ():
-        commands |= _run_by(root, command if isinstance(command, list) else [str(command)])
+        commands |= _find_command_files(
+            root, command if isinstance(command, list) else [str(command)]
+        )
     yield "setup", commands
     hooks = written.get("hooks")
     items = hooks.split(",") if isinstance(hooks, str) else hooks
     if isinstance(items, list):
-        yield "hooks", _with_imports(root, [str(item).strip() for item in items])
+        yield "hooks", _follow_imports(root, [str(item).strip() for item in items])
 
 
 def files_of_agent(entry: Any, root: Path) -> dict[Path, str]:
@@ -277,11 +283,11 @@ def files_of_agent(entry: Any, root: Path) -> dict[Path, str]:
         value = entry.get(option)
         value = list(value.values()) if isinstance(value, dict) else value
         items = [value] if isinstance(value, str) else value
-        found |= _run_by(root, items if isinstance(items, list) else [])
-    return found | _found_by_search(entry, root)
+        found |= _find_command_files(root, items if isinstance(items, list) else [])
+    return found | _search_env_folders(entry, root)
 
 
-def _found_by_search(entry: Any, root: Path) -> dict[Path, str]:
+def _search_env_folders(entry: Any, root: Path) -> dict[Path, str]:
     """Return the files that an agent's programs and modules resolve to in the folders of `env`.
 
     ``PATH``, ``PYTHONPATH`` and any other variable may name folders of the project.
@@ -294,26 +300,30 @@ def _found_by_search(entry: Any, root: Path) -> dict[Path, str]:
     for option in _PROGRAMS[:3] if folders else ():
         value = entry.get(option)
         command = value if isinstance(value, list) else [value] if value else []
-        words = (word for word in (*named(command), *modules(command)) if word[:1] != "/")
+        words = (
+            word
+            for word in (*find_possible_paths(command), *find_module_paths(command))
+            if word[:1] != "/"
+        )
         for word, folder in islice(product(words, folders), MAX_WORDS):
-            found |= _with_imports(root, [f"{folder}/{word}"])
+            found |= _follow_imports(root, [f"{folder}/{word}"])
     return found
 
 
-def _run_by(root: Path, command: Sequence[Any]) -> dict[Path, str]:
+def _find_command_files(root: Path, command: Sequence[Any]) -> dict[Path, str]:
     """Return the fingerprints of the files that *command* may run, with Python's modules."""
-    paths = list(modules(command))
-    found = _with_imports(root, paths)
-    for item in named(command):
+    paths = list(find_module_paths(command))
+    found = _follow_imports(root, paths)
+    for item in find_possible_paths(command):
         # An empty file does nothing, and often is only a marker: touch done.txt
-        named_files = _file(root, item)
+        named_files = _fingerprint_file(root, item)
         found |= {path: ABSENT if what == EMPTY else what for path, what in named_files.items()}
         paths += [] if named_files else [item]
-    absent = dict.fromkeys(islice(_may_appear(root, paths), _MOST_ABSENT), ABSENT)
+    absent = dict.fromkeys(islice(_find_absent_files(root, paths), _MAX_ABSENT), ABSENT)
     return absent | found
 
 
-def _may_appear(root: Path, paths: Iterable[str]) -> Iterator[Path]:
+def _find_absent_files(root: Path, paths: Iterable[str]) -> Iterator[Path]:
     """Yield each of *paths* that looks like a file name but does not exist yet."""
     for written in paths:
         if _FILE_NAME.fullmatch(written):
@@ -322,7 +332,7 @@ def _may_appear(root: Path, paths: Iterable[str]) -> Iterator[Path]:
                 yield path
 
 
-def _file(root: Path, written: str) -> dict[Path, str]:
+def _fingerprint_file(root: Path, written: str) -> dict[Path, str]:
     """Return the fingerprint of the project file that *written* names, or an empty dict."""
     if not written or "\0" in written or len(written) > 4096:  # noqa: PLR2004 - no path is longer
         return {}
@@ -331,21 +341,21 @@ def _file(root: Path, written: str) -> dict[Path, str]:
         return {}
     real = Path(os.path.realpath(path))
     if not real.is_relative_to(root):
-        return {path: led_to(path, real)[0]} if real.is_file() else {}
+        return {path: fingerprint_link(path, real)[0]} if real.is_file() else {}
     what = fingerprint(real)
     if what is None:
         return {}
     # Record both: the link may be pointed at another file, and the file may change.
-    return {real: what} if real == path else {path: led_to(path, real)[1], real: what}
+    return {real: what} if real == path else {path: fingerprint_link(path, real)[1], real: what}
 
 
-def led_to(path: Path, real: Path) -> tuple[str, str]:
+def fingerprint_link(path: Path, real: Path) -> tuple[str, str]:
     """Return the fingerprints of the link *path* to *real*, for outside and inside the project.
 
     The second one is relative to the link, so it is the same in each work tree.
     """
     relative = os.path.relpath(real, path.parent)
-    return f"leads to {text_of(str(real))}", f"leads to {text_of(relative)}"
+    return f"leads to {to_json_line(str(real))}", f"leads to {to_json_line(relative)}"
 
 
 def fingerprint(path: Path) -> str | None:
@@ -364,20 +374,20 @@ def fingerprint(path: Path) -> str | None:
         return f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
-def _with_imports(root: Path, hooks: Iterable[str]) -> dict[Path, str]:
+def _follow_imports(root: Path, hooks: Iterable[str]) -> dict[Path, str]:
     """Return the fingerprints of *hooks* and of the modules of the project that they import."""
     found: dict[Path, str] = {}
     todo = list(hooks)
     while todo:
-        for path, what in _file(root, todo.pop()).items():
+        for path, what in _fingerprint_file(root, todo.pop()).items():
             if path not in found:
                 found[path] = what
                 todo += _imports(path, root)
-                todo += _in_place_of(path, root)
+                todo += _find_compiled_files(path, root)
     return found
 
 
-def _in_place_of(module: Path, root: Path) -> Iterator[str]:
+def _find_compiled_files(module: Path, root: Path) -> Iterator[str]:
     """Yield the compiled files that Python loads instead of the source file *module*."""
     if module.suffix != ".py":
         return

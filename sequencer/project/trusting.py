@@ -35,7 +35,7 @@ from sequencer.files.textfile import CONFIG_NAME
 from sequencer.model.limits import parse_time
 from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
 from sequencer.project.settings import Settings
-from sequencer.project.step_facts import ascii_of
+from sequencer.project.step_facts import escape_non_ascii
 from sequencer.project.store_requests import EVERYTHING, RepositoryInspector
 from sequencer.project.trust import (
     ABSENT,
@@ -45,12 +45,12 @@ from sequencer.project.trust import (
     digest_of,
     files_of_agent,
     fingerprint,
-    led_to,
+    fingerprint_link,
 )
 from sequencer.project.workflow_facts import Recorded
 from sequencer.store import folder as folders
 from sequencer.store.identity import ensure_person, is_inside_agent
-from sequencer.store.user_state import make_own, own_state
+from sequencer.store.user_state import make_user_folder, user_state_path
 
 VARIABLE = "SEQUENCER_TRUST"
 """Trusted folders, including all folders below them, or ``all``."""
@@ -101,7 +101,9 @@ class Trust:
 
     @cached_property
     def _repositories(self) -> tuple[RepositoryInspector, ...]:
-        return tuple(inspector for _, inspector in extensions.ours(extensions.REPOSITORIES))
+        return tuple(
+            inspector for _, inspector in extensions.load_builtins(extensions.REPOSITORIES)
+        )
 
     @cached_property
     def _own_settings(self) -> Mapping[str, str]:
@@ -146,7 +148,7 @@ class Trust:
         except SequencerError:
             return False
 
-    def again(self, settings: Settings) -> Trust:
+    def with_settings(self, settings: Settings) -> Trust:
         """Return a new object for the same project with newly read *settings*."""
         return Trust(settings, self._ask)
 
@@ -176,12 +178,12 @@ class Trust:
         known = read(self.key)
         if known is None:
             return NotTrusted(self.key, self.acts.summary)
-        changed = self.acts.beyond(self._without_unused(known.acts))
+        changed = self.acts.diff_from(self._without_unused(known.acts))
         flows = map(os.path.relpath, self._flows)
-        hint = self._how_to_trust(changed)
+        hint = self._trust_hint(changed)
         return NotTrusted(self.key, self.acts.summary, changed, flows, hint) if changed else None
 
-    def _how_to_trust(self, changed: Iterable[str]) -> str | None:
+    def _trust_hint(self, changed: Iterable[str]) -> str | None:
         """Return how to trust the files of a client that only an option or a variable names."""
         settings = self._settings
         name = settings.agent.default
@@ -193,7 +195,7 @@ class Trust:
         return f"nothing was run; {command} shows everything and asks you"
 
     def ensure(self, *, may_ask: bool = True) -> None:
-        """Return if the project may act.
+        """Check that the project may act.
 
         Raises:
             NotTrusted: no person has trusted it, or it has changed since; nothing was run.
@@ -204,7 +206,7 @@ class Trust:
         if refused is not None:
             if not may_ask or isinstance(self._ask, bool) or not self._ask(refused):
                 raise refused
-            self.keep()
+            self.save_record()
         self._is_sure = True
         if not self.is_vouched_for:
             self._files = self.acts.files
@@ -224,7 +226,7 @@ class Trust:
             for name in ("acts", "_written", "_scans"):
                 vars(self).pop(name, None)
 
-    def keep(self) -> None:
+    def save_record(self) -> None:
         """Record that a person trusts what the project can do now.
 
         Raises:
@@ -244,7 +246,7 @@ class Trust:
         temporary = f".{secrets.token_hex(8)}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with _folder(is_made=True) as folder:
+            with _open_folder(is_made=True) as folder:
                 fd = os.open(temporary, flags, 0o600, dir_fd=folder)
                 with os.fdopen(fd, "w", encoding="utf-8") as file:
                     json.dump(content, file, indent=1)
@@ -253,7 +255,7 @@ class Trust:
                 os.replace(temporary, _name(key), src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as error:
             raise StorageFailed(
-                f"can't be written: {error.strerror}", where=str(place())
+                f"can't be written: {error.strerror}", where=str(records_folder())
             ) from error
 
     def files_of(self, owner: str) -> Mapping[Path, str]:
@@ -261,7 +263,7 @@ class Trust:
         return self._files.get(owner, {})
 
     def ensure_files(self, owner: str, seen: dict[Path, tuple[int, ...]]) -> None:
-        """Return if the files that *owner* runs are unchanged since they were trusted.
+        """Check that the files that *owner* runs are unchanged since they were trusted.
 
         *seen* has the last `stat` values of the files and their folders, and is updated; only
         files with other values are read.
@@ -271,12 +273,12 @@ class Trust:
         """
         files = self._files.get(owner, {})
         for path, trusted in files.items():
-            looks = _looks_of(path)
+            looks = _stat_signature(path)
             # A missing file is no risk: starting it fails.
             if looks is not None and seen.get(path) != looks:
                 ensure_unchanged(path, trusted, owner)
                 seen[path] = looks
-        folders = {folder: _looks_of(folder) for folder in {path.parent for path in files}}
+        folders = {folder: _stat_signature(folder) for folder in {path.parent for path in files}}
         changed = {
             folder: looks
             for folder, looks in folders.items()
@@ -288,7 +290,7 @@ class Trust:
         remove_byte_code(files)
 
     def ensure_files_in(self, owner: str, folder: Path) -> None:
-        """Return if the files in *folder* that the agent *owner* runs are the trusted ones.
+        """Check that the files in *folder* that the agent *owner* runs are the trusted ones.
 
         *folder* is the project's folder or a work tree, where files that git ignores may be
         missing.
@@ -308,7 +310,7 @@ class Trust:
         for path, what in present.items():
             name = os.path.relpath(path, root)
             if trusted.get(name) != what:
-                line = f"{owner}, file {ascii_of(name)}: "
+                line = f"{owner}, file {escape_non_ascii(name)}: "
                 changed += [f"- {line}{trusted[name]}"] if name in trusted else []
                 changed.append(f"+ {line}{what}")
         if changed and str(root) == project:
@@ -322,7 +324,7 @@ class Trust:
     def ensure_client(
         self, kind: str, options: Mapping[str, Any], folder: Path | None = None
     ) -> None:
-        """Return if the files that a client of *kind* would read in *folder* are the trusted ones.
+        """Check that the files that a client of *kind* would read in *folder* are the trusted ones.
 
         Without *folder*, the project's folder is checked, with one `stat` per file if nothing has
         changed. In a work tree, a missing file is a change if git had checked it out there.
@@ -349,7 +351,7 @@ class Trust:
                 for name in inspector.taken_out(missing, folder, project)
             }
             trusted |= {line for line in known_lines if file_of(line) in removed}
-        changed = _of_lines(now.lines).beyond(_of_lines(trusted))
+        changed = _acts_from_lines(now.lines).diff_from(_acts_from_lines(trusted))
         if changed:
             if folder is None:
                 raise NotTrusted(self.key, (), changed)
@@ -369,7 +371,7 @@ class Trust:
                 yield client, files, self.is_vouched_for or facts.lines <= trusted
 
 
-def _looks_of(path: Path) -> tuple[int, ...] | None:
+def _stat_signature(path: Path) -> tuple[int, ...] | None:
     try:
         facts = os.stat(path)  # noqa: PTH116 - before each attempt
     except OSError:
@@ -377,7 +379,7 @@ def _looks_of(path: Path) -> tuple[int, ...] | None:
     return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
-def _of_lines(lines: Iterable[str]) -> Acts:
+def _acts_from_lines(lines: Iterable[str]) -> Acts:
     return Acts(tuple(sorted(lines)), {})
 
 
@@ -396,7 +398,7 @@ def remove_byte_code(sources: Iterable[Path]) -> None:
             stems.setdefault(path.parent / "__pycache__", set()).add(path.stem)
     for folder, known in stems.items():
         try:
-            for name in folders.names(folder):
+            for name in folders.list_names(folder):
                 if name.endswith(".pyc") and name.partition(".")[0] in known:
                     folders.remove(folder / name)
         except UnsafeFolder:
@@ -410,7 +412,7 @@ def remove_byte_code(sources: Iterable[Path]) -> None:
 
 
 def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
-    """Return if *path* has the content with the fingerprint *trusted*.
+    """Check that *path* has the content with the fingerprint *trusted*.
 
     Raises:
         NotTrusted: the file has changed since it was trusted.
@@ -419,7 +421,7 @@ def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
     now = fingerprint(real)
     if trusted == ABSENT and now in (None, EMPTY):
         return
-    if trusted not in (now, *led_to(path, real)):
+    if trusted not in (now, *fingerprint_link(path, real)):
         line = f"{owner}, file {path}"
         raise NotTrusted(str(path), (), (f"- {line}: {trusted}", f"+ {line}: {now or 'is gone'}"))
 
@@ -468,7 +470,7 @@ def read(key: str) -> Trusted | None:
     Raises:
         UnsafePath: the record is a link, or another user could have written it.
     """
-    with contextlib.suppress(FileNotFoundError), _folder() as folder:
+    with contextlib.suppress(FileNotFoundError), _open_folder() as folder:
         record = _read(folder, _name(key))
         return record if record is not None and record.project == key else None
     return None
@@ -478,26 +480,26 @@ def forget(key: str) -> bool:
     """Remove the record of the project with *key*; return whether there was one.
 
     Raises:
-        DecisionRefused: see `Trust.keep`.
+        DecisionRefused: see `Trust.save_record`.
     """
     ensure_person("trust", "ask a person to run it")
-    with contextlib.suppress(FileNotFoundError), _folder() as folder:
+    with contextlib.suppress(FileNotFoundError), _open_folder() as folder:
         os.unlink(_name(key), dir_fd=folder)
         return True
     return False
 
 
-def everything() -> Iterator[Trusted]:
+def list_records() -> Iterator[Trusted]:
     """Yield every record, sorted by project; it raises the errors of `read`."""
-    with contextlib.suppress(FileNotFoundError), _folder() as folder:
+    with contextlib.suppress(FileNotFoundError), _open_folder() as folder:
         names = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]  # noqa: PTH208
         records = (_read(folder, name) for name in names)
         yield from sorted(filter(None, records), key=lambda record: record.project)
 
 
-def place() -> Path:
-    """Return the folder of the records; see `own_state`."""
-    return own_state("trust")
+def records_folder() -> Path:
+    """Return the folder of the records; see `user_state_path`."""
+    return user_state_path("trust")
 
 
 def _name(key: str) -> str:
@@ -505,14 +507,14 @@ def _name(key: str) -> str:
 
 
 @contextlib.contextmanager
-def _folder(*, is_made: bool = False) -> Iterator[int]:
+def _open_folder(*, is_made: bool = False) -> Iterator[int]:
     """Open the folder of the records; no other user may write in it."""
-    path = make_own("trust") if is_made else place()
+    path = make_user_folder("trust") if is_made else records_folder()
     fd = os.open(path.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # Open each folder relative to its parent, so that no link is followed.
         for shown in (path.parent, path):
-            below = _opened(shown.name, os.O_DIRECTORY, fd, shown)
+            below = _open_safely(shown.name, os.O_DIRECTORY, fd, shown)
             os.close(fd)
             fd = below
             _ensure_own(fd, shown)
@@ -521,7 +523,7 @@ def _folder(*, is_made: bool = False) -> Iterator[int]:
         os.close(fd)
 
 
-def _opened(name: str, flags: int, folder: int, shown: Path) -> int:
+def _open_safely(name: str, flags: int, folder: int, shown: Path) -> int:
     try:
         return os.open(
             name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder
@@ -547,8 +549,8 @@ def _ensure_own(fd: int, shown: Path) -> None:
 
 
 def _read(folder: int, name: str) -> Trusted | None:
-    shown = place() / name
-    with os.fdopen(_opened(name, 0, folder, shown), "rb") as file:
+    shown = records_folder() / name
+    with os.fdopen(_open_safely(name, 0, folder, shown), "rb") as file:
         _ensure_own(file.fileno(), shown)
         data = file.read(_RECORD_BYTES + 1)
     try:

@@ -25,8 +25,8 @@ from msgspec import Struct, field
 from sequencer import __version__, extensions
 from sequencer.errors import ConfigurationError
 from sequencer.files.regular import read_bytes
-from sequencer.files.textfile import digest_text, expand_home, leads_out
-from sequencer.files.yamlfile import dotted
+from sequencer.files.textfile import compute_digest, expand_home, is_linked_outside
+from sequencer.files.yamlfile import format_key_path
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -40,14 +40,14 @@ from sequencer.project.step_facts import (
     Complete,
     Loss,
     StepFacts,
-    ascii_of,
+    escape_non_ascii,
     facts_of_step,
     facts_of_steps,
     facts_of_workflow,
+    find_removed_gates,
     losses,
     lost_gates,
-    moved_gates,
-    text_of,
+    to_json_line,
 )
 from sequencer.workflows.definitions import Composition
 from sequencer.workflows.finding import MAX_CHARS
@@ -143,7 +143,7 @@ class Workflows:
             self._written["workflow"] = {_CADENCE: router[_CADENCE], **known}
         self._root = root
         text = json.dumps([__version__, self._written], sort_keys=True, default=str)
-        self._digests = {_IN_FILE: digest_text(text.encode())}
+        self._digests = {_IN_FILE: compute_digest(text.encode())}
         # These settings change what a flow does, so its digest covers them too.
         shared = [__version__, *(self._written.get(name) for name in ("agent", "workflow"))]
         self._shared = json.dumps(shared, sort_keys=True, default=str).encode()
@@ -152,7 +152,7 @@ class Workflows:
         self._steps: dict[str, dict[str, StepFacts]] = {}
         self._files: dict[str, str] = {}
         """Workflow -> key of its file."""
-        for path, names in self._found(flows).items():
+        for path, names in self._find_files(flows).items():
             self._add(Path(path), names)
 
     @cached_property
@@ -176,7 +176,7 @@ class Workflows:
             for step, facts in steps.items()
             for line in facts.lines
         ]
-        yield from (after for _, after in _lines_of(facts_as_changes) if after is not None)
+        yield from (after for _, after in _format_changes(facts_as_changes) if after is not None)
 
     @property
     def grouped(self) -> Iterator[str]:
@@ -190,7 +190,7 @@ class Workflows:
             known = set() if key == _DEFAULTS else default_grants
             # In the order of the steps, without repetitions.
             powers = dict.fromkeys(line for facts in steps.values() for line in facts.powers)
-            text = "; ".join(ascii_of(line) for line in powers if line not in known)
+            text = "; ".join(escape_non_ascii(line) for line in powers if line not in known)
             count = 0 if key == _DEFAULTS else len(steps.keys() - {WHOLE})
             if count:
                 yield f"{key}, {count} step{'s' * (count > 1)}: {text or 'nothing is granted'}"
@@ -212,7 +212,7 @@ class Workflows:
         found: dict[_Change, None] = {}
         for key, before in self._pairs(trusted):
             found |= dict.fromkeys(comparison.changes(key, before))
-        yield from _lines_of(found)
+        yield from _format_changes(found)
 
     def _pairs(self, trusted: Recorded) -> Iterator[tuple[str, str]]:
         """Yield (current key, *trusted* key) for each pair of workflows to compare."""
@@ -238,21 +238,21 @@ class Workflows:
         if key not in self._steps:
             if key not in self._data:
                 found = self._own.get(key)
-                return self.builtin(key) if found is None else found
+                return self.find_builtin_steps(key) if found is None else found
             path, data = self._data[key]
             try:
                 registry = Registry(sections=partial(section_value, self._schema))
-                workflow = registry.graph_in(path, data).workflow
+                workflow = registry.parse_graph(path, data).workflow
                 self._steps[key] = self._facts_of(workflow)
             except (ConfigurationError, ValidationError):
-                self._steps[key] = _whole(self._digests[key])
+                self._steps[key] = _opaque_facts(self._digests[key])
         return self._steps[key]
 
-    def builtin(self, key: str) -> dict[str, StepFacts] | None:
+    def find_builtin_steps(self, key: str) -> dict[str, StepFacts] | None:
         """Return the facts of the built-in workflow or section steps with *key*, or None."""
-        if (found := _section_with(key)) is not None:
+        if (found := _find_section_steps(key)) is not None:
             name, steps = found
-            return self._of_section(steps, section(name).default(), None)
+            return self._facts_of_section(steps, section(name).default(), None)
         name = key.removeprefix(_WORKFLOWS)
         known = BuiltinWorkflows(BuiltinPrompts())
         if name == key or name not in known:
@@ -293,9 +293,9 @@ class Workflows:
         # A review runs at another position than its name, and its prompt may choose the agent.
         more = [by_prompt] if by_prompt else []
         more += [roles] if inside and roles else []
-        return " ".join([agent, *map(text_of, more)])
+        return " ".join([agent, *map(to_json_line, more)])
 
-    def _found(self, flows: Iterable[Path]) -> dict[str, list[str]]:
+    def _find_files(self, flows: Iterable[Path]) -> dict[str, list[str]]:
         """Return the paths of the workflow files, with the names of their workflows."""
         found: dict[str, list[str]] = {}
         entries = self._written.get("workflows")
@@ -310,27 +310,27 @@ class Workflows:
                 names = sorted(os.listdir(self._root / folder))  # noqa: PTH208 - names, not entries
             except OSError:
                 continue
-            paths += [str(self._root / folder / name) for name in names if _is_meant(name)]
+            paths += [str(self._root / folder / name) for name in names if _is_workflow_file(name)]
         for path in paths:
             # The stem is also a name for the workflow: `run NAME` finds the file by it.
-            found.setdefault(path, []).append(f"flow\n{ascii_of(Path(path).stem)}")
+            found.setdefault(path, []).append(f"flow\n{escape_non_ascii(Path(path).stem)}")
         return dict(sorted(found.items()))
 
     def _add(self, path: Path, names: Iterable[str]) -> None:
         try:
-            if leads_out(path, self._root):
+            if is_linked_outside(path, self._root):
                 return  # it is never run
             data = read_bytes(path, _MAX_FLOW_BYTES)
         except ConfigurationError:
             # Not a file, or too large: no reader accepts it.
             return
-        key = _FILE + ascii_of(shown_in(path, self._root))
-        self._digests[key] = digest_text(self._shared + b"\n" + data)
+        key = _FILE + escape_non_ascii(format_path(path, self._root))
+        self._digests[key] = compute_digest(self._shared + b"\n" + data)
         self._size += len(data)
         self._data[key] = path, data
         if self._size > _MAX_READ_BYTES:
             self._data[key] = path, b""
-            self._steps[key] = _whole(self._digests[key])
+            self._steps[key] = _opaque_facts(self._digests[key])
         for name in names:
             self._files.setdefault(name, key)
 
@@ -373,32 +373,32 @@ class Workflows:
         try:
             return self._read_own(self._schema)
         except (ValidationError, ConfigurationError):
-            return {_IN_FILE: _whole(self._digests[_IN_FILE])}
+            return {_IN_FILE: _opaque_facts(self._digests[_IN_FILE])}
 
     def _read_own(self, schema: Schema) -> dict[str, dict[str, StepFacts]]:
         own = {name: entry for name, entry in schema.workflows.items() if entry.file is None}
         composed = {name: entry for name, entry in own.items() if entry.inline is None}
-        composition = Composition(composed, BuiltinWorkflows(BuiltinPrompts()), dotted)
+        composition = Composition(composed, BuiltinWorkflows(BuiltinPrompts()), format_key_path)
         workflows = dict(composition.workflows)
         layers, problems = Layers(values=self._written), list[Found]()
         sections = partial(section_value, schema)
         lists = inline_graphs(schema, sections, layers, self._root, problems)
         workflows |= {name: graph.workflow for name, graph in lists.items()}
         facts = {
-            _WORKFLOWS + ascii_of(name): self._facts_of(workflows[name])
+            _WORKFLOWS + escape_non_ascii(name): self._facts_of(workflows[name])
             if name in workflows
-            else _whole(self._digests[_IN_FILE])
+            else _opaque_facts(self._digests[_IN_FILE])
             for name in own
         }
         facts[_DEFAULTS] = {WHOLE: facts_of_step(self._complete(Step(name=_DEFAULTS)))}
         for name in self._written.keys() & extensions.OURS[extensions.SECTIONS].keys():
             if (steps := section(name).steps) is not None:
                 names = self._written[name][steps.key]
-                facts[f"{name}.{steps.key}"] = self._of_section(steps, sections(name), names)
+                facts[f"{name}.{steps.key}"] = self._facts_of_section(steps, sections(name), names)
         facts[_RUNS] = {WHOLE: StepFacts(refusals=("worktree: true",) if schema.worktree else ())}
         return facts
 
-    def _of_section(
+    def _facts_of_section(
         self, steps: SectionSteps, value: Any, names: Collection[str] | None
     ) -> dict[str, StepFacts]:
         """Return the facts of *steps* in a section with *value*; *names*: only these, None: all."""
@@ -409,7 +409,7 @@ class Workflows:
         return self._with_agents(found)
 
 
-def _section_with(key: str) -> tuple[str, SectionSteps] | None:
+def _find_section_steps(key: str) -> tuple[str, SectionSteps] | None:
     """Return (section name, its steps) for the section whose steps have *key*, or None."""
     name, _, below = key.partition(".")
     if name not in extensions.OURS[extensions.SECTIONS]:
@@ -430,22 +430,22 @@ class _Comparison:
         now, trusted = self._now.steps_of(key), self._steps_of(before)
         if now is None:
             return  # it was removed
-        if trusted is not None and _section_with(key) is not None:
-            builtin = self._now.builtin(key) or {}
+        if trusted is not None and _find_section_steps(key) is not None:
+            builtin = self._now.find_builtin_steps(key) or {}
             now, trusted = builtin | now, builtin | trusted
         for name, facts in now.items():
             known = None if trusted is None else trusted.get(name)
-            yield from (_Change(key, name, loss) for loss in self._of_step(name, facts, known))
+            yield from (_Change(key, name, loss) for loss in self._compare_step(name, facts, known))
         if trusted is not None:
             came = {name: facts for name, facts in now.items() if name not in trusted}
             gone = {name: facts for name, facts in trusted.items() if name not in now}
-            yield from (_Change(key, name, loss) for name, loss in moved_gates(gone, came))
+            yield from (_Change(key, name, loss) for name, loss in find_removed_gates(gone, came))
 
     def _steps_of(self, key: str) -> dict[str, StepFacts] | None:
         found = self._trusted.steps.get(key)
-        return self._now.builtin(key) if found is None else found
+        return self._now.find_builtin_steps(key) if found is None else found
 
-    def _of_step(self, name: str, now: StepFacts, trusted: StepFacts | None) -> Iterator[Loss]:
+    def _compare_step(self, name: str, now: StepFacts, trusted: StepFacts | None) -> Iterator[Loss]:
         if trusted is not None:
             yield from losses(now, trusted, self._bounds, self._given.get(now.agent, frozenset()))
             yield from lost_gates(now, trusted)
@@ -453,9 +453,9 @@ class _Comparison:
             # A new workflow has no older cap that this one could exceed.
             yield from losses(now, StepFacts(caps=now.caps), self._bounds)
         else:
-            yield from self._of_new_step(now)
+            yield from self._compare_new_step(now)
 
-    def _of_new_step(self, now: StepFacts) -> list[Loss]:
+    def _compare_new_step(self, now: StepFacts) -> list[Loss]:
         """Return what a step with a new name may do beyond the nearest trusted step."""
         same_agent = [facts for facts in self._known if facts.agent == now.agent]
         # An agent without a trusted step gets none of the grants of other agents.
@@ -474,7 +474,7 @@ class _Comparison:
             repr(facts): facts
             for key, steps in every.items()
             for name, facts in steps.items()
-            if name != WHOLE and _section_with(key) is None and PERSON not in facts.gates
+            if name != WHOLE and _find_section_steps(key) is None and PERSON not in facts.gates
         }
         return list(found.values())
 
@@ -489,25 +489,25 @@ class _Comparison:
 
 def _key(name: str, files: Mapping[str, str]) -> str:
     """Return the key of the workflow called *name*, which may be in one of *files*."""
-    return files.get(name, _WORKFLOWS + ascii_of(name))
+    return files.get(name, _WORKFLOWS + escape_non_ascii(name))
 
 
-def _whole(digest: str) -> dict[str, StepFacts]:
+def _opaque_facts(digest: str) -> dict[str, StepFacts]:
     """Return the facts of a file that can't be parsed: any change of it counts."""
     return {WHOLE: StepFacts(others={_WHOLE_CONTENT: digest})}
 
 
-def _is_meant(name: str) -> bool:
+def _is_workflow_file(name: str) -> bool:
     path = Path(name)
     return path.suffix.lower() == ".md" and path.stem.lower() != "readme"
 
 
-def shown_in(path: Path, root: Path) -> str:
+def format_path(path: Path, root: Path) -> str:
     """Return *path* as it is written in the project."""
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def _lines_of(changes: Iterable[_Change]) -> Iterator[tuple[str | None, str | None]]:
+def _format_changes(changes: Iterable[_Change]) -> Iterator[tuple[str | None, str | None]]:
     """Yield (line before, line now) for *changes*; equal changes of several steps share a line.
 
     A change of the step defaults is not repeated for each workflow.
@@ -521,6 +521,6 @@ def _lines_of(changes: Iterable[_Change]) -> Iterator[tuple[str | None, str | No
     for (key, loss), names in steps.items():
         shown = [name.replace("\n", ".") for name in names[:_SHOWN_STEPS] if name != WHOLE]
         more = [f"{len(names) - _SHOWN_STEPS} more"] if len(names) > _SHOWN_STEPS else []
-        about = ", ".join([key, *map(ascii_of, shown), *more])
-        before, after = (line and f"{about}, {ascii_of(line)}" for line in loss)
+        about = ", ".join([key, *map(escape_non_ascii, shown), *more])
+        before, after = (line and f"{about}, {escape_non_ascii(line)}" for line in loss)
         yield before, after

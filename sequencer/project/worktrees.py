@@ -44,7 +44,7 @@ class WorktreeProvider(Protocol):
         """
         ...
 
-    def unmerged_in(self, project: Any) -> tuple[UnmergedWork, ...]:
+    def find_unmerged_work(self, project: Any) -> tuple[UnmergedWork, ...]:
         """Return the work of *project*'s runs that is merged nowhere."""
         ...
 
@@ -62,7 +62,7 @@ class WorktreeProvider(Protocol):
 
 
 def ensure_same_worktree(state_path: Path, head: Head | None, *, has_worktree: bool) -> None:
-    """Return if the next step of the run at *head* runs where its earlier steps ran.
+    """Check that the next step of the run at *head* runs where its earlier steps ran.
 
     *has_worktree*: the next step runs in the worktree of the run.
 
@@ -73,7 +73,7 @@ def ensure_same_worktree(state_path: Path, head: Head | None, *, has_worktree: b
     if has_worktree or head is None or head.status is Status.COMPLETE:
         return
     folder = state_path.parent / FOLDER
-    for name in folders.names(folder):
+    for name in folders.list_names(folder):
         if name.startswith(run_worktree_name(head.run_id)) and "." not in name:
             raise ConfigurationError(
                 "the run was started in a worktree, and its next step would not run there",

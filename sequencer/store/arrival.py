@@ -19,7 +19,7 @@ from sequencer.store import documents as document_files
 from sequencer.store import folder as folders
 from sequencer.store import results
 from sequencer.store.file import FileStore
-from sequencer.store.head import content_of, write_head
+from sequencer.store.head import encode_head, write_head
 from sequencer.store.journal import JournalFile, Record, encode, fact_fields, scan
 
 _NO_FACT = ("revision", "at")
@@ -36,18 +36,18 @@ class PastRecord(NamedTuple):
     """None: only the facts are known."""
 
 
-def journal_of(records: Iterable[PastRecord], run_id: str) -> list[bytes]:
+def encode_journal(records: Iterable[PastRecord], run_id: str) -> list[bytes]:
     """Return the journal lines of *records*, which are of the run *run_id*."""
-    return [_line(record, run_id) for record in records]
+    return [_encode_record(record, run_id) for record in records]
 
 
-def _line(past: PastRecord, run_id: str) -> bytes:
+def _encode_record(past: PastRecord, run_id: str) -> bytes:
     facts = [{key: fact[key] for key in fact if key not in _NO_FACT} for fact in past.facts]
     if past.head is None:
         token = max(fact["token"] for fact in facts)
         head = b'{"run_id":"%s","revision":%d,"token":%d}' % (run_id.encode(), past.revision, token)
     else:
-        head = content_of(past.head).translate(None, b"\n")
+        head = encode_head(past.head).translate(None, b"\n")
     return encode(past.revision, past.at, facts, head)
 
 
@@ -60,7 +60,7 @@ class Arrival:
         self._folder = store.state_path.parent
         self._journal = JournalFile(self._folder, 0, 0)
 
-    def _last_of_copy(self) -> Record | None:
+    def _find_last_of_copy(self) -> Record | None:
         """Return the last record of the run's closed copy; None: the folder is free.
 
         Raises:
@@ -87,10 +87,12 @@ class Arrival:
         """
         if self._journal.path.exists() or self._store.state_path.exists():
             return False
-        heads = [r.data["head"] for path in self._journal.rotated() for r in _winners(path)]
+        heads = [
+            r.data["head"] for path in self._journal.list_rotated() for r in _read_winners(path)
+        ]
         return all(head.get("run_id") == self._run_id for head in heads)
 
-    def bring(
+    def import_run(
         self,
         lines: Sequence[bytes],
         head: Head,
@@ -106,9 +108,9 @@ class Arrival:
             TransitionRefused: the folder has another run, or one that has not moved away.
             CorruptState: the files in the folder can't be read.
         """
-        folders.made(self._folder)
-        with self._store.locked():
-            last = self._last_of_copy()
+        folders.make_folder(self._folder)
+        with self._store.hold_lock():
+            last = self._find_last_of_copy()
             winners = scan(b"".join(lines), 0, None, "the imported journal").winners
             base = 0 if last is None else last.revision
             fresh = [record.line + b"\n" for record in winners if record.revision > base]
@@ -118,13 +120,13 @@ class Arrival:
             self._make_room(base)
             for name, data in documents.items():
                 document_files.keep(self._folder, name, data)
-            folders.put(self._next(), b"".join(fresh))
+            folders.write_atomically(self._next_rotated_path(), b"".join(fresh))
             keep_outputs(self._folder, outputs)
             new = arrived.head.replace(revision=head.revision + 1, journal_offset=len(fresh[-1]))
-            content = content_of(new)
+            content = encode_head(new)
             facts = [fact_fields(fact) for fact in arrived.facts]
             line = encode(new.revision, new.last_update, facts, content.translate(None, b"\n"))
-            folders.put(self._journal.path, fresh[-1] + line)
+            folders.write_atomically(self._journal.path, fresh[-1] + line)
             self._journal.sync_names()
             self._journal.close()
             write_head(self._store.state_path, new, content)
@@ -135,34 +137,34 @@ class Arrival:
         if not base:
             self._set_aside()
             return
-        rotated = self._journal.rotated()
+        rotated = self._journal.list_rotated()
         if not (rotated and rotated[-1].samefile(self._journal.path)):
-            folders.link(self._journal.path, self._next())
+            folders.link(self._journal.path, self._next_rotated_path())
 
-    def _next(self) -> Path:
-        rotated = self._journal.rotated()
+    def _next_rotated_path(self) -> Path:
+        rotated = self._journal.list_rotated()
         newest = int(rotated[-1].stem.rpartition("-")[2]) if rotated else 0
         return self._folder / f"journal-{newest + 1:06d}.jsonl"
 
     def _set_aside(self) -> None:
         """Move all old files of the run into a new folder, the newest file last."""
-        paths = (self._store.state_path, *self._journal.rotated(), self._journal.path)
+        paths = (self._store.state_path, *self._journal.list_rotated(), self._journal.path)
         if existing := [path for path in paths if path.exists()]:
             now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-            aside = folders.make_another(self._folder / f"set-aside-{now}")
+            aside = folders.make_numbered_folder(self._folder / f"set-aside-{now}")
             for path in existing:
                 folders.move(path, aside / path.name)
             folders.sync_folder(aside)
             folders.sync_folder(self._folder)
 
 
-def _winners(path: Path) -> tuple[Record, ...]:
+def _read_winners(path: Path) -> tuple[Record, ...]:
     return scan(folders.read_regular(path), 0, None, str(path)).winners
 
 
 def keep_outputs(folder: Path, outputs: Mapping[str, str]) -> None:
     """Write *outputs* into the *folder* of a run, except those that exist."""
     for name, output in outputs.items():
-        attempt = results.named_folder(folder / results.NAME, name)
+        attempt = results.find_attempt_folder(folder / results.NAME, name)
         if output and not (attempt / results.OUTPUT).exists():
-            results.keep(attempt, output.encode("utf-8", "replace"))
+            results.write_output(attempt, output.encode("utf-8", "replace"))

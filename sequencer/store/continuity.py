@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from sequencer.history.facts import RecordedFact, StartKind, read
-from sequencer.store.journal import Scan, facts_of
+from sequencer.history.facts import RecordedFact, StartKind, read_facts
+from sequencer.store.journal import Scan, list_facts
 
 MARKS = (b"<<<<<<<", b"=======", b">>>>>>>")
 """The conflict markers of git."""
@@ -21,37 +21,39 @@ _ROUNDING = 5e-6
 """A head rounds to millionths, so sums may differ by this much."""
 
 
-def misfits(found: Scan, data: bytes) -> tuple[tuple[int, str], ...]:
+def find_misfits(found: Scan, data: bytes) -> tuple[tuple[int, str], ...]:
     """Return (offset, evidence) for each place in *data* where two histories were merged."""
-    marks = [(offset, mark_of(data[offset : offset + 8])) for offset, _ in found.skipped]
+    marks = [
+        (offset, find_conflict_marker(data[offset : offset + 8])) for offset, _ in found.skipped
+    ]
     breaks = [
-        (record.offset, misfit(before.data["head"], record.data))
+        (record.offset, find_misfit(before.data["head"], record.data))
         for before, record in pairwise(found.winners)
         if record.revision == before.revision + 1
     ]
     return tuple(sorted((offset, why) for offset, why in (*marks, *breaks) if why is not None))
 
 
-def mark_of(line: bytes) -> str | None:
+def find_conflict_marker(line: bytes) -> str | None:
     """Return the problem if *line* is a conflict marker of git; None: it is not."""
     is_mark = line.startswith(MARKS)
     return f"git left {line[:7].decode()!r} from a merge" if is_mark else None
 
 
-def misfit(head: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
+def find_misfit(head: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
     """Return why *record* was not built on *head*, the one before it; None: it may have been."""
-    facts = [*read(facts_of(dict(record)))]
+    facts = [*read_facts(list_facts(dict(record)))]
     if any(fact.meaning.sets_fields for fact in facts):
         return None
     return (
-        _of_another_run(head, record["head"])
-        or _elsewhere(head, facts[0])
-        or _unknown_token(head, facts)
-        or _unexplained(head, record, facts)
+        _find_run_mismatch(head, record["head"])
+        or _find_step_mismatch(head, facts[0])
+        or _find_token_mismatch(head, facts)
+        or _find_usage_mismatch(head, record, facts)
     )
 
 
-def _of_another_run(head: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+def _find_run_mismatch(head: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
     """Return the problem if *after*, the next head, has another run id than *head*."""
     old, new = head.get("run_id"), after.get("run_id")
     if old is None or new is None or old == new:
@@ -59,7 +61,7 @@ def _of_another_run(head: Mapping[str, Any], after: Mapping[str, Any]) -> str | 
     return f"it is from run {new}, but the record before it is from run {old}"
 
 
-def _elsewhere(head: Mapping[str, Any], fact: RecordedFact) -> str | None:
+def _find_step_mismatch(head: Mapping[str, Any], fact: RecordedFact) -> str | None:
     """Return the problem if *fact* is about another step than the run's, or than its claim's."""
     at = head.get("step_index")
     if head.get("flow") is not None and fact.meaning.starts is not StartKind.ATTEMPT:
@@ -73,7 +75,7 @@ def _elsewhere(head: Mapping[str, Any], fact: RecordedFact) -> str | None:
     return f"it is about step_index {fact.step_index}, but the record before it has the run at {at}"
 
 
-def _unknown_token(head: Mapping[str, Any], facts: Sequence[RecordedFact]) -> str | None:
+def _find_token_mismatch(head: Mapping[str, Any], facts: Sequence[RecordedFact]) -> str | None:
     """Return the problem if a token is granted out of order, or ended without a claim."""
     newest, claims = head.get("token"), head.get("claims")
     if not isinstance(newest, int) or not isinstance(claims, list):
@@ -94,7 +96,7 @@ def _unknown_token(head: Mapping[str, Any], facts: Sequence[RecordedFact]) -> st
     return None
 
 
-def _unexplained(
+def _find_usage_mismatch(
     head: Mapping[str, Any], record: Mapping[str, Any], facts: Sequence[RecordedFact]
 ) -> str | None:
     """Return the problem if a usage counter grew by more or less than the facts of *record* say."""

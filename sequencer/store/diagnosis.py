@@ -17,35 +17,35 @@ from msgspec import Struct
 
 from sequencer.errors import CorruptState, EditRefused, SequencerError
 from sequencer.model.head import MAX_COUNTER, Head
-from sequencer.store.continuity import misfits
+from sequencer.store.continuity import find_misfits
 from sequencer.store.head import is_legacy, parse_head
 from sequencer.store.journal import (
     NAME,
     JournalFile,
     Record,
     Scan,
-    lost_between,
-    lost_within,
+    find_gap_between,
+    find_gap_within,
     survey,
 )
-from sequencer.store.ownership import refused
+from sequencer.store.ownership import explain_refusal
 from sequencer.store.reading import (
     READ_ATTEMPTS,
     FileContent,
     ProgressEvidence,
     ProgressMark,
     RunFiles,
-    changing,
     no_progress_evidence,
+    unstable_files_error,
 )
 from sequencer.store.recovery import (
     MAX_LOST_TOKENS,
     Recovered,
-    beyond,
     ensure_no_older_copy,
-    head_of,
+    find_furthest_mark,
+    find_unreported_end,
+    parse_record_head,
     recover,
-    unreported_end,
 )
 
 Complaints = tuple[object, ...]
@@ -192,41 +192,42 @@ def diagnose(state_path: Path, progress: ProgressEvidence = no_progress_evidence
     for _ in range(READ_ATTEMPTS):
         files = RunFiles(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), progress)
         signature = files.signature()
-        diagnosis = _diagnosed(files)
+        diagnosis = _diagnose_files(files)
         # Problems that two readings in a row have are damage, even if a writer is active.
         if files.signature() == signature or diagnosis.complaints in (_NO_COMPLAINTS, before):
             return diagnosis
         before = diagnosis.complaints
-    raise changing(state_path)
+    raise unstable_files_error(state_path)
 
 
-def _diagnosed(files: RunFiles) -> Diagnosis:
+def _diagnose_files(files: RunFiles) -> Diagnosis:
     # The head first, as everywhere: a newer journal continues it. Then the complete journal, so
     # that the ordinary reader gets a part of the same bytes.
-    state = _state_report(files)
-    journals = tuple(map(_journal_report, files.journals))
+    state = _build_state_report(files)
+    journals = tuple(map(_build_journal_report, files.journals))
     path = files.journal.path
-    chain = _last_chain([r for report in journals for r in report.found.winners])
-    refusal, recovered = _refusal(files, journals)
+    chain = _find_last_chain([r for report in journals for r in report.found.winners])
+    refusal, recovered = _try_recover(files, journals)
     is_current = bool(chain and journals[-1].path == path and journals[-1].found.winners)
-    base = _newest(state, chain, path)
+    base = _choose_newest_head(state, chain, path)
     run_id = None if base is None else base.run_id
-    in_folder = files.marks(run_id, chain[-1] if is_current else None)
-    marks = (*in_folder, *(files.logged(run_id) if run_id is not None else ()))
-    shown = None if base is None or refusal is None else _shown(state, base, marks)
+    in_folder = files.find_marks(run_id, chain[-1] if is_current else None)
+    marks = (*in_folder, *(files.find_logged_marks(run_id) if run_id is not None else ()))
+    shown = None if base is None or refusal is None else _find_later_mark(state, base, marks)
     head = None if recovered is None else recovered.head
-    wrong = () if head is None else files.wrong_documents(head)
+    wrong = () if head is None else files.find_wrong_documents(head)
     return Diagnosis(state, journals, chain, refusal, recovered, marks, shown, files.tokens, wrong)
 
 
-def _state_report(files: RunFiles) -> StateReport:
+def _build_state_report(files: RunFiles) -> StateReport:
     content = files.state
     if content.refusal is not None:
         _ensure_may_read(content.refusal)
         return StateReport(content.path, content.refusal.message)
     if content.data is None:
         return StateReport(content.path, "is missing")
-    if (raw := files.head).content is None:
+    raw = files.head
+    if raw.content is None:
         return StateReport(content.path, f"can't be read ({raw.problem})")
     try:
         return StateReport(content.path, None, parse_head(raw.content, str(content.path)))
@@ -238,21 +239,21 @@ def _ensure_may_read(error: CorruptState) -> None:
     """Raise *error* again if permissions caused it: moving such a file away would lose it."""
     if isinstance(error.__cause__, PermissionError):
         hint = "fix its permissions, then try again"
-        _, hint = refused(error.__cause__, error.where or "", hint)
+        _, hint = explain_refusal(error.__cause__, error.where or "", hint)
         raise CorruptState(error.message, where=error.where, hint=hint) from error
 
 
-def _journal_report(content: FileContent) -> JournalReport:
+def _build_journal_report(content: FileContent) -> JournalReport:
     """Return the report on one journal file, with its gaps and bad lines."""
     if content.refusal is not None:
         _ensure_may_read(content.refusal)
     if content.data is None:
         return JournalReport(content.path, content.refusal)
     scan = survey(content.data)
-    return JournalReport(content.path, None, scan, misfits(scan, content.data))
+    return JournalReport(content.path, None, scan, find_misfits(scan, content.data))
 
 
-def _last_chain(records: Sequence[Record]) -> tuple[Record, ...]:
+def _find_last_chain(records: Sequence[Record]) -> tuple[Record, ...]:
     """Return the records up to the last good one, each revision once and none missing."""
     chain: list[Record] = []
     for record in reversed(records):
@@ -265,7 +266,7 @@ def _last_chain(records: Sequence[Record]) -> tuple[Record, ...]:
     return tuple(reversed(chain))
 
 
-def _refusal(
+def _try_recover(
     files: RunFiles, journals: Sequence[JournalReport]
 ) -> tuple[SequencerError | None, Recovered | None]:
     """Return (why the ordinary reader refuses the run, None) or (None, its result)."""
@@ -274,7 +275,7 @@ def _refusal(
         ensure_no_older_copy(files, recovered)
     except (CorruptState, EditRefused) as refusal:
         return refusal, None
-    if (gap := _joined(journals)[1]) is not None:
+    if (gap := _join_journals(journals)[1]) is not None:
         return gap, None
     if recovered.legacy is not None and not is_legacy(recovered.legacy):
         problem = "is not the state of a run, and there is no journal"
@@ -282,35 +283,37 @@ def _refusal(
     return None, recovered
 
 
-def _joined(journals: Sequence[JournalReport]) -> tuple[int | None, CorruptState | None]:
+def _join_journals(journals: Sequence[JournalReport]) -> tuple[int | None, CorruptState | None]:
     """Return the newest revision of *journals* as one history, and the error if they are not."""
     newest: int | None = None
     for report in journals:
         where, winners = str(report.path), report.found.winners
         fresh = [record for record in winners if newest is None or record.revision > newest]
-        error = report.refusal or lost_within(report.found, where)
-        if (error := error or lost_between(newest, fresh, where)) is not None:
+        error = report.refusal or find_gap_within(report.found, where)
+        if (error := error or find_gap_between(newest, fresh, where)) is not None:
             return newest, error
         newest = fresh[-1].revision if fresh else newest
     return newest, None
 
 
-def _shown(state: StateReport, base: Head, marks: Sequence[ProgressMark]) -> ProgressMark | None:
+def _find_later_mark(
+    state: StateReport, base: Head, marks: Sequence[ProgressMark]
+) -> ProgressMark | None:
     """Return the mark that shows that the run had come further than *base*; None: none does."""
-    shown = beyond(base, base.revision, marks)
+    shown = find_furthest_mark(base, base.revision, marks)
     if shown is None and (state.head is None or state.head.revision < base.revision):
-        shown = unreported_end(base, marks)
+        shown = find_unreported_end(base, marks)
     return shown
 
 
-def _newest(state: StateReport, chain: Sequence[Record], journal: Path) -> Head | None:
+def _choose_newest_head(state: StateReport, chain: Sequence[Record], journal: Path) -> Head | None:
     """Return the newest state that can be read.
 
     Raises:
         NewerSchema: the last record of the *journal* is intact, but unknown to this version. It
             is refused, and not dropped as damaged.
     """
-    last = head_of(chain[-1], journal) if chain else None
+    last = parse_record_head(chain[-1], journal) if chain else None
     is_newer = last is None or (state.head is not None and state.head.revision > last.revision)
     return state.head if is_newer else last
 
@@ -320,4 +323,4 @@ def _is_sound(journals: Sequence[JournalReport]) -> bool:
     *rotated, newest = journals
     winners = newest.found.winners
     is_whole = bool(rotated) or winners[0].revision == 1
-    return is_whole and _joined(journals) == (winners[-1].revision, None)
+    return is_whole and _join_journals(journals) == (winners[-1].revision, None)

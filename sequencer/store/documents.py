@@ -47,9 +47,9 @@ def keep(folder: Path, name: str, data: bytes) -> None:
             f"{name} would have {len(data)} bytes; the limit is {MAX_BYTES}",
             hint="put the rest into a file of the project, and name the file",
         )
-    folders.made(folder)
+    folders.make_folder(folder)
     # The temporary file of a killed process is swept with the others.
-    folders.put(folder / name, data)
+    folders.write_atomically(folder / name, data)
 
 
 def forget(folder: Path, prefix: str, keep: Collection[str]) -> None:
@@ -66,18 +66,18 @@ DIGITS = 20
 """How many digits of the digest are in a name."""
 
 
-def is_whole(name: str, data: bytes) -> bool:
+def is_intact(name: str, data: bytes) -> bool:
     """Return whether *data* is the original content of the document *name*."""
     return hashlib.sha256(data).hexdigest()[:DIGITS] == name.rpartition("-")[2].partition(".")[0]
 
 
-def problems(folder: Path, head: Head | None) -> tuple[tuple[Path, str], ...]:
+def find_problems(folder: Path, head: Head | None) -> tuple[tuple[Path, str], ...]:
     """Return (path, reason) for the first document of *head*'s marking that can't be used."""
     name = None if head is None else head.base
-    return tuple(_problems(folder, name)) if name is not None else ()
+    return tuple(_iter_problems(folder, name)) if name is not None else ()
 
 
-def _problems(folder: Path, name: str | None) -> Iterator[tuple[Path, str]]:
+def _iter_problems(folder: Path, name: str | None) -> Iterator[tuple[Path, str]]:
     while name is not None:
         path = folder / name
         if Path(name).name != name:
@@ -91,7 +91,7 @@ def _problems(folder: Path, name: str | None) -> Iterator[tuple[Path, str]]:
         if data is None:
             yield path, "is missing, but the run continues from it"
             return
-        if not is_whole(name, data):
+        if not is_intact(name, data):
             yield path, "was changed after it was written, but the run continues from it"
             return
         # A name is a digest of content that includes the next name, so there is no cycle.

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from sequencer.errors import CorruptState, EditRefused, StateRefused, StorageFailed
 from sequencer.model.edits import accept_file
 from sequencer.model.head import Claim, Head, Owner
-from sequencer.model.transitions import Transition, initialise
+from sequencer.model.transitions import Transition, initialize
 from sequencer.store import documents, results
 from sequencer.store import folder as folders
 from sequencer.store import head as headfile
@@ -37,22 +37,22 @@ from sequencer.store.journal import (
     Record,
     encode,
     fact_fields,
-    facts_of,
+    list_facts,
 )
 from sequencer.store.leases import Leases
 from sequencer.store.lock import RunLock
-from sequencer.store.ownership import refused
+from sequencer.store.ownership import explain_refusal
 from sequencer.store.protocol import Agreed, Change, Draft, Liveness, Peer, View
-from sequencer.store.queue import WaitQueue, file_name
+from sequencer.store.queue import WaitQueue, queue_file_name
 from sequencer.store.reading import (
     READ_ATTEMPTS,
     ProgressEvidence,
     RunFiles,
-    changing,
     no_progress_evidence,
+    unstable_files_error,
 )
 from sequencer.store.recovery import Recovered, digest, ensure_no_older_copy, follow, recover
-from sequencer.store.watch import Watch, wait_for_another, watch
+from sequencer.store.watch import Watch, wait_for_other_revision, watch
 
 MAX_LOST_RACES = 1_000
 _HINT = "free disk space or fix the permissions, then start again"
@@ -64,7 +64,7 @@ _Signature = tuple[_Mark | None, _Mark | None]
 """Of state.json (inode, mtime, size) and of the journal (device, inode, size)."""
 
 
-def _note_nothing(head: Head) -> tuple[str, ...]:
+def _record_nothing(head: Head) -> tuple[str, ...]:
     """Record nothing: the store has no high-water mark."""
     del head
     return ()
@@ -107,8 +107,8 @@ class FileStore:
         """Signature of the files at the last look that found an unrecorded edit."""
         self._migrate, self._redact = migrate, redact
         self._peer, self._mark = peer, mark
-        self._evidence = progress if mark is None or peer is not None else mark.plus(progress)
-        self._note: Callable[[Head], tuple[str, ...]] = _note_nothing if mark is None else mark.note
+        self._evidence = progress if mark is None or peer is not None else mark.prepend_to(progress)
+        self._note = _record_nothing if mark is None else mark.record_head
         self._journal = JournalFile(self.folder, rotate_bytes, keep)
         self.leases = Leases(self.folder / "beats")
         self._results = self.folder / results.NAME
@@ -143,7 +143,7 @@ class FileStore:
         self.leases.close()
         if self._mark is not None:
             self._mark.close()
-        self._free_replaced(0)
+        self._close_replaced(0)
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -156,9 +156,9 @@ class FileStore:
     def __del__(self) -> None:
         """Close the descriptors if `close` was not called."""
         with contextlib.suppress(OSError, AttributeError):
-            self._free_replaced(0)
+            self._close_replaced(0)
 
-    def _free_replaced(self, left: int = 1) -> None:
+    def _close_replaced(self, left: int = 1) -> None:
         """Close the published versions, except the newest *left*; not under the lock."""
         while len(self._published) > left:
             os.close(self._published.pop(0))
@@ -167,30 +167,30 @@ class FileStore:
 
     def view(self) -> View:
         try:
-            view = self._view()
+            view = self._read_view()
         except OSError as error:
             raise self._storage_failed("read", error) from error
         self._pending = self._signature() if view.has_edit else None
         return view
 
-    def _view(self) -> View:
+    def _read_view(self) -> View:
         for _ in range(READ_ATTEMPTS):
             before = self._signature()
             if self._cached is not None and self._cached[0] == before:
                 return View(self._cached[1].head)
             try:
-                recovered = self._followed(before) or recover(self._files())
-                return self._view_of(recovered, before)
+                recovered = self._follow_cached(before) or recover(self._new_run_files())
+                return self._build_view(recovered, before)
             except (CorruptState, EditRefused):
                 # A writer may have rotated or published between two of our reads.
                 if self._signature() == before:
                     raise
-        raise changing(self._state_path)
+        raise unstable_files_error(self._state_path)
 
-    def _files(self) -> RunFiles:
+    def _new_run_files(self) -> RunFiles:
         return RunFiles(self._state_path, self._journal, self._evidence, self._redact)
 
-    def _followed(self, now: _Signature) -> Recovered | None:
+    def _follow_cached(self, now: _Signature) -> Recovered | None:
         """Return the state after simple changes since the last look; None: see `follow`."""
         if self._cached is None:
             return None
@@ -201,10 +201,10 @@ class FileStore:
             return None
         return follow(self._state_path, self._journal, known)
 
-    def _view_of(self, recovered: Recovered, before: _Signature) -> View:
+    def _build_view(self, recovered: Recovered, before: _Signature) -> View:
         head, notices = recovered.head, () if recovered.is_behind else recovered.notices
         if recovered.legacy is not None:
-            head = self._migrated(recovered.legacy)
+            head = self._migrate_legacy(recovered.legacy)
         elif recovered.edited is not None and head is not None:
             head = accept_file(head, recovered.edited, at=head.last_update).head
             notices = (f"{self._state_path} was edited by hand", *notices)
@@ -214,10 +214,10 @@ class FileStore:
         return View(head, notices, has_edit=has_edit)
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
-        for record in self._journal.records(after):
-            yield from facts_of(record.data)
+        for record in self._journal.read_records(after):
+            yield from list_facts(record.data)
 
-    def document(self, name: str) -> bytes | None:
+    def read_document(self, name: str) -> bytes | None:
         return documents.read(self.folder, name)
 
     def keep_document(self, name: str, data: bytes) -> None:
@@ -237,28 +237,28 @@ class FileStore:
         except OSError as error:
             raise self._storage_failed("written", error) from error
         finally:
-            self._free_replaced()
+            self._close_replaced()
 
-    def locked(self) -> AbstractContextManager[None]:
+    def hold_lock(self) -> AbstractContextManager[None]:
         """Hold the lock of the run's folder for a block; not reentrant, see `RunLock`."""
         return self._lock
 
     def _storage_failed(self, verb: str, error: OSError) -> StorageFailed:
         where = str(error.filename or self.folder)
-        why, hint = refused(error, where, _HINT)
+        why, hint = explain_refusal(error, where, _HINT)
         return StorageFailed(f"can't be {verb}: {why}", where=where, hint=hint)
 
     def _update(self, change: Change) -> Head:
         for _ in range(MAX_LOST_RACES):
             with self._lock:
                 if self._peer is not None:
-                    self._peer.before()
+                    self._peer.catch_up()
                 recovered = self.load()
                 # Rotate before calling *change*: a second call reads a graph's marking again.
                 is_large, last = recovered.size >= self._journal.rotate_bytes, recovered.last
                 if is_large and last is not None and self._rotate(recovered, last):
                     continue
-                transition = self._before(recovered) or change(recovered.head)
+                transition = self._find_prior_transition(recovered) or change(recovered.head)
                 if transition is None:
                     return self._require(recovered.head)
                 accepted = self._accept(recovered, transition)
@@ -277,14 +277,14 @@ class FileStore:
             raise ValueError(message)
         return head
 
-    def _before(self, recovered: Recovered) -> Transition | None:
+    def _find_prior_transition(self, recovered: Recovered) -> Transition | None:
         """Return the transition that must come first: an edit by hand, or a migration."""
         if recovered.edited is not None and recovered.head is not None:
             self._notices.append(f"{self._state_path} was edited by hand; the edit is recorded")
             return accept_file(recovered.head, recovered.edited, at=utc_now())
-        return None if recovered.legacy is None else self._migration(recovered.legacy)
+        return None if recovered.legacy is None else self._build_migration(recovered.legacy)
 
-    def _migrated(self, legacy: dict[str, Any]) -> Head:
+    def _migrate_legacy(self, legacy: dict[str, Any]) -> Head:
         """Return the head for the state of another program."""
         if self._migrate is None:
             raise CorruptState("is the state of another program", where=str(self._state_path))
@@ -294,30 +294,30 @@ class FileStore:
             refusal.where = refusal.where or str(self._state_path)
             raise
 
-    def _migration(self, legacy: dict[str, Any]) -> Transition:
+    def _build_migration(self, legacy: dict[str, Any]) -> Transition:
         """Return the transition that starts a run from *legacy*; a copy of the file is kept."""
-        head = self._migrated(legacy)
+        head = self._migrate_legacy(legacy)
         copy = headfile.keep_copy(self._state_path, "before-migration")
         self._notices.append(f"{self._state_path} was migrated; the original is {copy.name}")
-        fact = initialise(head).facts[0]
+        fact = initialize(head).facts[0]
         # A crash before state.json is replaced must not look like an edit by hand.
         origin = {"note": f"the original is {copy.name}", "migrated_from": digest(legacy)}
         return Transition(head, (replace(fact, outcome=origin),))
 
     def load(self) -> Recovered:
-        """Return the current state and bring state.json up to date; only under `locked`."""
+        """Return the current state and bring state.json up to date; only under `hold_lock`."""
         before = self._signature()
         if self._cached is not None and self._cached[0] == before and self._is_swept:
             return self._cached[1]
-        recovered = self._followed(before) if self._is_swept else None
+        recovered = self._follow_cached(before) if self._is_swept else None
         if recovered is not None and not recovered.needs_publishing:
             self._cached = (before, recovered)
             return recovered
-        recovered = self._newest()
+        recovered = self._recover_newest()
         if self._peer is None or recovered.keep_as:  # otherwise it follows the peer's state
             self._notices.extend(recovered.notices)
         if self._mark is not None and recovered.head is not None:
-            self._notices.extend(self._mark.settle(recovered.head.run_id))
+            self._notices.extend(self._mark.reconcile(recovered.head.run_id))
         self._sweep(recovered.head)
         self._is_swept = True
         if recovered.needs_publishing and recovered.head is not None:
@@ -335,12 +335,12 @@ class FileStore:
             self._cached = (before, recovered)
         return recovered
 
-    def _newest(self) -> Recovered:
+    def _recover_newest(self) -> Recovered:
         """Return the state from all files, step logs included."""
         for _ in range(READ_ATTEMPTS):
             before = self._signature()
             try:
-                recovered = recover(files := self._files())
+                recovered = recover(files := self._new_run_files())
                 ensure_no_older_copy(files, recovered)
             except CorruptState:
                 # If someone deleted the lock file, another process may write between two reads.
@@ -348,7 +348,7 @@ class FileStore:
                     raise
             else:
                 return recovered
-        raise changing(self._state_path)
+        raise unstable_files_error(self._state_path)
 
     def _accept(self, recovered: Recovered, transition: Transition) -> Head | None:
         """Append and publish; return None if another writer was first."""
@@ -356,7 +356,7 @@ class FileStore:
         offset = recovered.size + (len(CLOSING) if recovered.is_torn else 0)
         head = transition.head.replace(revision=base + 1, journal_offset=offset)
         facts = [fact_fields(fact) for fact in transition.facts]
-        content = headfile.content_of(head)
+        content = headfile.encode_head(head)
         writing = None if self._peer is None else uuid.uuid4().hex
         # JSON writes a line end inside a string as an escape, so these are only for layout.
         data = content.translate(None, b"\n")
@@ -368,12 +368,12 @@ class FileStore:
         if self._peer is not None:
             closing = CLOSING if recovered.is_torn else b""
             draft = Draft(recovered.head, head, transition, content, line, closing)
-            agreed = self._peer.agree(draft)
+            agreed = self._peer.propose(draft)
             if agreed is Agreed.LOST:
                 return None
             if agreed is Agreed.OVERTAKEN or not self._append_agreed(line, offset, recovered):
                 return head
-            self._peer.appended()
+            self._peer.confirm_append()
         elif not self._append(line, offset, is_torn=recovered.is_torn):
             return None
         self._notices += self._note(head)
@@ -383,8 +383,8 @@ class FileStore:
         self._cached = (signature, Recovered(head, record, size)) if published else None
         if recovered.head is not None:
             for claim in recovered.head.claims:
-                if head.claim_with(claim.token) is None:
-                    self.leases.forget(claim)
+                if head.find_claim(claim.token) is None:
+                    self.leases.remove_files(claim)
         return head
 
     def _rotate(self, recovered: Recovered, last: Record) -> bool:
@@ -411,20 +411,20 @@ class FileStore:
         data, start = (CLOSING + line, offset - len(CLOSING)) if is_torn else (line, offset)
         try:
             if not start and self._journal.signature() is None:
-                return self._journal.begin(line)
+                return self._journal.create(line)
             # If only a line that does not count came before ours, ours may have won anyway.
-            return self._journal.append(data, start) or self._journal.holds(line)
+            return self._journal.append(data, start) or self._journal.has_line(line)
         except JournalMoved:
             return False
         except OSError as error:
-            return self._settle(line, error)
+            return self._resolve_failed_write(line, error)
 
-    def _settle(self, line: bytes, error: OSError) -> bool:
+    def _resolve_failed_write(self, line: bytes, error: OSError) -> bool:
         """Find out whether a write that failed was accepted after all."""
         self._journal.close()
         self._cached, verdict = None, "nothing was accepted"
         try:
-            if self._journal.holds(line):
+            if self._journal.has_line(line):
                 verdict = "can't tell whether the change was accepted"
                 self._journal.sync()
                 return True
@@ -433,7 +433,7 @@ class FileStore:
         except OSError:
             pass
         where = str(self._journal.path)
-        why, hint = refused(error, where, _HINT)
+        why, hint = explain_refusal(error, where, _HINT)
         raise StorageFailed(f"{verdict}: {why}", where=where, hint=hint) from error
 
     def _publish(self, head: Head, content: bytes | None = None) -> _Mark | None:
@@ -449,12 +449,12 @@ class FileStore:
     def _sweep(self, head: Head | None) -> None:
         """Remove the temporary files and heartbeats of killed processes; only under the lock."""
         self.leases.sweep({claim.token for claim in head.claims} if head else set())
-        folders.sweep(self.folder, headfile.left_over(self._state_path.name))
+        folders.sweep(self.folder, headfile.make_leftover_filter(self._state_path.name))
 
     def _oldest_token(self) -> int:
-        oldest = self._journal.oldest()
+        oldest = self._journal.read_oldest()
         # One record may accept a step and grant the token of the next.
-        return min((fact["token"] for fact in facts_of(oldest)), default=0) if oldest else 0
+        return min((fact["token"] for fact in list_facts(oldest)), default=0) if oldest else 0
 
     # --- claims and waiting --------------------------------------------------------
 
@@ -467,11 +467,11 @@ class FileStore:
     def beat(self, claim: Claim, number: int) -> None:
         self.leases.beat(claim, number)
 
-    def kept_result(self, name: str) -> Path:
-        return results.named_folder(self._results, name)
+    def find_result_folder(self, name: str) -> Path:
+        return results.find_attempt_folder(self._results, name)
 
     def result_folder(self, step_index: int, token: int) -> Path:
-        return results.folder(self._results, step_index, token)
+        return results.attempt_folder(self._results, step_index, token)
 
     def wait(
         self,
@@ -488,21 +488,27 @@ class FileStore:
         *claim* may have ended.
         """
         if self._watch is None:
-            folders.made(self.folder)
+            folders.make_folder(self.folder)
             self._watch = watch(self.folder, self._state_path.name)
         if self._published and not os.fstat(self._published[-1]).st_nlink:
-            self._free_replaced(0)  # another process replaced it
+            self._close_replaced(0)  # another process replaced it
         wakers = (*fds, *(() if wake_fd is None else (wake_fd,)))
-        holder = None if claim is None else self.leases.holder(claim)
-        return wait_for_another(
-            revision, self._revision, self._watch, timeout_s, fds=wakers, claim=claim, holder=holder
+        holder = None if claim is None else self.leases.open_holder(claim)
+        return wait_for_other_revision(
+            revision,
+            self._read_revision,
+            self._watch,
+            timeout_s,
+            fds=wakers,
+            claim=claim,
+            holder=holder,
         )
 
-    def _revision(self) -> int:
+    def _read_revision(self) -> int:
         before, head = self._pending, self.view().head
         if self._pending not in (None, before):
             return NOT_RECORDED
         return head.revision if head else 0
 
     def wait_queue(self, positions: Collection[str]) -> WaitQueue:
-        return WaitQueue(self.folder / file_name(positions))
+        return WaitQueue(self.folder / queue_file_name(positions))

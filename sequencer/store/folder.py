@@ -5,7 +5,7 @@ not a folder is refused. Entries are then named relative to the folder's descrip
 that is swapped for a link later changes nothing for the holder of the descriptor. The project's
 folder is resolved once, when it is found (`settings.location`): a link above it is the user's
 own and allowed. A user's own records (trust, schedules, what ticks remember) are outside all
-projects, so an agent that may only edit the project can't reach them (`read_own`, `put_own`).
+projects, so an agent that may only edit the project can't reach them (`read_user_record`).
 
 Not promised: that other users can't write in a folder of a run that is not a link.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, NamedTuple
 
 from sequencer.errors import CorruptState, StorageFailed, UnsafeFolder
-from sequencer.store.ownership import IS_ROOT, FileOwner, make_for, open_for, refused
+from sequencer.store.ownership import IS_ROOT, FileOwner, explain_refusal, make_for, open_for
 
 FILE_MODE = 0o600
 IGNORE_ALL = b"# What a run writes belongs to this machine.\n*\n"
@@ -118,9 +118,9 @@ class Folder:
         """Rename the file *fresh* to *name*, replacing it."""
         os.replace(fresh, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
-    def make(self, name: str) -> None:
+    def mkdir(self, name: str) -> None:
         """Make the folder *name*, which must not exist."""
-        _make_folder(name, self.fd, self._new_owner)
+        _mkdir_at(name, self.fd, self._new_owner)
 
     def link(self, name: str, new: str) -> None:
         """Give the file *name* the name *new* as well."""
@@ -132,13 +132,13 @@ class Folder:
 
     def sync(self) -> None:
         """Make created and renamed entries survive a power loss."""
-        synced(self.fd)
+        sync_fd(self.fd)
 
 
 _cache: dict[str, Folder] = {}
 
 
-def opened(path: Path | str) -> Folder:
+def open_folder(path: Path | str) -> Folder:
     """Return the folder at *path*.
 
     Raises:
@@ -151,38 +151,38 @@ def opened(path: Path | str) -> Folder:
     # It was reached without a link and is the same folder, so the path to it does not matter.
     if folder is not None and folder.is_current():
         return folder
-    return _hold(Folder(key, _walk(key, is_made=False)))
+    return _cache_folder(Folder(key, _open_without_links(key, is_made=False)))
 
 
-def made(path: Path | str) -> Folder:
+def make_folder(path: Path | str) -> Folder:
     """Return the folder at *path*; it and its parents are made if they are missing.
 
     Raises:
-        UnsafeFolder: see `opened`.
+        UnsafeFolder: see `open_folder`.
     """
     try:
-        return opened(path)
+        return open_folder(path)
     except FileNotFoundError:
         key = os.fspath(path)
-        return _hold(Folder(key, _walk(key, is_made=True)))
+        return _cache_folder(Folder(key, _open_without_links(key, is_made=True)))
 
 
-def make_fresh(path: Path) -> None:
+def make_new_folder(path: Path) -> None:
     """Make the folder *path*, which must not exist.
 
     Raises:
         FileExistsError: another process has made it.
-        UnsafeFolder: see `opened`.
+        UnsafeFolder: see `open_folder`.
     """
-    made(path.parent).make(path.name)
+    make_folder(path.parent).mkdir(path.name)
 
 
-def make_another(wanted: Path) -> Path:
+def make_numbered_folder(wanted: Path) -> Path:
     """Make the folder *wanted*, with a number at the end if that exists; return its path."""
     for number in range(1, 1_000):
         path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
         with contextlib.suppress(FileExistsError):
-            make_fresh(path)
+            make_new_folder(path)
             return path
     raise CorruptState("too many were created in one second", where=str(wanted))
 
@@ -191,27 +191,27 @@ def open_file(path: Path | str, flags: int) -> int:
     """Return a descriptor of the file *path*; no link is followed. Its folder must exist."""
     folder, name = os.path.split(path)
     try:
-        return opened(folder).open(name, flags)
+        return open_folder(folder).open(name, flags)
     except OSError as error:
         error.filename = os.fspath(path)
         raise
 
 
-def open_new(path: Path | str) -> BinaryIO:
+def open_new_file(path: Path | str) -> BinaryIO:
     """Open *path* for writing bytes as a new file; see `Folder.create`."""
     folder, name = os.path.split(path)
-    return os.fdopen(opened(folder).create(name), "wb")
+    return os.fdopen(open_folder(folder).create(name), "wb")
 
 
 def write_durably(path: Path, data: bytes) -> None:
     """Write *data* to *path*, never through a link; the caller must still sync the folder."""
-    with open_new(path) as file:
+    with open_new_file(path) as file:
         file.write(data)
         file.flush()
-        synced(file.fileno())
+        sync_fd(file.fileno())
 
 
-def synced(fd: int) -> None:
+def sync_fd(fd: int) -> None:
     """Make the written data survive a power loss.
 
     On macOS, `fsync` alone leaves it in the disk's cache (man 2 fsync).
@@ -222,18 +222,18 @@ def synced(fd: int) -> None:
         os.fsync(fd)  # another system, or a file system without F_FULLFSYNC
 
 
-def put(path: Path, data: bytes, *, durably: bool = True, fresh: str = "") -> None:
+def write_atomically(path: Path, data: bytes, *, durably: bool = True, fresh: str = "") -> None:
     """Replace the file *path* with *data* atomically; *durably*: it survives a power loss.
 
     *fresh* names the temporary file; threads that write *path* at the same time need different
     names.
     """
-    folder, fresh = opened(path.parent), fresh or f"{path.name}.{os.getpid()}.tmp"
+    folder, fresh = open_folder(path.parent), fresh or f"{path.name}.{os.getpid()}.tmp"
     with os.fdopen(folder.create(fresh), "wb") as file:
         file.write(data)
         if durably:
             file.flush()
-            synced(file.fileno())
+            sync_fd(file.fileno())
     folder.replace(fresh, path.name)
     if durably:
         folder.sync()
@@ -261,7 +261,7 @@ def overwrite(path: Path, data: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make created and renamed entries of *folder* survive a power loss."""
-    opened(folder).sync()
+    open_folder(folder).sync()
 
 
 def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> bytes:
@@ -280,7 +280,7 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
     except FileNotFoundError:
         raise
     except OSError as error:
-        why, hint = refused(error, path, "it has to be a regular file")
+        why, hint = explain_refusal(error, path, "it has to be a regular file")
         raise CorruptState(f"can't be read: {why}", where=str(path), hint=hint) from error
     try:
         about = os.fstat(fd)
@@ -316,12 +316,12 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
 def replace(fresh: Path | str, path: Path | str) -> None:
     """Rename the file *fresh* to *path*, in the same folder, replacing it."""
     folder, name = os.path.split(path)
-    opened(folder).replace(os.path.split(fresh)[1], name)
+    open_folder(folder).replace(os.path.split(fresh)[1], name)
 
 
 def move(path: Path, target: Path) -> None:
     """Move *path*, a file or a folder, to *target*, whose folder must exist."""
-    source, destination = opened(path.parent), opened(target.parent)
+    source, destination = open_folder(path.parent), open_folder(target.parent)
     os.rename(path.name, target.name, src_dir_fd=source.fd, dst_dir_fd=destination.fd)
 
 
@@ -331,14 +331,14 @@ def link(path: Path, new: Path) -> None:
     Raises:
         FileExistsError: *new* exists.
     """
-    opened(path.parent).link(path.name, new.name)
+    open_folder(path.parent).link(path.name, new.name)
 
 
 def remove(path: Path | str) -> None:
     """Remove the file *path*, if it exists."""
     folder, name = os.path.split(path)
     try:
-        opened(folder).remove(name)
+        open_folder(folder).remove(name)
     except FileNotFoundError:
         return
 
@@ -350,7 +350,7 @@ def remove_tree(path: Path) -> None:
         UnsafeFolder: a folder above it is a link.
     """
     try:
-        parent = opened(path.parent)
+        parent = open_folder(path.parent)
     except FileNotFoundError:
         return
     try:
@@ -358,13 +358,13 @@ def remove_tree(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError:
-        for fd, name, about in walked(path):
+        for fd, name, about in walk_bottom_up(path):
             with contextlib.suppress(OSError):
                 (os.rmdir if stat.S_ISDIR(about.st_mode) else os.unlink)(name, dir_fd=fd)
 
 
 class _Level(NamedTuple):
-    """A folder that `walked` is in."""
+    """A folder that `walk_bottom_up` is in."""
 
     name: str
     about: os.stat_result
@@ -372,7 +372,7 @@ class _Level(NamedTuple):
     """The names in it that were not visited yet."""
 
 
-def walked(path: Path) -> Iterator[tuple[int, str, os.stat_result]]:
+def walk_bottom_up(path: Path) -> Iterator[tuple[int, str, os.stat_result]]:
     """Yield (descriptor of the parent, name, `stat`) for *path* and everything below it.
 
     A folder comes after its contents. There is no recursion and only one open descriptor, at any
@@ -384,7 +384,7 @@ def walked(path: Path) -> Iterator[tuple[int, str, os.stat_result]]:
         FileNotFoundError: the folder above it does not exist.
         UnsafeFolder: a folder above it is a link.
     """
-    top = opened(path.parent)
+    top = open_folder(path.parent)
     fd = os.open(".", _OPEN, dir_fd=top.fd)
     levels = [_Level("", os.fstat(fd), [path.name])]
     try:
@@ -422,19 +422,19 @@ def _inspect(name: str, fd: int) -> tuple[os.stat_result | None, int | None]:
     return about, below
 
 
-def names(path: Path | str) -> list[str]:
+def list_names(path: Path | str) -> list[str]:
     """Return the names of the entries of the folder *path*; none if it does not exist.
 
     Raises:
-        UnsafeFolder: see `opened`.
+        UnsafeFolder: see `open_folder`.
         StorageFailed: this user may not read the folder.
     """
     try:
-        return [entry.name for entry in opened(path).entries()]
+        return [entry.name for entry in open_folder(path).entries()]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except PermissionError as error:
-        why, hint = refused(error, path, "check the folder's mode")
+        why, hint = explain_refusal(error, path, "check the folder's mode")
         raise StorageFailed(f"can't be read: {why}", where=str(path), hint=hint) from error
 
 
@@ -444,10 +444,10 @@ def sweep(path: Path, is_left_over: Callable[[str], bool]) -> None:
     A file that can't be removed stays.
 
     Raises:
-        UnsafeFolder: see `opened`.
+        UnsafeFolder: see `open_folder`.
     """
     try:
-        folder = opened(path)
+        folder = open_folder(path)
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in folder.entries():
@@ -456,7 +456,7 @@ def sweep(path: Path, is_left_over: Callable[[str], bool]) -> None:
                 folder.remove(entry.name)
 
 
-def _hold(folder: Folder) -> Folder:
+def _cache_folder(folder: Folder) -> Folder:
     if len(_cache) >= _MAX_OPEN:
         # Each is closed with its last reference, and opened again when it is needed.
         _cache.clear()
@@ -464,8 +464,8 @@ def _hold(folder: Folder) -> Folder:
     return folder
 
 
-def _walk(path: str, *, is_made: bool) -> int:
-    """Return a descriptor of the folder *path*, reached without a link; see `opened`."""
+def _open_without_links(path: str, *, is_made: bool) -> int:
+    """Return a descriptor of the folder *path*, reached without a link; see `open_folder`."""
     parts = Path(os.path.normpath(Path(path).absolute())).parts
     above, first = _cache.get(os.path.split(path)[0]), 2
     if above is not None and above.is_current():
@@ -477,7 +477,7 @@ def _walk(path: str, *, is_made: bool) -> int:
         # The first name belongs to the system: /tmp and /var are links on macOS.
         flags |= 0 if depth == 2 else os.O_NOFOLLOW  # noqa: PLR2004 (the first name)
         try:
-            below = _step(name, flags, fd, parts[:depth] if is_made else None)
+            below = _open_entry(name, flags, fd, parts[:depth] if is_made else None)
         except OSError as error:
             shown = str(Path(*parts[:depth]))
             if error.errno in _IS_NO_FOLDER and _is_link(name, fd):
@@ -495,7 +495,7 @@ def _walk(path: str, *, is_made: bool) -> int:
     return fd
 
 
-def _step(name: str, flags: int, fd: int, path_parts: tuple[str, ...] | None) -> int:
+def _open_entry(name: str, flags: int, fd: int, path_parts: tuple[str, ...] | None) -> int:
     """Return a descriptor of *name* in *fd*; if *path_parts* are given, a missing one is made."""
     try:
         return os.open(name, flags, dir_fd=fd)
@@ -504,13 +504,13 @@ def _step(name: str, flags: int, fd: int, path_parts: tuple[str, ...] | None) ->
             raise
     with contextlib.suppress(FileExistsError):  # another process was first
         owner = _owner_of_new(os.fstat(fd))
-        _make_folder(name, fd, owner)
+        _mkdir_at(name, fd, owner)
         if path_parts in _Modes.ignored:
-            _ignore(name, fd, owner)
+            _write_gitignore(name, fd, owner)
     return os.open(name, flags, dir_fd=fd)
 
 
-def _ignore(name: str, fd: int, owner: FileOwner | None) -> None:
+def _write_gitignore(name: str, fd: int, owner: FileOwner | None) -> None:
     """Write a `.gitignore` into the new folder *name* in *fd*; it ignores itself too.
 
     Otherwise `git clean` would remove it.
@@ -531,7 +531,7 @@ def _owner_of_new(folder: os.stat_result) -> FileOwner | None:
     return FileOwner(folder.st_uid, folder.st_gid) if IS_ROOT and folder.st_uid else None
 
 
-def _make_folder(name: str, fd: int, owner: FileOwner | None) -> None:
+def _mkdir_at(name: str, fd: int, owner: FileOwner | None) -> None:
     if owner is not None:
         make_for(owner, name, _Modes.folder, fd)
     else:

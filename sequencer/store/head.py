@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from sequencer.errors import CorruptState, DefinitionChanged, EditRefused, NewerSchema
-from sequencer.frozen.base import as_json
+from sequencer.frozen.base import encode_json
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.head import MAX_COUNTER, SCHEMA_VERSION, Head, Status
 from sequencer.store import folder as folders
@@ -50,12 +50,12 @@ def read_head(path: Path) -> RawHead:
         CorruptState: it is not a regular file, so it can't be replaced either.
     """
     try:
-        return raw_head(read_regular(path, max_bytes=MAX_BYTES))
+        return parse_raw_head(read_regular(path, max_bytes=MAX_BYTES))
     except FileNotFoundError:
-        return raw_head(None)
+        return parse_raw_head(None)
 
 
-def raw_head(data: bytes | None) -> RawHead:
+def parse_raw_head(data: bytes | None) -> RawHead:
     """Return the content of state.json from its bytes *data*; None: it is missing."""
     try:
         return RawHead(None if data is None else parse_object(data))
@@ -72,9 +72,9 @@ def signature(path: Path | str) -> tuple[int, int, int] | None:
     return (about.st_ino, about.st_mtime_ns, about.st_size)
 
 
-def content_of(head: Head) -> bytes:
+def encode_head(head: Head) -> bytes:
     """Return the bytes of state.json for *head*."""
-    return as_json(head, 2) + b"\n"
+    return encode_json(head, 2) + b"\n"
 
 
 def write_head(
@@ -86,15 +86,15 @@ def write_head(
 ) -> tuple[int, int, int]:
     """Replace *path* by *head* and return the signature of the new file.
 
-    A caller that has the result of `content_of` or the open folder passes them as *content* and
+    A caller that has the result of `encode_head` or the open folder passes them as *content* and
     *within*. If *opened* is given, a descriptor of the new file is appended to it.
 
     Raises:
         OSError: the old file is unchanged; a temporary file may be left for `sweep`.
     """
-    name, within = path.name, within or folders.opened(path.parent)
+    name, within = path.name, within or folders.open_folder(path.parent)
     temporary = f".{name}.{os.getpid()}.tmp"
-    data = content_of(head) if content is None else content
+    data = encode_head(head) if content is None else content
     fd = within.create(temporary)
     try:
         _reserve(fd, len(data))
@@ -125,10 +125,10 @@ def _reserve(fd: int, size: int) -> None:
         return  # not every system has it
 
 
-def left_over(state_name: str) -> Callable[[str], bool]:
+def make_leftover_filter(state_name: str) -> Callable[[str], bool]:
     """Return a function that recognizes the temporary files of killed processes by their names.
 
-    >>> is_left_over = left_over("state.json")
+    >>> is_left_over = make_leftover_filter("state.json")
     >>> [is_left_over(name) for name in (".state.json.7.tmp", "journal.jsonl.7.tmp", "notes.tmp")]
     [True, True, False]
     """
@@ -138,18 +138,18 @@ def left_over(state_name: str) -> Callable[[str], bool]:
 
 def keep_copy(path: Path, suffix: str) -> Path:
     """Copy *path* durably to a free name with *suffix* in the same folder; return the copy."""
-    copy = _copied(path, suffix)
+    copy = _copy_to_free_name(path, suffix)
     # The original is replaced next. Sync also an old copy: its writer may have been killed before.
     fd = folders.open_file(copy, os.O_RDONLY)
     try:
-        folders.synced(fd)
+        folders.sync_fd(fd)
     finally:
         os.close(fd)
     sync_folder(copy.parent)
     return copy
 
 
-def _copied(path: Path, suffix: str) -> Path:
+def _copy_to_free_name(path: Path, suffix: str) -> Path:
     for number in range(1, 10_000):
         copy = path.with_name(f"{path.name}.{suffix}" + (f"-{number}" if number > 1 else ""))
         if is_same(path, copy):
@@ -254,8 +254,8 @@ def migrate(
     """
     _ensure_legacy(raw)
     _ensure_same_workflow(raw, workflow_name, cycle_length)
-    step_index = _step_index(raw)
-    status = _status(raw)
+    step_index = _parse_step_index(raw)
+    status = _parse_status(raw)
     last_prompt = raw.get("last_prompt")
     if last_prompt is not None and not isinstance(last_prompt, str):
         _refuse(f"last_prompt is {last_prompt!r}, not a name")
@@ -307,12 +307,12 @@ def _ensure_same_workflow(raw: Mapping[str, Any], workflow_name: str, cycle_leng
         )
 
 
-def _step_index(raw: Mapping[str, Any]) -> int:
+def _parse_step_index(raw: Mapping[str, Any]) -> int:
     if "step_index" in raw and "expected_actor" in raw:
         _refuse("it has both step_index and expected_actor")
     if "step_index" in raw:
-        step_index = _counter(raw, "step_index", 0)
-        if "iteration" in raw and _counter(raw, "iteration", 1) != step_index + 1:
+        step_index = _parse_counter(raw, "step_index", 0)
+        if "iteration" in raw and _parse_counter(raw, "iteration", 1) != step_index + 1:
             _refuse(
                 f"step_index {step_index} and iteration {raw['iteration']} contradict each other"
             )
@@ -320,11 +320,11 @@ def _step_index(raw: Mapping[str, Any]) -> int:
     actor = raw["expected_actor"]
     if not isinstance(actor, str) or actor not in _POSITIONS:
         _refuse(f"expected_actor is {actor!r}, but has to be galph or ralph")
-    iteration = _counter(raw, "iteration", 1)
+    iteration = _parse_counter(raw, "iteration", 1)
     return OLD_CYCLE_LENGTH * (iteration - 1) + _POSITIONS[actor]
 
 
-def _counter(raw: Mapping[str, Any], field: str, least: int) -> int:
+def _parse_counter(raw: Mapping[str, Any], field: str, least: int) -> int:
     value = raw.get(field)
     # Twice the iteration must be valid too. `type`, because JSON's true is an int for Python.
     if type(value) is int and least <= value <= MAX_COUNTER // 2:
@@ -332,7 +332,7 @@ def _counter(raw: Mapping[str, Any], field: str, least: int) -> int:
     return _refuse(f"{field} is {value!r}, not a whole number from {least}")
 
 
-def _status(raw: Mapping[str, Any]) -> Status:
+def _parse_status(raw: Mapping[str, Any]) -> Status:
     status = raw.get("status")
     if not isinstance(status, str):
         _refuse(f"status is {status!r}, not a word")

@@ -29,8 +29,13 @@ from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
 from sequencer.store.reading import ProgressEvidence, ProgressMark
-from sequencer.store.recovery import beyond
-from sequencer.store.user_state import make_own, own_state, put_own, read_own
+from sequencer.store.recovery import find_furthest_mark
+from sequencer.store.user_state import (
+    make_user_folder,
+    read_user_record,
+    user_state_path,
+    write_user_record,
+)
 
 KIND = "runs"
 """The kind of these records among the user's own records."""
@@ -38,7 +43,7 @@ KEPT_S = 180 * 24 * 60 * 60
 """How long to keep the record of a missing folder, in seconds. It may have been moved."""
 _MAX_BYTES = 16 * 1024
 _MAX_HEAD_BYTES = 16 * 1024 * 1024
-_MOST_RESETS = 100
+_MAX_RESETS = 100
 _AROUND = 4
 """How many parent folders of a head are recorded: up to the project, also from `runs/NAME`."""
 _PAIR = b'{"token":%19d,"revision":%19d'
@@ -56,13 +61,13 @@ class Mark(Struct, frozen=True):
     next: str = ""
     """The id of the run that replaced this one, after a reset or after its folder was emptied."""
     folders: tuple[str, ...] = ()
-    """The parent folders of the file, innermost first, from `_folders_of`. A folder that is moved
-    keeps its id, whatever is restored inside it."""
+    """The parent folders of the file, innermost first, from `_list_parent_inodes`. A folder that
+    is moved keeps its id, whatever is restored inside it."""
 
     def was_moved_to(self, state_file: str) -> bool:
         """Return whether a parent of *state_file* is a moved parent of this record's file."""
         paths = zip(Path(self.state_file).parents, Path(state_file).parents, strict=False)
-        ids = zip(self.folders, _folders_of(state_file), strict=False)
+        ids = zip(self.folders, _list_parent_inodes(state_file), strict=False)
         return any(
             old_id == new_id and old_path != new_path
             for (old_path, new_path), (old_id, new_id) in zip(paths, ids, strict=False)
@@ -71,7 +76,7 @@ class Mark(Struct, frozen=True):
     @property
     def name(self) -> str:
         """Return the name of the record's file."""
-        return _name_of(self.run_id, self.state_file)
+        return _record_name(self.run_id, self.state_file)
 
     @property
     def is_there(self) -> bool:
@@ -82,7 +87,7 @@ class Mark(Struct, frozen=True):
             return False
         return self.run_id.encode() in data
 
-    def put(self) -> None:
+    def write(self) -> None:
         """Write the record.
 
         Raises:
@@ -92,10 +97,10 @@ class Mark(Struct, frozen=True):
         texts |= {"next": self.next} if self.next else {}
         rest: dict[str, Any] = {**texts, "folders": self.folders} if self.folders else {**texts}
         data = _PAIR % (self.token, self.revision) + b"," + json.dumps(rest).encode()[1:]
-        put_own(KIND, self.name, data, durably=False)
+        write_user_record(KIND, self.name, data, durably=False)
 
 
-def _name_of(run_id: str, state_file: str) -> str:
+def _record_name(run_id: str, state_file: str) -> str:
     """Return the name of a record; digests, because anyone may have edited the file with the id."""
     return f"{_digest(run_id)}-{_digest(state_file)}.json"
 
@@ -107,13 +112,13 @@ def _digest(text: str) -> str:
 def _read(name: str) -> Mark | None:
     """Return the record *name*; None: there is none, or it is not valid."""
     try:
-        content = json.loads(read_own(KIND, name, _MAX_BYTES) or b"{}")
+        content = json.loads(read_user_record(KIND, name, _MAX_BYTES) or b"{}")
     except (*_FAILURES, ValueError, RecursionError):
         return None
-    return _mark_of(content, name)
+    return _parse_mark(content, name)
 
 
-def _mark_of(content: Any, name: str) -> Mark | None:
+def _parse_mark(content: Any, name: str) -> Mark | None:
     if not isinstance(content, dict):
         return None
     numbers = [content.get(key) for key in ("token", "revision")]
@@ -127,7 +132,7 @@ def _mark_of(content: Any, name: str) -> Mark | None:
     return replace(mark, folders=parents) if mark.name == name else None
 
 
-def _folders_of(state_file: str) -> tuple[str, ...]:
+def _list_parent_inodes(state_file: str) -> tuple[str, ...]:
     """Return "device:inode" of the parent folders of *state_file*, innermost first.
 
     Not unique forever: the inode of a removed folder may be used again.
@@ -178,48 +183,50 @@ class HighWaterMark:
 
     # --- comparing -------------------------------------------------------------------
 
-    def marks(self, run_id: str) -> Iterator[ProgressMark]:
+    def find_marks(self, run_id: str) -> Iterator[ProgressMark]:
         """Yield how far the run *run_id* has come according to this user's records.
 
         A run that was moved here keeps the record of its old folder. A copy starts a record of its
         own: the progress of the original does not matter to it.
         """
-        mark = self._newest(run_id)
+        mark = self._find_newest(run_id)
         if mark is None and not self._is_shared:
-            mark = self._moved(run_id)[0]
+            mark = self._find_moved(run_id)[0]
         if mark is not None:
-            where = own_state(KIND, mark.name)
+            where = user_state_path(KIND, mark.name)
             yield ProgressMark(where, token=mark.token, revision=mark.revision, is_outside=True)
 
-    def shown_beyond(self, head: Head) -> ProgressMark | None:
+    def find_later_mark(self, head: Head) -> ProgressMark | None:
         """Return the record if the run had come further than *head*; None: it had not."""
-        return beyond(head, head.revision, self.marks(head.run_id))
+        return find_furthest_mark(head, head.revision, self.find_marks(head.run_id))
 
-    def plus(self, progress: ProgressEvidence) -> ProgressEvidence:
+    def prepend_to(self, progress: ProgressEvidence) -> ProgressEvidence:
         """Return evidence that yields this record first and then *progress*."""
 
         def chained(run_id: str) -> Iterable[ProgressMark]:
-            yield from self.marks(run_id)
+            yield from self.find_marks(run_id)
             yield from progress(run_id)
 
         return chained
 
-    def _newest(self, run_id: str) -> Mark | None:
+    def _find_newest(self, run_id: str) -> Mark | None:
         """Return the record of the run *run_id* in this folder, or of the run that replaced it."""
-        mark = _read(_name_of(run_id, self._state_file))
-        for _ in range(_MOST_RESETS):
-            after = _read(_name_of(mark.next, self._state_file)) if mark and mark.next else None
+        mark = _read(_record_name(run_id, self._state_file))
+        for _ in range(_MAX_RESETS):
+            after = _read(_record_name(mark.next, self._state_file)) if mark and mark.next else None
             if after is None:
                 break
             mark = after
         return mark
 
-    def _moved(self, run_id: str) -> tuple[Mark | None, list[Mark], bool]:
+    def _find_moved(self, run_id: str) -> tuple[Mark | None, list[Mark], bool]:
         """Return (the record that a moved run keeps, all records of its old folders, is_copy).
 
         *is_copy*: another folder still has the run.
         """
-        others = [m for m in _records(lambda name: name.startswith(_digest(run_id))) if not m.next]
+        others = [
+            m for m in _iter_records(lambda name: name.startswith(_digest(run_id))) if not m.next
+        ]
         is_copy = any(mark.is_there for mark in others)
         missing = [mark for mark in others if not mark.is_there]
         moved = [mark for mark in missing if mark.was_moved_to(self._state_file)]
@@ -229,23 +236,23 @@ class HighWaterMark:
         newest = max(missing, key=lambda mark: (mark.token, mark.revision), default=None)
         return (None if is_copy else newest), missing, is_copy
 
-    def settle(self, run_id: str) -> tuple[str, ...]:
+    def reconcile(self, run_id: str) -> tuple[str, ...]:
         """Move the record of a run that was moved, or start one for a copy; return notices."""
         self._loaded_id = run_id
         if self._is_shared:
             return ()
         with contextlib.suppress(*_FAILURES):
-            if _read(_name_of(run_id, self._state_file)) is not None:
+            if _read(_record_name(run_id, self._state_file)) is not None:
                 return ()
-            mark, old_marks, is_copy = self._moved(run_id)
+            mark, old_marks, is_copy = self._find_moved(run_id)
             if mark is None and not is_copy:
                 return ()
             token, revision = (mark.token, mark.revision) if mark else (0, 0)
-            parents = _folders_of(self._state_file)
-            Mark(token, revision, run_id, self._state_file, folders=parents).put()
+            parents = _list_parent_inodes(self._state_file)
+            Mark(token, revision, run_id, self._state_file, folders=parents).write()
             if mark is not None:
                 for old in old_marks:
-                    folders.remove(Path(os.path.realpath(own_state(KIND)), old.name))
+                    folders.remove(Path(os.path.realpath(user_state_path(KIND)), old.name))
             else:
                 notice = f"{self._path} is a copy: another folder still has the run {run_id}"
                 return (f"{notice}; from here, each of them continues on its own",)
@@ -253,7 +260,7 @@ class HighWaterMark:
 
     # --- writing ---------------------------------------------------------------------
 
-    def note(self, head: Head) -> tuple[str, ...]:
+    def record_head(self, head: Head) -> tuple[str, ...]:
         """Record that *head* was accepted; return notices."""
         if head.run_id != self._run_id:
             return self._open(head)
@@ -264,14 +271,14 @@ class HighWaterMark:
                 self._drop()
         return ()
 
-    def put(self, head: Head) -> None:
+    def overwrite(self, head: Head) -> None:
         """Record *head*, even if the record was further: a person decided so.
 
         Raises:
             UnsafeFolder, StorageFailed: the record exists and can't be changed.
         """
         self.close()
-        parents = _folders_of(self._state_file)
+        parents = _list_parent_inodes(self._state_file)
         mark = Mark(head.token, head.revision, head.run_id, self._state_file, folders=parents)
         try:
             os.close(self._write(mark))
@@ -279,12 +286,12 @@ class HighWaterMark:
             if _read(mark.name) is not None:
                 raise
 
-    def forget(self, run_id: str) -> None:
+    def remove_record(self, run_id: str) -> None:
         """Remove the record of the run *run_id*, which is permanently deleted."""
         self.close()
         with contextlib.suppress(*_FAILURES):
-            name = _name_of(run_id, self._state_file)
-            folders.remove(Path(os.path.realpath(own_state(KIND)), name))
+            name = _record_name(run_id, self._state_file)
+            folders.remove(Path(os.path.realpath(user_state_path(KIND)), name))
 
     def _open(self, head: Head) -> tuple[str, ...]:
         """Open the record of *head*'s run, and make it if there is none; return notices."""
@@ -292,16 +299,16 @@ class HighWaterMark:
         self.close()
         # Set even if the record can't be written, so that later steps do not try again.
         self._run_id = head.run_id
-        parents = _folders_of(self._state_file)
+        parents = _list_parent_inodes(self._state_file)
         mark = Mark(head.token, head.revision, head.run_id, self._state_file, folders=parents)
         with contextlib.suppress(*_FAILURES):
-            make_own(KIND)
+            make_user_folder(KIND)
             if old_run_id not in {None, head.run_id} and (
-                old := _read(_name_of(old_run_id, mark.state_file))
+                old := _read(_record_name(old_run_id, mark.state_file))
             ):
-                replace(old, next=head.run_id).put()
+                replace(old, next=head.run_id).write()
             elif old_run_id is None and head.revision == 1:
-                notices = tuple(self._replaced(mark))
+                notices = tuple(self._link_earlier_runs(mark))
             self._fd = self._write(mark)
         return notices
 
@@ -315,8 +322,8 @@ class HighWaterMark:
         if old is None:
             sweep(time.time() - KEPT_S)
         if old is None or old.next:
-            mark.put()
-        folder = folders.opened(os.path.realpath(own_state(KIND)))
+            mark.write()
+        folder = folders.open_folder(os.path.realpath(user_state_path(KIND)))
         fd = folder.open(mark.name, os.O_RDWR)
         try:
             os.pwrite(fd, _PAIR % (mark.token, mark.revision), 0)
@@ -325,13 +332,13 @@ class HighWaterMark:
             raise
         return fd
 
-    def _replaced(self, mark: Mark) -> Iterator[str]:
+    def _link_earlier_runs(self, mark: Mark) -> Iterator[str]:
         """Link the records of earlier runs of this folder to *mark*; yield a notice for each."""
         suffix = f"-{_digest(mark.state_file)}.json"
-        for old in _records(lambda name: name.endswith(suffix)):
+        for old in _iter_records(lambda name: name.endswith(suffix)):
             if old.next or old.run_id == mark.run_id:
                 continue
-            replace(old, next=mark.run_id).put()
+            replace(old, next=mark.run_id).write()
             yield (
                 f"a new run starts in {self._path.parent}, where the run {old.run_id} was up to "
                 f"token {old.token}. If its files were not removed on purpose (git clean -x and "
@@ -343,10 +350,10 @@ class HighWaterMark:
         os.close(fd)
 
 
-def _records(is_wanted: Callable[[str], bool]) -> Iterator[Mark]:
+def _iter_records(is_wanted: Callable[[str], bool]) -> Iterator[Mark]:
     """Yield the records whose names *is_wanted* accepts."""
     try:
-        names = folders.names(os.path.realpath(own_state(KIND)))
+        names = folders.list_names(os.path.realpath(user_state_path(KIND)))
     except _FAILURES:
         return
     yield from filter(None, map(_read, sorted(filter(is_wanted, names))))
@@ -354,23 +361,23 @@ def _records(is_wanted: Callable[[str], bool]) -> Iterator[Mark]:
 
 def sweep(before: float) -> None:
     """Remove records of missing runs that were last written *before* a time (Unix)."""
-    folder = os.path.realpath(own_state(KIND))
+    folder = os.path.realpath(user_state_path(KIND))
 
     def is_old(name: str) -> bool:
         with contextlib.suppress(OSError):
             return os.stat(f"{folder}/{name}").st_mtime < before  # noqa: PTH116
         return False
 
-    for mark in _records(is_old):
+    for mark in _iter_records(is_old):
         if mark.next or not mark.is_there:
             Path(folder, mark.name).unlink(missing_ok=True)
 
 
-def problem() -> str | None:
+def find_problem() -> str | None:
     """Return why records can't be used on this machine; None: they can."""
     try:
-        folder = own_state(KIND)
-        read_own(KIND, "none", 1)
+        folder = user_state_path(KIND)
+        read_user_record(KIND, "none", 1)
     except _FAILURES as error:
         return str(error).splitlines()[0]
     existing = next(path for path in (folder, *folder.parents) if path.exists())

@@ -85,7 +85,7 @@ def pid_namespace() -> str:
 
 
 @cache
-def machine() -> str:
+def machine_digest() -> str:
     """Return a digest of the machine's id; empty: it has none, as in many containers."""
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         try:
@@ -100,7 +100,7 @@ def machine() -> str:
 def process_start(pid: int) -> int | None:
     """Return when *pid* started, in clock ticks since boot; None: it has ended or is a zombie."""
     if sys.platform != "linux":
-        return _process_start_elsewhere(pid)
+        return _process_start_by_psutil(pid)
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -111,7 +111,7 @@ def process_start(pid: int) -> int | None:
     return int(fields[_STAT_START]) - round(_namespace_offset() * os.sysconf("SC_CLK_TCK"))
 
 
-def _process_start_elsewhere(pid: int) -> int | None:
+def _process_start_by_psutil(pid: int) -> int | None:
     psutil = _psutil()
     try:
         process = psutil.Process(pid)
@@ -126,7 +126,7 @@ def _process_start_elsewhere(pid: int) -> int | None:
 def _this_process(pid: int) -> Owner:
     return Owner(
         host=os.uname().nodename,
-        machine=machine(),
+        machine=machine_digest(),
         boot_id=boot_id(),
         pid_ns=pid_namespace(),
         pid=pid,
@@ -163,7 +163,7 @@ def is_proven_dead(owner: Owner) -> bool:
             return False
         started = process_start(owner.pid)
         return started != owner.pid_start and not (started is None and _is_hidden(owner.pid))
-    is_same_machine = bool(machine()) and owner.machine == machine()
+    is_same_machine = bool(machine_digest()) and owner.machine == machine_digest()
     return is_same_machine and owner.host == os.uname().nodename
 
 
@@ -194,7 +194,7 @@ _GUARD_OPTIONS = [b"-I", b"-S"]
 descriptor numbers and words that depend on its version. Other users and sandboxed processes can
 read it, and no agent can change it. Guards of other versions start with the same words."""
 _COMMAND_BYTES = 16 * 1024
-_MOST_LOOKS = 4096
+_MAX_LOOKS = 4096
 """No person's shell has so many ancestors, so a process with more counts as an agent's."""
 _FIRST_NAMESPACE = "pid:[4026531836]"
 """The machine's initial pid namespace: a constant of the kernel."""
@@ -230,7 +230,7 @@ def _was_started_by_agent(pid: int) -> bool:
     # Cached: a process's ancestors may end, but it never gets another one.
     del pid
     if sys.platform != "linux":
-        return _is_below_agent_elsewhere(os.getpid())
+        return _is_below_agent_by_psutil(os.getpid())
     is_below = _is_below_agent("self")
     # A process that outlives its guard, or sees another /proc, is still inside the wall.
     return is_below or _landlock_depth() >= (1 if is_below is None else _DEPTH)
@@ -239,11 +239,11 @@ def _was_started_by_agent(pid: int) -> bool:
 def is_agent(pid: int) -> bool:
     """Return whether an agent provably started the process *pid*; see `is_inside_agent`."""
     if sys.platform != "linux":
-        return _is_below_agent_elsewhere(pid)
+        return _is_below_agent_by_psutil(pid)
     return _is_below_agent(pid) is True
 
 
-def sees_all_processes() -> bool:
+def can_see_all_processes() -> bool:
     """Return whether /proc shows this process all processes of the machine.
 
     It does not in another pid namespace, or if it is mounted with ``hidepid``.
@@ -262,10 +262,10 @@ def _is_below_agent(first: int | str) -> bool | None:
     *first* may be "self": in a new pid namespace, /proc may still show the old numbers.
     """
     chain: list[int | str] = [first]
-    for _ in range(_MOST_LOOKS):
-        ancestor = _ancestor(chain[-1])
+    for _ in range(_MAX_LOOKS):
+        ancestor = _read_ancestor(chain[-1])
         if len(chain) > 1:
-            child = _ancestor(chain[-2])
+            child = _read_ancestor(chain[-2])
             if child is None:
                 chain.pop()
                 continue
@@ -283,7 +283,7 @@ def _is_below_agent(first: int | str) -> bool | None:
     return True
 
 
-def _ancestor(pid: int | str) -> _Ancestor | None:
+def _read_ancestor(pid: int | str) -> _Ancestor | None:
     """Return the parent of *pid*, and whether it is marked; None: it has ended or is hidden."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - half the cost of a Path
@@ -311,7 +311,7 @@ def _is_guard(command: list[bytes]) -> bool:
     return command[1:3] == _GUARD_OPTIONS and any(word.endswith(_GUARD) for word in command[3:4])
 
 
-def _is_below_agent_elsewhere(pid: int) -> bool:
+def _is_below_agent_by_psutil(pid: int) -> bool:
     psutil = _psutil()
     try:
         process = psutil.Process(pid)
@@ -328,7 +328,7 @@ def _is_below_agent_elsewhere(pid: int) -> bool:
     return False
 
 
-_MOST_DOMAINS = 16
+_MAX_DOMAINS = 16
 """How deep Landlock domains can be nested: a constant of the kernel."""
 _DEPTH = 3
 """How deep the wall around agents is: `guard.DEPTH`, in a higher layer than this module."""
@@ -356,22 +356,22 @@ def _landlock_depth() -> int:
         fd = call(create, ctypes.byref(scopes), ctypes.c_size_t(ctypes.sizeof(scopes)), 0)
         if fd < 0:
             # This kernel has no Landlock scopes, so no process is in such a domain.
-            entered.extend(range(_MOST_DOMAINS))
+            entered.extend(range(_MAX_DOMAINS))
             return
         ctypes.CDLL(None).prctl(no_new_privs, 1, 0, 0, 0)
-        while len(entered) < _MOST_DOMAINS and call(restrict, fd, 0) == 0:
+        while len(entered) < _MAX_DOMAINS and call(restrict, fd, 0) == 0:
             entered.append(fd)
         os.close(fd)
 
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
-    return _MOST_DOMAINS - len(entered)
+    return _MAX_DOMAINS - len(entered)
 
 
 def utc_now() -> str:
     """Return the time in the format of state.json, journal and logs."""
-    return _written(int(time.time()))
+    return _format_utc(int(time.time()))
 
 
 def utc_milliseconds() -> str:
@@ -381,10 +381,10 @@ def utc_milliseconds() -> str:
     24
     """
     now = time.time()
-    return f"{_written(int(now))[:-1]}.{int(now * 1000) % 1000:03d}Z"
+    return f"{_format_utc(int(now))[:-1]}.{int(now * 1000) % 1000:03d}Z"
 
 
 @lru_cache(maxsize=1)
-def _written(second: int) -> str:
+def _format_utc(second: int) -> str:
     """Return a time as text; cached, because a step needs the same one many times."""
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

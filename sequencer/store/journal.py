@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sequencer.errors import CorruptState, NewerSchema
-from sequencer.history.facts import StartKind, meaning_of
+from sequencer.history.facts import StartKind, find_meaning
 from sequencer.store import folder as folders
-from sequencer.store.folder import read_regular, sync_folder, synced, write_durably
+from sequencer.store.folder import read_regular, sync_fd, sync_folder, write_durably
 from sequencer.store.strictjson import parse_object
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def scan(data: bytes, offset: int, expected: int | None, where: str) -> Scan:
         CorruptState: an accepted record is missing between two others.
     """
     result = survey(data, offset, expected)
-    if (error := lost_within(result, where)) is not None:
+    if (error := find_gap_within(result, where)) is not None:
         raise error
     return result
 
@@ -172,7 +172,7 @@ def scan(data: bytes, offset: int, expected: int | None, where: str) -> Scan:
 _REPAIR = "'sequencer repair' shows what can be saved"
 
 
-def lost_within(found: Scan, where: str) -> CorruptState | None:
+def find_gap_within(found: Scan, where: str) -> CorruptState | None:
     """Return the error if an accepted record is missing in *found*, from the file *where*."""
     if not found.gaps:
         return None
@@ -181,7 +181,9 @@ def lost_within(found: Scan, where: str) -> CorruptState | None:
     return CorruptState(f"{revisions} missing before byte {at}", where=where, hint=_REPAIR)
 
 
-def lost_between(newest: int | None, fresh: Sequence[Record], where: str) -> CorruptState | None:
+def find_gap_between(
+    newest: int | None, fresh: Sequence[Record], where: str
+) -> CorruptState | None:
     """Return the error if *fresh*, from the file *where*, does not continue the files before it.
 
     Those end with the revision *newest* (None: there are none); *fresh* has the newer records.
@@ -227,13 +229,13 @@ def survey(data: bytes, offset: int = 0, expected: int | None = None) -> Scan:
     return Scan(tuple(winners), offset + len(data), is_torn, tuple(skipped), tuple(gaps))
 
 
-def facts_of(record: dict[str, Any]) -> list[dict[str, Any]]:
+def list_facts(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the facts of *record* as ``history --json`` prints them, one or more."""
     shared = {"revision": record["revision"], "at": record["at"]}
     first = {k: v for k, v in record.items() if k not in _NO_FACT and k not in shared}
     facts = [{**shared, **fact} for fact in (first, *record.get("also", ()))]
     for fact in facts:
-        if meaning_of(fact["event"]).starts is StartKind.ATTEMPT:
+        if find_meaning(fact["event"]).starts is StartKind.ATTEMPT:
             # The fact does not name the host; the claim in the new head does.
             claims = {claim["token"]: claim for claim in record["head"].get("claims", ())}
             claim = claims.get(fact["token"])
@@ -245,14 +247,14 @@ NAME = "journal.jsonl"
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """The errors of a file system without hard links."""
 _ROTATED = re.compile(r"journal-(\d{6,})\.jsonl")
-_fdatasync = getattr(os, "fdatasync", synced)
+_fdatasync = getattr(os, "fdatasync", sync_fd)
 
 
 class JournalMoved(Exception):
     """The file was rotated after it was opened; nothing was written."""
 
 
-def _end_of(path: Path, size: int) -> bytes:
+def _read_tail(path: Path, size: int) -> bytes:
     """Return the complete lines in the last *size* bytes of the file at *path*."""
     start = max(path.lstat().st_size - size, 0)
     data = read_regular(path, start)
@@ -297,11 +299,11 @@ class JournalFile:
         """Return the value of `signature` after our append that ended at *size*."""
         return (*self._inode, size)
 
-    def rotated(self) -> list[Path]:
+    def list_rotated(self) -> list[Path]:
         """Return the rotated files, oldest first."""
         numbered = sorted(
             (int(match[1]), name)
-            for name in folders.names(self.folder)
+            for name in folders.list_names(self.folder)
             if (match := _ROTATED.fullmatch(name))
         )
         return [self.folder / name for _, name in numbered]
@@ -318,7 +320,7 @@ class JournalFile:
             return Scan((), 0, is_torn=False)
         return scan(data, offset, expected, str(self.path))
 
-    def records(self, after: int = 0) -> Iterator[Record]:
+    def read_records(self, after: int = 0) -> Iterator[Record]:
         """Yield the winners of all files, oldest first.
 
         Only those of revisions after *after*; files that have none of them are not read.
@@ -333,9 +335,9 @@ class JournalFile:
                 is_pruned = True
                 continue
             fresh = [r for r in winners if newest is None or r.revision > newest]
-            error = lost_between(newest, fresh, str(path))
+            error = find_gap_between(newest, fresh, str(path))
             if newest is not None and error is not None and not is_pruned:
-                if path == self.path and (rotated := self._rotated_since(newest)):
+                if path == self.path and (rotated := self._list_rotated_since(newest)):
                     files = [*rotated, self.path]
                     continue
                 raise error
@@ -347,39 +349,39 @@ class JournalFile:
 
     def _files_since(self, after: int) -> list[Path]:
         """Return the files, oldest first, from the last one that starts at or before *after*."""
-        files = [*self.rotated(), self.path]
+        files = [*self.list_rotated(), self.path]
         if not after:
             return files
         for index in reversed(range(len(files))):
-            first = first_of(files[index])
+            first = read_first_record(files[index])
             if first is not None and first["revision"] <= after + 1:
                 return files[index:]
         return files
 
-    def oldest(self) -> dict[str, Any] | None:
+    def read_oldest(self) -> dict[str, Any] | None:
         """Return the first readable record of the oldest file that has one; read nothing else."""
-        records = (first_of(path) for path in (*self.rotated(), self.path))
+        records = (read_first_record(path) for path in (*self.list_rotated(), self.path))
         return next((record for record in records if record is not None), None)
 
-    def newest(self, size: int) -> tuple[Record, ...]:
+    def read_newest(self, size: int) -> tuple[Record, ...]:
         """Return the winners among about the last *size* bytes, reading little more.
 
         Empty if these bytes are not enough: a line is longer, or a file was just rotated.
         """
         data = b""
-        for path in (self.path, *self.rotated()[-1:]):
+        for path in (self.path, *self.list_rotated()[-1:]):
             if len(data) < size:
                 try:
-                    data = _end_of(path, size - len(data)) + data
+                    data = _read_tail(path, size - len(data)) + data
                 except FileNotFoundError:
                     return ()
         scan_result = survey(data)
         # The first one may have lost to a line before these bytes.
         return () if scan_result.gaps else scan_result.winners[1:]
 
-    def _rotated_since(self, newest: int) -> list[Path]:
+    def _list_rotated_since(self, newest: int) -> list[Path]:
         """Return the files that a writer has rotated since the record *newest* was read."""
-        rotated = self.rotated()
+        rotated = self.list_rotated()
         for index, path in enumerate(rotated):
             with contextlib.suppress(FileNotFoundError):
                 winners = scan(read_regular(path), 0, None, str(path)).winners
@@ -390,13 +392,13 @@ class JournalFile:
     def append(self, line: bytes, offset: int) -> bool:
         """Append *line* durably; return whether it landed at *offset*, so that it counts.
 
-        After False it may still count, if the lines before it do not; see `holds`.
+        After False it may still count, if the lines before it do not; see `has_line`.
 
         Raises:
             JournalMoved: another file is at the path now.
             OSError: writing failed, *outcome unknown*: the line may be in the file.
         """
-        fd = self._descriptor() if self._fd is None else self._fd
+        fd = self._open_descriptor() if self._fd is None else self._fd
         fcntl.flock(fd, fcntl.LOCK_SH)
         try:
             if not self._is_current():
@@ -415,7 +417,7 @@ class JournalFile:
                 fcntl.flock(fd, fcntl.LOCK_UN)
         return landed == offset
 
-    def begin(self, line: bytes) -> bool:
+    def create(self, line: bytes) -> bool:
         """Make a journal with *line*, durably; return whether there was none.
 
         The file appears with the complete line or not at all. So no crash leaves a journal that
@@ -424,7 +426,7 @@ class JournalFile:
         Raises:
             OSError: *outcome unknown*, as in `append`.
         """
-        fresh = self._fresh()
+        fresh = self._temporary_path()
         try:
             write_durably(fresh, line)
             folders.link(fresh, self.path)
@@ -447,7 +449,7 @@ class JournalFile:
         A line that can be read is not always on the disk: its writer may have been killed before
         its fdatasync.
         """
-        _fdatasync(self._descriptor())
+        _fdatasync(self._open_descriptor())
         self.sync_names()
 
     def sync_names(self) -> None:
@@ -456,7 +458,7 @@ class JournalFile:
         Needed only while the journal is new. Its creator may have been killed before this call,
         so the writer of the second line calls it again.
         """
-        self._descriptor()
+        self._open_descriptor()
         if self._has_synced_names:
             # A writer that lost a race gets here again, and this takes longer than all the rest.
             return
@@ -464,12 +466,12 @@ class JournalFile:
         for above in self.folder.absolute().parents:
             # This program did not make a folder that it can't read.
             with contextlib.suppress(OSError):
-                _sync_above(above)
+                _sync_parents(above)
             if os.path.ismount(above):
                 break
         self._has_synced_names = True
 
-    def holds(self, line: bytes) -> bool:
+    def has_line(self, line: bytes) -> bool:
         """Return whether *line*, newline included, is one of the journal's winners."""
         return any(record.line == line[:-1] for record in self.read(0, None).winners)
 
@@ -482,7 +484,7 @@ class JournalFile:
         # A file with only one record would not get smaller.
         if size < self.rotate_bytes or not last.offset:
             return False
-        fd, fresh = self._descriptor(), self._fresh()
+        fd, fresh = self._open_descriptor(), self._temporary_path()
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if not self._is_current() or os.fstat(fd).st_size != size:
@@ -500,22 +502,22 @@ class JournalFile:
             self._fd = None
             with contextlib.suppress(OSError):
                 folders.remove(fresh)
-        for old in self.rotated()[: -self._keep]:
+        for old in self.list_rotated()[: -self._keep]:
             folders.remove(old)
         return True
 
-    def _fresh(self) -> Path:
+    def _temporary_path(self) -> Path:
         return self.folder / f"{NAME}.{os.getpid()}.tmp"
 
     def _next_rotated(self) -> Path:
         """Return the path to rotate to; the newest one if a crash left a rotation half done."""
-        existing = self.rotated()
+        existing = self.list_rotated()
         if existing and existing[-1].stat().st_ino == self._inode[1]:
             return existing[-1]
         match = _ROTATED.fullmatch(existing[-1].name) if existing else None
         return self.folder / f"journal-{(int(match[1]) if match else 0) + 1:06d}.jsonl"
 
-    def _descriptor(self) -> int:
+    def _open_descriptor(self) -> int:
         if self._fd is not None and not self._is_current():
             self.close()
         if self._fd is None:
@@ -529,25 +531,25 @@ class JournalFile:
         return signature is not None and signature[:2] == self._inode
 
 
-def _sync_above(folder: Path) -> None:
+def _sync_parents(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        synced(fd)
+        sync_fd(fd)
     finally:
         os.close(fd)
 
 
-def first_of(path: Path) -> dict[str, Any] | None:
+def read_first_record(path: Path) -> dict[str, Any] | None:
     """Return the first readable record of the file *path*; read no more of it."""
     with (
         contextlib.suppress(FileNotFoundError),
         os.fdopen(folders.open_file(path, os.O_RDONLY), "rb") as file,
     ):
-        return first_in(line.rstrip(b"\n") for line in file)
+        return find_first_record(line.rstrip(b"\n") for line in file)
     return None
 
 
-def first_in(lines: Iterable[bytes]) -> dict[str, Any] | None:
+def find_first_record(lines: Iterable[bytes]) -> dict[str, Any] | None:
     """Return the first readable record in *lines*, which have no newlines."""
     for line in lines:
         with contextlib.suppress(ValueError):

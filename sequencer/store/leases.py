@@ -20,7 +20,7 @@ from typing import Any
 
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.head import Claim
-from sequencer.model.outcome import Usage, used
+from sequencer.model.outcome import Usage, read_usage
 from sequencer.store import folder as folders
 from sequencer.store.identity import (
     boot_id,
@@ -32,7 +32,7 @@ from sequencer.store.identity import (
 )
 from sequencer.store.protocol import Liveness
 from sequencer.store.strictjson import parse_object
-from sequencer.store.watch import readable
+from sequencer.store.watch import wait_readable
 
 _NAME = re.compile(r"(\d{1,19})(?:\.seen-[0-9a-z-]{8}|\.used)?(\.\d{1,10}\.tmp)?")
 """Names of heartbeats, observations and usage, and their temporary files; no others are ours."""
@@ -40,7 +40,7 @@ OBSERVED_LEASES = 1.25
 """How many leases an observer on another machine waits on its own clock."""
 
 
-def leases_of(state_path: Path) -> Leases:
+def open_leases(state_path: Path) -> Leases:
     """Return the leases of the run with the head *state_path*."""
     return Leases(state_path.parent / "beats")
 
@@ -55,7 +55,7 @@ class Leases:
         self._beaten: set[int] = set()
         """Tokens of this process's claims that have a heartbeat."""
         self._holder: tuple[str, int] | None = None
-        """The process of the last `holder` call: its nonce, and a descriptor of it."""
+        """The process of the last `open_holder` call: its nonce, and a descriptor of it."""
 
     def close(self) -> None:
         """Close the descriptor of a process; it is opened again when it is needed."""
@@ -68,7 +68,7 @@ class Leases:
         with contextlib.suppress(OSError, AttributeError):
             self.close()
 
-    def holder(self, claim: Claim) -> int | None:
+    def open_holder(self, claim: Claim) -> int | None:
         """Return a descriptor that becomes readable when the holder of *claim* ends.
 
         It stays open for the next claim of the same process. None: see `open_process`.
@@ -94,7 +94,7 @@ class Leases:
         """Return the newest heartbeat of the claim with *token*; empty: there is none."""
         return self._read(self.folder / str(token))
 
-    def keep(self, token: int, beat: dict[str, Any]) -> None:
+    def write_beat(self, token: int, beat: dict[str, Any]) -> None:
         """Store *beat* of a claim whose holder writes it on another machine.
 
         Raises:
@@ -102,10 +102,10 @@ class Leases:
         """
         self._write(self.folder / str(token), beat)
 
-    def keep_used(self, token: int, usage: Usage) -> None:
+    def write_usage(self, token: int, usage: Usage) -> None:
         """Store the usage so far of the attempt with *token*, in case its process dies.
 
-        Without usage there is no file, because `forget_used` would not remove it.
+        Without usage there is no file, because `remove_usage` would not remove it.
 
         Raises:
             OSError: the file still has the older usage.
@@ -114,7 +114,7 @@ class Leases:
             return
         self._write(self.folder / f"{token}.used", usage.model_dump(exclude_defaults=True))
 
-    def used(self, claim: Claim) -> Usage:
+    def read_usage(self, claim: Claim) -> Usage:
         """Return the stored usage of *claim*, whose process died or lost the claim.
 
         Its usage after that is unknown, so it counts as at least one call of unknown cost. Its time
@@ -122,12 +122,12 @@ class Leases:
         """
         record = self._read(self.folder / f"{claim.token}.used")
         try:
-            usage = used(record)
+            usage = read_usage(record)
         except ValidationError:
             usage = Usage()
-        return usage.replace(seconds=self._lived_s(claim), unpriced=max(usage.unpriced, 1))
+        return usage.replace(seconds=self._lifetime_s(claim), unpriced=max(usage.unpriced, 1))
 
-    def _lived_s(self, claim: Claim) -> float:
+    def _lifetime_s(self, claim: Claim) -> float:
         """Return how long the holder of *claim* is known to have worked, in wall clock seconds."""
         signs = [0.0]
         for name in (str(claim.token), f"{claim.token}.used"):
@@ -140,12 +140,12 @@ class Leases:
         # The wall clock may have been set in the meantime; the time must not become negative.
         return round(max(min(max(signs), time.time()) - started, 0.0), 3)
 
-    def forget_used(self, token: int) -> None:
-        """Remove the `keep_used` file of the attempt with *token*: the journal has its usage."""
+    def remove_usage(self, token: int) -> None:
+        """Remove the `write_usage` file of the attempt with *token*: the journal has its usage."""
         with contextlib.suppress(OSError):
             folders.remove(f"{self._folder}/{token}.used")
 
-    def forget(self, claim: Claim) -> None:
+    def remove_files(self, claim: Claim) -> None:
         """Remove the files of *claim*, which has ended."""
         token = claim.token
         if token not in self._beaten and claim.owner.nonce == this_process().nonce:
@@ -166,8 +166,8 @@ class Leases:
 
     def liveness(self, claim: Claim) -> Liveness:
         """Return what is known about the holder of *claim*."""
-        process = self.holder(claim)
-        if (process is None or readable((process,), 0.0)) and is_proven_dead(claim.owner):
+        process = self.open_holder(claim)
+        if (process is None or wait_readable((process,), 0.0)) and is_proven_dead(claim.owner):
             return Liveness.DEAD
         is_local, granted = is_same_boot(claim.owner), claim.claimed_boottime
         if is_local and granted is not None and boottime() <= granted + claim.ttl_s:
@@ -182,7 +182,7 @@ class Leases:
             return Liveness.EXPIRED if boottime() > deadline else Liveness.ALIVE
         return self._observe(claim, beat.get("beat"))
 
-    def quiet_s(self, claim: Claim) -> float | None:
+    def silence_s(self, claim: Claim) -> float | None:
         """Return the seconds since the last sign of life of *claim*'s holder; None: unknown.
 
         For another machine, the seconds since the newest heartbeat was first seen here, if
@@ -195,7 +195,7 @@ class Leases:
             since = claim.claimed_boottime if since is None else since
         else:
             observation = self._read(self._observation_path(claim))
-            is_same = _is_of(observation, beat.get("beat"))
+            is_same = _is_observation_of(observation, beat.get("beat"))
             since = observation.get("since_boottime") if is_same else None
         return max(boottime() - since, 0.0) if isinstance(since, (int, float)) else None
 
@@ -206,7 +206,7 @@ class Leases:
         path = self._observation_path(claim)
         observation, now = self._read(path), boottime()
         since = observation.get("since_boottime")
-        is_same = _is_of(observation, beat)
+        is_same = _is_observation_of(observation, beat)
         if is_same and isinstance(since, (int, float)) and since <= now:
             waited = now - since
             return Liveness.EXPIRED if waited > OBSERVED_LEASES * claim.ttl_s else Liveness.UNKNOWN
@@ -236,7 +236,7 @@ class Leases:
             self._replace(path.name, temporary, value)
 
     def _replace(self, name: str, temporary: str, value: dict[str, Any]) -> None:
-        folder = folders.made(self.folder)
+        folder = folders.make_folder(self.folder)
         fd = folder.create(temporary)
         try:
             os.write(fd, json.dumps(value).encode())
@@ -245,6 +245,6 @@ class Leases:
         folder.replace(temporary, name)
 
 
-def _is_of(observation: dict[str, Any], beat: Any) -> bool:
+def _is_observation_of(observation: dict[str, Any], beat: Any) -> bool:
     """Return whether *observation* is of this heartbeat and was made under this boot."""
     return observation.get("boot_id") == boot_id() and observation.get("beat", "?") == beat

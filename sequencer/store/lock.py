@@ -23,7 +23,7 @@ from pathlib import Path
 from sequencer.errors import ClaimHeld, NetworkFileSystem, StorageFailed
 from sequencer.store import folder as folders
 from sequencer.store.folder import Folder
-from sequencer.store.ownership import refused
+from sequencer.store.ownership import explain_refusal
 
 TIMEOUT_S = 30.0
 """After this time the holder must be a stopped process, because a transition takes milliseconds."""
@@ -61,9 +61,9 @@ class RunLock:
             NetworkFileSystem: a lock has no effect on other machines there.
         """
         if not self._threads.acquire(timeout=self._timeout_s):
-            raise self._held_too_long()
+            raise self._timeout_error()
         try:
-            self._take()
+            self._acquire()
         except BaseException:
             self._threads.release()
             raise
@@ -93,7 +93,7 @@ class RunLock:
         with contextlib.suppress(OSError, AttributeError):
             self._drop()
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         """Lock the open file; if it is not at the path anymore, lock the file that is."""
         deadline, pause = 0.0, FIRST_POLL_S
         while True:
@@ -106,7 +106,7 @@ class RunLock:
             except BlockingIOError:
                 is_free = False
             except OSError as error:
-                raise self._no_lock(error) from error
+                raise self._lock_error(error) from error
             if not self.is_current():
                 self._drop()
             elif is_free:
@@ -114,7 +114,7 @@ class RunLock:
             now = time.monotonic()
             deadline = deadline or now + self._timeout_s
             if now > deadline:
-                raise self._held_too_long()
+                raise self._timeout_error()
             time.sleep(pause)
             pause = min(2 * pause, POLL_S)
 
@@ -122,9 +122,9 @@ class RunLock:
         """Open the lock file; it and its folder are made if they are missing."""
         self._drop()
         try:
-            folder = folders.made(self.path.parent)
+            folder = folders.make_folder(self.path.parent)
         except OSError as error:
-            why, hint = refused(error, error.filename or self.path.parent, _HINT)
+            why, hint = explain_refusal(error, error.filename or self.path.parent, _HINT)
             message = f"can't be created: {why}"
             raise StorageFailed(message, where=str(self.path.parent), hint=hint) from error
         if not self._is_checked:
@@ -134,18 +134,18 @@ class RunLock:
         try:
             fd = folder.open(self.path.name, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise self._no_lock(error) from error
+            raise self._lock_error(error) from error
         about = os.fstat(fd)
         self._fd, self._pid, self._inode = fd, os.getpid(), (about.st_dev, about.st_ino)
         self.folder = folder
         if not stat.S_ISREG(about.st_mode):
             self._drop()
-            raise self._no_lock(None)
+            raise self._lock_error(None)
 
-    def _no_lock(self, error: OSError | None) -> StorageFailed:
+    def _lock_error(self, error: OSError | None) -> StorageFailed:
         why, hint = "it is not a regular file", _HINT
         if error is not None:
-            why, hint = refused(error, self.path, _HINT)
+            why, hint = explain_refusal(error, self.path, _HINT)
         return StorageFailed(f"the lock can't be taken: {why}", where=str(self.path), hint=hint)
 
     def _release(self) -> None:
@@ -161,7 +161,7 @@ class RunLock:
         if fd >= 0:
             os.close(fd)
 
-    def _held_too_long(self) -> ClaimHeld:
+    def _timeout_error(self) -> ClaimHeld:
         return ClaimHeld(
             f"the lock has been held for more than {self._timeout_s:g} s",
             where=str(self.path),
@@ -180,19 +180,19 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 """The escape of spaces, newlines and backslashes in paths of mountinfo."""
 
 
-def type_of(folder: Path) -> str:
+def filesystem_type(folder: Path) -> str:
     """Return the type of the file system of *folder*; empty: unknown."""
     resolved = os.path.realpath(folder)
     path = f"{resolved.rstrip('/')}/"
     longest, type_name = -1, ""
-    for mount_point, mounted_type in _mounts():
+    for mount_point, mounted_type in _list_mounts():
         # If a mount point has several mounts, the last one hides the others.
         if path.startswith(f"{mount_point.rstrip('/')}/") and len(mount_point) >= longest:
             longest, type_name = len(mount_point), mounted_type
     return type_name
 
 
-def _mounts() -> list[tuple[str, str]]:
+def _list_mounts() -> list[tuple[str, str]]:
     """Return (folder, type) of each mount; as text, because each store searches all of them."""
     if sys.platform != "linux":
         import psutil  # noqa: PLC0415 (only where there is no /proc)
@@ -222,7 +222,7 @@ def ensure_local(folder: Path) -> None:
     Raises:
         NetworkFileSystem: it is not, so two machines could hold the lock at the same time.
     """
-    kind = type_of(folder)
+    kind = filesystem_type(folder)
     if is_network(kind):
         raise NetworkFileSystem(
             f"the file system is {kind}, where locks and renames may not reach other machines",

@@ -16,7 +16,7 @@ import pwd
 from pathlib import Path
 from typing import NamedTuple
 
-from sequencer.errors import out_of_resources, typed_command
+from sequencer.errors import format_other_command, to_machine_busy
 
 IS_ROOT = os.geteuid() == 0
 _NEW_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -74,14 +74,14 @@ def set_project_folders(*folders: Path) -> None:
     _Project.folders = tuple(map(str, folders))
 
 
-def refused(error: OSError, path: str | Path, otherwise: str) -> tuple[str, str]:
+def explain_refusal(error: OSError, path: str | Path, otherwise: str) -> tuple[str, str]:
     """Return why the system refused *path*, and what to do about it.
 
     *otherwise* is the hint if the reason is not a lack of resources, a read-only file system or
     another owner.
     """
     why = error.strerror or str(error)
-    shortage = out_of_resources(error)
+    shortage = to_machine_busy(error)
     if shortage is not None:
         return why, shortage.hint or otherwise
     if error.errno == errno.EROFS:
@@ -92,7 +92,7 @@ def refused(error: OSError, path: str | Path, otherwise: str) -> tuple[str, str]
     me, folders = user_name(os.geteuid()), {*filter(os.path.isdir, _Project.folders)}
     if not any(Path(path).is_relative_to(folder) for folder in folders):
         folders = {str(path)}
-    shown = typed_command("sudo", "chown", "-R", me, *sorted(folders, reverse=True))
+    shown = format_other_command("sudo", "chown", "-R", me, *sorted(folders, reverse=True))
     return f"{why}: {owner}, and you are {me}", f"give it back to you: {shown}"
 
 

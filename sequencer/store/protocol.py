@@ -91,7 +91,7 @@ class Store(Protocol):
         Only those of revisions after *after*, which costs less than reading all.
         """
 
-    def document(self, name: str) -> bytes | None:
+    def read_document(self, name: str) -> bytes | None:
         """Return the document *name* of the run, or None if there is none."""
 
     def keep_document(self, name: str, data: bytes) -> None:
@@ -122,7 +122,7 @@ class Store(Protocol):
             OSError: it could not be written; the lease keeps its old deadline.
         """
 
-    def kept_result(self, name: str) -> Path:
+    def find_result_folder(self, name: str) -> Path:
         """Return the results folder *name*, which an attempt of any process may have made.
 
         Raises:
@@ -182,15 +182,15 @@ class Draft(Struct, frozen=True):
 class Peer(Protocol):
     """Has to agree to each transition; all calls are under the lock of the run's folder."""
 
-    def before(self) -> None:
+    def catch_up(self) -> None:
         """Bring the folder up to date with newer state that this process knows."""
 
-    def agree(self, draft: Draft) -> Agreed:
+    def propose(self, draft: Draft) -> Agreed:
         """Get *draft* accepted, or find out that it can't be.
 
         Raises:
             StateRefused: it is not accepted, or its fate is unknown.
         """
 
-    def appended(self) -> None:
+    def confirm_append(self) -> None:
         """Note that the journal here has the transition that the peer agreed to."""

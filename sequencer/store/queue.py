@@ -68,15 +68,15 @@ class TicketQueue:
 
     def join(self, fd: int) -> bool:
         ticket = self._next_free(fd, _FIRST)
-        while not self._take(fd, ticket):
+        while not self._try_take(fd, ticket):
             ticket = self._next_free(fd, ticket)
         self._ticket = ticket
         return self._predecessor(fd) is None
 
-    def _take(self, fd: int, ticket: int) -> bool:
+    def _try_take(self, fd: int, ticket: int) -> bool:
         """Take *ticket*, unless another process holds it or a higher one by now."""
         try:
-            _lock(fd, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, ticket, 1)
+            _call_fcntl(fd, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, ticket, 1)
         except BlockingIOError:
             return False
         if self._next_free(fd, ticket + 1) == ticket + 1:
@@ -107,12 +107,12 @@ class TicketQueue:
     def wait(self, fd: int) -> None:
         while (below := self._predecessor(fd)) is not None:
             # A read lock: a process that looks for holders does not take it for a ticket.
-            _lock(fd, fcntl.F_OFD_SETLKW, fcntl.F_RDLCK, below, 1)
+            _call_fcntl(fd, fcntl.F_OFD_SETLKW, fcntl.F_RDLCK, below, 1)
 
     def leave(self, fd: int) -> None:
         self._ticket = 0
         with contextlib.suppress(OSError):
-            _lock(fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, 0, _TO_THE_END)
+            _call_fcntl(fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, 0, _TO_THE_END)
 
     def is_awaited(self, fd: int) -> bool:
         return _conflicting_lock(fd, fcntl.F_RDLCK, _FIRST, _TO_THE_END) is not None
@@ -149,7 +149,7 @@ def new_queue() -> FileQueue:
     return TicketQueue() if is_linux else FlockQueue()
 
 
-def _lock(fd: int, command: int, kind: int, start: int, length: int) -> bytes:
+def _call_fcntl(fd: int, command: int, kind: int, start: int, length: int) -> bytes:
     request = struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
     return bytes(fcntl.fcntl(fd, command, request))
 
@@ -160,7 +160,7 @@ def _conflicting_lock(fd: int, kind: int, start: int, length: int) -> tuple[int,
     Raises:
         OSError: another program has locked the file to its end, so there is no higher ticket.
     """
-    answer = _lock(fd, fcntl.F_OFD_GETLK, kind, start, length)
+    answer = _call_fcntl(fd, fcntl.F_OFD_GETLK, kind, start, length)
     held_kind, _, held_start, held_length, _ = struct.unpack(_FLOCK, answer)
     if held_kind == fcntl.F_UNLCK:
         return None
@@ -172,10 +172,10 @@ def _conflicting_lock(fd: int, kind: int, start: int, length: int) -> tuple[int,
 _DIGEST_CHARS = 16
 
 
-def file_name(positions: Collection[str]) -> str:
+def queue_file_name(positions: Collection[str]) -> str:
     """Return the name of the queue's file for *positions*; empty means all of them.
 
-    >>> file_name(()), file_name({"b", "a"}) == file_name(["a", "b"])
+    >>> queue_file_name(()), queue_file_name({"b", "a"}) == queue_file_name(["a", "b"])
     ('turnstile.lock', True)
     """
     if not positions:

@@ -23,9 +23,17 @@ from sequencer.model.head import Head
 from sequencer.store import documents
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
-from sequencer.store.head import RawHead, raw_head, signature
-from sequencer.store.journal import JournalFile, Record, Scan, decode, first_in, first_of, scan
-from sequencer.store.ownership import refused
+from sequencer.store.head import RawHead, parse_raw_head, signature
+from sequencer.store.journal import (
+    JournalFile,
+    Record,
+    Scan,
+    decode,
+    find_first_record,
+    read_first_record,
+    scan,
+)
+from sequencer.store.ownership import explain_refusal
 from sequencer.store.strictjson import MAX_BYTES
 
 READ_ATTEMPTS = 20
@@ -71,7 +79,7 @@ class FileContent(Struct, frozen=True):
     refusal: CorruptState | None = None
     """Why it can't be read."""
 
-    def checked(self) -> bytes | None:
+    def get_data(self) -> bytes | None:
         """Return the bytes, or None if the file is missing.
 
         Raises:
@@ -114,7 +122,7 @@ class RunFiles:
     @cached_property
     def state(self) -> FileContent:
         """Return the content of state.json."""
-        return _read(self.state_path, max_bytes=MAX_BYTES)
+        return _read_content(self.state_path, max_bytes=MAX_BYTES)
 
     @cached_property
     def head(self) -> RawHead:
@@ -123,27 +131,27 @@ class RunFiles:
         Raises:
             CorruptState: it is not a regular file, so it can't be replaced either.
         """
-        return raw_head(self.state.checked())
+        return parse_raw_head(self.state.get_data())
 
     # --- the journals ----------------------------------------------------------------
 
     @cached_property
     def rotated(self) -> tuple[Path, ...]:
         """Return the rotated journals, oldest first."""
-        return tuple(self.journal.rotated())
+        return tuple(self.journal.list_rotated())
 
-    def content(self, path: Path, offset: int = 0) -> FileContent:
+    def read_content(self, path: Path, offset: int = 0) -> FileContent:
         """Return the content of the journal *path*, from *offset* or an earlier one on."""
         content = self._contents.get(path)
         if content is None or content.offset > offset:
-            content = self._contents[path] = _read(path, offset)
+            content = self._contents[path] = _read_content(path, offset)
         return content
 
     @cached_property
     def journals(self) -> tuple[FileContent, ...]:
         """Return the complete content of each journal that exists, oldest first."""
         paths = (*self.rotated, self.journal.path)
-        return tuple(c for c in map(self.content, paths) if c.data is not None or c.refusal)
+        return tuple(c for c in map(self.read_content, paths) if c.data is not None or c.refusal)
 
     def scan(self, offset: int = 0, expected: int | None = None) -> Scan:
         """Return the winners of the newest journal from *offset* on; see `journal.scan`.
@@ -151,25 +159,27 @@ class RunFiles:
         Raises:
             CorruptState: it is not a regular file, or has a gap.
         """
-        content = self.content(self.journal.path, offset)
-        if (data := content.checked()) is None:
+        content = self.read_content(self.journal.path, offset)
+        if (data := content.get_data()) is None:
             return Scan((), 0, is_torn=False)
         return scan(data[offset - content.offset :], offset, expected, str(content.path))
 
     @cached_property
     def oldest(self) -> dict[str, Any] | None:
         """Return the oldest record that can be read; no more is read for it."""
-        return next(filter(None, map(self._first_of, (*self.rotated, self.journal.path))), None)
+        return next(
+            filter(None, map(self._read_first_record, (*self.rotated, self.journal.path))), None
+        )
 
-    def _first_of(self, path: Path) -> dict[str, Any] | None:
+    def _read_first_record(self, path: Path) -> dict[str, Any] | None:
         content = self._contents.get(path)
         if content is None or content.offset:
-            return first_of(path)
-        return first_in((content.data or b"").split(b"\n"))
+            return read_first_record(path)
+        return find_first_record((content.data or b"").split(b"\n"))
 
     # --- other evidence of how far the run came ----------------------------------------
 
-    def marks(self, run_id: str | None, last: Record | None) -> Iterator[ProgressMark]:
+    def find_marks(self, run_id: str | None, last: Record | None) -> Iterator[ProgressMark]:
         """Yield the evidence in the folder of the run *run_id*, except its good records.
 
         *last* is the last good record of the newest journal; None: it has none.
@@ -181,18 +191,18 @@ class RunFiles:
             # A head is published only after it was accepted. Search the text: the file may also
             # be another program's, or half of a merge.
             revisions = map(int, _REVISION.findall(data))
-            tokens = _tokens_in(data)
+            tokens = _find_tokens(data)
             yield ProgressMark(self.state_path, max(tokens, default=0), max(revisions, default=0))
         if last is not None:
-            yield from self._after(last)
+            yield from self._find_marks_after(last)
         yield from self._left_behind
 
-    def _after(self, last: Record) -> Iterator[ProgressMark]:
+    def _find_marks_after(self, last: Record) -> Iterator[ProgressMark]:
         """Yield the evidence in the lines after *last*, except a line that was being written.
 
         Such a line was not accepted: its writer was stopped in the middle.
         """
-        content = self.content(self.journal.path, last.end)
+        content = self.read_content(self.journal.path, last.end)
         for line in (content.data or b"")[last.end - content.offset :].split(b"\n"):
             # A complete line has its revision twice; damage may have made one of them larger.
             revision = min(map(int, _REVISION.findall(line)), default=0)
@@ -206,30 +216,32 @@ class RunFiles:
         named = [
             ProgressMark(self.folder / name / entry, token=int(match[1]))
             for name, pattern in _NAMED_BY_TOKEN.items()
-            for entry in names_in(self.folder / name)
+            for entry in iter_names(self.folder / name)
             if (match := pattern.fullmatch(entry))
         ]
-        rotated = map(self.content, self.rotated[-1:])
-        return (*named, *(mark for content in rotated for mark in _newest_of(content)))
+        rotated = map(self.read_content, self.rotated[-1:])
+        return (*named, *(mark for content in rotated for mark in _find_newest_mark(content)))
 
     @cached_property
     def tokens(self) -> frozenset[int]:
         """Return every number after a "token" in the head and all journals, readable or not."""
         contents = (self.state, *self.journals)
-        return frozenset(token for content in contents for token in _tokens_in(content.data or b""))
+        return frozenset(
+            token for content in contents for token in _find_tokens(content.data or b"")
+        )
 
-    def logged(self, run_id: str) -> tuple[ProgressMark, ...]:
+    def find_logged_marks(self, run_id: str) -> tuple[ProgressMark, ...]:
         """Return the evidence in the step logs of the run *run_id*."""
         if run_id not in self._logged:
             self._logged[run_id] = tuple(self._progress_evidence(run_id))
         return self._logged[run_id]
 
-    def left_over(self) -> Path | None:
+    def find_leftover(self) -> Path | None:
         """Return a path that only a run that had started leaves behind; None: there is none."""
         for name in ("results", "beats"):
             try:
                 # Also if it is empty: the first attempt makes this folder.
-                entries = folders.opened(self.folder / name).entries()
+                entries = folders.open_folder(self.folder / name).entries()
                 return self.folder / name / next(entries).name
             except StopIteration:
                 return self.folder / name
@@ -240,21 +252,21 @@ class RunFiles:
                 return self.folder / name
         return None
 
-    def wrong_documents(self, head: Head) -> tuple[tuple[Path, str], ...]:
+    def find_wrong_documents(self, head: Head) -> tuple[tuple[Path, str], ...]:
         """Return (path, reason) for each document that *head* needs and that can't be used."""
-        return documents.problems(self.folder, head)
+        return documents.find_problems(self.folder, head)
 
 
-def changing(state_path: Path) -> CorruptState:
+def unstable_files_error(state_path: Path) -> CorruptState:
     """Return the error for files that were different at each reading."""
     return CorruptState("changes faster than it can be read", where=str(state_path))
 
 
-def _tokens_in(data: bytes) -> Iterator[int]:
+def _find_tokens(data: bytes) -> Iterator[int]:
     return map(int, set(_TOKEN.findall(data)))
 
 
-def names_in(folder: Path) -> Iterator[str]:
+def iter_names(folder: Path) -> Iterator[str]:
     """Yield the names in *folder*; none if it does not exist.
 
     A generator, because a long run has a log for each step.
@@ -263,15 +275,15 @@ def names_in(folder: Path) -> Iterator[str]:
         CorruptState: its permissions do not let this user read it.
     """
     try:
-        yield from (entry.name for entry in folders.opened(folder).entries())
+        yield from (entry.name for entry in folders.open_folder(folder).entries())
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        why, hint = refused(error, folder, "fix its permissions, then try again")
+        why, hint = explain_refusal(error, folder, "fix its permissions, then try again")
         raise CorruptState(f"can't be read: {why}", where=str(folder), hint=hint) from error
 
 
-def _read(path: Path, offset: int = 0, max_bytes: int | None = None) -> FileContent:
+def _read_content(path: Path, offset: int = 0, max_bytes: int | None = None) -> FileContent:
     try:
         return FileContent(path, read_regular(path, offset, max_bytes), offset)
     except FileNotFoundError:
@@ -280,7 +292,7 @@ def _read(path: Path, offset: int = 0, max_bytes: int | None = None) -> FileCont
         return FileContent(path, refusal=refusal)
 
 
-def _newest_of(rotated: FileContent) -> Iterator[ProgressMark]:
+def _find_newest_mark(rotated: FileContent) -> Iterator[ProgressMark]:
     """Yield the token and revision of the last good record of a *rotated* journal."""
     for line in reversed((rotated.data or b"").split(b"\n")):
         try:

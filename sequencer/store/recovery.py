@@ -22,12 +22,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema
-from sequencer.history.facts import meaning_of
-from sequencer.model.answers import redacted
-from sequencer.model.edits import MAX_NAMED, STOPS, edit_of
+from sequencer.history.facts import find_meaning
+from sequencer.model.answers import redact_json
+from sequencer.model.edits import MAX_NAMED, STOPS, compute_edit
 from sequencer.model.head import Head
 from sequencer.store.folder import read_regular
-from sequencer.store.head import content_of, parse_head
+from sequencer.store.head import encode_head, parse_head
 from sequencer.store.identity import is_proven_dead
 from sequencer.store.journal import JournalFile, Record, Scan
 from sequencer.store.reading import ProgressMark, RunFiles
@@ -37,7 +37,9 @@ MAX_LOST_TOKENS = 1_000_000
 """How far above the newest known token a token still counts as granted; no run loses more."""
 
 
-def beyond(head: Head, revision: int, marks: Iterable[ProgressMark]) -> ProgressMark | None:
+def find_furthest_mark(
+    head: Head, revision: int, marks: Iterable[ProgressMark]
+) -> ProgressMark | None:
     """Return the mark that is furthest beyond *head* at *revision*; None: no mark is.
 
     A token far above all others was invented by someone and proves nothing.
@@ -52,7 +54,7 @@ def beyond(head: Head, revision: int, marks: Iterable[ProgressMark]) -> Progress
     return furthest
 
 
-def unreported_end(head: Head, marks: Iterable[ProgressMark]) -> ProgressMark | None:
+def find_unreported_end(head: Head, marks: Iterable[ProgressMark]) -> ProgressMark | None:
     """Return a mark for the end of an attempt that still runs according to *head*.
 
     Only for attempts of dead workers: one that is alive will still report the end.
@@ -61,7 +63,7 @@ def unreported_end(head: Head, marks: Iterable[ProgressMark]) -> ProgressMark | 
     return next((mark for mark in marks if mark.has_ended and mark.token in dead), None)
 
 
-def in_words(mark: ProgressMark, head: Head) -> str:
+def describe_mark(mark: ProgressMark, head: Head) -> str:
     """Return one clause that says how *mark* goes beyond *head*."""
     if mark.is_outside:
         return (
@@ -112,16 +114,16 @@ def recover(files: RunFiles) -> Recovered:
     """
     scan = _scan(files)
     if not scan.winners:
-        return _without_journal(files, scan)
-    recovered = _with_journal(files, scan)
+        return _recover_without_journal(files, scan)
+    recovered = _recover_with_journal(files, scan)
     if recovered.needs_publishing:
         _ensure_newest(files, recovered)
     return recovered
 
 
-def _with_journal(files: RunFiles, scan: Scan) -> Recovered:
+def _recover_with_journal(files: RunFiles, scan: Scan) -> Recovered:
     last, raw, state_path = scan.winners[-1], files.head, files.state_path
-    head = head_of(last, files.journal.path)
+    head = parse_record_head(last, files.journal.path)
     recovered = Recovered(head, last, scan.size, scan.is_torn)
     if raw.content is None:
         why = f"was unreadable ({raw.problem})" if raw.problem else "was missing"
@@ -138,7 +140,7 @@ def _with_journal(files: RunFiles, scan: Scan) -> Recovered:
     return _compare(files, raw.content, recovered, scan)
 
 
-def head_of(record: Record, journal: Path) -> Head:
+def parse_record_head(record: Record, journal: Path) -> Head:
     """Return the head of *record*, a good line of *journal*.
 
     Raises:
@@ -164,14 +166,14 @@ def _ensure_newest(files: RunFiles, recovered: Recovered) -> None:
     """
     if recovered.head is None or recovered.last is None:
         return
-    logged = files.logged(recovered.head.run_id)
-    marks = (*files.marks(recovered.head.run_id, recovered.last), *logged)
-    shown = beyond(recovered.head, recovered.last.revision, marks)
+    logged = files.find_logged_marks(recovered.head.run_id)
+    marks = (*files.find_marks(recovered.head.run_id, recovered.last), *logged)
+    shown = find_furthest_mark(recovered.head, recovered.last.revision, marks)
     if shown is None and recovered.size > recovered.last.end:
         # If nothing follows the last record, its worker was killed before it wrote the end.
-        shown = unreported_end(recovered.head, logged)
+        shown = find_unreported_end(recovered.head, logged)
     if shown is not None:
-        raise missing(files.state_path, recovered.head, recovered.last.revision, shown)
+        raise missing_steps_error(files.state_path, recovered.head, recovered.last.revision, shown)
 
 
 def ensure_no_older_copy(files: RunFiles, recovered: Recovered) -> None:
@@ -185,12 +187,14 @@ def ensure_no_older_copy(files: RunFiles, recovered: Recovered) -> None:
     """
     head, last = recovered.head, recovered.last
     if head is not None and last is not None and head.moved_to is None:
-        shown = beyond(head, last.revision, files.logged(head.run_id))
+        shown = find_furthest_mark(head, last.revision, files.find_logged_marks(head.run_id))
         if shown is not None:
-            raise missing(files.state_path, head, last.revision, shown)
+            raise missing_steps_error(files.state_path, head, last.revision, shown)
 
 
-def missing(state_path: Path, head: Head, revision: int, shown: ProgressMark) -> CorruptState:
+def missing_steps_error(
+    state_path: Path, head: Head, revision: int, shown: ProgressMark
+) -> CorruptState:
     """Return the error for a run at *revision* whose evidence *shown* goes beyond *head*."""
     hint = _REPAIR
     if shown.is_outside:
@@ -201,7 +205,7 @@ def missing(state_path: Path, head: Head, revision: int, shown: ProgressMark) ->
         )
     return CorruptState(
         f"the journal ends at revision {revision}, step_index {head.step_index}, but "
-        f"{in_words(shown, head)}: accepted steps may be missing",
+        f"{describe_mark(shown, head)}: accepted steps may be missing",
         where=str(state_path),
         hint=hint,
     )
@@ -216,7 +220,7 @@ def ensure_shared_is_newest(head: Head, shown: ProgressMark | None, where: str) 
     if shown is not None:
         raise CorruptState(
             f"the run is at revision {head.revision}, step_index {head.step_index} there, but "
-            f"{in_words(shown, head)}: accepted steps may be missing",
+            f"{describe_mark(shown, head)}: accepted steps may be missing",
             where=where,
             hint="something has put an older state there (a backup, a forced push): put the newer "
             f"one back; or remove {shown.where} to continue from it, and the later steps run again",
@@ -239,11 +243,11 @@ def follow(state_path: Path, journal: JournalFile, known: Recovered) -> Recovere
     head, last = known.head, known.last
     if scan.winners:
         last = scan.winners[-1]
-        head = head_of(last, journal.path)
+        head = parse_record_head(last, journal.path)
     recovered = Recovered(head, last, scan.size, scan.is_torn)
-    if published == content_of(head):
+    if published == encode_head(head):
         return recovered
-    if scan.winners and published == content_of(known.head):
+    if scan.winners and published == encode_head(known.head):
         return replace(recovered, needs_publishing=True, is_behind=True)
     return None
 
@@ -264,7 +268,7 @@ def _scan(files: RunFiles) -> Scan:
     return files.scan(0, None if files.rotated else 1)
 
 
-def _without_journal(files: RunFiles, scan: Scan) -> Recovered:
+def _recover_without_journal(files: RunFiles, scan: Scan) -> Recovered:
     """Return the state of a run whose journal has no valid record.
 
     Raises:
@@ -288,11 +292,11 @@ def _without_journal(files: RunFiles, scan: Scan) -> Recovered:
     journal = files.journal.path
     if files.rotated:
         raise CorruptState("is missing or empty", where=str(journal), hint=_REPAIR)
-    if scan.size and not _is_first_append(files.content(journal).data or b""):
+    if scan.size and not _is_first_append(files.read_content(journal).data or b""):
         raise CorruptState(
             "has no readable record, and state.json is missing", where=str(journal), hint=_REPAIR
         )
-    if (evidence := files.left_over()) is not None:
+    if (evidence := files.find_leftover()) is not None:
         raise CorruptState(
             f"and its journal are missing, but {evidence} shows that the run had started",
             where=where,
@@ -320,7 +324,7 @@ def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: S
         raise EditRefused(problem, where=where, hint=_REPAIR)
     is_same_run = content.get("run_id", accepted["run_id"]) == accepted["run_id"]
     if is_same_run and (type(revision) is not int or revision < 1):
-        return _with_edit(found, content, accepted, files)
+        return _apply_edit(found, content, accepted, files)
     if type(revision) is not int:
         raise EditRefused("revision is not a number", where=where, hint=_REPAIR)
     run_id = last.data["head"].get("run_id")
@@ -339,7 +343,7 @@ def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: S
             hint=_REPAIR,
         )
     if revision == last.revision:
-        return _with_edit(found, content, accepted, files)
+        return _apply_edit(found, content, accepted, files)
     since = [r for r in scan.winners if r.revision >= revision]
     record = since[0] if since and since[0].revision == revision else None
     is_same = record is None or record.data["head"] == content
@@ -359,7 +363,7 @@ def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: S
     )
 
 
-def _with_edit(
+def _apply_edit(
     found: Recovered, content: dict[str, Any], accepted: dict[str, Any], files: RunFiles
 ) -> Recovered:
     """Return *found* with the allowed changes that a person made in state.json.
@@ -370,13 +374,13 @@ def _with_edit(
     schema = content.get("schema_version")
     if type(schema) is int and schema > accepted["schema_version"]:
         parse_head(content, where)  # raises NewerSchema
-    edit = edit_of(accepted, content, files.redact)
+    edit = compute_edit(accepted, content, files.redact)
     edited = None if edit.content == accepted else parse_head(edit.content, where)
     if not edit.refused:
         return replace(found, edited=edited)
     names, run_name = ", ".join(edit.refused[:MAX_NAMED]), accepted.get("run_name")
     notice = f"{where} was edited by hand, but {names} can't be changed there, so the last "
-    notice += f"accepted state is restored; {edit.hint(run_name)}"
+    notice += f"accepted state is restored; {edit.format_hint(run_name)}"
     return replace(found, edited=edited, needs_publishing=True, keep_as="edited", notices=(notice,))
 
 
@@ -408,10 +412,10 @@ def _is_recorded(content: dict[str, Any], following: Record, redact: Callable[[s
     """
     recorded = following.data["head"]
     # Only these: an earlier version may have derived other fields from them.
-    is_edit = meaning_of(following.data.get("event", "")).is_edit
+    is_edit = find_meaning(following.data.get("event", "")).is_edit
     names = [*_CHANGED_BY_EDITS, *(content.keys() - Head.model_fields.keys())]
     pairs = ((recorded.get(name), content.get(name)) for name in names)
-    return is_edit and all(new in (old, redacted(old, redact)) for new, old in pairs)
+    return is_edit and all(new in (old, redact_json(old, redact)) for new, old in pairs)
 
 
 _CHANGED_BY_EDITS = ("run_id", "step_index", "exit", "failures_in_row", "not_before")

@@ -26,15 +26,15 @@ from sequencer.model.head import MAX_COUNTER, Head, Status
 from sequencer.model.transitions import Event, resting_status
 from sequencer.store import folder as folders
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
-from sequencer.store.folder import put, read_regular, sync_folder, write_durably
+from sequencer.store.folder import read_regular, sync_folder, write_atomically, write_durably
 from sequencer.store.head import parse_head, write_head
 from sequencer.store.highwater import HighWaterMark
 from sequencer.store.identity import utc_now
 from sequencer.store.journal import CLOSING, NAME, JournalFile, encode
 from sequencer.store.lock import RunLock
-from sequencer.store.ownership import refused
+from sequencer.store.ownership import explain_refusal
 from sequencer.store.reading import ProgressEvidence, RunFiles, no_progress_evidence
-from sequencer.store.recovery import in_words, recover
+from sequencer.store.recovery import describe_mark, recover
 
 
 class Choice(StrEnum):
@@ -81,16 +81,16 @@ def repair(
         diagnosis = diagnose(state_path, progress)
         if diagnosis.action is Action.NOTHING:
             return Repaired(diagnosis, None)
-        base = _chosen(diagnosis, choice)
+        base = _choose_head(diagnosis, choice)
         try:
             originals = _keep_originals(diagnosis)
             head = _restore(diagnosis, base, originals, is_head=base is diagnosis.state.head)
             if mark is not None:
-                mark.put(head)
+                mark.overwrite(head)
         except OSError as error:
             where = str(error.filename or state_path.parent)
             hint = "free disk space or fix the permissions, then repair again"
-            why, hint = refused(error, where, hint)
+            why, hint = explain_refusal(error, where, hint)
             raise StorageFailed(f"the repair stopped: {why}", where=where, hint=hint) from error
         after = recover(
             RunFiles(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), progress)
@@ -100,7 +100,7 @@ def repair(
         return Repaired(diagnosis, head, originals)
 
 
-def _chosen(diagnosis: Diagnosis, choice: Choice | None) -> Head:
+def _choose_head(diagnosis: Diagnosis, choice: Choice | None) -> Head:
     """Return the head to continue from."""
     folder = str(diagnosis.state.path.parent)
     if diagnosis.action is Action.HOPELESS:
@@ -114,7 +114,7 @@ def _chosen(diagnosis: Diagnosis, choice: Choice | None) -> Head:
         raise CorruptState(
             "accepted steps may be lost, so you have to choose",
             where=folder,
-            hint=" or ".join(options(diagnosis)),
+            hint=" or ".join(list_options(diagnosis)),
         )
     if choice is Choice.HEAD and (diagnosis.state.head is None or not diagnosis.is_head_ahead):
         raise UsageRefused(
@@ -126,38 +126,40 @@ def _chosen(diagnosis: Diagnosis, choice: Choice | None) -> Head:
         return diagnosis.state.head
     if diagnosis.last is None:
         raise UsageRefused(
-            "the journal has no good record", where=folder, hint=" or ".join(options(diagnosis))
+            "the journal has no good record",
+            where=folder,
+            hint=" or ".join(list_options(diagnosis)),
         )
     return parse_head(diagnosis.last.data["head"], folder)
 
 
-def options(diagnosis: Diagnosis) -> list[str]:
+def list_options(diagnosis: Diagnosis) -> list[str]:
     """Return a sentence for each choice that `Action.CHOOSE` allows."""
     head, last = diagnosis.state.head, diagnosis.last
     sentences = []
     if head is not None and diagnosis.is_head_ahead:
         sentences.append(
             f"--accept-head continues from state.json (revision {head.revision}, step_index "
-            f"{head.step_index}){_although(diagnosis, head)}"
+            f"{head.step_index}){_format_evidence(diagnosis, head)}"
         )
     if last is not None:
         last_head = parse_head(last.data["head"], "journal")
         sentences.append(
             f"--accept-journal continues from the last good record (revision {last.revision}, "
-            f"step_index {last_head.step_index}){_although(diagnosis, last_head)}"
+            f"step_index {last_head.step_index}){_format_evidence(diagnosis, last_head)}"
         )
     return sentences
 
 
-def _although(diagnosis: Diagnosis, head: Head) -> str:
+def _format_evidence(diagnosis: Diagnosis, head: Head) -> str:
     """Return the evidence against a choice of *head*, as the end of a sentence."""
-    return "" if diagnosis.shown is None else f", although {in_words(diagnosis.shown, head)}"
+    return "" if diagnosis.shown is None else f", although {describe_mark(diagnosis.shown, head)}"
 
 
 def _keep_originals(diagnosis: Diagnosis) -> Path:
     """Copy all files to a new folder and return it; anything not a regular file is moved there."""
     folder = diagnosis.state.path.parent
-    originals = folders.make_another(folder / f"damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    originals = folders.make_numbered_folder(folder / f"damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     paths = [diagnosis.state.path, *(report.path for report in diagnosis.journals)]
     for path in paths:
         try:
@@ -190,7 +192,7 @@ def _restore(diagnosis: Diagnosis, base: Head, kept: Path, *, is_head: bool) -> 
     else:
         is_torn, offset = False, len(lines[-1]) if lines else 0
     head = _repaired_head(diagnosis, base, offset, may_be_older=diagnosis.action is Action.CHOOSE)
-    line = _line(head, base, note)
+    line = _encode_repair_record(head, base, note)
     if is_appended:
         data = CLOSING + line if is_torn else line
         if not journal.append(data, size):
@@ -218,7 +220,7 @@ def _repaired_head(diagnosis: Diagnosis, base: Head, offset: int, *, may_be_olde
     return head
 
 
-def _line(head: Head, base: Head, note: str) -> bytes:
+def _encode_repair_record(head: Head, base: Head, note: str) -> bytes:
     fact = {
         "event": str(Event.EDITED),
         "step": base.expected_step,
@@ -241,15 +243,15 @@ def _replace_journals(
     folder = journal.folder
     old_paths = [report.path for report in diagnosis.journals if report.path.name != NAME]
     number = max((int(path.stem.rpartition("-")[2]) for path in old_paths), default=0) + 1
-    with _excluding_appends(journal.path):
-        put(folder / f"journal-{number:06d}.jsonl", b"".join(history))
-        put(journal.path, b"".join(current))
+    with _lock_out_appends(journal.path):
+        write_atomically(folder / f"journal-{number:06d}.jsonl", b"".join(history))
+        write_atomically(journal.path, b"".join(current))
     for path in old_paths:
         folders.remove(path)
 
 
 @contextlib.contextmanager
-def _excluding_appends(path: Path) -> Iterator[None]:
+def _lock_out_appends(path: Path) -> Iterator[None]:
     """Lock out appends for a block, so that no line lands in a file that is being replaced."""
     try:
         fd = folders.open_file(path, os.O_RDWR)

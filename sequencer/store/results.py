@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sequencer.errors import CorruptState
 from sequencer.store import folder as folders
-from sequencer.store.folder import open_new, sync_folder, write_durably
+from sequencer.store.folder import open_new_file, sync_folder, write_durably
 
 _NAME = re.compile(r"(\d{1,19})-(\d{1,19})(?:-[0-9a-f]{16})?")
 _SECRET = os.urandom(16)
@@ -30,7 +30,7 @@ _OUTPUT_NAME = re.compile(f"{NAME}/([^/]+)/{re.escape(OUTPUT)}")
 _SEAL = re.compile(re.escape(OUTPUT) + r"\.[0-9a-f]{32}")
 
 
-def folder(results: Path, step_index: int, token: int) -> Path:
+def attempt_folder(results: Path, step_index: int, token: int) -> Path:
     """Return the folder in *results* for an attempt of this process.
 
     The first writer makes the folder. Its name can't be guessed, so an agent of another attempt,
@@ -55,35 +55,35 @@ def separate_file(path: Path) -> Iterator[Path]:
         folders.remove_tree(other_folder)
 
 
-def attempt_of(name: str) -> tuple[int, int] | None:
+def parse_attempt_name(name: str) -> tuple[int, int] | None:
     """Return step_index and token of the attempt whose folder is *name*; None: no such folder.
 
-    >>> attempt_of("4-5-0123456789abcdef"), attempt_of("4-5"), attempt_of("../4-5")
-    ((4, 5), (4, 5), None)
+    >>> [parse_attempt_name(name) for name in ("4-5-0123456789abcdef", "4-5", "../4-5")]
+    [(4, 5), (4, 5), None]
     """
     match = _NAME.fullmatch(name)
     return None if match is None else (int(match[1]), int(match[2]))
 
 
-def named_folder(results: Path, name: str) -> Path:
+def find_attempt_folder(results: Path, name: str) -> Path:
     """Return the folder *name* in *results*, which an attempt of any process may have made.
 
     Raises:
         CorruptState: *name* is not the name of an attempt's folder.
     """
-    if attempt_of(name) is None:
+    if parse_attempt_name(name) is None:
         raise CorruptState(f"{name!r} is not an attempt at a step", where=str(results))
     return results / name
 
 
-def name_in(output_file: object) -> str | None:
+def extract_attempt_name(output_file: object) -> str | None:
     """Return the name of the attempt's folder in a record's *output_file*; None: it has none.
 
-    >>> name_in("results/4-5/output.txt"), name_in(None), name_in("/etc/passwd")
-    ('4-5', None, None)
+    >>> [extract_attempt_name(file) for file in ("results/4-5/output.txt", None, "/etc/passwd")]
+    ['4-5', None, None]
     """
     match = _OUTPUT_NAME.fullmatch(output_file) if isinstance(output_file, str) else None
-    return match[1] if match is not None and attempt_of(match[1]) is not None else None
+    return match[1] if match is not None and parse_attempt_name(match[1]) is not None else None
 
 
 def output_path(run: Path, name: object) -> Path:
@@ -93,7 +93,7 @@ def output_path(run: Path, name: object) -> Path:
         CorruptState: *name* is not a path that a step can have; a forged record could name any
             file of the machine.
     """
-    if name_in(name) is None:
+    if extract_attempt_name(name) is None:
         raise CorruptState(
             f"a record names {name!r} as its output, but that is not an output of a step",
             where=str(run),
@@ -102,24 +102,24 @@ def output_path(run: Path, name: object) -> Path:
     return run / str(name)
 
 
-def keep(attempt: Path, data: bytes) -> None:
+def write_output(attempt: Path, data: bytes) -> None:
     """Write *data* durably as the output in the folder of an *attempt*."""
-    folders.made(attempt)
+    folders.make_folder(attempt)
     write_durably(attempt / OUTPUT, data)
     # The seal is an empty file, so syncing the folder is enough for it.
-    with open_new(attempt / _seal(data)):
+    with open_new_file(attempt / _seal(data)):
         pass
     for changed in (attempt, attempt.parent, attempt.parent.parent):
         sync_folder(changed)
 
 
-def is_whole(output: Path, data: bytes) -> bool:
+def is_intact(output: Path, data: bytes) -> bool:
     """Return whether *data*, read from *output*, is the complete original content.
 
     An output of an earlier version has no seal. It is believed unless it is empty, because no
     version stores an empty output.
     """
-    seals = [name for name in folders.names(output.parent) if _SEAL.fullmatch(name)]
+    seals = [name for name in folders.list_names(output.parent) if _SEAL.fullmatch(name)]
     return _seal(data) in seals if seals else bool(data)
 
 
@@ -129,7 +129,7 @@ def _seal(data: bytes) -> str:
 
 def prune(results: Path, oldest_token: int) -> None:
     """Remove the outputs in *results* whose records have left the journal."""
-    for name in folders.names(results):
-        attempt = attempt_of(name)
+    for name in folders.list_names(results):
+        attempt = parse_attempt_name(name)
         if attempt is not None and attempt[1] < oldest_token:
             folders.remove_tree(results / name)

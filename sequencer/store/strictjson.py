@@ -37,7 +37,7 @@ def _parse_float(digits: str) -> float:
     return number
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
         seen: set[str] = set()
@@ -50,7 +50,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique,
+    object_pairs_hook=_build_unique_dict,
     parse_constant=_refuse_constant,
     parse_float=_parse_float,
     parse_int=_parse_int,
@@ -89,13 +89,13 @@ def parse_json(text: str) -> Any:
         json.dumps(value, ensure_ascii=False).encode()
     # With fewer brackets than the limit, the value can't be too deep, so don't walk it.
     may_be_deep = text.count("{") + text.count("[") > MAX_DEPTH
-    if may_be_deep and _depth_exceeds(value, MAX_DEPTH):
+    if may_be_deep and _is_deeper_than(value, MAX_DEPTH):
         message = f"nested more than {MAX_DEPTH} deep"
         raise ValueError(message)
     return value
 
 
-def _depth_exceeds(value: Any, limit: int) -> bool:
+def _is_deeper_than(value: Any, limit: int) -> bool:
     layer = [value] if isinstance(value, (dict, list)) else []
     for _ in range(limit):
         layer = [

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from sequencer.errors import ConfigurationError, StorageFailed, UnsafeFolder
 from sequencer.files.textfile import path_at_home
-from sequencer.store.folder import Folder, opened, overwrite, put, read_regular
+from sequencer.store.folder import Folder, open_folder, overwrite, read_regular, write_atomically
 
 STATE_VARIABLE = "XDG_STATE_HOME"
 _OTHERS_WRITE = 0o022
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def own_state(*parts: str) -> Path:
+def user_state_path(*parts: str) -> Path:
     """Return the folder *parts* of this user's own records; links in the path are not resolved.
 
     Raises:
@@ -35,14 +35,14 @@ def own_state(*parts: str) -> Path:
         raise ConfigurationError(message, hint=error.hint) from None
 
 
-def make_own(*parts: str) -> Path:
+def make_user_folder(*parts: str) -> Path:
     """Make the folder *parts* of this user's own records, closed to other users; return its path.
 
     Raises:
-        ConfigurationError: see `own_state`.
+        ConfigurationError: see `user_state_path`.
         StorageFailed: it can't be made.
     """
-    folder = own_state()
+    folder = user_state_path()
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in (
@@ -52,62 +52,62 @@ def make_own(*parts: str) -> Path:
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
     except OSError as error:
-        raise _no_own(folder.joinpath(*parts), error) from error
+        raise _user_folder_error(folder.joinpath(*parts), error) from error
     return folder.joinpath(*parts)
 
 
-def read_own(kind: str, name: str, max_bytes: int) -> bytes | None:
+def read_user_record(kind: str, name: str, max_bytes: int) -> bytes | None:
     """Return this user's own record *name* of *kind*; None: there is none.
 
     Raises:
         CorruptState: it is not a regular file.
         UnsafeFolder: its folder is a link, or other users may write in it.
-        ConfigurationError: see `own_state`. StorageFailed: the folder can't be used.
+        ConfigurationError: see `user_state_path`. StorageFailed: the folder can't be used.
     """
     try:
-        return read_regular(Path(_own(kind).path, name), max_bytes=max_bytes)
+        return read_regular(Path(_open_user_folder(kind).path, name), max_bytes=max_bytes)
     except FileNotFoundError:
         return None
 
 
-def put_own(
+def write_user_record(
     kind: str, name: str, data: bytes, *, durably: bool = True, may_tear: bool = False
 ) -> None:
-    """Write *data* as this user's own record *name* of *kind*; see `put`.
+    """Write *data* as this user's own record *name* of *kind*; see `write_atomically`.
 
     With *may_tear*, the old record is overwritten in place if the disk is full.
 
     Raises:
-        UnsafeFolder, ConfigurationError, StorageFailed: see `read_own`.
+        UnsafeFolder, ConfigurationError, StorageFailed: see `read_user_record`.
     """
-    shown, fresh = make_own(kind), f"{name}.{os.urandom(8).hex()}.tmp"
+    shown, fresh = make_user_folder(kind), f"{name}.{os.urandom(8).hex()}.tmp"
     try:
-        path = Path(_own(kind).path, name)
+        path = Path(_open_user_folder(kind).path, name)
         try:
-            put(path, data, durably=durably, fresh=fresh)
+            write_atomically(path, data, durably=durably, fresh=fresh)
         except OSError as error:
             if not may_tear or error.errno not in _FULL:
                 raise
             overwrite(path, data)
     except OSError as error:
-        raise _no_own(shown, error) from error
+        raise _user_folder_error(shown, error) from error
 
 
-def _own(kind: str) -> Folder:
+def _open_user_folder(kind: str) -> Folder:
     """Return the folder of this user's own records of *kind*.
 
     The folders above `sequencer` are the user's own, so links are allowed there.
     """
-    shown = own_state(kind)
+    shown = user_state_path(kind)
     try:
         try:
-            folder = opened(shown)
+            folder = open_folder(shown)
         except UnsafeFolder:
-            folder = opened(Path(os.path.realpath(shown.parent.parent), *shown.parts[-2:]))
+            folder = open_folder(Path(os.path.realpath(shown.parent.parent), *shown.parts[-2:]))
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _no_own(shown, error) from error
+        raise _user_folder_error(shown, error) from error
     about = os.fstat(folder.fd)
     if about.st_uid != os.geteuid() or about.st_mode & _OTHERS_WRITE:
         message = "belongs to another user, or other users may write in it"
@@ -115,6 +115,6 @@ def _own(kind: str) -> Folder:
     return folder
 
 
-def _no_own(path: Path, error: OSError) -> StorageFailed:
+def _user_folder_error(path: Path, error: OSError) -> StorageFailed:
     hint = f"your own records are kept there; {STATE_VARIABLE} names another folder"
     return StorageFailed(f"can't be used: {error.strerror}", where=str(path), hint=hint)

@@ -46,7 +46,7 @@ class Notifier(Watch, Protocol):
         """Read the events; return whether one is about a watched file."""
 
 
-def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
+def wait_readable(fds: Sequence[int], timeout_s: float) -> set[int]:
     """Wait at most *timeout_s* seconds for *fds*; return those that can be read.
 
     Not with `select`: it refuses descriptors above 1023, which a large program may have.
@@ -60,12 +60,12 @@ def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
 def watch(folder: Path, name: str | None, *more: Path) -> Watch:
     """Watch *name* in *folder* and in *more* folders from now on; None: all files in them."""
     try:
-        return notifier(folder, name, *more)
+        return start_notifier(folder, name, *more)
     except OSError:
         return SleepingWatch()
 
 
-def notifier(folder: Path, name: str | None, *more: Path) -> Notifier:
+def start_notifier(folder: Path, name: str | None, *more: Path) -> Notifier:
     """Watch *name* in *folder* and in *more* folders from now on; None: all files in them.
 
     All folders together use one of the system's notifications; a user has about a hundred.
@@ -104,7 +104,7 @@ class InotifyWatch:
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
         deadline = time.monotonic() + timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
-            ready = readable((self._inotify.fileno(), *fds), left_s)
+            ready = wait_readable((self._inotify.fileno(), *fds), left_s)
             if not ready.isdisjoint(fds):
                 return True
             if self.has_changed():
@@ -161,7 +161,7 @@ class WatchdogWatch:
         self._observer.start()
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
-        ready = readable([self._read_fd, *fds], timeout_s)
+        ready = wait_readable([self._read_fd, *fds], timeout_s)
         if self._read_fd in ready:
             self.has_changed()
         return not ready.isdisjoint(fds)
@@ -187,7 +187,7 @@ class SleepingWatch:
     """Wakes every quarter of a second."""
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
-        return bool(readable(fds, min(timeout_s, SLEEP_S)))
+        return bool(wait_readable(fds, min(timeout_s, SLEEP_S)))
 
     def close(self) -> None:
         """Do nothing: this watch has no descriptors."""
@@ -204,7 +204,7 @@ def pause_s(claim: Claim | None) -> float:
     return RECHECK_S if claim is None else min(RECHECK_S, claim.ttl_s / LOOKS_PER_LEASE)
 
 
-def wait_for_another(
+def wait_for_other_revision(
     revision: int,
     newest: Callable[[], int],
     watching: Watch,

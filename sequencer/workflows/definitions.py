@@ -22,12 +22,12 @@ from sequencer.frozen.fields import (
     LazySpec,
     Refusal,
     ValidationError,
-    kind_of,
+    describe_value,
     model_validator,
 )
 from sequencer.model.step import Name, Purpose, Step
 from sequencer.model.workflow import Review, Workflow
-from sequencer.workflows.finding import InlineFormat, few
+from sequencer.workflows.finding import InlineFormat, shorten_links
 
 LINES = ("cycle", "procedure")
 """Kinds of workflows whose steps run one after the other."""
@@ -57,7 +57,7 @@ class StepChange(Step):
     name: Annotated[Name, BeforeValidator(_refuse_name)] = Field(default="change", exclude=True)
 
     @model_validator(mode="after")
-    def _approval_has_a_gate(self) -> Self:
+    def _ensure_approval_gate(self) -> Self:
         """Accept it: the gate may be in the original step. The changed step is checked later."""
         return self
 
@@ -79,7 +79,7 @@ class WorkflowChanges(Frozen):
     remove: tuple[Name, ...] = ()
 
     @model_validator(mode="after")
-    def _changes_change_something(self) -> Self:
+    def _ensure_extends(self) -> Self:
         written = sorted(_CHANGES & self.model_fields_set)
         if self.extends is None and written:
             names = " and ".join(written)
@@ -107,7 +107,7 @@ class Extension:
     >>> base = Workflow("base", [Step(name="a"), Step(name="b")])
     >>> changes = WorkflowChanges.model_validate({"extends": "base", "before": {"b": ["x"]}})
     >>> extension = Extension(base, changes, str)
-    >>> [step.name for step in extension.workflow("own").steps], extension.problems
+    >>> [step.name for step in extension.build_workflow("own").steps], extension.problems
     (['a', 'x', 'b'], [])
     """
 
@@ -118,19 +118,19 @@ class Extension:
         self._changes = changes
         self._locate = locate
 
-    def workflow(self, name: str) -> Workflow | None:
+    def build_workflow(self, name: str) -> Workflow | None:
         """Return the changed workflow under *name*; None if there are `problems`."""
-        self._ensure_known()
+        self._check_references()
         changes, base = self._changes, self._base
         steps: list[Step] = []
         for step in base.steps:
             steps += changes.before.get(step.name, ())
             if step.name not in changes.remove:
-                steps.append(self._changed(step))
+                steps.append(self._change_step(step))
             steps += changes.after.get(step.name, ())
         review = base.review
         if review is not None:
-            review = Review(every=review.every, step=self._changed(review.step))
+            review = Review(every=review.every, step=self._change_step(review.step))
         if not steps:
             self._refuse(("remove",), "removes every step, so nothing is left to run")
         if self.problems:
@@ -138,14 +138,14 @@ class Extension:
         try:
             return Workflow(name, tuple(steps), review, base.kind, description=base.description)
         except ValidationError as refused:
-            self._refuse((), _first(refused))
+            self._refuse((), _first_message(refused))
             return None
 
     def _refuse(self, path: KeyPath, message: str, hint: str | None = None) -> None:
         error = ConfigurationError(message, where=self._locate(path), hint=hint)
         self.problems.append((path, error))
 
-    def _ensure_known(self) -> None:
+    def _check_references(self) -> None:
         changes = self._changes
         steps = [step.name for step in self._base.steps]
         every_step = [step.name for step in self._base.every_step]
@@ -164,25 +164,27 @@ class Extension:
             if name in changes.remove:
                 self._refuse(("replace", name), f"step {name!r} is changed here, but also removed")
 
-    def _changed(self, step: Step) -> Step:
+    def _change_step(self, step: Step) -> Step:
         change = self._changes.replace.get(step.name)
         if change is not None:
             try:
-                step = _merged(step, change.fields)
+                step = _merge_fields(step, change.fields)
             except ValidationError as refused:
-                message = f"step {step.name!r} can't be changed like this: {_first(refused)}"
+                message = (
+                    f"step {step.name!r} can't be changed like this: {_first_message(refused)}"
+                )
                 hint = "a field that you leave out stays as it was; null removes a field"
                 self._refuse(("replace", step.name), message, hint)
         fixer = step.validation.fixer if step.validation is not None else None
         if fixer is not None:
-            changed = self._changed(fixer)
+            changed = self._change_step(fixer)
             if changed is not fixer:
                 written = {"fixer": changed.model_dump(exclude_unset=True, by_alias=True)}
-                step = _merged(step, {"validation": written})
+                step = _merge_fields(step, {"validation": written})
         return step
 
 
-def _merged(step: Step, fields: Mapping[str, Any]) -> Step:
+def _merge_fields(step: Step, fields: Mapping[str, Any]) -> Step:
     """Return *step* with *fields*; a section keeps the keys that *fields* leaves out.
 
     Only fields that the author wrote are copied, so that step defaults apply to the same fields
@@ -197,7 +199,7 @@ def _merged(step: Step, fields: Mapping[str, Any]) -> Step:
     return Step.model_validate(written)
 
 
-def _first(refused: ValidationError) -> str:
+def _first_message(refused: ValidationError) -> str:
     return str(refused.errors()[0]["msg"])
 
 
@@ -226,11 +228,11 @@ def _refuse_an_empty_list(value: object) -> object:
     return value
 
 
-def _known_kind(kind: str) -> str:
+def _ensure_known_kind(kind: str) -> str:
     # Search the packages only for an unknown word, because that takes long.
-    if kind not in LINES and not extensions.provides(extensions.KINDS, kind):
+    if kind not in LINES and not extensions.has_provider(extensions.KINDS, kind):
         known = (*LINES, *extensions.names(extensions.KINDS))
-        raise Refusal.of_name("workflow kind", kind, known)
+        raise Refusal.from_unknown_name("workflow kind", kind, known)
     return kind
 
 
@@ -238,7 +240,8 @@ class WorkflowDefinition(WorkflowChanges):
     """One entry of ``workflows:``; for a step, its name alone is enough.
 
     >>> raw = {"steps": ["plan", {"name": "build", "timeout_s": 60}]}
-    >>> [step.prompt_name for step in WorkflowDefinition.model_validate(raw).named("demo").steps]
+    >>> definition = WorkflowDefinition.model_validate(raw)
+    >>> [step.prompt_name for step in definition.build_workflow("demo").steps]
     ['plan.md', 'build.md']
     """
 
@@ -247,7 +250,7 @@ class WorkflowDefinition(WorkflowChanges):
     ]
     """At least one, unless the definition extends another one, whose steps it gets."""
     review: ReviewDefinition | None = None
-    kind: Annotated[Name, AfterValidator(_known_kind)] = "cycle"
+    kind: Annotated[Name, AfterValidator(_ensure_known_kind)] = "cycle"
     description: Purpose = ""
     """The purpose in one line; default: the description of the workflow that it extends."""
     file: str | None = Field(default=None, min_length=1, max_length=4096)
@@ -260,7 +263,7 @@ class WorkflowDefinition(WorkflowChanges):
         if isinstance(value, str):
             return {"file": value, "steps": ()}
         if not isinstance(value, (Mapping, WorkflowDefinition)):
-            kind = kind_of(value)
+            kind = describe_value(value)
             raise ValueError(f"a workflow is a mapping with 'steps', or a file, not {kind}")  # noqa: TRY004 - pydantic collects ValueErrors
         instead = {*WorkflowChanges.model_fields, "file", *_INLINE_KEYS}
         if isinstance(value, Mapping) and "steps" not in value and instead & value.keys():
@@ -268,23 +271,23 @@ class WorkflowDefinition(WorkflowChanges):
         return value
 
     @model_validator(mode="after")
-    def _makes_a_workflow(self) -> WorkflowDefinition:
+    def _ensure_buildable(self) -> WorkflowDefinition:
         written = self.model_fields_set - (set() if self.steps else {"steps"})
         if self.file is not None:
-            _refuse_with("file, which has the whole workflow", written - {"file"})
+            _refuse_combination("file, which has the whole workflow", written - {"file"})
             return self
         if (inline := self.inline) is not None:
-            _refuse_with(inline.key, written - inline.kinds.keys())
+            _refuse_combination(inline.key, written - inline.kinds.keys())
             if not getattr(self, inline.key):
                 raise ValueError(f"it has no {inline.key}; list at least one below {inline.key!r}")
             return self
         if self.extends is not None:
-            _refuse_with("extends, which brings its own", written & {"steps", "kind"})
+            _refuse_combination("extends, which brings its own", written & {"steps", "kind"})
             return self
         if not self.steps:
             raise Refusal("too_short", _NO_STEPS)
         try:
-            self.named("checked")
+            self.build_workflow("checked")
         except ValidationError as error:
             raise ValueError(str(error.errors()[0]["ctx"]["error"])) from error
         return self
@@ -301,7 +304,7 @@ class WorkflowDefinition(WorkflowChanges):
             parts = enumerate(getattr(self, inline.key) or ())
             yield from (((inline.key, index), part) for index, part in parts)
 
-    def named(self, name: str) -> Workflow:
+    def build_workflow(self, name: str) -> Workflow:
         """Return this workflow under *name*; for a definition that extends no other one.
 
         Raises:
@@ -323,16 +326,18 @@ def inline_format(key: str) -> InlineFormat:
         PluginUnavailable: the plug-in is not installed.
     """
     file_format = extensions.find(extensions.WORKFLOW_KEYS, key, even_disabled=True)
-    file_format = file_format or extensions.needed(extensions.WORKFLOW_KEYS, key, "the key")
+    file_format = file_format or extensions.require(extensions.WORKFLOW_KEYS, key, "the key")
     inline: InlineFormat = file_format.inline
     return inline
 
 
 for _key in _INLINE_KEYS:
-    WorkflowDefinition.add(LazySpec(_key, partial(lambda key: inline_format(key).kinds[key], _key)))
+    WorkflowDefinition.add_field(
+        LazySpec(_key, partial(lambda key: inline_format(key).kinds[key], _key))
+    )
 
 
-def _refuse_with(key: str, others: Collection[str]) -> None:
+def _refuse_combination(key: str, others: Collection[str]) -> None:
     if others:
         raise ValueError(f"{' and '.join(sorted(others))} can't be combined with {key}")
 
@@ -354,32 +359,32 @@ class Composition:
         built: dict[str, Workflow] = {}
         visited: set[str] = set()
         for name in definitions:
-            for ancestor in reversed(self._chain(name, visited)):
+            for ancestor in reversed(self._find_chain(name, visited)):
                 self._build(ancestor, built)
         self.workflows = {name: built[name] for name in definitions if name in built}
         """In the order of the definitions."""
 
-    def _chain(self, name: str, visited: set[str]) -> list[str]:
+    def _find_chain(self, name: str, visited: set[str]) -> list[str]:
         """Return *name* and all that it extends, without *visited* names; empty for a circle."""
         chain: list[str] = []
         current: str | None = name
         while current is not None and current not in visited:
             visited.add(current)
             chain.append(current)
-            current = self._extended(current)
+            current = self._find_extended(current)
         if current not in chain:
             return chain
         circle = chain[chain.index(current) :]
         path = (circle[0], "extends")
         links = [f"{first!r} extends {second!r}" for first, second in pairwise([*circle, current])]
-        listed = ", ".join(few(links))
+        listed = ", ".join(shorten_links(links))
         hint = "let one of them extend another workflow, or list its steps"
         where = self._locate(path)
         error = ConfigurationError(f"extends in a circle: {listed}", where=where, hint=hint)
         self.problems.append((path, error))
         return []
 
-    def _extended(self, name: str) -> str | None:
+    def _find_extended(self, name: str) -> str | None:
         """Return the definition that *name* extends; None: it extends none of them."""
         base = self._definitions[name].extends
         # A definition that extends its own name changes the built-in workflow.
@@ -388,9 +393,9 @@ class Composition:
     def _build(self, name: str, built: dict[str, Workflow]) -> None:
         definition = self._definitions[name]
         if definition.extends is None:
-            built[name] = definition.named(name)
+            built[name] = definition.build_workflow(name)
             return
-        base = self._base(name, definition.extends, built)
+        base = self._find_base(name, definition.extends, built)
         if base is None:
             return
 
@@ -398,13 +403,13 @@ class Composition:
             return self._locate((name, *path))
 
         extension = Extension(base, definition, locate)
-        workflow = extension.workflow(name)
+        workflow = extension.build_workflow(name)
         self.problems += [((name, *path), error) for path, error in extension.problems]
         if workflow is not None:
             about = definition.description or workflow.description
             built[name] = workflow.replace(description=about)
 
-    def _base(self, name: str, extends: str, built: dict[str, Workflow]) -> Workflow | None:
+    def _find_base(self, name: str, extends: str, built: dict[str, Workflow]) -> Workflow | None:
         """Return the workflow that *name* changes, with the review of *name* if it has one."""
         if extends in self._definitions and extends != name:
             base = built.get(extends)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sequencer import extensions
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.files.regular import read_bytes
-from sequencer.files.textfile import leads_out
+from sequencer.files.textfile import is_linked_outside
 from sequencer.files.yamlfile import KeyPath, decode
 from sequencer.model.graph.graph import Graph
 from sequencer.model.workflow import Workflow
@@ -59,7 +59,7 @@ class GraphFile:
         """Return the graph of the workflow."""
         return self.workflow.whole_graph
 
-    def where(self, node: str, *path: str | int) -> str:
+    def locate_setting(self, node: str, *path: str | int) -> str:
         """Return ``file:line:column`` of the setting *path* of *node*."""
         return self.place_of(node, path)
 
@@ -77,7 +77,7 @@ class AmbiguousName(ConfigurationError):
         )
 
 
-def folders(project: Path, home: Path) -> tuple[Path, ...]:
+def workflow_folders(project: Path, home: Path) -> tuple[Path, ...]:
     """Return the folders that are searched for workflow files, in order."""
     return (*(project / folder for folder in _FOLDERS), home / _HOME_FOLDER)
 
@@ -106,7 +106,7 @@ def find_flow(name: str, project: Path, home: Path) -> Path:
 
 def ensure_within(path: Path, project: Path) -> None:
     """Raise UnsafePath if *path* leads through a link out of *project*."""
-    if leads_out(path, project):
+    if is_linked_outside(path, project):
         raise UnsafePath(
             "a link leads out of the project", where=str(path), hint="name the file itself"
         )
@@ -114,7 +114,7 @@ def ensure_within(path: Path, project: Path) -> None:
 
 def _find(name: str, project: Path, home: Path) -> Path:
     if "\0" in name or not name.strip():
-        raise UnknownName("flow", name, _known(project, home))
+        raise UnknownName("flow", name, _list_known_names(project, home))
     for base in (Path.cwd(), project):
         path = base / name
         # A bare word means a workflow, and not a folder or a file without a suffix that happens
@@ -124,9 +124,9 @@ def _find(name: str, project: Path, home: Path) -> Path:
             return path
         if os.sep in name and (with_suffix := base / f"{name}{SUFFIX}").is_file():
             return with_suffix
-    files = [] if os.sep in name else list(_named(name, project, home))
+    files = [] if os.sep in name else list(_find_by_name(name, project, home))
     if not files:
-        raise UnknownName("flow", name, _known(project, home))
+        raise UnknownName("flow", name, _list_known_names(project, home))
     if len(files) > 1:
         raise AmbiguousName(name, tuple(files))
     return files[0]
@@ -135,23 +135,23 @@ def _find(name: str, project: Path, home: Path) -> Path:
 def flow_files(project: Path, home: Path) -> tuple[Path, ...]:
     """Return the files with a chart or a task list in the folders of workflows."""
     files: list[Path] = []
-    for folder in folders(project, home):
+    for folder in workflow_folders(project, home):
         try:
             paths = sorted(folder.iterdir())
         except OSError:
             continue
         for path in paths:
             is_candidate = path.suffix.lower() == SUFFIX and not _is_readme(path)
-            is_candidate = is_candidate and not leads_out(path, project)
+            is_candidate = is_candidate and not is_linked_outside(path, project)
             if is_candidate and _is_graph(path) and not _is_among(path, files):
                 files.append(path)
     return tuple(files)
 
 
-def _named(name: str, project: Path, home: Path) -> Iterator[Path]:
+def _find_by_name(name: str, project: Path, home: Path) -> Iterator[Path]:
     files: list[Path] = []
     file = name if name.lower().endswith(SUFFIX) else f"{name}{SUFFIX}"
-    for folder in folders(project, home):
+    for folder in workflow_folders(project, home):
         path = folder / file
         # Two paths can lead to one file: through a link, or if the home folder is the project.
         if path.is_file() and not _is_among(path, files):
@@ -175,7 +175,7 @@ def _is_graph(path: Path) -> bool:
     if any(mark in data for mark in _MARKS):
         return True
     text = data.decode("utf-8", "replace")
-    return any(file_format.recognizes_text(text) for file_format in formats())
+    return any(file_format.recognizes_text(text) for file_format in iter_formats())
 
 
 Sections = Callable[[str], Any]
@@ -212,27 +212,27 @@ class FileFormat:
     inline: InlineFormat | None = None
 
 
-def formats() -> Iterator[FileFormat]:
+def iter_formats() -> Iterator[FileFormat]:
     """Yield the formats of workflow files other than flowcharts."""
-    return (file_format for _, file_format in extensions.ours(extensions.FORMATS))
+    return (file_format for _, file_format in extensions.load_builtins(extensions.FORMATS))
 
 
-def format_of(path: Path, page: str | None) -> FileFormat | None:
+def find_format(path: Path, page: str | None) -> FileFormat | None:
     """Return the format of the file *path* with the text *page*; None: it is a flowchart.
 
     Raises:
         PluginUnavailable: the plug-in of the format is disabled.
     """
-    for name, candidate in extensions.ours(extensions.FORMATS, even_disabled=True):
+    for name, candidate in extensions.load_builtins(extensions.FORMATS, even_disabled=True):
         if candidate.recognizes_file(path, page):
-            file_format: FileFormat = extensions.needed(
+            file_format: FileFormat = extensions.require(
                 extensions.FORMATS, name, "the format", where=str(path)
             )
             return file_format
     return None
 
 
-def page_of(path: Path, data: bytes | None = None) -> str | None:
+def read_markdown_text(path: Path, data: bytes | None = None) -> str | None:
     """Return the text of the file *path*; None: it is not Markdown, or can't be read.
 
     *data* is its content, if the caller has read it already.
@@ -246,7 +246,7 @@ def page_of(path: Path, data: bytes | None = None) -> str | None:
         return None
 
 
-def _known(project: Path, home: Path) -> list[str]:
+def _list_known_names(project: Path, home: Path) -> list[str]:
     return sorted({path.stem for path in flow_files(project, home)})
 
 
@@ -256,10 +256,10 @@ MAX_LINKS = 10
 """Most links of a circle in a message; more of them would not help."""
 
 
-def nearest(name: str, known: Collection[str], *, compares: bool = True) -> str:
+def suggest_nearest(name: str, known: Collection[str], *, compares: bool = True) -> str:
     """Return a hint that lists *known* and suggests the name that is nearest to *name*.
 
-    >>> nearest("tset", ["test", "build"])
+    >>> suggest_nearest("tset", ["test", "build"])
     "did you mean 'test'? there are: test, build"
     """
     if not known:
@@ -270,6 +270,6 @@ def nearest(name: str, known: Collection[str], *, compares: bool = True) -> str:
     return f"{guess}there are: {', '.join(islice(known, MAX_LISTED))}{more}"
 
 
-def few(links: Sequence[str]) -> list[str]:
+def shorten_links(links: Sequence[str]) -> list[str]:
     """Return the *links* of a circle for a message; a long circle loses some in the middle."""
     return [*links] if len(links) <= MAX_LINKS else [*links[: MAX_LINKS - 1], "…", links[-1]]

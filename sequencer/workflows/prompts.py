@@ -24,7 +24,7 @@ from typing import Any
 from msgspec import Struct
 
 from sequencer.errors import ConfigurationError, StepFailed, UnknownName, UnsafePath
-from sequencer.model.answers import last_read
+from sequencer.model.answers import read_last_object
 
 MAX_NAME_CHARS = 300
 MAX_PROMPT_BYTES = 5 * 1024 * 1024
@@ -34,10 +34,10 @@ MAX_LISTED = 200
 """An error lists at most this many prompts; a folder of thousands would bury the message."""
 
 
-def with_suffix(name: str) -> str:
+def add_default_suffix(name: str) -> str:
     """Return *name*, with ``.md`` added if it has no suffix.
 
-    >>> with_suffix("main"), with_suffix("team/plan.txt")
+    >>> add_default_suffix("main"), add_default_suffix("team/plan.txt")
     ('main.md', 'team/plan.txt')
     """
     return name if PurePosixPath(name).suffix else f"{name}.md"
@@ -58,10 +58,10 @@ def relative_name(prompts_dir: Path, name: str) -> str:
     parts = name.split("/")
     if len(parts) > 1 and parts[0] == prompts_dir.name:
         parts = parts[1:]
-    return with_suffix("/".join(parts))
+    return add_default_suffix("/".join(parts))
 
 
-def _text_of(path: Path, name: str) -> str:
+def _read_text(path: Path, name: str) -> str:
     data = _read_regular(path, name)
     try:
         text = data.decode("utf-8")
@@ -106,15 +106,15 @@ class PromptReader:
             ConfigurationError: the file can't be read, is too large, or is not UTF-8.
         """
         cached, started_ns = self._cache.get(name), time.time_ns()
-        if cached is not None and (mark := _mark(cached.path)) == cached.mark:
+        if cached is not None and (mark := _fingerprint(cached.path)) == cached.mark:
             if cached.is_settled:
                 return cached.text
             # The same file, but its content may have changed too soon for its times to show it.
             path, target = cached.path, cached.target
         else:
             path = os.path.join(self.folder, relative_name(self.folder, name))  # noqa: PTH118
-            mark, target = _mark(path), prompt_path(self.folder, name)
-        text = _text_of(target, name)
+            mark, target = _fingerprint(path), prompt_path(self.folder, name)
+        text = _read_text(target, name)
         if mark is not None:
             # Two changes within one tick of the file system's clock have the same mark.
             is_settled = max(mark[2:4]) < started_ns - SETTLED_NS
@@ -122,7 +122,7 @@ class PromptReader:
         return text
 
 
-def _mark(path: str) -> Mark | None:
+def _fingerprint(path: str) -> Mark | None:
     try:
         info = os.stat(path)  # noqa: PTH116 (on every step's path)
     except OSError:
@@ -206,7 +206,7 @@ def _read_regular(path: Path, name: str) -> bytes:
     except OSError as error:
         # A loop of links and a socket can't be opened.
         if not stat.S_ISREG(path.lstat().st_mode):
-            raise _not_regular(path, name) from error
+            raise _not_regular_error(path, name) from error
         raise ConfigurationError(
             f"the prompt can't be read: {error.strerror}", where=str(path)
         ) from error
@@ -214,7 +214,7 @@ def _read_regular(path: Path, name: str) -> bytes:
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
         os.close(fd)
-        raise _not_regular(path, name)
+        raise _not_regular_error(path, name)
     with os.fdopen(fd, "rb") as file:
         # One byte more than its size: a file that is being written may have grown.
         data = file.read(min(info.st_size, MAX_PROMPT_BYTES) + 1)
@@ -227,7 +227,7 @@ def _read_regular(path: Path, name: str) -> bytes:
     return data
 
 
-def _not_regular(path: Path, name: str) -> UnsafePath:
+def _not_regular_error(path: Path, name: str) -> UnsafePath:
     return UnsafePath(f"prompt {name!r} is not a regular file", where=str(path))
 
 
@@ -243,10 +243,10 @@ class MissingValue(StepFailed):
     """A template names a value that does not exist; no agent was run."""
 
 
-def names(text: str, roots: Collection[str] = ROOTS) -> Iterator[tuple[str, ...]]:
+def iter_template_paths(text: str, roots: Collection[str] = ROOTS) -> Iterator[tuple[str, ...]]:
     """Yield the paths of the templates in *text*, in order.
 
-    >>> list(names("{{request.title}} {{ other }} {{output}}"))
+    >>> list(iter_template_paths("{{request.title}} {{ other }} {{output}}"))
     [('request', 'title'), ('output',)]
     """
     for match in _TEMPLATE.finditer(text):
@@ -304,11 +304,11 @@ def look_up(value: Any, path: tuple[str, ...]) -> Any:
     if len(path) > MAX_DEPTH:
         raise KeyError(f"at most {MAX_DEPTH} parts are looked up")
     for part in path:
-        value = _child(parsed(value) if isinstance(value, str) else value, part)
+        value = _get_child(parse_loose_json(value) if isinstance(value, str) else value, part)
     return value
 
 
-def _child(value: Any, part: str) -> Any:
+def _get_child(value: Any, part: str) -> Any:
     if isinstance(value, Mapping):
         if part in value:
             return value[part]
@@ -321,10 +321,10 @@ def _child(value: Any, part: str) -> Any:
     raise KeyError(f"it has no parts, so there is no {part!r}")
 
 
-def parsed(text: str) -> Any:
+def parse_loose_json(text: str) -> Any:
     r"""Parse *text* as JSON, with or without a fence; else return the last JSON object in it.
 
-    >>> parsed('I found two:\n```json\n{"bugs": 2}\n```')
+    >>> parse_loose_json('I found two:\n```json\n{"bugs": 2}\n```')
     {'bugs': 2}
 
     Raises:
@@ -336,7 +336,7 @@ def parsed(text: str) -> Any:
     try:
         return json.loads("\n".join(lines))
     except (ValueError, RecursionError):
-        value = last_read(text, dict)
+        value = read_last_object(text, dict)
     if value is None:
         raise KeyError("the output is not JSON, so nothing can be looked up in it")
     return value

@@ -216,24 +216,25 @@ class Registry:
             self._read[path, name] = self._read[path, cached[1].workflow.name] = cached
         return cached[1]
 
-    def graph_in(self, path: Path, data: bytes) -> GraphFile:
-        """Return the graph in *data*, as if it was the content of *path*, which is not read.
+    def parse_graph(self, path: Path, data: bytes) -> GraphFile:
+        """Parse *data* as the content of *path*, which is not read, and return the graph.
 
-        Raises: see `load`.
+        Raises:
+            ConfigurationError: see `load`.
         """
         return self._load(path, None, data)
 
-    def is_as_read(self, path: Path, *, name: str | None = None) -> bool:
+    def is_unchanged(self, path: Path, *, name: str | None = None) -> bool:
         """Return whether the file *path* has not changed since it was loaded as *name*."""
         cached = self._read.get((path, name))
         return cached is not None and cached[0] == _fingerprint(path)
 
     def _load(self, path: Path, name: str | None, data: bytes | None = None) -> GraphFile:
-        from sequencer.workflows.finding import format_of, page_of  # noqa: PLC0415 - graphs only
+        from sequencer.workflows.finding import find_format, read_markdown_text  # noqa: PLC0415 - graphs only
 
-        page = page_of(path, data)
+        page = read_markdown_text(path, data)
         text = page if data is None else decode(data, path)
-        if (file_format := format_of(path, page)) is not None:
+        if (file_format := find_format(path, page)) is not None:
             return file_format.load(path, self._sections, name=name, text=text)
         from sequencer.workflows.flowfile.reader import load_flow  # noqa: PLC0415 - few need it
 
@@ -249,7 +250,7 @@ def _fingerprint(path: Path) -> tuple[int, ...] | None:
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
-def _only_answers(step: Step) -> bool:
+def _is_answer_only(step: Step) -> bool:
     """Return whether *step* only gives an answer and changes no files."""
     return step.single_turn or step.disallow_all_tools or step.validation is not None
 
@@ -265,6 +266,6 @@ def with_defaults(step: Step, defaults: Mapping[str, Any]) -> Step:
     'x'
     """
     missing = {field: defaults[field] for field in defaults if field not in step.model_fields_set}
-    if "expects" in missing and missing["expects"] == "change" and _only_answers(step):
+    if "expects" in missing and missing["expects"] == "change" and _is_answer_only(step):
         del missing["expects"]
     return step.replace(**missing) if missing else step

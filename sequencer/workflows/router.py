@@ -16,11 +16,11 @@ from typing import Annotated
 from sequencer.errors import StepFailed
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import BeforeValidator, Field
-from sequencer.model.answers import decision_in
+from sequencer.model.answers import find_decision
 from sequencer.model.head import Head
 from sequencer.model.sequence.order import Description
 from sequencer.model.workflow import Workflow
-from sequencer.workflows.prompts import with_suffix
+from sequencer.workflows.prompts import add_default_suffix
 
 MAX_ANSWER_CHARS = 4096
 SHOWN_CHARS = 200
@@ -45,7 +45,7 @@ _ALIASES = {
 }
 
 
-def _without_alias(value: object) -> object:
+def _resolve_alias(value: object) -> object:
     if not isinstance(value, str):
         return value
     word = value.strip().lower().replace("-", "_")
@@ -56,7 +56,7 @@ class RouterSettings(Frozen):
     """``router:`` of orchestration.yaml."""
 
     enabled: bool = False
-    mode: Annotated[RouterMode, BeforeValidator(_without_alias)] = RouterMode.DEFAULT
+    mode: Annotated[RouterMode, BeforeValidator(_resolve_alias)] = RouterMode.DEFAULT
     """Also ``default``, ``first``, ``only``, and hyphens for underscores."""
     prompt: str | None = Field(default=None, min_length=1, max_length=300)
     """The router's prompt, a file below prompts_dir."""
@@ -88,7 +88,7 @@ class RouterRefused(StepFailed):
 
     def __init__(self, problem: str, answer: str, allowed: Collection[str]) -> None:
         """Say what is wrong with *answer*, show its start, and list the *allowed* prompts."""
-        self.answer = shown(answer)
+        self.answer = format_answer(answer)
         self.allowed = tuple(sorted(allowed))
         super().__init__(
             f"the router's answer {problem}: {self.answer}",
@@ -104,10 +104,10 @@ def allowed_prompts(workflow: Workflow, router: RouterSettings) -> frozenset[str
     Without an allowlist these are only the prompts that the workflow runs anyway.
     """
     if router.allowlist:
-        return frozenset(with_suffix(name) for name in router.allowlist)
+        return frozenset(add_default_suffix(name) for name in router.allowlist)
     # A text in the workflow itself has no name, so no answer can choose it.
     with_files = (step for step in workflow.own_steps if step.text is None)
-    return frozenset(with_suffix(step.prompt_name) for step in with_files)
+    return frozenset(add_default_suffix(step.prompt_name) for step in with_files)
 
 
 def parse_answer(text: str, allowed: Collection[str]) -> str:
@@ -121,8 +121,8 @@ def parse_answer(text: str, allowed: Collection[str]) -> str:
     Raises:
         RouterRefused: the answer has another form, or names no allowed prompt.
     """
-    if (decided := decision_in(text)) is not None:
-        return _allowed(decided.strip(), text, allowed)
+    if (decided := find_decision(text)) is not None:
+        return _ensure_allowed(decided.strip(), text, allowed)
     # The size first: megabytes of a model's chatter need not be split into lines.
     if len(text) > MAX_ANSWER_CHARS:
         raise RouterRefused(f"has {len(text)} characters instead of one line", text, allowed)
@@ -131,11 +131,11 @@ def parse_answer(text: str, allowed: Collection[str]) -> str:
         raise RouterRefused("is empty", text, allowed)
     if len(lines) > 1:
         raise RouterRefused(f"has {len(lines)} lines instead of one", text, allowed)
-    return _allowed(lines[0], text, allowed)
+    return _ensure_allowed(lines[0], text, allowed)
 
 
-def _allowed(named: str, text: str, allowed: Collection[str]) -> str:
-    name = with_suffix(named)
+def _ensure_allowed(named: str, text: str, allowed: Collection[str]) -> str:
+    name = add_default_suffix(named)
     if name not in allowed:
         raise RouterRefused("is not an allowed prompt", text, allowed)
     return name
@@ -152,10 +152,10 @@ def router_input(head: Head, upcoming: Description, allowed: Collection[str]) ->
     return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
 
 
-def shown(answer: str) -> str:
+def format_answer(answer: str) -> str:
     r"""Return the start of *answer* on one line, safe for a terminal.
 
-    >>> print(shown("a\x1b[31mb"))
+    >>> print(format_answer("a\x1b[31mb"))
     'a\x1b[31mb'
     """
     if len(answer) > SHOWN_CHARS:

@@ -22,22 +22,28 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from sequencer.errors import ConfigurationError, UnknownName, raise_all
-from sequencer.files.keys import problems_of
-from sequencer.files.yamlfile import dotted
+from sequencer.files.keys import find_problems
+from sequencer.files.yamlfile import format_key_path
 from sequencer.frozen.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.history.trace import trace_line
 from sequencer.model.graph.choices import forward_label, is_choice
 from sequencer.model.graph.ends import Acceptance, Failure, Rejection, TaskExpander, judge_end
 from sequencer.model.graph.graph import Graph, Node, NodeKind, TaskExpansion
-from sequencer.model.graph.marking import FlowStatus, Marking, Reference, carried, text_of
+from sequencer.model.graph.marking import (
+    FlowStatus,
+    Marking,
+    Reference,
+    find_incoming_output,
+    read_text,
+)
 from sequencer.model.graph.rules import RETRYABLE, MarkingEditor
-from sequencer.model.graph.source import copied, put
+from sequencer.model.graph.source import copy_nested, set_nested
 from sequencer.model.kind import AttemptResult
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step, Validation
 from sequencer.model.transitions import Event, StepRef
-from sequencer.model.workflow import Workflow, grown
+from sequencer.model.workflow import Workflow, expand_workflow
 from sequencer.workflows.flowfile.settings import (
     MAX_TIMEOUT_MS,
     FlowKeys,
@@ -45,7 +51,7 @@ from sequencer.workflows.flowfile.settings import (
     Overrides,
     RetrySettings,
 )
-from sequencer.workflows.verdicts import asked_again, verdict_of
+from sequencer.workflows.verdicts import read_verdict, with_second_attempt
 
 DEFAULT_MS = 10
 MAX_EVENTS = 250_000
@@ -80,7 +86,7 @@ class Replay(Struct, frozen=True):
     """The graph at the end, with added tasks."""
 
 
-def back_edges(graph: Graph) -> tuple[str, ...]:
+def format_back_edges(graph: Graph) -> tuple[str, ...]:
     """Return the edges that close a loop as ``from->to[label]``, sorted."""
     texts = []
     for index in graph.back_edges:
@@ -94,13 +100,13 @@ START = datetime(2000, 1, 1, tzinfo=UTC)
 """The time at which the virtual clock is 0."""
 
 
-def _milliseconds(due: str | None) -> int | None:
+def _parse_due_ms(due: str | None) -> int | None:
     """Return *due*, ISO 8601 UTC, in milliseconds of the virtual clock."""
     date = parse_time(due) if due is not None else None
     return None if date is None else round((date - START) / timedelta(milliseconds=1))
 
 
-def _timed_out() -> Outcome:
+def _timeout_outcome() -> Outcome:
     return Outcome(status=OutcomeStatus.FAILED, error="timeout", is_timed_out=True)
 
 
@@ -145,13 +151,13 @@ class _Simulation:
                 self._finish(name)
             self._start_retries()
             self._start_all()
-        self._take_facts()
+        self._collect_facts()
         trace = [(at, trace_line(event, node, more)) for at, event, node, more in self._facts]
         return Replay(
             status=str(self._marking.status),
             trace=tuple(f"{at} {text}" for at, text in trace if text is not None),
-            state=self._state(),
-            back=back_edges(self._graph),
+            state=self._build_final_state(),
+            back=format_back_edges(self._graph),
             iterations=self._marking.iterations,
             facts=tuple(self._facts),
             graph=self._graph,
@@ -166,7 +172,7 @@ class _Simulation:
         """Return the graph, with the tasks that were added to it."""
         return self._editor.graph
 
-    def _take_facts(self) -> None:
+    def _collect_facts(self) -> None:
         for fact in self._editor.facts:
             self._facts.append((self._now, fact.event, fact.node, fact.details))
         self._editor.facts.clear()
@@ -181,13 +187,13 @@ class _Simulation:
 
     def _advance(self) -> bool:
         """Advance the clock to the next event; return False if the run's time limit comes first."""
-        self._take_facts()
+        self._collect_facts()
         due = self._events[0][0]
         limit = self._graph.timeout_ms
-        if limit is not None and any(self._at_work()):
+        if limit is not None and any(self._iter_running_agents()):
             if self._busy + (due - self._now) > limit:
                 self._now += limit - self._busy
-                self._editor.time_is_up()
+                self._editor.time_out()
                 return False
             self._busy += due - self._now
         self._now = due
@@ -197,7 +203,7 @@ class _Simulation:
 
     def _start_all(self) -> None:
         while self._marking.status is FlowStatus.RUNNING:
-            name = self._marking.next_startable(agents=self._has_room())
+            name = self._marking.find_next_startable(agents=self._has_room())
             if name is None:
                 return
             self._editor.start(name)
@@ -205,13 +211,16 @@ class _Simulation:
                 # An error elsewhere ended the execution that waited for its next try.
                 self._resting.discard(name)
                 self._due_retries = sorted(retry for retry in self._due_retries if retry[1] != name)
-            self._attempt(name)
+            self._start_attempt(name)
 
     def _has_room(self) -> bool:
         limit = self._graph.max_parallel
-        return limit is None or sum(n not in self._resting for n in self._at_work()) < limit
+        return (
+            limit is None
+            or sum(n not in self._resting for n in self._iter_running_agents()) < limit
+        )
 
-    def _at_work(self) -> Iterator[str]:
+    def _iter_running_agents(self) -> Iterator[str]:
         """Yield the agents that have started and have no final failure."""
         for name, execution in self._marking.active.items():
             if execution.error is None and self._is_agent(name):
@@ -223,24 +232,24 @@ class _Simulation:
     def _is_agent(self, name: str) -> bool:
         return self._graph.by_id[name].kind is NodeKind.AGENT
 
-    def _attempt(self, name: str) -> None:
+    def _start_attempt(self, name: str) -> None:
         number = self._attempts.get(name, 0)
         self._attempts[name] = number + 1
-        self._at(self._now + self._duration(name, number), name)
+        self._schedule(self._now + self._duration(name, number), name)
 
-    def _at(self, due: int, name: str) -> None:
+    def _schedule(self, due: int, name: str) -> None:
         self._number += 1
         self._execution[name] = self._number
         heapq.heappush(self._events, (due, self._graph.order[name], self._number, name))
 
-    def _limit(self, name: str) -> int | None:
+    def _limit_ms(self, name: str) -> int | None:
         node = self._graph.by_id[name]
         if node.kind is NodeKind.HUMAN:
             return node.timeout_ms
         step = self._workflow.steps_by_name.get(name)
         return round(step.timeout_s * 1000) if step is not None and step.timeout_s else None
 
-    def _length(self, name: str, number: int) -> int:
+    def _attempt_ms(self, name: str, number: int) -> int:
         lengths = self._parts[name].ms if name in self._parts else ()
         if lengths:
             return lengths[min(number, len(lengths) - 1)]
@@ -250,33 +259,33 @@ class _Simulation:
         return DEFAULT_MS if node.works else 0
 
     def _duration(self, name: str, number: int) -> int:
-        limit = self._limit(name)
-        length = self._length(name, number)
+        limit = self._limit_ms(name)
+        length = self._attempt_ms(name, number)
         return length if limit is None else min(length, limit)
 
     # --- ending --------------------------------------------------------------------
 
     def _finish(self, name: str) -> None:
         number = self._attempts[name] - 1
-        limit = self._limit(name)
+        limit = self._limit_ms(name)
         node = self._graph.by_id[name]
-        is_late = limit is not None and self._length(name, number) > limit
+        is_late = limit is not None and self._attempt_ms(name, number) > limit
         if is_late and node.kind is NodeKind.HUMAN:
             self._editor.expire(name)
             return
-        outcome = _timed_out() if is_late else self._outcome(node, number)
+        outcome = _timeout_outcome() if is_late else self._build_outcome(node, number)
         if self._is_agent(name):
-            self._end(name, outcome, f"{name}-{number}")
+            self._end_attempt(name, outcome, f"{name}-{number}")
         elif outcome.is_accepted:
             is_new = node.works
-            reference = f"{name}-{number}" if is_new else carried(self._marking, name)
+            reference = f"{name}-{number}" if is_new else find_incoming_output(self._marking, name)
             self._accept(name, outcome.output, reference)
         else:
             self._fail(name, Failure(outcome))
 
-    def _outcome(self, node: Node, number: int) -> Outcome:
+    def _build_outcome(self, node: Node, number: int) -> Outcome:
         """Return the outcome of attempt *number* at *node*, and store its answer."""
-        answer = self._answer(node, number)
+        answer = self._choose_answer(node, number)
         if isinstance(answer, Mapping) and set(answer) == {"error"}:
             return Outcome(status=OutcomeStatus.FAILED, error=str(answer["error"]))
         text = answer if isinstance(answer, str) else json.dumps(answer, separators=(",", ":"))
@@ -284,12 +293,12 @@ class _Simulation:
             self._outputs[f"{node.id}-{number}"] = text
         return Outcome(status=OutcomeStatus.OK, output=text)
 
-    def _end(self, name: str, outcome: Outcome, reference: Reference) -> None:
+    def _end_attempt(self, name: str, outcome: Outcome, reference: Reference) -> None:
         """End an attempt at the agent *name* with *outcome*, the same way as a run does."""
         # A lead adds nothing if the script has no answer for it.
         is_silent = outcome.is_accepted and not outcome.output
         end = judge_end(
-            self._judged(name, outcome),
+            self._judge_attempt(name, outcome),
             name,
             self._marking,
             START + timedelta(milliseconds=self._now),
@@ -303,21 +312,21 @@ class _Simulation:
         else:
             self._fail(name, end)
 
-    def _judged(self, name: str, outcome: Outcome) -> AttemptResult:
+    def _judge_attempt(self, name: str, outcome: Outcome) -> AttemptResult:
         """Return the attempt at *name* with its verdict, if a task of a team judges."""
         step = self._workflow.steps_by_name.get(name) or Step(name=name)
         ref, verdict = StepRef(0, name, step.prompt_name), None
-        if self._validation(name) is not None and outcome.is_accepted:
-            verdict = verdict_of(outcome, is_command=False)
+        if self._find_validation(name) is not None and outcome.is_accepted:
+            verdict = read_verdict(outcome, is_command=False)
             if verdict.source == "none":
                 failed = outcome.replace(status=OutcomeStatus.FAILED, error=verdict.reason)
-                return AttemptResult(failed, asked_again(step), ref, agent="")
+                return AttemptResult(failed, with_second_attempt(step), ref, agent="")
             if not verdict.is_pass:
                 error = f"the answer is no: {verdict.reason}"
                 outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
         return AttemptResult(outcome, step, ref, agent="", verdict=verdict)
 
-    def _validation(self, name: str) -> Validation | None:
+    def _find_validation(self, name: str) -> Validation | None:
         step = self._workflow.steps_by_name.get(name)
         return step.validation if step is not None and self._expander is not None else None
 
@@ -327,7 +336,7 @@ class _Simulation:
         if growth is not None:
             # Before its tokens move: a node that waits for this task also waits for added tasks.
             self._editor.do("grow", growth.as_json())
-            self._workflow = grown(self._workflow, [growth])
+            self._workflow = expand_workflow(self._workflow, [growth])
         self._editor.succeed(name, text, reference)
         if growth is not None:
             self._editor.report_expansion(growth, name)
@@ -335,36 +344,38 @@ class _Simulation:
     def _reject(self, name: str, end: Rejection) -> None:
         self._editor.refuse(name, end.outcome.error or "", end.fix)
         if end.fix is not None:
-            self._workflow = grown(self._workflow, [end.fix])
+            self._workflow = expand_workflow(self._workflow, [end.fix])
             return
         # The judge runs again at once, like an agent whose retry is due.
         self._resting.add(name)
         self._queue_retry(name)
 
     def _fail(self, name: str, end: Failure) -> None:
-        due, message = _milliseconds(end.due), end.outcome.error or ""
+        due, message = _parse_due_ms(end.due), end.outcome.error or ""
         if end.kind in RETRYABLE or due is not None:
             self._editor.fail_attempt(name, message, None if due is None else str(due), end.kind)
         else:
             self._editor.fail(name, end.kind, message)
         if due is None:
             # Other tasks of a team continue; the run ends if no other task is left.
-            self._editor.look_for_the_end()
+            self._editor.end_if_done()
             return
         self._resting.add(name)
         if due > self._now:
-            self._at(due, name)
+            self._schedule(due, name)
         else:
             # As in a run: a retry that is due goes before a new start.
             self._queue_retry(name)
 
-    def _answer(self, node: Node, number: int) -> Any:
+    def _choose_answer(self, node: Node, number: int) -> Any:
         part = self._parts.get(node.id)
         if part is not None and part.out:
             return part.out[min(number, len(part.out) - 1)]
         if not node.works:
-            return text_of(carried(self._marking, node.id), self._outputs.__getitem__)
-        if self._validation(node.id) is not None:
+            return read_text(
+                find_incoming_output(self._marking, node.id), self._outputs.__getitem__
+            )
+        if self._find_validation(node.id) is not None:
             return json.dumps({"pass": True})
         return self._forward_label(node.id)
 
@@ -381,13 +392,15 @@ class _Simulation:
             failures = self._marking.active[name].failures
             details = {"retry": failures + 1} if failures else {"again": True}
             self._editor.report(Event.CLAIMED, name, **details)
-            self._attempt(name)
+            self._start_attempt(name)
 
-    def _state(self) -> dict[str, Any]:
+    def _build_final_state(self) -> dict[str, Any]:
         """Return the final state without the program's internal keys."""
-        state: dict[str, Any] = copied(self._graph.state)
+        state: dict[str, Any] = copy_nested(self._graph.state)
         for key, name in self._marking.keys.items():
-            put(state, key, text_of(self._marking.outputs.get(name), self._outputs.__getitem__))
+            set_nested(
+                state, key, read_text(self._marking.outputs.get(name), self._outputs.__getitem__)
+            )
         return {key: value for key, value in state.items() if not key.startswith("_")}
 
 
@@ -403,7 +416,9 @@ def simulate(
     return _Simulation(workflow, parts or {}, expander).run()
 
 
-def overridden(workflow: Workflow, overrides: Overrides, where: str, size: int | None) -> Workflow:
+def apply_overrides(
+    workflow: Workflow, overrides: Overrides, where: str, size: int | None
+) -> Workflow:
     """Return a team's *workflow* with the overrides of a script.
 
     *size* tasks run at the same time if the list does not say how many.
@@ -422,11 +437,11 @@ def overridden(workflow: Workflow, overrides: Overrides, where: str, size: int |
     graph = workflow.whole_graph
     limits = {"timeout_ms": overrides.timeout, "max_parallel": graph.max_parallel or size}
     graph = graph.replace(**({key: value for key, value in limits.items() if value}))
-    steps = tuple(_overridden(step, overrides) for step in workflow.steps)
+    steps = tuple(_override_step(step, overrides) for step in workflow.steps)
     return Workflow(workflow.name, steps, kind="graph", graph=graph)
 
 
-def _overridden(step: Step, overrides: Overrides) -> Step:
+def _override_step(step: Step, overrides: Overrides) -> Step:
     fields: dict[str, Any] = {}
     if step.name in overrides.timeouts:
         fields["timeout_s"] = overrides.timeouts[step.name] / 1000
@@ -446,11 +461,11 @@ ABOUT = ("name", "mermaid", "why", "expect")
 """Keys of a recorded flow that are not part of its script."""
 
 
-def _listed(value: object) -> object:
+def _to_list(value: object) -> object:
     return value if isinstance(value, list) else [value]
 
 
-def _answer(value: Any) -> Any:
+def _validate_answer(value: Any) -> Any:
     if isinstance(value, dict) and set(value) == {"error"} and not isinstance(value["error"], str):
         raise ValueError("expected the error's text")
     return value
@@ -461,12 +476,12 @@ _Length = Annotated[int, Field(strict=True, ge=0, le=MAX_TIMEOUT_MS)]
 
 class _NodeSettings(FlowKeys):
     out: Annotated[
-        tuple[Annotated[Any, AfterValidator(_answer)], ...],
-        BeforeValidator(_listed),
+        tuple[Annotated[Any, AfterValidator(_validate_answer)], ...],
+        BeforeValidator(_to_list),
         Field(min_length=1),
     ] = ()
     """One answer for each attempt, the last one for all later attempts; or a single answer."""
-    ms: Annotated[tuple[_Length, ...], BeforeValidator(_listed), Field(min_length=1)] = ()
+    ms: Annotated[tuple[_Length, ...], BeforeValidator(_to_list), Field(min_length=1)] = ()
     timeout: Milliseconds | None = None
 
     @property
@@ -502,7 +517,7 @@ class Script:
         wrong: list[ConfigurationError] = []
         known = graph.by_id
         for name in {**self.parts, **self.overrides.timeouts}:
-            where = f"{self.where}: {dotted(('nodes', name))}"
+            where = f"{self.where}: {format_key_path(('nodes', name))}"
             if name not in known:
                 wrong.append(UnknownName("node", name, known, where=where))
             elif name in self.overrides.timeouts and not known[name].works:
@@ -522,7 +537,7 @@ def read_script(data: object, where: str) -> Script:
     try:
         script = _Script.model_validate({key: data[key] for key in data if key not in ABOUT})
     except ValidationError as refused:
-        problems = problems_of(refused, _Script, lambda _: where)
+        problems = find_problems(refused, _Script, lambda _: where)
         raise_all([problem.error for problem in problems])
         raise
     retry = None

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sequencer.errors import ConfigurationError
-from sequencer.model.answers import last_read
+from sequencer.model.answers import read_last_object
 from sequencer.model.outcome import Outcome, Verdict, VerdictSource
 from sequencer.model.step import Retry, Step
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 REASON_CHARS = 1000
 """Most characters of a reason, which goes into the head and into the fixer's prompt."""
 EXIT_REASON_CHARS = 600
-_LEAST_ATTEMPTS = 2
+_MIN_ATTEMPTS = 2
 """Fewest attempts for an answer that has to decide."""
 _PROBLEM_CHARS = 300
 _VALUE_CHARS = 100
 
 
-def asked_again(step: Step) -> Step:
+def with_second_attempt(step: Step) -> Step:
     """Return *step* with at least two attempts, because its answer has to decide and did not."""
     retry = step.retry or Retry()
-    return step.replace(retry=retry.replace(max_attempts=max(retry.max_attempts, _LEAST_ATTEMPTS)))
+    return step.replace(retry=retry.replace(max_attempts=max(retry.max_attempts, _MIN_ATTEMPTS)))
 
 
-def verdict_of(outcome: Outcome, *, is_command: bool) -> Verdict:
+def read_verdict(outcome: Outcome, *, is_command: bool) -> Verdict:
     """Return the verdict in the structured answer, in JSON in the text, or in the exit code.
 
     In a text the last object counts that has a boolean ``pass`` and is not inside another one.
@@ -43,10 +43,10 @@ def verdict_of(outcome: Outcome, *, is_command: bool) -> Verdict:
 
     >>> from sequencer.model.outcome import OutcomeStatus
     >>> answer = Outcome(status=OutcomeStatus.OK, output='Two fail. {"pass": false, "reason": "2"}')
-    >>> verdict_of(answer, is_command=False)
+    >>> read_verdict(answer, is_command=False)
     Verdict(is_pass=False, reason='2', source='json')
     """
-    for source, judgment in _candidates(outcome):
+    for source, judgment in _iter_candidates(outcome):
         is_pass, reason = judgment
         if is_pass and not outcome.is_accepted:
             is_pass, reason = False, outcome.error or f"the attempt ended {outcome.status}"
@@ -57,16 +57,16 @@ def verdict_of(outcome: Outcome, *, is_command: bool) -> Verdict:
     return Verdict(is_pass=False, reason="no verdict in the answer", source="none")
 
 
-def _candidates(outcome: Outcome) -> Iterator[tuple[VerdictSource, tuple[bool, str]]]:
-    structured = _judgment(outcome.structured)
+def _iter_candidates(outcome: Outcome) -> Iterator[tuple[VerdictSource, tuple[bool, str]]]:
+    structured = _parse_judgment(outcome.structured)
     if structured is not None:
         yield "structured", structured
-    written = last_read(outcome.output, _judgment)
+    written = read_last_object(outcome.output, _parse_judgment)
     if written is not None:
         yield "json", written
 
 
-def _judgment(value: object) -> tuple[bool, str] | None:
+def _parse_judgment(value: object) -> tuple[bool, str] | None:
     """Return pass and reason of *value* if it is an object with a boolean ``pass``."""
     if not isinstance(value, Mapping) or not isinstance(value.get("pass"), bool):
         return None
@@ -113,7 +113,7 @@ def check_schema(schema: Mapping[str, Any], value: Any) -> str | None:
     except RecursionError:
         return "$: it nests too deeply to be checked"
     except Unresolvable as missing:
-        return f"$: its schema refers to {_one_line(missing.ref)!r}, which is not in it"
+        return f"$: its schema refers to {_to_one_line(missing.ref)!r}, which is not in it"
     if error is None:
         return None
     # Most messages start with the repr of the whole value, and the problem comes after it.
@@ -125,7 +125,7 @@ def check_schema(schema: Mapping[str, Any], value: Any) -> str | None:
         if error.validator == "enum":
             rest = f" is not one of {_as_json(error.validator_value)}"
         message = f"{value_text}{rest}"
-    return f"{error.json_path}: {_one_line(message)}"
+    return f"{error.json_path}: {_to_one_line(message)}"
 
 
 def _as_json(value: Any) -> str:
@@ -147,10 +147,10 @@ def ensure_schema(schema: Mapping[str, Any], where: str) -> None:
     try:
         validator = _validator(schema)
         validator.check_schema(dict(schema))
-        dangling = next(_dangling(schema), None)
+        dangling = next(_find_dangling_refs(schema), None)
         if dangling is not None:
             raise ConfigurationError(
-                f"$ref {_one_line(dangling)!r} is not in the schema itself",
+                f"$ref {_to_one_line(dangling)!r} is not in the schema itself",
                 where=where,
                 hint="copy its definition into $defs; nothing is fetched",
             )
@@ -159,7 +159,7 @@ def ensure_schema(schema: Mapping[str, Any], where: str) -> None:
     except SchemaError as error:
         place = error.json_path.removeprefix("$").lstrip(".")
         raise ConfigurationError(
-            f"this is not a JSON Schema: {_one_line(error.message)}",
+            f"this is not a JSON Schema: {_to_one_line(error.message)}",
             where=f"{where}.{place}" if place else where,
         ) from error
     except RecursionError as error:
@@ -176,7 +176,7 @@ def _validator(schema: Mapping[str, Any]) -> Validator:
     return validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
 
 
-def _dangling(schema: Mapping[str, Any]) -> Iterator[str]:
+def _find_dangling_refs(schema: Mapping[str, Any]) -> Iterator[str]:
     """Yield each reference of *schema* that can't be resolved inside it."""
     from referencing import Registry  # noqa: PLC0415 - a tenth of a second
     from referencing.exceptions import Unresolvable  # noqa: PLC0415 - same
@@ -197,6 +197,6 @@ def _dangling(schema: Mapping[str, Any]) -> Iterator[str]:
         pending += [(below, resolver.in_subresource(below)) for below in part.subresources()]
 
 
-def _one_line(text: str) -> str:
+def _to_one_line(text: str) -> str:
     line = " ".join(text[: 4 * _PROBLEM_CHARS].split())
     return line if len(line) <= _PROBLEM_CHARS else f"{line[:_PROBLEM_CHARS]}…"

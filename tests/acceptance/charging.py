@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.engine.run import Run
-from sequencer.history.story import story_of
-from sequencer.model.outcome import Usage, total, used
+from sequencer.history.story import build_story
+from sequencer.model.outcome import Usage, read_usage, sum_usages
 from sequencer.plugins.web.site import Site
 from sequencer.project.project import open_project
 from tests.acceptance.cli_process import cli
@@ -88,8 +88,8 @@ def counted(folder: Path, name: str | None) -> dict[str, tuple[float, int]]:
     run = run_of(folder, name)
     head, facts = run.head, list(run.history())
     assert head is not None
-    told = [used((fact.get("outcome") or {}).get("usage") or {}) for fact in facts]
-    by_maker = [one.usage for one in story_of(facts).totals.by_maker.values()]
+    told = [read_usage((fact.get("outcome") or {}).get("usage") or {}) for fact in facts]
+    by_maker = [one.usage for one in build_story(facts).totals.by_maker.values()]
     (row,) = (row for row in Site([folder]).rows() if row.run.name == name)
     story = row.project.story(row)
     option = () if name is None else (f"--run={name}",)
@@ -99,10 +99,12 @@ def counted(folder: Path, name: str | None) -> dict[str, tuple[float, int]]:
     usage = status["usage"]
     return {
         "head": figures(head.usage),
-        "journal": figures(total(told)),
-        "metrics": figures(total(by_maker)),
-        "costs page": figures(total(one.usage for one in story.story.totals.by_maker.values())),
-        "its plot": figures(total(one.usage for one in story.spent)),
+        "journal": figures(sum_usages(told)),
+        "metrics": figures(sum_usages(by_maker)),
+        "costs page": figures(
+            sum_usages(one.usage for one in story.story.totals.by_maker.values())
+        ),
+        "its plot": figures(sum_usages(one.usage for one in story.spent)),
         "status": (usage["cost_usd"], usage["unpriced"]),
         "status --all": (listed["cost_usd"] or 0.0, listed["unpriced"]),
     }

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sequencer.project.project import open_project
-from sequencer.project.trusting import place
+from sequencer.project.trusting import records_folder
 
 CONFIGURATION = """\
 agents:
@@ -145,7 +145,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(folder / CONFIG, CONFIGURATION)
     write(folder / FLOW, RELEASE)
     write(folder / MAKEFILE, "test:\n\tpytest\n")
-    open_project(folder, environment={}).trust.keep()
+    open_project(folder, environment={}).trust.save_record()
     return folder
 
 
@@ -167,7 +167,7 @@ def asks(folder: Path) -> tuple[str, ...]:
     refused = trust.refusal()
     if refused is None:
         return ()
-    trust.keep()
+    trust.save_record()
     return refused.changed or refused.acts
 
 
@@ -215,7 +215,7 @@ def _as_written_before(steps: tuple[str, ...] = ()) -> Callable[[], None]:
     """Return what makes the one record as a release before steps were compared left it."""
 
     def rewrite() -> None:
-        (path,) = place().iterdir()
+        (path,) = records_folder().iterdir()
         record: dict[str, Any] = json.loads(path.read_text())
         del record["steps"]
         record["grants"] = list(steps)
@@ -250,7 +250,7 @@ def test_a_record_of_an_earlier_release_covers_plain_steps(project: Path) -> Non
     "steps", [None, [], {}, {"workflow": 3}, {"workflow": "x", "steps": {"k": {"s": {"caps": []}}}}]
 )
 def test_a_damaged_record_asks_again(project: Path, steps: object) -> None:
-    (path,) = place().iterdir()
+    (path,) = records_folder().iterdir()
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "steps": steps}))
     assert asks(project)

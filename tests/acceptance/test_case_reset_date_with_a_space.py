@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sequencer.executors.client_limits import ErrorKind, classify, not_before
+from sequencer.executors.client_limits import ErrorKind, classify, find_retry_time
 
 CASE = json.loads(
     (Path(__file__).with_name("cases") / "reset-date-with-a-space" / "limits.json").read_text()
@@ -21,4 +21,4 @@ DEFAULT = "2026-11-26T03:05:00Z"
 @pytest.mark.parametrize(("text", "status", "expected"), CASE["texts"])
 def test_a_reset_date_with_a_space(text: str, status: int | None, expected: str | None) -> None:
     assert classify(text, status) is ErrorKind.LIMIT
-    assert not_before(text, NOW) == (expected or DEFAULT)
+    assert find_retry_time(text, NOW) == (expected or DEFAULT)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.project.cleaning import unneeded
+from sequencer.project.cleaning import find_unneeded
 from sequencer.project.project import open_project
 from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
@@ -142,18 +142,18 @@ def test_a_run_with_a_very_deep_folder_goes_as_others_do(folder: Path, tmp_path:
 
 
 def test_a_run_that_is_started_over_meanwhile_stays(folder: Path) -> None:
-    (one,) = unneeded(open_project(folder), LONG_AGO + 1)
+    (one,) = find_unneeded(open_project(folder), LONG_AGO + 1)
     assert call(folder, "--run", "old", "reset", "--yes").code == 0
     assert not one.remove()
     assert "old" in runs(folder)
 
 
 def test_a_run_that_is_changed_while_the_lock_is_waited_for_stays(folder: Path) -> None:
-    (one,) = unneeded(open_project(folder), LONG_AGO + 1)
+    (one,) = find_unneeded(open_project(folder), LONG_AGO + 1)
     held = open_project(folder).run("old").store
     assert isinstance(held, FileStore)
     gone: list[bool] = []
-    with held.locked():
+    with held.hold_lock():
         remover = threading.Thread(target=lambda: gone.append(one.remove()))
         remover.start()
         # It waits for the lock: it has removed the logs, and looked at the state before.
@@ -178,7 +178,7 @@ def test_a_kill_leaves_no_half_of_a_run(folder: Path, monkeypatch: pytest.Monkey
     assert call(folder, "--run", "old", "status").code == 2
     assert list((folder / "sync").glob("removed-*/state.json"))
     assert removed(folder) == [("rest of a removal", None)]
-    assert folders.names(folder / "sync" / "runs") != []
+    assert folders.list_names(folder / "sync" / "runs") != []
     assert not list((folder / "sync").glob("removed-*"))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from sequencer.plugins.schedules import schedules
 from sequencer.project.project import open_project
-from sequencer.store.user_state import own_state
+from sequencer.store.user_state import user_state_path
 from tests.unit.cli.calling import call, project
 
 CONFIGURATION = """\
@@ -161,7 +161,7 @@ def test_dates_count_from_when_the_project_was_trusted_though_no_tick_came(
     monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent / "state"))
     assert call(folder, "trust", "--yes").code == 0
-    assert not own_state("schedules").exists()
+    assert not user_state_path("schedules").exists()
     later(1)
     assert call(folder, "--run", "night", "tick").code == 0
     assert call(folder, "--run", "night", "status", "--json").json["usage"]["steps"] == 1

@@ -19,7 +19,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult, TextContent, Tool
 
-from sequencer.cli.views.runs import decider
+from sequencer.cli.views.runs import decider_name
 from sequencer.model.head import Head
 from sequencer.project.project import open_project
 from sequencer.store.identity import INSIDE_AGENT
@@ -161,7 +161,7 @@ def test_a_decision_of_the_person_stands_and_is_theirs(project: Path) -> None:
     given = {"decision": "feedback", "run": "release", "token": token(project), "text": SECRET}
     assert call(project, "answer", **given) == "feedback: release is now waiting-next"
     *_, event = open_project(project).run("release").history()
-    assert (event["event"], event["outcome"]["by"]) == ("feedback", decider())
+    assert (event["event"], event["outcome"]["by"]) == ("feedback", decider_name())
     journal = (project / "sync/runs/release/journal.jsonl").read_text()
     assert SECRET not in journal
     assert "[secret]" in journal

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.store.user_state import own_state
+from sequencer.store.user_state import user_state_path
 from tests.acceptance.cli_process import launched, until
 from tests.unit.cli.calling import Called, call, project
 from tests.unit.cli.flow.terminals import terminal
@@ -257,7 +257,7 @@ def test_a_journal_that_a_step_log_shows_to_be_too_short(tmp_path: Path, has_rec
     """With an own record that was put back too, or without one; the logs stayed."""
     folder = project(tmp_path / "p")
     assert call(folder, *RUN, "--max-steps", "1").code == 0
-    records = own_state("runs")
+    records = user_state_path("runs")
     (record,) = [path for path in records.iterdir() if str(folder) in path.read_text()]
     kept, older = record.read_bytes(), shutil.copytree(folder / "sync", folder.with_name("older"))
     assert call(folder, *RUN, "--max-steps", "1").code == 0

@@ -13,7 +13,7 @@ from sequencer.engine.events import ignore
 from sequencer.engine.run import Run
 from sequencer.engine.worker import SequenceWorker
 from sequencer.executors.cancellation import Cancellation
-from sequencer.model.sequence.order import place
+from sequencer.model.sequence.order import find_step_ref
 from tests.acceptance.charging import (
     Answers,
     calls_of,
@@ -208,7 +208,7 @@ def claimed(run: Run) -> tuple[SequenceWorker, int]:
     worker = run.worker(ignore)
     assert isinstance(worker, SequenceWorker)
     head = run.commands.begin()
-    running = worker.claim(head, worker.performer.prepare(place(worker.workflow, 0)))
+    running = worker.claim(head, worker.performer.prepare(find_step_ref(worker.workflow, 0)))
     assert running is not None
     return worker, running.claim.token
 
@@ -219,8 +219,8 @@ def test_an_attempt_that_a_server_hands_out_has_the_mark(tmp_path: Path) -> None
     worker, token = claimed(run)
     head = run.head
     assert head is not None
-    ended, error = worker.attempt(head, token, Allowance(), Cancellation())
-    worker.leave()
+    ended, error = worker.run_attempt(head, token, Allowance(), Cancellation())
+    worker.close()
     assert error is None
     assert ended.outcome.usage.cost_usd == 0.125
     assert [call["SEQUENCER_TOKEN"] for call in calls_of(folder)] == [str(token)]

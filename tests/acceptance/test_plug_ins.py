@@ -147,9 +147,10 @@ def test_status_has_lines_of_a_package_that_is_on(installed: Installed) -> None:
 def test_the_pages_have_those_of_a_package(installed: Installed) -> None:
     installed.settings(MINE + "plugins: {added: on}\n")
     code = (
-        "import sys; from pathlib import Path; from sequencer.plugins.web.pages import more;"
+        "import sys; from pathlib import Path;"
+        "from sequencer.plugins.web.pages import build_added_page;"
         "from sequencer.plugins.web.site import Site;"
-        "made = more(Site([Path.cwd()]), {}, 'listed');"
+        "made = build_added_page(Site([Path.cwd()]), {}, 'listed');"
         "print(made.title, made.context['tables'])"
     )
     said = installed.python("-c", code)
@@ -247,9 +248,10 @@ def test_a_project_that_nobody_trusts_makes_no_package_run(
     said = installed.run("status")
     assert "lines of packages are left out: the project is not trusted here" in said
     code = (
-        "from pathlib import Path; from sequencer.plugins.web.pages import added_pages, more;"
+        "from pathlib import Path;"
+        "from sequencer.plugins.web.pages import added_pages, build_added_page;"
         "from sequencer.plugins.web.site import Site; site = Site([Path.cwd()]);"
-        "print(added_pages(site)); more(site, {}, 'listed')"
+        "print(added_pages(site)); build_added_page(site, {}, 'listed')"
     )
     said = installed.python("-c", code, code=1)
     assert said.startswith("[]\n")

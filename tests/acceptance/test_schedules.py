@@ -23,9 +23,9 @@ from sequencer.model.commands import Reset
 from sequencer.plugins.schedules import check as timer_check
 from sequencer.plugins.schedules import schedules
 from sequencer.plugins.schedules.dates import Schedule
-from sequencer.project.cleaning import unneeded
+from sequencer.project.cleaning import find_unneeded
 from sequencer.project.project import open_project
-from sequencer.store.user_state import own_state
+from sequencer.store.user_state import user_state_path
 from tests.unit.cli.calling import Called, call, idle_record, project
 
 CONFIGURATION = """\
@@ -180,13 +180,13 @@ def test_clock_changes() -> None:
 
     nightly = Schedule(workflow="two", at="30 2 * * *")
     # 2027-03-28 has no 2:30.
-    assert nightly.next(at("2027-03-28T00:00+01:00")) == at("2027-03-28T03:30+02:00")
-    assert nightly.next(at("2027-03-28T03:31+02:00")) == at("2027-03-29T02:30+02:00")
+    assert nightly.find_next_date(at("2027-03-28T00:00+01:00")) == at("2027-03-28T03:30+02:00")
+    assert nightly.find_next_date(at("2027-03-28T03:31+02:00")) == at("2027-03-29T02:30+02:00")
     # 2027-10-31 has two.
     first, second = at("2027-10-31T02:30+02:00"), at("2027-10-31T02:30+01:00")
-    assert nightly.next(at("2027-10-31T00:00+02:00")) == first
-    assert nightly.last(second + 60) == first
-    assert nightly.last(at("2027-11-01T02:30+01:00")) == at("2027-11-01T02:30+01:00")
+    assert nightly.find_next_date(at("2027-10-31T00:00+02:00")) == first
+    assert nightly.find_last_date(second + 60) == first
+    assert nightly.find_last_date(at("2027-11-01T02:30+01:00")) == at("2027-11-01T02:30+01:00")
 
 
 CHANGES = (
@@ -226,9 +226,9 @@ def starts(at: str, begin: float) -> list[float]:
     """Return the dates at which a tick every ten minutes starts a run, as `_next` decides."""
     schedule, known, found = Schedule(workflow="two", at=at), begin, []
     for now in (begin + tick + 1 for tick in range(0, WINDOW_S, 600)):
-        newest = schedule.last(now)
-        assert newest <= now < schedule.next(now)
-        assert schedule.last(schedule.next(now)) == schedule.next(now)
+        newest = schedule.find_last_date(now)
+        assert newest <= now < schedule.find_next_date(now)
+        assert schedule.find_last_date(schedule.find_next_date(now)) == schedule.find_next_date(now)
         if known < newest:
             found.append(newest)
             known = now
@@ -266,10 +266,12 @@ def test_clean_leaves_a_run_that_has_a_schedule(folder: Path, later: Later) -> N
     later(DAY_S)
     tick(folder)
     tick(folder)
-    assert not [one for one in unneeded(open_project(folder), time.time() + DAY_S) if one.folder]
+    assert not [
+        one for one in find_unneeded(open_project(folder), time.time() + DAY_S) if one.folder
+    ]
     text = CONFIGURATION.replace("  night:", "  other:")
     (folder / "orchestration.yaml").write_text(text)
-    assert [one for one in unneeded(open_project(folder), time.time() + DAY_S) if one.folder]
+    assert [one for one in find_unneeded(open_project(folder), time.time() + DAY_S) if one.folder]
 
 
 @pytest.mark.parametrize(
@@ -319,7 +321,7 @@ def test_what_a_tick_remembers_ends_with_the_next_date(folder: Path, later: Late
     tick(folder)
     kept = json.loads(idle_record(folder, "night").read_text())
     (answer,) = kept["answers"].values()
-    assert answer["until"] == Schedule(workflow="two", at="0 2 * * *").next(time.time())
+    assert answer["until"] == Schedule(workflow="two", at="0 2 * * *").find_next_date(time.time())
 
 
 def test_a_flow_starts_over_too(folder: Path, later: Later) -> None:
@@ -368,7 +370,7 @@ def test_whoever_changes_the_runs_files_starts_nothing_by_it(
 
 def note_of(folder: Path) -> Path:
     opened = open_project(folder)
-    return own_state("schedules", schedules._record(opened, opened.run("night")))
+    return user_state_path("schedules", schedules._record_name(opened, opened.run("night")))
 
 
 def test_a_clock_that_was_years_ahead_keeps_no_later_date_away(folder: Path, later: Later) -> None:
@@ -487,9 +489,9 @@ def _of_records(folder: Path) -> list[tuple[str, str]]:
 def test_check_says_where_what_ticks_remember_is_not_kept(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timer_check, "type_of", lambda _: "ext4")
+    monkeypatch.setattr(timer_check, "filesystem_type", lambda _: "ext4")
     assert _of_records(folder) == []
-    monkeypatch.setattr(timer_check, "type_of", lambda _: "overlay")
+    monkeypatch.setattr(timer_check, "filesystem_type", lambda _: "overlay")
     ((level, text),) = _of_records(folder)
     assert level == "notice"
     assert text.startswith("is on overlay, so your own records may be gone after a restart")
@@ -517,7 +519,7 @@ def test_a_date_that_is_left_out_because_its_note_is_gone_is_said(
         tick(folder)
     assert call(folder, "--run", "night", "status", "--json").json["status"] == "complete"
     # As in a container whose home folder is new at each start.
-    shutil.rmtree(own_state("schedules"))
+    shutil.rmtree(user_state_path("schedules"))
     later(2 * DAY_S)
     said = tick(folder)
     assert "nothing due: " in said.out

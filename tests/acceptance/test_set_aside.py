@@ -219,12 +219,13 @@ class Attempt:
         self.head = head
 
     def keep(self) -> Any:
-        self.place.ready(self.head)
+        self.place.ensure_ready(self.head)
         attempt: Any = SimpleNamespace(
             run_id=self.head.run_id, run_name=None, token=2, number=1, iteration=2
         )
         attempt.step = SimpleNamespace(name="two")
-        attempt.notice, attempt.prior = self.said.append, PriorAttempts(is_shared=self.is_shared)
+        attempt.write_notice = self.said.append
+        attempt.prior = PriorAttempts(is_shared=self.is_shared)
         return self.place.open(attempt)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from sequencer.plugins.schedules import schedules
 from sequencer.project.project import open_project
-from sequencer.store.user_state import put_own
+from sequencer.store.user_state import write_user_record
 from tests.acceptance.cli_process import cli, launched, until
 from tests.unit.cli.calling import call, project
 
@@ -82,7 +82,9 @@ def test_beside_an_endless_cycle_a_request_and_a_date_get_their_turns(folder: Pa
     (folder / "orchestration.yaml").write_text(CONFIGURATION.replace("0 2 1 1 *", "* * * * *"))
     note = '{"since": 0.0}'
     opened = open_project(folder, trust=True)
-    put_own("schedules", schedules._record(opened, opened.run("yearly")), note.encode())
+    write_user_record(
+        "schedules", schedules._record_name(opened, opened.run("yearly")), note.encode()
+    )
     (folder / "order.txt").unlink()
     for _ in range(5):
         assert cli(folder, "tick", "--all").returncode == 0

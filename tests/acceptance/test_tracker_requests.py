@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sequencer.model.request import MAX_ITEMS
-from sequencer.plugins.requests.cli_requests import request_of
+from sequencer.plugins.requests.cli_requests import build_request
 from tests import forked
 from tests.acceptance.cli_process import cli, environment
 from tests.unit.workflows.requests.test_tracker_issues import GH, LINEAR, OPENED, REST, SESSION
@@ -240,7 +240,7 @@ def test_a_pipe_as_a_file_is_read_to_its_end(tmp_path: Path) -> None:
     writer = threading.Thread(target=fill)
     writer.start()
     try:
-        request = request_of(tmp_path, text=None, file=Path(f"/dev/fd/{read}"))
+        request = build_request(tmp_path, text=None, file=Path(f"/dev/fd/{read}"))
     finally:
         os.close(read)
         writer.join()
@@ -251,7 +251,7 @@ def test_a_comment_of_a_person_finds_room_beside_many(tmp_path: Path) -> None:
     many = [{"author": {"login": "a"}, "body": f"c{n}"} for n in range(MAX_ITEMS)]
     path = tmp_path / "issue.json"
     path.write_text(json.dumps({**GH, "comments": many}))
-    request = request_of(tmp_path, text=None, file=path, comments=("mine",))
+    request = build_request(tmp_path, text=None, file=path, comments=("mine",))
     assert len(request.comments) == MAX_ITEMS
     assert request.comments[0].endswith("c1")
     assert request.comments[-1] == "mine"

@@ -164,7 +164,7 @@ for verb in (["answer", "approve"], ["skip", "--as-done"], ["reset", "--yes"], [
     decide(*plan["sequencer"][1:], *verb, SEQUENCER_TOKEN="")
 for code in ("run.do(c.Approve(), by='x')", "run.do(c.Skip())", "run.do(c.Reset())",
              "run.do(c.SetField('step_index', 9))", "run.turn().__enter__()",
-             "sequencer.open_project('.').trust.keep()",
+             "sequencer.open_project('.').trust.save_record()",
              "sequencer.open_run('.', 'other', trust=True).work()"):
     decide("-c", f"import sequencer; c = sequencer.commands; "
            f"run = sequencer.open_run('.', trust=True); {code}")

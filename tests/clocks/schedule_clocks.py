@@ -29,7 +29,7 @@ WRONG = (-20 * 365.0, -400.0, -2.0, -0.04, 0.04, 0.8, 1.3, 40.0, 10 * 365.0, 70 
 """How many days the clock is wrong by."""
 WHEN = ("at the first look", "while it waits", "at a date", "between the notes of a start")
 NIGHTS = 3
-MOST_LOST = 2
+MAX_LOST = 2
 """Dates that a clock costs that is ahead by less than so many days."""
 DATES = (
     *("@2027-01-02 01:00:00", "@2027-01-02 02:01:00", "@2027-01-02 02:06:00"),
@@ -82,7 +82,7 @@ def wrong(project: Project, off: float, when: str) -> Iterator[str]:
         if started > 1:
             yield f"on night {day} the run was started {started} times"
     # What a clock that is hours ahead notes can't be told from a right note.
-    most = MOST_LOST if 0 < off < MOST_LOST else 0
+    most = MAX_LOST if 0 < off < MAX_LOST else 0
     if lost > most:
         yield f"{lost} of {NIGHTS} nights were lost"
 

@@ -23,7 +23,7 @@ def test_the_campaign_notices_a_note_that_is_believed_whatever_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A check of the check."""
-    monkeypatch.setattr(DateNote, "believed", lambda self, now: self)  # noqa: ARG005
+    monkeypatch.setattr(DateNote, "drop_future_times", lambda self, now: self)  # noqa: ARG005
     monkeypatch.setattr(schedule_clocks, "library", lambda: None)
     report = schedule_clocks.campaign(tmp_path, Size.SHORT)
     assert any("nights were lost" in text for text in report.violations)

@@ -16,7 +16,7 @@ from tests.long.report import Report, Size
 from tests.property.amounts import in_memory
 
 ROOT = Path(__file__).parents[2]
-LEAST_POINTS = 300
+MIN_POINTS = 300
 QUICK = (("kill", 1, 2), ("mixed", 2, 2))
 """What every push tries: calls 1, 3, 5, … are killed, 2, 4, 6, … fail."""
 CALLS = ("openat", "write", "fsync", "fdatasync", "rename", "link", "unlink", "mkdir", "flock")
@@ -49,7 +49,7 @@ def _swept(folder: Path, faults: Iterable[tuple[str, int, int]]) -> Report:
     for scenario, (fault, first, step) in product(SCENARIOS, faults):
         tried, found = sweep(scenario, fault, folder / scenario / fault, first, step)
         points, wrong = points + tried, wrong + found
-    if points < LEAST_POINTS:
+    if points < MIN_POINTS:
         wrong.append(f"only {points} points: the calls are not seen any more")
     return Report({"crash points": points}, tuple(wrong))
 

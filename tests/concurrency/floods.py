@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.logs import MOST_NEWEST
+from sequencer.engine.logs import MAX_NEWEST
 from sequencer.executors.client import LINE_CAP
 from tests.long.report import Report, Size
 
 MIB = 1024 * 1024
 ROOT = Path(__file__).parents[2]
-MOST_RSS_MIB, MOST_SECONDS = 100, 60
+MAX_RSS_MIB, MAX_SECONDS = 100, 60
 MARKER_BYTES = 1_000
 """For the lines that a log has beside the output: what it is, how it ended, what was cut."""
 
@@ -165,10 +165,10 @@ def violations_of(folder: Path, flood: Flood, cap: int) -> tuple[list[str], dict
     texts = flood.name.endswith(("texts", "wide"))
     checks = {
         f"exit code {facts['code']}": facts["code"] == 0,
-        f"{facts['rss_mib']:.0f} MiB of memory": facts["rss_mib"] < MOST_RSS_MIB,
-        f"{seconds:.1f} s": seconds < MOST_SECONDS,
+        f"{facts['rss_mib']:.0f} MiB of memory": facts["rss_mib"] < MAX_RSS_MIB,
+        f"{seconds:.1f} s": seconds < MAX_SECONDS,
         f"a log of {log.stat().st_size} bytes": log.stat().st_size
-        <= cap + MOST_NEWEST + MARKER_BYTES,
+        <= cap + MAX_NEWEST + MARKER_BYTES,
         # Events that are understood are shorter in the log than they were.
         f"a log of only {log.stat().st_size}": texts or log.stat().st_size >= capped,
         "no marker": (
@@ -176,7 +176,7 @@ def violations_of(folder: Path, flood: Flood, cap: int) -> tuple[list[str], dict
             or b"# log capped at " in log.read_bytes()[cap : cap + 2 * MARKER_BYTES]
         ),
         f"{(folder / 'shown').stat().st_size} bytes on the terminal": (
-            (folder / "shown").stat().st_size < (MOST_SECONDS + 2) * MIB
+            (folder / "shown").stat().st_size < (MAX_SECONDS + 2) * MIB
         ),
     }
     broken = [f"{flood.name}: {what}" for what, holds in checks.items() if not holds]

@@ -30,7 +30,7 @@ from tests.property.amounts import in_memory
 
 WORKFLOW = workflow("s --> a & b & c & h{{H}}; a & b & c & h --> j --> k")
 NODES = ("s", "a", "b", "c", "j", "k")
-LEAST_POINTS = 60
+MIN_POINTS = 60
 Act = Callable[[GraphChanges], object]
 
 
@@ -56,7 +56,7 @@ def _swept(folder: Path, faults: tuple[tuple[str, int, int], ...]) -> Report:
                 if not said["was_killed"] and not said.get("has_fired", True):
                     break
                 points += 1
-    if points < LEAST_POINTS:
+    if points < MIN_POINTS:
         wrong.append(f"only {points} points: the calls are not seen any more")
     return Report({"crash points": points}, tuple(wrong))
 
@@ -79,7 +79,7 @@ def accept(flow: GraphChanges, node: str) -> None:
     head = flow.store.view().head
     assert head is not None
     claim = next(claim for claim in head.claims if claim.step == node)
-    reference = flow.keep_output(claim.step_index, claim.token, f"output of {node}")
+    reference = flow.store_output(claim.step_index, claim.token, f"output of {node}")
     outcome = Outcome(status=OutcomeStatus.OK, output=f"output of {node}")
 
     def act(step: OpenTransition) -> None:
@@ -271,5 +271,5 @@ def _end(flow: GraphChanges) -> None:
 def _check_outputs(flow: GraphChanges, head: Head) -> None:
     _, marking = flow.marking(head)
     for node in NODES:
-        assert flow.text(marking.outputs[node]) == f"output of {node}", node
-    assert flow.text(marking.outputs["h"]) == "yes"
+        assert flow.read_text(marking.outputs[node]) == f"output of {node}", node
+    assert flow.read_text(marking.outputs["h"]) == "yes"

@@ -17,7 +17,7 @@ from sequencer.engine.run import Run
 from sequencer.history.trace import trace_line
 from sequencer.model.graph.marking import FlowStatus
 from sequencer.model.limits import InvocationLimits
-from sequencer.project.flows import run_of
+from sequencer.project.flows import resolve_run
 from sequencer.project.project import open_project
 
 NAME = "flow"
@@ -50,7 +50,7 @@ class Flow:
     def run(self) -> Run:
         """Return the flow's run, opened as a process of its own would."""
         project = open_project(self.folder, environment={"PATH": "/usr/bin:/bin"})
-        name, source = run_of(project, f"{NAME}.md", {}, None, is_new=False)
+        name, source = resolve_run(project, f"{NAME}.md", {}, None, is_new=False)
         return project.run(name, source=source)
 
     @property
@@ -182,6 +182,6 @@ def _outputs(flow: Flow, run: Run) -> Iterator[str]:
     control = run.flow
     _, marking = control.marking(head)
     for node in flow.nodes:
-        text = control.text(marking.outputs.get(node)).strip()
+        text = control.read_text(marking.outputs.get(node)).strip()
         if text != output_of(node):
             yield f"{node} has said {text!r}"

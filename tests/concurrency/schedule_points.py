@@ -36,7 +36,7 @@ schedules:
   night: {workflow: two, at: "0 2 * * *"}
 """
 FAULTS = ("kill", "kill-after", "kill-half", "EIO", "ENOSPC", "EIO-after")
-LEAST_POINTS = 20
+MIN_POINTS = 20
 DAY_S = 24 * 60 * 60
 
 
@@ -154,7 +154,7 @@ def swept(folder: Path, faults: dict[str, tuple[int, int]]) -> Report:
                 if not is_there:
                     break
                 points += 1
-    if points < LEAST_POINTS:
+    if points < MIN_POINTS:
         violations.append(f"only {points} points: the calls are not seen any more")
     return Report({"crash points": points}, tuple(violations))
 

@@ -21,9 +21,9 @@ from tests.boundary.traced import tracer
 from tests.long.report import Report, Size
 
 DONE, BUSY = 0, 75
-LEAST_FILES = 6
+MIN_FILES = 6
 """With fewer the interpreter itself can't import what would say so."""
-MOST_FILES = 40
+MAX_FILES = 40
 AGAIN_FILES = 18
 """Enough for a claim and not for an agent; the next run has enough."""
 AT_ONCE = 3
@@ -142,7 +142,7 @@ def campaign(folder: Path, size: Size) -> Report:
         # Enough to claim, and not for two agents and the record of one.
         plan += [("graph", files, "") for files in range(11, 17, 2)]
     for kind in kinds:
-        plan += [(kind, files, "") for files in range(LEAST_FILES, MOST_FILES, step)]
+        plan += [(kind, files, "") for files in range(MIN_FILES, MAX_FILES, step)]
         if tracer():
             plan += [(kind, None, around) for around in REFUSED_CALLS.values()]
     with ThreadPoolExecutor(AT_ONCE) as pool:

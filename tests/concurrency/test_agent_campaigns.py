@@ -53,7 +53,7 @@ def test_floods_fill_neither_memory_nor_log(tmp_path: Path) -> None:
     report = floods.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
     assert report.counts["bytes"] > 256 * 1024**2
-    assert 10 < report.figures["rss_mib_max"] < floods.MOST_RSS_MIB
+    assert 10 < report.figures["rss_mib_max"] < floods.MAX_RSS_MIB
 
 
 def test_odd_bytes_reach_the_log_and_no_terminal(tmp_path: Path) -> None:

@@ -26,11 +26,11 @@ class Sink:
     def __init__(self) -> None:
         self.first = b""
 
-    def stdout(self, data: bytes) -> bool:
+    def feed_stdout(self, data: bytes) -> bool:
         self.first = (self.first + data)[:4096]
         return True
 
-    def stderr(self, data: bytes) -> bool:
+    def feed_stderr(self, data: bytes) -> bool:
         return bool(data)
 
 
@@ -138,8 +138,8 @@ def test_the_sequencer_told_to_stop_by_an_exception_ends_the_agent_first(
     mark = f"raising-{uuid.uuid4()}"
 
     class Full(Sink):
-        def stdout(self, data: bytes) -> bool:
-            super().stdout(data)
+        def feed_stdout(self, data: bytes) -> bool:
+            super().feed_stdout(data)
             raise OSError(28, "No space left on device")
 
     launch = Launch(

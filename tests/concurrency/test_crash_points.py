@@ -13,7 +13,7 @@ from sequencer.store.strictjson import parse_object
 from tests.boundary.traced import tracer
 from tests.concurrency import crash_points as points
 from tests.concurrency.command_points import COMMANDS, attempt
-from tests.concurrency.crash_sweep import LEAST_POINTS, kernel
+from tests.concurrency.crash_sweep import MIN_POINTS, kernel
 from tests.long.__main__ import in_own_process
 from tests.long.report import Size
 
@@ -25,7 +25,7 @@ def test_a_run_survives_a_fault_at_every_call(tmp_path: Path) -> None:
     # A fork of this process is slow: it holds all tests.
     report = in_own_process("A1-crash-points", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
-    assert report["counts"]["crash points"] >= LEAST_POINTS
+    assert report["counts"]["crash points"] >= MIN_POINTS
 
 
 @pytest.mark.timeout(300)

@@ -61,7 +61,7 @@ def test_killed_spoilt_and_shared_runs_end_with_each_node_accepted_once(tmp_path
 def test_a_graph_run_survives_a_fault_at_the_calls_of_its_transitions(tmp_path: Path) -> None:
     report = in_own_process("A-flow-points", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
-    assert report["counts"]["crash points"] >= flow_points.LEAST_POINTS
+    assert report["counts"]["crash points"] >= flow_points.MIN_POINTS
 
 
 # --- the command line ------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_the_sweep_notices_a_node_that_is_accepted_before_its_output_is_kept(
         del self, output
         return f"{step_index}-{token}"
 
-    monkeypatch.setattr(GraphChanges, "keep_output", unwritten)
+    monkeypatch.setattr(GraphChanges, "store_output", unwritten)
     said, found = flow_points.tried(
         "accept", Injector("kill", 10_000), tmp_path / "p", in_documents=False
     )

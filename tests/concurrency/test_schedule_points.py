@@ -25,7 +25,7 @@ def test_the_sweep_notices_a_date_that_is_noted_too_early(
     write = schedules._write
 
     def early(project: object, run: object, note: DateNote) -> None:
-        write(project, run, note if note.starting is None else note.made())  # type: ignore[arg-type]
+        write(project, run, note if note.starting is None else note.with_start_done())  # type: ignore[arg-type]
 
     monkeypatch.setattr(schedules, "_write", early)
     report = schedule_points.swept(tmp_path, {"kill": (1, 4)})

@@ -43,7 +43,7 @@ class Recorder:
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         self.pieces.append((data, kind))
 
-    def used(self, usage: Usage) -> None:
+    def report_usage(self, usage: Usage) -> None:
         self.usages.append(usage)
 
     def text(self, *kinds: Piece) -> str:

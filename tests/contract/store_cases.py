@@ -12,7 +12,7 @@ from typing import Any
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.sequence.order import place
+from sequencer.model.sequence.order import find_step_ref
 from sequencer.model.step import Step
 from sequencer.model.transitions import StepRef, Transition
 from sequencer.model.workflow import Workflow
@@ -55,7 +55,7 @@ def make_claim(token: int = 1, **update: Any) -> Claim:
 
 
 def place_at(step_index: int) -> StepRef:
-    return place(WORKFLOW, step_index)
+    return find_step_ref(WORKFLOW, step_index)
 
 
 def on_run(change: Callable[[Head], Transition]) -> Callable[[Head | None], Transition]:
@@ -67,7 +67,7 @@ def on_run(change: Callable[[Head], Transition]) -> Callable[[Head | None], Tran
 
 
 def begin(store: Store) -> Head:
-    return store.update(lambda head: transitions.initialise(new_head()) if head is None else None)
+    return store.update(lambda head: transitions.initialize(new_head()) if head is None else None)
 
 
 def claiming(store: Store, head: Head) -> Transition:
@@ -90,7 +90,7 @@ def claim(store: Store) -> Claim:
 
 def succeeding(head: Head, token: int, note: str = "") -> Transition:
     outcome = Outcome(status=OutcomeStatus.OK, usage=Usage(seconds=0.1))
-    held = transitions.held_claim(head, token)
+    held = transitions.require_claim(head, token)
     following = place_at(held.step_index + 1)
     record = {"status": "ok", "output": note}
     return transitions.succeed(head, token, outcome, following, at=now(), record=record)
@@ -103,7 +103,7 @@ def commit(store: Store, token: int, note: str = "") -> Head:
 def commit_and_claim(store: Store, token: int) -> Claim:
     def change(head: Head) -> Transition:
         accepted = succeeding(head, token)
-        return accepted.then(claiming(store, accepted.head))
+        return accepted.combine(claiming(store, accepted.head))
 
     return store.update(on_run(change)).claims[0]
 
@@ -140,7 +140,7 @@ def check_facts(facts: list[dict[str, Any]]) -> int:
 def check_files(folder: Path, name: str = "state.json") -> int:
     """Check a run's files at rest, and return how many steps were accepted."""
     journal = JournalFile(folder, 2**40, 100)
-    records = list(journal.records())
+    records = list(journal.read_records())
     revisions = [record.revision for record in records]
     assert revisions == list(range(revisions[0], revisions[0] + len(revisions)))
     state = folder / name

@@ -250,16 +250,16 @@ def test_each_attempt_has_a_folder_of_its_own(peer: Peers) -> None:
 
 def test_a_document_is_kept_with_the_change_and_seen_by_all(peer: Peers) -> None:
     ours, other = peer(), peer()
-    assert ours.document("definition.json") is None
+    assert ours.read_document("definition.json") is None
 
     def change(head: Head | None) -> transitions.Transition:
         assert head is None
         ours.keep_document("definition.json", b'{"a": 1}')
-        return transitions.initialise(cases.new_head())
+        return transitions.initialize(cases.new_head())
 
     ours.update(change)
-    assert other.document("definition.json") == b'{"a": 1}'
-    assert other.document("other.json") is None
+    assert other.read_document("definition.json") == b'{"a": 1}'
+    assert other.read_document("other.json") is None
 
 
 def test_racing_changes_are_all_accepted_one_after_the_other(peer: Peers, slowness: float) -> None:
@@ -297,7 +297,7 @@ def test_nothing_is_noticed_in_peace(peer: Peers) -> None:
 def test_a_head_that_was_given_is_what_comes_back(peer: Peers) -> None:
     store = peer()
     given = cases.new_head(params={"n": 3, "x": 0.5, "s": "t", "b": True}, exit_reason="ä\n")
-    begun = store.update(lambda _: transitions.initialise(given))
+    begun = store.update(lambda _: transitions.initialize(given))
     expected = given.replace(revision=1, journal_offset=begun.journal_offset)
     seen = peer().view().head
     assert seen == begun == expected

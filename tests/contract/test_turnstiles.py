@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.store.file import FileStore
-from sequencer.store.queue import FlockQueue, WaitQueue, file_name
+from sequencer.store.queue import FlockQueue, WaitQueue, queue_file_name
 
 Peers = Callable[..., WaitQueue]
 Come = Callable[[WaitQueue, int], None]
@@ -31,7 +31,7 @@ def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peers]:
     def one_more(positions: frozenset[str]) -> WaitQueue:
         if request.param == "file":
             return FileStore(tmp_path / "state.json").wait_queue(positions)
-        return WaitQueue(tmp_path / file_name(positions), FlockQueue)
+        return WaitQueue(tmp_path / queue_file_name(positions), FlockQueue)
 
     yield make
     for wait_queue in made:
@@ -46,7 +46,7 @@ def come(request: pytest.FixtureRequest, tmp_path: Path) -> Come:
     def come(wait_queue: WaitQueue, before: int) -> None:
         wait_queue.enter()
         deadline = time.monotonic() + 60
-        while is_asked_on_a_thread and asleep_at(tmp_path / file_name(())) < before:
+        while is_asked_on_a_thread and asleep_at(tmp_path / queue_file_name(())) < before:
             assert time.monotonic() < deadline, "it does not ask"
             time.sleep(0.002)
 

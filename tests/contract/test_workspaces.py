@@ -74,9 +74,9 @@ def test_a_folder_that_is_closed_again_says_the_same(site: Site) -> None:
 def test_it_can_be_left_and_looked_at_at_any_time(site: Site) -> None:
     workspace, before = site.workspace, site.head.model_dump()
     workspace.leave(None)
-    workspace.ready(site.head)
-    workspace.ready(site.head)
-    assert workspace.obstacle(site.head) is None
+    workspace.ensure_ready(site.head)
+    workspace.ensure_ready(site.head)
+    assert workspace.find_obstacle(site.head) is None
     workspace.leave(site.head)
     workspace.publish(site.head)
     site.worked("a.txt")

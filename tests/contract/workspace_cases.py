@@ -63,7 +63,7 @@ class Site:
 
     def claimed(self) -> Attempt:
         """Claim the next step, and return the attempt at it."""
-        self.workspace.ready(self.head)
+        self.workspace.ensure_ready(self.head)
         token = self.head.token + 1
         held: Claim = claim(self.head.step_index, token)
         self.head = self.head.replace(token=token, claims=(held,))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sequencer.plugins.temporal.client import FleetStore
 from sequencer.plugins.temporal.connection import FleetOptions
-from sequencer.plugins.temporal.kind import serving
+from sequencer.plugins.temporal.kind import import_worker_module
 from tests.fleet.campaigns import detached, done
 from tests.fleet.fleet_projects import until
 from tests.fleet.recorded import Arena, RecordedProject, crew, gone_within
@@ -60,7 +60,7 @@ def long_run(folder: Path, size: Size) -> Report:
             done(here, 900.0)
             took = time.monotonic() - began
         options = FleetOptions("long", address=arena.options.address)
-        store = FleetStore(here.folder / "sync" / "state.json", None, options, serving)
+        store = FleetStore(here.folder / "sync" / "state.json", None, options, import_worker_module)
         executions = len(store.connection.call(store.executions()))
         facts = here.facts("history")
         made = [line.split() for line in (here.folder / "made").read_text().splitlines()]

@@ -67,7 +67,7 @@ def record() -> None:
 
 
 async def _histories(connection: Connection, project: str, run: str) -> list[str]:
-    client: Client = await connection.client()
+    client: Client = await connection.connect()
     asked = f"WorkflowId = 'seq/{project}/{run}'"
     found = [one async for one in client.list_workflows(asked)]
     found.sort(key=lambda one: one.start_time)

@@ -16,7 +16,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from sequencer.errors import NewerSchema
 from sequencer.plugins.temporal.client import FleetStore
 from sequencer.plugins.temporal.connection import FleetOptions, Inquiry
-from sequencer.plugins.temporal.kind import serving
+from sequencer.plugins.temporal.kind import import_worker_module
 from sequencer.plugins.temporal.server import TrialServer
 from tests.fleet.conftest import TTL_S
 from tests.fleet.fleet_projects import CYCLE, PROCEDURE, FleetProject, until
@@ -122,8 +122,8 @@ def test_a_queue_of_strangers_is_refused_and_the_run_goes_on(project: Make, addr
     here = project(PROCEDURE)
     assert here.cli("run").returncode == 4
     options = FleetOptions(here.folder.name, address=address, ttl_s=TTL_S)
-    store = FleetStore(here.folder / "sync" / "state.json", None, options, serving)
-    seen = store.look()
+    store = FleetStore(here.folder / "sync" / "state.json", None, options, import_worker_module)
+    seen = store.refresh_description()
     assert seen is not None
     own = seen.queue
     strange = ["x", "", f"seq/other@{own.rpartition('@')[2]}", f"{own}/elsewhere", f"{own}\n"]

@@ -28,9 +28,9 @@ from sequencer.project.project import open_project
 here = open_project(trust=True)
 to = sys.argv[1]
 origin = "file" if to == "temporal" else "temporal"
-source, target = (here.kept_in(kind).store(None) for kind in (origin, to))
+source, target = (here.with_store_kind(kind).store(None) for kind in (origin, to))
 words = moves.Side(target, to).words
-source.update(partial(moves._closing, where=words))
+source.update(partial(moves._make_closing, where=words))
 sys.stdout.flush()
 import os
 os._exit(0)

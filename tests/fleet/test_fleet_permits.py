@@ -18,7 +18,7 @@ pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 from sequencer.errors import NewerSchema
 from sequencer.plugins.temporal.client import FleetStore
 from sequencer.plugins.temporal.connection import FleetOptions, Inquiry
-from sequencer.plugins.temporal.kind import serving
+from sequencer.plugins.temporal.kind import import_worker_module
 from tests.fleet.conftest import TTL_S
 from tests.fleet.fleet_projects import CYCLE, FleetProject, until
 from tests.fleet.recorded import Arena, RecordedProject, violations
@@ -81,14 +81,14 @@ ODD = """\
 import sys
 import sequencer.plugins.temporal.worker as worker
 from sequencer.cli import main
-worker.report_of = lambda *_: {"record": {"status": "odd"}}
+worker.pack_report = lambda *_: {"record": {"status": "odd"}}
 sys.exit(main())
 """
 
 
 def _store(here: FleetProject, address: str) -> FleetStore:
     options = FleetOptions(here.folder.name, address=address, ttl_s=TTL_S)
-    return FleetStore(here.folder / "sync" / "state.json", None, options, serving)
+    return FleetStore(here.folder / "sync" / "state.json", None, options, import_worker_module)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_another_machine_can_take_a_machines_runs_over(
     assert there.cli("reset", "--yes").returncode == 0
     store = open_project(there.folder, trust=True).store(None)
     assert isinstance(store, FleetStore)
-    assert store.elsewhere() == "gpu1"
+    assert store.find_worker_location() == "gpu1"
 
 
 def test_a_project_without_git_is_one_machines(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.plugins.temporal.client import FleetStore
 from sequencer.plugins.temporal.connection import FleetOptions
-from sequencer.plugins.temporal.kind import serving
+from sequencer.plugins.temporal.kind import import_worker_module
 from sequencer.plugins.temporal.news import NewsWatch
-from sequencer.plugins.temporal.wire import head_of
+from sequencer.plugins.temporal.wire import unpack_head
 from tests.fleet.conftest import TTL_S
 from tests.fleet.fleet_projects import (
     AGENTS,
@@ -285,7 +285,7 @@ def test_two_clones_share_a_cycle(project: Make, tmp_path: Path) -> None:
 
 def _store(here: FleetProject, address: str) -> FleetStore:
     options = FleetOptions(here.folder.name, address=address, ttl_s=TTL_S)
-    return FleetStore(here.folder / "sync" / "state.json", None, options, serving)
+    return FleetStore(here.folder / "sync" / "state.json", None, options, import_worker_module)
 
 
 def test_detached_steps_are_made_by_workers_and_status_says_by_whom(project: Make) -> None:
@@ -346,7 +346,7 @@ def test_what_other_processes_make_is_told_also_by_the_next_execution(
     for count in (2, 20):
         told_of.clear()
         assert here.cli("run", "--max-steps", str(count)).returncode == 0
-        store.connection.call(watch.look())
+        store.connection.call(watch.report_news())
         made = [one for one in told_of if isinstance(one, MadeElsewhere)]
         expected = [(index, is_end) for index in range(after, after + count) for is_end in (0, 1)]
         assert [(one.step_index, one.outcome is not None) for one in made] == expected
@@ -371,7 +371,7 @@ def test_a_restart_does_not_pass_over_another_one(project: Make, address: str) -
         assert here.cli("run").returncode == 4
         assert here.cli("answer", "reject").returncode == 0
         one, other = _store(here, address), _store(here, address)
-        until(lambda: (seen := one.look()) is not None and not seen.is_open)
+        until(lambda: (seen := one.refresh_description()) is not None and not seen.is_open)
         calls: list[int] = []
 
         def touch(head: Head | None) -> Transition:
@@ -386,9 +386,9 @@ def test_a_restart_does_not_pass_over_another_one(project: Make, address: str) -
                 time.sleep(2)
             return touch(head)
 
-        before = one.look()
+        before = one.refresh_description()
         assert before is not None
-        revision = head_of(before.memo).revision
+        revision = unpack_head(before.memo).revision
         assert one.update(late).revision == revision + 2
     # Seen by the other one, made by it, decided over again after it.
     assert calls == [revision, revision + 1, revision, revision + 1]
@@ -399,7 +399,7 @@ def test_who_looks_at_the_server_is_told_how_a_run_stands(project: Make, address
     store = _store(here, address)
 
     async def seen() -> tuple[str | None, str | None, str]:
-        handle = await store.handle()
+        handle = await store.get_handle()
         described = await handle.describe()
         now = await handle.query("__temporal_workflow_metadata", rpc_timeout=timedelta(seconds=20))
         return await described.static_summary(), await described.static_details(), str(now)

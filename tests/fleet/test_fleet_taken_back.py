@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sequencer.store.user_state import own_state
+from sequencer.store.user_state import user_state_path
 from tests.fleet.fleet_projects import CYCLE, FleetProject
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
@@ -19,7 +19,9 @@ def test_a_run_that_is_behind_what_was_seen_is_refused(
 ) -> None:
     fleet = project(CYCLE)
     assert fleet.cli("run", "--max-steps", "2").returncode == 0
-    records = {path: json.loads(path.read_text()) for path in own_state("runs").glob("*.json")}
+    records = {
+        path: json.loads(path.read_text()) for path in user_state_path("runs").glob("*.json")
+    }
     (path,) = [p for p, one in records.items() if str(fleet.folder) in one["state_file"]]
     assert records[path]["token"] == 2
     # What a server has that was restored from a backup: less than this user has seen.

@@ -1,4 +1,4 @@
-"""The real Mermaid package colours the nodes that are meant, whatever their ids are.
+"""The real Mermaid package colors the nodes that are meant, whatever their ids are.
 
 Run with ``pytest -m mermaid``, as the comparison of graphs, which installs the package.
 """
@@ -16,7 +16,7 @@ import pytest
 from sequencer.cli.views.states import PICTURES
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.graph.graph import Graph, Node, NodeKind
-from sequencer.plugins.drawing.mermaid import charted, classed
+from sequencer.plugins.drawing.mermaid import add_state_classes, format_view_chart
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.flowcharts_peer.asking import ask
 from tests.unit.cli.flow.views import HOSTILE, RELEASE, of, view
@@ -64,7 +64,7 @@ def test_every_valid_chart_gets_its_classes(peer: Path) -> None:
             texts.append(text)
             runs.append(everywhere(ids))
     assert len(texts) > 50
-    coloured = [classed(text, run) for text, run in zip(texts, runs, strict=True)]
+    coloured = [add_state_classes(text, run) for text, run in zip(texts, runs, strict=True)]
     bare = answers(peer, texts)
     for text, run, before, found in zip(coloured, runs, bare, answers(peer, coloured), strict=True):
         assert "invalid" not in found, (text, found)
@@ -93,7 +93,9 @@ def test_made_charts_are_valid_whatever_they_hold(peer: Path) -> None:
         for n, (label, kind) in enumerate((label, kind) for label in HOSTILE for kind in NodeKind)
     )
     hostile = of(Graph(nodes=nodes, entries=("n 0",)), "running", **{"n 0": "done"})
-    for found in answers(peer, [charted(hostile), charted(view(RELEASE, "running", plan="done"))]):
+    for found in answers(
+        peer, [format_view_chart(hostile), format_view_chart(view(RELEASE, "running", plan="done"))]
+    ):
         assert "invalid" not in found, found
         assert found["nodes"][0][1] == ["seqDone"]
         assert [node[1] for node in found["nodes"][1:]] == [[] for _ in found["nodes"][1:]]

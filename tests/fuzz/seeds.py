@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from sequencer.files.keys import leaves
+from sequencer.files.keys import iter_leaves
 from sequencer.model.head import Head
 from sequencer.project.schema import Schema
 from tests.property.amounts import in_memory
@@ -72,7 +72,7 @@ def words(target: str) -> list[bytes]:
         keys = [f'"{name}":' for name in (*Head.model_fields, "also", "head", "checksum")]
         return [key.encode() for key in (*keys, '"\\ud800"', "NaN", "-Infinity", "1e999", "true")]
     if target == "settings":
-        found = {str(part) for path, _ in leaves(Schema) for part in path}
+        found = {str(part) for path, _ in iter_leaves(Schema) for part in path}
         more = ("steps", "review", "every", "step", "kind", "argv", "&a ", "*a", "!!str ", "<<: ")
         return [word.encode() for word in (*sorted(found | set(Schema.model_fields)), *more)]
     return [b"..", b"/", b".md", b"main", b"prompts", b"\n", b"\0", b"\xe2\x80\xa8", b"up", b"down"]

@@ -19,7 +19,7 @@ from sequencer.model.head import Head
 from sequencer.model.sequence.order import describe
 from sequencer.project.settings import load
 from sequencer.store.head import parse_head, read_head, write_head
-from sequencer.store.journal import checksum, decode, facts_of, scan
+from sequencer.store.journal import checksum, decode, list_facts, scan
 from sequencer.store.strictjson import parse_object
 from sequencer.workflows.prompts import PromptReader, relative_name
 from sequencer.workflows.router import RouterRefused, parse_answer
@@ -103,7 +103,7 @@ def journal_target() -> Iterator[Check]:
             for record in found.winners:
                 ensure(one[record.offset : record.end - 1] == record.line, "another place")
                 ensure(decode(record.line) == record.data, "decoded differently")
-                facts_of(record.data)
+                list_facts(record.data)
             ensure(found.size == len(one), "not read to the end")
 
     yield check
@@ -126,7 +126,7 @@ def settings_target() -> Iterator[Check]:
                 ensure(refused.exit_code == ConfigurationError.exit_code, "another exit code")
                 ensure(str(refused), "refused without a word")
                 return
-            workflow = found.chosen_workflow()
+            workflow = found.default_workflow()
             workflow.digest()
             told = describe(workflow, 5) if workflow.kind == "cycle" else {"iteration": 6}
             ensure(told["iteration"] == 6, "described differently")

@@ -31,7 +31,7 @@ def two_steps(tmp_path_factory: pytest.TempPathFactory, clones_at_rest: Shared) 
     cases.begin(ours)
     for store in (ours, theirs):
         cases.commit(store, cases.claim(store).token)
-    ours.bring()
+    ours.pull()
     made.close()
     return made
 
@@ -75,7 +75,7 @@ def held(tmp_path: Path, one_claim: Shared) -> Iterator[tuple[Shared, GitStore, 
     """A run with a claim of ours; the next push has no answer, and lands when the test says."""
     shared, server = Shared(tmp_path / "shared", one_claim), Server(tmp_path / "server")
     ours = shared.store("ours")
-    ours.bring()
+    ours.pull()
     Server(server.folder, [Deed.HELD]).install(shared.clone("ours"))
     yield shared, ours, server
     shared.close()

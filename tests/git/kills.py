@@ -32,7 +32,7 @@ ENDLESS = 10**6
 CLONES = 3
 ROTATE_BYTES = 8_000
 CALLS = ("open", "write", "replace", "unlink", "fsync", "fdatasync")
-MOST_POINTS = 400
+MAX_POINTS = 400
 KILLS_A_STEP = 10
 """At most, so that there are steps that can be lost."""
 STEP_S = 60.0
@@ -93,7 +93,7 @@ def random_kills(folder: Path, size: Size) -> Report:
     wrong = list(children.wrong(errors))
     until_quiet(shared)
     store = shared.store("first", keep=KEEP)
-    store.bring()
+    store.pull()
     done = len(accepted_in(store))
     store.close()
     try:
@@ -193,7 +193,7 @@ def crash_points(folder: Path, size: Size) -> Report:
     cases.begin(new_store(shared, "first"))
     step = 12 if size is Size.SHORT else 1
     for with_all, first in ((False, 1), (True, (step + 1) // 2)):
-        for at in range(first, MOST_POINTS, step):
+        for at in range(first, MAX_POINTS, step):
             is_over, found = _killed_at(shared, at, with_all=with_all, only_git=size is Size.SHORT)
             wrong += [f"killed at {at}, {'all' if with_all else 'alone'}: {text}" for text in found]
             if is_over or len(wrong) > 20:

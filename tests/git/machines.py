@@ -51,7 +51,7 @@ def pretend(boot: str) -> None:
     patch = pytest.MonkeyPatch()
     for module in (identity, leases):
         patch.setattr(module, "boot_id", lambda: f"boot-of-{boot}")
-    patch.setattr(identity, "machine", lambda: f"machine-{boot}")
+    patch.setattr(identity, "machine_digest", lambda: f"machine-{boot}")
     identity._this_process.cache_clear()
 
 

@@ -102,7 +102,7 @@ def perform(net: Network, machine: str, ttl_s: float) -> None:
 def take_over(net: Network, machine: str, ttl_s: float, seconds: float) -> None:
     """Try to get the next step for so long; if it is granted, commit it and say when that was."""
     store = net.shared.store(machine, ttl_s=ttl_s)
-    store.bring()
+    store.pull()
     notices_a_cut(store, machine)
     began = time.monotonic()
     while time.monotonic() < began + seconds and not net.is_noted("enough"):

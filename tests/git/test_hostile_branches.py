@@ -37,7 +37,7 @@ def test_a_branch_that_is_gone_is_an_error_and_its_hint_brings_it_back(shared: S
     ours = shared.store("ours")
     before = run_files(shared.clone("ours") / "sync")
     git(shared.bare, "update-ref", "-d", STATE)
-    for act in (lambda: cases.claim(ours), lambda: cases.claim(shared.store("ours")), ours.bring):
+    for act in (lambda: cases.claim(ours), lambda: cases.claim(shared.store("ours")), ours.pull):
         with pytest.raises(CorruptState, match="is gone from the remote") as told:
             act()
     assert told.value.exit_code == 3
@@ -79,7 +79,7 @@ def test_a_branch_that_was_put_back_is_refused_by_who_knows_more(shared: Shared)
     ours, forge = shared.store("ours"), Forge(shared.bare)
     before, newest = run_files(shared.clone("ours") / "sync"), forge.tip()
     forge.move(git(shared.bare, "rev-parse", f"{STATE}~2"))
-    for act in (lambda: cases.claim(ours), lambda: cases.claim(shared.store("ours")), ours.bring):
+    for act in (lambda: cases.claim(ours), lambda: cases.claim(shared.store("ours")), ours.pull):
         with pytest.raises(CorruptState, match="does not continue from revision") as told:
             act()
     assert "--take-theirs" in str(told.value.hint)
@@ -310,7 +310,7 @@ def test_an_edit_by_hand_is_recorded_and_reaches_the_other_clone(shared: Shared)
     granted = cases.claim(ours)
     cases.commit(ours, granted.token)
     theirs = shared.store("theirs")
-    theirs.bring()
+    theirs.pull()
     facts = list(theirs.history())
     assert [fact["event"] for fact in facts[-3:]] == ["edited", "claimed", "succeeded"]
 
@@ -324,7 +324,7 @@ def test_an_edit_by_hand_meets_a_run_that_went_on(act: str, shared: Shared) -> N
     cases.commit(theirs, cases.claim(theirs).token)
     acts: dict[str, Callable[[], Any]] = {
         "claims": lambda: cases.claim(ours),
-        "brings": ours.bring,
+        "brings": ours.pull,
         "views": ours.view,
     }
     if act == "brings":
@@ -334,5 +334,5 @@ def test_an_edit_by_hand_meets_a_run_that_went_on(act: str, shared: Shared) -> N
             acts[act]()
         assert "make the edit again" in str(told.value)
     assert path.read_bytes() == edited
-    theirs.bring()
+    theirs.pull()
     assert len(accepted_in(theirs)) == 3

@@ -62,7 +62,7 @@ class Lab:
         theirs = self.shared.store("theirs")
         found = {}
         for name, store in (("ours", self.ours), ("theirs", theirs)):
-            store.bring()
+            store.pull()
             assert accepted_in(store) == accepted
             folder = self.shared.clone(name) / "sync"
             cases.check_files(folder)
@@ -77,7 +77,7 @@ def lab(tmp_path: Path, one_claim: Shared) -> Iterator[Lab]:
     shared, server = Shared(tmp_path / "shared", one_claim), Server(tmp_path / "server")
     server.install(shared.clone("ours"))
     ours = shared.store("ours")
-    ours.bring()
+    ours.pull()
     yield Lab(shared, ours, server, token=1)
     shared.close()
 
@@ -118,7 +118,7 @@ def test_a_push_that_did_not_arrive_is_made_again(lab: Lab) -> None:
 def test_others_may_have_gone_on_before_anybody_looked(
     other: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, tokens = lab.ours.branch.look, list[int]()
+    look, tokens = lab.ours.branch.fetch_tips, list[int]()
 
     def late() -> dict[str, str]:
         if not tokens:
@@ -126,7 +126,7 @@ def test_others_may_have_gone_on_before_anybody_looked(
         return look()
 
     lab.meets(Deed.CUT_AFTER)
-    monkeypatch.setattr(lab.ours.branch, "look", late)
+    monkeypatch.setattr(lab.ours.branch, "fetch_tips", late)
     before = lab.server.pushes()
     head = lab.ours.update(lab.ending())
     assert (head.step_index, lab.server.pushes()) == (1, before + 1)
@@ -243,7 +243,7 @@ def test_a_claim_whose_answer_was_lost_is_held_once(lab: Lab) -> None:
     lab.check([(0, 1), (1, 2)])
 
 
-MOMENTS = ("_pushed", "_accepted", "appended", "_stand_at")
+MOMENTS = ("_push", "_record_accepted", "confirm_append", "_set_position")
 
 
 def die(*_: object) -> None:
@@ -252,7 +252,7 @@ def die(*_: object) -> None:
 
 
 @pytest.mark.parametrize("goes_on", table(("ours", "theirs"), "theirs"))
-@pytest.mark.parametrize("moment", table(MOMENTS, "_accepted", "appended"))
+@pytest.mark.parametrize("moment", table(MOMENTS, "_record_accepted", "confirm_append"))
 def test_a_process_that_is_killed_around_its_push(
     moment: str, goes_on: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +263,7 @@ def test_a_process_that_is_killed_around_its_push(
         _, status = os.waitpid(children.start(role, lab.shared.folder / "errors"), 0)
     assert os.WIFSIGNALED(status)
     assert children.wrong(lab.shared.folder / "errors") == ()
-    was_pushed = moment != "_pushed"
+    was_pushed = moment != "_push"
     lab.ours.close()
     lab.ours = lab.shared.store("ours")
     store = lab.ours if goes_on == "ours" else lab.shared.store("theirs")
@@ -323,7 +323,7 @@ def lose_last_record(folder: Path) -> None:
 
 def test_the_same_in_a_process_that_has_looked_before(lab: Lab) -> None:
     other, folder = lab.shared.store("ours"), lab.shared.clone("ours") / "sync"
-    other.bring()
+    other.pull()
     lose_last_record(folder)
     with pytest.raises(ClaimHeld):
         cases.claim(other)

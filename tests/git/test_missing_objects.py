@@ -72,7 +72,7 @@ def two_sides(shared: Shared) -> tuple[GitStore, GitStore]:
     ours, theirs = shared.store("ours"), shared.store("theirs")
     cases.begin(theirs)
     cases.commit(theirs, cases.claim(theirs).token)
-    ours.bring()
+    ours.pull()
     return ours, theirs
 
 
@@ -93,10 +93,10 @@ def test_what_is_missing_behind_a_ref_is_brought_again(
     # Whoever comes next has nothing in memory, and less in the folder.
     shutil.rmtree(clone / "sync")
     again = shared.store("ours")
-    again.bring()
+    again.pull()
     assert accepted_in(again) == [(0, 1)]
     cases.commit(again, cases.claim(again).token)
-    theirs.bring()
+    theirs.pull()
     assert accepted_in(theirs) == [(0, 1), (1, 2)]
     assert run_files(clone / "sync") == run_files(shared.clone("theirs") / "sync")
     assert snapshot(clone) == before
@@ -106,13 +106,13 @@ def test_a_document_that_is_missing_is_not_left_out(shared: Shared) -> None:
     ours, theirs = two_sides(shared)
     theirs.keep_document("flow.json", b'{"a document": 1}')
     cases.commit(theirs, cases.claim(theirs).token)
-    ours.bring()
+    ours.pull()
     ours.close()
     clone = shared.clone("ours")
     lose(clone, f"{LOCAL}/state:flow.json")
     shutil.rmtree(clone / "sync")
     again = shared.store("ours")
-    again.bring()
+    again.pull()
     assert (clone / "sync" / "flow.json").read_bytes() == b'{"a document": 1}'
 
 
@@ -126,13 +126,13 @@ def test_a_folder_of_results_that_is_missing_is_not_left_out(folder: str, shared
     (place / "output.txt").write_text("what it said\n")
     folder = folder.replace("ATTEMPT", place.name)
     cases.commit(theirs, token)
-    ours.bring()
+    ours.pull()
     ours.close()
     clone = shared.clone("ours")
     lose(clone, f"{LOCAL}/state:{folder}")
     shutil.rmtree(clone / "sync")
     again = shared.store("ours")
-    again.bring()
+    again.pull()
     assert (clone / "sync" / "results" / place.name / "output.txt").read_text() == "what it said\n"
 
 
@@ -145,7 +145,7 @@ def test_a_process_at_work_goes_on_when_the_commit_below_it_is_lost(shared: Shar
     cases.commit(ours, granted.token)
     assert accepted_in(ours) == [(0, 1), (1, 2)]
     again = shared.store("ours")
-    again.bring()
+    again.pull()
     assert accepted_in(again) == [(0, 1), (1, 2)]
 
 
@@ -161,7 +161,7 @@ def test_what_the_remote_has_lost_itself_is_a_clear_error(
     again = shared.store("ours")
     monkeypatch.setattr(again.branch.remote, "refetch", lambda _: True)
     with pytest.raises(CorruptState, match="can't be fetched completely") as told:
-        again.bring()
+        again.pull()
     assert "git fsck" in str(told.value.hint)
 
 
@@ -170,14 +170,14 @@ def test_a_shallow_clone_mends_itself_too(shared: Shared) -> None:
     git(shared.folder, "clone", "-q", "--depth", "1", f"file://{shared.bare}", "shallow")
     clone = shared.folder / "shallow"
     store = shared.store("shallow")
-    store.bring()
+    store.pull()
     store.close()
     boundary = (clone / ".git" / "shallow").read_bytes()
     lose(clone, f"{LOCAL}/state:journal.jsonl")
     shutil.rmtree(clone / "sync")
     cases.commit(theirs, cases.claim(theirs).token)
     again = shared.store("shallow")
-    again.bring()
+    again.pull()
     assert accepted_in(again) == [(0, 1), (1, 2)]
     assert (clone / ".git" / "shallow").read_bytes() == boundary
 
@@ -191,25 +191,25 @@ def test_a_shallow_clone_mends_itself_too(shared: Shared) -> None:
 def test_half_a_beat_is_fetched_again_so_that_nobody_seems_gone(shared: Shared) -> None:
     ours, theirs = two_sides(shared)
     claim = cases.claim(theirs)
-    ours.bring()
+    ours.pull()
     theirs.beat(claim, 1)
     tip, clone = git(shared.bare, "rev-parse", BEATS), shared.clone("ours")
     copy_objects(shared, clone, tip, f"{tip}^{{tree}}")
     (clone / "sync" / "beats" / str(claim.token)).unlink(missing_ok=True)
-    ours._beats.bring(tip, [claim])
+    ours._beats.fetch_beats(tip, [claim])
     assert ours._files.leases.read(claim.token)["beat"] == 1
 
 
 def test_a_beat_that_is_missing_behind_its_ref_is_brought_again(shared: Shared) -> None:
     ours, theirs = two_sides(shared)
     claim = cases.claim(theirs)
-    ours.bring()
+    ours.pull()
     theirs.beat(claim, 1)
     tip, clone = git(shared.bare, "rev-parse", BEATS), shared.clone("ours")
-    ours._beats.bring(tip, [claim])
+    ours._beats.fetch_beats(tip, [claim])
     lose(clone, f"{tip}:{claim.token}")
     (clone / "sync" / "beats" / str(claim.token)).unlink()
     ours.close()
     again = shared.store("ours")
-    again._beats.bring(tip, [claim])
+    again._beats.fetch_beats(tip, [claim])
     assert again._files.leases.read(claim.token)["beat"] == 1

@@ -116,7 +116,7 @@ AWAY: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
 def failures(store: GitStore, token: int) -> list[RemoteUnreachable]:
     """Return what each thing that one may ask of *store* ends with, when it can't be reached."""
     found = []
-    for act in (lambda: cases.claim(store), lambda: cases.commit(store, token), store.bring):
+    for act in (lambda: cases.claim(store), lambda: cases.commit(store, token), store.pull):
         with pytest.raises(RemoteUnreachable) as told:
             act()
         found.append(told.value)
@@ -236,7 +236,7 @@ def test_the_history_is_bounded(shared: Shared) -> None:
             cases.commit(store, cases.claim(store).token)
             commits = git(shared.bare, "rev-list", "--count", "refs/heads/sequencer/default")
             assert int(commits) <= 5
-    ours.bring()
+    ours.pull()
     assert len(accepted_in(ours)) == 8
     assert run_files(shared.clone("ours") / "sync") == run_files(shared.clone("theirs") / "sync")
 
@@ -286,7 +286,7 @@ def test_a_lock_that_somebody_may_still_hold_is_waited_for(shared: Shared) -> No
 def test_a_fetch_of_a_killed_process_may_move_the_same_ref(shared: Shared) -> None:
     ours, theirs = shared.store("ours"), shared.store("theirs")
     cases.begin(theirs)
-    ours.bring()
+    ours.pull()
     cases.commit(theirs, cases.claim(theirs).token)
     clone, marks = shared.clone("ours"), shared.folder / "marks"
     meddler = shared.folder / "upload-pack"

@@ -155,7 +155,7 @@ def test_repositories_may_be_tidied_at_any_moment(shared: Shared) -> None:
         cases.commit(store, token)
         tidy(folders[(number + 2) % 3])
     for store in (ours, theirs):
-        store.bring()
+        store.pull()
         assert len(accepted_in(store)) == 4
     assert run_files(shared.clone("ours") / "sync") == run_files(shared.clone("theirs") / "sync")
     assert unsound(shared, ["ours", "theirs"]) == []
@@ -208,7 +208,7 @@ def test_a_shallow_clone_is_as_good_as_another(shallow: str, shared: Shared) -> 
     for _ in range(2):
         cases.commit(ours, cases.claim(ours).token)
         cases.commit(theirs, cases.claim(theirs).token)
-    ours.bring()
+    ours.pull()
     assert len(accepted_in(ours)) == 6
     assert snapshot(clone) == before
     assert (clone / ".git" / "shallow").read_bytes() == boundary

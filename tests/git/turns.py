@@ -60,7 +60,7 @@ def ending(store: GitStore, steps: int, token: int, kind: float, head: Head) -> 
     accepted = cases.succeeding(head, token, str(os.getpid()))
     if kind < 0.55 or accepted.head.step_index >= steps:
         return accepted
-    return accepted.then(cases.claiming(store, accepted.head))
+    return accepted.combine(cases.claiming(store, accepted.head))
 
 
 def play(shared: Shared, name: str, steps: int, timeout_s: float = 20.0) -> None:
@@ -104,10 +104,10 @@ def turns(ours: GitStore, theirs: GitStore) -> None:
     cases.release(ours, cases.claim(ours).token)
     held = cases.claim(theirs)
     theirs.beat(held, 1)
-    ours.bring()
+    ours.pull()
     ours.liveness(held)
     cases.commit(theirs, held.token)
-    ours.bring()
+    ours.pull()
 
 
 # --- what has to hold -------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _violations_in(
     shared: Shared, name: str, told: list[tuple[int, int]], least: int | None, *, all_told: bool
 ) -> list[str]:
     store = shared.store(name, keep=KEEP)
-    store.bring()
+    store.pull()
     # What a process has left behind is swept by the next one that takes the lock.
     store.update(lambda _: None)
     accepted = accepted_in(store)

@@ -33,8 +33,8 @@ from sequencer.model.commands import (
 from sequencer.model.graph.graph_kind import GraphKind
 from sequencer.model.head import Head
 from sequencer.model.kind import CommandContext
-from sequencer.model.limits import utc
-from sequencer.model.sequence.order import present
+from sequencer.model.limits import format_utc_s
+from sequencer.model.sequence.order import find_current_ref
 from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.transitions import Transition
 from sequencer.project.project import open_run
@@ -76,9 +76,9 @@ def decided(
         claim = Head.model_validate(record["head"]).claims[0]
         return transitions.claim(
             before,
-            present(kind.workflow, before),
+            find_current_ref(kind.workflow, before),
             claim.owner,
-            at=utc(at),
+            at=format_utc_s(at),
             ttl_s=claim.ttl_s,
             at_boottime=claim.claimed_boottime,
         )

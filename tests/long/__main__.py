@@ -24,7 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sequencer.store.folder import put
+from sequencer.store.folder import write_atomically
 from tests.long import documents
 from tests.long.report import Campaign, Report, Size
 from tests.scratch_folders import scratch_folder
@@ -250,7 +250,7 @@ def save(file: Path | None, whole: dict[str, Any]) -> None:
     """Write the report *whole* to *file*, if one was asked for."""
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        put(file, json.dumps(whole, indent=1).encode() + b"\n")
+        write_atomically(file, json.dumps(whole, indent=1).encode() + b"\n")
 
 
 def main() -> int:

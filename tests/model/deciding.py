@@ -10,9 +10,9 @@ from sequencer.engine.invocation_budget import Mode, SequenceBudget
 from sequencer.model import transitions
 from sequencer.model.head import Head, Owner
 from sequencer.model.kind import fresh_head
-from sequencer.model.limits import InvocationLimits, RunLimits, iso
+from sequencer.model.limits import InvocationLimits, RunLimits, format_utc_ms
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.sequence.order import place
+from sequencer.model.sequence.order import find_step_ref
 from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -29,12 +29,14 @@ def claims(step: int, steps: int, *, is_running: bool, takes_over: bool) -> bool
     a process that *takes_over*.
     """
     workflow = Workflow("w", tuple(Step(name=f"s{n}") for n in range(steps)), kind="procedure")
-    head = fresh_head(workflow, "r", at=iso(NOW), name=None, has_definition=False)
+    head = fresh_head(workflow, "r", at=format_utc_ms(NOW), name=None, has_definition=False)
     for index in range(step):
         head = _claimed(head, workflow)
         outcome = Outcome(status=OutcomeStatus.OK)
-        following, token = place(workflow, index + 1), head.claims[0].token
-        head = transitions.succeed(head, token, outcome, following, at=iso(NOW), record={}).head
+        following, token = find_step_ref(workflow, index + 1), head.claims[0].token
+        head = transitions.succeed(
+            head, token, outcome, following, at=format_utc_ms(NOW), record={}
+        ).head
     head = _claimed(head, workflow) if is_running else head
     budget = SequenceBudget(workflow, Mode.SYNC, InvocationLimits(), RunLimits(), head)
     gone = [claim.token for claim in head.claims] if takes_over else []
@@ -43,5 +45,5 @@ def claims(step: int, steps: int, *, is_running: bool, takes_over: bool) -> bool
 
 
 def _claimed(head: Head, workflow: Workflow) -> Head:
-    here = place(workflow, head.step_index)
-    return transitions.claim(head, here, SOMEBODY, at=iso(NOW), ttl_s=60.0).head
+    here = find_step_ref(workflow, head.step_index)
+    return transitions.claim(head, here, SOMEBODY, at=format_utc_ms(NOW), ttl_s=60.0).head

@@ -56,7 +56,7 @@ def commit_with_output(store: FileStore) -> object:
     token = crash_points.held_token(store)
     head = store.view().head
     assert head is not None
-    results.keep(store.result_folder(head.step_index, token), OUTPUT)
+    results.write_output(store.result_folder(head.step_index, token), OUTPUT)
     return cases.commit(store, token, note="output.txt")
 
 

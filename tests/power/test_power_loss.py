@@ -57,12 +57,15 @@ BROKEN = {
     "a rotation is not synced": ("rotation", "journal.sync_folder = lambda folder: None"),
     "a new journal is not synced": (
         "rotation",
-        "journal.write_durably = lambda path, data: folder.open_new(path).write(data)",
+        "journal.write_durably = lambda path, data: folder.open_new_file(path).write(data)",
     ),
     "what is rolled forward is not synced": ("commit+claim", "JournalFile.sync = print"),
     "a torn line is closed by a newline alone": ("claim", "file.CLOSING = b'\\n'"),
-    "a copy of the original is not synced": ("migration", "headfile.keep_copy = headfile._copied"),
-    "outputs are not synced": ("a long output", "results.keep = kept_in_memory"),
+    "a copy of the original is not synced": (
+        "migration",
+        "headfile.keep_copy = headfile._copy_to_free_name",
+    ),
+    "outputs are not synced": ("a long output", "results.write_output = kept_in_memory"),
     "state.json comes first": ("commit", "FileStore._append = early"),
 }
 """Name -> a story in which it shows, and how the store is broken."""
@@ -195,7 +198,7 @@ def test_a_line_whose_sync_failed_is_synced_again_before_it_counts(
 def test_a_long_output_is_durable_before_the_step_is_accepted(tmp_path: Path) -> None:
     recorder = recorded(tmp_path)
     with recorder.recording():
-        results.keep(tmp_path / "results" / "0-1", b"answer")
+        results.write_output(tmp_path / "results" / "0-1", b"answer")
     disk = Disk(Tree())
     for op in recorder.ops:
         disk.do(op)

@@ -14,7 +14,7 @@ from sequencer.files.keys import known_keys
 from sequencer.frozen.base import json_schema
 from sequencer.model.step import Step
 from sequencer.plugins.teams.team import STEP_FIELDS
-from sequencer.project.legacy import TEAM_KEYS, TOLERATING, tables
+from sequencer.project.legacy import TEAM_KEYS, TOLERATE_KEY, tables
 from sequencer.project.schema import Schema
 from sequencer.project.sources import RENAMED
 
@@ -58,7 +58,7 @@ def made() -> str:
                 "properties"
             ][written[1]] = {"deprecated": True}
     old = tables()
-    other = {*old.flat_keys, *old.commit_keys, *old.ignored_keys, TOLERATING}
+    other = {*old.flat_keys, *old.commit_keys, *old.ignored_keys, TOLERATE_KEY}
     other |= {str(path[0]) for path in TEAM_KEYS}
     whole["properties"] |= {key: {"deprecated": True} for key in sorted(other)}
     whole["patternProperties"] = {"^(auto_?commit_|max_[a-z_]+_bytes$)": {"deprecated": True}}

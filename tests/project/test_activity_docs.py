@@ -108,13 +108,16 @@ def test_the_metrics_are_as_shown() -> None:
         ),
         critical_path=tuple(shown["critical_path"]),
     )
-    assert list(metrics.document().items()) == list(shown.items())
+    assert list(metrics.to_data().items()) == list(shown.items())
 
 
 def test_what_waits_is_shown_as_on_the_page() -> None:
     (shown,) = blocks("text")
     waits = Pending(sink="team", pending=3, since="then", tries=9, error="HTTP 500")
-    assert shown.text.strip() == f"{'posts':<{LABEL_WIDTH}}  {waits.text(lambda _: '12 min 4 s')}"
+    assert (
+        shown.text.strip()
+        == f"{'posts':<{LABEL_WIDTH}}  {waits.format_text(lambda _: '12 min 4 s')}"
+    )
 
 
 def test_the_signature_is_checked_as_shown() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.files.keys import known_keys, leaves, without_none, written_fields
-from sequencer.files.yamlfile import dotted, parse
+from sequencer.files.keys import fields_by_key, iter_leaves, known_keys, strip_optional
+from sequencer.files.yamlfile import format_key_path, parse
 from sequencer.frozen.base import Frozen
 from sequencer.model.request import Request
 from sequencer.model.step import Step
@@ -49,8 +49,8 @@ def as_written(default: Any) -> str:
 
 
 def step_fields(model: type[Frozen], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, field in written_fields(model).items():
-        annotation = without_none(field.annotation)
+    for name, field in fields_by_key(model).items():
+        annotation = strip_optional(field.annotation)
         is_model = isinstance(annotation, type) and issubclass(annotation, Frozen)
         if is_model and annotation is not Step:
             yield from step_fields(annotation, f"{prefix}{name}.")
@@ -60,8 +60,8 @@ def step_fields(model: type[Frozen], prefix: str = "") -> Iterator[tuple[str, An
 
 def test_the_keys_and_their_defaults() -> None:
     expected = {
-        dotted(path): as_written(default)
-        for path, default in leaves(Schema)
+        format_key_path(path): as_written(default)
+        for path, default in iter_leaves(Schema)
         if path[0] != "step_defaults"
     }
     assert rows("Keys") == expected | {"step_defaults": "empty"}

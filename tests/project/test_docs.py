@@ -18,7 +18,7 @@ import pytest
 
 from sequencer import extensions
 from sequencer.cli.context import Invocation
-from sequencer.cli.program import COMMANDS, group
+from sequencer.cli.program import COMMANDS, make_root_group
 from sequencer.engine.run import Run
 from sequencer.errors import WaitsForPerson
 from sequencer.files.keys import annotation_at
@@ -86,7 +86,7 @@ def sequencer_arguments(text: str) -> list[list[str]]:
 
 def parse(arguments: list[str]) -> None:
     """Parse *arguments* with the real commands, without running anything."""
-    root = group()
+    root = make_root_group()
     with root.make_context("sequencer", list(arguments), obj=Invocation()) as context:
         name, command, rest = root.resolve_command(
             context, [*context._protected_args, *context.args]
@@ -144,7 +144,7 @@ def test_every_command_and_option_in_the_prose_exists(page: Path) -> None:
     options = {
         name
         for verb in COMMANDS
-        if (command := group().get_command(click.Context(click.Command("x")), verb))
+        if (command := make_root_group().get_command(click.Context(click.Command("x")), verb))
         for parameter in command.params
         for name in (*parameter.opts, *parameter.secondary_opts)
     }
@@ -450,7 +450,11 @@ def test_the_promise_comes_first() -> None:
     text = README.read_text()
     promise = text.index("exactly-once; agent runs are at-least-once")
     assert promise < text.index("Not promised") < text.index("## Quick start")
-    for sentence in ("No state is ever guessed", "Nothing runs forever by accident", "Rest costs"):
+    for sentence in (
+        "No state is ever guessed",
+        "Nothing runs forever by accident",
+        "Waiting is free",
+    ):
         assert promise < text.index(sentence) < text.index("Not promised")
 
 

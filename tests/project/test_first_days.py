@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.first_days import DAYS, MOST_COMMANDS, Day, play
+from tests.first_days import DAYS, MAX_COMMANDS, Day, play
 
 
 @pytest.mark.parametrize("day", DAYS, ids=lambda day: day.name)
 def test_a_first_day_ends_as_its_person_expects(day: Day, tmp_path: Path) -> None:
-    assert len(day.commands) <= MOST_COMMANDS
+    assert len(day.commands) <= MAX_COMMANDS
     play(day, tmp_path, Path(sys.executable).parent)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.files.keys import written_fields
+from sequencer.files.keys import fields_by_key
 from sequencer.workflows.flowfile.reader import read_flow
 from sequencer.workflows.flowfile.settings import TOOLS, FlowKeys, FrontMatter, NodeSettings
 from tests.project.documents import ROOT
@@ -29,7 +29,7 @@ def first_cells(text: str) -> set[str]:
 
 
 def keys(model: type[FlowKeys], path: str = "") -> Iterator[str]:
-    for name, field in written_fields(model).items():
+    for name, field in fields_by_key(model).items():
         inner = [
             each
             for each in FlowKeys.__subclasses__()

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from sequencer import open_run
-from sequencer.cli.program import group
+from sequencer.cli.program import make_root_group
 from tests.clones import git
 from tests.project.documents import ROOT
 from tests.unit.cli.calling import call, project
@@ -147,7 +147,7 @@ def test_each_output_is_as_its_schema_says(worked: Path, words: str, tmp_path: P
 
 def test_each_command_with_json_has_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMAS)
-    verbs = group()
+    verbs = make_root_group()
     context = click.Context(verbs)
     commands = {name: verbs.get_command(context, name) for name in verbs.list_commands(context)}
     with_json = {

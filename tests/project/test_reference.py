@@ -13,7 +13,7 @@ import pytest
 
 import sequencer
 from sequencer import errors
-from sequencer.cli.program import COMMANDS, group
+from sequencer.cli.program import COMMANDS, make_root_group
 from sequencer.engine.run import Run
 from sequencer.engine.run_commands import RunCommands
 from sequencer.executors.protocol import EVERY_EXECUTOR
@@ -137,7 +137,7 @@ def test_every_error_and_its_exit_code() -> None:
     for_timers = {row[0] for row in table(section(UNATTENDED, "When you get mail"))}
     assert for_timers == documented
     assert {
-        code for code in documented if re.search(rf"\b{code} ", group().epilog or "")
+        code for code in documented if re.search(rf"\b{code} ", make_root_group().epilog or "")
     } == documented
 
 
@@ -225,12 +225,12 @@ def test_each_dependency_has_a_reason() -> None:
 
 
 def verbs() -> Mapping[str, click.Command]:
-    root, context = group(), click.Context(click.Command("sequencer"))
+    root, context = make_root_group(), click.Context(click.Command("sequencer"))
     found = {name: root.get_command(context, name) for name in COMMANDS}
     return {name: command for name, command in found.items() if command is not None}
 
 
-GLOBAL = {name for option in group().params for name in option.opts} | {"--help", "-h"}
+GLOBAL = {name for option in make_root_group().params for name in option.opts} | {"--help", "-h"}
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

@@ -17,7 +17,7 @@ from tests.unit.cli.calling import Called, call
 FLOWS = sorted(p.stem for p in (ROOT / "examples" / "flows").glob("*.md") if p.stem != "README")
 BUILTIN = {name: workflow.kind for name, workflow in BuiltinWorkflows(BuiltinPrompts()).items()}
 TEAMS = sorted(yaml.safe_load((ROOT / "sequencer" / "builtin" / "teams.yaml").read_text()))
-MOST_ANSWERS = 8
+MAX_ANSWERS = 8
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def rehearsed(folder: Path, run: str, *first: str) -> Called:
     """Rehearse *run* to its end, a person answering with the first thing that there is to say."""
     called = call(folder, "--run", run, *first, "--rehearse")
-    for _ in range(MOST_ANSWERS):
+    for _ in range(MAX_ANSWERS):
         if called.code != 4:
             break
         for asked in json.loads(call(folder, "--run", run, "inbox", "--json").out):

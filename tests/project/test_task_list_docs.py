@@ -10,13 +10,19 @@ from typing import Any
 
 import pytest
 
-from sequencer.files.keys import known_keys, leaves
+from sequencer.files.keys import iter_leaves, known_keys
 from sequencer.files.yamlfile import parse
 from sequencer.plugins.teams.entries import ListFile, TaskEntry
 from sequencer.plugins.teams.expansion import tasks_of_answer
 from sequencer.plugins.teams.graphs import workflow_of
-from sequencer.plugins.teams.lists import SHARED, builtin_tasks, is_task_list, list_of, read_page
-from sequencer.plugins.teams.options import builtin_roles, roles
+from sequencer.plugins.teams.lists import (
+    SHARED,
+    builtin_tasks,
+    is_task_list,
+    read_page,
+    read_task_list,
+)
+from sequencer.plugins.teams.options import builtin_roles, merge_roles
 from sequencer.plugins.teams.team import STEP_FIELDS
 from sequencer.project.settings import load
 from sequencer.workflows.mermaid.parser import read_chart
@@ -47,7 +53,7 @@ def test_the_keys_of_a_file_and_of_a_task() -> None:
     rows = {key: default for key, _, default, _ in ROW.findall(part("## Tasks"))}
     own = {
         ".".join(map(str, path)): default
-        for path, default in leaves(TaskEntry)
+        for path, default in iter_leaves(TaskEntry)
         if path[0] not in STEP_FIELDS
     }
     assert rows.keys() == set(ListFile.model_fields) | own.keys()
@@ -71,7 +77,9 @@ def test_the_yaml_list_makes_a_team_in_a_file_of_its_own_too(tmp_path: Path) -> 
     assert made.graph.max_parallel == 3
     assert made.steps[2].model == "opus"
     alone = textwrap.dedent("".join(text.splitlines(keepends=True)[2:]))
-    assert list_of(parse(alone.encode(), Path("search.yaml")), roles()).workflow == made
+    assert (
+        read_task_list(parse(alone.encode(), Path("search.yaml")), merge_roles()).workflow == made
+    )
 
 
 def test_the_page_is_a_list_of_tasks() -> None:
@@ -79,7 +87,7 @@ def test_the_page_is_a_list_of_tasks() -> None:
     assert is_task_list(page)
     document, problems = read_page(page, Path("search.md"))
     assert problems == []
-    made = list_of(document, roles())
+    made = read_task_list(document, merge_roles())
     assert (made.title, made.description) == ("Ship the search", "What it is about, for people.")
     look, build = made.graph.nodes
     assert (look.label, build.label) == ("Find out how search works", "Build the index")
@@ -111,7 +119,7 @@ def test_the_answers_of_leads_are_taken() -> None:
 @pytest.mark.parametrize("name", SHARED)
 def test_the_charts_are_what_the_builders_make(name: str) -> None:
     drawn = read_chart(part(f"### {name}").split("```mermaid\n")[1].split("```")[0])
-    graph = workflow_of(name, builtin_tasks(name, 4), roles()).graph
+    graph = workflow_of(name, builtin_tasks(name, 4), merge_roles()).graph
     assert graph is not None
     assert {node.id for node in drawn.nodes} == graph.by_id.keys()
     assert {(edge.source, edge.target) for edge in drawn.edges} == {

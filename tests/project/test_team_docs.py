@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sequencer.files.yamlfile import dotted
+from sequencer.files.yamlfile import format_key_path
 from sequencer.model.graph.task import Budget
 from sequencer.model.step import Step
 from sequencer.plugins.teams.scoring import CLASSIFICATIONS, KEYWORDS, LABELS
@@ -40,7 +40,9 @@ def test_what_is_built_in() -> None:
 
 def test_the_other_names() -> None:
     aliases = tables()[-1]
-    assert aliases == [(f"`{dotted(a)}`", f"`{dotted(b)}`") for a, b in TEAM_KEYS.items()]
+    assert aliases == [
+        (f"`{format_key_path(a)}`", f"`{format_key_path(b)}`") for a, b in TEAM_KEYS.items()
+    ]
 
 
 def test_the_keys_of_a_role() -> None:

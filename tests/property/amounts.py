@@ -33,7 +33,7 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too
 PHASES = [Phase.explicit, Phase.generate, Phase.shrink]
 
 
-MOST_ROUNDS = 50
+MAX_ROUNDS = 50
 """A kind that is not among so many times the usual examples can't be drawn."""
 
 
@@ -63,14 +63,14 @@ def for_all(
     # Hypothesis calls by name, and looks for the names here.
     counted.__signature__ = signature(check)  # type: ignore[attr-defined]
 
-    rounds = range(MOST_ROUNDS)
+    rounds = range(MAX_ROUNDS)
     try:
         for _ in rounds:
             amount(given(*drawn)(counted))()
             if until():
                 break
         else:
-            raise AssertionError(f"{MOST_ROUNDS} rounds had not all kinds of examples")
+            raise AssertionError(f"{MAX_ROUNDS} rounds had not all kinds of examples")
     finally:
         if TALLY in os.environ:
             with Path(os.environ[TALLY]).open("a", encoding="ascii") as tally:

@@ -16,9 +16,20 @@ from hypothesis import assume
 from sequencer.history.trace import trace_line
 from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.graph import NodeKind
-from sequencer.model.graph.marking import FlowStatus, Marking, Reference, carried, text_of
+from sequencer.model.graph.marking import (
+    FlowStatus,
+    Marking,
+    Reference,
+    find_incoming_output,
+    read_text,
+)
 from sequencer.model.graph.record import Chain, Written
-from sequencer.model.graph.transition import OpenTransition, busy_ms, rest_of, transition_of
+from sequencer.model.graph.transition import (
+    OpenTransition,
+    build_transition,
+    busy_ms,
+    resting_status,
+)
 from sequencer.model.head import Flow, Head
 from sequencer.model.kind import Capacity
 from sequencer.model.limits import RunLimits
@@ -46,7 +57,7 @@ def ensure_same(one: Marking, other: Marking) -> None:
     startable = [{name for name in each.waiting if each.may_start(name)} for each in (one, other)]
     assert startable[0] == startable[1]
     for agents in (True, False):
-        assert one.next_startable(agents=agents) == other.next_startable(agents=agents)
+        assert one.find_next_startable(agents=agents) == other.find_next_startable(agents=agents)
     live = [{name for name in each.graph.by_id if each.is_live(name)} for each in (one, other)]
     assert live[0] == live[1]
 
@@ -80,9 +91,9 @@ class Rehearsal:
         step = OpenTransition(self.head, marking, date(self.now), moment, self._hand_on)
         act(step)
         step.settle(Capacity(STRANGER, 60.0, 0.0, slots=100, limits=RunLimits(attempts=1000)))
-        made = transition_of(step)
+        made = build_transition(step)
         written = flow_record.write(
-            marking, rest_of(step.marking), self.head.flow, chain, step.editor.operations
+            marking, resting_status(step.marking), self.head.flow, chain, step.editor.operations
         )
         if written.document is not None:
             name, data = written.document
@@ -102,8 +113,8 @@ class Rehearsal:
         self._start(made.facts)
 
     def _hand_on(self, marking: Marking, name: str) -> tuple[str, Reference | None]:
-        reference = carried(marking, name)
-        return text_of(reference, self.outputs.__getitem__), reference
+        reference = find_incoming_output(marking, name)
+        return read_text(reference, self.outputs.__getitem__), reference
 
     # --- the clock -----------------------------------------------------------------
 
@@ -136,7 +147,7 @@ class Rehearsal:
         if spent <= limit:
             return False
         self.now = due - (spent - limit)
-        self.update(OpenTransition.time_is_up)
+        self.update(OpenTransition.time_out)
         return True
 
     def _start(self, facts: tuple[Fact, ...]) -> None:

@@ -17,7 +17,7 @@ from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind, TaskExpansion
 from sequencer.model.graph.marking import FlowStatus, Marking
 from sequencer.model.graph.task import TaskTraits
-from sequencer.model.graph.transition import OpenTransition, rest_of, transition_of
+from sequencer.model.graph.transition import OpenTransition, build_transition, resting_status
 from sequencer.model.head import Claim, Flow, Head
 from sequencer.model.kind import Capacity
 from sequencer.model.limits import RunLimits
@@ -30,9 +30,9 @@ from tests.property.flow_rehearsal import ensure_same
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PARTS = ("ok", "ok", "ok", "ok", "fail", "retry", "no", "no-fix", "grow", "release", "die")
-MOST_HEAD_BYTES = 4096
-MOST_EVENTS = 400
-MOST_NODES = 20
+MAX_HEAD_BYTES = 4096
+MAX_EVENTS = 400
+MAX_NODES = 20
 """After which nothing is added any more."""
 
 
@@ -130,9 +130,11 @@ class TeamRehearsal:
         step = OpenTransition(self.head, marking, date, moment, lambda *_: ("", None))
         act(step)
         step.settle(self._room())
-        made = transition_of(step)
+        made = build_transition(step)
         flow = self.head.flow
-        written = flow_record.write(marking, rest_of(marking), flow, chain, step.editor.operations)
+        written = flow_record.write(
+            marking, resting_status(marking), flow, chain, step.editor.operations
+        )
         if written.document is not None:
             name, data = written.document
             if written.is_whole:
@@ -208,7 +210,7 @@ class TeamRehearsal:
 
     def run(self) -> TeamRehearsal:
         self.update(lambda step: step.editor.begin())
-        for _ in range(MOST_EVENTS):
+        for _ in range(MAX_EVENTS):
             if self.kept.status is not FlowStatus.RUNNING:
                 return self
             self.step()
@@ -218,7 +220,7 @@ class TeamRehearsal:
         """Let the next attempt end, or the next try come."""
         assert self._ends, "nothing is under way, and it is not over"
         due, token, name = heapq.heappop(self._ends)
-        claim = self.head.claim_with(token) if token else None
+        claim = self.head.find_claim(token) if token else None
         if token and (claim is None or token in self._gone):
             return
         self.now = max(self.now, due)
@@ -226,7 +228,7 @@ class TeamRehearsal:
 
     def _event(self, claim: Claim, name: str) -> Callable[[OpenTransition], None]:
         parts = self.parts
-        if self.story.claimed.count(name) > 4 or len(self.kept.graph.nodes) > MOST_NODES:
+        if self.story.claimed.count(name) > 4 or len(self.kept.graph.nodes) > MAX_NODES:
             parts = ("ok",)
         part = self.random.choice(parts)
         self.story.events[part] = self.story.events.get(part, 0) + 1

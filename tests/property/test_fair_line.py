@@ -62,13 +62,13 @@ class World:
     def tick(self) -> None:
         """Go down the line until a run moves; others that work on it are no reason to wait."""
         tried: set[str] = set()
-        while (turn := self.line.take(self.ranks, self.ranks.keys() - tried)) is not None:
+        while (turn := self.line.take_turn(self.ranks, self.ranks.keys() - tried)) is not None:
             tried.add(turn.name)
             if turn.name in self.able - {*self.busy}:
                 self.look(turn.name)
                 self.busy.append(turn.name)
                 return
-            self.line.give_back(turn)
+            self.line.return_turn(turn)
         self.line.clear()
 
     def act(self, what: str, name: str, at_most: int) -> None:
@@ -116,7 +116,7 @@ def test_a_line_that_begins_with_the_oldest_each_time_is_noticed() -> None:
     """A check of the check: this is how `tick --all` was unfair."""
     actions = [("arrive", "a"), ("arrive", "b"), *([("tick", "a"), ("end", "a")] * 3)]
     assert played(actions, 1) == []
-    with patch.object(WaitingLine, "turned", lambda self, *_: self):
+    with patch.object(WaitingLine, "record_turn", lambda self, *_: self):
         assert played(actions, 1) == ["a waits while b moves twice"] * 2
 
 
@@ -147,7 +147,7 @@ class Lived:
         self.looks: list[Look] = []
         monkeypatch.setattr(schedules, "time", SimpleNamespace(time=self.now))
         monkeypatch.setattr(every_run, "time", SimpleNamespace(time=self.now))
-        monkeypatch.setattr(every_run, "_tick_of", self.tick_of)
+        monkeypatch.setattr(every_run, "_run_tick", self.tick_of)
         assert call(self.folder, "run", "--max-steps", "1").code == 0
 
     def now(self) -> float:
@@ -164,7 +164,7 @@ class Lived:
             here = opened.run(name).readiness()
             if here is not None and here.kind == "ready":
                 found.add(name or "")
-        for run, date in schedules.scheduled(opened):
+        for run, date in schedules.list_scheduled_runs(opened):
             if date is not None and date <= self.now():
                 found.add(run.name or "")
         return frozenset(found)

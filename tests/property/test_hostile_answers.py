@@ -137,7 +137,9 @@ def ensure_no_secret_is_logged(folder: Path) -> None:
     warnings: list[str] = []
 
     def check(values: list[str], order: list[int | bytes], cuts: list[int], in_json: bool) -> None:
-        redaction = Redaction.of({f"N{number}_TOKEN": one for number, one in enumerate(values)})
+        redaction = Redaction.from_environment(
+            {f"N{number}_TOKEN": one for number, one in enumerate(values)}
+        )
         forms = [json.dumps(one)[1:-1] if in_json else one for one in values]
         text = b"".join(
             forms[one % len(forms)].encode() if isinstance(one, int) else one for one in order
@@ -188,7 +190,7 @@ def test_a_workflow_as_written_resolves_like_a_loop() -> None:
             "steps": [f"s{number}" for number in range(length)],
             "review": {"every": every, "step": "check"},
         }
-        workflow = WorkflowDefinition.model_validate(raw).named("mine")
+        workflow = WorkflowDefinition.model_validate(raw).build_workflow("mine")
         walked = walk(workflow)
         place = index % len(walked)
         assert resolve(workflow, index) == walked[place]
@@ -250,7 +252,9 @@ def test_a_limit_once_reached_stays_reached() -> None:
 
     def check(given: dict[str, float], used: Usage, more: Usage, failed: int, tried: int) -> None:
         limits = RunLimits.model_validate(given)
-        before, after = (limits.reached(new_head(usage=u)) for u in (used, used.plus(more)))
+        before, after = (
+            limits.describe_reached(new_head(usage=u)) for u in (used, used.plus(more))
+        )
         passed = [
             used.steps >= given.get("steps", 10**9),
             used.cost_usd >= given.get("cost_usd", 10**9),

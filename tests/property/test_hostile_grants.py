@@ -122,7 +122,7 @@ def test_what_a_flow_grants_was_shown() -> None:
             trusted = acts_of({}, folder)
             path.write_bytes(data)
             found = acts_of({}, folder)
-            asked = found.beyond(trusted)
+            asked = found.diff_from(trusted)
             try:
                 workflow = Registry().load(path).workflow
             except ConfigurationError:
@@ -135,10 +135,10 @@ def test_what_a_flow_grants_was_shown() -> None:
             if not any(node.kind is NodeKind.HUMAN for node in workflow.nodes):
                 assert "- file flows/f.md, p, asks a person: true" in asked
             # Trusted as it is, it asks no more; and without what it refuses, it does.
-            assert acts_of({}, folder).beyond(found) == []
+            assert acts_of({}, folder).diff_from(found) == []
             path.write_text(PLAIN)
             lost = any(refused(step) or step.max_turns for step in workflow.steps)
-            assert bool(acts_of({}, folder).beyond(found)) or not lost
+            assert bool(acts_of({}, folder).diff_from(found)) or not lost
 
     for_all(check, flows(), examples=PART, until=lambda: sum(accepted) > PART // 20)
     assert sum(accepted) > PART // 20, "too few of the texts grant anything"
@@ -185,11 +185,11 @@ def test_what_the_configuration_grants_was_shown() -> None:
                 return  # nothing of it runs
             found = acts_of(read.written, folder)
             trusted = acts_of({}, folder)
-            for workflow in (*read.workflows.values(), read.chosen_workflow()):
+            for workflow in (*read.workflows.values(), read.default_workflow()):
                 ensure_told(workflow, found, dict(read.step_defaults))
                 for step in workflow.every_step:
                     grants = [*given(with_defaults(step, read.step_defaults))]
-                    assert not grants or found.beyond(trusted)
+                    assert not grants or found.diff_from(trusted)
                     accepted.append(bool(grants))
 
     for_all(check, files(), examples=FEW * 4, until=lambda: sum(accepted) > FEW // 4)
@@ -229,6 +229,6 @@ def test_a_step_asks_exactly_when_it_may_do_more(tmp_path: Path) -> None:
 
     def check(before: Step, now: Step) -> None:
         trusted = acts(before)
-        assert bool(acts(now).beyond(trusted)) is may_do_more(now, before)
+        assert bool(acts(now).diff_from(trusted)) is may_do_more(now, before)
 
     for_all(check, some_steps, some_steps, examples=RULES * 3)

@@ -20,7 +20,7 @@ from tests.property.amounts import FEW, PART, for_all, in_memory
 from tests.unit.cli.calling import call
 from tests.unit.saying import attempt
 
-MOST_BYTES = 255
+MAX_BYTES = 255
 """What a file system takes for one component."""
 
 marks = st.sampled_from(
@@ -69,7 +69,7 @@ def test_the_path_of_a_log_stays_in_its_folder() -> None:
             assert part not in (".", "..")
             assert part.isascii()
             assert part.isprintable()
-            assert len(part) <= MOST_BYTES
+            assert len(part) <= MAX_BYTES
             assert not part.startswith("-")
         assert name.startswith(f"iter-{index + 1:05d}_{slug(step)}.")
 

@@ -17,7 +17,7 @@ from sequencer.errors import CorruptState, StateRefused
 from sequencer.model.edits import STOPS
 from sequencer.model.head import OWN_EXTRAS, Head
 from sequencer.store.file import FileStore
-from sequencer.store.journal import decode, encode, facts_of, scan
+from sequencer.store.journal import decode, encode, list_facts, scan
 from sequencer.store.strictjson import MAX_DEPTH, MAX_INT_DIGITS, parse_object
 from tests.contract import store_cases as cases
 from tests.property.amounts import PART, for_all, in_memory
@@ -313,7 +313,7 @@ def ensure_it_comes_back_whole(
     assert line.count(b"\n") == 1
     found = decode(line[:-1])
     assert found["head"] == head
-    assert facts_of(found) == [{"revision": revision, "at": at, **fact} for fact in told]
+    assert list_facts(found) == [{"revision": revision, "at": at, **fact} for fact in told]
 
 
 def test_records_come_back_and_losers_and_torn_lines_anywhere_change_no_winner() -> None:

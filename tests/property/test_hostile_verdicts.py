@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.workflows.verdicts import REASON_CHARS, check_schema, verdict_of
+from sequencer.workflows.verdicts import REASON_CHARS, check_schema, read_verdict
 from tests.property.amounts import PART, RULES, for_all
 
 prose = st.text(st.sampled_from('{}[]"\\:, \nabctrue`1'), max_size=30)
@@ -25,7 +25,7 @@ indents = st.sampled_from([None, 2])
 
 def judged(text: str) -> Any:
     outcome = Outcome(status=OutcomeStatus.OK, output=text)
-    return verdict_of(outcome, is_command=False)
+    return read_verdict(outcome, is_command=False)
 
 
 def reference(text: str) -> bool | None:
@@ -92,7 +92,7 @@ def test_any_answer_has_a_verdict_and_a_reason_that_can_be_kept() -> None:
     )
 
     def check(outcome: Outcome, is_command: bool) -> None:
-        verdict = verdict_of(outcome, is_command=is_command)
+        verdict = read_verdict(outcome, is_command=is_command)
         verdict.reason.encode()
         assert len(verdict.reason) <= REASON_CHARS
         assert not verdict.is_pass or outcome.is_accepted

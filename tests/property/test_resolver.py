@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.errors import UsageRefused
-from sequencer.model.sequence.order import describe, place, resolve
+from sequencer.model.sequence.order import describe, find_step_ref, resolve
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
 
@@ -82,7 +82,7 @@ def test_the_order_repeats_after_n_cycles(workflow: Workflow, index: int, times:
 @given(workflows, indexes)
 def test_place_and_description_agree_with_resolve(workflow: Workflow, index: int) -> None:
     step = resolve(workflow, index)
-    here = place(workflow, index)
+    here = find_step_ref(workflow, index)
     told = describe(workflow, index)
     assert (here.step_index, here.step, here.prompt) == (index, step.name, step.prompt_name)
     assert not here.is_end
@@ -93,7 +93,7 @@ def test_place_and_description_agree_with_resolve(workflow: Workflow, index: int
 
 @given(workflows, st.integers(max_value=-1))
 def test_a_negative_index_has_no_step(workflow: Workflow, index: int) -> None:
-    for ask in (resolve, place, describe):
+    for ask in (resolve, find_step_ref, describe):
         with pytest.raises(ValueError, match="counted from 0"):
             ask(workflow, index)
 
@@ -104,9 +104,9 @@ def test_a_procedure_counts_to_its_end_and_no_further(length: int, index: int) -
     workflow = Workflow("once", steps, kind="procedure")
     if index < length:
         assert resolve(workflow, index) is steps[index]
-        assert place(workflow, index).is_end is False
+        assert find_step_ref(workflow, index).is_end is False
     elif index == length:
-        assert place(workflow, index).is_end is True
+        assert find_step_ref(workflow, index).is_end is True
     else:
         with pytest.raises(UsageRefused, match=f"has {length} steps"):
-            place(workflow, index)
+            find_step_ref(workflow, index)

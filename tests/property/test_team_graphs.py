@@ -13,7 +13,7 @@ from sequencer.model.graph.graph import Graph
 from sequencer.model.graph.marking import FlowStatus
 from tests.property.amounts import for_all
 from tests.property.team_rehearsal import (
-    MOST_HEAD_BYTES,
+    MAX_HEAD_BYTES,
     PARTS,
     TeamRehearsal,
     graph_of,
@@ -100,7 +100,7 @@ def check_anything(seed: int, size: int, workers: int, seen: Counter[str]) -> No
     seen.update(story.events)
     seen[str(kept.status)] += 1
     assert story.most_claims <= workers
-    assert story.biggest_head < MOST_HEAD_BYTES
+    assert story.biggest_head < MAX_HEAD_BYTES
     for follower, added in story.held_back:
         if follower in story.ended:
             # Whatever was added by whom it waited for was done before.

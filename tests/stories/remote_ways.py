@@ -114,7 +114,7 @@ class McpClient(Library):
     def do(self, verb: str, values: Mapping[str, Any]) -> Ended:
         head = self.project.run(self.run).head
         assert head is not None
-        questions = json.loads(self.project.command("inbox", "--json").stdout)
+        questions = json.loads(self.project.run_command("inbox", "--json").stdout)
         token = next(one["token"] for one in questions)
         text = values.get("text") or values.get("note") or ""
         given = {"decision": verb, "token": token, "text": text, "run": self.run}

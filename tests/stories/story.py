@@ -61,7 +61,7 @@ class CommandLine(Way):
 
     def _ended(self, *arguments: str) -> Ended:
         named = [] if self.run is None else ["--run", self.run]
-        done = self.project.command(*named, *arguments)
+        done = self.project.run_command(*named, *arguments)
         return Ended(done.exit_code, done.stdout + done.stderr)
 
     def work(self, limits: Mapping[str, Any]) -> Ended:

@@ -36,14 +36,14 @@ def test_settings_of_the_callers_environment_do_not_count(
 ) -> None:
     monkeypatch.setenv("SEQUENCER_AGENT", "no-such-agent")
     project = ScratchProject(tmp_path)
-    assert project.command("run", "--max-steps", "1").exit_code == 0
+    assert project.run_command("run", "--max-steps", "1").exit_code == 0
     assert project.open().settings.agent.default == AGENT
-    assert project.command("run", variables={"SEQUENCER_AGENT": "no-such"}).exit_code == 2
+    assert project.run_command("run", variables={"SEQUENCER_AGENT": "no-such"}).exit_code == 2
 
 
 def test_output_that_is_no_json_is_shown(tmp_path: Path) -> None:
     project = ScratchProject(tmp_path)
-    assert project.command("status", "--json").json["run_id"] is None
+    assert project.run_command("status", "--json").json["run_id"] is None
     with pytest.raises(ValueError, match="on stderr: 'oh'"):
         _ = CommandOutput(1, "words", "oh").json
 

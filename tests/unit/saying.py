@@ -92,7 +92,7 @@ class Saying:
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         self.emit(AttemptWrote(self._told(), data, kind))
 
-    def used(self, usage: Usage) -> None:
+    def report_usage(self, usage: Usage) -> None:
         self.emit(AttemptUsed(self._told(), usage))
 
     def ended(self, attempt: Attempt, outcome: Outcome, verdict: str = "") -> None:

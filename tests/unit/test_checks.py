@@ -231,7 +231,7 @@ def test_a_network_file_system_is_an_error_unless_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project(tmp_path)
-    monkeypatch.setattr("sequencer.project.folder_checks.type_of", lambda _: "nfs4")
+    monkeypatch.setattr("sequencer.project.folder_checks.filesystem_type", lambda _: "nfs4")
     found = only(tmp_path, Level.ERROR)
     assert "nfs4" in found.message
     assert found.exit_code == 3

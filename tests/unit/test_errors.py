@@ -6,7 +6,7 @@ import inspect
 import pytest
 
 from sequencer import errors
-from sequencer.errors import ConfigurationError, NotTrusted, SequencerError, out_of_resources
+from sequencer.errors import ConfigurationError, NotTrusted, SequencerError, to_machine_busy
 
 CODES = {
     "SequencerError": 70,
@@ -68,13 +68,13 @@ def test_every_error_has_its_exit_code() -> None:
     ids=repr,
 )
 def test_what_a_machine_ran_out_of_is_named_with_what_to_do(error: Exception, word: str) -> None:
-    found = out_of_resources(error)
+    found = to_machine_busy(error)
     assert found is not None
     assert word in (found.hint or "")
     made = ConfigurationError("the prompt can't be read")
     made.__cause__ = error
-    assert out_of_resources(made) is not None
-    assert out_of_resources(found) is found
+    assert to_machine_busy(made) is not None
+    assert to_machine_busy(found) is found
 
 
 def test_many_facts_about_one_part_of_a_project_hide_no_other() -> None:

@@ -50,11 +50,11 @@ def test_no_agent_of_the_person_is_on_the_path_and_what_is_beside_it_is(tmp_path
 
 
 def test_the_crontab_of_tests_is_empty_and_can_not_be_changed() -> None:
-    assert Cron().shown("sequencer") == (False, "not installed")
+    assert Cron().describe_state("sequencer") == (False, "not installed")
     done = subprocess.run(["crontab", "-"], input=b"", capture_output=True, check=False)
     assert (done.returncode, b"change no crontab" in done.stderr) == (1, True)
     with pytest.raises(UsageRefused, match="change no crontab"):
-        Cron().installed(Job("sequencer", "ticks", ("sequencer",), "/", {}, None, 60))
+        Cron().install(Job("sequencer", "ticks", ("sequencer",), "/", {}, None, 60))
 
 
 @pytest.mark.parametrize("is_installed", [False, True])

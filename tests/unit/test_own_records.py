@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError, CorruptState, StorageFailed, UnsafeFolder
-from sequencer.store.user_state import STATE_VARIABLE, own_state, put_own, read_own
+from sequencer.store.user_state import (
+    STATE_VARIABLE,
+    read_user_record,
+    user_state_path,
+    write_user_record,
+)
 
 
 @pytest.fixture
@@ -17,10 +22,10 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_record_is_this_users_alone(state: Path) -> None:
-    assert read_own("ticks", "a.json", 9) is None
-    put_own("ticks", "a.json", b"kept")
-    assert read_own("ticks", "a.json", 9) == b"kept"
-    path = own_state("ticks", "a.json")
+    assert read_user_record("ticks", "a.json", 9) is None
+    write_user_record("ticks", "a.json", b"kept")
+    assert read_user_record("ticks", "a.json", 9) == b"kept"
+    path = user_state_path("ticks", "a.json")
     assert path == state / "sequencer" / "ticks" / "a.json"
     modes = [one.stat().st_mode & 0o777 for one in (path, path.parent, path.parents[1], state)]
     assert modes == [0o600, 0o700, 0o700, 0o700]
@@ -30,8 +35,8 @@ def test_a_record_is_this_users_alone(state: Path) -> None:
 def test_links_above_are_the_users_own(state: Path, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     state.symlink_to(tmp_path / "disk")
-    put_own("ticks", "a.json", b"kept")
-    assert read_own("ticks", "a.json", 9) == b"kept"
+    write_user_record("ticks", "a.json", b"kept")
+    assert read_user_record("ticks", "a.json", 9) == b"kept"
     assert (tmp_path / "disk" / "sequencer" / "ticks" / "a.json").exists()
 
 
@@ -45,30 +50,30 @@ def test_a_link_in_the_place_of_our_own_folder_is_refused(
     (state / name).parent.mkdir(parents=True)
     (state / name).symlink_to(elsewhere if name.endswith("ticks") else elsewhere.parent)
     with pytest.raises(UnsafeFolder):
-        read_own("ticks", "a.json", 9)
+        read_user_record("ticks", "a.json", 9)
     with pytest.raises(UnsafeFolder):
-        put_own("ticks", "a.json", b"kept")
+        write_user_record("ticks", "a.json", b"kept")
     assert (elsewhere / "a.json").read_bytes() == b"forged"
 
 
 def test_what_others_may_write_in_is_refused(state: Path) -> None:
-    put_own("ticks", "a.json", b"kept")
+    write_user_record("ticks", "a.json", b"kept")
     (state / "sequencer" / "ticks").chmod(0o770)
     with pytest.raises(UnsafeFolder, match="other users may write in it"):
-        read_own("ticks", "a.json", 9)
+        read_user_record("ticks", "a.json", 9)
 
 
 def test_a_folder_in_the_place_of_a_record_is_said(state: Path) -> None:
     (state / "sequencer" / "ticks" / "a.json").mkdir(parents=True)
     (state / "sequencer" / "ticks").chmod(0o700)
     with pytest.raises(CorruptState):
-        read_own("ticks", "a.json", 9)
+        read_user_record("ticks", "a.json", 9)
     with pytest.raises(StorageFailed):
-        put_own("ticks", "a.json", b"kept")
+        write_user_record("ticks", "a.json", b"kept")
 
 
 def test_without_a_home_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STATE_VARIABLE, "not/absolute")
     monkeypatch.setenv("HOME", "nor/this")
     with pytest.raises(ConfigurationError, match="your home folder is unknown"):
-        read_own("ticks", "a.json", 9)
+        read_user_record("ticks", "a.json", 9)

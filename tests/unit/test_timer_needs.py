@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.plugins.schedules import timer_needs
-from sequencer.plugins.schedules.timer_needs import lacks_of_cron
+from sequencer.plugins.schedules.timer_needs import find_cron_lacks
 from sequencer.plugins.schedules.timers import last_tick
 from sequencer.project.project import open_project
 from tests.isolation import FAKE_PROGRAMS
@@ -124,7 +124,7 @@ def test_cron_without_mail_or_without_a_daemon_is_said(
 )
 def test_an_empty_mailto_mails_nobody(folder: Path, line: str, is_lack: bool) -> None:
     del folder
-    assert bool([*lacks_of_cron([line], "log")]) == is_lack
+    assert bool([*find_cron_lacks([line], "log")]) == is_lack
 
 
 def test_this_process_is_seen_and_a_daemon_of_no_name_is_not() -> None:

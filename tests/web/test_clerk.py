@@ -34,13 +34,13 @@ def clerk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clerk:
     monkeypatch.setattr(acting, "PAUSE_S", 0.05)
     monkeypatch.setattr(Clerk, "_begin_runs", lambda _: None)
     project, said = open_project(make_project(tmp_path / "p"), trust=True), list[str]()
-    shown: Any = SimpleNamespace(project=project, acting=lambda: project, title="p")
+    shown: Any = SimpleNamespace(project=project, open_for_change=lambda: project, title="p")
     return Clerk(cast("ShownProject", shown), said.append)
 
 
 def take(clerk: Clerk, number: int) -> None:
     body = json.dumps(labeled(number=number)).encode()
-    assert clerk.box.take("github", "issues", str(number).encode(), body)
+    assert clerk.box.add_delivery("github", "issues", str(number).encode(), body)
     clerk.wake()
 
 
@@ -53,8 +53,8 @@ def test_a_user_without_notifications_left_has_deliveries_acted_on(
     monkeypatch.setattr(watch, "InotifyWatch", none_left)
     for number in (1, 2):
         take(clerk, number)
-        soon(lambda: clerk.box.next() is None)
-    assert len(clerk.box.newest(9)) == 2
+        soon(lambda: clerk.box.find_oldest_waiting() is None)
+    assert len(clerk.box.list_newest(9)) == 2
 
 
 def test_deliveries_wait_while_the_box_cannot_be_used(clerk: Clerk) -> None:
@@ -62,6 +62,6 @@ def test_deliveries_wait_while_the_box_cannot_be_used(clerk: Clerk) -> None:
     lock.mkdir(parents=True)
     take(clerk, 1)
     time.sleep(0.3)
-    assert clerk.box.next() is not None
+    assert clerk.box.find_oldest_waiting() is not None
     lock.rmdir()
-    soon(lambda: clerk.box.next() is None)
+    soon(lambda: clerk.box.find_oldest_waiting() is None)

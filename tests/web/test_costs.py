@@ -11,7 +11,7 @@ import pytest
 
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Usage
-from sequencer.plugins.web.costs import MEASURES, MOST_SERIES, PARTS, grown
+from sequencer.plugins.web.costs import MAX_SERIES, MEASURES, PARTS, plot_growth
 from sequencer.plugins.web.records import Spent
 from sequencer.project.project import open_project
 from tests.web.conftest import Client, words
@@ -117,7 +117,7 @@ def test_a_plot_is_as_large_for_any_number_of_attempts() -> None:
         ("a run", Spent(1_760_000_000 + place, Usage(cost_usd=0.001), "a", f"step {place % 40}"))
         for place in range(20_000)
     ]
-    plot, series = grown(spent, MEASURES["cost"], PARTS["step"])
+    plot, series = plot_growth(spent, MEASURES["cost"], PARTS["step"])
     assert len(plot) < 60_000
-    assert len(series) == MOST_SERIES + 1
+    assert len(series) == MAX_SERIES + 1
     assert round(sum(one.values[-1] for one in series), 6) == 20

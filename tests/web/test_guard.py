@@ -354,7 +354,7 @@ def test_a_change_never_leads_to_a_foreign_page(client: Client, back: str) -> No
 
 
 def test_a_form_that_is_too_large_is_refused(client: Client) -> None:
-    text = "x" * (guard.MOST_BODY_BYTES + 1)
+    text = "x" * (guard.MAX_BODY_BYTES + 1)
     assert client.post(f"{RUN}/do/stop", {"text": text}).status == 413
 
 

@@ -49,7 +49,7 @@ def test_a_delivery_that_is_tried_again_is_classified_once(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(acting, "PAUSE_S", 0.0)
-    monkeypatch.setattr(Clerk, "_want", lambda *_: None)
+    monkeypatch.setattr(Clerk, "_request_work", lambda *_: None)
     failures = [StorageFailed("no room")] * tries
     start = RunCommands.start
 
@@ -61,9 +61,9 @@ def test_a_delivery_that_is_tried_again_is_classified_once(
     monkeypatch.setattr(RunCommands, "start", refusing)
     folder = charged_project(tmp_path / "p", ASKED_TWICE, **HOOKS)
     project, said = open_project(folder, trust=True), list[str]()
-    shown: Any = SimpleNamespace(project=project, acting=lambda: project)
+    shown: Any = SimpleNamespace(project=project, open_for_change=lambda: project)
     clerk = Clerk(cast("ShownProject", shown), said.append)
-    assert clerk.box.take("github", "issues", b"1", json.dumps(labeled()).encode())
+    assert clerk.box.add_delivery("github", "issues", b"1", json.dumps(labeled()).encode())
     assert clerk._handle_next()
     assert len(calls_of(folder)) == 2
     (told,) = said

@@ -392,9 +392,9 @@ from sequencer.engine.run_commands import RunCommands
 from sequencer.plugins.web.webhooks import acting, box
 
 PLACES = {
-    "take": (box.DeliveryBox, "take", False),
-    "note": (acting.Clerk, "_act", True),
-    "want": (box.DeliveryBox, "want", False),
+    "take": (box.DeliveryBox, "add_delivery", False),
+    "note": (acting.Clerk, "_handle_delivery", True),
+    "want": (box.DeliveryBox, "add_wanted_run", False),
     "start": (RunCommands, "start", True),
     "begun": (RunCommands, "start", False),
     "drop": (box.DeliveryBox, "finish", True),

@@ -292,7 +292,7 @@ def test_deliveries_that_a_wrong_clock_took_later_than_now_shut_out_none(
     now = time.time()
     with monkeypatch.context() as wrong:
         wrong.setattr(time, "time", lambda: now + 10**9)
-        assert box.DeliveryBox(project_key(alone)).take("github", "issues", b"1", b"{}")
+        assert box.DeliveryBox(project_key(alone)).add_delivery("github", "issues", b"1", b"{}")
     assert ask(alone, signed("github", labeled())) == 202
 
 
@@ -311,7 +311,7 @@ def test_a_number_of_an_issue_is_one_that_counts(
 ) -> None:
     sent = signed("github", labeled(issue=issue(number=number)))  # type: ignore[arg-type]
     assert ask(alone, sent) == 200
-    assert box.DeliveryBox(project_key(alone)).next() is None
+    assert box.DeliveryBox(project_key(alone)).find_oldest_waiting() is None
 
 
 def test_a_time_of_sending_that_is_no_number_is_too_late(taker: Taker) -> None:
@@ -341,13 +341,13 @@ def test_a_flood_of_unsigned_bodies_shuts_out_neither_others_nor_its_own_address
 ) -> None:
     """Of a tracker and a stranger behind one proxy the server knows only the proxy's address."""
     flood, other = "127.0.0.2", "127.0.0.3"
-    small = uploads.LEAST_BYTES
+    small = uploads.MIN_BYTES
     with ExitStack() as stack:
-        for _ in range(uploads.FREE_BYTES // uploads.MOST_BYTES):
-            stack.enter_context(upload(quiet, flood, uploads.MOST_BYTES))
+        for _ in range(uploads.FREE_BYTES // uploads.MAX_BYTES):
+            stack.enter_context(upload(quiet, flood, uploads.MAX_BYTES))
         # Refused by its headers: nothing of the body was sent, and none of it is waited for.
         began = time.monotonic()
-        with upload(quiet, flood, uploads.MOST_BYTES) as refused:
+        with upload(quiet, flood, uploads.MAX_BYTES) as refused:
             assert status(refused) == 429
         assert time.monotonic() - began < uploads.BODY_S / 2
         slow = [stack.enter_context(upload(quiet, flood, small)) for _ in range(20)]
@@ -358,12 +358,12 @@ def test_a_flood_of_unsigned_bodies_shuts_out_neither_others_nor_its_own_address
 
 def test_what_a_peer_sent_unsigned_counts_after_it_has_arrived(quiet: Taker) -> None:
     flood = "127.0.0.4"
-    body = b"x" * uploads.MOST_BYTES
-    for _ in range(uploads.FREE_BYTES // uploads.MOST_BYTES):
+    body = b"x" * uploads.MAX_BYTES
+    for _ in range(uploads.FREE_BYTES // uploads.MAX_BYTES):
         with upload(quiet, flood, len(body)) as raw:
             raw.sendall(body)
             assert status(raw) == 401
-    with upload(quiet, flood, uploads.MOST_BYTES) as raw:
+    with upload(quiet, flood, uploads.MAX_BYTES) as raw:
         assert status(raw) == 429
     with upload(quiet, flood, None) as raw:
         assert status(raw) == 429
@@ -440,11 +440,11 @@ def test_health_tells_what_was_taken_and_what_was_refused(
     for _ in range(2):
         ask(made, signed("github", labeled(), secret=SECRET[::-1]))
     for number in range(40):
-        made._remember(f"{number}")
-    assert len(site.refused) == receiver.MOST_REFUSED
+        made._count_refusal(f"{number}")
+    assert len(site.refused) == receiver.MAX_REFUSED
     for sent in (signed("github", labeled("bug")), signed("github", {}, secret="x" * 20)):
         ask(made, sent)
-    ((_, found),) = checks.health(site, {}).context["projects"]
+    ((_, found),) = checks.build_health_page(site, {}).context["projects"]
     texts = [one.text for one in found]
     assert any(text.endswith("github: waits") for text in texts)
     assert any("refused: 200, nothing to do: this label" in text for text in texts)
@@ -455,7 +455,7 @@ def test_health_tells_what_was_taken_and_what_was_refused(
 
 
 def test_a_box_takes_no_more_than_it_holds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(box, "MOST_WAITING", 2)
+    monkeypatch.setattr(box, "MAX_WAITING", 2)
     monkeypatch.setattr(acting.Clerk, "wake", lambda _: None)
     monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
     made = receiver.WebhookReceiver(nobody, ["http://127.0.0.1"], Site([folder]), lambda _: None)
@@ -471,17 +471,17 @@ def test_a_delivery_is_known_for_as_long_as_it_may_come_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made, other = box.DeliveryBox("/a/project"), box.DeliveryBox("/a/project")
-    assert made.take("github", "issues", b"1", b"{}")
-    delivery = made.next()
+    assert made.add_delivery("github", "issues", b"1", b"{}")
+    delivery = made.find_oldest_waiting()
     assert delivery is not None
     made.finish(delivery, "done")
-    assert not other.take("github", "issues", b"2", b"{}")
-    assert not other.take("github", "issues", b"1", b"{ }")
-    assert [one.body for one in other.newest(9)] == [""]
+    assert not other.add_delivery("github", "issues", b"2", b"{}")
+    assert not other.add_delivery("github", "issues", b"1", b"{ }")
+    assert [one.body for one in other.list_newest(9)] == [""]
     later = time.time() + box.KEPT_S + 1
     monkeypatch.setattr(time, "time", lambda: later)
-    assert other.take("github", "issues", b"2", b"{}")
-    assert [one.done for one in made.newest(9)] == [None]
+    assert other.add_delivery("github", "issues", b"2", b"{}")
+    assert [one.done for one in made.list_newest(9)] == [None]
 
 
 @pytest.mark.parametrize(
@@ -531,7 +531,7 @@ def test_what_is_kept_for_deliveries_leaves_trust_to_this_user(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     before = os.umask(0o002)
     try:
-        assert box.DeliveryBox("/a/project").take("github", "issues", b"1", b"{}")
+        assert box.DeliveryBox("/a/project").add_delivery("github", "issues", b"1", b"{}")
     finally:
         os.umask(before)
     folders = [one for one in (tmp_path / "state").rglob("*") if one.is_dir()]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.model.commands import Pause, Resume
-from sequencer.plugins.web.live import Channels, MadePage, Wakes, followed_log
+from sequencer.plugins.web.live import Channels, MadePage, Wakes, follow_log
 from sequencer.plugins.web.server import Answers
 from sequencer.project.project import open_project
 from tests.web.conftest import Client
@@ -25,7 +25,7 @@ class Counted:
         self.count = 0
 
     def __call__(self, address: str) -> MadePage:
-        found = self.renderer.rendered(address)
+        found = self.renderer.render_parts(address)
         self.count += 1
         return found
 
@@ -185,7 +185,7 @@ def test_a_log_is_followed_by_whole_lines_from_where_the_reader_is(tmp_path: Pat
     log.write_bytes("first\nsécond\nthi".encode())
 
     async def work() -> None:
-        stream = followed_log(log, 6)
+        stream = follow_log(log, 6)
         offset, text = await next_event(stream)
         assert (offset, text) == ("14", "sécond\n")
         waiting = asyncio.ensure_future(next_event(stream))
@@ -206,7 +206,7 @@ def test_a_line_without_an_end_comes_in_pieces(tmp_path: Path) -> None:
     log.write_bytes(b"x" * 200_000)
 
     async def work() -> None:
-        stream = followed_log(log, 0)
+        stream = follow_log(log, 0)
         sizes = [len((await next_event(stream))[1]) for _ in range(3)]
         assert sizes == [64 * 1024] * 3
         await stream.aclose()  # type: ignore[attr-defined]

@@ -47,7 +47,7 @@ def test_needs_you_lists_questions_and_failures_oldest_first(looking: Client) ->
 def test_a_page_without_needs_says_so(client: Client) -> None:
     for row in [*client.site.rows()]:
         if row.head is not None and row.head.status != "complete":
-            row.project.acting().run(row.run.name).do(Stop("enough"))
+            row.project.open_for_change().run(row.run.name).do(Stop("enough"))
     page = words(client.get("/").text)
     assert "deploy failed" in page
     assert "Approve" not in page
@@ -285,7 +285,7 @@ def test_a_sink_that_is_behind_and_a_run_that_gave_up_need_you(
 def test_other_pages_do_not_wait_while_all_journals_are_read(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_reading, may_read, follow = threading.Event(), threading.Event(), RunStory.follow
+    is_reading, may_read, follow = threading.Event(), threading.Event(), RunStory.read_facts
 
     def slow(story: RunStory, run: Run, head: Head, *, is_whole: bool = True) -> None:
         if threading.current_thread() is reader:
@@ -293,7 +293,7 @@ def test_other_pages_do_not_wait_while_all_journals_are_read(
             assert may_read.wait(30)
         follow(story, run, head, is_whole=is_whole)
 
-    monkeypatch.setattr(RunStory, "follow", slow)
+    monkeypatch.setattr(RunStory, "read_facts", slow)
     reader = threading.Thread(target=client.site.read_ahead)
     reader.start()
     try:
@@ -303,7 +303,7 @@ def test_other_pages_do_not_wait_while_all_journals_are_read(
         may_read.set()
         reader.join(30)
     for row in client.site.rows():
-        assert not row.project.lacks(row)
+        assert not row.project.has_unread_story(row)
     assert "Total" in words(client.get("/costs").text)
 
 
@@ -354,7 +354,7 @@ def test_a_page_that_is_made_again_reads_no_journal_as_a_whole(client: Client) -
         client.get(address)
         assert len(opened) <= count, (address, opened)
     row = next(row for row in client.site.rows() if row.run.name == "login-timeout")
-    row.project.acting().run(row.run.name).do(Stop("enough"))
+    row.project.open_for_change().run(row.run.name).do(Stop("enough"))
     opened.clear()
     client.get(RUN)
     is_counting = False

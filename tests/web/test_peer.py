@@ -115,7 +115,7 @@ def test_a_process_that_has_ended_hides_nothing(monkeypatch: pytest.MonkeyPatch)
 def test_a_connection_that_no_process_has_is_an_agents_where_all_can_be_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sees_all: bool
 ) -> None:
-    monkeypatch.setattr(peer, "sees_all_processes", lambda: sees_all)
+    monkeypatch.setattr(peer, "can_see_all_processes", lambda: sees_all)
     monkeypatch.setattr(peer, "_users", lambda _: [])
     with connected("127.0.0.1", tmp_path, "in flight") as ends:
         assert is_from_agent(*ends) == sees_all
@@ -163,10 +163,10 @@ def test_an_agent_that_lets_nobody_look_is_still_an_agent(
     """Nobody can see whose the connection is then; a process of a person may hide, too."""
     for folder in (tmp_path, None):
         with connected("127.0.0.1", folder) as ends, monkeypatch.context() as patch:
-            owners, _ = peer._owners(peer._end(peer._TABLES, *ends)[0])
+            owners, _ = peer._owners(peer._find_socket(peer._TABLES, *ends)[0])
             patch.setattr(os, "scandir", hiding(owners))
             assert is_from_agent(*ends) == (folder is not None)
             # One of another user has nothing to do with it.
             patch.setattr(peer, "_users", lambda _: ["another"])
-            patch.setattr(peer, "sees_all_processes", lambda: False)
+            patch.setattr(peer, "can_see_all_processes", lambda: False)
             assert not is_from_agent(*ends)

@@ -9,7 +9,7 @@ import pytest
 
 from sequencer.errors import TransitionRefused
 from sequencer.model.outcome import Usage
-from sequencer.plugins.drawing.pictures import png_of
+from sequencer.plugins.drawing.pictures import render_png
 from sequencer.plugins.web import report
 from sequencer.plugins.web.costs import Judge
 from sequencer.plugins.web.records import Spent
@@ -53,7 +53,7 @@ def test_the_picture_has_plots_and_findings(made: Path, monkeypatch: pytest.Monk
     assert not list(root.iter(f"{SVG}script"))
     assert "\x1b" not in text
     assert [one.get("class") for one in root.findall(f"{SVG}rect")][1:] == ["no", "yes", "yes"]
-    assert png_of(text).startswith(b"\x89PNG\r\n")
+    assert render_png(text).startswith(b"\x89PNG\r\n")
 
 
 def test_a_run_that_used_nothing_is_not_drawn(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_connections_that_ask_for_nothing_keep_nobody_out(running: Running) -> N
 
 def test_more_connections_than_there_may_be_keep_nobody_out(running: Running) -> None:
     with contextlib.ExitStack() as stack:
-        for number in range(server.MOST_CONNECTIONS + 50):
+        for number in range(server.MAX_CONNECTIONS + 50):
             one = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
             if number % 2:
                 one.sendall(b"GET / HTTP/1.1\r\nhost: ")

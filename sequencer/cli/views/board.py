@@ -17,12 +17,12 @@ from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from msgspec import Struct, field
 
-from sequencer.cli.context import near
-from sequencer.cli.views.facts import NewFacts, look_closely
+from sequencer.cli.context import relativize_paths
+from sequencer.cli.views.facts import NewFacts, read_view_and_facts
 from sequencer.cli.views.nodes import Frame, Heard, node_lines, node_summary
 from sequencer.cli.views.progress import Feed, Painter
-from sequencer.cli.views.states import WORKING, shown
-from sequencer.cli.views.text import plain
+from sequencer.cli.views.states import WORKING, sanitize_text
+from sequencer.cli.views.text import strip_controls
 from sequencer.engine.events import (
     AttemptEnded,
     AttemptStarted,
@@ -36,7 +36,7 @@ from sequencer.engine.events import (
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.history.view import FlowView, NodeState
-from sequencer.history.words import fact_lines, moment
+from sequencer.history.words import format_facts, format_time
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage
 
@@ -53,7 +53,7 @@ OVER = frozenset(
 )
 
 
-def screen(stream: TextIO, redaction: Redaction) -> Table | Lines:
+def make_screen(stream: TextIO, redaction: Redaction) -> Table | Lines:
     """Return the screen for *stream*; *redaction* knows the project's secrets."""
     with contextlib.suppress(ValueError):
         if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
@@ -74,8 +74,8 @@ class Board:
         self._is_closed = False
         self._news = NewFacts()
         with contextlib.suppress(SequencerError, OSError):
-            view, facts = look_closely(run, title)
-            self._news.of(facts)
+            view, facts = read_view_and_facts(run, title)
+            self._news.select_new(facts)
             screen.show(view, None)
         self._thread = threading.Thread(target=self._watch, name="board", daemon=True)
         self._thread.start()
@@ -86,13 +86,13 @@ class Board:
             case HeadMoved():
                 self._is_new.set()
             case Noticed(text):
-                self._screen.notice(text)
+                self._screen.show_notice(text)
             case Waiting(reason, until):
                 # Shown before the wait starts, but after the fact that causes the wait.
                 self._show_news()
-                self._screen.notice(f"{reason} at {moment(until)}" if until else reason)
+                self._screen.show_notice(f"{reason} at {format_time(until)}" if until else reason)
             case _:
-                self._screen.hear(event)
+                self._screen.handle_event(event)
 
     def close(self) -> None:
         """Show the final state, and end the thread."""
@@ -106,19 +106,23 @@ class Board:
         self._run.store.close()
 
     def _watch(self) -> None:
+        """Show news until the board is closed.
+
+        Rest after each look so that reading takes 1/SHARE of the time at most.
+        """
         while self._is_new.wait() and not self._is_closed:
             self._is_new.clear()
-            began = time.monotonic()
+            start = time.monotonic()
             self._show_news()
-            end = time.monotonic() + max(SHORTEST_PAUSE_S, SHARE * (time.monotonic() - began))
+            end = time.monotonic() + max(SHORTEST_PAUSE_S, SHARE * (time.monotonic() - start))
             while not self._is_closed and (left := end - time.monotonic()) > 0:
                 time.sleep(min(left, SHORTEST_PAUSE_S))
 
     def _show_news(self) -> None:
         # If the run can't be read, the work fails too and reports the error.
         with self._showing, contextlib.suppress(SequencerError, OSError):
-            view, facts = look_closely(self._run, self._title)
-            self._screen.show(view, self._news.of(facts))
+            view, facts = read_view_and_facts(self._run, self._title)
+            self._screen.show(view, self._news.select_new(facts))
 
 
 class _Node(Struct):
@@ -156,36 +160,38 @@ class Table(Painter):
                     del self._nodes[name]
         self._request_draw()
 
-    def hear(self, event: RunEvent) -> None:
+    def handle_event(self, event: RunEvent) -> None:
         """Update the output and usage of the attempt in *event*."""
         match event:
             case AttemptWrote(attempt, data, kind):
-                self._node(attempt.position).feed.take(data, kind)
+                self._get_node(attempt.position).feed.add_output(data, kind)
             case AttemptUsed(attempt, usage):
-                self._node(attempt.position).usage = usage
+                self._get_node(attempt.position).usage = usage
             case AttemptStarted(attempt):
                 with self._lock:
                     self._nodes[attempt.position] = _Node(Feed(redaction=self._redaction))
             case AttemptEnded(attempt):
                 # The next view of the run has the figures.
-                self._node(attempt.position).is_over = True
+                self._get_node(attempt.position).is_over = True
             case _:
                 return
         if self._view is not None:
             self._request_draw()
 
-    def _node(self, name: str) -> _Node:
+    def _get_node(self, name: str) -> _Node:
         with self._lock:
             return self._nodes.setdefault(name, _Node(Feed(redaction=self._redaction)))
 
-    def notice(self, text: str) -> None:
+    def show_notice(self, text: str) -> None:
         """Show *text* above the table; it is dropped if a stopped terminal has too many waiting."""
         with self._lock:
             if len(self._notices) < MAX_NOTICES:
-                self._notices.append(near(shown(self._redaction.hide_text(text))))
+                self._notices.append(
+                    relativize_paths(sanitize_text(self._redaction.hide_text(text)))
+                )
         self._request_draw()
 
-    def _tick_s(self) -> float | None:
+    def _redraw_delay_s(self) -> float | None:
         with self._lock:
             view = self._view
         is_moving = view is not None and any(node.state in WORKING for node in view.nodes)
@@ -200,11 +206,11 @@ class Table(Painter):
             heard = {name: node.heard for name, node in self._nodes.items()}
         self._console.size = self._frame.measure()
         if self._live is not None:
-            self._frame.erase_astray()
+            self._frame.erase_stray_rows()
         for text in notices:
             self._console.print(Text(text, style="cyan"), soft_wrap=True)
         if view is not None:
-            self._show(self._frame.drawn(view, heard, datetime.now(UTC)), is_transient=False)
+            self._show(self._frame.render(view, heard, datetime.now(UTC)), is_transient=False)
 
 
 def local_now() -> datetime:
@@ -236,33 +242,35 @@ class Lines:
         process started to work, so nothing is news.
         """
         with self._lock:
-            for at, line in fact_lines(facts or (), view):
-                self._say(line, parse_time(at))
+            for at, line in format_facts(facts or (), view):
+                self._write_timed(line, parse_time(at))
             if facts is not None and view.status in OVER and view.status != self._status:
                 # For graphs other than a team's, the facts have already said everything.
                 tasks = [node for node in view.nodes if node.node.task is not None]
                 for line in node_lines(view, tasks, self._now(), None, {}) if tasks else ():
                     self._write(line)
-                self._say(node_summary(view))
+                self._write_timed(node_summary(view))
             self._status = view.status
 
-    def hear(self, event: RunEvent) -> None:
+    def handle_event(self, event: RunEvent) -> None:
         """Do nothing: the step log has the output of a node."""
 
-    def notice(self, text: str) -> None:
+    def show_notice(self, text: str) -> None:
         """Write *text* as a notice."""
-        self._say(near(f"notice: {text}"))
+        self._write_timed(relativize_paths(f"notice: {text}"))
 
     def close(self) -> None:
         """Do nothing: every line is already written."""
 
-    def _say(self, text: str, at: datetime | None = None) -> None:
+    def _write_timed(self, text: str, at: datetime | None = None) -> None:
         now = self._now()
         moment = now if at is None else at.astimezone(now.tzinfo)
-        self._write(f"{moment:%H:%M:%S} {shown(self._redaction.hide_text(text))}", is_safe=True)
+        self._write(
+            f"{moment:%H:%M:%S} {sanitize_text(self._redaction.hide_text(text))}", is_safe=True
+        )
 
     def _write(self, text: str, *, is_safe: bool = False) -> None:
-        line = f"{text if is_safe else plain(self._redaction.hide_text(text))}\n"
+        line = f"{text if is_safe else strip_controls(self._redaction.hide_text(text))}\n"
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         line = line.encode(encoding, "replace").decode(encoding)
         with self._lock, contextlib.suppress(OSError, ValueError):

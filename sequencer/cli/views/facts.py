@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from sequencer.engine.graph_changes import as_started
+from sequencer.engine.graph_changes import load_as_started
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
-from sequencer.history.story import Story, story_of
-from sequencer.history.view import FlowView, view_of
+from sequencer.history.story import Story, build_story
+from sequencer.history.view import FlowView, build_view
+from sequencer.model.head import Head
+from sequencer.model.workflow import Workflow
+from sequencer.store.folder import read_regular
+from sequencer.store.journal import NAME as JOURNAL
+from sequencer.store.journal import decode, list_facts
 
 if TYPE_CHECKING:
     from sequencer.engine.run import Run
 
+MAX_RECORD_BYTES = 4 * 1024 * 1024
+"""A newest record that is longer is not shown."""
 
-def look(run: Run, title: str) -> FlowView:
+
+def read_view(run: Run, title: str) -> FlowView:
     """Return the state of a graph's *run*; *title* is shown above it.
 
     Raises:
         SequencerError: its files can't be read, or it is not the run of a graph.
     """
-    return look_closely(run, title)[0]
+    return read_view_and_facts(run, title)[0]
 
 
-def look_closely(
+def read_view_and_facts(
     run: Run, title: str, known: list[dict[str, Any]] | None = None
 ) -> tuple[FlowView, list[dict[str, Any]]]:
     """Return the state of *run*, and all facts that led to it; newer facts may follow at any time.
@@ -32,20 +42,42 @@ def look_closely(
     """
     head = run.head
     if head is None:
-        return view_of(title, run.flow.started_with, None, None, Story()), []
+        return build_view(title, run.flow.started_with, None, None, Story()), []
     try:
         flow = run.flow
     except (ConfigurationError, DefinitionChanged) as error:
         try:
-            flow = as_started(run.store, head)
+            flow = load_as_started(run.store, head)
         except CorruptState:
             # A team's run that was started from a request has no copy of its definition.
             raise error from None
     head, marking = flow.marking(head)
     questions = {question.node.id: question.text for question in flow.questions(head)}
     facts = list(run.history()) if known is None else known
-    story = story_of(facts)
-    return view_of(title, marking.graph, head, marking, story, questions=questions), facts
+    story = build_story(facts)
+    return build_view(title, marking.graph, head, marking, story, questions=questions), facts
+
+
+def find_readable_workflow(run: Run, head: Head, configured: Workflow | None) -> Workflow | None:
+    """Return the graph that the run of *head* was started with, or else what is *configured*.
+
+    None: neither can be read. For a workflow without nodes, no earlier definition is kept.
+    """
+    with suppress(CorruptState):
+        return load_as_started(run.store, head).workflow
+    return None if configured is None or configured.nodes else configured
+
+
+def read_newest_facts(run: Run, head: Head | None) -> Sequence[Mapping[str, Any]]:
+    """Return the facts of the newest record; reading the whole journal would take too long."""
+    if head is None:
+        return ()
+    journal = run.store.state_path.with_name(JOURNAL)
+    try:
+        data = read_regular(journal, head.journal_offset, max_bytes=MAX_RECORD_BYTES)
+        return list_facts(decode(data.partition(b"\n")[0]))
+    except (OSError, ValueError, CorruptState):
+        return ()
 
 
 class NewFacts:
@@ -55,7 +87,7 @@ class NewFacts:
         """Start with no facts known."""
         self._revision = -1
 
-    def of(self, facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def select_new(self, facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the new facts of *facts*, a whole history; from now on they are known.
 
         A history that ends before the last known fact was restored from an older copy.

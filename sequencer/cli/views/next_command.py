@@ -14,20 +14,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.cli.views.text import one_line
-from sequencer.engine.flow_source import flow_source_of
+from sequencer.engine.flow_source import find_flow_source
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
     DefinitionChanged,
     SequencerError,
     UnknownName,
-    command,
+    format_command,
+    format_other_command,
+    quote_words,
     run_option,
-    typed,
-    typed_command,
 )
 from sequencer.extensions import PluginUnavailable
-from sequencer.history.words import moment
+from sequencer.history.words import format_time
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Readiness, ReadinessKind
 from sequencer.model.sequence.order import position_at
@@ -85,7 +85,7 @@ class RunSituation(Struct, frozen=True):
 
 def next_command(run: RunSituation) -> NextCommand:
     """Return the command that a person should type next, for every state of a run."""
-    return _about_the_files(run) or _about_the_holders(run) or _about_the_run(run)
+    return _command_for_files(run) or _command_for_holders(run) or _command_for_run(run)
 
 
 def run_state(run: RunSituation) -> str:
@@ -120,16 +120,16 @@ _BY_STATUS = {
 """The states of all other runs. A status that is missing here is itself a state."""
 
 
-def _about(run: RunSituation, words: str, note: str = "") -> NextCommand:
+def _make_command(run: RunSituation, words: str, note: str = "") -> NextCommand:
     return NextCommand(one_line(f"sequencer {run_option(run.name)}{words}"), one_line(note))
 
 
-def _about_the_files(run: RunSituation) -> NextCommand | None:
+def _command_for_files(run: RunSituation) -> NextCommand | None:
     """Return the command without which the run can't continue from these files; None: none."""
     if run.lost is not None:
-        return _about(run, "repair", "accepted steps may be missing")
+        return _make_command(run, "repair", "accepted steps may be missing")
     if isinstance(run.problem, DefinitionChanged):
-        return _about(run, "adopt", "the run then continues with the steps as they are now")
+        return _make_command(run, "adopt", "the run then continues with the steps as they are now")
     if isinstance(run.problem, (PluginUnavailable, UnknownName)):
         return NextCommand("sequencer check", one_line(run.problem.message))
     if run.problem is not None:
@@ -140,25 +140,25 @@ def _about_the_files(run: RunSituation) -> NextCommand | None:
     return None
 
 
-def _about_the_holders(run: RunSituation) -> NextCommand | None:
+def _command_for_holders(run: RunSituation) -> NextCommand | None:
     """Return the command for a run whose steps are held or whose nodes ask; None: neither."""
     ready, dead = run.readiness, [holder for holder in run.holders if holder.allows_take_over]
     if run.head is None or ready is None or ready.kind not in _MAY_CONTINUE:
         return None
     if run.head.asks and not dead:
-        return _about(run, "inbox")
-    return _about_its_processes(run, has_dead=bool(dead)) if run.holders else None
+        return _make_command(run, "inbox")
+    return _command_for_processes(run, has_dead=bool(dead)) if run.holders else None
 
 
-def _about_its_processes(run: RunSituation, *, has_dead: bool) -> NextCommand:
+def _command_for_processes(run: RunSituation, *, has_dead: bool) -> NextCommand:
     if run.needs_worker:
         return NextCommand("sequencer worker", "no worker has taken the step yet")
     if has_dead:
-        return _about(run, f"run {run.takes_over}".rstrip(), "it takes the step over")
+        return _make_command(run, f"run {run.takes_over}".rstrip(), "it takes the step over")
     if Liveness.UNKNOWN in run.holders:
-        force = command(run.name, "takeover --force")
-        return _about(run, "status --watch", f"{force} if its process is really gone")
-    return _about(run, "status --watch" if run.has_nodes else "log -f")
+        force = format_command(run.name, "takeover --force")
+        return _make_command(run, "status --watch", f"{force} if its process is really gone")
+    return _make_command(run, "status --watch" if run.has_nodes else "log -f")
 
 
 _MAY_CONTINUE = (
@@ -169,60 +169,64 @@ _MAY_CONTINUE = (
 )
 
 
-def _about_the_run(run: RunSituation) -> NextCommand:
+def _command_for_run(run: RunSituation) -> NextCommand:
     """Return the command that continues a run on which no process works."""
     head, ready = run.head, run.readiness
     if head is None or ready is None:
-        return _about_the_next_step(run, None)
-    upcoming = _about_the_next_step(run, ready.until)
+        return _command_for_next_step(run, None)
+    upcoming = _command_for_next_step(run, ready.until)
     match ready.kind:
         case ReadinessKind.STOPPED if head.moved_to is not None:
             advice = "first name the place of the run ('store:') in orchestration.yaml"
             upcoming = NextCommand("sequencer trust", advice)
         case ReadinessKind.PAUSED | ReadinessKind.STOPPED:
-            upcoming = _about(run, "resume")
+            upcoming = _make_command(run, "resume")
         case ReadinessKind.PERSON:
             is_question = head.gate is not None or head.status is Status.WAITING_APPROVAL
-            upcoming = _about(run, "inbox" if is_question else "resume")
+            upcoming = _make_command(run, "inbox" if is_question else "resume")
         case ReadinessKind.COMPLETE if run.merge:
             upcoming = NextCommand(one_line(run.merge), "its work is not merged")
         case ReadinessKind.COMPLETE:
-            upcoming = _about(run, "report", _by_itself(run) or _again(run))
+            upcoming = _make_command(run, "report", _format_auto_start(run) or _format_restart(run))
         case ReadinessKind.REFUSED:
-            upcoming = _about(run, "retry", f"{command(run.name, 'log')} says what happened")
+            upcoming = _make_command(
+                run, "retry", f"{format_command(run.name, 'log')} says what happened"
+            )
         case ReadinessKind.LIMIT:
-            upcoming = _raise_limit(ready.message)
+            upcoming = _command_for_limit(ready.message)
     return upcoming
 
 
-def _about_the_next_step(run: RunSituation, until: str | None) -> NextCommand:
+def _command_for_next_step(run: RunSituation, until: str | None) -> NextCommand:
     """Return the command that starts the next step, which may have to wait *until* a date."""
     if run.stopped_by:
-        return _at_budgets(run)
+        return _command_for_budgets(run)
     due = until or run.until
-    return _about(run, "run", f"it waits until {moment(due)}" if due else _by_itself(run))
+    return _make_command(
+        run, "run", f"it waits until {format_time(due)}" if due else _format_auto_start(run)
+    )
 
 
-def _by_itself(run: RunSituation) -> str:
+def _format_auto_start(run: RunSituation) -> str:
     return f"{run.starts} by itself" if run.starts else ""
 
 
-def _again(run: RunSituation) -> str:
-    return f"{run.again or command(run.name, 'reset')} starts it again"
+def _format_restart(run: RunSituation) -> str:
+    return f"{run.again or format_command(run.name, 'reset')} starts it again"
 
 
-def _raise_limit(message: str) -> NextCommand:
+def _command_for_limit(message: str) -> NextCommand:
     """Return the command to type after raising the limit that *message* names."""
     key = re.search(r"\b(?:limits|teams)\.[\w.]*\w", message)
     where = f"{key[0]} in orchestration.yaml" if key else "the limit where it is set"
     return NextCommand("sequencer trust", f"first raise {where}")
 
 
-def _at_budgets(run: RunSituation) -> NextCommand:
+def _command_for_budgets(run: RunSituation) -> NextCommand:
     words = "; ".join(run.stopped_by)
     if "teams.max_failures" in words:
-        return _about(run, "retry", f"{command(run.name, 'log')} says what happened")
-    return _raise_limit(words)
+        return _make_command(run, "retry", f"{format_command(run.name, 'log')} says what happened")
+    return _command_for_limit(words)
 
 
 class InterruptedRun(NamedTuple):
@@ -236,12 +240,12 @@ class InterruptedRun(NamedTuple):
     def words(self) -> str:
         """Return one line with the interrupted steps and the processes that ran them."""
         steps = ", ".join(repr(claim.step) for claim in self.claims)
-        makers = self.run.makers() or {}
+        makers = self.run.list_attempt_processes() or {}
         holders = dict.fromkeys(makers.get(c.token) or c.owner.words for c in self.claims)
         return one_line(f"{steps} was interrupted: {', '.join(holders)} is gone")
 
 
-def interrupted(run: Run, head: Head) -> InterruptedRun | None:
+def find_interruption(run: Run, head: Head) -> InterruptedRun | None:
     """Return *run*, which is at *head*, as interrupted; None: it is not.
 
     A run that is stopped or paused is not interrupted, nor is one with a live process.
@@ -249,18 +253,18 @@ def interrupted(run: Run, head: Head) -> InterruptedRun | None:
     dead = [claim for claim in head.claims if run.store.liveness(claim).allows_take_over]
     if not dead or len(dead) < len(head.claims) or head.exit or head.pause_requested:
         return None
-    return InterruptedRun(run, tuple(dead), next_command(situation_of(run, head)))
+    return InterruptedRun(run, tuple(dead), next_command(read_situation(run, head)))
 
 
-def again(run: Run) -> str:
+def restart_command(run: Run) -> str:
     """Return the command that starts the complete *run* again: `run` its flowchart, or `reset`."""
-    source = flow_source_of(run.store)
+    source = find_flow_source(run.store)
     if source is None or source.file is None:
-        return command(run.name, "reset")
-    return typed_command("sequencer", "run", source.file, "--new")
+        return format_command(run.name, "reset")
+    return format_other_command("sequencer", "run", source.file, "--new")
 
 
-def situation_of(run: Run, head: Head) -> RunSituation:
+def read_situation(run: Run, head: Head) -> RunSituation:
     """Return what *run* and its *head* alone say, without trust, losses, schedules and merges."""
     holders = [(claim, run.store.liveness(claim)) for claim in head.claims]
     live = tuple(claim for claim, liveness in holders if not liveness.allows_take_over)
@@ -273,11 +277,11 @@ def situation_of(run: Run, head: Head) -> RunSituation:
         return replace(situation, problem=error)
     fields: dict[str, Any] = {"has_nodes": bool(workflow.nodes), "readiness": readiness}
     if head.status is Status.COMPLETE:
-        fields["again"] = again(run)
-    return replace(situation, takes_over=takes_over(run, workflow, holders), **fields)
+        fields["again"] = restart_command(run)
+    return replace(situation, takes_over=take_over_options(run, workflow, holders), **fields)
 
 
-def takes_over(
+def take_over_options(
     run: Run, workflow: Workflow | None, holders: Iterable[tuple[Claim, Liveness]]
 ) -> str:
     """Return the options of `run` that continue the step of a process that is gone.
@@ -293,4 +297,4 @@ def takes_over(
     others = names - {position}
     queues = {frozenset((name,)) for name in others} | ({frozenset(others)} if others else set())
     is_pair = any(run.store.wait_queue(queue).is_awaited() for queue in queues)
-    return f"--mode sync --position {typed(position)}" if is_pair else ""
+    return f"--mode sync --position {quote_words(position)}" if is_pair else ""

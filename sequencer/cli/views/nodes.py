@@ -22,18 +22,18 @@ from sequencer.cli.views.states import (
     LAST_LINE_COLUMNS,
     LOOKS,
     WORKING,
-    done,
+    count_done,
+    format_state,
     mark_of,
+    node_duration_s,
     node_look,
-    seconds,
-    shown,
-    state_words,
+    sanitize_text,
 )
-from sequencer.cli.views.tables import lines, narrowed, widest
-from sequencer.cli.views.text import can_write, clock, cut, few, plural, width
+from sequencer.cli.views.tables import fit_widths, format_rows, measure_widths
+from sequencer.cli.views.text import can_write, cut, fit_names, format_clock, pluralize, width
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.limits import parse_time
-from sequencer.model.outcome import Usage, amount, cost_words, duration
+from sequencer.model.outcome import Usage, format_cost, format_count, format_duration
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -123,25 +123,25 @@ def total_cost(view: FlowView) -> str:
         unpriced=sum(node.unpriced for node in nodes),
         estimated_usd=sum(node.estimated_usd for node in nodes),
     )
-    return cost_words(spent.plus(view.before))
+    return format_cost(spent.plus(view.before))
 
 
 def titled_summary(view: FlowView, now: datetime, room: int) -> str:
     """Return title and summary; a team's leaves out parts that don't fit, the title first."""
-    full = f"{shown(view.title)} · {node_summary(view, now)}"
+    full = f"{sanitize_text(view.title)} · {node_summary(view, now)}"
     fits = not view.graph.has_tasks or width(full) <= room
     return full if fits else node_summary(view, now, room)
 
 
-def counted(view: FlowView, nodes: Sequence[NodeView]) -> str:
+def format_state_counts(view: FlowView, nodes: Sequence[NodeView]) -> str:
     """Return how many of *nodes*, which are nodes of *view*, are in which state."""
     if view.graph.has_tasks:
-        return counted_tasks(nodes)
+        return format_task_counts(nodes)
     counts = Counter(node_look(node).word for node in nodes)
     return ", ".join(f"{count} {state}" for state, count in counts.most_common())
 
 
-def blocked(view: FlowView) -> dict[str, list[str]]:
+def find_blockers(view: FlowView) -> dict[str, list[str]]:
     """Return, for each node of *view*, the nodes before it that are not done and so block it."""
     states = {node.node.id: node.state for node in view.nodes}
     missing: dict[str, list[str]] = {name: [] for name in states}
@@ -165,43 +165,43 @@ def task_cells(
     name, *_, cost, last_line = _node_cells(view, now, heard, mark)
     if is_running and not heard.last and task is not None and task.active_form:
         # Until the new attempt has output, the last line is of an attempt that is over.
-        last_line = cut(shown(task.active_form), LAST_LINE_COLUMNS)
-    spent, tokens = seconds(view, now), view.tokens + heard.tokens
+        last_line = cut(sanitize_text(task.active_form), LAST_LINE_COLUMNS)
+    spent, tokens = node_duration_s(view, now), view.tokens + heard.tokens
     return (
         name,
-        shown(node.label) or NOTHING,
+        sanitize_text(node.label) or NOTHING,
         (task.role if task is not None else None) or NOTHING,
-        _state(view, now),
-        clock(spent) if spent > 0 else NOTHING,
-        amount(tokens) if tokens else NOTHING,
+        _format_state(view, now),
+        format_clock(spent) if spent > 0 else NOTHING,
+        format_count(tokens) if tokens else NOTHING,
         cost,
         last_line,
-        ", ".join(map(shown, blocks)) or NOTHING,
+        ", ".join(map(sanitize_text, blocks)) or NOTHING,
     )
 
 
 def _node_cells(view: NodeView, now: datetime, live: Heard | None, mark: str) -> tuple[str, ...]:
     """Return the cells of one node's line; *live* is used only while the node runs."""
     heard = live if live is not None and view.state is NodeState.RUNNING else Heard()
-    spent = seconds(view, now)
+    spent = node_duration_s(view, now)
     return (
-        f"{mark} {shown(view.node.id)}".lstrip(),
-        shown(view.node.title),
-        state_words(view, now),
+        f"{mark} {sanitize_text(view.node.id)}".lstrip(),
+        sanitize_text(view.node.title),
+        format_state(view, now),
         str(view.attempt or NOTHING),
         str(view.runs or NOTHING),
-        duration(spent) if spent > 0 else NOTHING,
+        format_duration(spent) if spent > 0 else NOTHING,
         cost_cell(view, heard.cost_usd) or NOTHING,
-        cut(shown(heard.last or view.last_line), LAST_LINE_COLUMNS) or NOTHING,
+        cut(sanitize_text(heard.last or view.last_line), LAST_LINE_COLUMNS) or NOTHING,
     )
 
 
-def _state(view: NodeView, now: datetime) -> str:
+def _format_state(view: NodeView, now: datetime) -> str:
     if view.state in _REACHED:
         return "waiting"
     due = parse_time(view.due) if view.due else None
     if view.state is NodeState.RETRYING and due is not None:
-        return f"retry in {clock(max(0.0, (due - now).total_seconds()))}"
+        return f"retry in {format_clock(max(0.0, (due - now).total_seconds()))}"
     is_again = view.attempt > 1 and view.state in (NodeState.RUNNING, NodeState.FAILED)
     word = node_look(view).word
     return f"{word} ({view.attempt})" if is_again else word
@@ -218,23 +218,23 @@ def table_lines(
     table = _TASKS if are_tasks else _NODES
     if not are_tasks and not any(row[1] for row in rows):
         table, rows = _UNTITLED, [(row[0], *row[2:]) for row in rows]
-    natural = widest(table.head, rows)
+    natural = measure_widths(table.head, rows)
     if are_tasks or room is not None:
         natural = [min(wide, table.most.get(column, wide)) for column, wide in enumerate(natural)]
     # The width of the last output and of the blockers must not depend on their changing texts.
     natural[table.last] = max(natural[table.last], room or 0)
     if are_tasks:
         natural[BLOCKED] = max(natural[BLOCKED], table.least[BLOCKED])
-    wide = narrowed(
+    wide = fit_widths(
         natural, rows, room, goes=table.goes, least=table.least, right=table.right, first=0
     )
     if are_tasks and BLOCKED not in wide and LAST in wide:
         rows = [_with_blockers(row, wide[LAST]) for row in rows]
 
     def fit(column: int, text: str, most: int) -> str:
-        return cut(_few(text, most) if column == BLOCKED else text, most, dots=dots)
+        return cut(_fit_names(text, most) if column == BLOCKED else text, most, dots=dots)
 
-    return lines(table.head, rows, wide, right=table.right, fit=fit)
+    return format_rows(table.head, rows, wide, right=table.right, fit=fit)
 
 
 def _with_blockers(row: Sequence[str], columns: int) -> Sequence[str]:
@@ -242,17 +242,17 @@ def _with_blockers(row: Sequence[str], columns: int) -> Sequence[str]:
     if row[BLOCKED] == NOTHING or row[LAST] != NOTHING:
         return row
     after = "after "
-    return (*row[:LAST], after + _few(row[BLOCKED], columns - len(after)), row[BLOCKED])
+    return (*row[:LAST], after + _fit_names(row[BLOCKED], columns - len(after)), row[BLOCKED])
 
 
-def _few(names: str, columns: int) -> str:
+def _fit_names(names: str, columns: int) -> str:
     """Return as many of *names* as fit into *columns*, and the number of the others.
 
-    >>> _few("plan, search, history", 15), _few("implement-parser, test-it", 10)
+    >>> _fit_names("plan, search, history", 15), _fit_names("implement-parser, test-it", 10)
     ('plan, search +1', '2 tasks')
     """
     listed = names.split(", ")
-    text = few(listed, columns, more=" +{}")
+    text = fit_names(listed, columns, more=" +{}")
     return f"{len(listed)} tasks" if len(listed) > 1 and width(text) > columns else text
 
 
@@ -260,15 +260,15 @@ def _team_summary(view: FlowView, now: datetime | None, columns: int | None) -> 
     """Return the state of the whole run in one line; parts that don't fit are left out."""
     running = sum(node.state is NodeState.RUNNING for node in view.nodes)
     size, tokens = view.graph.max_parallel, sum(node.tokens for node in view.nodes)
-    spent = elapsed(view, now)
+    spent = run_duration_s(view, now)
     parts = [
         # (rank, text): the part with the highest rank is left out first.
-        (1, _words(view.status)),
-        (0, counted_tasks(view.nodes)),
+        (1, _format_status(view.status)),
+        (0, format_task_counts(view.nodes)),
         (4, f"{running} of {size} at work" if size and view.status == "running" else ""),
-        (5, f"{amount(tokens)} tokens" if tokens else ""),
+        (5, f"{format_count(tokens)} tokens" if tokens else ""),
         (3, total_cost(view)),
-        (2, clock(spent) if spent else ""),
+        (2, format_clock(spent) if spent else ""),
     ]
     while True:
         parts = [part for part in parts if part[1]]
@@ -278,14 +278,14 @@ def _team_summary(view: FlowView, now: datetime | None, columns: int | None) -> 
         parts.remove(max(parts))
 
 
-def _words(status: str) -> str:
-    return shown(status).replace("-", " ").replace("_", " ")
+def _format_status(status: str) -> str:
+    return sanitize_text(status).replace("-", " ").replace("_", " ")
 
 
-def counted_tasks(nodes: Sequence[NodeView]) -> str:
+def format_task_counts(nodes: Sequence[NodeView]) -> str:
     """Return how many tasks are in which state, in the words of the totals.
 
-    >>> counted_tasks([])
+    >>> format_task_counts([])
     ''
     """
     states = Counter(node.state for node in nodes)
@@ -293,7 +293,7 @@ def counted_tasks(nodes: Sequence[NodeView]) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
-def elapsed(view: FlowView, now: datetime | None = None) -> float:
+def run_duration_s(view: FlowView, now: datetime | None = None) -> float:
     """Return the seconds from the first task's start to *now* if a task runs, else to the end."""
     began = parse_time(view.began) if view.began else None
     latest = parse_time(view.latest) if view.latest else None
@@ -330,7 +330,7 @@ def node_lines(
     dots: str = "…",
 ) -> list[str]:
     """Return the head of the table and a line for each of *nodes*, which are nodes of *view*."""
-    blockers = blocked(view)
+    blockers = find_blockers(view)
     rows = [
         task_cells(node, blockers[node.node.id], now, heard.get(node.node.id), mark(node))
         if view.graph.has_tasks
@@ -347,18 +347,19 @@ def node_summary(view: FlowView, now: datetime | None = None, room: int | None =
     """
     if view.graph.has_tasks:
         return _team_summary(view, now, room)
-    parts = [_words(view.status), f"{done(view)} of {len(view.nodes)} nodes done"]
+    parts = [_format_status(view.status), f"{count_done(view)} of {len(view.nodes)} nodes done"]
     if active := sum(node.state in ACTIVE for node in view.nodes):
         parts.append(f"{active} active")
     if view.iterations or view.graph.back_edges:
         most = view.graph.max_iterations
         # The iteration over the limit, which ended the run, is counted but was not made.
-        parts.append(f"{plural(min(view.iterations, most), 'loop')} of at most {most}")
+        parts.append(f"{pluralize(min(view.iterations, most), 'loop')} of at most {most}")
     spent = sum(
-        seconds(n, now) if now and n.state is not NodeState.ASKED else n.seconds for n in view.nodes
+        node_duration_s(n, now) if now and n.state is not NodeState.ASKED else n.seconds
+        for n in view.nodes
     )
     if spent >= 0.05:  # noqa: PLR2004 - what one decimal shows
-        parts.append(f"{duration(spent)} of work")
+        parts.append(f"{format_duration(spent)} of work")
     if cost := total_cost(view):
         parts.append(cost)
     return " · ".join(parts)
@@ -366,15 +367,15 @@ def node_summary(view: FlowView, now: datetime | None = None, room: int | None =
 
 def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict[str, Any]:
     """Return the run as JSON for programs; its texts are not made safe for a terminal."""
-    blockers, live = blocked(view), heard or {}
+    blockers, live = find_blockers(view), heard or {}
     return {
         "title": view.title,
         "status": view.status,
         "iterations": view.iterations,
         "max_iterations": view.graph.max_iterations,
-        "done": done(view),
+        "done": count_done(view),
         "total": len(view.nodes),
-        "nodes": [_node(n, live.get(n.node.id), blockers[n.node.id]) for n in view.nodes],
+        "nodes": [_node_json(n, live.get(n.node.id), blockers[n.node.id]) for n in view.nodes],
         "edges": [
             {
                 "from": edge.source,
@@ -388,7 +389,7 @@ def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict
     }
 
 
-def _node(view: NodeView, live: Heard | None, blockers: list[str]) -> dict[str, Any]:
+def _node_json(view: NodeView, live: Heard | None, blockers: list[str]) -> dict[str, Any]:
     output = live.last if live is not None and view.state is NodeState.RUNNING else ""
     node = view.node
     names = ("attempt", "runs", "unpriced", "tokens", "since", "due")
@@ -410,7 +411,7 @@ USUAL = (80, 24)
 SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 SPINS_PER_S = 8
 SPARE_ROWS = 2
-LEAST_ROWS = 6
+MIN_ROWS = 6
 """If a table has more rows than this, a blank line is put before it."""
 Styled = tuple[str, str]
 """A line, and its style for rich."""
@@ -443,17 +444,17 @@ class Frame:
         self._size = (size.columns or USUAL[0], size.lines or USUAL[1])
         return self._size
 
-    def rows_gone_astray(self) -> int:
+    def count_stray_rows(self) -> int:
         """Return how many rows the last table has gained because the terminal became narrower."""
         columns = self._size[0]
         return sum(max(0, -(-old_width // columns) - 1) for old_width in self._widths)
 
-    def erase_astray(self) -> None:
+    def erase_stray_rows(self) -> None:
         """Erase the rows that a narrower terminal has added to the last table by wrapping it."""
         # They are above the lines that rich erases itself.
-        self._stream.write("\r\x1b[2K\x1b[1A" * self.rows_gone_astray())
+        self._stream.write("\r\x1b[2K\x1b[1A" * self.count_stray_rows())
 
-    def drawn(
+    def render(
         self,
         view: FlowView | None,
         heard: Mapping[str, Heard],
@@ -473,9 +474,11 @@ class Frame:
         columns, rows = self._size[0] - 1, self._size[1] - SPARE_ROWS - len(below)
         lines = [*above[: max(0, rows // 2 if view is not None else rows)]]
         if view is not None:
-            lines += [("", "")] if lines and rows - len(lines) > LEAST_ROWS else []
-            lines += self._run(view, heard, now, columns, rows - len(lines))
-        lines = [(cut(self._plain(text), columns, dots=self._dots), s) for text, s in lines]
+            lines += [("", "")] if lines and rows - len(lines) > MIN_ROWS else []
+            lines += self._render_run(view, heard, now, columns, rows - len(lines))
+        lines = [
+            (cut(self._replace_symbols(text), columns, dots=self._dots), s) for text, s in lines
+        ]
         lines += [(cut(text, columns, dots=self._dots), style) for text, style in below]
         self._widths = tuple(width(text) for text, _ in lines)
         text = Text(no_wrap=True, overflow="crop", end="")
@@ -487,10 +490,10 @@ class Frame:
     def _dots(self) -> str:
         return "..." if self._is_ascii else "…"
 
-    def _plain(self, text: str) -> str:
+    def _replace_symbols(self, text: str) -> str:
         return text.replace("·", "-") if self._is_ascii else text
 
-    def _run(
+    def _render_run(
         self,
         view: FlowView,
         heard: Mapping[str, Heard],
@@ -499,24 +502,26 @@ class Frame:
         rows: int,
     ) -> list[Styled]:
         """Return the head, the nodes that fit, the number of the others, and the totals."""
-        nodes, rest = chosen(view.nodes, max(0, rows - 2))
+        nodes, rest = select_nodes(view.nodes, max(0, rows - 2))
         lines: list[Styled] = []
         if nodes:
-            texts = node_lines(view, nodes, now, columns, heard, mark=self._mark, dots=self._dots)
+            texts = node_lines(
+                view, nodes, now, columns, heard, mark=self._choose_mark, dots=self._dots
+            )
             styles = ["dim", *(node_look(node).style for node in nodes)]
             lines = list(zip(texts, styles, strict=True))
         if rest:
-            lines.append((f"and {len(rest)} more: {counted(view, rest)}", "dim"))
+            lines.append((f"and {len(rest)} more: {format_state_counts(view, rest)}", "dim"))
         return [*lines, (titled_summary(view, now, columns), "bold")]
 
-    def _mark(self, view: NodeView) -> str:
+    def _choose_mark(self, view: NodeView) -> str:
         if view.state is NodeState.RUNNING and not view.is_interrupted:
             spinner = ASCII_SPINNER if self._is_ascii else SPINNER
             return spinner[int(time.monotonic() * SPINS_PER_S) % len(spinner)]
         return mark_of(view, is_ascii=self._is_ascii)
 
 
-def chosen(nodes: Sequence[NodeView], room: int) -> tuple[list[NodeView], list[NodeView]]:
+def select_nodes(nodes: Sequence[NodeView], room: int) -> tuple[list[NodeView], list[NodeView]]:
     """Return the nodes that fit into *room* lines, in their order, and the others.
 
     Nodes that a person has to see are chosen first: some of those that ask, run, failed or are

@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from msgspec import Struct, field
 
-from sequencer.cli.context import complain, near, show_safe_message
+from sequencer.cli.context import relativize_paths, show_safe_message, write_to_stderr
 from sequencer.cli.unattended import Log
 from sequencer.cli.views.text import (
     Sanitiser,
-    clock,
     file_size,
-    fitted,
+    format_clock,
     one_line,
-    plural,
+    pluralize,
     width,
+    wrap_prose,
 )
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.events import (
@@ -50,9 +50,9 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, StateRefused
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
-from sequencer.history.words import moment
-from sequencer.model.evidence import evidence_words
-from sequencer.model.outcome import Outcome, Usage, duration, spent
+from sequencer.history.words import format_time
+from sequencer.model.evidence import format_evidence
+from sequencer.model.outcome import Outcome, Usage, format_duration, format_usage
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -96,14 +96,14 @@ class Feed:
     def _restart(self) -> None:
         """Start decoding again, at the start of the output or after a gap."""
         self._sanitiser = Sanitiser()
-        self._stream = self._redaction.stream()
+        self._stream = self._redaction.start_stream()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def take(self, data: bytes, kind: Piece, *, has_room: bool = True) -> list[FeedLine]:
+    def add_output(self, data: bytes, kind: Piece, *, has_room: bool = True) -> list[FeedLine]:
         """Return the lines that *data* completes; without *has_room*, *data* is left out."""
-        lines = [] if kind is self._kind else self._cut()
+        lines = [] if kind is self._kind else self._flush_unfinished()
         self._kind = kind
-        data = self._after_gap(data)
+        data = self._skip_gap(data)
         if not data:
             return lines
         if not (has_room and self._try_spend(len(data))):
@@ -115,7 +115,7 @@ class Feed:
 
     def finish(self) -> list[FeedLine]:
         """Return the rest of the output; the next chunk belongs to another attempt."""
-        return [*self._cut(), *self._gap_lines()]
+        return [*self._flush_unfinished(), *self._gap_lines()]
 
     def _leave_out(self, data: bytes) -> None:
         if not self._hidden:
@@ -124,7 +124,7 @@ class Feed:
         self._hidden += len(data)
         self._is_mid_line = not data.endswith(b"\n")
 
-    def _after_gap(self, data: bytes) -> bytes:
+    def _skip_gap(self, data: bytes) -> bytes:
         """Return the part of *data* that can be shown: the rest of a line after a gap can't.
 
         That line may start in the middle of a secret.
@@ -164,7 +164,7 @@ class Feed:
             self.last = newest.strip()[-LAST_CHARS:]
         return [FeedLine(self._kind, line) for line in done]
 
-    def _cut(self) -> list[FeedLine]:
+    def _flush_unfinished(self) -> list[FeedLine]:
         """Return the unfinished line as a line: another kind of output follows, or none."""
         lines = self._split(b"", is_end=True)
         if self._unfinished:
@@ -178,7 +178,7 @@ class Feed:
             return []
         note = f"[{file_size(self._hidden)} of output is not shown; it goes to the step log]"
         self._hidden = 0
-        return [*self._cut(), FeedLine(Piece.NOTICE, note)]
+        return [*self._flush_unfinished(), FeedLine(Piece.NOTICE, note)]
 
 
 REDRAW_S = 0.1
@@ -193,7 +193,7 @@ MAX_HELD_CHARS = 2 * 1024 * 1024
 STYLES = {Piece.THOUGHT: "dim", Piece.ACTION: "dim", Piece.ERROR: "red", Piece.NOTICE: "cyan"}
 
 
-def progress(redaction: Redaction) -> PlainProgress:
+def make_progress_view(redaction: Redaction) -> PlainProgress:
     """Return the view for standard error: live on a terminal, else plain lines.
 
     *redaction* knows the project's secrets.
@@ -205,11 +205,11 @@ def progress(redaction: Redaction) -> PlainProgress:
     return PlainProgress(redaction)
 
 
-def _label(attempt: Attempt) -> str:
-    return _place(attempt.step_index, attempt.step.name)
+def _format_label(attempt: Attempt) -> str:
+    return _format_place(attempt.step_index, attempt.step.name)
 
 
-def _place(step_index: int, step: str) -> str:
+def _format_place(step_index: int, step: str) -> str:
     return f"[{step_index + 1}] {one_line(step)}"
 
 
@@ -218,7 +218,7 @@ def start_line(attempt: Attempt, log: Path) -> str:
     again = f", attempt {attempt.number}" if attempt.number > 1 else ""
     place = "" if attempt.position == attempt.step.name else f" at position {attempt.position}"
     prompt = attempt.step.prompt_name
-    text = f"{_label(attempt)}{place}: {attempt.agent} with {prompt}{again}, log {log}"
+    text = f"{_format_label(attempt)}{place}: {attempt.agent} with {prompt}{again}, log {log}"
     return one_line(text)
 
 
@@ -227,29 +227,31 @@ def end_line(attempt: Attempt, outcome: Outcome, verdict: str = "") -> str:
 
     For a step that judges, it shows the *verdict*: "no" is not a failure of the judge.
     """
-    return f"{_label(attempt)}: {_ended_words(outcome, 'ended', verdict)}"
+    return f"{_format_label(attempt)}: {_describe_end(outcome, 'ended', verdict)}"
 
 
 def accepted_line(attempt: Attempt) -> str:
     """Return the line that says that the run has recorded *attempt* as an accepted step."""
-    return f"{_label(attempt)}: accepted"
+    return f"{_format_label(attempt)}: accepted"
 
 
-def elsewhere_line(event: MadeElsewhere) -> str:
+def remote_attempt_line(event: MadeElsewhere) -> str:
     """Return the line about an attempt that another process makes."""
-    label = _place(event.step_index, event.step)
+    label = _format_place(event.step_index, event.step)
     if event.outcome is not None:
-        return one_line(f"{label}: {_ended_words(event.outcome, 'accepted')}, by {event.by}")
+        return one_line(f"{label}: {_describe_end(event.outcome, 'accepted')}, by {event.by}")
     again = f", attempt {event.attempt}" if event.attempt > 1 else ""
     return one_line(f"{label}: made by {event.by}{again}, which has its log")
 
 
-def _ended_words(outcome: Outcome, well: str, verdict: str = "") -> str:
+def _describe_end(outcome: Outcome, well: str, verdict: str = "") -> str:
     """Return in words how an attempt ended; *well* is the verb for an accepted outcome."""
-    used = ", ".join(filter(None, (duration(outcome.usage.seconds), spent(outcome.usage))))
+    used = ", ".join(
+        filter(None, (format_duration(outcome.usage.seconds), format_usage(outcome.usage)))
+    )
     how = f"{well if outcome.is_accepted else outcome.status} after"
     text = f"{f'{one_line(verdict)} ·' if verdict else how} {used}"
-    if shown := evidence_words(outcome.evidence):
+    if shown := format_evidence(outcome.evidence):
         text += f"; {shown}"
     if outcome.denials:
         text += f"; {len(outcome.denials)} tool calls were refused by the agent's permissions"
@@ -262,12 +264,12 @@ _FOR = "waiting for "
 def waiting_line(reason: str, until: str | None) -> str:
     """Return the line that says why nothing runs now."""
     if until:
-        due = moment(until)
+        due = format_time(until)
         reason = reason.replace(until, due) if until in reason else f"{reason} (until {due})"
     return one_line(reason if reason.startswith(_FOR) else f"waiting: {reason}")
 
 
-def timed(line: str) -> str:
+def prefix_time(line: str) -> str:
     """Return *line* with the time of day before it, for a person who comes back to a terminal.
 
     The log of a timer adds the time to every line itself.
@@ -312,7 +314,7 @@ class WorkCount(Struct):
         """Return whether an attempt of this process is running."""
         return self._under_way > 0
 
-    def summary(self, error: SequencerError) -> Summary:
+    def summarize(self, error: SequencerError) -> Summary:
         """Return the summary of the work before *error*."""
         usage = self.usage
         if isinstance(error, StateRefused) and self._accepted_last:
@@ -347,26 +349,26 @@ class PlainProgress:
         """Show *event*."""
         match event:
             case AttemptWrote(_, data, kind):
-                self._stream(self._feed.take(data, kind, has_room=self._has_room()))
+                self._show_output(self._feed.add_output(data, kind, has_room=self._has_room()))
             case AttemptStarted(attempt, log):
                 self._feed = Feed(redaction=self._redaction)
                 self._attempt, self._waiting = attempt, None
-                self._say(Piece.NOTICE, timed(start_line(attempt, log)))
+                self._show_text(Piece.NOTICE, prefix_time(start_line(attempt, log)))
             case AttemptEnded(attempt, outcome, verdict):
-                self._stream(self._feed.finish())
+                self._show_output(self._feed.finish())
                 self._attempt = None
                 kind = Piece.NOTICE if outcome.is_accepted else Piece.ERROR
-                self._say(kind, timed(end_line(attempt, outcome, verdict)))
+                self._show_text(kind, prefix_time(end_line(attempt, outcome, verdict)))
             case AttemptAccepted(attempt):
-                self._say(Piece.NOTICE, timed(accepted_line(attempt)))
+                self._show_text(Piece.NOTICE, prefix_time(accepted_line(attempt)))
             case MadeElsewhere(outcome=outcome):
                 is_well = outcome is None or outcome.is_accepted
                 kind = Piece.NOTICE if is_well else Piece.ERROR
-                self._say(kind, timed(elsewhere_line(event)))
+                self._show_text(kind, prefix_time(remote_attempt_line(event)))
             case Noticed(text):
-                self._say(Piece.NOTICE, f"notice: {text}")
+                self._show_text(Piece.NOTICE, f"notice: {text}")
             case Waiting(reason, until):
-                self._wait(waiting_line(reason, until))
+                self._show_wait(waiting_line(reason, until))
             case _:
                 pass
 
@@ -376,15 +378,15 @@ class PlainProgress:
     def _has_room(self) -> bool:
         return True
 
-    def _stream(self, lines: list[FeedLine]) -> None:
+    def _show_output(self, lines: list[FeedLine]) -> None:
         if lines:
-            complain("\n".join(line.text for line in lines))
+            write_to_stderr("\n".join(line.text for line in lines))
 
-    def _say(self, kind: Piece, text: str) -> None:
+    def _show_text(self, kind: Piece, text: str) -> None:
         del kind
         show_safe_message(text)
 
-    def _wait(self, line: str) -> None:
+    def _show_wait(self, line: str) -> None:
         # The work may wait in many rounds, but one line about the wait is enough.
         if line != self._waiting:
             self._waiting = line
@@ -428,7 +430,7 @@ class Painter(ABC):
     def _paint(self) -> None:
         try:
             while not self._closing.is_set():
-                self._changed.wait(self._tick_s())
+                self._changed.wait(self._redraw_delay_s())
                 self._changed.clear()
                 self._draw()
                 self._closing.wait(self._pause_s)
@@ -463,7 +465,7 @@ class Painter(ABC):
         self._live.update(bottom, refresh=True)
 
     @abstractmethod
-    def _tick_s(self) -> float | None:
+    def _redraw_delay_s(self) -> float | None:
         """Return the seconds after which it is drawn again without an event; None: never."""
 
     @abstractmethod
@@ -511,14 +513,16 @@ class LiveProgress(Painter, PlainProgress):
         # A terminal may be stopped (Ctrl-S) for hours, so the waiting output is bounded.
         return self._held_chars < MAX_HELD_CHARS
 
-    def _stream(self, lines: list[FeedLine]) -> None:
+    def _show_output(self, lines: list[FeedLine]) -> None:
         self._lines += lines
         self._held_chars += sum(len(line.text) for line in lines)
 
-    def _say(self, kind: Piece, text: str) -> None:
-        self._lines.append(FeedLine(kind, fitted(near(one_line(text)), self._console.width)))
+    def _show_text(self, kind: Piece, text: str) -> None:
+        self._lines.append(
+            FeedLine(kind, wrap_prose(relativize_paths(one_line(text)), self._console.width))
+        )
 
-    def _wait(self, line: str) -> None:
+    def _show_wait(self, line: str) -> None:
         if self._waiting is None:
             self._since = time.monotonic()
         is_cut = width(line) + CLOCK_COLUMNS > self._console.width
@@ -526,10 +530,10 @@ class LiveProgress(Painter, PlainProgress):
             # The end that is cut off may be a command to type: show it in full, once.
             reason, separator, typed = line.rpartition(": sequencer ")
             text = f"{reason}:\n  sequencer {typed}" if separator else line
-            self._lines.append(FeedLine(Piece.NOTICE, fitted(text, self._console.width)))
+            self._lines.append(FeedLine(Piece.NOTICE, wrap_prose(text, self._console.width)))
         self._waiting = line
 
-    def _tick_s(self) -> float:
+    def _redraw_delay_s(self) -> float:
         return TICK_S
 
     def _draw(self) -> None:
@@ -541,12 +545,12 @@ class LiveProgress(Painter, PlainProgress):
             elapsed, last, usage = time.monotonic() - self._since, self._feed.last, self._usage
         bottom = Text(no_wrap=True, overflow="ellipsis", end="")
         if attempt is not None:
-            bottom.append(_label(attempt), style="bold")
-            parts = (one_line(attempt.agent), clock(elapsed), spent(usage))
+            bottom.append(_format_label(attempt), style="bold")
+            parts = (one_line(attempt.agent), format_clock(elapsed), format_usage(usage))
             bottom.append("".join(f" · {part}" for part in parts if part))
             bottom.append(f" · {one_line(last)}" if last else "", style="dim")
         elif waiting is not None:
-            bottom.append(f"{waiting} · {clock(elapsed)}", style="dim")
+            bottom.append(f"{waiting} · {format_clock(elapsed)}", style="dim")
         for start in range(0, len(lines), PIECE_LINES):
             piece = lines[start : start + PIECE_LINES]
             styled = (Text(line.text, style=STYLES.get(line.kind, "")) for line in piece)
@@ -561,9 +565,14 @@ def summary_line(summary: Summary) -> str:
     parts = [summary.reason]
     if usage.steps or summary.failures or usage.seconds:
         failed = f"{summary.failures} failed" if summary.failures else ""
-        steps = plural(usage.steps, "step")
+        steps = pluralize(usage.steps, "step")
         is_said = any(words in f" {summary.reason} " for words in (" steps ", " 1 step "))
-        used = ("" if is_said else steps, failed, spent(usage), duration(usage.seconds))
+        used = (
+            "" if is_said else steps,
+            failed,
+            format_usage(usage),
+            format_duration(usage.seconds),
+        )
         parts += filter(None, used)
     return one_line(" · ".join(parts))
 

@@ -6,59 +6,67 @@ It is read without the run's lock. Not promised: that it is still true when you 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.cli.views.facts import look_closely
+from sequencer.cli.views.facts import (
+    find_readable_workflow,
+    read_newest_facts,
+    read_view_and_facts,
+)
 from sequencer.cli.views.next_command import (
     NextCommand,
     RunSituation,
-    again,
     next_command,
+    restart_command,
     run_state,
-    takes_over,
+    take_over_options,
 )
 from sequencer.cli.views.nodes import Heard, node_table, nodes_json
 from sequencer.cli.views.states import StateLook, look_of
-from sequencer.cli.views.tails import heard_of, last_failure
-from sequencer.cli.views.text import age_s, one_line, plural
-from sequencer.engine.graph_changes import as_started
+from sequencer.cli.views.tails import last_failure, read_last_outputs
+from sequencer.cli.views.text import age_s, one_line, pluralize
 from sequencer.engine.logs import StepLogs
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import (
     ConfigurationError,
-    CorruptState,
     DefinitionChanged,
     SequencerError,
 )
-from sequencer.history.facts import read
+from sequencer.history.facts import read_facts
 from sequencer.history.view import FlowView, NodeState, NodeView
-from sequencer.history.words import moment
-from sequencer.model.evidence import evidence_of, evidence_words
+from sequencer.history.words import format_time
+from sequencer.model.evidence import format_evidence, read_evidence
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Readiness, ReadinessKind, fresh_head, tried_again
+from sequencer.model.kind import Readiness, ReadinessKind, describe_retry, fresh_head
 from sequencer.model.limits import RunLimits
-from sequencer.model.outcome import duration, spent
-from sequencer.model.sequence.order import Description, describe_at, last_no, place, present
+from sequencer.model.outcome import format_duration, format_usage
+from sequencer.model.sequence.order import (
+    Description,
+    describe_at,
+    describe_last_no,
+    find_current_ref,
+    find_step_ref,
+)
 from sequencer.model.workflow import PARAM_KEYS, Workflow, ensure_definition
 from sequencer.project.posting import Pending
 from sequencer.project.project import Project
-from sequencer.project.runs import lost_steps
-from sequencer.project.starts import as_utc, clock, left_out_json, starts_at
-from sequencer.store.folder import read_regular
-from sequencer.store.journal import NAME as JOURNAL
-from sequencer.store.journal import decode, facts_of
+from sequencer.project.runs import find_lost_steps
+from sequencer.project.starts import (
+    describe_start,
+    format_local_time,
+    format_utc,
+    skipped_date_to_data,
+)
 from sequencer.store.protocol import Liveness
 
 LABEL_WIDTH = 10
 SHOWN_DENIALS = 3
 SHOWN_NAMES = 3
-MAX_RECORD_BYTES = 4 * 1024 * 1024
 
 
 class Snapshot(Struct, frozen=True):
@@ -165,7 +173,7 @@ class Snapshot(Struct, frozen=True):
             needs_worker=self.busy and not has_worker,
             has_nodes=self.graph_view is not None,
             until="" if self.next_try is None else self.next_try.due or "",
-            starts="" if self.starts is None else starts_at(self.starts),
+            starts="" if self.starts is None else describe_start(self.starts),
             takes_over=self.takes_over,
             again=self.again,
             merge=self.unmerged[0].commands[0] if self.unmerged else "",
@@ -185,10 +193,10 @@ class Snapshot(Struct, frozen=True):
         lines = [] if self.lost is None else [self.lost.in_one_line]
         ready = self.readiness
         if ready is not None and ready.kind not in (*_FREE, ReadinessKind.COMPLETE):
-            due = moment(ready.until) if ready.until else ""
+            due = format_time(ready.until) if ready.until else ""
             lines.append(ready.message.replace(ready.until or due, due))
         if (node := self.next_try) is not None:
-            lines.append(tried_again(node.node.id, moment(node.due or ""), self.name))
+            lines.append(describe_retry(node.node.id, format_time(node.due or ""), self.name))
         return [*lines, *(f"{reason}: no task starts" for reason in self.stopped_by)]
 
     def as_json(self) -> dict[str, Any]:
@@ -206,15 +214,15 @@ class Snapshot(Struct, frozen=True):
         blocked += [] if self.problem is None else [self.problem.in_one_line]
         facts |= {"next_command": upcoming.line, "next_note": upcoming.note or None}
         facts |= {"failure": self.failure or None, "in_the_way": blocked}
-        facts |= {"held_by": [*self._held_by()], "notices": list(self.notices)}
+        facts |= {"held_by": [*self._holders_json()], "notices": list(self.notices)}
         if self.makers:
             facts["makers"] = {str(token): worker or None for token, worker in self.makers.items()}
         if self.detached:
             facts["detached"] = list(self.detached)
         if self.starts is not None:
-            facts["starts_at"] = as_utc(self.starts)
+            facts["starts_at"] = format_utc(self.starts)
         if self.left_out is not None:
-            facts["left_out"] = left_out_json(self.left_out)
+            facts["left_out"] = skipped_date_to_data(self.left_out)
         if self.more:
             facts["more"] = [{"label": label, "text": text} for label, text in self.more]
         if self.unmerged:
@@ -223,20 +231,20 @@ class Snapshot(Struct, frozen=True):
             return facts
         return {**facts, "nodes": nodes_json(self.graph_view, self.heard)["nodes"]}
 
-    def text(self, width: int | None = None) -> str:
+    def format_text(self, width: int | None = None) -> str:
         """Return the view for people, in several lines; its table fits into *width* columns."""
-        text, following = "\n".join(self.lines()), f"next: {self.next_command.words}"
+        text, following = "\n".join(self.format_lines()), f"next: {self.next_command.words}"
         if self.graph_view is None:
             return f"{text}\n{following}"
         table = node_table(self.graph_view, datetime.now(UTC), width, self.heard)
         return f"{text}\n\n{table}\n\n{following}"
 
-    def lines(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """Return the lines for people, without the table of a graph's nodes."""
-        rows = [(label, one_line(value)) for label, value in self._rows() if value]
+        rows = [(label, one_line(value)) for label, value in self._format_rows() if value]
         return [f"{label:<{LABEL_WIDTH}}  {value}" for label, value in rows]
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """Return the view for people in one line."""
         head = self.head
         if head is None:
@@ -244,58 +252,59 @@ class Snapshot(Struct, frozen=True):
         parts = [head.last_update, f"revision {head.revision}", str(head.status)]
         parts.append(f"step_index {head.step_index}")
         if self.graph_view is not None:
-            parts += self._flow_words(head)
+            parts += self._format_flow(head)
         elif self.next is not None:
             parts.append(f"{'runs' if self.busy else 'next'} {self.next['step']}")
         return one_line(" · ".join(parts))
 
-    def _flow_words(self, head: Head) -> Iterator[str]:
+    def _format_flow(self, head: Head) -> Iterator[str]:
         """Yield which nodes run, which wait for an answer, and which may start."""
         if head.claims and self.busy:
-            yield f"runs {_first([claim.step for claim in head.claims])}"
-        if asked := self._nodes_that_are(NodeState.ASKED):
-            yield f"asks {_first(asked)}"
-        if ready := self._ready():
-            yield f"next {_first(ready)}"
+            yield f"runs {_join_first([claim.step for claim in head.claims])}"
+        if asked := self._list_nodes_in(NodeState.ASKED):
+            yield f"asks {_join_first(asked)}"
+        if ready := self._list_ready_nodes():
+            yield f"next {_join_first(ready)}"
 
-    def _ready(self) -> list[str]:
+    def _list_ready_nodes(self) -> list[str]:
         """Return the names of the graph's nodes that may start, the most urgent first."""
         if self.graph_view is None:
             return []
         urgency = self.graph_view.graph.urgency
-        return sorted(self._nodes_that_are(NodeState.READY), key=urgency.__getitem__)
+        return sorted(self._list_nodes_in(NodeState.READY), key=urgency.__getitem__)
 
-    def _nodes_that_are(self, state: NodeState) -> list[str]:
+    def _list_nodes_in(self, state: NodeState) -> list[str]:
         nodes = self.graph_view.nodes if self.graph_view is not None else ()
         return [node.node.id for node in nodes if node.state is state]
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
+    def _format_rows(self) -> Iterator[tuple[str, str]]:
         head = self.head
-        yield "run", f"{self.name or 'default'}, workflow {self._workflow_words()}"
-        yield "status", self._state_words()
-        yield from self._dates()
-        yield "next step", self.next_words()
+        yield "run", f"{self.name or 'default'}, workflow {self._format_workflow()}"
+        yield "status", self._format_state()
+        yield from self._format_dates()
+        yield "next step", self.format_next_step()
         yield "purpose", self._next_description()
         yield from self._unmerged_rows()
         yield from ((one_line(label)[:LABEL_WIDTH], text) for label, text in self.more)
         if head is None:
             return
-        for claims, liveness in _by_owner(self.holders, self.makers or {}):
-            yield "held by", holder_words(claims, liveness, self.makers, self.elsewhere)
-        yield from (("permitted", _allowed(order)) for order in self.detached)
+        for claims, liveness in _group_by_owner(self.holders, self.makers or {}):
+            yield "held by", describe_holder(claims, liveness, self.makers, self.elsewhere)
+        yield from (("permitted", _describe_order(order)) for order in self.detached)
         if self.readiness is not None and self.readiness.kind is ReadinessKind.COMPLETE:
             yield "ended", self.readiness.message
         yield from (("in the way", line) for line in self.in_the_way)
         if head.told:
             waiting = dict.fromkeys(step or "the next step" for step, _ in head.told)
-            yield "messages", f"waiting for {_first([*waiting])}"
+            yield "messages", f"waiting for {_join_first([*waiting])}"
         yield from self._failure_rows(head)
-        used = filter(None, (spent(head.usage), f"{duration(head.usage.seconds)} of work"))
-        yield "used", ", ".join((plural(head.usage.steps, "step"), *used))
-        yield "limits", ", ".join(self.limit_words(head))
+        work = f"{format_duration(head.usage.seconds)} of work"
+        used = filter(None, (format_usage(head.usage), work))
+        yield "used", ", ".join((pluralize(head.usage.steps, "step"), *used))
+        yield "limits", ", ".join(self.format_limits(head))
         yield from (("shown", line) for line in self.shown)
         for post in self.posts:
-            yield "posts", post.text(lambda at: duration(age_s(at) or 0.0))
+            yield "posts", post.format_text(lambda at: format_duration(age_s(at) or 0.0))
         yield "note", self.note
         yield from (("warning", line) for line in self.overspent)
         for denial in self.denials[:SHOWN_DENIALS]:
@@ -311,32 +320,32 @@ class Snapshot(Struct, frozen=True):
         row = f"{failed} in a row, limit {self.limits.failures_in_row}" if failed else ""
         yield "failures", ": ".join(filter(None, (row, self.failure)))
         if self.workflow is not None and self.next is not None:
-            yield "verdict", last_no(self.workflow, head)
+            yield "verdict", describe_last_no(self.workflow, head)
 
-    def _state_words(self) -> str:
+    def _format_state(self) -> str:
         if self.head is None:
             return f"{self.state.word}; 'sequencer run' starts it"
         return f"{self.state.word} since {self.head.last_update}"
 
-    def _held_by(self) -> Iterator[dict[str, Any]]:
+    def _holders_json(self) -> Iterator[dict[str, Any]]:
         """Yield the holder of each claim, and whether that process is alive."""
         for claim, liveness in self.holders:
             maker = claim.owner.words if self.makers is None else self.makers.get(claim.token)
             yield {"step": claim.step, "token": claim.token, "by": maker, "state": str(liveness)}
 
-    def _dates(self) -> Iterator[tuple[str, str]]:
+    def _format_dates(self) -> Iterator[tuple[str, str]]:
         """Yield the next date of its schedule, and the date that started nothing."""
         if self.starts is not None:
-            yield "starts", clock(self.starts)
+            yield "starts", format_local_time(self.starts)
         if self.left_out is not None:
             date, reason = self.left_out
-            yield "left out", f"{clock(date)}: {reason}"
+            yield "left out", f"{format_local_time(date)}: {reason}"
 
     def _unmerged_rows(self) -> Iterator[tuple[str, str]]:
         for work in self.unmerged:
             yield "not merged", f"{work.words}; {work.hint}"
 
-    def _workflow_words(self) -> str:
+    def _format_workflow(self) -> str:
         name, params = "unknown", dict[str, Any]()
         if self.head is not None:
             name, params = self.head.workflow_name, self.head.params
@@ -345,11 +354,11 @@ class Snapshot(Struct, frozen=True):
         set_to = (f"{PARAM_KEYS.get(key, key)} {value}" for key, value in params.items())
         return ", ".join((name, *set_to))
 
-    def next_words(self) -> str:
+    def format_next_step(self) -> str:
         """Return the next step with its index and prompt; empty: there is none."""
         step = self.next
         if self.graph_view is not None and self.head is not None:
-            return self._few_subjects()
+            return self._format_ready_nodes()
         if step is None:
             return ""
         if self.graph_view is not None:
@@ -368,14 +377,14 @@ class Snapshot(Struct, frozen=True):
         descriptions = {step.name: step.description for step in workflow.every_step}
         return descriptions.get(upcoming["step"], "")
 
-    def _few_subjects(self) -> str:
+    def _format_ready_nodes(self) -> str:
         """Return the nodes that may start; for a single task, also its label."""
-        ready = self._ready()
+        ready = self._list_ready_nodes()
         if self.graph_view is None or not ready:
             return ""
-        return _first(self.graph_view.graph.introduced(ready))
+        return _join_first(self.graph_view.graph.format_nodes(ready))
 
-    def limit_words(self, head: Head) -> Iterator[str]:
+    def format_limits(self, head: Head) -> Iterator[str]:
         """Yield how much of each of the run's limits is used."""
         limits, usage = self.limits, head.usage
         if limits.steps is not None:
@@ -385,18 +394,18 @@ class Snapshot(Struct, frozen=True):
             known = f"{usage.cost_usd:.2f}" if usage.known_usd is not None else "unknown"
             yield f"{known} of {limits.cost_usd:.2f} USD"
         if limits.seconds is not None:
-            yield f"{duration(usage.seconds)} of {duration(limits.seconds)}"
+            yield f"{format_duration(usage.seconds)} of {format_duration(limits.seconds)}"
 
 
 _FREE = (ReadinessKind.READY, ReadinessKind.HELD)
 
 
-def _first(names: Sequence[str]) -> str:
+def _join_first(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
     return ", ".join(names[:SHOWN_NAMES]) + more
 
 
-def _by_owner(
+def _group_by_owner(
     holders: Iterable[tuple[Claim, Liveness]], makers: Mapping[int, str]
 ) -> Iterator[tuple[Sequence[Claim], Liveness]]:
     """Yield the claims grouped by the process that holds them."""
@@ -409,7 +418,7 @@ def _by_owner(
     yield from groups.values()
 
 
-def _allowed(order: Mapping[str, Any]) -> str:
+def _describe_order(order: Mapping[str, Any]) -> str:
     """Return in words what a detached work order allows, or how it ended."""
     if "end" in order:
         return f"detached from {order['since']} to {order['until']}: {order['end']}"
@@ -417,7 +426,7 @@ def _allowed(order: Mapping[str, Any]) -> str:
     return f"detached since {order['since']}{limits and f' ({limits})'}: workers run the steps"
 
 
-def holder_words(
+def describe_holder(
     claims: Sequence[Claim],
     liveness: Liveness,
     makers: Mapping[int, str] | None = None,
@@ -429,7 +438,7 @@ def holder_words(
     """
     maker = claims[0].owner.words if makers is None else makers.get(claims[0].token, "")
     held_s = age_s(claims[0].claimed_at)
-    age = "" if held_s is None else f", for {duration(held_s)}"
+    age = "" if held_s is None else f", for {format_duration(held_s)}"
     known = {
         Liveness.ALIVE: "alive",
         Liveness.UNKNOWN: "may still be alive",
@@ -442,14 +451,14 @@ def holder_words(
         state = f"no worker{on_host} has taken it yet; 'sequencer worker'{at_host} starts one"
     text = f"{maker or 'a worker'}, "
     if len(claims) > 1:
-        steps = f"{len(claims)} steps: {_first([claim.step for claim in claims])}"
+        steps = f"{len(claims)} steps: {_join_first([claim.step for claim in claims])}"
         return f"{text}{steps}: {state}"
     claim = claims[0]
     text += f"step {claim.step}, token {claim.token}"
     return f"{text}, attempt {claim.attempt}{age}: {state}"
 
 
-def in_project(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
+def add_project_facts(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
     """Return *snapshot* of *run*, with what only the *project* knows: trust, obstacles, losses."""
     head, is_bare = snapshot.head, project.rehearses and project.settings.store_kind.is_local
     logs = project.logs(run.name, lambda _: None)
@@ -466,12 +475,14 @@ def in_project(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
     return replace(
         snapshot,
         is_trusted=is_bare or project.trust.is_current,
-        lost=None if head is None else _lost(project, run, head, logs),
+        lost=None if head is None else _find_lost_steps(project, run, head, logs),
     )
 
 
-def _lost(project: Project, run: Run, head: Head, logs: StepLogs) -> SequencerError | None:
-    error = lost_steps(project.settings, run.store.state_path, head, [logs.folder])
+def _find_lost_steps(
+    project: Project, run: Run, head: Head, logs: StepLogs
+) -> SequencerError | None:
+    error = find_lost_steps(project.settings, run.store.state_path, head, [logs.folder])
     if error is None:
         return None
     # A worker may have moved the run since *head* was read; the next look checks the new head.
@@ -479,17 +490,7 @@ def _lost(project: Project, run: Run, head: Head, logs: StepLogs) -> SequencerEr
     return error if newest is not None and newest.revision == head.revision else None
 
 
-def _own_workflow(run: Run, head: Head, configured: Workflow | None) -> Workflow | None:
-    """Return the graph that the run of *head* was started with, or else what is *configured*.
-
-    None: neither can be read. For a workflow without nodes, no earlier definition is kept.
-    """
-    with suppress(CorruptState):
-        return as_started(run.store, head).workflow
-    return None if configured is None or configured.nodes else configured
-
-
-def take(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None) -> Snapshot:
+def snapshot_of(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None) -> Snapshot:
     """Return *run* as it is now, with the last output in *logs*; *known* facts are not read again.
 
     Raises:
@@ -502,11 +503,11 @@ def take(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None)
     holders = tuple((claim, run.store.liveness(claim)) for claim in claims)
     try:
         workflow = run.workflow_for(head)
-        next_place = place(workflow, 0)
+        next_place = find_step_ref(workflow, 0)
         if head is not None:
-            next_place = present(workflow, head)
+            next_place = find_current_ref(workflow, head)
             ensure_definition(head, workflow)
-            readiness = run.readiness_at(_without_gone(head, holders), workflow)
+            readiness = run.readiness_at(_drop_gone_claims(head, holders), workflow)
         is_over = readiness is not None and readiness.kind is ReadinessKind.COMPLETE
         if not is_over and not next_place.is_end:
             upcoming = describe_at(workflow, next_place)
@@ -516,9 +517,9 @@ def take(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None)
             raise
         if head.status is not Status.COMPLETE:
             notices, problem = (*notices, error.in_one_line), error
-        workflow = _own_workflow(run, head, workflow)
+        workflow = find_readable_workflow(run, head, workflow)
     has_nodes = workflow is not None and bool(workflow.nodes)
-    seen = look_closely(run, workflow.name, known)[0] if workflow and has_nodes else None
+    seen = read_view_and_facts(run, workflow.name, known)[0] if workflow and has_nodes else None
     is_moving = has_nodes and readiness is not None and not is_over
     return Snapshot(
         name=run.name,
@@ -528,46 +529,51 @@ def take(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None)
         readiness=readiness,
         holders=holders,
         limits=run.limits,
-        **_newest_words(run, head),
+        **_newest_attempt_fields(run, head),
         notices=notices,
-        graph_view=seen and _with_holders(seen, holders),
-        stopped_by=tuple(run.stopped_by(head)) if head is not None and is_moving else (),
-        **_its_processes(run, head),
-        heard=heard_of(claims, logs.folders) if seen and logs and claims else {},
+        graph_view=seen and _mark_interrupted(seen, holders),
+        stopped_by=tuple(run.describe_blockers(head)) if head is not None and is_moving else (),
+        **_process_fields(run, head),
+        heard=read_last_outputs(claims, logs.folders) if seen and logs and claims else {},
         failure=last_failure(run, head, seen),
         problem=problem,
-        takes_over=takes_over(run, workflow, holders) if problem is None else "",
+        takes_over=take_over_options(run, workflow, holders) if problem is None else "",
     )
 
 
-def _with_holders(view: FlowView, holders: Iterable[tuple[Claim, Liveness]]) -> FlowView:
+def _mark_interrupted(view: FlowView, holders: Iterable[tuple[Claim, Liveness]]) -> FlowView:
     """Return *view* with the nodes marked as interrupted whose holders are gone."""
     interrupted = {claim.step for claim, liveness in holders if liveness.allows_take_over}
     nodes = tuple(replace(node, is_interrupted=node.node.id in interrupted) for node in view.nodes)
     return replace(view, nodes=nodes)
 
 
-def _its_processes(run: Run, head: Head | None) -> dict[str, Any]:
+def _process_fields(run: Run, head: Head | None) -> dict[str, Any]:
     """Return fields of `Snapshot`: the workers of *run*, and what starts it again if it is over."""
     if head is None:
         return {}
     is_over = head.status is Status.COMPLETE
-    fields: dict[str, Any] = {"detached": run.detached(), "again": again(run) if is_over else ""}
-    return fields | ({"makers": run.makers(), "elsewhere": run.elsewhere()} if head.claims else {})
+    fields: dict[str, Any] = {"detached": run.list_detached_orders()}
+    if is_over:
+        fields["again"] = restart_command(run)
+    if head.claims:
+        fields["makers"] = run.list_attempt_processes()
+        fields["elsewhere"] = run.find_worker_location()
+    return fields
 
 
-def _without_gone(head: Head, holders: Iterable[tuple[Claim, Liveness]]) -> Head:
+def _drop_gone_claims(head: Head, holders: Iterable[tuple[Claim, Liveness]]) -> Head:
     live = tuple(claim for claim, liveness in holders if not liveness.allows_take_over)
     return head if live == head.claims else head.replace(claims=live)
 
 
-def _newest_words(run: Run, head: Head | None) -> dict[str, Any]:
+def _newest_attempt_fields(run: Run, head: Head | None) -> dict[str, Any]:
     """Return what people should know about the newest attempts, by field of `Snapshot`."""
-    newest = [*read(_newest(run, head))]
+    newest = [*read_facts(read_newest_facts(run, head))]
     outcomes = [fact.details for fact in newest]
     notes = (str(outcome["note"]) for outcome in outcomes if _has_agent_note(outcome))
     steps = [
-        (fact.step, fact.details, evidence_words(evidence_of(fact.details))) for fact in newest
+        (fact.step, fact.details, format_evidence(read_evidence(fact.details))) for fact in newest
     ]
     return {
         "denials": tuple(str(line) for o in outcomes for line in o.get("denials") or ()),
@@ -583,15 +589,3 @@ def _newest_words(run: Run, head: Head | None) -> dict[str, Any]:
 
 def _has_agent_note(outcome: Mapping[str, Any]) -> bool:
     return bool(outcome.get("agent") and outcome.get("note"))
-
-
-def _newest(run: Run, head: Head | None) -> Sequence[Mapping[str, Any]]:
-    """Return the facts of the newest record; reading the whole journal would take too long."""
-    if head is None:
-        return ()
-    journal = run.store.state_path.with_name(JOURNAL)
-    try:
-        data = read_regular(journal, head.journal_offset, max_bytes=MAX_RECORD_BYTES)
-        return facts_of(decode(data.partition(b"\n")[0]))
-    except (OSError, ValueError, CorruptState):
-        return ()

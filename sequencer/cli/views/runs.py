@@ -19,18 +19,18 @@ from sequencer.errors import (
     DefinitionChanged,
     NotTrusted,
     SequencerError,
+    quote_words,
     run_option,
-    typed,
 )
-from sequencer.history.facts import EndState, RecordedFact, read
+from sequencer.history.facts import EndState, RecordedFact, read_facts
 from sequencer.model.head import Gate, Head, Status
-from sequencer.model.kind import Readiness, ReadinessKind, gate_over
+from sequencer.model.kind import Readiness, ReadinessKind, describe_expired_gate
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.workflow import ensure_definition
 from sequencer.project.project import Project
 from sequencer.project.starts import starts_of
-from sequencer.store.journal import JournalFile, facts_of
+from sequencer.store.journal import JournalFile, list_facts
 
 if TYPE_CHECKING:
     from sequencer.engine.graph_changes import Question
@@ -45,7 +45,7 @@ LONG_PAUSE = timedelta(hours=1, minutes=5)
 differ."""
 
 
-def each_run(
+def visit_runs(
     project: Project, look: Callable[[Run, Head], Found]
 ) -> Iterator[tuple[Run, Found | SequencerError]]:
     """Yield each started run of *project* with the result of *look*, or with its error."""
@@ -63,7 +63,7 @@ def run_facts(
     project: Project, run: Run, head: Head, known: tuple[str | None, str | None] | None = None
 ) -> dict[str, Any]:
     """Return what is listed about *run*. *known* is its start date and title, if already read."""
-    began_at, title = known or _run_began(
+    began_at, title = known or _find_run_start(
         run, head, starts_over=run.name in starts_of(project).workflows(project)
     )
     posting = project.posting
@@ -84,7 +84,9 @@ def run_facts(
         "estimated_usd": head.usage.estimated_usd,
         "seconds": head.usage.seconds,
         "title": title,
-        "posts": [] if posting is None else [post.as_json() for post in posting.pending(run, head)],
+        "posts": []
+        if posting is None
+        else [post.as_json() for post in posting.find_pending(run, head)],
     }
 
 
@@ -110,7 +112,9 @@ def run_kind(run: Run, head: Head) -> str | None:
     return None
 
 
-def _run_began(run: Run, head: Head, *, starts_over: bool = False) -> tuple[str | None, str | None]:
+def _find_run_start(
+    run: Run, head: Head, *, starts_over: bool = False
+) -> tuple[str | None, str | None]:
     """Return when the run started, as far as its journal goes back, and the title of its request.
 
     If a schedule *starts_over* the run, its newest start counts, even if it is far back.
@@ -118,26 +122,26 @@ def _run_began(run: Run, head: Head, *, starts_over: bool = False) -> tuple[str 
     definition = run.definition
     if definition is not None:
         return definition.created_at, definition.request.title
-    if (start := head.begun_at or _started_over(run, is_far=starts_over)) is not None:
+    if (start := head.begun_at or _find_restart_time(run, is_far=starts_over)) is not None:
         return start, None
     try:
         if run.dispatch is not None:
             first = next(iter(run.history()), None)
         else:
-            first = JournalFile(run.store.state_path.parent, 0, 0).oldest()
+            first = JournalFile(run.store.state_path.parent, 0, 0).read_oldest()
     except SequencerError:
         first = None
     return (None if first is None else str(first["at"])), None
 
 
-def _started_over(run: Run, *, is_far: bool) -> str | None:
+def _find_restart_time(run: Run, *, is_far: bool) -> str | None:
     """Return when the run was last started over; None: never, or not found.
 
     With *is_far*, the whole journal is searched, otherwise only its end.
     """
     for facts in (newest_facts, Run.history) if is_far else (newest_facts,):
         with suppress(SequencerError):
-            dates = [fact.at for fact in read(facts(run)) if fact.meaning.starts_over]
+            dates = [fact.at for fact in read_facts(facts(run)) if fact.meaning.starts_over]
             if dates:
                 return dates[-1]
     return None
@@ -169,20 +173,22 @@ class Open(NamedTuple):
         If the options together are longer than *most_chars*, one command stands for all. If the
         time for an answer is over, it is the command that continues the run.
         """
-        if self.over(question):
+        if self.describe_timeout(question):
             return [f"sequencer {self.option}{'resume' if self.is_on_hold else 'run'}"]
         if question is None:
             return [f"{self._answer} {word}" for word in ("approve", "reject", '"FEEDBACK"')]
         values = [one_line(option.value) for option in question.options] or ["TEXT"]
         values = values if sum(map(len, map(shlex.quote, values))) <= most_chars else ["VALUE"]
-        return [f"{self._answer} {typed(one_line(question.node.id), value)}" for value in values]
+        return [
+            f"{self._answer} {quote_words(one_line(question.node.id), value)}" for value in values
+        ]
 
-    def over(self, question: Question | None = None) -> str:
+    def describe_timeout(self, question: Question | None = None) -> str:
         """Return in words that the time for *question* or the gate is over; empty: it is not."""
         now = datetime.now(UTC)
         if question is not None:
-            return question.over(now)
-        return "" if self.gate is None else gate_over(self.gate, now)
+            return question.describe_expiry(now)
+        return "" if self.gate is None else describe_expired_gate(self.gate, now)
 
     @property
     def _answer(self) -> str:
@@ -218,7 +224,7 @@ class Need(NamedTuple):
         """Return whether nothing happens until a person acts."""
         return self.kind is not ReadinessKind.NOT_YET
 
-    def lines(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """Return the lines that follow `text`: the cause, the log and what to do."""
         lines = ["cause:", *(f"  {line}" for line in self.cause)] if self.cause else []
         lines += [f"log: {self.log}"] if self.log else []
@@ -226,7 +232,7 @@ class Need(NamedTuple):
         return [*lines, *([f"to do: {f'{self.advice} {commands}'.strip()}"] if commands else [])]
 
 
-def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
+def find_need(run: Run, head: Head, now: datetime | None = None) -> Need | None:
     """Return why *run*, which is at *head*, does not continue by itself; None: it does.
 
     Raises:
@@ -245,37 +251,37 @@ def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
     if readiness.kind is ReadinessKind.REFUSED:
         verbs = ("retry", "skip") if run.kind.has_one_place else ("retry",)
         failure = newest_failure(run)
-        cause, log = _cause_of({} if failure is None else failure.details)
+        cause, log = _extract_cause({} if failure is None else failure.details)
         key += f" {head.expected_step} {head.step_index}"
-        return Need(readiness.kind, key, text, _commands(option, *verbs), "", cause, log)
+        return Need(readiness.kind, key, text, _format_commands(option, *verbs), "", cause, log)
     if readiness.kind is ReadinessKind.NOT_YET:
-        return _pause(run, head, readiness, now)
+        return _find_long_wait(run, head, readiness, now)
     if readiness.kind is ReadinessKind.LIMIT:
         advice = "raise it in orchestration.yaml, then"
         return Need(readiness.kind, key, text, ("sequencer trust",), advice)
-    if readiness.kind is ReadinessKind.PERSON and (asked := open_at(run, head)) is not None:
+    if readiness.kind is ReadinessKind.PERSON and (asked := find_open_item(run, head)) is not None:
         first = asked.questions[0] if asked.questions else None
         key += "".join(f" {question.node.id} {question.token}" for question in asked.questions)
         key += "" if asked.gate is None else f" {asked.gate.step} {asked.gate.token}"
         return Need(readiness.kind, key, text, tuple(asked.commands(first)), is_asked=True)
     if readiness.kind in (ReadinessKind.PERSON, ReadinessKind.PAUSED, ReadinessKind.STOPPED):
-        return Need(readiness.kind, key, text, _commands(option, "resume"))
+        return Need(readiness.kind, key, text, _format_commands(option, "resume"))
     return None
 
 
-def _commands(option: str, *verbs: str) -> tuple[str, ...]:
+def _format_commands(option: str, *verbs: str) -> tuple[str, ...]:
     return tuple(f"sequencer {option}{verb}" for verb in verbs)
 
 
-def needs(project: Project) -> Iterator[tuple[Run, Need]]:
+def iter_needs(project: Project) -> Iterator[tuple[Run, Need]]:
     """Yield the runs that need a person but ask no question, for example after a final failure.
 
     Runs that can't be read are included, because a person has to repair them.
     """
-    for run, need in each_run(project, _need_if_readable):
+    for run, need in visit_runs(project, _need_if_readable):
         if isinstance(need, DefinitionChanged):
             key = f"changed {run.name}"
-            commands = _commands(run_option(run.name), "adopt", "reset")
+            commands = _format_commands(run_option(run.name), "adopt", "reset")
             yield run, Need(ReadinessKind.REFUSED, key, one_line(need.message), commands)
         elif isinstance(need, ConfigurationError):
             text = one_line(f"can't continue: {need.in_one_line}")
@@ -288,9 +294,9 @@ def needs(project: Project) -> Iterator[tuple[Run, Need]]:
 
 def _need_if_readable(run: Run, head: Head) -> Need | None:
     """Return the need of *run*; without one, read its questions too, so that damage is noticed."""
-    need = need_of(run, head)
+    need = find_need(run, head)
     if need is None:
-        open_at(run, head)
+        find_open_item(run, head)
     return need
 
 
@@ -320,7 +326,7 @@ def untrusted_need(refused: NotTrusted) -> Need:
     return Need(ReadinessKind.REFUSED, "trust", text, ("sequencer trust",), cause=shown)
 
 
-def need_json(run: Run | None, need: Need) -> dict[str, Any]:
+def build_need_json(run: Run | None, need: Need) -> dict[str, Any]:
     """Return *need* as ``inbox --json`` prints it; without a *run*, it is a need of the project."""
     kind = "unreadable" if need.is_unreadable else str(need.kind)
     return {
@@ -338,7 +344,7 @@ _OF_A_PERSON = frozenset((ReadinessKind.REFUSED, ReadinessKind.LIMIT, ReadinessK
 """Needs that no person has decided. PAUSED and the kinds in `FINAL` are decisions of a person."""
 
 
-def _pause(run: Run, head: Head, readiness: Readiness, now: datetime) -> Need | None:
+def _find_long_wait(run: Run, head: Head, readiness: Readiness, now: datetime) -> Need | None:
     """Return the wait for a date if it is long or may become long; None: it is neither."""
     due, reason = parse_time(readiness.until or ""), head.not_before_reason or "not due"
     if due is None:
@@ -355,7 +361,10 @@ def _pause(run: Run, head: Head, readiness: Readiness, now: datetime) -> Need | 
         return None
     text = f"{one_line(reason)}; it is tried again by itself"
     return Need(
-        readiness.kind, f"{status} {head.run_id}", text, _commands(run_option(run.name), "log")
+        readiness.kind,
+        f"{status} {head.run_id}",
+        text,
+        _format_commands(run_option(run.name), "log"),
     )
 
 
@@ -363,7 +372,7 @@ def _newest_outcome(run: Run) -> Mapping[str, Any] | None:
     """Return the outcome of the newest attempt; None: it can't be found."""
     outcome = None
     with suppress(SequencerError):
-        for fact in read(newest_facts(run)):
+        for fact in read_facts(newest_facts(run)):
             outcome = fact.details if fact.meaning.by_holder else outcome
     return outcome
 
@@ -372,13 +381,13 @@ def newest_failure(run: Run) -> RecordedFact | None:
     """Return the fact about the attempt that last failed; None: it can't be found."""
     for facts in (newest_facts, Run.history):
         with suppress(SequencerError):
-            for fact in reversed([*read(facts(run))]):
+            for fact in reversed([*read_facts(facts(run))]):
                 if fact.meaning.ends is EndState.FAILED and not fact.meaning.by_hand:
                     return fact
     return None
 
 
-def _cause_of(outcome: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
+def _extract_cause(outcome: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
     """Return the first line and the last lines of the error in *outcome*, and its log."""
     error = str(outcome.get("error") or "").splitlines()
     lines = [one_line(line)[:CAUSE_CHARS] for line in error if line.strip()]
@@ -390,14 +399,14 @@ def name_of(run: Run) -> str:
     return run.name or "default run"
 
 
-def waiting(project: Project) -> tuple[list[Open], dict[Run, SequencerError]]:
+def find_waiting_runs(project: Project) -> tuple[list[Open], dict[Run, SequencerError]]:
     """Return all runs that wait for a person, and the errors of runs that can't be read."""
-    results = dict(each_run(project, open_at))
+    results = dict(visit_runs(project, find_open_item))
     unread = {run: error for run, error in results.items() if isinstance(error, SequencerError)}
     return [result for result in results.values() if isinstance(result, Open)], unread
 
 
-def open_at(run: Run, head: Head) -> Open | None:
+def find_open_item(run: Run, head: Head) -> Open | None:
     """Return the gate or questions of *run*, which is at *head*; None: none, or it was stopped."""
     if head.exit:
         return None
@@ -407,7 +416,7 @@ def open_at(run: Run, head: Head) -> Open | None:
     return Open(run, None, "", questions, head.is_on_hold) if questions else None
 
 
-def asked_at(run: Run, gate: Gate) -> str:
+def read_gate_output(run: Run, gate: Gate) -> str:
     """Return the output of the step before the gate; this is what a person decides about."""
     for facts in (newest_facts, Run.history):
         with suppress(KeyError, SequencerError):
@@ -418,11 +427,11 @@ def asked_at(run: Run, gate: Gate) -> str:
 def newest_facts(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the facts at the end of the journal; to read all of a long journal takes seconds."""
     if run.dispatch is None:
-        for record in JournalFile(run.store.state_path.parent, 0, 0).newest(END_BYTES):
-            yield from facts_of(record.data)
+        for record in JournalFile(run.store.state_path.parent, 0, 0).read_newest(END_BYTES):
+            yield from list_facts(record.data)
 
 
-def question_json(run: Run, question: Question) -> dict[str, Any]:
+def build_question_json(run: Run, question: Question) -> dict[str, Any]:
     """Return a question as ``inbox --json`` prints it."""
     return {
         "run": run.name,
@@ -434,11 +443,11 @@ def question_json(run: Run, question: Question) -> dict[str, Any]:
         "token": question.token,
         "opened_at": question.asked_at,
         "expires_at": question.expires_at,
-        "expired": bool(question.over(datetime.now(UTC))),
+        "expired": bool(question.describe_expiry(datetime.now(UTC))),
     }
 
 
-def decider() -> str:
+def decider_name() -> str:
     """Return the name of the user who decides, for the history."""
     try:
         return getpass.getuser()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sequencer.cli.views.text import cut, one_line, width
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.limits import parse_time
-from sequencer.model.outcome import duration
+from sequencer.model.outcome import format_duration
 
 
 class StateLook(NamedTuple):
@@ -106,10 +106,10 @@ _NO_XML = "\ufffe\uffff"
 """Code points that are not characters; an XML parser stops at them."""
 
 
-def shown(text: str) -> str:
+def sanitize_text(text: str) -> str:
     r"""Return *text* as one line of predictable width, without invisible or direction characters.
 
-    >>> shown("pay\u202eoff \x1b[2J\U0001f469\u200d\U0001f4bb")
+    >>> sanitize_text("pay\u202eoff \x1b[2J\U0001f469\u200d\U0001f4bb")
     'payoff 👩💻'
     """
     visible = (
@@ -118,10 +118,10 @@ def shown(text: str) -> str:
     return " ".join("".join(visible).split())
 
 
-def wrapped(text: str, columns: int, lines: int, *, dots: str = "…") -> list[str]:
+def wrap_text(text: str, columns: int, lines: int, *, dots: str = "…") -> list[str]:
     """Return *text* in at most *lines* lines of *columns* columns, broken at blanks.
 
-    >>> wrapped("Review the security of all changes", 12, 2)
+    >>> wrap_text("Review the security of all changes", 12, 2)
     ['Review the', 'security of…']
     """
     rows, words = [""], text.split()
@@ -147,13 +147,13 @@ def wrapped(text: str, columns: int, lines: int, *, dots: str = "…") -> list[s
 LAST_LINE_COLUMNS = 80
 
 
-def state_words(view: NodeView, now: datetime) -> str:
+def format_state(view: NodeView, now: datetime) -> str:
     """Return the state in words, with the time that is left if it waits for a date."""
     due = parse_time(view.due) if view.due else None
     word = node_look(view).word
     if due is None:
         return word
-    left = duration(max(0.0, (due - now).total_seconds()))
+    left = format_duration(max(0.0, (due - now).total_seconds()))
     if view.state is NodeState.RETRYING:
         return f"{word} in {left}"
     if view.state is not NodeState.ASKED:
@@ -161,7 +161,7 @@ def state_words(view: NodeView, now: datetime) -> str:
     return f"{word}, {left} left" if due > now else f"{word}, its time is over"
 
 
-def seconds(view: NodeView, now: datetime) -> float:
+def node_duration_s(view: NodeView, now: datetime) -> float:
     """Return how many seconds the node of *view* took, including an attempt that runs now."""
     since = parse_time(view.since) if view.since and not view.is_interrupted else None
     running = (now - since).total_seconds() if since is not None else 0.0
@@ -169,6 +169,6 @@ def seconds(view: NodeView, now: datetime) -> float:
     return view.seconds + max(0.0, running)
 
 
-def done(view: FlowView) -> int:
+def count_done(view: FlowView) -> int:
     """Return how many nodes are done."""
     return sum(node.state is NodeState.DONE for node in view.nodes)

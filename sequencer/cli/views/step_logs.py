@@ -16,7 +16,7 @@ from sequencer.errors import SequencerError, UnknownName, UnsafePath
 from sequencer.files.textfile import slug
 from sequencer.project.project import Project
 from sequencer.store import folder as folders
-from sequencer.store.ownership import refused
+from sequencer.store.ownership import explain_refusal
 
 LOG_NAME = re.compile(r"iter-(\d{5,})_(.+?)(?:\.(\d+))?\.log")
 
@@ -46,18 +46,18 @@ class AskedLogs(Struct, frozen=True):
         """Return the folders in which the run's logs may be; the checked-out branch's is first."""
         return self.project.logs(self.run.name, lambda _: None).folders
 
-    def found(self) -> list[FoundLog]:
+    def find_logs(self) -> list[FoundLog]:
         """Return the requested logs of all branches, the last written at the end.
 
         An agent may have checked out another branch during a step.
         """
-        logs = [log for log in self._all() if self.is_about(log.step, log.iteration)]
+        logs = [log for log in self._iter_logs() if self.is_about(log.step, log.iteration)]
         # Not by iteration: a rewound run is at an earlier iteration again.
-        return sorted(logs, key=lambda log: (written_at(log.path), log))
+        return sorted(logs, key=lambda log: (read_mtime_ns(log.path), log))
 
-    def _all(self) -> Iterator[FoundLog]:
+    def _iter_logs(self) -> Iterator[FoundLog]:
         for folder in self.folders:
-            yield from _logs_in(folder)
+            yield from _list_logs(folder)
 
     def is_about(self, step: str, iteration: int) -> bool:
         """Return whether the log of *step* (a slug) in *iteration* is requested."""
@@ -65,12 +65,12 @@ class AskedLogs(Struct, frozen=True):
         return not wanted or step in wanted or iteration in wanted
 
     def ensure_known(self) -> None:
-        """Return if every requested step can have a log.
+        """Check that every requested step can have a log.
 
         Raises:
             UnknownName: one is not a step of the workflow and has no log.
         """
-        known = {log.step for log in self._all()}
+        known = {log.step for log in self._iter_logs()}
         try:
             workflow = self.run.workflow_for(self.run.head)
         except SequencerError:
@@ -87,7 +87,7 @@ def _is_iteration(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-def written_at(path: Path) -> int:
+def read_mtime_ns(path: Path) -> int:
     """Return when *path* was last written, in nanoseconds; 0: it does not exist."""
     try:
         return path.stat(follow_symlinks=False).st_mtime_ns
@@ -95,9 +95,9 @@ def written_at(path: Path) -> int:
         return 0
 
 
-def _logs_in(folder: Path) -> Iterator[FoundLog]:
+def _list_logs(folder: Path) -> Iterator[FoundLog]:
     try:
-        names = folders.names(folder)
+        names = folders.list_names(folder)
     except OSError as error:
         raise UnsafePath(f"can't be read: {error.strerror}", where=str(folder)) from error
     for name in names:
@@ -115,7 +115,7 @@ def open_log(path: Path) -> BinaryIO:
     try:
         fd = folders.open_file(path, os.O_RDONLY)
     except OSError as error:
-        why, hint = refused(error, path, "a log has to be a regular file")
+        why, hint = explain_refusal(error, path, "a log has to be a regular file")
         raise UnsafePath(
             f"can't be read: {why}",
             where=str(path),

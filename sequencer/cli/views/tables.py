@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from sequencer.cli.views.text import cut, one_line, short, width
+from sequencer.cli.views.text import cut, one_line, shorten_middle, width
 
-LEAST_COLUMNS, WHOLE_COLUMNS = 12, 20
+MIN_COLUMNS, WHOLE_COLUMNS = 12, 20
 """The width to which a column of texts may be narrowed. A column that is not wider than
 WHOLE_COLUMNS, such as a time or a status, is not narrowed."""
 SHORTEST = 4
@@ -19,7 +19,7 @@ _SEPARATOR = "  "
 _NONE: Mapping[int, int] = {}
 
 
-def columns(
+def format_table(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
@@ -35,36 +35,36 @@ def columns(
     in *goes* may be left out; texts are cut in the middle, in columns of *prose* at the end; and
     columns in *whole* are cut only as a last resort. None: nothing is left out or cut.
 
-    >>> print(columns(("N", "STEP"), [("9", "plan"), ("10", "build")], right={0}))
+    >>> print(format_table(("N", "STEP"), [("9", "plan"), ("10", "build")], right={0}))
      N  STEP
      9  plan
     10  build
-    >>> print(columns(("N", "STEP"), [("1", "implement-the-new-parser")], right={0}, room=18))
+    >>> print(format_table(("N", "STEP"), [("1", "implement-the-new-parser")], right={0}, room=18))
     N  STEP
     1  impleme…-parser
     """
-    natural = widest(head, rows)
+    natural = measure_widths(head, rows)
     fixed = {*right, *whole}
     least = {
-        column: LEAST_COLUMNS
+        column: MIN_COLUMNS
         for column, wide in enumerate(natural)
         if column not in fixed and wide > WHOLE_COLUMNS
     }
     easy = dict.fromkeys(least, WHOLE_COLUMNS)
-    wide = narrowed(natural, rows, room, goes=goes, least=least, easy=easy, right=right)
+    wide = fit_widths(natural, rows, room, goes=goes, least=least, easy=easy, right=right)
 
     def fit(column: int, text: str, most: int) -> str:
-        return (cut if column in prose else short)(text, most)
+        return (cut if column in prose else shorten_middle)(text, most)
 
-    return "\n".join(lines(head, rows, wide, right=right, fit=fit))
+    return "\n".join(format_rows(head, rows, wide, right=right, fit=fit))
 
 
-def widest(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+def measure_widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     """Return the width of each column if nothing is shortened."""
     return [max(width(row[column]) for row in (head, *rows)) for column in range(len(head))]
 
 
-def narrowed(
+def fit_widths(
     natural: Sequence[int],
     rows: Sequence[Sequence[str]],
     room: int | None,
@@ -108,7 +108,7 @@ def narrowed(
     return widths
 
 
-def lines(
+def format_rows(
     head: Sequence[str],
     rows: Iterable[Sequence[str]],
     wide: Mapping[int, int],
@@ -128,7 +128,7 @@ def lines(
     return texts
 
 
-def purposes(descriptions: Iterable[tuple[str, str]], kind: str = "STEP") -> str:
+def format_purposes(descriptions: Iterable[tuple[str, str]], kind: str = "STEP") -> str:
     """Return a table of (name, description) pairs; empty if there is no description."""
     rows = {one_line(name): one_line(about) for name, about in descriptions if about}
-    return columns((kind, "WHAT IT DOES"), list(rows.items())) if rows else ""
+    return format_table((kind, "WHAT IT DOES"), list(rows.items())) if rows else ""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from sequencer.cli.views.nodes import Heard
 from sequencer.cli.views.runs import newest_failure
-from sequencer.cli.views.states import shown
-from sequencer.cli.views.text import cut, one_line, plain
-from sequencer.engine.logs import log_name, sent_texts
+from sequencer.cli.views.states import sanitize_text
+from sequencer.cli.views.text import cut, one_line, strip_controls
+from sequencer.engine.logs import log_name, read_sent_texts
 from sequencer.engine.run import Run
-from sequencer.errors import in_one_line
+from sequencer.errors import to_one_line
 from sequencer.history.story import LINE_CHARS
 from sequencer.history.view import FlowView, NodeState
 from sequencer.model.head import Claim, Head
@@ -29,7 +29,7 @@ MAX_LOOKS = 20
 """Log numbers tried from the attempt's number on: a rewound step writes to a higher number."""
 
 
-def heard_of(claims: Iterable[Claim], folders: Sequence[Path]) -> dict[str, Heard]:
+def read_last_outputs(claims: Iterable[Claim], folders: Sequence[Path]) -> dict[str, Heard]:
     """Return the newest output line of each step in *claims* that has a log in *folders*."""
     lines = {
         claim.step: next(filter(None, (_newest_line(claim, folder) for folder in folders)), "")
@@ -43,18 +43,18 @@ def _newest_line(claim: Claim, folder: Path) -> str:
     for number in range(first_number, first_number + MAX_LOOKS):
         name = log_name(claim.step_index, claim.step, number)
         try:
-            text = _written(folder / name, claim.token)
+            text = _read_tail(folder / name, claim.token)
         except OSError:
             return ""
         if text is not None:
             # The lines that end a log may be there before the run has recorded the end.
             output = text.rpartition(ENDED)[0] if ENDED in text else text
-            lines = (shown(line) for line in reversed(plain(output).split("\n")))
+            lines = (sanitize_text(line) for line in reversed(strip_controls(output).split("\n")))
             return next((line for line in lines if line), "")[:LINE_CHARS]
     return ""
 
 
-def _written(path: Path, token: int) -> str | None:
+def _read_tail(path: Path, token: int) -> str | None:
     """Return the end of the output in *path*; None: the log is not of the claim with *token*."""
     # Never follow a link, and never wait for a pipe.
     fd = folders.open_file(path, os.O_RDONLY)
@@ -66,7 +66,7 @@ def _written(path: Path, token: int) -> str | None:
         if len(titles) <= TITLE_LINES:
             return ""
         # The agent's output starts after the prompt, which comes first in the log.
-        sent = sent_texts(fd)
+        sent = read_sent_texts(fd)
         if sent is None and titles[-1].startswith(SENT):
             return ""
         output_start = len(beginning) - len(titles[-1]) if sent is None else sent.end
@@ -90,5 +90,5 @@ def last_failure(run: Run, head: Head | None, view: FlowView | None) -> str:
     error = str(fact.details.get("error") or "no reason given")
     first = error.strip().partition("\n")[0]
     # An exit code alone says nothing; the agent's last words are on the lines below it.
-    reason = cut(in_one_line(error), FAILURE_CHARS) if first.startswith("exit code ") else first
+    reason = cut(to_one_line(error), FAILURE_CHARS) if first.startswith("exit code ") else first
     return one_line(f"{fact.step!r} failed: {reason}")

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import IO
 
-from sequencer.executors.redaction import CONTROL, CSI, STRING, STRING_CHARS, without_sequences
+from sequencer.executors.redaction import CONTROL, CSI, STRING, STRING_CHARS, strip_sequences
 from sequencer.model.limits import parse_time
 
 BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
@@ -36,15 +36,15 @@ _OPEN = re.compile(f"(?:{CSI}|{STRING}|\x1b[ -/]*)")
 _INTRODUCERS = "\x1b\x9b\x90\x98\x9d\x9e\x9f"
 
 
-def plain(text: str) -> str:
+def strip_controls(text: str) -> str:
     r"""Return *text* without control sequences.
 
-    >>> plain("\x1b]0;owned\x07red: \x1b[31mno\x1b[0m\x08 10%\r100%\r\n")
+    >>> strip_controls("\x1b]0;owned\x07red: \x1b[31mno\x1b[0m\x08 10%\r100%\r\n")
     '100%\n'
     """
     if _SUSPICIOUS.search(text) is None:
         return text
-    return _without_overwritten(_UNSEEN.sub("", without_sequences(text)))
+    return _drop_overwritten(_UNSEEN.sub("", strip_sequences(text)))
 
 
 def one_line(text: str) -> str:
@@ -53,10 +53,10 @@ def one_line(text: str) -> str:
     >>> one_line(" two\n\tlines\x1b[2J ")
     'two lines'
     """
-    return " ".join(plain(text).split())
+    return " ".join(strip_controls(text).split())
 
 
-def _without_overwritten(text: str) -> str:
+def _drop_overwritten(text: str) -> str:
     """Return *text* with each line as a terminal shows it after its carriage returns."""
     if "\r" not in text:
         return text
@@ -75,7 +75,7 @@ class Sanitiser:
 
     def feed(self, data: bytes) -> str:
         """Return the part of the stream that can be shown now and was not returned before."""
-        shown = self._take(self._decoder.decode(data))
+        shown = self._sanitize(self._decoder.decode(data))
         if shown:
             self._is_mid_line = not shown.endswith("\n")
         return shown
@@ -85,14 +85,14 @@ class Sanitiser:
         text = self._held + self._decoder.decode(b"", final=True)
         self._held, self._is_mid_line = "", False
         self._decoder.reset()
-        return plain(text)
+        return strip_controls(text)
 
-    def _take(self, text: str) -> str:
+    def _sanitize(self, text: str) -> str:
         text = self._held + text
         if _SUSPICIOUS.search(text) is None:
             self._held = ""
             return text
-        cut = _open_from(text)
+        cut = _find_unfinished(text)
         self._held = text[cut:]
         shown = text[:cut]
         # Only the next chunk shows whether a carriage return ends a line or overwrites it.
@@ -102,10 +102,10 @@ class Sanitiser:
         elif self._is_mid_line and re.match("\r+(?!\n)", shown):
             # The text that it would overwrite was already returned; a line end separates the two.
             body = "\n" + body
-        return plain(body)
+        return strip_controls(body)
 
 
-def _open_from(text: str) -> int:
+def _find_unfinished(text: str) -> int:
     """Return the offset of an unfinished sequence at the end of *text*, or the length of *text*."""
     start = max(text.rfind(introducer) for introducer in _INTRODUCERS)
     if start < 0 or len(text) - start > STRING_CHARS:
@@ -135,7 +135,7 @@ def _columns_of_character(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def columns_of(stream: IO[str] | None) -> int | None:
+def terminal_width(stream: IO[str] | None) -> int | None:
     """Return the width of the terminal at the end of *stream*; None: there is no terminal."""
     try:
         if stream is None or not stream.isatty():
@@ -149,7 +149,7 @@ def has_color(stream: IO[str] | None) -> bool:
     """Return whether *stream* is a terminal with colors, and NO_COLOR is not set."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
         return False
-    return columns_of(stream) is not None
+    return terminal_width(stream) is not None
 
 
 def can_write(stream: IO[str], text: str) -> bool:
@@ -180,10 +180,10 @@ def cut(text: str, columns: int, *, dots: str = "…") -> str:
     return start + dots
 
 
-def few(names: Sequence[str], columns: int, *, more: str = " and {} more") -> str:
+def fit_names(names: Sequence[str], columns: int, *, more: str = " and {} more") -> str:
     """Return as many of *names* as fit into *columns*, and the number of the others.
 
-    >>> few(["plan", "search", "history"], 20), few(["plan", "search"], 3)
+    >>> fit_names(["plan", "search", "history"], 20), fit_names(["plan", "search"], 3)
     ('plan and 2 more', 'plan and 1 more')
     """
     text = ", ".join(names)
@@ -194,19 +194,19 @@ def few(names: Sequence[str], columns: int, *, more: str = " and {} more") -> st
     return text
 
 
-def plural(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """Return *count* and *noun*, in the plural unless *count* is 1.
 
-    >>> plural(1, "step"), plural(20, "step")
+    >>> pluralize(1, "step"), pluralize(20, "step")
     ('1 step', '20 steps')
     """
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def short(text: str, columns: int, *, dots: str = "…") -> str:
+def shorten_middle(text: str, columns: int, *, dots: str = "…") -> str:
     """Return a name in at most *columns* columns, cut in the middle: names often differ at the end.
 
-    >>> short("implement-the-new-parser-12", 16), short("plan", 16)
+    >>> shorten_middle("implement-the-new-parser-12", 16), shorten_middle("plan", 16)
     ('implemen…rser-12', 'plan')
     """
     if width(text) <= columns:
@@ -216,13 +216,13 @@ def short(text: str, columns: int, *, dots: str = "…") -> str:
     return cut(text, room - width(tail), dots="") + dots + tail
 
 
-def fitted(text: str, room: int | None) -> str:
+def wrap_prose(text: str, room: int | None) -> str:
     r"""Return prose with every line in at most *room* columns, broken at blanks.
 
     A broken line continues below its start; if it has a label, below its value. A word that is
     longer than a line is not broken, so that a path can still be copied.
 
-    >>> print(fitted("run       the nightly run of Tuesday\n  | a quoted line", 22))
+    >>> print(wrap_prose("run       the nightly run of Tuesday\n  | a quoted line", 22))
     run       the nightly
               run of
               Tuesday
@@ -230,10 +230,10 @@ def fitted(text: str, room: int | None) -> str:
     """
     if room is None:
         return text
-    return "\n".join(piece for line in text.split("\n") for piece in _pieces(line, room))
+    return "\n".join(piece for line in text.split("\n") for piece in _wrap_line(line, room))
 
 
-def _pieces(line: str, room: int) -> Iterator[str]:
+def _wrap_line(line: str, room: int) -> Iterator[str]:
     beginning = _BEGINNING.match(line)
     if width(line) <= room or beginning is None:
         yield line
@@ -252,10 +252,10 @@ def _pieces(line: str, room: int) -> Iterator[str]:
     yield before + " ".join(taken)
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Return *seconds* as minutes and seconds, with hours if there are any.
 
-    >>> clock(9.9), clock(75), clock(7_260)
+    >>> format_clock(9.9), format_clock(75), format_clock(7_260)
     ('0:09', '1:15', '2:01:00')
     """
     minutes, rest = divmod(int(seconds), 60)
@@ -278,6 +278,9 @@ def file_size(count: int) -> str:
 
 
 def age_s(at: str | None) -> float | None:
-    """Return the seconds since the ISO time *at*; 0 if it is ahead of this machine's clock."""
-    since = parse_time(at) if at else None
-    return None if since is None else max((datetime.now(UTC) - since).total_seconds(), 0.0)
+    """Return the seconds since the ISO time *at*, at least 0; None if *at* is not a time."""
+    moment = parse_time(at) if at else None
+    if moment is None:
+        return None
+    # The time is in the future if a machine whose clock is ahead wrote it.
+    return max((datetime.now(UTC) - moment).total_seconds(), 0.0)

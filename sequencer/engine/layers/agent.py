@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from sequencer import extensions
-from sequencer.engine.allowance import least
+from sequencer.engine.allowance import smallest_limit
 from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.performing import Performer
-from sequencer.engine.records import as_asked, decides, forward_of, without_budget
+from sequencer.engine.records import (
+    adapt_to_executor,
+    find_forward_label,
+    is_deciding_step,
+    mark_budget_used_up,
+)
 from sequencer.executors.protocol import EVERY_EXECUTOR, StepRequest
 from sequencer.model.outcome import Outcome
 
@@ -23,7 +28,7 @@ def perform_by_agent(
         # In a worktree, an earlier attempt may have left files that the client reads.
         performer.agents.ensure_folder(prepared.agent, attempt.cwd)
     request, executor = _request(attempt, prepared, to), prepared.executor
-    attempt.log.sent(request, to)
+    attempt.log.write_request(request, to)
     attempt.agent_usage = None
     try:
         outcome = executor.perform(request, listener, attempt.cancellation)
@@ -36,16 +41,16 @@ def perform_by_agent(
         case Outcome():
             attempt.paid.append(outcome.usage)
         case _:
-            raise extensions.wrong_type(Outcome, outcome, extensions.EXECUTORS, executor.kind)
+            raise extensions.wrong_type_error(Outcome, outcome, extensions.EXECUTORS, executor.kind)
     if outcome.is_over_budget and not attempt.workflow.nodes:
-        outcome = without_budget(outcome, prepared.step, attempt.budget.cost_usd)
+        outcome = mark_budget_used_up(outcome, prepared.step, attempt.budget.cost_usd)
     if outcome.session_fault and attempt.session is None:
         outcome = outcome.replace(session_fault=None)
     attempt.outcome = outcome
 
 
 def _request(attempt: Attempt, prepared: PreparedStep, to: str) -> StepRequest:
-    step, prompt, added = as_asked(prepared)
+    step, prompt, added = adapt_to_executor(prepared)
     workflow, budget, session = attempt.workflow, attempt.budget, attempt.session
     can_cap = "max_cost_usd" in prepared.executor.supported_fields | EVERY_EXECUTOR
     return StepRequest(
@@ -57,11 +62,11 @@ def _request(attempt: Attempt, prepared: PreparedStep, to: str) -> StepRequest:
         system_prompt=prepared.system_prompt,
         append_system_prompt=added,
         resume_session=None if session is None else session.id,
-        timeout_s=least(step.timeout_s, budget.timeout_s),
+        timeout_s=smallest_limit(step.timeout_s, budget.timeout_s),
         idle_timeout_s=step.idle_timeout_s,
         is_node=workflow.counts_ms,
         lock=attempt.lock,
-        label=forward_of(workflow, step) if workflow.nodes else None,
-        decides=to == "router" or decides(workflow, step, prepared.place.stage),
-        max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
+        label=find_forward_label(workflow, step) if workflow.nodes else None,
+        decides=to == "router" or is_deciding_step(workflow, step, prepared.place.stage),
+        max_cost_usd=smallest_limit(step.max_cost_usd, budget.cost_usd) if can_cap else None,
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.performing import Performer
-from sequencer.engine.records import continued
+from sequencer.engine.records import find_continued_session
 from sequencer.model.outcome import SessionFault
 
 
 def continue_conversation(performer: Performer, attempt: Attempt, proceed: Next) -> None:
     """Let the agent continue its conversation; if it is lost, start a new one in the same try."""
-    session = attempt.session = continued(attempt)
+    session = attempt.session = find_continued_session(attempt)
     proceed(attempt)
     if session is None:
         return
@@ -21,9 +21,9 @@ def continue_conversation(performer: Performer, attempt: Attempt, proceed: Next)
         return
     # Not a failure: a lost conversation says nothing about the step.
     why = performer.redact((lost.error or "no reason given").partition("\n")[0])
-    attempt.notice(f"the conversation can't be continued, a new one starts: {why}")
-    budget, attempt.budget = attempt.budget, attempt.budget.rest(attempt.step, lost.usage)
-    with attempt.with_own_result():
+    attempt.write_notice(f"the conversation can't be continued, a new one starts: {why}")
+    budget, attempt.budget = attempt.budget, attempt.budget.compute_rest(attempt.step, lost.usage)
+    with attempt.use_separate_result():
         proceed(attempt)
     attempt.budget, usage = budget, attempt.outcome.usage.plus(lost.usage)
     attempt.outcome = attempt.outcome.replace(usage=usage, session_fault=SessionFault.LOST)

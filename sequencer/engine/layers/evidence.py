@@ -11,22 +11,22 @@ from sequencer.engine.layers.layer import Next
 from sequencer.engine.performing import Performer
 from sequencer.engine.records import (
     apply_completion,
-    checked,
-    judged,
-    noted,
-    overspent,
-    without_secrets,
+    check_answer,
+    describe_overspending,
+    judge_answer,
+    make_history_note,
+    redact_outcome,
 )
 from sequencer.errors import (
     AgentMissing,
     SequencerError,
     UnsafeFolder,
-    failed_disk,
-    out_of_resources,
+    to_machine_busy,
+    to_storage_failed,
 )
 from sequencer.model.kind import AttemptResult
-from sequencer.model.limits import bounded
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, total
+from sequencer.model.limits import limit_attempts
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, sum_usages
 from sequencer.model.step import Step
 from sequencer.workflows.prompts import MissingValue
 
@@ -44,13 +44,13 @@ def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> Non
     try:
         proceed(attempt)
     except SequencerError as error:
-        if isinstance(error, UnsafeFolder) or out_of_resources(error) or failed_disk(error):
+        if isinstance(error, UnsafeFolder) or to_machine_busy(error) or to_storage_failed(error):
             raise
         attempt.prepared, attempt.is_final = prepared, isinstance(error, MissingValue)
         attempt.outcome = _failure_of(attempt, error)
     final = attempt.prepared
-    outcome = _judged(performer, attempt, final, watch)
-    note = noted(final, outcome, attempt) if final.step.complete_when else final.note
+    outcome = _judge_outcome(performer, attempt, final, watch)
+    note = make_history_note(final, outcome, attempt) if final.step.complete_when else final.note
     ended = AttemptResult(
         outcome,
         final.step,
@@ -64,7 +64,7 @@ def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> Non
         note=note,
     )
     is_command = final.executor.kind == "command"
-    attempt.ended = judged(attempt.workflow, ended, is_command=is_command)
+    attempt.ended = judge_answer(attempt.workflow, ended, is_command=is_command)
 
 
 def _failure_of(attempt: Attempt, error: SequencerError) -> Outcome:
@@ -73,29 +73,29 @@ def _failure_of(attempt: Attempt, error: SequencerError) -> Outcome:
     status = OutcomeStatus.UNAVAILABLE if is_missing else OutcomeStatus.FAILED
     # The hint is meant for a step that was not claimed.
     text = str(error).removesuffix(f"\n  {error.hint}") if is_missing else str(error)
-    return Outcome(status=status, error=text, usage=total(attempt.paid))
+    return Outcome(status=status, error=text, usage=sum_usages(attempt.paid))
 
 
-def _judged(
+def _judge_outcome(
     performer: Performer, attempt: Attempt, final: PreparedStep, watch: ChangeWatch | None
 ) -> Outcome:
     """Return the outcome of *attempt* at the step *final*, judged by its evidence."""
     seconds = round(time.monotonic() - attempt.started_s, 6)
-    outcome = bounded(attempt.outcome, attempt.claim.attempt, performer.max_attempts)
+    outcome = limit_attempts(attempt.outcome, attempt.claim.attempt, performer.max_attempts)
     if outcome.evidence is not None and final.executor.kind not in OWN_WORD:
         watch = watch or ChangeWatch(
             attempt.cwd, performer.own_folders, attempt.prior, began=time.time() - seconds
         )
-        outcome = judge(outcome, final.step, watch, attempt.notice)
+        outcome = judge(outcome, final.step, watch, attempt.write_notice)
     if final.step.max_cost_usd is not None:
         _report_overspent(performer, attempt, final.step, outcome.usage)
-    completed = checked(final.step, apply_completion(final.step, outcome))
+    completed = check_answer(final.step, apply_completion(final.step, outcome))
     usage = completed.usage.replace(seconds=seconds)
-    return without_secrets(completed, performer.redact, usage=usage, prompt=final.step.prompt_name)
+    return redact_outcome(completed, performer.redact, usage=usage, prompt=final.step.prompt_name)
 
 
 def _report_overspent(performer: Performer, attempt: Attempt, step: Step, usage: Usage) -> None:
     """Report if *attempt* spent more than it may, because its client stopped too late or never."""
-    if (over := overspent(step, usage)) is not None:
-        attempt.notice(f"the attempt has spent {over}")
+    if (over := describe_overspending(step, usage)) is not None:
+        attempt.write_notice(f"the attempt has spent {over}")
         performer.emit(Noticed(f"step {step.name!r} has spent {over}"))

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.performing import Performer
-from sequencer.engine.records import without_comments
+from sequencer.engine.records import drop_comment_tools
 from sequencer.executors.protocol import Piece
 from sequencer.model.outcome import PUT_OFF
 
@@ -24,10 +24,10 @@ def fall_back(performer: Performer, attempt: Attempt, proceed: Next) -> None:
     first, budget = attempt.prepared, attempt.budget
     proceed(attempt)
     tries = [(attempt.outcome, first)]
-    unfit = _unfit(performer, attempt) if tries[0][0].status in PUT_OFF else None
+    unfit = _log_unfit_fallbacks(performer, attempt) if tries[0][0].status in PUT_OFF else None
     while (last := tries[-1][0]).status in PUT_OFF:
         prepared = tries[-1][1]
-        other = performer.agents.instead(prepared.step, prepared.agent, last.not_before)
+        other = performer.agents.choose_fallback(prepared.step, prepared.agent, last.not_before)
         if other is None:
             soonest, of_soonest = min(tries, key=lambda attempted: attempted[0].not_before or "")
             note = "; ".join(filter(None, (of_soonest.note, unfit))) or None
@@ -37,10 +37,10 @@ def fall_back(performer: Performer, attempt: Attempt, proceed: Next) -> None:
         name, executor = other
         why = (last.error or "its usage limit is reached").partition("\n")[0]
         note = _log_replacement(performer, attempt, f"{name} instead of {prepared.agent}: {why}")
-        step = without_comments(prepared.step, executor, performer.comment_tools)
+        step = drop_comment_tools(prepared.step, executor, performer.comment_tools)
         prepared = replace(prepared, step=step, agent=name, executor=executor, note=note)
-        attempt.prepared, attempt.budget = prepared, budget.after(last.usage)
-        with attempt.with_own_result():
+        attempt.prepared, attempt.budget = prepared, budget.subtract(last.usage)
+        with attempt.use_separate_result():
             proceed(attempt)
         usage = attempt.outcome.usage.plus(last.usage)
         attempt.outcome = attempt.outcome.replace(usage=usage)
@@ -55,10 +55,10 @@ def _log_replacement(performer: Performer, attempt: Attempt, instead: str) -> st
     return "; ".join(filter(None, (attempt.prepared.note, text)))
 
 
-def _unfit(performer: Performer, attempt: Attempt) -> str | None:
+def _log_unfit_fallbacks(performer: Performer, attempt: Attempt) -> str | None:
     """Return and log which agents should replace the agent of *attempt* and can't; None: none."""
     prepared = attempt.prepared
-    unfit = performer.agents.unfit(prepared.step, prepared.agent)
+    unfit = performer.agents.list_unfit_fallbacks(prepared.step, prepared.agent)
     texts = [performer.redact(f"{name} can't stand in: {why.message}") for name, why in unfit]
     for text in texts:
         attempt.listener.write(f"[fallback] {text}\n".encode(), Piece.NOTICE)

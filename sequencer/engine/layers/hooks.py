@@ -21,10 +21,10 @@ def decide_by_hook(performer: Performer, attempt: Attempt, proceed: Next) -> Non
         return
     outcome = ended.outcome
     if not outcome.is_put_off and outcome.status is not OutcomeStatus.INTERRUPTED:
-        attempt.ended = _decided(performer, attempt, ended, hooks)
+        attempt.ended = _apply_decision(performer, attempt, ended, hooks)
 
 
-def _decided(
+def _apply_decision(
     performer: Performer, attempt: Attempt, ended: AttemptResult, hooks: Hooks
 ) -> AttemptResult:
     """Return *ended* with the hook's decision."""
@@ -32,7 +32,7 @@ def _decided(
         decision = hooks.transition(_context(performer, attempt), ended.outcome)
         if decision is not None:
             decision = replace(decision, reason=performer.redact(decision.reason))
-            attempt.notice(f"a hook decides {decision.move}: {decision.why}")
+            attempt.write_notice(f"a hook decides {decision.move}: {decision.why}")
         return replace(ended, decision=decision)
     except HookFailed as error:
         _write_traceback(performer, attempt, error)
@@ -49,14 +49,14 @@ def apply_hooks(performer: Performer, attempt: Attempt, proceed: Next) -> None:
     """
     if (hooks := performer.hooks) is not None:
         try:
-            attempt.prepared = _changed(performer, attempt, hooks)
+            attempt.prepared = _change_step(performer, attempt, hooks)
         except HookFailed as error:
             _write_traceback(performer, attempt, error)
             raise
     proceed(attempt)
 
 
-def _changed(performer: Performer, attempt: Attempt, hooks: Hooks) -> PreparedStep:
+def _change_step(performer: Performer, attempt: Attempt, hooks: Hooks) -> PreparedStep:
     prepared, context = attempt.prepared, _context(performer, attempt)
     text = hooks.prompt(context, prepared.prompt)
     added = hooks.system_prompt(context, prepared.append_system_prompt)
@@ -64,14 +64,16 @@ def _changed(performer: Performer, attempt: Attempt, hooks: Hooks) -> PreparedSt
     if model != prepared.step.model:
         # The agent is chosen again, so that one without models refuses the change.
         step = prepared.step.replace(model=model)
-        agent, executor, instead = performer.agents.ready(step, prepared.position)
+        agent, executor, instead = performer.agents.choose_installed(step, prepared.position)
         prepared = replace(prepared, step=step, agent=agent, executor=executor, instead=instead)
     return replace(prepared, prompt=text, append_system_prompt=added)
 
 
 def _context(performer: Performer, attempt: Attempt) -> HookContext:
     number, head = attempt.number, attempt.head
-    return performer.context(attempt.workflow, attempt.step, attempt.step_index, number, head)
+    return performer.make_hook_context(
+        attempt.workflow, attempt.step, attempt.step_index, number, head
+    )
 
 
 def _write_traceback(performer: Performer, attempt: Attempt, error: HookFailed) -> None:

@@ -10,8 +10,8 @@ from sequencer.engine.events import AttemptEnded, AttemptStarted
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.output import AttemptOutput
 from sequencer.engine.performing import Performer
-from sequencer.engine.records import in_short, verdict_words
-from sequencer.errors import UnsafeFolder, failed_disk, out_of_resources
+from sequencer.engine.records import describe_error, describe_verdict
+from sequencer.errors import UnsafeFolder, to_machine_busy, to_storage_failed
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.store.identity import utc_milliseconds
 
@@ -31,12 +31,14 @@ def keep_log(performer: Performer, attempt: Attempt, proceed: Next) -> None:
     try:
         proceed(attempt)
     except BaseException as error:
-        cause = out_of_resources(error) or failed_disk(error)
+        cause = to_machine_busy(error) or to_storage_failed(error)
         is_no_failure = isinstance(error, UnsafeFolder) or not isinstance(error, Exception)
         if cause is not None or is_no_failure:
-            outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=in_short(cause or error))
+            outcome = Outcome(
+                status=OutcomeStatus.INTERRUPTED, error=describe_error(cause or error)
+            )
         else:
-            outcome = Outcome(status=OutcomeStatus.FAILED, error=in_short(error))
+            outcome = Outcome(status=OutcomeStatus.FAILED, error=describe_error(error))
         log.close(outcome)
         performer.emit(AttemptEnded(attempt, outcome))
         if cause is None or cause is error:
@@ -49,5 +51,5 @@ def keep_log(performer: Performer, attempt: Attempt, proceed: Next) -> None:
     if ended is None:
         raise RuntimeError("the layers gave no result")
     log.close(ended.outcome)
-    verdict = ended.verdict and verdict_words(attempt.workflow, ended, attempt.head)
+    verdict = ended.verdict and describe_verdict(attempt.workflow, ended, attempt.head)
     performer.emit(AttemptEnded(attempt, ended.outcome, verdict or ""))

@@ -10,7 +10,7 @@ from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.performing import Performer
 from sequencer.model.kind import AttemptResult
-from sequencer.model.limits import utc
+from sequencer.model.limits import format_utc_s
 from sequencer.model.outcome import Decision, Move, OutcomeStatus
 
 
@@ -20,7 +20,7 @@ class NodeLayers:
     def __init__(self, changes: GraphChanges) -> None:
         """Make the layers for the run of *changes*."""
         self._changes = changes
-        self.sessions = Sessions.of(changes.store, changes.workflow)
+        self.sessions = Sessions.from_store(changes.store, changes.workflow)
 
     def keep_output(self, performer: Performer, attempt: Attempt, /, proceed: Next) -> None:
         """Keep the output of an accepted attempt, and the output of a judge."""
@@ -29,21 +29,21 @@ class NodeLayers:
         ended, claim, marking = attempt.ended, attempt.claim, attempt.marking
         if ended is None or marking is None:
             return
-        attempt.ended = ended = as_decided(ended)
+        attempt.ended = ended = apply_decision(ended)
         if ended.outcome.session_fault is not None:
             self.sessions.end(marking, claim.step)
         is_accepted = ended.outcome.is_accepted
         # The run may continue after the last "no" of a judge, so its output is needed.
         if not (is_accepted or ended.verdict):
             return
-        attempt.reference = self._changes.keep_output(
+        attempt.reference = self._changes.store_output(
             claim.step_index, claim.token, ended.outcome.output
         )
         if is_accepted:
-            self.sessions.keep(claim, ended, utc(self._changes.now()))
+            self.sessions.keep(claim, ended, format_utc_s(self._changes.now()))
 
 
-def as_decided(ended: AttemptResult) -> AttemptResult:
+def apply_decision(ended: AttemptResult) -> AttemptResult:
     """Return *ended* with the status that its decision gives it; unchanged without a decision.
 
     ``limits.attempts`` limits how often ``retry`` can start a node.
@@ -51,7 +51,7 @@ def as_decided(ended: AttemptResult) -> AttemptResult:
     decision = ended.decision
     if decision is None:
         return ended
-    status, error = _counting_as(decision)
+    status, error = _convert_decision(decision)
     if status is OutcomeStatus.OK and ended.outcome.is_accepted:
         # The status of an accepted outcome may say more than OK.
         status = ended.outcome.status
@@ -59,7 +59,7 @@ def as_decided(ended: AttemptResult) -> AttemptResult:
     return replace(ended, outcome=outcome, verdict=None)
 
 
-def _counting_as(decision: Decision) -> tuple[OutcomeStatus, str | None]:
+def _convert_decision(decision: Decision) -> tuple[OutcomeStatus, str | None]:
     if decision.move is Move.RETRY:
         return OutcomeStatus.INTERRUPTED, f"a hook asked for another try: {decision.why}"
     if decision.move is Move.FAIL:

@@ -10,7 +10,9 @@ from sequencer.engine.performing import Performer
 
 
 def complete_prompt(_: Performer, attempt: Attempt, proceed: Next) -> None:
-    """Fill in the templates, and add the notes about earlier attempts.
+    """Fill in the templates, and add the notes about earlier attempts and about the folder.
+
+    A step without a prompt gets only the notes about earlier attempts.
 
     Raises:
         MissingValue: a template names a value that does not exist.
@@ -21,7 +23,6 @@ def complete_prompt(_: Performer, attempt: Attempt, proceed: Next) -> None:
     if prompt:
         notes = (*notes, *attempt.notes)
     if notes:
-        joined = "\n\n".join((prompt.rstrip(), *notes))
-        prompt = f"{joined}\n"
+        prompt = "\n\n".join((prompt.rstrip(), *notes)) + "\n"
     attempt.prepared = replace(attempt.prepared, prompt=prompt)
     proceed(attempt)

@@ -11,7 +11,7 @@ from sequencer.engine.evidence import judge_turn
 from sequencer.engine.layers.agent import perform_by_agent
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.performing import Performer
-from sequencer.engine.records import route_words
+from sequencer.engine.records import describe_route
 from sequencer.executors.protocol import Piece
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.sequence.order import describe
@@ -36,15 +36,15 @@ def choose_prompt(performer: Performer, attempt: Attempt, proceed: Next) -> None
         return
     prepared = attempt.prepared
     question = _question(performer, attempt, router)
-    answer = _answer(performer, attempt, question, router)
+    answer = _ask_router(performer, attempt, question, router)
     if not answer.is_accepted:
         # The step's own agent was not started, so the record must name the router's agent.
         attempt.outcome, attempt.prepared = answer, replace(prepared, agent=question.agent)
         return
-    chosen = _chosen(performer, attempt, answer, router)
-    words = f"[router] {route_words(prepared, chosen)}\n".encode()
+    chosen = _prepare_chosen(performer, attempt, answer, router)
+    words = f"[router] {describe_route(prepared, chosen)}\n".encode()
     attempt.listener.write(words, Piece.NOTICE)
-    attempt.prepared, attempt.budget = chosen, attempt.budget.after(answer.usage)
+    attempt.prepared, attempt.budget = chosen, attempt.budget.subtract(answer.usage)
     proceed(attempt)
     usage = attempt.outcome.usage.plus(answer.usage)
     attempt.outcome = attempt.outcome.replace(usage=usage)
@@ -60,12 +60,12 @@ def _question(performer: Performer, attempt: Attempt, router: RouterSettings) ->
     return replace(question, prompt=f"{question.prompt.rstrip()}\n\n{state}")
 
 
-def _answer(
+def _ask_router(
     performer: Performer, attempt: Attempt, question: PreparedStep, router: RouterSettings
 ) -> Outcome:
     """Return the router's answer; if the router may be silent, a late answer counts as empty."""
     started = time.monotonic()
-    with attempt.with_own_result():
+    with attempt.use_separate_result():
         perform_by_agent(performer, attempt, question, "router")
     outcome = judge_turn(attempt.outcome)
     if outcome.is_put_off:
@@ -82,7 +82,7 @@ def _answer(
     return failed.replace(status=OutcomeStatus.OK, output="", error=late)
 
 
-def _chosen(
+def _prepare_chosen(
     performer: Performer, attempt: Attempt, answer: Outcome, router: RouterSettings
 ) -> PreparedStep:
     """Return the step with the prompt that the router's *answer* names, ready to start."""

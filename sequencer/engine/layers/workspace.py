@@ -11,7 +11,7 @@ from sequencer.engine.events import Noticed, Waiting
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.performing import Performer
 from sequencer.engine.workspace import AttemptFolder
-from sequencer.errors import Interrupted, SequencerError, failed_disk, out_of_resources
+from sequencer.errors import Interrupted, SequencerError, to_machine_busy, to_storage_failed
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.model.outcome import OutcomeStatus
 
@@ -21,7 +21,7 @@ def work_in_folder(performer: Performer, attempt: Attempt, proceed: Next) -> Non
     if attempt.claim.attempt > 1 and attempt.lock_path is not None:
         # The folder is created again, so processes of an earlier attempt must have ended.
         wait = AttemptLock(attempt.lock_path, lambda text: performer.emit(Waiting(text)))
-        wait.settle(attempt.cancellation)
+        wait.wait_for_earlier(attempt.cancellation)
     folder = performer.workspace.open(attempt)
     for text in folder.notices:
         performer.emit(Noticed(text))
@@ -39,7 +39,7 @@ def work_in_folder(performer: Performer, attempt: Attempt, proceed: Next) -> Non
         with suppress(SequencerError, OSError):
             folder.close(status, _do_not_wait)
         raise
-    attempt.leftovers = leftovers = _closed(folder, attempt, performer)
+    attempt.leftovers = leftovers = _close_folder(folder, attempt, performer)
     for text in leftovers.notices:
         performer.emit(Noticed(text))
     if leftovers.error is not None:
@@ -49,10 +49,10 @@ def work_in_folder(performer: Performer, attempt: Attempt, proceed: Next) -> Non
 def _is_bug(error: BaseException) -> bool:
     """Return whether *error* is a bug, not a condition of this machine or a deliberate refusal."""
     is_deliberate = isinstance(error, SequencerError) or not isinstance(error, Exception)
-    return not is_deliberate and out_of_resources(error) is None and failed_disk(error) is None
+    return not is_deliberate and to_machine_busy(error) is None and to_storage_failed(error) is None
 
 
-def _closed(folder: AttemptFolder, attempt: Attempt, performer: Performer) -> Leftovers:
+def _close_folder(folder: AttemptFolder, attempt: Attempt, performer: Performer) -> Leftovers:
     try:
         return folder.close(_status_of(attempt), attempt.wait_for_turn)
     except Interrupted:

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from sequencer.errors import StorageFailed
-from sequencer.history.facts import read
+from sequencer.history.facts import read_facts
 from sequencer.history.outputs import Round, StepOutputs
 from sequencer.store import results
 from sequencer.store.folder import read_regular
@@ -40,21 +40,21 @@ class EarlierOutputs(Struct, frozen=True):
         return sorted(self.said.records)
 
     def earlier_rounds(self) -> str:
-        """Return what was found and tried before the newest "no", see `rounds_in_short`."""
-        return rounds_in_short(map(self._round_text, self.said.rounds[:-1]))
+        """Return what was found and tried before the newest "no", see `join_rounds`."""
+        return join_rounds(map(self._round_text, self.said.rounds[:-1]))
 
     def _round_text(self, fix_round: Round) -> str:
         finding = f"Round {fix_round.number} found: {fix_round.reason or 'no reason was given'}"
         if fix_round.fix is None:
             return finding
         try:
-            fix = end_of(self._output_in(fix_round.fix))
+            fix = shorten_output(self._output_in(fix_round.fix))
         except StorageFailed:
             # Results are removed after a while, and the next fixer can work without this one.
             fix = "(its output is gone)"
         return f"{finding}\n\nThen this was tried: {fix or '(nothing was said about it)'}"
 
-    def last(self) -> str:
+    def read_last_output(self) -> str:
         """Return the output of the step before; empty if no step has an output yet."""
         return "" if self.said.newest is None else self.output(self.said.newest)
 
@@ -80,13 +80,13 @@ class EarlierOutputs(Struct, frozen=True):
         return read_output(results.output_path(self.folder, name))
 
 
-def end_of(output: str) -> str:
+def shorten_output(output: str) -> str:
     """Return the end of a fixer's *output*, as much as a later round shows."""
     text = output.strip()
     return text if len(text) <= _MAX_FIX_CHARS else f"…{text[-_MAX_FIX_CHARS:]}"
 
 
-def rounds_in_short(rounds: Iterable[str]) -> str:
+def join_rounds(rounds: Iterable[str]) -> str:
     """Return the texts of *rounds*, oldest first; the oldest are left out if it is too long."""
     texts, chars_left = list(rounds), _MAX_ROUNDS_CHARS
     for left_out in range(len(texts), 0, -1):
@@ -107,7 +107,7 @@ def read_output(path: Path) -> str:
     try:
         data = read_regular(path, max_bytes=MAX_OUTPUT_BYTES)
         is_too_large = len(data) > MAX_OUTPUT_BYTES
-        is_whole = is_too_large or results.is_whole(path, data)
+        is_whole = is_too_large or results.is_intact(path, data)
     except OSError as error:
         raise StorageFailed(
             f"the output of an earlier step can't be read: {error.strerror}", where=str(path)
@@ -130,6 +130,6 @@ def read_output(path: Path) -> str:
 def earlier_outputs_of(folder: Path, history: Iterable[Mapping[str, Any]]) -> EarlierOutputs:
     """Return the outputs that *history*, the journal of the run in *folder*, records."""
     outputs = StepOutputs()
-    for fact in read(history):
-        outputs.keep(fact)
+    for fact in read_facts(history):
+        outputs.add_fact(fact)
     return EarlierOutputs(folder, outputs)

@@ -8,11 +8,11 @@ from typing import Any
 
 from sequencer.engine.attempt import PreparedStep
 from sequencer.engine.graph_changes import GraphChanges
-from sequencer.engine.messages import messages_block, unread
+from sequencer.engine.messages import iter_unread, messages_block
 from sequencer.engine.performing import Performer
-from sequencer.engine.prompt_context.node_values import NodeValues, values_of
+from sequencer.engine.prompt_context.node_values import NodeValues, make_node_values
 from sequencer.engine.prompt_context.sequence_prompts import Compose, form_block
-from sequencer.engine.records import wanted_form
+from sequencer.engine.records import describe_wanted_form
 from sequencer.engine.tasks import TaskExecution
 from sequencer.model.graph.marking import Marking
 from sequencer.model.head import Head
@@ -30,37 +30,39 @@ class NodePrompts:
             if step.output and step.output.format == "json"
         )
 
-    def of(self, prepared: PreparedStep, name: str, head: Head, marking: Marking) -> Compose | None:
+    def make_composer(
+        self, prepared: PreparedStep, name: str, head: Head, marking: Marking
+    ) -> Compose | None:
         """Return the function that makes the prompt of node *name*.
 
         None: the prompt is the text of the file. *marking* is read now, not when the function
         is called.
         """
         graph = marking.graph
-        values = values_of(
+        values = make_node_values(
             graph,
             name,
             marking,
-            _texts(prepared, graph.by_id[name].input),
+            _join_texts(prepared, graph.by_id[name].input),
             self._changes.read_output,
             json_nodes=self._json_nodes,
             head=head,
         )
         tasks = self._performer.tasks
         if values is not None and tasks is not None and graph.by_id[name].task:
-            return self._context(tasks, values, marking)
+            return self._make_task_composer(tasks, values, marking)
         compose = None if values is None else values.compose_prompt
         if marking.active[name].failures:
-            form = wanted_form(self._changes.workflow, prepared.step)
+            form = describe_wanted_form(self._changes.workflow, prepared.step)
             compose = (
                 compose if form is None else partial(_with_block, compose or str, form_block(form))
             )
-        if messages := tuple(unread(marking, name)):
+        if messages := tuple(iter_unread(marking, name)):
             block = messages_block(messages, self._changes.read_output)
             return partial(_with_block, compose or str, block)
         return compose
 
-    def _context(
+    def _make_task_composer(
         self, tasks: TaskExecution, values: NodeValues, marking: Marking
     ) -> Callable[[str], str]:
         definition = self._performer.definition
@@ -78,6 +80,6 @@ def _with_block(compose: Callable[[str], str], block: str, text: str) -> str:
     return f"{compose(text).rstrip()}\n\n{block}\n"
 
 
-def _texts(prepared: PreparedStep, inputs: Mapping[str, Any]) -> str:
+def _join_texts(prepared: PreparedStep, inputs: Mapping[str, Any]) -> str:
     """Return all texts of a node that may have templates, as one."""
     return f"{prepared.prompt}\n{inputs}" if inputs else prepared.prompt

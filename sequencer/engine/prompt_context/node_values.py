@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from sequencer.model.graph.graph import Graph, Node
-from sequencer.model.graph.marking import Marking, Reference, carried, value_of
-from sequencer.model.graph.source import copied, put
+from sequencer.model.graph.marking import Marking, Reference, find_incoming_output, read_value
+from sequencer.model.graph.source import copy_nested, set_nested
 from sequencer.model.head import Head
 from sequencer.workflows import prompts as templates
 
@@ -54,11 +54,11 @@ class NodeValues(Struct, frozen=True):
 
         Raises: see `compose`.
         """
-        asked = set(templates.names(text, templates.GRAPH_ROOTS))
+        asked = set(templates.iter_template_paths(text, templates.GRAPH_ROOTS))
         blocks = [self.compose(text)]
         for key, value in self.node.input.items():
             if not _has_input(asked, key, value):
-                shown = templates.as_text(self._input(value))
+                shown = templates.as_text(self._fill_input(value))
                 blocks += [f"## {key}\n\n{shown.strip()}"] if shown.strip() else []
         if len(blocks) > 1:
             blocks.insert(1, "# Input")
@@ -72,14 +72,14 @@ class NodeValues(Struct, frozen=True):
         """
         root, rest = path[0], path[1:]
         if root == "output":
-            return templates.look_up(value_of(self.reached, self.read), rest)
+            return templates.look_up(read_value(self.reached, self.read), rest)
         if root == "nodes":
-            return self._of_node(rest)
+            return self._find_node_value(rest)
         if root == "input":
-            return templates.look_up(self._input(self.node.input), rest)
+            return templates.look_up(self._fill_input(self.node.input), rest)
         return templates.look_up(self._state(rest), rest) if rest else self._state(())
 
-    def _of_node(self, path: tuple[str, ...]) -> Any:
+    def _find_node_value(self, path: tuple[str, ...]) -> Any:
         # The id of a node may have dots, so the longest id that matches counts.
         for length in range(len(path), 0, -1):
             name = ".".join(path[:length])
@@ -90,32 +90,32 @@ class NodeValues(Struct, frozen=True):
         rest = path[length:]
         if not rest or rest[0] != "output":
             raise KeyError("write {{nodes.ID.output}}")
-        return templates.look_up(value_of(self.outputs.get(name), self.read), rest[1:])
+        return templates.look_up(read_value(self.outputs.get(name), self.read), rest[1:])
 
-    def _input(self, value: Any) -> Any:
+    def _fill_input(self, value: Any) -> Any:
         """Return *value* with the templates in its texts filled in."""
         if isinstance(value, str):
             return templates.render(value, self.value, templates.GRAPH_ROOTS[:3])
         if isinstance(value, Mapping):
-            return {key: self._input(inner) for key, inner in value.items()}
+            return {key: self._fill_input(inner) for key, inner in value.items()}
         if isinstance(value, list):
-            return [self._input(inner) for inner in value]
+            return [self._fill_input(inner) for inner in value]
         return value
 
     def _state(self, asked: tuple[str, ...]) -> dict[str, Any]:
         """Return the part of the state that *asked* needs; outputs of other keys are not read."""
-        state = copied(self.graph.state)
+        state = copy_nested(self.graph.state)
         for key, name in self.keys.items():
             parts = tuple(key.split("."))
             shorter = min(len(parts), len(asked))
             if parts[:shorter] == asked[:shorter]:
-                put(state, key, self._output(name))
+                set_nested(state, key, self._output(name))
         return {**state, **self.run_values}
 
     def _output(self, name: str) -> Any:
-        text = value_of(self.outputs.get(name), self.read)
+        text = read_value(self.outputs.get(name), self.read)
         if name in self.json_nodes and isinstance(text, str):
-            return templates.parsed(text)
+            return templates.parse_loose_json(text)
         return text
 
 
@@ -125,11 +125,15 @@ def _has_input(asked: Collection[tuple[str, ...]], key: str, value: Any) -> bool
     if ("input",) in asked or any(path[: len(input_path)] == input_path for path in asked):
         return True
     # The prompt also has it if it names everything that the input's own templates name.
-    names = set(templates.names(value, templates.GRAPH_ROOTS)) if isinstance(value, str) else set()
+    names = (
+        set(templates.iter_template_paths(value, templates.GRAPH_ROOTS))
+        if isinstance(value, str)
+        else set()
+    )
     return bool(names) and names <= set(asked)
 
 
-def values_of(
+def make_node_values(
     graph: Graph,
     name: str,
     marking: Marking,
@@ -144,7 +148,7 @@ def values_of(
     None: *text* asks for none. *head* provides the facts about the run itself.
     """
     node = graph.by_id[name]
-    asked = {path[0] for path in templates.names(text, templates.GRAPH_ROOTS)}
+    asked = {path[0] for path in templates.iter_template_paths(text, templates.GRAPH_ROOTS)}
     if not asked and node.task is None and not node.input:
         return None
     needs_outputs = bool(asked - {"output"})
@@ -152,7 +156,7 @@ def values_of(
         graph,
         node,
         read,
-        reached=carried(marking, name),
+        reached=find_incoming_output(marking, name),
         # Copies: the marking changes while the prompt is composed.
         outputs=dict(marking.outputs) if needs_outputs else {},
         keys=dict(marking.keys) if needs_outputs else {},
@@ -161,7 +165,7 @@ def values_of(
     )
 
 
-def _in_parallel(name: str, marking: Marking) -> list[str]:
+def _list_parallel_nodes(name: str, marking: Marking) -> list[str]:
     """Return the nodes that run together with *name*, itself included; none if it is alone.
 
     Nodes that may start count too: each process decides itself how many of them it starts.
@@ -181,6 +185,6 @@ def _run_values(name: str, marking: Marking, head: Head | None) -> dict[str, Any
         "_iteration_count": marking.iterations,
         "_current_node": name,
         "_completed_nodes": list(marking.done),
-        "_pending_parallel": _in_parallel(name, marking),
+        "_pending_parallel": _list_parallel_nodes(name, marking),
     }
     return values if marking.error is None else {**values, "_error": marking.error}

@@ -15,11 +15,11 @@ from typing import Any
 from msgspec import Struct
 
 from sequencer.engine.prompt_context.earlier_outputs import EarlierOutputs
-from sequencer.engine.records import wanted_form
+from sequencer.engine.records import describe_wanted_form
 from sequencer.model.head import Head
 from sequencer.model.request import Definition, Request
-from sequencer.model.sequence.gates import read_by
-from sequencer.model.sequence.order import present, step_at
+from sequencer.model.sequence.gates import find_read_messages
+from sequencer.model.sequence.order import find_current_ref, step_at
 from sequencer.model.workflow import Workflow
 from sequencer.workflows import prompts as templates
 
@@ -90,7 +90,7 @@ class Composer(Struct, frozen=True, dict=True):
     substitutions: Mapping[str, str]
     read_outputs: Callable[[], EarlierOutputs]
     message_ids: Collection[tuple[str, int]] = ()
-    """The messages that the attempt reads, see `gates.read_by`."""
+    """The messages that the attempt reads, see `gates.find_read_messages`."""
     form: str | None = None
     """How the answer has to end; None: no earlier attempt has failed."""
 
@@ -99,9 +99,9 @@ class Composer(Struct, frozen=True, dict=True):
         """Return the earlier outputs of the run; the journal is read on first use."""
         return self.read_outputs()
 
-    def with_blocks(self, text: str) -> str:
+    def append_blocks(self, text: str) -> str:
         """Return *text*, which has no templates, with all blocks of the run after it."""
-        return _joined(text, [block for _, block in self._blocks()])
+        return _join_blocks(text, [block for _, block in self._blocks()])
 
     def compose(self, text: str) -> str:
         """Return the prompt for the *text* of the file.
@@ -110,9 +110,9 @@ class Composer(Struct, frozen=True, dict=True):
             MissingValue: a template names a value that does not exist.
         """
         text = substitute(text, self.substitutions)
-        asked = {path[0] for path in templates.names(text)}
+        asked = {path[0] for path in templates.iter_template_paths(text)}
         blocks = [block for root, block in self._blocks() if root not in asked]
-        return _joined(templates.render(text, self._value), blocks)
+        return _join_blocks(templates.render(text, self._value), blocks)
 
     def _blocks(self) -> list[tuple[str, str]]:
         """Return (root, block) for all that a prompt gets if it does not ask for it."""
@@ -163,7 +163,7 @@ class Composer(Struct, frozen=True, dict=True):
         return request_value(self.request, path)
 
     def _root_output(self, path: tuple[str, ...]) -> Any:
-        return templates.look_up(self.earlier.last(), path)
+        return templates.look_up(self.earlier.read_last_output(), path)
 
     def _root_steps(self, path: tuple[str, ...]) -> Any:
         if len(path) < 2 or path[1] != "output":  # noqa: PLR2004 - a name and "output"
@@ -198,7 +198,7 @@ class Composer(Struct, frozen=True, dict=True):
         return templates.look_up(values, path)
 
 
-def prompt_composer(
+def make_prompt_composer(
     workflow: Workflow,
     definition: Definition | None,
     head: Head,
@@ -206,25 +206,27 @@ def prompt_composer(
 ) -> Compose | None:
     """Return the function that makes the prompt of the step of *head*.
 
-    None: the prompt is the text of the file. *read_outputs* reads the journal, and is called
-    only if the prompt needs it.
+    Return None if the prompt is the text of the file. *read_outputs* reads the journal, and is
+    called only if the prompt needs it.
     """
+    # Prompts of cycles have no templates.
     is_template = workflow.kind == "procedure"
     messages, form = head.told, None
     if head.failures_in_row:
-        place = present(workflow, head)
-        form = wanted_form(workflow, step_at(workflow, place), place.stage)
+        place = find_current_ref(workflow, head)
+        form = describe_wanted_form(workflow, step_at(workflow, place), place.stage)
     is_plain = head.loop is None and head.gate is None and not messages and form is None
     if is_plain and not is_template:
         return None
     if messages:
-        messages = read_by(head, workflow, present(workflow, head), head.token)
-    request, substitutions = None, dict[str, str]()
+        messages = find_read_messages(head, workflow, find_current_ref(workflow, head), head.token)
+    request: Request | None = None
+    substitutions: dict[str, str] = {}
     if definition is not None:
         request, substitutions = definition.request, dict(definition.substitutions)
     composer = Composer(head, request, substitutions, read_outputs, messages, form)
-    return composer.compose if is_template else composer.with_blocks
+    return composer.compose if is_template else composer.append_blocks
 
 
-def _joined(text: str, blocks: list[str]) -> str:
+def _join_blocks(text: str, blocks: list[str]) -> str:
     return "\n\n".join(filter(None, (text.strip(), *blocks))) + "\n"

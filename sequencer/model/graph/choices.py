@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sequencer.model.answers import decision_in
+from sequencer.model.answers import find_decision
 from sequencer.model.graph.graph import Graph, NodeKind
 
 DEFAULT = "default"
@@ -28,39 +28,39 @@ class NoMatchingBranch(Exception):
     """An output matches no label, and there is no default branch."""
 
 
-def normalise(text: str) -> str:
+def normalize(text: str) -> str:
     r"""Return *text* in the form in which labels are compared.
 
-    >>> normalise(' **"Needs_Info".** '), normalise("needs-info!")
+    >>> normalize(' **"Needs_Info".** '), normalize("needs-info!")
     ('needs info', 'needs info')
     """
     stripped = text.lstrip(_BLANK_CHARS + _QUOTES).rstrip(_BLANK_CHARS + _QUOTES + ".!")
     return _BLANKS.sub(" ", stripped).strip().casefold()
 
 
-def candidates(output: str) -> Iterator[str]:
+def find_candidates(output: str) -> Iterator[str]:
     """Yield the parts of *output* that may be a label, normalized, the best one first.
 
     These are the decision of the last JSON object, the whole text, its last line that is not
     blank, and the part of both after ``Word:``.
     """
     text = _UNSEEN.sub("", output).strip()
-    if (decided := decision_in(text)) is not None:
-        yield normalise(decided)
+    if (decided := find_decision(text)) is not None:
+        yield normalize(decided)
     # Ignore the end of a code block, and the marker of a list item.
     last_line = next((line for line in reversed(text.splitlines()) if line.strip("`~ \t")), "")
     for candidate in dict.fromkeys((text, last_line, _ITEM.sub("", last_line, count=1))):
-        yield normalise(candidate)
+        yield normalize(candidate)
         bare = candidate.strip().strip(_QUOTES).strip()
         if (marked := _MARKED.fullmatch(bare)) is not None:
-            yield normalise(marked["label"])
+            yield normalize(marked["label"])
 
 
-def groups(graph: Graph, name: str) -> dict[str, tuple[int, ...]]:
+def group_edges(graph: Graph, name: str) -> dict[str, tuple[int, ...]]:
     """Return the indexes of the edges that leave *name* by normalized label, in text order."""
     by_label: dict[str, list[int]] = {}
     for index in graph.outgoing[name]:
-        by_label.setdefault(normalise(graph.edges[index].label), []).append(index)
+        by_label.setdefault(normalize(graph.edges[index].label), []).append(index)
     return {label: tuple(indexes) for label, indexes in by_label.items()}
 
 
@@ -68,12 +68,12 @@ def is_choice(graph: Graph, name: str) -> bool:
     """Return whether the output of *name* selects one of several branches."""
     if name in graph.without_labels:
         return False
-    labels = groups(graph, name)
+    labels = group_edges(graph, name)
     is_human = graph.by_id[name].kind is NodeKind.HUMAN
     return len(labels) > 1 or (is_human and any(labels))
 
 
-def picks_a_way(graph: Graph, name: str) -> bool:
+def has_choice_ahead(graph: Graph, name: str) -> bool:
     """Return whether the output of *name* selects a branch, at *name* or at a later node.
 
     Nodes that do no work pass the output on. After a node that works, its own output counts.
@@ -89,7 +89,7 @@ def picks_a_way(graph: Graph, name: str) -> bool:
     return False
 
 
-def own_choices(graph: Graph, name: str) -> Iterator[str]:
+def find_choice_nodes(graph: Graph, name: str) -> Iterator[str]:
     """Yield the nodes where the output of *name* alone selects a branch.
 
     That is *name* itself, or a later node that only passes the output on and has no other source.
@@ -106,20 +106,20 @@ def own_choices(graph: Graph, name: str) -> Iterator[str]:
                 pending.append(target)
 
 
-def labels_of(graph: Graph, name: str) -> tuple[str, ...]:
+def find_required_labels(graph: Graph, name: str) -> tuple[str, ...]:
     """Return the labels that the output of *name* has to match; empty if any output is valid.
 
     >>> from sequencer.model.graph.graph import Edge, Node
     >>> nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in "abc")
     >>> edges = tuple(Edge(source="a", target=to, label=f"to {to}") for to in "bc")
-    >>> labels_of(Graph(nodes=nodes, edges=edges, entries=("a",)), "a")
+    >>> find_required_labels(Graph(nodes=nodes, edges=edges, entries=("a",)), "a")
     ('to b', 'to c')
     """
     labels = (
         graph.edges[indexes[0]].label
-        for node_id in own_choices(graph, name)
-        if not takes_other_answers(graph, node_id)
-        for indexes in groups(graph, node_id).values()
+        for node_id in find_choice_nodes(graph, name)
+        if not has_fallback_branch(graph, node_id)
+        for indexes in group_edges(graph, node_id).values()
     )
     return tuple(dict.fromkeys(labels))
 
@@ -130,20 +130,20 @@ def forward_label(graph: Graph, name: str) -> str | None:
     If all branches go back: None if there is a default branch, else the first label. None as well
     if the output selects no branch.
     """
-    node_id = next(own_choices(graph, name), None)
+    node_id = next(find_choice_nodes(graph, name), None)
     if node_id is None:
         return None
-    by_label = {label: indexes for label, indexes in groups(graph, node_id).items() if label}
+    by_label = {label: indexes for label, indexes in group_edges(graph, node_id).items() if label}
     by_label.pop(TIMEOUT, None)
     ahead = (indexes for indexes in by_label.values() if graph.back_edges.isdisjoint(indexes))
-    back = None if takes_other_answers(graph, node_id) else next(iter(by_label.values()), None)
+    back = None if has_fallback_branch(graph, node_id) else next(iter(by_label.values()), None)
     indexes = next(ahead, back)
     return None if indexes is None else graph.edges[indexes[0]].label
 
 
-def picks_none(graph: Graph, name: str, output: str) -> bool:
+def is_unmatched(graph: Graph, name: str, output: str) -> bool:
     """Return whether *output* of *name* matches no label at a node where it has to match one."""
-    for node_id in own_choices(graph, name):
+    for node_id in find_choice_nodes(graph, name):
         try:
             choose(graph, node_id, output)
         except NoMatchingBranch:
@@ -151,9 +151,9 @@ def picks_none(graph: Graph, name: str, output: str) -> bool:
     return False
 
 
-def takes_other_answers(graph: Graph, name: str) -> bool:
+def has_fallback_branch(graph: Graph, name: str) -> bool:
     """Return whether there is a branch for outputs of *name* that match no label."""
-    labels = groups(graph, name)
+    labels = group_edges(graph, name)
     return not is_choice(graph, name) or DEFAULT in labels or "" in labels
 
 
@@ -165,17 +165,17 @@ def choose(graph: Graph, name: str, output: str) -> tuple[int, ...]:
     """
     if not is_choice(graph, name):
         return graph.outgoing[name]
-    labels = groups(graph, name)
-    for candidate in _answers(graph, name, output):
+    labels = group_edges(graph, name)
+    for candidate in _find_answer_labels(graph, name, output):
         if candidate and candidate in labels:
             return labels[candidate]
     for fallback in (DEFAULT, ""):
         if fallback in labels:
             return labels[fallback]
-    raise NoMatchingBranch(f"no matching branch for {shortened(output)!r}")
+    raise NoMatchingBranch(f"no matching branch for {shorten(output)!r}")
 
 
-def ways_to(graph: Graph, name: str, target: str) -> tuple[int, ...]:
+def find_edges_to(graph: Graph, name: str, target: str) -> tuple[int, ...]:
     """Return the indexes of the edges from *name* to *target*.
 
     Raises:
@@ -188,15 +188,15 @@ def ways_to(graph: Graph, name: str, target: str) -> tuple[int, ...]:
     raise NoMatchingBranch(f"a hook sent it to {target!r}, and no edge leads there")
 
 
-def _answers(graph: Graph, name: str, output: str) -> Iterator[str]:
+def _find_answer_labels(graph: Graph, name: str, output: str) -> Iterator[str]:
     """Yield the candidates, then the label of the option whose value a person has chosen."""
-    yield from candidates(output)
-    value = normalise(output)
+    yield from find_candidates(output)
+    value = normalize(output)
     for option in graph.by_id[name].options:
-        if normalise(option.value) == value:
-            yield normalise(option.label)
+        if normalize(option.value) == value:
+            yield normalize(option.label)
 
 
-def shortened(text: str, limit: int = 200) -> str:
+def shorten(text: str, limit: int = 200) -> str:
     """Return *text*, cut to *limit* characters."""
     return text if len(text) <= limit else f"{text[:limit]}…"

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
-from sequencer.errors import command as typed_line
-from sequencer.model.command_rules import other_kind
+from sequencer.errors import format_command as typed_line
+from sequencer.model.command_rules import other_kind_error
 from sequencer.model.commands import (
     Accept,
     AnswerQuestion,
@@ -29,14 +29,14 @@ from sequencer.model.commands import (
     Tell,
 )
 from sequencer.model.graph import record as flow_record
-from sequencer.model.graph.choices import TIMEOUT, NoMatchingBranch, choose, is_choice, normalise
-from sequencer.model.graph.graph import Graph, Node, NodeKind, grown_graph
-from sequencer.model.graph.marking import FlowStatus, Marking, Reference, text_of
+from sequencer.model.graph.choices import TIMEOUT, NoMatchingBranch, choose, is_choice, normalize
+from sequencer.model.graph.graph import Graph, Node, NodeKind, expand_graph
+from sequencer.model.graph.marking import FlowStatus, Marking, Reference, read_text
 from sequencer.model.graph.record import Chain
-from sequencer.model.graph.source import differences
-from sequencer.model.graph.transition import OpenTransition, rest_of
+from sequencer.model.graph.source import describe_differences
+from sequencer.model.graph.transition import OpenTransition, resting_status
 from sequencer.model.head import Head
-from sequencer.model.sequence.gates import continues, ensure_message
+from sequencer.model.sequence.gates import continue_command, ensure_message
 from sequencer.model.transitions import Event, Transition
 from sequencer.model.workflow import Workflow
 
@@ -49,11 +49,11 @@ class Outputs(Protocol):
     def read_output(self, name: str) -> str:
         """Return the output of one execution, ``<step_index>-<token>``."""
 
-    def keep_output(self, step_index: int, token: int, output: str) -> Reference | None:
+    def store_output(self, step_index: int, token: int, output: str) -> Reference | None:
         """Store *output* of an execution and return its reference; None: *output* is empty."""
 
 
-def asked_at(marking: Marking, name: str) -> tuple[Node, int]:
+def find_question(marking: Marking, name: str) -> tuple[Node, int]:
     """Return the node *name*, which waits for an answer, and the token of its question.
 
     Raises:
@@ -80,7 +80,7 @@ def answer_value(node: Node, answer: str) -> str:
             hint="write it to a file in the project, and name the file",
         )
     for option in node.options:
-        if normalise(text) in (normalise(option.value), normalise(option.label)):
+        if normalize(text) in (normalize(option.value), normalize(option.label)):
             return option.value
     if node.options and not node.allows_custom_input:
         known = [option.value for option in node.options]
@@ -92,7 +92,7 @@ def answer_value(node: Node, answer: str) -> str:
 
 def _answer(step: OpenTransition, *, command: AnswerQuestion, by: str, outputs: Outputs) -> None:
     name, token = command.node, command.token
-    node, asked = asked_at(step.marking, name)
+    node, asked = find_question(step.marking, name)
     if token is not None and asked != token:
         raise TransitionRefused(
             f"answer: what you saw was answered in the meantime; {name!r} asks again",
@@ -102,11 +102,12 @@ def _answer(step: OpenTransition, *, command: AnswerQuestion, by: str, outputs: 
     if expires is not None and datetime.fromisoformat(expires) <= step.now:
         raise TransitionRefused(
             f"answer: the time to answer {name!r} ended at {expires}",
-            hint=f"after {continues(step.head)}, the run takes the branch for a missing answer",
+            hint=f"after {continue_command(step.head)}, the run takes the branch for a missing "
+            "answer",
         )
     value = answer_value(node, command.text)
     # Stored under the token of the question: of two answers, only one counts.
-    reference = outputs.keep_output(step.head.step_index, asked, value)
+    reference = outputs.store_output(step.head.step_index, asked, value)
     step.answer(name, value, reference, {"by": by, "output": value[:1000]})
 
 
@@ -125,12 +126,12 @@ def _tell(step: OpenTransition, *, command: Tell, by: str, outputs: Outputs) -> 
         raise UnknownName(noun, name, marking.graph.by_id, where="sequencer tell")
     if marking.graph.by_id[name].kind is not NodeKind.AGENT:
         raise TransitionRefused(f"tell: node {name!r} has no agent to read it")
-    if marking.done.get(name) and name not in _ahead(marking):
+    if marking.done.get(name) and name not in _find_reachable(marking):
         raise TransitionRefused(
             f"tell: {noun} {name!r} is done, so it would not read it",
             hint="'sequencer status' shows what is still to be done",
         )
-    reference = _stored(step, text, outputs)
+    reference = _store_text(step, text, outputs)
     step.tell(name, str(reference), {"by": by, "output": text[:1000]})
 
 
@@ -150,30 +151,30 @@ def _reject(step: OpenTransition, *, command: Reject, by: str, **_: Any) -> None
 
 
 def _stamp(step: OpenTransition, *, command: Accept, outputs: Outputs, **_: Any) -> None:
-    name, text = _started_node(step, command), command.output or ""
+    name, text = _start_node(step, command), command.output or ""
     if step.marking.graph.by_id[name].kind is NodeKind.HUMAN:
         raise TransitionRefused(
             f"skip: {name!r} asks a person",
             hint=f"{typed_line(None, 'answer', name, 'VALUE')} answers",
         )
-    _ensure_way(step.marking.graph, name, text, "skip")
-    record = _noted("ok", command.note)
-    step.complete_node(name, Event.STAMPED, text, _stored(step, text, outputs), record)
+    _ensure_branch(step.marking.graph, name, text, "skip")
+    record = _build_note_record("ok", command.note)
+    step.complete_node(name, Event.STAMPED, text, _store_text(step, text, outputs), record)
 
 
 def _fail(step: OpenTransition, *, command: Fail, **_: Any) -> None:
-    name, note = _started_node(step, command), command.note
-    step.fail_node(name, note or "failed by hand", _noted("fail", note))
+    name, note = _start_node(step, command), command.note
+    step.fail_node(name, note or "failed by hand", _build_note_record("fail", note))
 
 
 def _skip(step: OpenTransition, *, command: Skip, **_: Any) -> None:
-    name, note = _started_node(step, command), command.note
+    name, note = _start_node(step, command), command.note
     reference = step.hand_on(step.marking, name)[1]
-    _ensure_way(step.marking.graph, name, "", "skip")
+    _ensure_branch(step.marking.graph, name, "", "skip")
     step.complete_node(name, Event.SKIPPED, "", reference, {"note": note} if note else {})
 
 
-def _was_reached(marking: Marking, name: str) -> bool:
+def _has_reached(marking: Marking, name: str) -> bool:
     return any(
         name in known for known in (marking.waiting, marking.active, marking.done, marking.lost)
     )
@@ -181,9 +182,9 @@ def _was_reached(marking: Marking, name: str) -> bool:
 
 def _rewind(step: OpenTransition, *, command: Rewind, outputs: Outputs, **_: Any) -> None:
     """Take back a node and all nodes after it."""
-    name = _named(step.marking, "rewind", command.to)
+    name = _require_node(step.marking, "rewind", command.to)
     if step.marking.ended_at:
-        step.put_back()
+        step.restore_tokens()
     marking = step.marking
     graph, diverted = marking.graph, marking.error or {}
     region, failed_node = _region_after(graph, name), diverted.get("node")
@@ -191,7 +192,7 @@ def _rewind(step: OpenTransition, *, command: Rewind, outputs: Outputs, **_: Any
         region |= _region_after(graph, graph.on_error)
     _ensure_not_claimed(step, "rewind", region)
     _ensure_adds_nothing_twice(marking, region)
-    if name != failed_node and not _was_reached(marking, name):
+    if name != failed_node and not _has_reached(marking, name):
         raise TransitionRefused(
             f"rewind: the run has not reached {name!r} yet",
             hint="'sequencer skip NODE' goes forward",
@@ -207,7 +208,7 @@ def _rewind(step: OpenTransition, *, command: Rewind, outputs: Outputs, **_: Any
 
 def _start_at(step: OpenTransition, *, command: StartAt, **_: Any) -> None:
     """Start at a node instead of the entries; only this node and what it leads to run."""
-    name, marking = _named(step.marking, "start", command.node), step.marking
+    name, marking = _require_node(step.marking, "start", command.node), step.marking
     if marking.done or marking.active or marking.ended_at:
         raise TransitionRefused(
             "start: the run has already started",
@@ -231,7 +232,7 @@ def _ensure_adds_nothing_twice(marking: Marking, region: Collection[str]) -> Non
 # --- the nodes of a command --------------------------------------------------------------
 
 
-def _named(marking: Marking, verb: str, name: str | None) -> str:
+def _require_node(marking: Marking, verb: str, name: str | None) -> str:
     if name is None:
         raise TransitionRefused(
             f"{verb}: the run follows a graph, and may be at several nodes at once",
@@ -255,13 +256,13 @@ def _ensure_not_claimed(step: OpenTransition, verb: str, names: Collection[str])
             )
 
 
-def _started_node(step: OpenTransition, command: Accept | Fail | Skip) -> str:
+def _start_node(step: OpenTransition, command: Accept | Fail | Skip) -> str:
     """Return the node of *command* as active; start it if it may start."""
     verb = command.verb
-    name = _named(step.marking, verb, command.node)
+    name = _require_node(step.marking, verb, command.node)
     _ensure_not_claimed(step, verb, (name,))
     if step.marking.ended_at:
-        step.put_back()
+        step.restore_tokens()
     marking = step.marking
     if marking.status is not FlowStatus.RUNNING:
         raise TransitionRefused(
@@ -278,8 +279,8 @@ def _started_node(step: OpenTransition, command: Accept | Fail | Skip) -> str:
     return name
 
 
-def _ensure_way(graph: Graph, name: str, text: str, verb: str) -> None:
-    """Return if *text*, as the output of *name*, selects a branch."""
+def _ensure_branch(graph: Graph, name: str, text: str, verb: str) -> None:
+    """Check that *text*, as the output of *name*, selects a branch."""
     try:
         choose(graph, name, text)
     except NoMatchingBranch as error:
@@ -301,7 +302,7 @@ def _region_after(graph: Graph, name: str) -> set[str]:
     return region
 
 
-def _ahead(marking: Marking) -> set[str]:
+def _find_reachable(marking: Marking) -> set[str]:
     """Return the nodes that have a token or that one can reach, including by loops."""
     graph, reachable = marking.graph, {*marking.waiting, *marking.active}
     pending = [*reachable]
@@ -322,15 +323,17 @@ def _outside_sources(
     for source in graph.incoming[name]:
         is_past = source in marking.done and not marking.is_live(source)
         if is_past and name in graph.forward[source]:
-            sources |= dict.fromkeys([source] if name in _ways(marking, source, outputs) else [])
+            sources |= dict.fromkeys(
+                [source] if name in _find_last_targets(marking, source, outputs) else []
+            )
     return [source for source in sources if source not in region]
 
 
-def _ways(marking: Marking, name: str, outputs: Outputs) -> set[str]:
+def _find_last_targets(marking: Marking, name: str, outputs: Outputs) -> set[str]:
     """Return the nodes that the run went to after *name* was done the last time."""
     graph, indexes = marking.graph, marking.graph.outgoing[name]
     if is_choice(graph, name):
-        output = text_of(marking.outputs.get(name), outputs.read_output)
+        output = read_text(marking.outputs.get(name), outputs.read_output)
         if not output and graph.by_id[name].kind is NodeKind.HUMAN:
             output = TIMEOUT
         with contextlib.suppress(NoMatchingBranch):
@@ -338,15 +341,15 @@ def _ways(marking: Marking, name: str, outputs: Outputs) -> set[str]:
     return {graph.edges[index].target for index in indexes}
 
 
-def _noted(verdict: str, note: str | None) -> dict[str, str]:
+def _build_note_record(verdict: str, note: str | None) -> dict[str, str]:
     return {"note": f"{verdict}: {note}" if note else verdict}
 
 
-def _stored(step: OpenTransition, text: str, outputs: Outputs) -> Reference | None:
+def _store_text(step: OpenTransition, text: str, outputs: Outputs) -> Reference | None:
     """Store *text* under a new token."""
     token = step.head.token + 1
     step.head = step.head.replace(token=token)
-    return outputs.keep_output(step.head.step_index, token, text)
+    return outputs.store_output(step.head.step_index, token, text)
 
 
 CHANGES: Mapping[type[RunCommand], Callable[..., None]] = {
@@ -367,7 +370,7 @@ MAX_DIFFERENCES = 20
 """Limit for the differences that the history names."""
 
 
-def adopted(
+def carry_over_marking(
     head: Head, transition: Transition, new: Workflow, started: tuple[Workflow, Marking, Chain]
 ) -> Transition:
     """Return *transition*, which adopts the workflow *new*, with the marking carried over.
@@ -379,14 +382,16 @@ def adopted(
     """
     before, marking, chain = started
     if new.graph is None or head.flow is None:
-        raise other_kind(head)
+        raise other_kind_error(head)
     graph = _with_expansions(marking, new.graph)
     _ensure_nodes_exist(marking, graph)
-    data = _with_tokens(marking, graph) if graph.has_tasks else flow_record.snapshot(marking)
-    carried = flow_record.restored(new.graph, data, marking.status)
-    rest = rest_of(carried) if graph.has_tasks else head.flow.rest
+    data = (
+        _snapshot_with_tokens(marking, graph) if graph.has_tasks else flow_record.snapshot(marking)
+    )
+    carried = flow_record.restore(new.graph, data, marking.status)
+    rest = resting_status(carried) if graph.has_tasks else head.flow.rest
     written = flow_record.write(carried, rest, None, Chain(), ())
-    changes = differences(before, new)
+    changes = describe_differences(before, new)
     note = "; ".join(changes[:MAX_DIFFERENCES])
     if len(changes) > MAX_DIFFERENCES:
         note += f"; and {len(changes) - MAX_DIFFERENCES} more"
@@ -399,7 +404,7 @@ def adopted(
     return Transition(transition.head.replace(flow=flow), facts, written.document, keeps)
 
 
-def _with_tokens(marking: Marking, graph: Graph) -> dict[str, Any]:
+def _snapshot_with_tokens(marking: Marking, graph: Graph) -> dict[str, Any]:
     """Return the snapshot of *marking*, which has tasks, with the tokens that *graph* requires.
 
     Tasks that have started or ended stay as they are. Each other task gets a token from each done
@@ -426,7 +431,7 @@ def _with_expansions(marking: Marking, graph: Graph) -> Graph:
     """Return *graph* with the tasks that were added to the run."""
     for expansion in marking.growths:
         try:
-            graph = grown_graph(graph, expansion)
+            graph = expand_graph(graph, expansion)
         except ValueError as error:
             names = ", ".join(repr(node.id) for node in expansion.nodes)
             raise TransitionRefused(

@@ -18,7 +18,7 @@ from sequencer.errors import SequencerError
 from sequencer.model.graph.graph import TaskExpansion
 from sequencer.model.graph.marking import Marking
 from sequencer.model.kind import AttemptResult
-from sequencer.model.limits import iso, retry_at, tries_of
+from sequencer.model.limits import compute_retry_date, format_utc_ms, get_max_tries
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.workflow import Workflow
 
@@ -33,14 +33,14 @@ class TaskExpander(Protocol):
     def has_fallback(self) -> bool:
         """Return whether another agent tries a task one more time after its last try."""
 
-    def of_answer(self, workflow: Workflow, name: str, answer: str) -> TaskExpansion | None:
+    def expand_answer(self, workflow: Workflow, name: str, answer: str) -> TaskExpansion | None:
         """Return the tasks that *answer* of task *name* adds to *workflow*; None: it adds none.
 
         Raises:
             SequencerError: they can't be added; the message says what to correct, and is redacted.
         """
 
-    def fix(self, workflow: Workflow, name: str, number: int) -> TaskExpansion | None:
+    def build_fix(self, workflow: Workflow, name: str, number: int) -> TaskExpansion | None:
         """Return the task that fixes the work after refusal *number* by task *name*.
 
         None: the task has no fixer, and judges again.
@@ -97,22 +97,22 @@ def judge_end(
     """
     verdict, outcome = result.verdict, result.outcome
     if verdict is not None and not verdict.is_pass and not result.is_final:
-        return _rejected(result, name, marking, workflow, expander)
+        return _judge_rejection(result, name, marking, workflow, expander)
     if not outcome.is_accepted:
-        return _failed(result, name, marking, now, expander)
-    task = workflow.task(name)
+        return _judge_failure(result, name, marking, now, expander)
+    task = workflow.find_task(name)
     if expander is None or task is None or task.adds is None:
         return Acceptance(outcome)
     try:
-        return Acceptance(outcome, expander.of_answer(workflow, name, _answer_in(outcome)))
+        return Acceptance(outcome, expander.expand_answer(workflow, name, _read_answer(outcome)))
     except SequencerError as refusal:
         failed = outcome.replace(status=OutcomeStatus.FAILED, error=refusal.message)
         more = {"status": str(failed.status), "error": refusal.message[:_ERROR_CHARS]}
-        failure = _failed(replace(result, outcome=failed), name, marking, now, expander)
+        failure = _judge_failure(replace(result, outcome=failed), name, marking, now, expander)
         return replace(failure, more=more)
 
 
-def _failed(
+def _judge_failure(
     result: AttemptResult, name: str, marking: Marking, now: datetime, expander: TaskExpander | None
 ) -> Failure:
     outcome, active = result.outcome, marking.active.get(name)
@@ -120,13 +120,13 @@ def _failed(
         return Failure(outcome, "Template")
     kind = "timeout" if outcome.is_timed_out else "error"
     failures = 1 if active is None else active.failures + 1
-    is_last = failures == tries_of(result.step)
+    is_last = failures == get_max_tries(result.step)
     if is_last and expander is not None and expander.has_fallback:
-        return Failure(outcome, kind, iso(now), is_replaced=True)
-    return Failure(outcome, kind, retry_at(result.step, failures, now))
+        return Failure(outcome, kind, format_utc_ms(now), is_replaced=True)
+    return Failure(outcome, kind, compute_retry_date(result.step, failures, now))
 
 
-def _rejected(
+def _judge_rejection(
     result: AttemptResult,
     name: str,
     marking: Marking,
@@ -138,7 +138,7 @@ def _rejected(
     number = marking.ledger.refusals.get(name, 0) + 1
     more = {"verdict": {"pass": False, "round": number}}
     if validation is not None and number < validation.max_attempts:
-        fix = None if expander is None else expander.fix(workflow, name, number)
+        fix = None if expander is None else expander.build_fix(workflow, name, number)
         return Rejection(outcome, fix, more)
     if validation is not None and validation.on_exhausted == "continue":
         return Acceptance(outcome.replace(status=OutcomeStatus.OK), more=more)
@@ -146,7 +146,7 @@ def _rejected(
     return Failure(outcome.replace(error=error), "Refused", more=more)
 
 
-def _answer_in(outcome: Outcome) -> str:
+def _read_answer(outcome: Outcome) -> str:
     """Return the answer of a task, as JSON if the client reported it separately."""
     if outcome.structured is None:
         return outcome.output

@@ -82,7 +82,7 @@ class Node(Frozen):
         ['', 'Test']
         """
         text = " ".join(self.label.split())
-        return "" if _plain(text) == _plain(self.id) else text
+        return "" if _fold_text(text) == _fold_text(self.id) else text
 
     @property
     def named(self) -> str:
@@ -102,7 +102,7 @@ class Node(Frozen):
         return f"{label} ({self.task.role})" if self.task.role else label
 
 
-def _plain(text: str) -> str:
+def _fold_text(text: str) -> str:
     return "".join(filter(str.isalnum, text)).casefold()
 
 
@@ -137,7 +137,7 @@ class Graph(Frozen):
     tasks that may start, the one with the longest path to the end starts first."""
 
     @model_validator(mode="after")
-    def _names_are_known(self) -> Self:
+    def _ensure_known_names(self) -> Self:
         known = self.by_id
         if len(known) != len(self.nodes):
             raise ValueError("two nodes have the same id")
@@ -154,16 +154,16 @@ class Graph(Frozen):
         """Return the nodes by their ids, in order."""
         return {node.id: node for node in self.nodes}
 
-    def named(self, name: str) -> str:
+    def format_node(self, name: str) -> str:
         """Return the node *name* with its title, or *name* itself if there is no such node."""
         node = self.by_id.get(name)
         return name if node is None else node.named
 
-    def introduced(self, names: Sequence[str]) -> list[str]:
-        """Return the nodes *names* as in `named`; a single task also has its label."""
+    def format_nodes(self, names: Sequence[str]) -> list[str]:
+        """Return the nodes *names* as in `format_node`; a single task also has its label."""
         if self.has_tasks and len(names) == 1 and (label := self.by_id[names[0]].label):
             return [f"{names[0]}: {label}"]
-        return [self.named(name) for name in names]
+        return [self.format_node(name) for name in names]
 
     @cached_property
     def order(self) -> dict[str, int]:
@@ -184,7 +184,7 @@ class Graph(Frozen):
         """Return the nodes in the order of `urgency`."""
         if not self.has_tasks:
             return tuple(self.order)
-        weight = self._weight_to_the_end()
+        weight = self._compute_weights()
         return tuple(sorted(self.order, key=lambda name: (-weight[name], self.order[name])))
 
     @cached_property
@@ -218,7 +218,9 @@ class Graph(Frozen):
         task = self.by_id[name].task
         return task is not None and task.fixes == judge
 
-    def hopeless(self, failed: Collection[str], has_started: Callable[[str], bool]) -> set[str]:
+    def find_hopeless(
+        self, failed: Collection[str], has_started: Callable[[str], bool]
+    ) -> set[str]:
         """Return the *failed* tasks, and those that can't be done without them."""
         hopeless, missing = set(failed), Counter[str]()
         pending = list(hopeless)
@@ -247,7 +249,7 @@ class Graph(Frozen):
             seen.update(waiting)
         return False
 
-    def _weight_to_the_end(self) -> dict[str, float]:
+    def _compute_weights(self) -> dict[str, float]:
         """Return the weight of the longest path from each node to the end, including the node."""
         weights: dict[str, float] = {}
         for root in self.by_id:
@@ -306,7 +308,7 @@ class Graph(Frozen):
         """
         back_edges: set[int] = set()
         on_path: dict[str, bool] = {}
-        for root in self._roots():
+        for root in self._iter_roots():
             if root in on_path:
                 continue
             on_path[root] = True
@@ -350,7 +352,8 @@ class Graph(Frozen):
                 ahead[node.id].append(node.on_timeout)
         return frozenset(back_jumps)
 
-    def _roots(self) -> Iterator[str]:
+    def _iter_roots(self) -> Iterator[str]:
+        """Yield the nodes to search from; their order decides which edges close a loop."""
         yield from self.entries
         if self.on_error:
             yield self.on_error
@@ -400,7 +403,7 @@ class TaskExpansion(Frozen):
         return self.model_dump(mode="json", exclude_defaults=True, by_alias=True)
 
 
-def grown_graph(graph: Graph, expansion: TaskExpansion) -> Graph:
+def expand_graph(graph: Graph, expansion: TaskExpansion) -> Graph:
     """Return *graph* with *expansion* added.
 
     Raises:

@@ -19,20 +19,37 @@ from sequencer.model.commands import Adopt, Pause, Resume, RunCommand, Stop
 from sequencer.model.graph import command_rules as hands
 from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.choices import is_choice
-from sequencer.model.graph.command_rules import Outputs, adopted
+from sequencer.model.graph.command_rules import Outputs, carry_over_marking
 from sequencer.model.graph.ends import Acceptance, Rejection, TaskExpander, judge_end
 from sequencer.model.graph.graph import TaskExpansion
-from sequencer.model.graph.marking import FlowStatus, Marking, Reference, carried, text_of
+from sequencer.model.graph.marking import (
+    FlowStatus,
+    Marking,
+    Reference,
+    find_incoming_output,
+    read_text,
+)
 from sequencer.model.graph.record import Chain
 from sequencer.model.graph.source import FlowSource
-from sequencer.model.graph.transition import OpenTransition, busy_ms, rest_of, transition_of
+from sequencer.model.graph.transition import (
+    OpenTransition,
+    build_transition,
+    busy_ms,
+    resting_status,
+)
 from sequencer.model.head import FLOW_DOCUMENT, Head, Work
 from sequencer.model.kind import STAGNATED, AttemptResult, Capacity, CommandContext, Kind
-from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, utc
+from sequencer.model.limits import (
+    POSTPONED_S,
+    compute_pause_end,
+    format_utc_ms,
+    format_utc_s,
+    is_past,
+)
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.sequence.order import Description, describe_node, present
+from sequencer.model.sequence.order import Description, describe_node, find_current_ref
 from sequencer.model.transitions import Event, Fact, Transition, pause_after
-from sequencer.model.workflow import Workflow, ensure_definition, graph_of, with_graph
+from sequencer.model.workflow import Workflow, ensure_definition, require_graph, with_graph
 
 _NOT_OF_A_GRAPH = {
     "async": (
@@ -55,20 +72,20 @@ Act = Callable[[OpenTransition], object]
 class MarkingReader(Protocol):
     """Reads the markings of heads, wherever they are stored."""
 
-    def take(self, head: Head) -> tuple[Marking, Chain]:
+    def pop_marking(self, head: Head) -> tuple[Marking, Chain]:
         """Return the marking of *head*; the caller may change it.
 
         Raises:
             CorruptState: the marking is missing or can't be read.
         """
 
-    def at_start(self, head: Head) -> tuple[Workflow, Marking, Chain]:
+    def read_at_start(self, head: Head) -> tuple[Workflow, Marking, Chain]:
         """Return the workflow that the run of *head* was started with, and its marking.
 
         Raises: see `take`.
         """
 
-    def look(self, head: Head) -> tuple[Head, Marking]:
+    def read_marking(self, head: Head) -> tuple[Head, Marking]:
         """Return *head* and its marking, or those of a newer head; the caller must not change them.
 
         Raises: see `take`.
@@ -90,10 +107,10 @@ class GraphKind(Kind):
         """Decide about runs of *workflow*; *expander* is for graphs of tasks.
 
         Raises:
-            UsageRefused: see `graph_of`.
+            UsageRefused: see `require_graph`.
         """
         self.workflow = workflow
-        self.graph = graph_of(workflow)
+        self.graph = require_graph(workflow)
         """The graph at the start of a run; a marking has the graph with added tasks."""
         self._markings = markings
         self._outputs = outputs
@@ -111,7 +128,7 @@ class GraphKind(Kind):
             self._expanded = list(expansions), with_graph(base, new, marking.graph)
         return self._expanded[1]
 
-    def begins_with(
+    def build_start_document(
         self, source: FlowSource | None, before: Head | None = None
     ) -> tuple[str, bytes]:
         """Return the document that keeps the workflow as it was when the run started.
@@ -122,15 +139,15 @@ class GraphKind(Kind):
         document = (source or FlowSource(workflow=self.workflow)).replace(workflow=self.workflow)
         if before is not None:
             # Keep both: after a crash, the head may refer to either of them.
-            document = document.replace(previous=self._markings.at_start(before)[0])
+            document = document.replace(previous=self._markings.read_at_start(before)[0])
         return FLOW_DOCUMENT, document.to_json()
 
     # --- one transition ------------------------------------------------------------
 
     def open(self, head: Head, *, at: datetime) -> OpenTransition:
         ensure_definition(head, self.workflow)
-        marking, chain = self._markings.take(head)
-        step = OpenTransition(head, marking, utc(at), at, self._hand_on, chain)
+        marking, chain = self._markings.pop_marking(head)
+        step = OpenTransition(head, marking, format_utc_s(at), at, self._hand_on, chain)
         if marking.is_over and marking.status is FlowStatus.RUNNING:
             step.editor.begin()
         return step
@@ -140,7 +157,11 @@ class GraphKind(Kind):
 
         The caller has to store the document of the result before its head.
         """
-        transition, rest, before = transition_of(change), rest_of(change.marking), change.before
+        transition, rest, before = (
+            build_transition(change),
+            resting_status(change.marking),
+            change.before,
+        )
         operations, keeps = change.editor.operations, None
         written = flow_record.write(change.marking, rest, before.flow, change.chain, operations)
         if written.document is not None and written.is_whole:
@@ -151,12 +172,12 @@ class GraphKind(Kind):
         return Transition(head, transition.facts, written.document, keeps)
 
     def _hand_on(self, marking: Marking, name: str) -> tuple[str, Reference | None]:
-        reference = carried(marking, name)
+        reference = find_incoming_output(marking, name)
         if not is_choice(marking.graph, name):
             return "", reference
-        return text_of(reference, self._outputs.read_output), reference
+        return read_text(reference, self._outputs.read_output), reference
 
-    def _transition(
+    def _apply_act(
         self, head: Head, act: Act, capacity: Capacity | None, at: datetime
     ) -> Transition:
         step = self.open(head, at=at)
@@ -166,7 +187,7 @@ class GraphKind(Kind):
 
     # --- as a kind -----------------------------------------------------------------
 
-    def take(self, step: OpenTransition, result: AttemptResult) -> RecordedResult:
+    def apply_result(self, step: OpenTransition, result: AttemptResult) -> RecordedResult:
         """Apply *result* to *step*; return what follows from it.
 
         Raises:
@@ -174,7 +195,7 @@ class GraphKind(Kind):
         """
         recorded = ResultApplier(
             result, step, self.workflow_at(step.marking), self._expander
-        ).take()
+        ).apply()
         if STAGNATED in result.record:
             ref, why = result.place, str(result.record[STAGNATED])
             fact = Fact(Event.PAUSED, ref.step, ref.step_index, result.token, result.attempt)
@@ -184,7 +205,7 @@ class GraphKind(Kind):
         return recorded
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
-        return self._transition(
+        return self._apply_act(
             head, lambda step: step.release(token, {"reason": why}, Usage()), None, at
         )
 
@@ -196,7 +217,7 @@ class GraphKind(Kind):
         if head.is_on_hold:
             return None
         step = self.open(head, at=at)
-        for act in expirations(step.marking, at, time_left_ms(step.head, step.marking, at)):
+        for act in find_expirations(step.marking, at, time_left_ms(step.head, step.marking, at)):
             act(step)
         step.settle(None)
         return self.close(step) if step.facts else None
@@ -204,37 +225,41 @@ class GraphKind(Kind):
     # --- commands ------------------------------------------------------------------
 
     def apply(self, head: Head, command: RunCommand, context: CommandContext) -> Transition:
-        self.ensure_may(command.verb)
+        self.ensure_supported(command.verb)
         if (change := hands.CHANGES.get(type(command))) is not None:
             act = partial(change, command=command, by=context.by, outputs=self._outputs)
-            return self._transition(head, act, None, context.at)
-        current = present(self.workflow, head)
-        transition = command_rules.of_every_kind(head, command, self.workflow, current, context)
+            return self._apply_act(head, act, None, context.at)
+        current = find_current_ref(self.workflow, head)
+        transition = command_rules.apply_common_command(
+            head, command, self.workflow, current, context
+        )
         if isinstance(command, Stop | Pause | Resume):
             return self._with_clock(head, transition, context.at)
         if not isinstance(command, Adopt):
             return transition
-        return adopted(head, transition, self.workflow, self._markings.at_start(head))
+        return carry_over_marking(
+            head, transition, self.workflow, self._markings.read_at_start(head)
+        )
 
     def _with_clock(self, head: Head, transition: Transition, at: datetime) -> Transition:
         """Return *transition*, which holds or continues the run of *head*, with the agents' time.
 
         The time until now counts as before. While a run is on hold, its time does not run.
         """
-        marking, chain = self._markings.take(head)
+        marking, chain = self._markings.pop_marking(head)
         if marking.graph.timeout_ms is None or marking.is_over:
             return transition
-        step = OpenTransition(head, marking, utc(at), at, self._hand_on, chain)
+        step = OpenTransition(head, marking, format_utc_s(at), at, self._hand_on, chain)
         step.head, step.facts = transition.head, list(transition.facts)
         return self.close(step)
 
     # --- reading -------------------------------------------------------------------
 
-    def startable(self, head: Head | None) -> list[str]:
+    def list_startable(self, head: Head | None) -> list[str]:
         """Return the nodes that may start now, and those that wait for their next try, in order."""
         if head is None:
             return list(self.graph.entries)
-        head, marking = self._markings.look(head)
+        head, marking = self._markings.read_marking(head)
         if marking.is_over and marking.status is FlowStatus.RUNNING:
             return list(marking.graph.entries)
         held = {claim.step for claim in head.claims}
@@ -246,7 +271,7 @@ class GraphKind(Kind):
         }
         return sorted(names, key=marking.graph.urgency.__getitem__)
 
-    def upcoming(
+    def list_upcoming(
         self, head: Head | None, count: int, step_index: int | None = None
     ) -> list[Description]:
         """Return at most *count* nodes that come next; several may start at once.
@@ -256,22 +281,24 @@ class GraphKind(Kind):
             UsageRefused: *step_index* is given, and a graph has no such order.
         """
         if step_index is not None:
-            self.ensure_may("step-index")
+            self.ensure_supported("step-index")
         if head is None:
-            return [describe_node(self.workflow, name, 0) for name in self.startable(head)[:count]]
+            return [
+                describe_node(self.workflow, name, 0) for name in self.list_startable(head)[:count]
+            ]
         ensure_definition(head, self.workflow)
-        names, workflow = self.startable(head)[:count], self.workflow_of(head)
+        names, workflow = self.list_startable(head)[:count], self.workflow_of(head)
         return [describe_node(workflow, name, head.step_index) for name in names]
 
     def workflow_of(self, head: Head) -> Workflow:
-        return self.workflow_at(self._markings.look(head)[1])
+        return self.workflow_at(self._markings.read_marking(head)[1])
 
     @staticmethod
     def is_over(head: Head) -> bool:
         """Return whether the run of the graph has ended, successfully or not."""
         return head.flow is not None and head.flow.status != FlowStatus.RUNNING
 
-    def positions(self, wanted: Collection[str]) -> list[str]:
+    def resolve_positions(self, wanted: Collection[str]) -> list[str]:
         if wanted:
             raise UsageRefused(
                 f"workflow {self.workflow.name!r} is a graph, which has no positions",
@@ -292,12 +319,12 @@ class GraphKind(Kind):
         return UsageRefused(message, where=where, hint=hint)
 
     @staticmethod
-    def asked(marking: Marking, name: str, answer: str) -> int:
+    def find_question_token(marking: Marking, name: str, answer: str) -> int:
         """Return the token of the question of *name*, for which *answer* is valid.
 
-        Raises: see `graph.command_rules.asked_at` and `graph.command_rules.answer_value`.
+        Raises: see `graph.command_rules.find_question` and `graph.command_rules.answer_value`.
         """
-        node, token = hands.asked_at(marking, name)
+        node, token = hands.find_question(marking, name)
         hands.answer_value(node, answer)
         return token
 
@@ -310,9 +337,9 @@ def time_left_ms(head: Head, marking: Marking, now: datetime) -> float:
     return limit - busy_ms(head, marking, now)
 
 
-def expirations(marking: Marking, now: datetime, left_ms: float) -> list[Act]:
+def find_expirations(marking: Marking, now: datetime, left_ms: float) -> list[Act]:
     """Return the changes for everything whose time is over; *left_ms* is the agents' time left."""
-    acts: list[Act] = [end_in_time] if left_ms <= 0 else []
+    acts: list[Act] = [end_if_overdue] if left_ms <= 0 else []
     expired = [
         name
         for name, execution in marking.active.items()
@@ -323,11 +350,11 @@ def expirations(marking: Marking, now: datetime, left_ms: float) -> list[Act]:
     return acts + [partial(expire_question, name=name) for name in expired]
 
 
-def end_in_time(step: OpenTransition) -> None:
+def end_if_overdue(step: OpenTransition) -> None:
     """End the run if its time is over, unless the run or its last agent has ended already."""
     is_on = step.marking.status is FlowStatus.RUNNING
     if is_on and time_left_ms(step.head, step.marking, step.now) <= 0:
-        step.time_is_up()
+        step.time_out()
 
 
 def expire_question(step: OpenTransition, name: str) -> None:
@@ -356,7 +383,7 @@ class ResultApplier(Struct, frozen=True):
     expander: TaskExpander | None
     """None: the graph has no tasks."""
 
-    def take(self) -> RecordedResult:
+    def apply(self) -> RecordedResult:
         """Apply the end of the attempt and return what follows from it.
 
         Raises:
@@ -366,9 +393,9 @@ class ResultApplier(Struct, frozen=True):
         token, due = result.token, None
         if outcome.status is OutcomeStatus.INTERRUPTED or outcome.is_put_off:
             if outcome.is_put_off:
-                due = due_again(outcome, result.attempt, step.now, result.jitter)
+                due = compute_pause_end(outcome, result.attempt, step.now, result.jitter)
             elif result.postponed:
-                due = iso(step.now + timedelta(seconds=POSTPONED_S))
+                due = format_utc_ms(step.now + timedelta(seconds=POSTPONED_S))
             step.release(token, result.record, outcome.usage, due)
             return RecordedResult()
         name = result.place.step

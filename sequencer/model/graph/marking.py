@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from sequencer.model.graph.graph import Graph, NodeKind, TaskExpansion, grown_graph
+from sequencer.model.graph.graph import Graph, NodeKind, TaskExpansion, expand_graph
 from sequencer.model.graph.tally import Ledger, Tally
 
 Operation = list[Any]
@@ -111,7 +111,7 @@ class Marking:
     def __post_init__(self) -> None:
         """Compute the derived values."""
         self._recompute()
-        self.tally = Tally.of(self.graph, self.ledger)
+        self.tally = Tally.from_ledger(self.graph, self.ledger)
 
     # --- reading -------------------------------------------------------------------
 
@@ -128,30 +128,30 @@ class Marking:
             and self.status is _RUNNING
         )
 
-    def next_startable(
+    def find_next_startable(
         self, *, agents: bool = True, closed: Collection[str] = frozenset()
     ) -> str | None:
         """Return the first node in order that may start.
 
         Agent nodes in *closed* are skipped, and all of them if *agents* is false.
         """
-        plain = self._first_of(self._passing) if self._passing else None
-        agent_node = self._first_of(self._working, closed) if agents and self._working else None
+        plain = self._find_first(self._passing) if self._passing else None
+        agent_node = self._find_first(self._working, closed) if agents and self._working else None
         if plain is None or agent_node is None:
             return plain or agent_node
         order = self.graph.order
         return plain if order[plain] < order[agent_node] else agent_node
 
-    def _first_of(self, heap: list[int], closed: Collection[str] = frozenset()) -> str | None:
+    def _find_first(self, heap: list[int], closed: Collection[str] = frozenset()) -> str | None:
         names = self.graph.by_urgency
         while heap:
             name = names[heap[0]]
             if self.may_start(name):
-                return name if name not in closed else self._first_open(heap, closed)
+                return name if name not in closed else self._find_first_open(heap, closed)
             heapq.heappop(heap)
         return None
 
-    def _first_open(self, heap: list[int], closed: Collection[str]) -> str | None:
+    def _find_first_open(self, heap: list[int], closed: Collection[str]) -> str | None:
         """Return the first of *heap* that may start and is not *closed*."""
         names = self.graph.by_urgency
         for rank in sorted(heap):
@@ -184,13 +184,13 @@ class Marking:
         """Return whether *name* is active or was done before."""
         return name in self.active or name in self.done
 
-    def titled(self, name: str | None) -> str:
+    def quote_node(self, name: str | None) -> str:
         """Return the node *name* for an error message, with its title."""
         node = self.graph.by_id.get(name or "")
         title = "" if node is None or node.task is not None else node.title
         return f"{name!r} ({title})" if title else repr(name)
 
-    def answered_by(self) -> str | None:
+    def find_answering_node(self) -> str | None:
         """Return the node whose output ended the run, because it matched no label at a later node.
 
         The later node does no work, so a `retry` would end the run again. None: the run did not end
@@ -203,20 +203,22 @@ class Marking:
         sources = (token[1] for token in self.ended_at if token[0] == node.id)
         return next((names[0] for names in sources if names), None)
 
-    def needed(self) -> dict[str, dict[str, Any]]:
+    def find_needed_failures(self) -> dict[str, dict[str, Any]]:
         """Return the failed tasks except those that every later task continued without."""
         failed = self.failed
         if not (failed and self.graph.spares):
             return failed
-        graph, hopeless = self.graph, self._hopeless()
+        graph, hopeless = self.graph, self._find_hopeless()
         return {
             name: error
             for name, error in failed.items()
             if graph.is_needed(name, hopeless, self.has_started)
         }
 
-    def _hopeless(self) -> set[str]:
-        return self.graph.hopeless(self.failed, self.has_started) if self.graph.spares else set()
+    def _find_hopeless(self) -> set[str]:
+        return (
+            self.graph.find_hopeless(self.failed, self.has_started) if self.graph.spares else set()
+        )
 
     # --- changing ------------------------------------------------------------------
 
@@ -231,8 +233,8 @@ class Marking:
             was_live = name in self.active or self._live_ways.get(name, 0) > 0
             self.waiting[name] = sources = {}
             if not was_live:
-                self._spread(name)
-            self._offer(name)
+                self._propagate_live(name)
+            self._push_startable(name)
         if source is not None:
             sources[source] = None
 
@@ -267,7 +269,7 @@ class Marking:
     def _release_spared(self) -> None:
         """Start the tasks that can do without the failed tasks they waited for."""
         self._recompute()
-        hopeless = self._hopeless()
+        hopeless = self._find_hopeless()
         released = {target for name in hopeless for target in self.graph.forward[name]} - hopeless
         for target in self.graph.spares:
             # Its other predecessors were done before it was added, so they have left no token.
@@ -283,7 +285,7 @@ class Marking:
     def _do_grow(self, growth: dict[str, Any]) -> None:
         """Add nodes to the graph; nothing has reached them yet."""
         self.growths.append(TaskExpansion.model_validate(growth))
-        self.graph = grown_graph(self.graph, self.growths[-1])
+        self.graph = expand_graph(self.graph, self.growths[-1])
         self._recompute()
 
     def _do_team(self, word: str, *arguments: Any) -> None:
@@ -311,9 +313,9 @@ class Marking:
         """End the execution of *name*; the tokens for the next nodes were added before."""
         del self.active[name]
         if not self.is_live(name):
-            self._wither(name)
+            self._propagate_dead(name)
         elif name in self.waiting:
-            self._offer(name)
+            self._push_startable(name)
 
     def _do_follow(self, name: str, targets: list[str]) -> None:
         """Continue from *name* to *targets*."""
@@ -351,9 +353,9 @@ class Marking:
 
     def _do_halt(self, status: str) -> None:
         """Stop the run early; keep the tokens for `restore`."""
-        self.lost = self.needed()
+        self.lost = self.find_needed_failures()
         spared = {name: [error] for name, error in self.failed.items() if name not in self.lost}
-        self.ended_at = [[*token, *spared.get(token[0], ())] for token in self.tokens()]
+        self.ended_at = [[*token, *spared.get(token[0], ())] for token in self.list_tokens()]
         self._do_clear()
         self.status = FlowStatus(status)
 
@@ -399,7 +401,7 @@ class Marking:
             self._do_clear()
         self.status = FlowStatus(status)
 
-    def tokens(self) -> list[list[Any]]:
+    def list_tokens(self) -> list[list[Any]]:
         """Return every token: its node, its sources, and whether its node is active.
 
         Active ones come first, because a node may be both.
@@ -419,7 +421,7 @@ class Marking:
         """Agent nodes that may start, as a heap by urgency."""
         forward, pending = self.graph.forward, list({**self.waiting, **self.active})
         spares = self.graph.spares
-        hopeless = self._hopeless()
+        hopeless = self._find_hopeless()
         seen = set(pending)
         while pending:
             source = pending.pop()
@@ -431,9 +433,9 @@ class Marking:
                     seen.add(target)
                     pending.append(target)
         for name in self.waiting:
-            self._offer(name)
+            self._push_startable(name)
 
-    def _spread(self, name: str) -> None:
+    def _propagate_live(self, name: str) -> None:
         """Update the nodes after *name*, which has become live."""
         forward, pending = self.graph.forward, [name]
         while pending:
@@ -444,7 +446,7 @@ class Marking:
                 if not was_live:
                     pending.append(target)
 
-    def _wither(self, name: str) -> None:
+    def _propagate_dead(self, name: str) -> None:
         """Update the nodes after *name*, which is not live anymore."""
         forward, pending = self.graph.forward, [name]
         while pending:
@@ -455,11 +457,11 @@ class Marking:
                 if live_ways:
                     continue
                 if self.is_live(target):
-                    self._offer(target)
+                    self._push_startable(target)
                 else:
                     pending.append(target)
 
-    def _offer(self, name: str) -> None:
+    def _push_startable(self, name: str) -> None:
         if self.may_start(name):
             is_agent = self.graph.by_id[name].kind is _AGENT
             heap = self._working if is_agent else self._passing
@@ -474,7 +476,7 @@ _WORDS: dict[str, Callable[..., None]] = {
 """Name of an operation -> the method that applies it."""
 
 
-def carried(marking: Marking, name: str) -> Reference | None:
+def find_incoming_output(marking: Marking, name: str) -> Reference | None:
     """Return the reference to the output that reached the active execution of *name*.
 
     With one source, it is the output of that source. With several, it is a map from their ids in
@@ -491,18 +493,18 @@ def carried(marking: Marking, name: str) -> Reference | None:
     return merged or None
 
 
-def value_of(reference: Reference | None, read: Callable[[str], str]) -> Any:
+def read_value(reference: Reference | None, read: Callable[[str], str]) -> Any:
     """Return the text at *reference*, or a map of texts; empty if there is no output."""
     if reference is None:
         return ""
     if isinstance(reference, str):
         return read(reference)
-    return {name: value_of(inner, read) for name, inner in reference.items()}
+    return {name: read_value(inner, read) for name, inner in reference.items()}
 
 
-def text_of(reference: Reference | None, read: Callable[[str], str]) -> str:
+def read_text(reference: Reference | None, read: Callable[[str], str]) -> str:
     """Return the output at *reference* as text; a map becomes JSON on one line."""
-    value = value_of(reference, read)
+    value = read_value(reference, read)
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sequencer.errors import CorruptState, command
-from sequencer.frozen.base import as_json
-from sequencer.model.graph.graph import Graph, TaskExpansion, grown_graph
+from sequencer.errors import CorruptState, format_command
+from sequencer.frozen.base import encode_json
+from sequencer.model.graph.graph import Graph, TaskExpansion, expand_graph
 from sequencer.model.graph.marking import Active, FlowStatus, Marking, Operation
 from sequencer.model.graph.tally import Ledger
 from sequencer.model.head import MARKINGS, Flow, Head, Status
@@ -57,7 +57,7 @@ def snapshot(marking: Marking) -> dict[str, Any]:
     return written
 
 
-def restored(graph: Graph, data: Mapping[str, Any], status: str) -> Marking:
+def restore(graph: Graph, data: Mapping[str, Any], status: str) -> Marking:
     """Return the marking that `snapshot` has stored.
 
     Raises:
@@ -65,7 +65,7 @@ def restored(graph: Graph, data: Mapping[str, Any], status: str) -> Marking:
     """
     expansions = [TaskExpansion.model_validate(item) for item in data.get("grown", ())]
     for expansion in expansions:
-        graph = grown_graph(graph, expansion)
+        graph = expand_graph(graph, expansion)
     used = {*data.get("waiting", {}), *data.get("active", {})}
     if unknown := sorted(used - graph.by_id.keys()):
         raise KeyError(f"node {unknown[0]!r} is not in the graph")
@@ -108,7 +108,7 @@ class Chain:
         # Joining two lists removes two brackets and adds a comma.
         return known + _size(more) - 1 if since else _size(more)
 
-    def has(self, since: tuple[Operation, ...], size: int) -> None:
+    def remember_size(self, since: tuple[Operation, ...], size: int) -> None:
         """Remember that *since* has *size*."""
         self._measured, self._bytes = since, size
 
@@ -132,7 +132,7 @@ def write(
     operations: Sequence[Operation],
 ) -> Written:
     """Return how to store *marking*, the result of *operations* after *before*."""
-    fields = {"status": str(marking.status), "rest": rest, "asks": _asks(marking)}
+    fields = {"status": str(marking.status), "rest": rest, "asks": _first_questions(marking)}
     previous = before or _NOTHING
     entries = len(marking.waiting) + len(marking.active) + len(marking.ended_at)
     entries += len(marking.outputs) + len(marking.keys) + len(marking.done)
@@ -146,19 +146,19 @@ def write(
         since = (*previous.since, *operations)
         size = chain.size_with(previous.since, operations)
         if size <= SINCE_BYTES:
-            chain.has(since, size)
+            chain.remember_size(since, size)
             return Written(previous.replace(**fields, marking=None, since=since), chain)
         length = chain.operations + len(since)
         if length <= max(SHORTEST_CHAIN, 2 * entries):
-            name, data = _document({"base": previous.base, "since": since})
+            name, data = _build_document({"base": previous.base, "since": since})
             flow = previous.replace(**fields, marking=None, base=name, since=())
             return Written(flow, Chain([*chain.names, name], length), (name, data))
-    name, data = _document({"marking": snapshot(marking)})
+    name, data = _build_document({"marking": snapshot(marking)})
     flow = previous.replace(**fields, marking=None, base=name, since=())
     return Written(flow, Chain([name]), (name, data), is_whole=True)
 
 
-def _asks(marking: Marking) -> tuple[str, ...]:
+def _first_questions(marking: Marking) -> tuple[str, ...]:
     names = [name for name, active in marking.active.items() if active.since][:SHOWN_ASKS]
     while len(names) > 1 and _size(names) > SHOWN_ASKS_BYTES:
         names.pop()
@@ -166,11 +166,11 @@ def _asks(marking: Marking) -> tuple[str, ...]:
 
 
 def _size(value: Any) -> int:
-    return len(as_json(value))
+    return len(encode_json(value))
 
 
-def _document(content: Mapping[str, Any]) -> tuple[str, bytes]:
-    data = as_json(content)
+def _build_document(content: Mapping[str, Any]) -> tuple[str, bytes]:
+    data = encode_json(content)
     return f"{MARKINGS}{hashlib.sha256(data).hexdigest()[:20]}.json", data
 
 
@@ -189,7 +189,7 @@ def read(graph: Graph, flow: Flow, document: Callable[[str], bytes]) -> tuple[Ma
 
 def _read(graph: Graph, flow: Flow, document: Callable[[str], bytes]) -> tuple[Marking, Chain]:
     if flow.base is None:
-        return restored(graph, flow.marking or {}, flow.status), Chain()
+        return restore(graph, flow.marking or {}, flow.status), Chain()
     names: list[str] = []
     seen: set[str] = set()
     segments, name = [list(flow.since)], flow.base
@@ -203,7 +203,7 @@ def _read(graph: Graph, flow: Flow, document: Callable[[str], bytes]) -> tuple[M
             break
         segments.append(content["since"])
         name = content["base"]
-    marking = restored(graph, content["marking"], FlowStatus.RUNNING)
+    marking = restore(graph, content["marking"], FlowStatus.RUNNING)
     for operations in reversed(segments):
         for operation in operations:
             marking.apply(operation)
@@ -213,14 +213,14 @@ def _read(graph: Graph, flow: Flow, document: Callable[[str], bytes]) -> tuple[M
     return marking, Chain(names[::-1], count)
 
 
-def flow_of(head: Head, where: str) -> Flow:
+def require_flow(head: Head, where: str) -> Flow:
     """Return the progress of the graph run of *head*, which is in the file *where*.
 
     Raises:
         CorruptState: the head has no progress.
     """
     if head.flow is None:
-        again = command(head.run_name, "reset")
+        again = format_command(head.run_name, "reset")
         message = f"the run of {head.workflow_name!r} has no marking"
         raise CorruptState(message, where=where, hint=f"{again} starts it again")
     return head.flow

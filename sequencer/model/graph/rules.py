@@ -16,11 +16,11 @@ from sequencer.model.graph.choices import (
     TIMEOUT,
     NoMatchingBranch,
     choose,
-    groups,
+    find_edges_to,
+    find_required_labels,
+    group_edges,
     is_choice,
-    labels_of,
-    shortened,
-    ways_to,
+    shorten,
 )
 from sequencer.model.graph.graph import Node, NodeKind, TaskExpansion
 from sequencer.model.graph.marking import FlowStatus, Marking, Operation, Reference
@@ -34,7 +34,7 @@ _RUNNING = FlowStatus.RUNNING
 """Most nodes are agents, and hashing or looking up a member of an enum is slow."""
 
 
-_cut = partial(shortened, limit=600)
+_cut = partial(shorten, limit=600)
 """Cuts an error for the head, but leaves room for the start of an answer and the labels."""
 
 
@@ -115,11 +115,10 @@ class MarkingEditor:
             self.fail(name, "OutputKey", message)
             return
         has_choice = is_choice(self.graph, name)
-        chosen = {"choice": shortened(output)} if has_choice else {}
-        usual = _SUCCEEDED if node.kind is _AGENT else _DONE.get(node.kind, Event.PASSED)
-        done = event or usual
+        chosen = {"choice": shorten(output)} if has_choice else {}
+        done = event or (_SUCCEEDED if node.kind is _AGENT else _DONE.get(node.kind, Event.PASSED))
         if decision is not None and decision.move is Move.COMPLETE:
-            self.facts.append(FlowFact(done, name, chosen | self._cancelled_by(name, ends=True)))
+            self.report(done, name, **chosen, **self._cancelled_details(name, ends=True))
             self.do("done", name, reference, node.output_key)
             self.do("end", str(FlowStatus.COMPLETED))
             return
@@ -127,12 +126,12 @@ class MarkingEditor:
         indexes = self.graph.outgoing[name]
         try:
             if decision is not None and decision.target is not None:
-                indexes = ways_to(self.graph, name, decision.target)
+                indexes = find_edges_to(self.graph, name, decision.target)
             elif has_choice:
                 indexes = choose(self.graph, name, output)
         except NoMatchingBranch as error:
             self.do("done", name, reference, node.output_key)
-            self._fail_without_way(name, str(error))
+            self._fail_without_branch(name, str(error))
             return
         if self.graph.back_edges.isdisjoint(indexes):
             targets = [self.graph.edges[index].target for index in indexes]
@@ -142,13 +141,13 @@ class MarkingEditor:
                 marking = self.marking
                 targets = [target for target in targets if not marking.has_started(target)]
             self.do("step", name, targets, reference, node.output_key)
-            self.look_for_the_end()
+            self.end_if_done()
             return
         self.do("done", name, reference, node.output_key)
         self._follow(name, indexes)
 
-    def _fail_without_way(self, name: str, message: str) -> None:
-        listed = ", ".join(map(repr, labels_of(self.graph, name)))
+    def _fail_without_branch(self, name: str, message: str) -> None:
+        listed = ", ".join(map(repr, find_required_labels(self.graph, name)))
         hint = f"it has to be one of {listed}" if listed else ""
         self.fail(name, "NoMatchingBranch", message, hint)
 
@@ -176,31 +175,31 @@ class MarkingEditor:
             for edge, index in zip(edges, indexes, strict=True)
             if index in self.graph.back_edges
         ]
-        may_continue = all(self._may_loop(name, edge.target) for edge in back_edges)
+        may_continue = all(self._count_loop(name, edge.target) for edge in back_edges)
         # Even if the run ends here: a `retry` continues after the accepted node.
         self.do("follow", name, [edge.target for edge in edges])
         if may_continue:
-            self.look_for_the_end()
+            self.end_if_done()
         else:
             self.end(FlowStatus.MAX_ITERATIONS)
 
-    def _may_loop(self, name: str, target: str) -> bool:
+    def _count_loop(self, name: str, target: str) -> bool:
         """Count one loop; return whether it is within the limit."""
         limit, number = self.graph.max_iterations, self.marking.iterations + 1
         self.do("loop", number)
         if number <= limit:
             self.report(Event.LOOPED, name, to=target, number=number)
             return True
-        others = self._others(name)
+        others = self._list_others(name)
         self.report(Event.EXHAUSTED, name, to=target, limit=limit, cancelled=others)
         return False
 
     def fail_attempt(self, name: str, message: str, due: str | None, kind: str = "error") -> None:
         """Record that an attempt failed; without *due*, the node fails permanently."""
         number = self.marking.active[name].failures + 1
-        ends = due is None and self._ends_with(name)
+        ends = due is None and self._is_fatal(name)
         details = {"try": number, "error": message, **({} if kind == "error" else {"type": kind})}
-        self.report(Event.FAILED, name, **details, **self._cancelled_by(name, ends=ends))
+        self.report(Event.FAILED, name, **details, **self._cancelled_details(name, ends=ends))
         if due is not None:
             self.do("fail", name, due)
             return
@@ -208,22 +207,22 @@ class MarkingEditor:
 
     def fail(self, name: str, kind: str, message: str, hint: str = "") -> None:
         """Record a failure that no other attempt could fix; *hint* says what would be correct."""
-        cancelled = self._cancelled_by(name, ends=self._ends_with(name))
+        cancelled = self._cancelled_details(name, ends=self._is_fatal(name))
         details = {"hint": hint} if hint else {}
         self.report(Event.FAILED, name, error=message, type=kind, **details, **cancelled)
         text = f"{message}; {hint}" if hint else message
         self._give_up(name, kind, text, self.marking.active[name].failures + 1)
 
-    def _ends_with(self, name: str) -> bool:
+    def _is_fatal(self, name: str) -> bool:
         """Return whether the run ends if *name* fails permanently."""
         if self.graph.has_tasks:
             return False
         target = self.graph.on_error
         return target is None or self.marking.error is not None or name == target
 
-    def _cancelled_by(self, name: str, *, ends: bool) -> dict[str, list[str]]:
+    def _cancelled_details(self, name: str, *, ends: bool) -> dict[str, list[str]]:
         """Return the details of a fact about *name*: what is canceled if the run *ends*."""
-        others = self._others(name) if ends else []
+        others = self._list_others(name) if ends else []
         return {"cancelled": others} if others else {}
 
     def _give_up(self, name: str, kind: str, message: str, attempts: int) -> None:
@@ -233,11 +232,11 @@ class MarkingEditor:
             self.do("block", name, error)
             return
         target = self.graph.on_error
-        if target is None or self._ends_with(name):
+        if target is None or self._is_fatal(name):
             self.do("failure", error)
             self.end(FlowStatus.FAILED)
             return
-        others = self._others(name)
+        others = self._list_others(name)
         self.do("clear")
         self.do("error", error)
         self.report(Event.DIVERTED, name, to=target, cancelled=others)
@@ -251,7 +250,7 @@ class MarkingEditor:
         """
         node = self.graph.by_id[name]
         if node.on_timeout is None:
-            if TIMEOUT in groups(self.graph, name) or is_choice(self.graph, name):
+            if TIMEOUT in group_edges(self.graph, name) or is_choice(self.graph, name):
                 self.succeed(name, TIMEOUT)
             elif not self.graph.outgoing[name]:
                 self.fail(name, "NoMatchingBranch", f"no matching branch for {TIMEOUT!r}")
@@ -262,43 +261,43 @@ class MarkingEditor:
             return
         self.report(Event.EXPIRED, name, to=node.on_timeout)
         is_back = name in self.graph.back_jumps
-        may_continue = not is_back or self._may_loop(name, node.on_timeout)
+        may_continue = not is_back or self._count_loop(name, node.on_timeout)
         self.do("step", name, [node.on_timeout])
         if not may_continue:
             self.end(FlowStatus.MAX_ITERATIONS)
 
     # --- how the run ends ----------------------------------------------------------
 
-    def time_is_up(self) -> None:
+    def time_out(self) -> None:
         """End the run because its agents took longer than its limit."""
-        self.report(Event.TIMED_OUT, "", cancelled=self.running())
+        self.report(Event.TIMED_OUT, "", cancelled=self.list_running())
         self.end(FlowStatus.TIMED_OUT)
 
     def cancel(self) -> None:
         """End the run because a person decided so."""
-        self.report(Event.CANCELLED, "", cancelled=self.running())
+        self.report(Event.CANCELLED, "", cancelled=self.list_running())
         self.end(FlowStatus.CANCELLED)
 
     def end(self, status: FlowStatus) -> None:
         """End the run with *status*; the tokens are kept for a `retry`."""
         self.do("halt", str(status))
 
-    def look_for_the_end(self) -> None:
+    def end_if_done(self) -> None:
         """End the run if no token is left, or only tokens that failed tasks block."""
         marking = self.marking
         if marking.graph.has_tasks:
-            self._look_for_failures()
+            self._end_if_only_failed()
         if marking.status is _RUNNING and marking.is_over:
             after_error = marking.error is not None
             good = FlowStatus.COMPLETED
             self.do("end", str(FlowStatus.COMPLETED_AFTER_ERROR if after_error else good))
 
-    def _look_for_failures(self) -> None:
+    def _end_if_only_failed(self) -> None:
         marking = self.marking
         if marking.status is not _RUNNING or not marking.has_only_failed:
             return
-        if marking.next_startable() is None:
-            needed = marking.needed()
+        if marking.find_next_startable() is None:
+            needed = marking.find_needed_failures()
             if not needed:
                 self.do("end", str(FlowStatus.COMPLETED))
                 return
@@ -317,8 +316,8 @@ class MarkingEditor:
         Without *fix*, it judges again at once.
         """
         number = self.marking.ledger.refusals.get(name, 0) + 1
-        self.report(Event.INVALID, name, reason=shortened(reason), number=number)
-        self.do("team", "refused", name, shortened(reason, 2000))
+        self.report(Event.INVALID, name, reason=shorten(reason), number=number)
+        self.do("team", "refused", name, shorten(reason, 2000))
         if fix is None:
             self.do("drop", name)
             return
@@ -326,9 +325,9 @@ class MarkingEditor:
         self.report_expansion(fix, name)
         self.do("follow", name, [node.id for node in fix.nodes])
 
-    def _others(self, name: str) -> list[str]:
-        return [other for other in self.running() if other != name]
+    def _list_others(self, name: str) -> list[str]:
+        return [other for other in self.list_running() if other != name]
 
-    def running(self) -> list[str]:
+    def list_running(self) -> list[str]:
         """Return the active nodes, in order."""
         return sorted(self.marking.active, key=self.graph.order.__getitem__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from sequencer.frozen.base import Frozen, as_json
+from sequencer.frozen.base import Frozen, encode_json
 from sequencer.frozen.fields import Field
 from sequencer.model.graph.graph import Graph
 from sequencer.model.workflow import Workflow
@@ -32,7 +32,7 @@ class FlowSource(Frozen):
     previous: Workflow | None = None
     """The workflow before the newest `adopt`: after a crash, the head may still be of that one."""
 
-    def as_of(self, digest: str) -> Workflow:
+    def find_workflow(self, digest: str) -> Workflow:
         """Return the workflow that has *digest*, which is from a head."""
         is_before = self.previous is not None and self.previous.digest() == digest
         return self.previous if is_before and self.previous is not None else self.workflow
@@ -52,7 +52,7 @@ def with_state(workflow: Workflow, state: Mapping[str, Any]) -> Workflow:
     graph = workflow.graph
     if graph is None or not state:
         return workflow
-    initial = copied(graph.state)
+    initial = copy_nested(graph.state)
     for key, value in state.items():
         *parents, last = key.split(".")
         parent: Any = initial
@@ -65,7 +65,7 @@ def with_state(workflow: Workflow, state: Mapping[str, Any]) -> Workflow:
     return Workflow(workflow.name, workflow.steps, kind="graph", graph=new)
 
 
-def differences(before: Workflow, after: Workflow) -> list[str]:
+def describe_differences(before: Workflow, after: Workflow) -> list[str]:
     """Return one line for each difference between two workflows in fields of the digest."""
     old, new = before.definition(), after.definition()
     lines: list[str] = []
@@ -73,24 +73,26 @@ def differences(before: Workflow, after: Workflow) -> list[str]:
     names = _NAMES_IN_FLOWCHARTS if is_flowchart else {}
     parts = ("nodes", "id"), ("steps", "name")
     for name, key in parts:
-        lines += _of_lists(name[:-1], _by(old, name, key), _by(new, name, key), names)
-    lines += _of_lists("edge", _edges(old), _edges(new))
+        lines += _describe_list_changes(
+            name[:-1], _index_by_key(old, name, key), _index_by_key(new, name, key), names
+        )
+    lines += _describe_list_changes("edge", _index_edges(old), _index_edges(new))
     graphs = old.get("graph", {}), new.get("graph", {})
     for key in sorted({*graphs[0], *graphs[1]} - {"nodes", "edges"}):
         spec = Graph.model_fields[key]
         default = None if spec.is_required else spec.get_default()
         was, now = graphs[0].get(key, default), graphs[1].get(key, default)
         if was != now:
-            lines.append(f"{key}: {as_json(was).decode()} -> {as_json(now).decode()}")
+            lines.append(f"{key}: {encode_json(was).decode()} -> {encode_json(now).decode()}")
     return lines
 
 
-def _by(definition: Mapping[str, Any], name: str, key: str) -> dict[str, Any]:
+def _index_by_key(definition: Mapping[str, Any], name: str, key: str) -> dict[str, Any]:
     parent = definition.get("graph", {}) if name == "nodes" else definition
     return {entry[key]: entry for entry in parent.get(name, ())}
 
 
-def _edges(definition: Mapping[str, Any]) -> dict[str, Any]:
+def _index_edges(definition: Mapping[str, Any]) -> dict[str, Any]:
     edges = {}
     for edge in definition.get("graph", {}).get("edges", ()):
         label = f" [{edge['label']}]" if edge.get("label") else ""
@@ -98,7 +100,7 @@ def _edges(definition: Mapping[str, Any]) -> dict[str, Any]:
     return edges
 
 
-def _of_lists(
+def _describe_list_changes(
     noun: str,
     old: Mapping[str, Any],
     new: Mapping[str, Any],
@@ -120,18 +122,18 @@ def _of_lists(
     return lines
 
 
-def copied(value: Any) -> Any:
+def copy_nested(value: Any) -> Any:
     """Return a copy of *value* with copies of its maps and lists."""
     if isinstance(value, Mapping):
-        return {key: copied(inner) for key, inner in value.items()}
-    return [copied(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+        return {key: copy_nested(inner) for key, inner in value.items()}
+    return [copy_nested(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def put(state: dict[str, Any], key: str, value: Any) -> None:
+def set_nested(state: dict[str, Any], key: str, value: Any) -> None:
     """Set *key* of *state* to *value*; create missing maps on the path, and replace other values.
 
     >>> state = {"review": None}
-    >>> put(state, "review.style", "fine")
+    >>> set_nested(state, "review.style", "fine")
     >>> state
     {'review': {'style': 'fine'}}
     """

@@ -128,7 +128,7 @@ class Tally:
         """Tasks that have used all that their own budget allows."""
 
     @classmethod
-    def of(cls, graph: Graph, ledger: Ledger) -> Self:
+    def from_ledger(cls, graph: Graph, ledger: Ledger) -> Self:
         """Return the sums over all tasks in *ledger*."""
         tally = cls()
         for name, spent in ledger.spent.items():

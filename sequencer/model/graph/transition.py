@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sequencer.errors import StepFailed, StorageFailed, TransitionRefused, command
+from sequencer.errors import StepFailed, StorageFailed, TransitionRefused, format_command
 from sequencer.model import transitions
-from sequencer.model.graph.choices import shortened
+from sequencer.model.graph.choices import shorten
 from sequencer.model.graph.graph import NodeKind, TaskExpansion
 from sequencer.model.graph.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.graph.record import Chain
 from sequencer.model.graph.rules import RETRYABLE, FlowFact, MarkingEditor
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Capacity
-from sequencer.model.limits import LATEST_RESET_S
+from sequencer.model.limits import LATEST_RESET_S, format_utc_ms
 from sequencer.model.outcome import Decision, Outcome, Usage
-from sequencer.model.transitions import Event, Fact, Transition, changed, held_claim
+from sequencer.model.transitions import Event, Fact, Transition, require_claim, update_head
 
 LONGEST_PAUSE = timedelta(seconds=LATEST_RESET_S, days=1)
 """No attempt is put off for longer."""
 
 
-def rests(active: Active) -> bool:
+def is_resting(active: Active) -> bool:
     """Return whether an execution waits for its next attempt."""
     return active.due is not None and active.since is None
 
@@ -40,59 +40,59 @@ def busy_ms(head: Head, marking: Marking, now: datetime) -> int:
         return marking.busy_ms
     until = now
     if not head.claims:
-        dues = [active.due for active in marking.active.values() if active.due and rests(active)]
+        waiting = filter(is_resting, marking.active.values())
+        dues = [active.due for active in waiting if active.due]
         until = min(now, datetime.fromisoformat(max(dues, default=marking.busy_since)))
     spent = (until - datetime.fromisoformat(marking.busy_since)).total_seconds()
     return marking.busy_ms + max(round(spent * 1000), 0)
 
 
-def later(now: datetime, milliseconds: int) -> str:
+def add_milliseconds(now: datetime, milliseconds: int) -> str:
     """Return the time *milliseconds* after *now* in the format of heads."""
-    due = now + timedelta(milliseconds=milliseconds)
-    return due.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_utc_ms(now + timedelta(milliseconds=milliseconds))
 
 
-def failures(marking: Marking) -> str:
+def describe_failures(marking: Marking) -> str:
     """Return the permanent failures in words; a graph of tasks may have several."""
     failure = marking.failure or {}
     if not marking.graph.has_tasks:
-        return f"node {marking.titled(failure.get('node'))} failed: {failure.get('message')}"
-    return _of_tasks(marking.lost) or str(failure.get("message"))
+        return f"node {marking.quote_node(failure.get('node'))} failed: {failure.get('message')}"
+    return _describe_failed_tasks(marking.lost) or str(failure.get("message"))
 
 
-def _of_tasks(failed: Mapping[str, Mapping[str, Any]]) -> str:
+def _describe_failed_tasks(failed: Mapping[str, Mapping[str, Any]]) -> str:
     return "; ".join(f"task {name!r} failed: {why.get('message')}" for name, why in failed.items())
 
 
 def ensure_none_failed(head: Head, marking: Marking, reason: str) -> None:
-    """Return if no needed task has failed when *reason* ends the work.
+    """Check that no needed task has failed when *reason* ends the work.
 
     Raises:
         StepFailed: a task has failed; then the end is no success, even if a limit is the reason.
     """
-    if failed := marking.needed():
-        again = command(head.run_name, "retry")
+    if failed := marking.find_needed_failures():
+        again = format_command(head.run_name, "retry")
         raise StepFailed(
-            f"{_of_tasks(failed)}; {reason}",
+            f"{_describe_failed_tasks(failed)}; {reason}",
             hint=f"raise the limit; {again} puts back what has failed",
         )
 
 
-def bad_end(head: Head, marking: Marking) -> StepFailed:
+def bad_end_error(head: Head, marking: Marking) -> StepFailed:
     """Return the error for a run that ended badly; it is always the same for one end."""
     error = marking.error or {}
-    failed = f"node {marking.titled(error.get('node'))} failed ({error.get('message')})"
+    failed = f"node {marking.quote_node(error.get('node'))} failed ({error.get('message')})"
     what = {
         FlowStatus.COMPLETED_AFTER_ERROR: f"{failed}; the error node ran",
-        FlowStatus.FAILED: failures(marking),
+        FlowStatus.FAILED: describe_failures(marking),
         FlowStatus.TIMED_OUT: f"its agents took longer than {marking.graph.timeout_ms} ms",
         FlowStatus.MAX_ITERATIONS: f"it looped more than {marking.graph.max_iterations} times",
     }
-    hint = f"{command(head.run_name, 'history')} shows what happened"
-    if source := marking.answered_by():
-        hint += f"; {command(head.run_name, 'rewind', source)} goes back, to another answer"
+    hint = f"{format_command(head.run_name, 'history')} shows what happened"
+    if source := marking.find_answering_node():
+        hint += f"; {format_command(head.run_name, 'rewind', source)} goes back, to another answer"
     elif marking.ended_at:
-        hint += f"; {command(head.run_name, 'retry')} puts the nodes back that were stopped"
+        hint += f"; {format_command(head.run_name, 'retry')} puts the nodes back that were stopped"
     return StepFailed(
         f"the run ended as {marking.status}: {what.get(marking.status, '')}",
         where=f"run {head.run_name}" if head.run_name else "the default run",
@@ -108,7 +108,7 @@ Pass = Callable[[Marking, str], tuple[str, Reference | None]]
 
 @dataclass
 class OpenTransition:
-    """One transition under construction; `transition_of` completes it."""
+    """One transition under construction; `build_transition` completes it."""
 
     head: Head
     marking: Marking
@@ -168,7 +168,7 @@ class OpenTransition:
         self.editor.succeed(claim.step, outcome.output, reference, decision=decision)
         if growth is not None:
             self.editor.report_expansion(growth, claim.step)
-        self._take_facts(claim, record)
+        self._move_facts(claim, record)
 
     def refuse(
         self,
@@ -183,7 +183,7 @@ class OpenTransition:
         """
         claim = self._end_claim(token, outcome.usage)
         self.editor.refuse(claim.step, (outcome.error or "").strip(), fix)
-        self._take_facts(claim, record)
+        self._move_facts(claim, record)
 
     def fail(
         self, token: int, outcome: Outcome, record: Mapping[str, Any], *, due: str | None, kind: str
@@ -195,12 +195,12 @@ class OpenTransition:
         claim = self._end_claim(token, outcome.usage)
         message = (outcome.error or "no reason given").strip()
         if self.marking.graph.has_tasks:
-            self.editor.do("team", "failed", claim.step, shortened(message, NOTE_CHARS))
+            self.editor.do("team", "failed", claim.step, shorten(message, NOTE_CHARS))
         if kind in RETRYABLE or due is not None:
             self.editor.fail_attempt(claim.step, message, due, kind)
         else:
             self.editor.fail(claim.step, kind, message)
-        self._take_facts(claim, record)
+        self._move_facts(claim, record)
 
     def release(
         self, token: int, record: Mapping[str, Any] | None, usage: Usage, due: str | None = None
@@ -220,9 +220,9 @@ class OpenTransition:
         self._report(Event.RELEASED, claim, record)
 
     def _end_claim(self, token: int, usage: Usage, steps: int = 0) -> Claim:
-        claim = held_claim(self.head, token)
+        claim = require_claim(self.head, token)
         self.head = self.head.replace(
-            claims=transitions.without_claim(self.head, token),
+            claims=transitions.claims_without(self.head, token),
             usage=self.head.usage.plus(usage, steps=steps),
         )
         self._spend(claim, usage)
@@ -246,26 +246,26 @@ class OpenTransition:
     def answer(
         self, name: str, text: str, reference: Reference | None, record: Mapping[str, Any]
     ) -> None:
-        """Accept a person's answer to the question of *name*."""
+        """Accept a person's answer to the question of the node *name*."""
         active = self.marking.active[name]
         self.editor.succeed(name, text, reference)
-        self._take_facts(None, record, token=active.token)
+        self._move_facts(None, record, token=active.token)
 
     def expire(self, name: str) -> None:
-        """End the time for an answer to the question of *name*."""
+        """End the time for an answer to the question of the node *name*."""
         token = self.marking.active[name].token
         self.editor.expire(name)
-        self._take_facts(None, {}, token=token)
+        self._move_facts(None, {}, token=token)
 
-    def time_is_up(self) -> None:
+    def time_out(self) -> None:
         """End the run because its agents took too long."""
-        self.editor.time_is_up()
-        self._take_facts(None, {})
+        self.editor.time_out()
+        self._move_facts(None, {})
 
     def cancel(self, record: Mapping[str, Any]) -> None:
         """End the run because a person decided so."""
         self.editor.cancel()
-        self._take_facts(None, record)
+        self._move_facts(None, record)
 
     def tell(self, name: str, reference: str, record: Mapping[str, Any]) -> None:
         """Record a message to node *name*, whose text is at *reference*, under the newest token."""
@@ -286,7 +286,7 @@ class OpenTransition:
         if ledger.streak or name in ledger.notes:
             self.editor.do("team", "accepted", name)
         self.editor.succeed(name, output, reference, event)
-        self._take_facts(None, record)
+        self._move_facts(None, record)
         if event is Event.STAMPED:
             head, index = self.head, self.head.step_index + 1
             usage = head.usage.plus(Usage(steps=1))
@@ -296,7 +296,7 @@ class OpenTransition:
         """Let the active node *name* fail permanently."""
         self.editor.report(Event.STAMPED, name, **record)
         self.editor.fail(name, "ByHand", message)
-        self._take_facts(None, {})
+        self._move_facts(None, {})
 
     def rewind(
         self, name: str, region: list[str], tokens: list[list[Any]], again: list[str]
@@ -307,7 +307,7 @@ class OpenTransition:
         details = {"note": f"to {name}", "again": again}
         self.facts.append(Fact(Event.REWOUND, name, self.head.step_index, outcome=details))
 
-    def put_back(self) -> None:
+    def restore_tokens(self) -> None:
         """Put back the tokens that were there when the run ended."""
         self.editor.do("restore")
         self.head = self.head.replace(exit_reason=None)
@@ -331,15 +331,15 @@ class OpenTransition:
         if marking.graph.has_tasks:
             self.editor.do("team", "again")
         if marking.ended_at:
-            was, lost = str(marking.status), marking.lost
-            self._report_command(f"retry: the run was {was}")
-            self.put_back()
+            lost = marking.lost
+            self._report_command(f"retry: the run was {marking.status}")
+            self.restore_tokens()
             for name, error in lost.items():
                 if only not in (None, name):
                     self.editor.do("block", name, error)
             return
-        resting = [name for name, active in marking.active.items() if rests(active)]
-        failed = list(marking.needed() if only is None else marking.failed)
+        resting = [name for name, active in marking.active.items() if is_resting(active)]
+        failed = list(marking.find_needed_failures() if only is None else marking.failed)
         if only is not None:
             resting, failed = ([only] if only in names else [] for names in (resting, failed))
         if not resting and not failed and (not streak or only is not None):
@@ -383,7 +383,7 @@ class OpenTransition:
         marking, nodes, order = self.marking, self.editor.graph.nodes, self.editor.graph.order
         while marking.status is FlowStatus.RUNNING:
             can_claim = slots_left > 0 and self._is_below_max_parallel()
-            name = marking.next_startable(agents=can_claim, closed=closed)
+            name = marking.find_next_startable(agents=can_claim, closed=closed)
             if name is not None:
                 is_agent = self.editor.graph.by_id[name].kind is NodeKind.AGENT
                 token = self.head.token + 1 if is_agent else None
@@ -394,7 +394,7 @@ class OpenTransition:
                 elif node.kind is NodeKind.HUMAN:
                     self._ask(name, node.timeout_ms)
                 else:
-                    self._take_facts(None, {})
+                    self._move_facts(None, {})
                     heapq.heappush(passing, order[name])
                 continue
             if not passing:
@@ -402,7 +402,7 @@ class OpenTransition:
             passed = nodes[heapq.heappop(passing)].id
             if passed in marking.active:
                 self._pass(passed)
-        self.editor.look_for_the_end()
+        self.editor.end_if_done()
 
     def _pass(self, name: str) -> None:
         """Leave a node that does no work."""
@@ -413,7 +413,7 @@ class OpenTransition:
             self.editor.fail(name, "Output", error.message)
         else:
             self.editor.succeed(name, text, reference)
-        self._take_facts(None, {})
+        self._move_facts(None, {})
 
     def _is_below_max_parallel(self) -> bool:
         limit = self.editor.graph.max_parallel
@@ -450,7 +450,7 @@ class OpenTransition:
             if active.attempt >= capacity.limits.attempts:
                 message = f"started {active.attempt} times without an end (limits.attempts)"
                 self.editor.fail(name, "MaxAttempts", message)
-                self._take_facts(None, {})
+                self._move_facts(None, {})
                 continue
             self.editor.report(Event.CLAIMED, name, **_claim_details(active))
             self.editor.do("claim", name, self.head.token + 1)
@@ -468,7 +468,7 @@ class OpenTransition:
     def _take_over(self, claim: Claim, used: Usage | None) -> None:
         self.longest_taken_over_s = max(self.longest_taken_over_s, claim.ttl_s)
         self._end_claim(claim.token, used or Usage())
-        self.facts.append(transitions.taken_over(claim, used))
+        self.facts.append(transitions.take_over_fact(claim, used))
 
     def _grant(self, name: str, capacity: Capacity, slots: int) -> Collection[str] | None:
         """Add the claim of *name* with the next token, which the marking has already.
@@ -492,7 +492,7 @@ class OpenTransition:
         )
         self.head = self.head.replace(token=token, claims=(*self.head.claims, granted))
         self.granted.append(token)
-        self._take_facts(granted, {})
+        self._move_facts(granted, {})
         if share or capacity.closes_with_each:
             return capacity.closed(self.head, self.marking)
         return None
@@ -500,23 +500,23 @@ class OpenTransition:
     def _ask(self, name: str, timeout_ms: int | None) -> None:
         token = self.head.token + 1
         self.head = self.head.replace(token=token)
-        due = None if timeout_ms is None else later(self.now, timeout_ms)
+        due = None if timeout_ms is None else add_milliseconds(self.now, timeout_ms)
         self.editor.do("ask", name, token, self.at, due)
-        self._take_facts(None, {}, token=token)
+        self._move_facts(None, {}, token=token)
 
-    def _take_facts(
+    def _move_facts(
         self, claim: Claim | None, record: Mapping[str, Any], token: int | None = None
     ) -> None:
         """Move the facts from the editor to this transition; *record* goes with the first one."""
         for fact in self.editor.facts:
-            self.facts.append(self._fact(fact, claim, record, token))
+            self.facts.append(self._build_fact(fact, claim, record, token))
             record = {}
             if fact.event is Event.DIVERTED:
                 # Every execution was canceled; the results of their holders must not count.
                 self.head = self.head.replace(claims=())
         self.editor.facts.clear()
 
-    def _fact(
+    def _build_fact(
         self, fact: FlowFact, claim: Claim | None, record: Mapping[str, Any], token: int | None
     ) -> Fact:
         outcome = {**record, **fact.details} or None
@@ -538,49 +538,49 @@ ERROR_CHARS = 4000
 ENDS_BADLY = (FlowStatus.FAILED, FlowStatus.TIMED_OUT, FlowStatus.MAX_ITERATIONS)
 
 
-def rest_of(marking: Marking) -> Status:
+def resting_status(marking: Marking) -> Status:
     """Return the status of a run while no process works on it."""
     if marking.status in ENDS_BADLY:
         return Status.FAILED
     if marking.status is not FlowStatus.RUNNING:
         return Status.COMPLETE
-    if marking.next_startable() is not None:
+    if marking.find_next_startable() is not None:
         return Status.WAITING_NEXT
     only_asks = all(active.since is not None for active in marking.active.values())
     return Status.WAITING_APPROVAL if only_asks else Status.WAITING_NEXT
 
 
-def transition_of(step: OpenTransition) -> Transition:
+def build_transition(step: OpenTransition) -> Transition:
     """Return the result of *step*; the caller has to store the marking in the head."""
     _count_time(step)
     marking = step.marking
-    head = changed(step.head, step.at, expected_step=_expected(marking))
+    head = update_head(step.head, step.at, expected_step=_find_expected_node(marking))
     if marking.status is FlowStatus.RUNNING:
-        return Transition(_at_rest(head, marking), tuple(step.facts))
+        return Transition(_refresh_status(head, marking), tuple(step.facts))
     is_new = step.head.flow is None or step.head.flow.status == FlowStatus.RUNNING
     if is_new:
         details = {"status": str(marking.status)}
         if marking.status is FlowStatus.FAILED:
-            details["error"] = shortened(failures(marking), ERROR_CHARS)
+            details["error"] = shorten(describe_failures(marking), ERROR_CHARS)
         step.facts.append(Fact(Event.COMPLETED, "", head.step_index, 0, 0, details))
     reason = None if marking.status is FlowStatus.COMPLETED else str(marking.status)
     head = head.replace(
-        claims=(), status=rest_of(marking), pause_requested=False, exit_reason=reason
+        claims=(), status=resting_status(marking), pause_requested=False, exit_reason=reason
     )
     return Transition(head, tuple(step.facts))
 
 
-def _at_rest(head: Head, marking: Marking) -> Head:
+def _refresh_status(head: Head, marking: Marking) -> Head:
     if head.claims:
         return head.replace(status=Status.RUNNING)
     if head.status is Status.PAUSED or head.pause_requested:
         return head.replace(status=Status.PAUSED, pause_requested=False)
-    return head.replace(status=rest_of(marking))
+    return head.replace(status=resting_status(marking))
 
 
-def _expected(marking: Marking) -> str:
+def _find_expected_node(marking: Marking) -> str:
     """Return a node that comes next, for readers of the head alone."""
-    return marking.next_startable() or next(iter(marking.active), "")
+    return marking.find_next_startable() or next(iter(marking.active), "")
 
 
 def _count_time(step: OpenTransition) -> None:
@@ -592,9 +592,9 @@ def _count_time(step: OpenTransition) -> None:
     if step.longest_taken_over_s and marking.busy_since is not None:
         # As far as is known, its process worked no longer than its lease.
         spent = min(spent, marking.busy_ms + round(step.longest_taken_over_s * 1000))
-    waits = any(map(rests, marking.active.values())) and not step.head.is_on_hold
-    works = bool(step.head.claims) or waits
+    waits = any(map(is_resting, marking.active.values())) and not step.head.is_on_hold
+    works = marking.status is FlowStatus.RUNNING and (waits or bool(step.head.claims))
     # Not ``at``: it has whole seconds, and the lost fractions would add up with each change.
-    since = later(step.now, 0) if works and marking.status is FlowStatus.RUNNING else None
+    since = add_milliseconds(step.now, 0) if works else None
     if (spent, since) != (marking.busy_ms, marking.busy_since):
         step.editor.do("busy", spent, since)

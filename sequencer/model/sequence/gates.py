@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sequencer.errors import TransitionRefused, UnknownName, UsageRefused, command
+from sequencer.errors import TransitionRefused, UnknownName, UsageRefused, format_command
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.limits import is_past
 from sequencer.model.sequence.order import position_at
@@ -19,9 +19,9 @@ from sequencer.model.transitions import (
     Fact,
     StepRef,
     Transition,
-    at_rest_by_hand,
-    changed,
-    moved,
+    move_head,
+    refresh_status_by_hand,
+    update_head,
 )
 from sequencer.model.workflow import Workflow
 
@@ -59,20 +59,20 @@ def open_gate(head: Head, verb: str, token: int | None = None) -> Gate:
     return gate
 
 
-def _fact(event: Event, head: Head, gate: Gate, note: str | None, by: str) -> Fact:
+def _build_fact(event: Event, head: Head, gate: Gate, note: str | None, by: str) -> Fact:
     outcome: dict[str, Any] = {"by": by, "round": gate.round}
     if note:
         outcome["note"] = note
     return Fact(event, gate.step, gate.step_index, gate.token, head.attempt, outcome)
 
 
-def continues(head: Head) -> str:
+def continue_command(head: Head) -> str:
     """Return the command that makes the run of *head* continue."""
-    return command(head.run_name, "resume" if head.is_on_hold else "run")
+    return format_command(head.run_name, "resume" if head.is_on_hold else "run")
 
 
 def ensure_in_time(head: Head, verb: str, at: datetime) -> None:
-    """Return if the time to decide at the gate of *head* is not over yet.
+    """Check that the time to decide at the gate of *head* is not over yet.
 
     Raises:
         TransitionRefused: its time is over.
@@ -81,7 +81,7 @@ def ensure_in_time(head: Head, verb: str, at: datetime) -> None:
     if gate is not None and gate.is_open and is_past(gate.expires_at, at):
         raise TransitionRefused(
             f"{verb}: the time to decide about {gate.step!r} ended at {gate.expires_at}",
-            hint=f"{continues(head)} records the decision for that case: {gate.on_timeout}",
+            hint=f"{continue_command(head)} records the decision for that case: {gate.on_timeout}",
         )
 
 
@@ -94,13 +94,13 @@ def approve(
         TransitionRefused: see `open_gate`.
     """
     gate = open_gate(head, "approve", token)
-    fact = _fact(Event.APPROVED, head, gate, note, by)
-    new = changed(head, at, gate=None, expected_step=following.step)
+    fact = _build_fact(Event.APPROVED, head, gate, note, by)
+    new = update_head(head, at, gate=None, expected_step=following.step)
     if following.is_end:
         done = new.replace(status=Status.COMPLETE, pause_requested=False)
         end = Fact(Event.COMPLETED, gate.step, gate.step_index, gate.token)
         return Transition(done, (fact, end))
-    return Transition(at_rest_by_hand(head, new), (fact,))
+    return Transition(refresh_status_by_hand(head, new), (fact,))
 
 
 def reject(
@@ -113,7 +113,7 @@ def reject(
     """
     gate = open_gate(head, "reject", token)
     reason = f"rejected at {gate.step!r}" + (f": {note}" if note else "")
-    new = changed(
+    new = update_head(
         head,
         at,
         gate=gate.replace(decision="rejected"),
@@ -121,12 +121,12 @@ def reject(
         pause_requested=False,
         exit_reason=reason[:500],
     )
-    fact = _fact(Event.REJECTED, head, gate, note, by)
+    fact = _build_fact(Event.REJECTED, head, gate, note, by)
     end = Fact(Event.COMPLETED, gate.step, gate.step_index, gate.token, 0, {"status": "rejected"})
     return Transition(new, (fact, end))
 
 
-def feedback(
+def send_feedback(
     head: Head, text: str, target: StepRef, *, at: str, by: str, token: int | None = None
 ) -> Transition:
     """Send the run back to *target*, whose step gets *text*; later, the gate opens again.
@@ -143,8 +143,10 @@ def feedback(
             hint="write it to a file in the project, and name the file",
         )
     answered = head.replace(gate=gate.replace(decision="feedback"))
-    new = moved(answered, at, target)
-    return Transition(at_rest_by_hand(head, new), (_fact(Event.FEEDBACK, head, gate, text, by),))
+    new = move_head(answered, at, target)
+    return Transition(
+        refresh_status_by_hand(head, new), (_build_fact(Event.FEEDBACK, head, gate, text, by),)
+    )
 
 
 def tell(
@@ -180,11 +182,11 @@ def tell(
     record = {"by": by, "to": name, "note": text}
     step = name or head.expected_step
     fact = Fact(Event.TOLD, step, head.step_index, head.token, head.attempt, record)
-    return Transition(changed(head, at).with_messages(messages), (fact,))
+    return Transition(update_head(head, at).with_messages(messages), (fact,))
 
 
 def ensure_message(text: str) -> None:
-    """Return if *text* can be sent as a message.
+    """Check that *text* can be sent as a message.
 
     Raises:
         UsageRefused: it is empty, or too long for a prompt.
@@ -196,7 +198,7 @@ def ensure_message(text: str) -> None:
         )
 
 
-def read_by(
+def find_read_messages(
     head: Head, workflow: Workflow, ref: StepRef, token: int
 ) -> tuple[tuple[str, int], ...]:
     """Return the waiting messages of *head* that the attempt with *token* at *ref* has read.

@@ -17,7 +17,7 @@ from sequencer.errors import UsageRefused
 from sequencer.model.head import Head, Loop
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step, Validation
-from sequencer.model.transitions import Event, StepRef, Transition, ended
+from sequencer.model.transitions import Event, StepRef, Transition, end_attempt
 from sequencer.model.workflow import Review, Workflow
 
 
@@ -55,7 +55,7 @@ def resolve(workflow: Workflow, step_index: int) -> Step:
     steps = workflow.steps
     if workflow.kind == "procedure":
         if step_index >= len(steps):
-            raise _beyond_the_end(workflow, step_index)
+            raise _no_step_error(workflow, step_index)
         return steps[step_index]
     cycle_index, position = divmod(step_index, len(steps))
     if workflow.review is not None and _is_review_cycle(workflow.review, cycle_index):
@@ -68,7 +68,7 @@ def _is_review_cycle(review: Review, cycle_index: int) -> bool:
     return review.every > 0 and (cycle_index + 1) % review.every == 0
 
 
-def place(workflow: Workflow, step_index: int) -> StepRef:
+def find_step_ref(workflow: Workflow, step_index: int) -> StepRef:
     """Return the position of a run at *step_index*: a step, or the end after the last one.
 
     Raises:
@@ -84,20 +84,20 @@ def place(workflow: Workflow, step_index: int) -> StepRef:
     return StepRef(step_index, step.name, step.prompt_name)
 
 
-def present(workflow: Workflow, head: Head) -> StepRef:
+def find_current_ref(workflow: Workflow, head: Head) -> StepRef:
     """Return the position of the run of *head*: a step, or the fixer of one that said "no".
 
-    Raises: see `place`.
+    Raises: see `find_step_ref`.
     """
     if workflow.graph is not None:
         return StepRef(head.step_index, head.expected_step, "")
-    ref = place(workflow, head.step_index)
+    ref = find_step_ref(workflow, head.step_index)
     if head.loop is not None and head.loop.stage == "fix":
-        return fixer_place(workflow, head.step_index) or ref
+        return find_fixer_ref(workflow, head.step_index) or ref
     return ref
 
 
-def fixer_place(workflow: Workflow, step_index: int) -> StepRef | None:
+def find_fixer_ref(workflow: Workflow, step_index: int) -> StepRef | None:
     """Return the position of the fixer of the step at *step_index*, if it has one."""
     validation = resolve(workflow, step_index).validation
     if validation is None or validation.fixer is None:
@@ -109,7 +109,7 @@ def fixer_place(workflow: Workflow, step_index: int) -> StepRef | None:
 def step_at(workflow: Workflow, ref: StepRef) -> Step:
     """Return the step to run at *ref*.
 
-    Raises: see `place`.
+    Raises: see `find_step_ref`.
     """
     step = resolve(workflow, ref.step_index)
     if ref.stage == "fix" and step.validation is not None and step.validation.fixer is not None:
@@ -121,7 +121,7 @@ def last_step(workflow: Workflow, head: Head, step_index: int) -> Step:
     """Return the last step of the run of *head*, which is complete and ended at *step_index*."""
     if workflow.graph is not None:
         return workflow.steps_by_name.get(head.expected_step, Step(name="end"))
-    return step_at(workflow, place(workflow, step_index))
+    return step_at(workflow, find_step_ref(workflow, step_index))
 
 
 def next_index(workflow: Workflow, start: int, matches: Callable[[StepRef], bool]) -> int | None:
@@ -132,7 +132,9 @@ def next_index(workflow: Workflow, start: int, matches: Callable[[StepRef], bool
     """
     length = len(workflow.steps)
     end = start + 3 * length if workflow.kind == "cycle" else length
-    return next((index for index in range(start, end) if matches(place(workflow, index))), None)
+    return next(
+        (index for index in range(start, end) if matches(find_step_ref(workflow, index))), None
+    )
 
 
 def index_of(workflow: Workflow, name: str) -> int | None:
@@ -146,7 +148,7 @@ def is_among(workflow: Workflow, positions: Collection[str], step_index: int) ->
 
     The end of a procedure is at every position.
     """
-    if not positions or place(workflow, step_index).is_end:
+    if not positions or find_step_ref(workflow, step_index).is_end:
         return True
     return position_at(workflow, step_index) in positions
 
@@ -206,7 +208,7 @@ def describe_node(workflow: Workflow, name: str, step_index: int) -> Description
     }
 
 
-def _beyond_the_end(workflow: Workflow, step_index: int) -> UsageRefused:
+def _no_step_error(workflow: Workflow, step_index: int) -> UsageRefused:
     return UsageRefused(
         f"procedure {workflow.name!r} has {len(workflow.steps)} steps, "
         f"so it has no step at step_index {step_index}",
@@ -218,22 +220,22 @@ MAX_REASON_CHARS = 600
 """Limit for a reason in the head; the journal's record of the attempt has the whole answer."""
 
 
-def round_of(head: Head) -> int:
+def current_round(head: Head) -> int:
     """Return the number of the current judgment in the run of *head*, from 1."""
     return head.loop.round if head.loop else 1
 
 
-def exhausted(head: Head) -> int:
+def count_exhausted(head: Head) -> int:
     """Return how often all rounds of the current step have ended with a "no"."""
     return head.loop.exhausted if head.loop else 0
 
 
 def is_exhausted(head: Head, validation: Validation) -> bool:
     """Return whether another "no" would be the last one allowed."""
-    return round_of(head) >= validation.max_attempts
+    return current_round(head) >= validation.max_attempts
 
 
-def last_no(workflow: Workflow, head: Head) -> str:
+def describe_last_no(workflow: Workflow, head: Head) -> str:
     """Return in words which step of the run of *head* said "no" last, in which round, and why.
 
     Empty: no step has said "no" since the last step was accepted.
@@ -251,7 +253,7 @@ def last_no(workflow: Workflow, head: Head) -> str:
     return f"{text}: {loop.reason}"
 
 
-def judged(
+def record_judgment(
     head: Head,
     token: int,
     event: Event,
@@ -265,16 +267,16 @@ def judged(
     """Record a "no" or a fix, as *event* says; *following*, the fixer or the judge, comes next.
 
     Raises:
-        StaleClaim: see `transitions.held_claim`.
+        StaleClaim: see `transitions.require_claim`.
     """
     is_fix = following.stage == "fix"
     loop = Loop(
         stage="fix" if is_fix else "verify",
-        round=round_of(head) + int(not is_fix),
+        round=current_round(head) + int(not is_fix),
         reason=reason[:MAX_REASON_CHARS],
-        exhausted=exhausted(head),
+        exhausted=count_exhausted(head),
     )
-    return ended(
+    return end_attempt(
         head,
         token,
         event,

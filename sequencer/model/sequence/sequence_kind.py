@@ -42,20 +42,28 @@ from sequencer.model.kind import (
     ReadinessKind,
     readiness,
 )
-from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
+from sequencer.model.limits import (
+    POSTPONED_S,
+    compute_pause_end,
+    compute_retry_date,
+    describe_postponement,
+    format_utc_ms,
+    format_utc_s,
+    is_past,
+)
 from sequencer.model.outcome import Decision, Move, OutcomeStatus, Usage
 from sequencer.model.sequence import gates
 from sequencer.model.sequence.order import (
     MAX_REASON_CHARS,
     Description,
+    count_exhausted,
     describe_at,
-    exhausted,
-    fixer_place,
+    find_current_ref,
+    find_fixer_ref,
+    find_step_ref,
     index_of,
     is_exhausted,
-    judged,
-    place,
-    present,
+    record_judgment,
 )
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Fact, StepRef, Transition
@@ -114,13 +122,13 @@ _WORKED = frozenset(
 )
 
 
-def continuation_of(
+def decide_continuation(
     kind: SequenceKind, head: Head, result: AttemptResult, max_attempts: int
 ) -> Continuation:
     """Return how the run continues after *result*; *head* still has its claim."""
     decision, outcome = result.decision, result.outcome
     if decision is not None:
-        return _as_decided(kind, head, result, decision, max_attempts)
+        return _follow_decision(kind, head, result, decision, max_attempts)
     if result.place.stage == "fix":
         return Continuation(
             ContinuationKind.FIXED if outcome.is_accepted else ContinuationKind.FAIL
@@ -132,24 +140,22 @@ def continuation_of(
         if validation.on_exhausted == "fail":
             error = f"it said no {validation.max_attempts} times: {result.verdict.reason}"
             return Continuation(ContinuationKind.FAIL, error=error)
-        return _accepted(kind, head, result)
+        return _accept(kind, head, result)
     return (
-        _accepted(kind, head, result)
-        if outcome.is_accepted
-        else Continuation(ContinuationKind.FAIL)
+        _accept(kind, head, result) if outcome.is_accepted else Continuation(ContinuationKind.FAIL)
     )
 
 
-def _accepted(kind: SequenceKind, head: Head, result: AttemptResult) -> Continuation:
+def _accept(kind: SequenceKind, head: Head, result: AttemptResult) -> Continuation:
     return Continuation(
         ContinuationKind.ACCEPT,
-        kind.following(head, result.place.step_index),
+        kind.find_following(head, result.place.step_index),
         has_gate=result.step.requires_approval,
         is_done=result.outcome.status is OutcomeStatus.COMPLETE,
     )
 
 
-def _as_decided(
+def _follow_decision(
     kind: SequenceKind,
     head: Head,
     result: AttemptResult,
@@ -158,7 +164,7 @@ def _as_decided(
 ) -> Continuation:
     workflow, step_index, move = kind.workflow, result.place.step_index, decision.move
     index = _index_after(kind, head, step_index, decision)
-    error = _why_not(
+    error = _find_decision_error(
         workflow, head, step_index, index, decision=decision, max_attempts=max_attempts
     )
     if error is not None or index is None:
@@ -170,13 +176,13 @@ def _as_decided(
     end = len(workflow.steps) if workflow.kind == "procedure" else index
     return Continuation(
         ContinuationKind.ACCEPT,
-        place(workflow, min(index, end)),
+        find_step_ref(workflow, min(index, end)),
         has_gate=result.step.requires_approval or move is Move.GATE,
         is_done=move is Move.COMPLETE,
     )
 
 
-def _why_not(
+def _find_decision_error(
     workflow: Workflow,
     head: Head,
     step_index: int,
@@ -203,8 +209,8 @@ def _index_after(kind: SequenceKind, head: Head, step_index: int, decision: Deci
     """Return the step_index that *decision* leads to; None: there is no such step."""
     if decision.move is Move.GOTO:
         return _index_to(kind.workflow, step_index, decision.target or "")
-    index = kind.following(head, step_index).step_index
-    return kind.following(head, index).step_index if decision.move is Move.SKIP else index
+    index = kind.find_following(head, step_index).step_index
+    return kind.find_following(head, index).step_index if decision.move is Move.SKIP else index
 
 
 def _index_to(workflow: Workflow, step_index: int, name: str) -> int | None:
@@ -216,7 +222,7 @@ def _index_to(workflow: Workflow, step_index: int, name: str) -> int | None:
     return step_index + 1 + (position - step_index - 1) % length
 
 
-def gate_of(workflow: Workflow, head: Head, step: Step, step_index: int, now: datetime) -> Gate:
+def build_gate(workflow: Workflow, head: Head, step: Step, step_index: int, now: datetime) -> Gate:
     """Return the gate after *step* at *step_index*, whose claim is in *head*."""
     approval = step.approval
     back = index_of(workflow, approval.feedback_to) if approval and approval.feedback_to else None
@@ -230,10 +236,10 @@ def gate_of(workflow: Workflow, head: Head, step: Step, step_index: int, now: da
         step=step.name,
         step_index=step_index,
         token=head.token,
-        opened_at=iso(now),
+        opened_at=format_utc_ms(now),
         round=number,
         feedback_to=max(step_index - 1, 0) if back is None else back,
-        expires_at=iso(now + timedelta(seconds=timeout)) if timeout else None,
+        expires_at=format_utc_ms(now + timedelta(seconds=timeout)) if timeout else None,
         on_timeout=approval.on_timeout if approval else "reject",
     )
 
@@ -254,7 +260,7 @@ class SequenceChange(Struct):
             StaleClaim: the claim is gone.
         """
         token = result.token
-        transition = self._transition(token, result)
+        transition = self._build_transition(token, result)
         self.head = transition.head
         if result.outcome.session_fault is not None and not self._is_accepted(result):
             # The next attempt would fail with the same session.
@@ -277,7 +283,7 @@ class SequenceChange(Struct):
         """Drop the messages that the attempt with *token* has read, if it was accepted."""
         # A step that the caller performed without an agent has read no messages.
         if self._is_accepted(result) and result.began_at is not None:
-            read = gates.read_by(self.head, self.workflow, result.place, token)
+            read = gates.find_read_messages(self.head, self.workflow, result.place, token)
             unread = [message for message in self.head.told if message not in read]
             self.head = self.head.with_messages(unread)
 
@@ -297,13 +303,13 @@ class SequenceChange(Struct):
         if may_take_over:
             # A step that kills its worker every time must not be started forever.
             capacity.limits.ensure_may_try(self.head)
-            if state.claim is not None and self._is_spent_by(state.claim, capacity):
+            if state.claim is not None and self._drop_if_spent(state.claim, capacity):
                 return
         claimed = transitions.claim(
             self.head,
             state.place,
             capacity.owner,
-            at=utc(self.now),
+            at=format_utc_s(self.now),
             ttl_s=capacity.ttl_s,
             at_boottime=capacity.boottime,
             may_take_over=may_take_over,
@@ -313,46 +319,50 @@ class SequenceChange(Struct):
         self.facts += claimed.facts
         self.granted.append(self.head.token)
 
-    def _is_spent_by(self, claim: Claim, capacity: Capacity) -> bool:
+    def _drop_if_spent(self, claim: Claim, capacity: Capacity) -> bool:
         """Drop *claim* and return True if its usage leaves nothing for another attempt."""
         used = capacity.used.get(claim.token, Usage())
         spent = self.head.usage.plus(used, steps=0)
-        if capacity.limits.reached(self.head.replace(usage=spent)) is None:
+        if capacity.limits.describe_reached(self.head.replace(usage=spent)) is None:
             return False
-        dropped = transitions.drop(self.head, claim, used, at=utc(self.now))
+        dropped = transitions.drop(self.head, claim, used, at=format_utc_s(self.now))
         self.head = dropped.head
         self.facts += dropped.facts
         return True
 
-    def _transition(self, token: int, result: AttemptResult) -> Transition:
-        head, at, record = self.head, utc(self.now), result.record
+    def _build_transition(self, token: int, result: AttemptResult) -> Transition:
+        head, at, record = self.head, format_utc_s(self.now), result.record
         outcome, step_index, workflow = result.outcome, result.place.step_index, self.workflow
         kind = result.ending.kind
         if kind is ContinuationKind.BACK:
-            return self._released(token, result, at)
+            return self._release_attempt(token, result, at)
         if kind is ContinuationKind.ACCEPT:
-            return self._accepted(token, result, at)
+            return self._accept_attempt(token, result, at)
         if kind in (ContinuationKind.NO, ContinuationKind.FIXED):
-            event, following = Event.FIXED, place(workflow, step_index)
+            event, following = Event.FIXED, find_step_ref(workflow, step_index)
             why = head.loop.reason if head.loop else ""
             if kind is ContinuationKind.NO:
-                event, following = Event.INVALID, fixer_place(workflow, step_index) or following
+                event, following = Event.INVALID, find_fixer_ref(workflow, step_index) or following
                 why = result.verdict.reason if result.verdict else ""
-            return judged(head, token, event, outcome, following, reason=why, at=at, record=record)
+            return record_judgment(
+                head, token, event, outcome, following, reason=why, at=at, record=record
+            )
         if kind is ContinuationKind.AGAIN:
             # The count of attempts continues, so their limit also ends these repetitions.
             invalid = Event.INVALID
-            return transitions.ended(head, token, invalid, outcome.usage, at=at, record=record)
-        return self._failed(token, result, at)
+            return transitions.end_attempt(
+                head, token, invalid, outcome.usage, at=at, record=record
+            )
+        return self._fail_attempt(token, result, at)
 
-    def _released(self, token: int, result: AttemptResult, at: str) -> Transition:
+    def _release_attempt(self, token: int, result: AttemptResult, at: str) -> Transition:
         head, outcome = self.head, result.outcome
         not_before, reason = None, result.postponed
         if reason is not None:
-            not_before = iso(self.now + timedelta(seconds=POSTPONED_S))
+            not_before = format_utc_ms(self.now + timedelta(seconds=POSTPONED_S))
         elif outcome.is_put_off:
-            not_before = due_again(outcome, head.attempt, self.now, result.jitter)
-            reason = why_put_off(outcome, result.agent)
+            not_before = compute_pause_end(outcome, head.attempt, self.now, result.jitter)
+            reason = describe_postponement(outcome, result.agent)
         return transitions.release(
             head,
             token,
@@ -363,23 +373,25 @@ class SequenceChange(Struct):
             reason=reason,
         )
 
-    def _accepted(self, token: int, result: AttemptResult, at: str) -> Transition:
+    def _accept_attempt(self, token: int, result: AttemptResult, at: str) -> Transition:
         head, ending = self.head, result.ending
         step_index, outcome, has_gate = result.place.step_index, result.outcome, ending.has_gate
         status = OutcomeStatus.COMPLETE if ending.is_done and not has_gate else OutcomeStatus.OK
-        gate = gate_of(self.workflow, head, result.step, step_index, self.now) if has_gate else None
+        gate = (
+            build_gate(self.workflow, head, result.step, step_index, self.now) if has_gate else None
+        )
         return transitions.succeed(
             head,
             token,
             outcome if outcome.status is status else outcome.replace(status=status),
-            ending.following or place(self.workflow, step_index + 1),
+            ending.following or find_step_ref(self.workflow, step_index + 1),
             at=at,
             record={**result.record, "gate": True} if has_gate else result.record,
             executor=result.agent,
             gate=gate,
         )
 
-    def _failed(self, token: int, result: AttemptResult, at: str) -> Transition:
+    def _fail_attempt(self, token: int, result: AttemptResult, at: str) -> Transition:
         head, verdict = self.head, result.verdict
         failed = transitions.fail(
             head,
@@ -387,13 +399,13 @@ class SequenceChange(Struct):
             result.outcome,
             at=at,
             record=result.record,
-            not_before=retry_at(result.step, transitions.failure_number(head), self.now),
+            not_before=compute_retry_date(result.step, transitions.failure_number(head), self.now),
         )
         if verdict is None or verdict.is_pass:
             return failed
         # A retry after the last "no" starts with round 1; `exhausted` limits how often.
         reason = verdict.reason[:MAX_REASON_CHARS]
-        again = Loop(stage="verify", round=1, reason=reason, exhausted=exhausted(head) + 1)
+        again = Loop(stage="verify", round=1, reason=reason, exhausted=count_exhausted(head) + 1)
         return Transition(failed.head.replace(loop=again), failed.facts)
 
 
@@ -404,20 +416,20 @@ class SequenceKind(Kind):
     workflow: Workflow
     has_one_place: ClassVar[bool] = True
 
-    def following(self, head: Head, step_index: int) -> StepRef:
+    def find_following(self, head: Head, step_index: int) -> StepRef:
         """Return where the run of *head* goes after the step at *step_index* is done or skipped.
 
         A kind with another order overrides this. The new index may be lower or higher.
         """
         del head
-        return place(self.workflow, step_index + 1)
+        return find_step_ref(self.workflow, step_index + 1)
 
     def judge(self, head: Head, result: AttemptResult, max_attempts: int) -> AttemptResult:
         """Return *result* for log and journal; its ``ending`` says how the run continues."""
         outcome = result.outcome
         if outcome.is_put_off or outcome.status is OutcomeStatus.INTERRUPTED:
             return replace(result, ending=Continuation(ContinuationKind.BACK))
-        continuation = continuation_of(self, head, result, max_attempts)
+        continuation = decide_continuation(self, head, result, max_attempts)
         if continuation.kind is ContinuationKind.FAIL:
             error = continuation.error or outcome.error
             outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
@@ -427,7 +439,7 @@ class SequenceKind(Kind):
         return SequenceChange(self.workflow, head, at)
 
     @staticmethod
-    def take(change: SequenceChange, result: AttemptResult) -> None:
+    def apply_result(change: SequenceChange, result: AttemptResult) -> None:
         change.end(result)
 
     @staticmethod
@@ -436,7 +448,7 @@ class SequenceKind(Kind):
         return Transition(head, tuple(change.facts))
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
-        return transitions.release(head, token, at=utc(at), record={"reason": why})
+        return transitions.release(head, token, at=format_utc_s(at), record={"reason": why})
 
     def expire_waits(self, head: Head, *, at: datetime) -> Transition | None:
         gate = head.gate
@@ -444,13 +456,13 @@ class SequenceKind(Kind):
             return None
         if head.is_on_hold:
             return None
-        note, when = f"no one decided until {gate.expires_at}", utc(at)
+        note, when = f"no one decided until {gate.expires_at}", format_utc_s(at)
         if gate.on_timeout == "reject":
             return gates.reject(head, note, at=when, by=BY_TIMEOUT)
-        following = place(self.workflow, head.step_index)
+        following = find_step_ref(self.workflow, head.step_index)
         return gates.approve(head, following, note, at=when, by=BY_TIMEOUT)
 
-    def positions(self, wanted: Collection[str]) -> list[str]:
+    def resolve_positions(self, wanted: Collection[str]) -> list[str]:
         names = [step.name for step in self.workflow.steps]
         chosen = []
         for position in wanted:
@@ -463,33 +475,37 @@ class SequenceKind(Kind):
                 raise UnknownName("position", position, names, where=where)
         return chosen
 
-    def upcoming(
+    def list_upcoming(
         self, head: Head | None, count: int, step_index: int | None = None
     ) -> list[Description]:
-        start = head or self.fresh("not-started", at=datetime.fromtimestamp(0, UTC))
+        start = head or self.create_head("not-started", at=datetime.fromtimestamp(0, UTC))
         index = start.step_index if step_index is None else step_index
         descriptions: list[Description] = []
         while len(descriptions) < count:
             is_current = head is not None and index == head.step_index
-            ref = present(self.workflow, start) if is_current else place(self.workflow, index)
+            ref = (
+                find_current_ref(self.workflow, start)
+                if is_current
+                else find_step_ref(self.workflow, index)
+            )
             if ref.is_end:
                 break
             descriptions.append(describe_at(self.workflow, ref))
-            index = self.following(start, index).step_index
+            index = self.find_following(start, index).step_index
         return descriptions
 
     def apply(  # noqa: C901, PLR0911 - a case for each command
         self, head: Head, command: RunCommand, context: CommandContext
     ) -> Transition:
         if isinstance(command, Tell):
-            node, text, at = command.node, command.text, utc(context.at)
+            node, text, at = command.node, command.text, format_utc_s(context.at)
             return gates.tell(head, self.workflow, node, text, at=at, by=context.by)
         if (node := getattr(command, "node", None)) is not None:
             raise UsageRefused(
                 f"{command.verb}: the run goes from step to step, so it has no node {node!r}",
                 hint="leave the name out; the command is about the current step",
             )
-        at = utc(context.at)
+        at = format_utc_s(context.at)
         match command:
             case Accept() | Skip():
                 return self.accept_or_skip(head, command, context)
@@ -506,48 +522,54 @@ class SequenceKind(Kind):
             case Feedback():
                 return self.send_back(head, command, context)
             case Adopt() if head.flow is not None:
-                raise command_rules.other_kind(head)
-        current = present(self.workflow, head)
-        return command_rules.of_every_kind(head, command, self.workflow, current, context)
+                raise command_rules.other_kind_error(head)
+        current = find_current_ref(self.workflow, head)
+        return command_rules.apply_common_command(head, command, self.workflow, current, context)
 
     def approve(self, head: Head, command: Approve, context: CommandContext) -> Transition:
         """Return the transition of *head* past its gate."""
         gates.ensure_in_time(head, "approve", context.at)
-        following, at, token = self._at(head, head.step_index), utc(context.at), command.token
+        following, at, token = (
+            self._resolve_ref(head, head.step_index),
+            format_utc_s(context.at),
+            command.token,
+        )
         return gates.approve(head, following, command.note, at=at, by=context.by, token=token)
 
     @staticmethod
     def reject(head: Head, command: Reject, context: CommandContext) -> Transition:
         """Return the transition that ends the run of *head* at its gate."""
         gates.ensure_in_time(head, "reject", context.at)
-        at, token = utc(context.at), command.token
+        at, token = format_utc_s(context.at), command.token
         return gates.reject(head, command.note, at=at, by=context.by, token=token)
 
     def send_back(self, head: Head, command: Feedback, context: CommandContext) -> Transition:
         """Return the transition of *head* to the step that gets the feedback."""
         gates.ensure_in_time(head, "feedback", context.at)
-        target, at = self._back(head), utc(context.at)
-        return gates.feedback(head, command.text, target, at=at, by=context.by, token=command.token)
+        target, at = self._find_feedback_target(head), format_utc_s(context.at)
+        return gates.send_feedback(
+            head, command.text, target, at=at, by=context.by, token=command.token
+        )
 
-    def _at(self, head: Head, step_index: int) -> StepRef:
+    def _resolve_ref(self, head: Head, step_index: int) -> StepRef:
         """Return the position at *step_index*, if the run of *head* still has this definition."""
         ensure_definition(head, self.workflow)
-        return place(self.workflow, step_index)
+        return find_step_ref(self.workflow, step_index)
 
-    def _back(self, head: Head) -> StepRef:
+    def _find_feedback_target(self, head: Head) -> StepRef:
         ensure_definition(head, self.workflow)
-        return place(self.workflow, gates.open_gate(head, "feedback").feedback_to)
+        return find_step_ref(self.workflow, gates.open_gate(head, "feedback").feedback_to)
 
     def accept_or_skip(
         self, head: Head, command: Accept | Skip, context: CommandContext
     ) -> Transition:
         """Accept or skip the current step; after a fixer, the step that judges runs again."""
         ensure_definition(head, self.workflow)
-        following, at = self.following(head, head.step_index), utc(context.at)
+        following, at = self.find_following(head, head.step_index), format_utc_s(context.at)
         note = command.note
         is_skip = isinstance(command, Skip)
         if head.loop is not None and head.loop.stage == "fix":
-            judge = place(self.workflow, head.step_index)
+            judge = find_step_ref(self.workflow, head.step_index)
             event = Event.SKIPPED if is_skip else Event.STAMPED
             return command_rules.pass_fixer(head, judge, event, note, at=at)
         decide = command_rules.skip if is_skip else command_rules.stamp_ok
@@ -564,5 +586,7 @@ class SequenceKind(Kind):
         step_index = int(to)
         # Beyond the end of a procedure there is no position; `rewind` refuses that index itself.
         is_back = step_index <= head.step_index
-        target = place(self.workflow, step_index) if is_back else StepRef(step_index, "", "")
-        return command_rules.rewind(head, target, at=utc(context.at))
+        target = (
+            find_step_ref(self.workflow, step_index) if is_back else StepRef(step_index, "", "")
+        )
+        return command_rules.rewind(head, target, at=format_utc_s(context.at))

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.views.tables import columns as table
-from sequencer.cli.views.text import can_write, columns_of, one_line
+from sequencer.cli.views.tables import format_table as table
+from sequencer.cli.views.text import can_write, one_line, terminal_width
 from sequencer.engine.run import Run
 from sequencer.errors import UsageRefused
 from sequencer.history.spans import Timeline
 from sequencer.model.head import Head
 from sequencer.plugins.drawing.diagram import print_drawing
-from sequencer.plugins.drawing.gantt import NEEDED, Gantt, drawn, gantt_of
+from sequencer.plugins.drawing.gantt import NEEDED, Gantt, build_gantt, draw_gantt
 from sequencer.plugins.drawing.gantt_picture import gantt_svg
-from sequencer.plugins.drawing.pictures import draw
+from sequencer.plugins.drawing.pictures import write_picture
 
 COLUMNS = 100
 """Width if the output is not a terminal."""
@@ -33,26 +33,26 @@ def report_gantt(
         raise UsageRefused("can't be used with a drawing", where="--json", hint="leave it out")
     run = invocation.run_to_show()
     head = run.head
-    chart, timeline = gantt_of(run, head, invocation.say)
+    chart, timeline = build_gantt(run, head, invocation.notify)
     if invocation.is_json:
-        invocation.print_json(_as_json(run, head, timeline, chart))
+        invocation.print_json(_to_json(run, head, timeline, chart))
         return
     if not chart.rows:
-        text = "nothing has happened yet" if head is not None else invocation.nothing_yet()
-        invocation.say(text)
+        text = "nothing has happened yet" if head is not None else invocation.describe_not_started()
+        invocation.notify(text)
         return
     if svg or png:
-        draw(invocation, gantt_svg(chart), svg, png)
+        write_picture(invocation, gantt_svg(chart), svg, png)
         return
-    columns = width or columns_of(sys.stdout) or COLUMNS
+    columns = width or terminal_width(sys.stdout) or COLUMNS
     is_ascii = not can_write(sys.stdout, NEEDED)
-    print_drawing(drawn(chart, columns, is_ascii=is_ascii), sys.stdout)
-    if shown := _shown(timeline):
+    print_drawing(draw_gantt(chart, columns, is_ascii=is_ascii), sys.stdout)
+    if shown := _list_evidence(timeline):
         head_of = ("STEP", "STEP_INDEX", "ATTEMPT", "SHOWN")
         invocation.echo(f"\n{table(head_of, shown, right={1, 2}, room=columns, goes=(2, 1))}")
 
 
-def _shown(timeline: Timeline) -> list[tuple[str, ...]]:
+def _list_evidence(timeline: Timeline) -> list[tuple[str, ...]]:
     """Return what each attempt has shown that has shown something."""
     return [
         (one_line(one.step), str(one.step_index), str(span.attempt), span.shown)
@@ -62,7 +62,7 @@ def _shown(timeline: Timeline) -> list[tuple[str, ...]]:
     ]
 
 
-def _as_json(run: Run, head: Head | None, timeline: Timeline, chart: Gantt) -> dict[str, Any]:
+def _to_json(run: Run, head: Head | None, timeline: Timeline, chart: Gantt) -> dict[str, Any]:
     figures = chart.figures
     roles = {row.name: row.role for row in chart.rows}
     on_path = frozenset(figures.critical)

@@ -12,7 +12,7 @@ from itertools import groupby, pairwise
 
 from msgspec import Struct, field
 
-from sequencer.plugins.drawing.layers import Item, Rows, key_of, mean
+from sequencer.plugins.drawing.layers import Item, Rows, group_key, mean
 
 SETTLING_SWEEPS = 10
 GAP = 3
@@ -52,7 +52,7 @@ def spread(
     return [level + offset for level, offset in zip(levels, offsets, strict=True)]
 
 
-def _apart(left: Item, right: Item) -> int:
+def _min_distance(left: Item, right: Item) -> int:
     """Return the minimum distance between the middles of two neighbors."""
     are_lines = left.node is None and right.node is None
     is_label = left.is_label or right.is_label
@@ -62,12 +62,12 @@ def _apart(left: Item, right: Item) -> int:
     return left.width // 2 + right.width // 2 + gap + frames + 1
 
 
-def middles(found: Rows) -> list[int]:
+def assign_columns(found: Rows) -> list[int]:
     """Return the column of the middle of each item; the leftmost column is 0."""
     items = found.items
     column = [0] * len(items)
     for row in found.rows:
-        _settle(items, row, column, [0.0] * len(row), [1.0] * len(row))
+        _place_row(items, row, column, [0.0] * len(row), [1.0] * len(row))
     for sweep in range(SETTLING_SWEEPS):
         is_last = sweep >= SETTLING_SWEEPS - 2
         for row in found.rows if sweep % 2 == 0 else reversed(found.rows):
@@ -77,11 +77,11 @@ def middles(found: Rows) -> list[int]:
                 near = above + below if is_last else below if sweep % 2 else above
                 wanted.append(mean(column[n] for n in near) if near else float(column[number]))
                 weights.append(_weight(items, number, near))
-            _settle(items, row, column, wanted, weights)
+            _place_row(items, row, column, wanted, weights)
         if sweep >= SETTLING_SWEEPS // 2:
             _straighten(found, column)
     if found.groups:
-        _part(found, column, found.rows)
+        _separate_groups(found, column, found.rows)
     left = min(column[n] - item.width // 2 for n, item in enumerate(items) if not item.is_blank)
     frames = zip(extents(found, column), found.groups, strict=True)
     left = min([left, *(start - group.levels for (start, _, _), group in frames)])
@@ -102,7 +102,7 @@ class _Clusters(Struct):
         """Add a row, from left to right."""
         pieces = [
             (key, list(numbers))
-            for key, numbers in groupby(row, key=lambda n: key_of(items[n], n, level))
+            for key, numbers in groupby(row, key=lambda n: group_key(items[n], n, level))
         ]
         for key, numbers in pieces:
             self.parts.setdefault(key, []).append(numbers)
@@ -112,7 +112,7 @@ class _Clusters(Struct):
         for other, key in pairwise(solid):
             self.framed.setdefault(key, set()).add(other)
 
-    def ordered(self) -> Iterator[int]:
+    def iter_left_to_right(self) -> Iterator[int]:
         """Yield them from left to right."""
         before = {
             key: {other for other, _, _ in self.touching.get(key, ())} | self.framed.get(key, set())
@@ -121,7 +121,9 @@ class _Clusters(Struct):
         yield from TopologicalSorter(before).static_order()
 
 
-def _part(found: Rows, column: list[int], rows: list[list[int]], level: int = 0) -> tuple[int, int]:
+def _separate_groups(
+    found: Rows, column: list[int], rows: list[list[int]], level: int = 0
+) -> tuple[int, int]:
     """Move the items in *rows* apart, so that a frame holds only its own; return both ends.
 
     One pass from left to right: the result is never wider than all items side by side.
@@ -131,18 +133,18 @@ def _part(found: Rows, column: list[int], rows: list[list[int]], level: int = 0)
         clusters.add(row, items, level)
     starts, ends = [], []
     edges: dict[int, int] = {}
-    for key in clusters.ordered():
+    for key in clusters.iter_left_to_right():
         parts, pad = clusters.parts[key], 0
         if key < 0:
             number = parts[0][0]
             half = items[number].width // 2
             left, right = column[number] - half, column[number] + half
         else:
-            left, right = _part(found, column, parts, level + 1)
+            left, right = _separate_groups(found, column, parts, level + 1)
             right, pad = max(right, left + found.groups[key].width), found.groups[key].levels
         least = [edges[other] + 2 + pad - left for other in clusters.framed.get(key, ())]
         for _, a, b in clusters.touching.get(key, ()):
-            least.append(column[a] + _apart(items[a], items[b]) - column[b])
+            least.append(column[a] + _min_distance(items[a], items[b]) - column[b])
         by = max([0, *least])
         for part in parts:
             for number in part:
@@ -183,10 +185,10 @@ def _weight(items: list[Item], number: int, near: list[int]) -> float:
     return STRAIGHT if passes else 1.0
 
 
-def _settle(
+def _place_row(
     items: list[Item], row: list[int], column: list[int], wanted: list[float], weights: list[float]
 ) -> None:
-    apart = [_apart(items[a], items[b]) for a, b in pairwise(row)]
+    apart = [_min_distance(items[a], items[b]) for a, b in pairwise(row)]
     for number, value in zip(row, spread(wanted, apart, weights), strict=True):
         column[number] = value
 
@@ -205,8 +207,12 @@ def _straighten(found: Rows, column: list[int]) -> None:
         group: list[int] = []
         for number in run:
             left, right = neighbors[number]
-            at_least = -far if left is None else column[left] + _apart(items[left], items[number])
-            at_most = far if right is None else column[right] - _apart(items[number], items[right])
+            at_least = (
+                -far if left is None else column[left] + _min_distance(items[left], items[number])
+            )
+            at_most = (
+                far if right is None else column[right] - _min_distance(items[number], items[right])
+            )
             if group and max(low, at_least) > min(high, at_most):
                 _align(items, group, low, high, column)
                 group, low, high = [], -far, far
@@ -252,12 +258,12 @@ class Port(Struct, frozen=True):
     """Its place among the columns that go off to the right; the outermost is leftmost."""
 
 
-def ports(middle: int, width: int, lines: Sequence[Port]) -> dict[int, int]:
+def assign_ports(middle: int, width: int, lines: Sequence[Port]) -> dict[int, int]:
     """Return the column in which each line meets the border of a box.
 
     A line that can go straight does; the others keep their order, so that they don't cross.
 
-    >>> ports(5, 9, [Port(0, 4), Port(1, None), Port(2, -9)])
+    >>> assign_ports(5, 9, [Port(0, 4), Port(1, None), Port(2, -9)])
     {2: 2, 0: 4, 1: 7}
     """
     low, high = middle - width // 2 + 1, middle + width // 2 - 1

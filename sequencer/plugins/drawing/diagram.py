@@ -14,18 +14,25 @@ from typing import IO
 
 from msgspec import Struct
 
-from sequencer.cli.views.states import mark_of, node_look, shown, wrapped
-from sequencer.cli.views.text import can_write, columns_of, cut, has_color, width
+from sequencer.cli.views.states import mark_of, node_look, sanitize_text, wrap_text
+from sequencer.cli.views.text import can_write, cut, has_color, terminal_width, width
 from sequencer.errors import StorageFailed
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.plugins.drawing.layers import Group, item_count
-from sequencer.plugins.drawing.layout import Box, EdgeLine, GroupFrame, Layout, Words, laid_out
+from sequencer.plugins.drawing.layout import (
+    Box,
+    EdgeLine,
+    GroupFrame,
+    Layout,
+    Words,
+    compute_layout,
+)
 from sequencer.workflows.mermaid.chart import Chart
 
-MOST_PLACES = 3000
+MAX_PLACES = 3000
 """A larger graph is described in words, because no one could follow its lines."""
-MOST_CELLS = 4_000_000
+MAX_CELLS = 4_000_000
 USUAL_COLUMNS = 80
 """Width of a terminal that does not report it."""
 WRAPS = (26, 18, 12, 9)
@@ -65,15 +72,15 @@ class Drawing(Struct, frozen=True):
         """Return its width in columns."""
         return max((width("".join(text for text, _ in row)) for row in self.rows), default=0)
 
-    def text(self, *, has_colors: bool = False) -> str:
+    def to_text(self, *, has_colors: bool = False) -> str:
         """Return it as text, with colors as terminal sequences."""
         return "\n".join(
-            "".join(_colored(text, style) if has_colors else text for text, style in row).rstrip()
+            "".join(_colorize(text, style) if has_colors else text for text, style in row).rstrip()
             for row in self.rows
         )
 
 
-def pieces(cells: Iterable[tuple[str, str]]) -> Pieces:
+def merge_cells(cells: Iterable[tuple[str, str]]) -> Pieces:
     """Return *cells* with neighbors of the same style joined."""
     return tuple(
         ("".join(text for text, _ in same), style)
@@ -81,7 +88,7 @@ def pieces(cells: Iterable[tuple[str, str]]) -> Pieces:
     )
 
 
-def _colored(text: str, style: str) -> str:
+def _colorize(text: str, style: str) -> str:
     codes, ground = [], 38
     for word in style.split():
         if word.startswith("#"):
@@ -93,7 +100,7 @@ def _colored(text: str, style: str) -> str:
     return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes else text
 
 
-def drawing(
+def draw_flow(
     view: FlowView,
     *,
     columns: int | None = None,
@@ -103,28 +110,30 @@ def drawing(
     """Return *view* drawn, as narrow as it can be if it is to fit into *columns*.
 
     Directions, shapes and strokes follow *chart*, the author's drawing. The result may still be
-    too wide; `listing` has the same content in words.
+    too wide; `list_nodes` has the same content in words.
     """
     drawn = Drawn(chart)
     graph = view.graph
-    if item_count(graph) > MOST_PLACES:
-        return listing(view, is_ascii=is_ascii)
+    if item_count(graph) > MAX_PLACES:
+        return list_nodes(view, is_ascii=is_ascii)
     best = None
     # A drawing that is too wide from left to right may fit from top to bottom.
     for direction, wrap in product(dict.fromkeys((drawn.direction, "TB")), WRAPS):
         texts = Texts(view, wrap, drawn, is_ascii=is_ascii)
-        layout = laid_out(graph, texts.words(), direction, drawn.groups(graph, width))
-        if layout.width * layout.height > MOST_CELLS:
-            return listing(view, is_ascii=is_ascii)
+        layout = compute_layout(
+            graph, texts.measure_texts(), direction, drawn.build_groups(graph, width)
+        )
+        if layout.width * layout.height > MAX_CELLS:
+            return list_nodes(view, is_ascii=is_ascii)
         if best is None or layout.width < best[0].width:
             best = (layout, texts)
         if columns is None or layout.width <= columns:
             break
     assert best is not None  # noqa: S101 - WRAPS is not empty
-    return _painted(view, *best, drawn, is_ascii=is_ascii)
+    return _paint(view, *best, drawn, is_ascii=is_ascii)
 
 
-def listing(view: FlowView, *, is_ascii: bool = False) -> Drawing:
+def list_nodes(view: FlowView, *, is_ascii: bool = False) -> Drawing:
     """Return *view* in words: each node and its successors."""
     graph = view.graph
     arrow, back = ("->", "(loop)") if is_ascii else ("→", "↺")
@@ -134,29 +143,35 @@ def listing(view: FlowView, *, is_ascii: bool = False) -> Drawing:
         ways = []
         for place in graph.outgoing[name]:
             edge = graph.edges[place]
-            label = f" [{shown(edge.label)}]" if edge.label else ""
+            label = f" [{sanitize_text(edge.label)}]" if edge.label else ""
             loop = f" {back}" if place in graph.back_edges else ""
-            ways.append(f"{shown(edge.target)}{label}{loop}")
-        text = f" {mark_of(node, is_ascii=is_ascii)} {shown(name)}"
+            ways.append(f"{sanitize_text(edge.target)}{label}{loop}")
+        text = f" {mark_of(node, is_ascii=is_ascii)} {sanitize_text(name)}"
         rest = f" {arrow} {', '.join(ways)}" if ways else ""
         style = node_look(node).style
-        rows.append(((_encodable(text, is_ascii), style), (_encodable(rest, is_ascii), "")))
-    return Drawing((*rows, *jumps(graph, is_ascii=is_ascii)))
+        rows.append(
+            ((_replace_non_ascii(text, is_ascii), style), (_replace_non_ascii(rest, is_ascii), ""))
+        )
+    return Drawing((*rows, *format_jumps(graph, is_ascii=is_ascii)))
 
 
-def _encodable(text: str, is_ascii: bool) -> str:
+def _replace_non_ascii(text: str, is_ascii: bool) -> str:
     return text.encode("ascii", "replace").decode() if is_ascii else text
 
 
-def jumps(graph: Graph, *, is_ascii: bool) -> Iterator[Pieces]:
+def format_jumps(graph: Graph, *, is_ascii: bool) -> Iterator[Pieces]:
     """Yield the paths that no edge shows."""
     arrow = "->" if is_ascii else "→"
     found = [("on error", graph.on_error)] if graph.on_error else []
-    found += [(f"{shown(n.id)} on timeout", n.on_timeout) for n in graph.nodes if n.on_timeout]
+    found += [
+        (f"{sanitize_text(n.id)} on timeout", n.on_timeout) for n in graph.nodes if n.on_timeout
+    ]
     if found:
         yield ()
     for what, target in found:
-        yield ((_encodable(f"{what} {arrow} {shown(target or '')}", is_ascii), "dim"),)
+        yield (
+            (_replace_non_ascii(f"{what} {arrow} {sanitize_text(target or '')}", is_ascii), "dim"),
+        )
 
 
 class Texts:
@@ -173,11 +188,11 @@ class Texts:
 
     def _box(self, view: NodeView, wrap: int) -> list[str]:
         node = view.node
-        text = self._fit(node.label) or self._fit(node.id)
-        lines = wrapped(text, wrap, BOX_LINES, dots=self._dots)
-        if self._fit(node.title):
+        text = self._sanitize(node.label) or self._sanitize(node.id)
+        lines = wrap_text(text, wrap, BOX_LINES, dots=self._dots)
+        if self._sanitize(node.title):
             # Commands need the id, which the label does not contain.
-            lines.append(cut(f"({self._fit(node.id)})", wrap, dots=self._dots))
+            lines.append(cut(f"({self._sanitize(node.id)})", wrap, dots=self._dots))
         if self._drawn.shape(node) == "diamond" and not self._has_shapes:
             lines[0] = f"{'<>' if self._is_ascii else '◇'} {lines[0]}"
         if self._has_run and view.state is not NodeState.PENDING:
@@ -186,25 +201,27 @@ class Texts:
                 lines[0] += f" {'x' if self._is_ascii else '×'}{view.runs}"  # noqa: RUF001 - times
         return lines
 
-    def _fit(self, text: str) -> str:
-        return _encodable(shown(text.replace("<br/>", " ").replace("<br>", " ")), self._is_ascii)
+    def _sanitize(self, text: str) -> str:
+        return _replace_non_ascii(
+            sanitize_text(text.replace("<br/>", " ").replace("<br>", " ")), self._is_ascii
+        )
 
-    def label(self, text: str) -> tuple[str, ...]:
+    def format_label(self, text: str) -> tuple[str, ...]:
         """Return the drawn form of an edge's label."""
-        return tuple(wrapped(self._fit(text), LABEL_COLUMNS, LABEL_LINES, dots=self._dots))
+        return tuple(wrap_text(self._sanitize(text), LABEL_COLUMNS, LABEL_LINES, dots=self._dots))
 
-    def loop_label(self, text: str) -> tuple[str, ...]:
+    def format_loop_label(self, text: str) -> tuple[str, ...]:
         """Return the text next to a line that closes a loop, even without a label."""
-        first, *others = self.label(text)
+        first, *others = self.format_label(text)
         return (f"{self._loop} {first}".strip(), *others)
 
-    def words(self) -> Words:
+    def measure_texts(self) -> Words:
         """Return the sizes of all texts on a terminal."""
         sizes = {
             name: (max(width(line) for line in lines) + 4, len(lines) + 2)
             for name, lines in self.lines.items()
         }
-        return Words(sizes, self.label, self.loop_label, width)
+        return Words(sizes, self.format_label, self.format_loop_label, width)
 
 
 class Drawn:
@@ -216,7 +233,7 @@ class Drawn:
         self._shapes = {node.id: node.bracket for node in chart.nodes}
         self._strokes = {(e.source, e.target, e.label): e.stroke for e in chart.edges}
 
-    def groups(self, graph: Graph, measured: Callable[[str], int]) -> list[Group]:
+    def build_groups(self, graph: Graph, measured: Callable[[str], int]) -> list[Group]:
         """Return the groups of those that are in *graph*; *measured* is a title's columns."""
         found: dict[str, Group] = {}
         # In closing order: inner groups come before the group around them.
@@ -226,7 +243,7 @@ class Drawn:
             nodes.update(*(group.nodes for group in inner))
             if nodes:
                 levels = 1 + max((group.levels for group in inner), default=0)
-                title = cut(shown(one.title), LABEL_COLUMNS)
+                title = cut(sanitize_text(one.title), LABEL_COLUMNS)
                 columns = measured(title) + 2 if title else 0
                 found[one.id] = Group(one.id, title, frozenset(nodes), levels, columns)
         return list(found.values())
@@ -262,7 +279,7 @@ class _Canvas:
         self._styles = [[""] * layout.width for _ in range(layout.height)]
         self._arms: dict[tuple[int, int], tuple[int, bool]] = {}
 
-    def put(self, x: int, y: int, text: str, style: str) -> None:
+    def write_text(self, x: int, y: int, text: str, style: str) -> None:
         """Write *text*; the part that doesn't fit is left out."""
         row = self._cells[y]
         for character in text:
@@ -276,49 +293,49 @@ class _Canvas:
             self._styles[y][x : x + size] = [style] * size
             x += size
 
-    def border(self, one: Box | GroupFrame, glyphs: str, style: str, fill: str = "") -> None:
+    def draw_border(self, one: Box | GroupFrame, glyphs: str, style: str, fill: str = "") -> None:
         """Draw the edge of a box or of a group, which lines may cross if it has no *fill*."""
         inner, bottom = one.width - 2, one.y + one.height - 1
-        self.put(one.x, one.y, glyphs[0] + glyphs[1] * inner + glyphs[2], style)
+        self.write_text(one.x, one.y, glyphs[0] + glyphs[1] * inner + glyphs[2], style)
         for y in range(one.y + 1, bottom):
-            self.put(one.x, y, glyphs[3] + fill * inner, style)
-            self.put(one.x + one.width - 1, y, glyphs[3], style)
-        self.put(one.x, bottom, glyphs[4] + glyphs[1] * inner + glyphs[5], style)
+            self.write_text(one.x, y, glyphs[3] + fill * inner, style)
+            self.write_text(one.x + one.width - 1, y, glyphs[3], style)
+        self.write_text(one.x, bottom, glyphs[4] + glyphs[1] * inner + glyphs[5], style)
 
-    def title(self, frame: GroupFrame, style: str) -> None:
+    def draw_title(self, frame: GroupFrame, style: str) -> None:
         """Write a group's title into the upper edge of its frame."""
-        if title := _encodable(frame.group.title, self._is_ascii):
+        if title := _replace_non_ascii(frame.group.title, self._is_ascii):
             text = cut(f" {title} ", frame.width - 2, dots="")
-            self.put(frame.x + frame.title, frame.y, text, style)
+            self.write_text(frame.x + frame.title, frame.y, text, style)
 
-    def line(self, line: EdgeLine, style: str, stroke: str) -> None:
+    def draw_line(self, line: EdgeLine, style: str, stroke: str) -> None:
         """Draw the line from corner to corner, and its arrow head."""
         is_dashed = line.is_loop or stroke == "dotted"
         points = list(_walk(line.points))
         for before, here in pairwise(points):
-            self._arm(before, _direction(before, here), is_dashed=is_dashed)
-            self._arm(here, _direction(here, before), is_dashed=is_dashed)
+            self._add_arm(before, _direction(before, here), is_dashed=is_dashed)
+            self._add_arm(here, _direction(here, before), is_dashed=is_dashed)
         for x, y in points[1:-1]:
             arms, are_dashed = self._arms[x, y]
             is_thick = stroke == "thick" and not self._is_ascii
             glyphs = _THICK if is_thick else self._glyphs(is_dashed=are_dashed)
-            self.put(x, y, glyphs[arms], style)
+            self.write_text(x, y, glyphs[arms], style)
         x, y = points[-1]
-        self.put(x, y, _HEADS[self._way][self._is_ascii], style)
+        self.write_text(x, y, _HEADS[self._way][self._is_ascii], style)
 
     def _glyphs(self, *, is_dashed: bool) -> str:
         if self._is_ascii:
             return _PLAIN_DASHED if is_dashed else _PLAIN
         return _DASHED if is_dashed else _SOLID
 
-    def _arm(self, cell: tuple[int, int], arm: int, *, is_dashed: bool) -> None:
+    def _add_arm(self, cell: tuple[int, int], arm: int, *, is_dashed: bool) -> None:
         known, was_dashed = self._arms.get(cell, (0, is_dashed))
         self._arms[cell] = (known | arm, was_dashed and is_dashed)
 
     def rows(self) -> Iterator[Pieces]:
         """Yield each row as pieces of one style."""
         for cells, styles in zip(self._cells, self._styles, strict=True):
-            yield pieces(zip(cells, styles, strict=True))
+            yield merge_cells(zip(cells, styles, strict=True))
 
 
 def _walk(points: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
@@ -338,7 +355,7 @@ def _direction(here: tuple[int, int], there: tuple[int, int]) -> int:
     return _DOWN if there[1] > here[1] else _UP
 
 
-def _painted(
+def _paint(
     view: FlowView, layout: Layout, texts: Texts, drawn: Drawn, *, is_ascii: bool
 ) -> Drawing:
     canvas = _Canvas(layout, is_ascii=is_ascii)
@@ -346,16 +363,16 @@ def _painted(
     edges = view.graph.edges
     has_run = bool(view.followed) or view.status not in ("not-started", "")
     for frame in layout.frames:
-        canvas.border(
+        canvas.draw_border(
             frame,
             ".-.:''" if is_ascii else "╭╌╮┆╰╯",
             drawn.colors(frame.group.name).get("stroke", "dim"),
         )
     for line in layout.lines:
         style = "dim" if has_run and line.place not in view.followed else ""
-        canvas.line(line, style, drawn.stroke(edges[line.place]))
+        canvas.draw_line(line, style, drawn.stroke(edges[line.place]))
     for frame in layout.frames:
-        canvas.title(frame, "bold")
+        canvas.draw_title(frame, "bold")
     for box in layout.boxes:
         node = states[box.node]
         glyphs = _borders(drawn.shape(node.node), is_ascii=is_ascii)
@@ -365,17 +382,17 @@ def _painted(
             style = colors.get("stroke", "")
             if "fill" in colors:
                 style = f"{colors['color']} on {colors['fill']}"
-        _box(canvas, box, style, texts.lines[box.node], glyphs)
+        _draw_box(canvas, box, style, texts.lines[box.node], glyphs)
     for line in layout.lines:
         x, y = line.points[0]
         node = states[edges[line.place].source]
         leaves = "+" if is_ascii else _LEAVES[layout.way][node.node.kind is NodeKind.HUMAN]
-        canvas.put(x, y, leaves, node_look(node).style if has_run else "")
+        canvas.write_text(x, y, leaves, node_look(node).style if has_run else "")
         for number, text in enumerate(line.label.lines if line.label is not None else ()):
             assert line.label is not None  # noqa: S101 - it has lines
             left = 0 if line.is_loop else (line.label.width - width(text)) // 2
-            canvas.put(line.label.x + left, line.label.y + number, text, "yellow")
-    return Drawing((*canvas.rows(), *jumps(view.graph, is_ascii=is_ascii)))
+            canvas.write_text(line.label.x + left, line.label.y + number, text, "yellow")
+    return Drawing((*canvas.rows(), *format_jumps(view.graph, is_ascii=is_ascii)))
 
 
 def _borders(shape: str, *, is_ascii: bool) -> str:
@@ -387,11 +404,11 @@ def _borders(shape: str, *, is_ascii: bool) -> str:
     return "+-+|++" if is_ascii else "┌─┐│└┘"
 
 
-def _box(canvas: _Canvas, box: Box, style: str, lines: list[str], glyphs: str) -> None:
-    canvas.border(box, glyphs, style, " ")
+def _draw_box(canvas: _Canvas, box: Box, style: str, lines: list[str], glyphs: str) -> None:
+    canvas.draw_border(box, glyphs, style, " ")
     top = box.y + 1 + (box.height - 2 - len(lines)) // 2
     for y, text in enumerate(lines, top):
-        canvas.put(box.x + 1 + (box.width - 2 - width(text)) // 2, y, text, style)
+        canvas.write_text(box.x + 1 + (box.width - 2 - width(text)) // 2, y, text, style)
 
 
 NEEDED = "┌╔╭▼▶╎━✓●↻↺…"
@@ -409,8 +426,8 @@ def print_diagram(view: FlowView, stream: IO[str], chart: Chart | None = None) -
         StorageFailed: it can't be written, for example because the disk is full.
     """
     is_ascii = not can_write(stream, NEEDED)
-    columns = (columns_of(stream) or USUAL_COLUMNS) if stream.isatty() else None
-    found = drawing(view, columns=columns, is_ascii=is_ascii, chart=chart)
+    columns = (terminal_width(stream) or USUAL_COLUMNS) if stream.isatty() else None
+    found = draw_flow(view, columns=columns, is_ascii=is_ascii, chart=chart)
     if columns is not None and found.width > columns:
         found = _list_instead(view, found.width, columns, is_ascii=is_ascii)
     print_drawing(found, stream)
@@ -421,7 +438,7 @@ def print_drawing(drawing: Drawing, stream: IO[str]) -> None:
 
     Raises: see `print_diagram`.
     """
-    text = drawing.text(has_colors=has_color(stream))
+    text = drawing.to_text(has_colors=has_color(stream))
     # Even an encoding with line characters may lack letters of a name.
     encoding = getattr(stream, "encoding", None) or "utf-8"
     text = text.encode(encoding, "replace").decode(encoding)
@@ -439,4 +456,4 @@ def _list_instead(view: FlowView, width: int, columns: int, *, is_ascii: bool) -
         f"the drawing takes {width} columns and this terminal has {columns}; "
         "to see all of it, pipe it through 'less -S', or make a picture with --svg"
     )
-    return Drawing((*listing(view, is_ascii=is_ascii).rows, (), ((hint, "dim"),)))
+    return Drawing((*list_nodes(view, is_ascii=is_ascii).rows, (), ((hint, "dim"),)))

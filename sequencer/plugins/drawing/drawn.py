@@ -11,8 +11,12 @@ from sequencer.errors import UsageRefused
 from sequencer.history.view import FlowView
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.drawing.diagram import print_diagram
-from sequencer.plugins.drawing.mermaid import chart, charted, classed
-from sequencer.plugins.drawing.pictures import draw, flow_svg
+from sequencer.plugins.drawing.mermaid import (
+    add_state_classes,
+    format_view_chart,
+    format_workflow_chart,
+)
+from sequencer.plugins.drawing.pictures import flow_svg, write_picture
 from sequencer.workflows.finding import GraphFile
 
 
@@ -22,12 +26,16 @@ def draw_graph(
     """Draw *view*; *source* is what its author drew."""
     drawn = None if source is None else source.chart
     if given["mermaid"]:
-        text = classed(source.mermaid, view) if source and source.chart else charted(view)
+        text = (
+            add_state_classes(source.mermaid, view)
+            if source and source.chart
+            else format_view_chart(view)
+        )
         invocation.echo(text.rstrip(), is_verbatim=True)
     if given["diagram"]:
         print_diagram(view, sys.stdout, drawn)
     if given["svg"] or given["png"]:
-        draw(invocation, flow_svg(view, drawn), given["svg"], given["png"])
+        write_picture(invocation, flow_svg(view, drawn), given["svg"], given["png"])
 
 
 def draw_line(
@@ -43,4 +51,4 @@ def draw_line(
             raise UsageRefused(
                 "works only with a flowchart or a team", where=f"--{name}", hint=hint
             )
-    invocation.echo(chart(workflow), is_verbatim=True)
+    invocation.echo(format_workflow_chart(workflow), is_verbatim=True)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from sequencer.cli.views.states import shown
-from sequencer.cli.views.text import cut, plural, short, width
-from sequencer.engine.graph_changes import as_started
+from sequencer.cli.views.states import sanitize_text
+from sequencer.cli.views.text import cut, pluralize, shorten_middle, width
+from sequencer.engine.graph_changes import load_as_started
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged, SequencerError
 from sequencer.history.spans import (
@@ -22,21 +22,21 @@ from sequencer.history.spans import (
     Span,
     SpanKind,
     Timeline,
-    figures_of,
-    timeline_of,
+    build_timeline,
+    compute_figures,
 )
-from sequencer.history.story import story_of
+from sequencer.history.story import build_story
 from sequencer.model.head import Head
-from sequencer.model.outcome import duration
+from sequencer.model.outcome import format_duration
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.drawing.diagram import Drawing, Pieces, pieces
-from sequencer.store.leases import leases_of
+from sequencer.plugins.drawing.diagram import Drawing, Pieces, merge_cells
+from sequencer.store.leases import open_leases
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 SHORTEST_SHOWN_S = 0.05
-LEAST_BASE_S = 1.0
+MIN_BASE_S = 1.0
 """Shorter times are not meaningful: starting a process takes about as long."""
-LEAST_OVERHEAD, MOST_OVERHEAD = 0.005, 10.0
+MIN_OVERHEAD, MAX_OVERHEAD = 0.005, 10.0
 """Ratios to the critical path: a smaller one rounds to 0, and a larger factor has no decimals."""
 STEPS_S = (
     *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
@@ -90,7 +90,7 @@ class Bar(Struct, frozen=True):
         number = f"attempt {self.attempt}, " if self.attempt > 1 else ""
         maker = f" by {self.agent}" if self.agent else ""
         place = f" on {self.host}" if self.host else ""
-        return f"{number}{self.look}, {duration(self.end - self.begin)}{maker}{place}"
+        return f"{number}{self.look}, {format_duration(self.end - self.begin)}{maker}{place}"
 
 
 class Row(Struct):
@@ -137,7 +137,9 @@ class Gantt(Struct, frozen=True):
         return tuple(look for look in Look if look in found)
 
 
-def chart_of(title: str, timeline: Timeline, figures: Figures, workflow: Workflow | None) -> Gantt:
+def build_chart(
+    title: str, timeline: Timeline, figures: Figures, workflow: Workflow | None
+) -> Gantt:
     """Return the chart of *timeline*; tasks are in the order of their starts.
 
     While a team works, tasks that have not started yet have rows without bars.
@@ -194,10 +196,10 @@ def ticks(total_s: float, most: int) -> list[tuple[float, str]]:
     if step is None:
         step = (int(total_s / most / STEPS_S[-1]) + 1) * STEPS_S[-1]
     count = min(int(total_s / step + 1e-9), most - 1)
-    return [(number * step, _moment(number * step)) for number in range(count + 1)]
+    return [(number * step, _format_moment(number * step)) for number in range(count + 1)]
 
 
-def _moment(seconds: float) -> str:
+def _format_moment(seconds: float) -> str:
     if seconds < _MINUTE:
         return (
             f"{seconds:g}s" if seconds >= 1 or not seconds else f"{seconds:.2f}".rstrip("0") + "s"
@@ -215,57 +217,59 @@ def _moment(seconds: float) -> str:
 def gantt_summary(figures: Figures, names: str, shortened: Callable[[str], str]) -> list[str]:
     """Return the figures in words, a line each; *shortened* makes the line of *names* fit."""
     speed, over, used = figures.speed_up, figures.overhead, figures.utilisation
-    if figures.places == 1 or figures.wall_s < LEAST_BASE_S:
+    if figures.places == 1 or figures.wall_s < MIN_BASE_S:
         # For sequential steps, or an instant, a ratio would mean nothing.
         speed = over = used = None
     lines = [
-        f"total time {duration(figures.wall_s)}, agent work {duration(figures.work_s)}"
-        + (f", speedup {_factor(speed)}" if speed is not None else "")
+        f"total time {format_duration(figures.wall_s)}, "
+        f"agent work {format_duration(figures.work_s)}"
+        + (f", speedup {_format_factor(speed)}" if speed is not None else "")
     ]
     if names:
-        is_base = figures.critical_s >= LEAST_BASE_S
-        longer = _longer(over) if over is not None and is_base else ""
-        lines.append(f"critical path {duration(figures.critical_s)}{longer}")
+        is_base = figures.critical_s >= MIN_BASE_S
+        longer = _format_overhead(over) if over is not None and is_base else ""
+        lines.append(f"critical path {format_duration(figures.critical_s)}{longer}")
         lines.append(shortened(f"  {names}"))
     if used is not None:
         lines.append(
-            f"{plural(figures.places, 'place')} for agents, {used:.0%} busy, "
+            f"{pluralize(figures.places, 'place')} for agents, {used:.0%} busy, "
             f"at most {figures.peak} in use at once"
         )
     if figures.people_s >= SHORTEST_SHOWN_S:
         lines.append(
-            f"{duration(figures.people_s)} waiting only for people, "
+            f"{format_duration(figures.people_s)} waiting only for people, "
             "not counted in the speedup or as idle places"
         )
     return lines
 
 
-def _factor(speed: float) -> str:
+def _format_factor(speed: float) -> str:
     """Return a speedup as text, with enough digits for a run that was idle for hours.
 
-    >>> _factor(1.8), _factor(0.0028), _factor(0.0)
+    >>> _format_factor(1.8), _format_factor(0.0028), _format_factor(0.0)
     ('1.80', '0.0028', '0.00')
     """
     return f"{speed:.2g}" if 0 < speed < 0.1 else f"{speed:.2f}"  # noqa: PLR2004 - two digits
 
 
-def _longer(over: float) -> str:
+def _format_overhead(over: float) -> str:
     """Return how much longer it took: in percent, or as a factor from twice as long on.
 
-    >>> _longer(0.429), _longer(-0.0001), _longer(7.896), _longer(1357.4)
-    (', the run took 43% longer', '', ', the run took 8.9 times as long', \
-', the run took 1358 times as long')
+    >>> _format_overhead(0.429), _format_overhead(-0.0001)
+    (', the run took 43% longer', '')
+    >>> _format_overhead(7.896), _format_overhead(1357.4)
+    (', the run took 8.9 times as long', ', the run took 1358 times as long')
     """
-    if over < LEAST_OVERHEAD:
+    if over < MIN_OVERHEAD:
         return ""
     if over < 1:
         return f", the run took {over:.0%} longer"
-    times = f"{over + 1:.1f}" if over < MOST_OVERHEAD else f"{over + 1:.0f}"
+    times = f"{over + 1:.1f}" if over < MAX_OVERHEAD else f"{over + 1:.0f}"
     return f", the run took {times} times as long"
 
 
-LEAST_COLUMNS = 60
-MOST_NAME, MOST_ROLE = 36, 14
+MIN_COLUMNS = 60
+MAX_NAME, MAX_ROLE = 36, 14
 TICK_COLUMNS = 9
 
 
@@ -296,45 +300,45 @@ NEEDED = "".join(one.glyph for one in STYLES.values()) + "…→◆"
 """An encoding without these characters gets a chart in ASCII."""
 
 
-def drawn(chart: Gantt, columns: int, *, is_ascii: bool) -> Drawing:
-    """Return *chart* in *columns* columns, but at least `LEAST_COLUMNS`."""
-    return _Page(chart, max(columns, LEAST_COLUMNS), is_ascii=is_ascii).drawing()
+def draw_gantt(chart: Gantt, columns: int, *, is_ascii: bool) -> Drawing:
+    """Return *chart* in *columns* columns, but at least `MIN_COLUMNS`."""
+    return _Page(chart, max(columns, MIN_COLUMNS), is_ascii=is_ascii).draw()
 
 
 class _Page:
     def __init__(self, chart: Gantt, columns: int, *, is_ascii: bool) -> None:
         self._chart, self._columns, self._is_ascii = chart, columns, is_ascii
         self._dots = "..." if is_ascii else "…"
-        times = [duration(row.work_s) if row.work_s else "-" for row in chart.rows]
+        times = [format_duration(row.work_s) if row.work_s else "-" for row in chart.rows]
         self._time = max(map(len, ("WORK", *times)))
-        self._names = self._column_of("TASK", [row.named for row in chart.rows], MOST_NAME)
+        self._names = self._pad_column("TASK", [row.named for row in chart.rows], MAX_NAME)
         roles = [row.role for row in chart.rows]
         self._roles = (
-            self._column_of("ROLE", roles, MOST_ROLE) if any(roles) else [""] * (len(times) + 1)
+            self._pad_column("ROLE", roles, MAX_ROLE) if any(roles) else [""] * (len(times) + 1)
         )
         self._times = [f"  {time:>{self._time}}" for time in times]
         used = 2 + width(self._names[0]) + width(self._roles[0]) + 2 + self._time
         self._plot = columns - used
 
-    def _column_of(self, head: str, texts: list[str], most: int) -> list[str]:
+    def _pad_column(self, head: str, texts: list[str], most: int) -> list[str]:
         """Return *head* and *texts* padded to the widest one plus a gap."""
         wide = max(len(head), min(most, max((width(self._fit(t, most)) for t in texts), default=0)))
         fitted = [head, *(self._fit(text, wide) for text in texts)]
         return [text + " " * (wide + 2 - width(text)) for text in fitted]
 
-    def _fit(self, text: str, columns: int, shorten: Callable[..., str] = short) -> str:
-        safe = shown(text)
+    def _fit(self, text: str, columns: int, shorten: Callable[..., str] = shorten_middle) -> str:
+        safe = sanitize_text(text)
         if self._is_ascii:
             safe = safe.replace("·", "-").encode("ascii", "replace").decode()
         return shorten(safe, columns, dots=self._dots)
 
-    def drawing(self) -> Drawing:
+    def draw(self) -> Drawing:
         rows: list[Pieces] = [((self._fit(self._chart.title, self._columns, cut), "bold"),), ()]
         if self._chart.rows:
             cells = zip(
                 self._chart.rows, self._names[1:], self._roles[1:], self._times, strict=True
             )
-            rows += [self._head(), *(self._row(*cell) for cell in cells), ()]
+            rows += [self._format_axis(), *(self._row(*cell) for cell in cells), ()]
         if legend := self._legend():
             rows += [*legend, ()]
         path = (" -> " if self._is_ascii else " → ").join(self._chart.path)
@@ -345,7 +349,7 @@ class _Page:
         )
         return Drawing((*rows, *(((line, ""),) for line in lines)))
 
-    def _head(self) -> Pieces:
+    def _format_axis(self) -> Pieces:
         """Return the line of the axis; a tick's name starts at its column."""
         total, axis = self._chart.figures.wall_s, [" "] * self._plot
         free = 0
@@ -377,7 +381,7 @@ class _Page:
                     cells[place] = bar.look
         if bars and (last_bar := max(bars, key=lambda b: b.end)).end >= self._chart.figures.wall_s:
             cells[-1] = cells[-1] or last_bar.look
-        return pieces((" ", "") if look is None else self._glyph(look) for look in cells)
+        return merge_cells((" ", "") if look is None else self._glyph(look) for look in cells)
 
     def _glyph(self, look: Look) -> tuple[str, str]:
         found = STYLES[look]
@@ -397,7 +401,7 @@ class _Page:
         return rows
 
 
-def gantt_of(
+def build_gantt(
     run: Run,
     head: Head | None,
     warn: Callable[[str], None],
@@ -407,21 +411,23 @@ def gantt_of(
 
     *known* are its facts if the caller has read them already.
     """
-    workflow = _workflow_of(run, head, warn)
+    workflow = _load_workflow(run, head, warn)
     facts = run.history() if known is None else known
-    timeline = timeline_of(story_of(facts), time.time(), {} if head is None else _lost(run, head))
-    figures = figures_of(timeline, _places(workflow))
-    return chart_of(_title(run, head), timeline, figures, workflow), timeline
+    timeline = build_timeline(
+        build_story(facts), time.time(), {} if head is None else _find_lost_attempts(run, head)
+    )
+    figures = compute_figures(timeline, _find_max_parallel(workflow))
+    return build_chart(_title(run, head), timeline, figures, workflow), timeline
 
 
-def _lost(run: Run, head: Head) -> dict[int, float]:
+def _find_lost_attempts(run: Run, head: Head) -> dict[int, float]:
     """Return token -> seconds that the attempt lived, for attempts whose processes are gone."""
-    leases = leases_of(run.store.state_path)
+    leases = open_leases(run.store.state_path)
     gone = (one for one in head.claims if run.store.liveness(one).allows_take_over)
-    return {claim.token: leases.used(claim).seconds for claim in gone}
+    return {claim.token: leases.read_usage(claim).seconds for claim in gone}
 
 
-def _workflow_of(run: Run, head: Head | None, warn: Callable[[str], None]) -> Workflow | None:
+def _load_workflow(run: Run, head: Head | None, warn: Callable[[str], None]) -> Workflow | None:
     """Return the run's workflow with added tasks; None: unknown."""
     if head is None:
         return None
@@ -430,17 +436,18 @@ def _workflow_of(run: Run, head: Head | None, warn: Callable[[str], None]) -> Wo
             return run.kind.workflow_of(head)
         except (ConfigurationError, DefinitionChanged):
             with suppress(CorruptState):
-                return as_started(run.store, head).graph_kind.workflow_of(head)
+                return load_as_started(run.store, head).graph_kind.workflow_of(head)
             raise
     except SequencerError as error:
         warn(f"warning: roles and places are not known: {error.message}")
         return None
 
 
-def _places(workflow: Workflow | None) -> int | None:
-    """Return the maximum number of parallel attempts; None: no limit is set."""
+def _find_max_parallel(workflow: Workflow | None) -> int | None:
+    """Return the maximum number of parallel attempts; None: no limit is set, or it is unknown."""
     if workflow is None:
         return None
+    # Without a graph, steps run one after another.
     return workflow.graph.max_parallel if workflow.graph else 1
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from sequencer.cli.views.states import shown
-from sequencer.cli.views.text import short
+from sequencer.cli.views.states import sanitize_text
+from sequencer.cli.views.text import shorten_middle
 from sequencer.errors import UsageRefused
-from sequencer.model.outcome import duration
+from sequencer.model.outcome import format_duration
 from sequencer.plugins.drawing.gantt import STYLES, Bar, Gantt, Look, Row, gantt_summary, ticks
 from sequencer.plugins.drawing.pictures import (
     FAINT,
@@ -16,11 +16,11 @@ from sequencer.plugins.drawing.pictures import (
     PALE_INK,
     SMALL,
     TEXT,
-    beginning,
-    fitting,
-    grouped,
-    points,
-    words,
+    estimate_width,
+    fit_text,
+    render_text,
+    svg_header,
+    wrap_in_group,
 )
 
 MARGIN, GAP = 20, 14
@@ -29,9 +29,9 @@ ROW, BAR = 26, 16
 LINE = 20
 TICK = 80
 NAME_COLUMNS, ROLE_COLUMNS = 34, 16
-LEAST_BAR = 2.0
+MIN_BAR = 2.0
 """Minimum width of a bar in points, so that the shortest attempt is visible."""
-MOST_ROWS, MOST_BARS = 2000, 20_000
+MAX_ROWS, MAX_BARS = 2000, 20_000
 
 
 def gantt_svg(chart: Gantt) -> str:
@@ -40,17 +40,17 @@ def gantt_svg(chart: Gantt) -> str:
     Raises: see `ensure_drawable`.
     """
     ensure_drawable(chart)
-    return "\n".join(GanttPicture(chart).parts()) + "\n"
+    return "\n".join(GanttPicture(chart).render()) + "\n"
 
 
 def ensure_drawable(chart: Gantt) -> None:
-    """Return if a picture of *chart* would show anything.
+    """Check that a picture of *chart* would show anything.
 
     Raises:
         UsageRefused: it has too many rows or bars to read.
     """
     bars = sum(len(row.bars) for row in chart.rows)
-    if len(chart.rows) > MOST_ROWS or bars > MOST_BARS:
+    if len(chart.rows) > MAX_ROWS or bars > MAX_BARS:
         raise UsageRefused(
             f"{len(chart.rows)} tasks with {bars} bars are too many for a picture",
             hint="'sequencer report' prints them, and --json has every attempt",
@@ -63,31 +63,31 @@ class GanttPicture:
     def __init__(self, chart: Gantt, top: int | None = None) -> None:
         """Measure *chart*, whose first row is at *top*; None: below its title and its figures."""
         self._chart = chart
-        self._names = [short(shown(row.named), NAME_COLUMNS) for row in chart.rows]
-        self._roles = [short(shown(row.role), ROLE_COLUMNS) for row in chart.rows]
-        name = max((points(text, TEXT) for text in self._names), default=0.0)
-        role = max((points(text, SMALL) for text in self._roles), default=0.0)
+        self._names = [shorten_middle(sanitize_text(row.named), NAME_COLUMNS) for row in chart.rows]
+        self._roles = [shorten_middle(sanitize_text(row.role), ROLE_COLUMNS) for row in chart.rows]
+        name = max((estimate_width(text, TEXT) for text in self._names), default=0.0)
+        role = max((estimate_width(text, SMALL) for text in self._roles), default=0.0)
         self._role_x = MARGIN + name + GAP
         self._left = self._role_x + (role + GAP if role else 0)
-        self._times = [duration(row.work_s) if row.work_s else "" for row in chart.rows]
-        time = max(points(text, SMALL) for text in (*self._times, "work"))
+        self._times = [format_duration(row.work_s) if row.work_s else "" for row in chart.rows]
+        time = max(estimate_width(text, SMALL) for text in (*self._times, "work"))
         self._wide = int(self._left + PLOT + GAP + time + MARGIN)
-        path = " → ".join(shown(one) for one in chart.path)
+        path = " → ".join(sanitize_text(one) for one in chart.path)
         room = self._wide - 2 * MARGIN
-        self._lines = gantt_summary(chart.figures, path, lambda text: fitting(text, room))
+        self._lines = gantt_summary(chart.figures, path, lambda text: fit_text(text, room))
         self._top = MARGIN + LINE * (3 + len(self._lines)) if top is None else top
         self._bottom = self._top + ROW * len(chart.rows)
         self._high = self._bottom + 2 * LINE + MARGIN
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> Iterator[str]:
         """Yield the document line by line."""
-        title = fitting(shown(self._chart.title), self._wide - 2 * MARGIN, TEXT)
-        yield from beginning(self._wide, self._high, title)
+        title = fit_text(sanitize_text(self._chart.title), self._wide - 2 * MARGIN, TEXT)
+        yield from svg_header(self._wide, self._high, title)
         y = MARGIN + TEXT
-        yield words(title, MARGIN, y, INK)
+        yield render_text(title, MARGIN, y, INK)
         for number, line in enumerate(self._lines, 1):
-            yield words(line.strip(), MARGIN, y + LINE * number, PALE_INK, size=SMALL)
-        yield from self.inner()
+            yield render_text(line.strip(), MARGIN, y + LINE * number, PALE_INK, size=SMALL)
+        yield from self.render_content()
         yield "</svg>"
 
     @property
@@ -95,12 +95,12 @@ class GanttPicture:
         """Return its width and height."""
         return self._wide, self._high
 
-    def inner(self) -> Iterator[str]:
+    def render_content(self) -> Iterator[str]:
         """Yield the axis, the rows and the legend."""
-        yield from grouped("axis", self._axis())
+        yield from wrap_in_group("axis", self._axis())
         for number, row in enumerate(self._chart.rows):
             kind = "row critical" if row.is_critical else "row"
-            yield from grouped(kind, self._row(number, row))
+            yield from wrap_in_group(kind, self._row(number, row))
         yield from self._legend()
 
     def _x(self, moment: float) -> float:
@@ -120,27 +120,29 @@ class GanttPicture:
                 f'<path d="M{x:.1f} {self._top - 4}V{self._bottom}" fill="none" '
                 f'stroke="{FAINT}" stroke-width="1"/>'
             )
-            yield words(name, round(x, 1), self._top - 9, PALE_INK, size=SMALL, anchor="middle")
+            yield render_text(
+                name, round(x, 1), self._top - 9, PALE_INK, size=SMALL, anchor="middle"
+            )
         right = self._wide - MARGIN
-        yield words("work", right, self._top - 9, PALE_INK, size=SMALL, anchor="end")
+        yield render_text("work", right, self._top - 9, PALE_INK, size=SMALL, anchor="end")
 
     def _row(self, number: int, row: Row) -> Iterator[str]:
         y = self._top + ROW * number
         base = y + ROW / 2 + 5
         color = STYLES[Look.CRITICAL].line if row.is_critical else INK if row.bars else PALE_INK
-        yield words(self._names[number], MARGIN, base, color)
+        yield render_text(self._names[number], MARGIN, base, color)
         if row.role:
-            yield words(self._roles[number], self._role_x, base, PALE_INK, size=SMALL)
+            yield render_text(self._roles[number], self._role_x, base, PALE_INK, size=SMALL)
         # Draw waits first, so that attempts are on top.
         for bar in sorted(row.bars, key=lambda one: one.look is not Look.RETRY):
-            yield from grouped(_bar_class(bar.look), [self._bar(bar, row.named, y)])
+            yield from wrap_in_group(_bar_class(bar.look), [self._bar(bar, row.named, y)])
         if self._times[number]:
             right = self._wide - MARGIN
-            yield words(self._times[number], right, base, PALE_INK, size=SMALL, anchor="end")
+            yield render_text(self._times[number], right, base, PALE_INK, size=SMALL, anchor="end")
 
     def _bar(self, bar: Bar, name: str, y: float) -> str:
         x, end = self._x(bar.begin), self._x(bar.end)
-        text = escape(f"{shown(name)}: {bar.in_words}", quote=False)
+        text = escape(f"{sanitize_text(name)}: {bar.in_words}", quote=False)
         title = f"<title>{text}</title>"
         fill, line = STYLES[bar.look].fill, STYLES[bar.look].line
         if bar.look is Look.RETRY:
@@ -149,7 +151,7 @@ class GanttPicture:
                 f'<path d="M{x:.1f} {middle}H{end:.1f}" fill="none" stroke="{line}" '
                 f'stroke-width="2" stroke-dasharray="2 4">{title}</path>'
             )
-        wide = max(end - x, LEAST_BAR)
+        wide = max(end - x, MIN_BAR)
         x = min(x, self._left + PLOT - wide)
         heavy = 2 if bar.is_critical else 1
         dashes = ' stroke-dasharray="4 3"' if bar.look in (Look.RUNNING, Look.CUT) else ""
@@ -172,9 +174,9 @@ class GanttPicture:
                     f'<path d="M{x:.1f} {y + 6}h18" fill="none" stroke="{line}" '
                     'stroke-width="2" stroke-dasharray="2 4"/>'
                 )
-            name = words(look, round(x + 24, 1), y + 11, PALE_INK, size=SMALL)
-            yield from grouped(_bar_class(look), (sample, name))
-            x += 24 + points(look, SMALL) + GAP
+            name = render_text(look, round(x + 24, 1), y + 11, PALE_INK, size=SMALL)
+            yield from wrap_in_group(_bar_class(look), (sample, name))
+            x += 24 + estimate_width(look, SMALL) + GAP
 
 
 def _bar_class(look: Look) -> str:

@@ -103,7 +103,7 @@ def item_count(graph: Graph) -> int:
     return len(graph.nodes) + sum(depth[edge.target] - depth[edge.source] for edge in forward)
 
 
-def arranged(
+def arrange_rows(
     graph: Graph,
     sizes: dict[str, tuple[int, int]],
     label_room: Callable[[str], tuple[int, int]],
@@ -113,10 +113,10 @@ def arranged(
 
     Items of the same group in *groups* are side by side in their row.
     """
-    found = _rows(graph, sizes, label_room)
+    found = _build_rows(graph, sizes, label_room)
     found.groups = sorted(groups, key=lambda group: (-len(group.nodes), -group.levels))
     _note_groups(found, graph)
-    _first_order(found, graph)
+    _fill_rows(found, graph)
     _add_blanks(found)
     _gather(found)
     _untangle(found)
@@ -154,7 +154,7 @@ def _add_blanks(found: Rows) -> None:
                 found.items.append(blank)
 
 
-def _rows(
+def _build_rows(
     graph: Graph, sizes: dict[str, tuple[int, int]], label_room: Callable[[str], tuple[int, int]]
 ) -> Rows:
     depth = ranks(graph)
@@ -187,7 +187,7 @@ def _rows(
     return Rows(items, [[] for _ in range(count)], of_node, chains)
 
 
-def _first_order(found: Rows, graph: Graph) -> None:
+def _fill_rows(found: Rows, graph: Graph) -> None:
     """Fill the rows depth-first from the entries, so that branches start side by side."""
     seen: set[int] = set()
     for root in (*graph.entries, *found.of_node):
@@ -204,7 +204,7 @@ def _first_order(found: Rows, graph: Graph) -> None:
 def _untangle(found: Rows) -> None:
     """Sort each row by the middle of its neighbors, down and up; keep the best order."""
     items, rows = found.items, found.rows
-    best, fewest = [list(row) for row in rows], crossings(found)
+    best, fewest = [list(row) for row in rows], count_crossings(found)
     for sweep in range(SWEEPS):
         if not fewest:
             break
@@ -212,7 +212,7 @@ def _untangle(found: Rows) -> None:
         for row in rows if is_down else reversed(rows):
             _sort(row, rows, items, is_down=is_down)
         _gather(found)
-        if (count := crossings(found)) < fewest:
+        if (count := count_crossings(found)) < fewest:
             best, fewest = [list(row) for row in rows], count
     found.rows = best
 
@@ -231,7 +231,7 @@ def _sort(row: list[int], rows: list[list[int]], items: list[Item], *, is_down: 
         near = items[number].above if is_down else items[number].below
         return mean(places[n] for n in near) if near else place * scale
 
-    row[:] = _gathered([number for _, number in sorted(enumerate(row), key=middle)], items)
+    row[:] = _gather_row([number for _, number in sorted(enumerate(row), key=middle)], items)
 
 
 def _gather(found: Rows) -> None:
@@ -244,25 +244,25 @@ def _gather(found: Rows) -> None:
         return
     places: dict[int, list[float]] = {}
     for row in found.rows:
-        row[:] = _gathered(row, found.items)
+        row[:] = _gather_row(row, found.items)
         for place, number in enumerate(row):
             for group in found.items[number].path:
                 places.setdefault(group, []).append((place + 0.5) / len(row))
     order = {group: (mean(values), group) for group, values in places.items()}
     for row in found.rows:
-        row[:] = _gathered(row, found.items, order)
+        row[:] = _gather_row(row, found.items, order)
 
 
 _Order = dict[int, tuple[float, int]]
 """The order of groups, from left to right."""
 
 
-def key_of(item: Item, number: int, level: int) -> int:
+def group_key(item: Item, number: int, level: int) -> int:
     """Return the group that an item is in at *level*, or a number of its own below 0."""
     return item.path[level] if len(item.path) > level else -1 - number
 
 
-def _gathered(
+def _gather_row(
     row: list[int], items: list[Item], order: _Order | None = None, level: int = 0
 ) -> list[int]:
     """Return *row* with items of one group side by side, at every level of groups.
@@ -273,22 +273,22 @@ def _gathered(
         return row
     together: dict[int, list[tuple[int, int]]] = {}
     for place, number in enumerate(row):
-        together.setdefault(key_of(items[number], number, level), []).append((place, number))
+        together.setdefault(group_key(items[number], number, level), []).append((place, number))
     keys = sorted(together, key=lambda key: mean(place for place, _ in together[key]))
     if order is not None:
         ordered = iter(sorted((key for key in keys if key >= 0), key=order.__getitem__))
         keys = [key if key < 0 else next(ordered) for key in keys]
     inner = ([number for _, number in together[key]] for key in keys)
-    return [n for one in inner for n in _gathered(one, items, order, level + 1)]
+    return [n for one in inner for n in _gather_row(one, items, order, level + 1)]
 
 
 def mean(values: Iterable[float]) -> float:
-    """Return the median of *values*, which must not be empty."""
+    """Return the mean of *values*, which must not be empty."""
     known = list(values)
     return sum(known) / len(known)
 
 
-def crossings(found: Rows) -> int:
+def count_crossings(found: Rows) -> int:
     """Return the number of line crossings between neighboring rows."""
     total = 0
     for row, lower in pairwise(found.rows):

@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer.model.graph.graph import Graph
-from sequencer.plugins.drawing.columns import Port, extents, middles, ports
-from sequencer.plugins.drawing.layers import Group, Rows, arranged
+from sequencer.plugins.drawing.columns import Port, assign_columns, assign_ports, extents
+from sequencer.plugins.drawing.layers import Group, Rows, arrange_rows
 
 
 class Bend(Struct, eq=False):
@@ -75,10 +75,10 @@ class Channel(Struct):
         lower = tuple(column for column, side in ends if side == "below")
         self.turns.append(Bend(line, start, end, upper, lower))
 
-    def settle(self) -> int:
+    def assign_tracks(self) -> int:
         """Assign the tracks; return their number."""
         taken = self.straight | {c for turn in self.turns for c in (*turn.upper, *turn.lower)}
-        self._relate()
+        self._order_turns()
         placed: list[Bend] = []
         ready = [(turn.key, place) for place, turn in enumerate(self.turns) if not turn.missing]
         heapify(ready)
@@ -92,7 +92,7 @@ class Channel(Struct):
             place = heappop(ready)[1]
             left.discard(place)
             turn = self.turns[place]
-            turn.track = _track(turn, placed)
+            turn.track = _find_track(turn, placed)
             placed.append(turn)
             for other in turn.later:
                 other.missing -= 1
@@ -100,7 +100,7 @@ class Channel(Struct):
                     heappush(ready, (other.key, self.turns.index(other)))
         return max((turn.track + 1 for turn in self.turns), default=0)
 
-    def _relate(self) -> None:
+    def _order_turns(self) -> None:
         """Note the order of turns that use the same column from both sides."""
         from_below: dict[int, list[Bend]] = defaultdict(list)
         for turn in self.turns:
@@ -136,7 +136,7 @@ class Channel(Struct):
         self.turns.append(second)
 
 
-def _track(turn: Bend, placed: list[Bend]) -> int:
+def _find_track(turn: Bend, placed: list[Bend]) -> int:
     """Return the first free track below all turns that must be above *turn*."""
     low, taken = 0, set()
     for other in placed:
@@ -228,7 +228,7 @@ class Words(Struct, frozen=True):
     is_across: bool = False
     """The graph goes to the right, so that the plan's columns are rows of the drawing."""
 
-    def room(self, lines: tuple[str, ...]) -> tuple[int, int]:
+    def measure_label(self, lines: tuple[str, ...]) -> tuple[int, int]:
         """Return width and height of a label in the plan, which always goes down."""
         found = (max(map(self.width, lines), default=0), self.label_rows * len(lines))
         return found[::-1] if self.is_across else found
@@ -237,7 +237,7 @@ class Words(Struct, frozen=True):
 WAYS = {"TB": (0, 1), "TD": (0, 1), "BT": (0, -1), "LR": (1, 0), "RL": (-1, 0)}
 
 
-def laid_out(
+def compute_layout(
     graph: Graph, words: Words, direction: str = "TB", groups: Sequence[Group] = ()
 ) -> Layout:
     """Return the layout of *graph* and its *groups*; the same one for the same arguments."""
@@ -248,14 +248,14 @@ def laid_out(
         words = replace(words, sizes=sizes, is_across=True)
     # A title is horizontal, and in a turned drawing the plan's columns become rows.
     measured = [replace(group, width=0) for group in groups] if is_across else groups
-    plan = _Plan(graph, words, measured).layout()
-    found = plan if way == WAYS["TB"] else _turned(plan, way)
+    plan = _Plan(graph, words, measured).build_layout()
+    found = plan if way == WAYS["TB"] else _turn_layout(plan, way)
     by_name = {group.name: group for group in groups}
-    frames = (_titled(found, frame, by_name[frame.group.name]) for frame in found.frames)
+    frames = (_place_title(found, frame, by_name[frame.group.name]) for frame in found.frames)
     return replace(found, frames=tuple(frames))
 
 
-def _titled(layout: Layout, frame: GroupFrame, group: Group) -> GroupFrame:
+def _place_title(layout: Layout, frame: GroupFrame, group: Group) -> GroupFrame:
     """Return the *frame* of *group* with its title in a free place."""
     taken: set[int] = set()
     for line in layout.lines:
@@ -268,7 +268,7 @@ def _titled(layout: Layout, frame: GroupFrame, group: Group) -> GroupFrame:
     return replace(frame, group=group, title=next(free, 1))
 
 
-def _turned(plan: Layout, way: tuple[int, int]) -> Layout:
+def _turn_layout(plan: Layout, way: tuple[int, int]) -> Layout:
     """Return *plan*, which goes down, turned so that it goes in the direction *way*."""
     is_across = way[0] != 0
     wide, high = (plan.height, plan.width) if is_across else (plan.width, plan.height)
@@ -291,7 +291,7 @@ def _turned(plan: Layout, way: tuple[int, int]) -> Layout:
     return Layout(wide, high, boxes, lines, frames, way)
 
 
-def _overlap(frame: GroupFrame, box: Box) -> bool:
+def _is_overlapping(frame: GroupFrame, box: Box) -> bool:
     return (
         frame.x < box.x + box.width
         and box.x < frame.x + frame.width
@@ -316,12 +316,14 @@ class _Loop(Struct):
 class _Plan:
     def __init__(self, graph: Graph, words: Words, groups: Sequence[Group]) -> None:
         self.graph, self.words = graph, words
-        sizes = self._roomy(words.sizes)
-        self.rows: Rows = arranged(graph, sizes, lambda text: words.room(words.label(text)), groups)
+        sizes = self._widen_boxes(words.sizes)
+        self.rows: Rows = arrange_rows(
+            graph, sizes, lambda text: words.measure_label(words.label(text)), groups
+        )
         self.items = self.rows.items
-        self.column = middles(self.rows)
+        self.column = assign_columns(self.rows)
         self.extents = extents(self.rows, self.column)
-        self.loops = self._loops()
+        self.loops = self._find_loops()
         self.leaves: dict[int, int] = {}
         self.enters: dict[int, int] = {}
         self._place_ports()
@@ -331,9 +333,9 @@ class _Plan:
         self.head_rows: list[int] = []
         """Above the boxes of each row."""
         self.channels = [Channel() for _ in range(len(self.rows.rows) + 1)]
-        self._turn()
+        self._fill_channels()
 
-    def _roomy(self, sizes: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    def _widen_boxes(self, sizes: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """Widen the boxes that are too narrow for their lines; a loop needs two columns."""
         leaving: dict[str, int] = defaultdict(int)
         entering: dict[str, int] = defaultdict(int)
@@ -349,14 +351,14 @@ class _Plan:
     def _row(self, name: str) -> int:
         return self.items[self.rows.of_node[name]].row
 
-    def _loops(self) -> list[_Loop]:
+    def _find_loops(self) -> list[_Loop]:
         """Return the edges that go back up, the shortest first."""
         found = []
         for place in sorted(self.graph.back_edges):
             edge = self.graph.edges[place]
             lines = self.words.loop_label(edge.label)
             ends = self._row(edge.target), self._row(edge.source)
-            found.append(_Loop(place, *ends, lines, *self.words.room(lines)))
+            found.append(_Loop(place, *ends, lines, *self.words.measure_label(lines)))
         return sorted(found, key=lambda loop: (loop.bottom - loop.top, loop.place))
 
     def _place_ports(self) -> None:
@@ -370,10 +372,12 @@ class _Plan:
             (self.enters, incoming, -2),
         ):
             for name, number in self.rows.of_node.items():
-                lines = [Port(p, self._other(p, end), reach.get(p, 0)) for p in places[name]]
-                found.update(ports(self.column[number], self.items[number].width, lines))
+                lines = [
+                    Port(p, self._neighbor_column(p, end), reach.get(p, 0)) for p in places[name]
+                ]
+                found.update(assign_ports(self.column[number], self.items[number].width, lines))
 
-    def _other(self, place: int, end: int) -> int | None:
+    def _neighbor_column(self, place: int, end: int) -> int | None:
         """Return the column that a line comes from or leads to, next to the box at its *end*."""
         chain = self.rows.chains.get(place)
         if chain is None:
@@ -401,7 +405,7 @@ class _Plan:
             loop.column = max([right, *inside]) + LOOP_GAP
             placed.append(loop)
 
-    def _turn(self) -> None:
+    def _fill_channels(self) -> None:
         for place, chain in self.rows.chains.items():
             inner = [self.column[number] for number in chain[1:-1]]
             columns = pairwise((self.leaves[place], *inner, self.enters[place]))
@@ -415,7 +419,7 @@ class _Plan:
             for channel in self.channels[loop.top + 1 : loop.bottom + 1]:
                 channel.straight.add(away)
 
-    def layout(self) -> Layout:
+    def build_layout(self) -> Layout:
         """Return the layout, with each row as high as its contents."""
         tops, track_tops, height = self._heights()
         boxes = tuple(self._box(node.id, tops) for node in self.graph.nodes)
@@ -440,7 +444,7 @@ class _Plan:
             high = tops[rows[-1]] + self.high[rows[-1]] - top + 2 * pad
             frame = GroupFrame(group, left - pad, top - pad, right - left + 1 + 2 * pad, high)
             strangers = (box for box in boxes if box.node not in group.nodes)
-            if not any(_overlap(frame, box) for box in strangers):
+            if not any(_is_overlapping(frame, box) for box in strangers):
                 found.append(frame)
         return tuple(found)
 
@@ -449,7 +453,7 @@ class _Plan:
         tops, track_tops, y = [], [], 0
         for number, row in enumerate(self.rows.rows):
             track_tops.append(y)
-            y += self.channels[number].settle()
+            y += self.channels[number].assign_tracks()
             y += self._levels(number, 0)
             self.head_rows.append(self.words.head_rows if number in entered else 0)
             y += self.head_rows[number]
@@ -459,7 +463,7 @@ class _Plan:
             self.high.append(max([0, *labels, *(self.items[n].height for n in row)]))
             y += self.high[-1] + self._levels(number, -1)
         track_tops.append(y)
-        y += self.channels[-1].settle()
+        y += self.channels[-1].assign_tracks()
         return tops, track_tops, y
 
     def _levels(self, row: int, end: int) -> int:
@@ -481,10 +485,10 @@ class _Plan:
         for item, middle in ((self.items[n], self.column[n]) for n in chain[:-1]):
             if item.is_label:
                 lines = self.words.label(edge.label)
-                width, height = self.words.room(lines)
+                width, height = self.words.measure_label(lines)
                 label = Label(lines, middle - width // 2, tops[item.row], width, height)
         channels = [self.items[number].row + 1 for number in chain[:-1]]
-        points = self._way(place, channels, track_tops, boxes)
+        points = self._trace_edge(place, channels, track_tops, boxes)
         return EdgeLine(place, points, label, is_loop=False)
 
     def _loop_line(
@@ -492,10 +496,10 @@ class _Plan:
     ) -> EdgeLine:
         row = tops[loop.bottom] + (self.high[loop.bottom] - loop.height + 1) // 2
         label = Label(loop.lines, loop.column + 2, row, loop.width, loop.height)
-        points = self._way(loop.place, (loop.bottom + 1, loop.top), track_tops, boxes)
+        points = self._trace_edge(loop.place, (loop.bottom + 1, loop.top), track_tops, boxes)
         return EdgeLine(loop.place, points, label, is_loop=True)
 
-    def _way(
+    def _trace_edge(
         self, place: int, channels: Sequence[int], track_tops: list[int], boxes: dict[str, Box]
     ) -> tuple[tuple[int, int], ...]:
         """Return the corners of an edge that turns in *channels*."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from sequencer.cli.views.states import PICTURES, shown
+from sequencer.cli.views.states import PICTURES, sanitize_text
 from sequencer.history.view import FlowView, NodeState
 from sequencer.model.graph.graph import Graph, NodeKind
 from sequencer.model.workflow import Workflow
@@ -16,20 +16,20 @@ from sequencer.model.workflow import Workflow
 _PLAIN = frozenset(" _-.,:/'+?")
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Return *text* as a Mermaid string.
 
-    >>> quoted('say "hi" <b>')
+    >>> quote_text('say "hi" <b>')
     '"say #34;hi#34; #60;b#62;"'
     """
     return '"' + "".join(c if c.isalnum() or c in _PLAIN else f"#{ord(c)};" for c in text) + '"'
 
 
-def chart(workflow: Workflow) -> str:
+def format_workflow_chart(workflow: Workflow) -> str:
     """Return the chart: the steps in order, and next to them the review cycle.
 
     >>> from sequencer.model.step import Step
-    >>> print(chart(Workflow("demo", (Step(name="plan"), Step(name="build")))))
+    >>> print(format_workflow_chart(Workflow("demo", (Step(name="plan"), Step(name="build")))))
     flowchart TD
         s0["plan"]
         s1["build"]
@@ -37,7 +37,7 @@ def chart(workflow: Workflow) -> str:
         s1 --> s0
     """
     steps = [(f"s{place}", step.name) for place, step in enumerate(workflow.steps)]
-    lines = [f"{node}[{quoted(name)}]" for node, name in steps]
+    lines = [f"{node}[{quote_text(name)}]" for node, name in steps]
     first, last = steps[0][0], steps[-1][0]
     edges = [f"{a} --> {b}" for (a, _), (b, _) in pairwise(steps)]
     every, review = workflow.review_every, workflow.review
@@ -48,15 +48,17 @@ def chart(workflow: Workflow) -> str:
         edges.append(f"{last} --> {first}")
     else:
         kinds = [(f"r{place}", review.step.name, name) for place, (_, name) in enumerate(steps)]
-        lines += [f"{node}[[{quoted(f'{name} at {position}')}]]" for node, name, position in kinds]
+        lines += [
+            f"{node}[[{quote_text(f'{name} at {position}')}]]" for node, name, position in kinds
+        ]
         question = "next cycle: a review?" if every > 1 else "always a review"
-        lines.append(f"cadence{{{quoted(question)}}}")
+        lines.append(f"cadence{{{quote_text(question)}}}")
         edges += [f"{a} --> {b}" for (a, _, _), (b, _, _) in pairwise(kinds)]
         if every > 1:
-            edges.append(f"cadence -->|{quoted(f'{every - 1} of {every} cycles')}| {first}")
+            edges.append(f"cadence -->|{quote_text(f'{every - 1} of {every} cycles')}| {first}")
             edges.append(f"{last} --> cadence")
         often = f"1 of {every} cycles" if every > 1 else "every cycle"
-        edges.append(f"cadence -->|{quoted(often)}| {kinds[0][0]}")
+        edges.append(f"cadence -->|{quote_text(often)}| {kinds[0][0]}")
         edges.append(f"{kinds[-1][0]} --> cadence")
         if every == 1:
             # Then the steps themselves never run.
@@ -76,37 +78,37 @@ _SHAPES = {
 }
 
 
-def classed(text: str, view: FlowView) -> str:
+def add_state_classes(text: str, view: FlowView) -> str:
     """Return the chart *text* with the nodes of *view* colored by their states."""
     ids = {node.id: node.id for node in view.graph.nodes}
     return _with_classes(text, view, ids)
 
 
-def charted(view: FlowView) -> str:
+def format_view_chart(view: FlowView) -> str:
     """Return a chart of *view*, for a graph without its own chart; colored the same way.
 
     Ids are our own numbers, because not every name is a valid id in Mermaid.
     """
     ids = {node.id: f"n{place}" for place, node in enumerate(view.graph.nodes)}
-    return _with_classes(_chart(view.graph, ids), view, ids)
+    return _with_classes(_format_graph_chart(view.graph, ids), view, ids)
 
 
-def _chart(graph: Graph, ids: dict[str, str]) -> str:
+def _format_graph_chart(graph: Graph, ids: dict[str, str]) -> str:
     lines = ["flowchart TD"]
     for node in graph.nodes:
         opens, closes = _SHAPES[node.kind]
         # Mermaid does not allow an empty label.
-        label = shown(node.label) or shown(node.id) or "?"
-        lines.append(f"    {ids[node.id]}{opens}{quoted(label)}{closes}")
+        label = sanitize_text(node.label) or sanitize_text(node.id) or "?"
+        lines.append(f"    {ids[node.id]}{opens}{quote_text(label)}{closes}")
     for edge in graph.edges:
-        label = f"|{quoted(shown(edge.label))}|" if shown(edge.label) else ""
+        label = f"|{quote_text(sanitize_text(edge.label))}|" if sanitize_text(edge.label) else ""
         lines.append(f"    {ids[edge.source]} -->{label} {ids[edge.target]}")
     return "\n".join(lines) + "\n"
 
 
 def _with_classes(text: str, view: FlowView, ids: dict[str, str]) -> str:
     end = "\r\n" if "\r\n" in text else "\n"
-    prefix = _unused(text)
+    prefix = _find_unused_prefix(text)
     named: dict[NodeState, list[str]] = {}
     styled: list[str] = []
     for node in view.nodes:
@@ -127,7 +129,7 @@ def _with_classes(text: str, view: FlowView, ids: dict[str, str]) -> str:
     return text + gap + "".join(f"{line}{end}" for line in added)
 
 
-def _unused(text: str) -> str:
+def _find_unused_prefix(text: str) -> str:
     """Return a prefix for class names that does not occur in *text*."""
     number, prefix = 1, PREFIX
     while any(f"{prefix}{state.title()}" in text for state in PICTURES):

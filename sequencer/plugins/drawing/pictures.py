@@ -17,11 +17,11 @@ from pathlib import Path
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import save as save_file
 from sequencer.cli.views.nodes import node_summary
-from sequencer.cli.views.states import PICTURES, node_look, shown
+from sequencer.cli.views.states import PICTURES, node_look, sanitize_text
 from sequencer.cli.views.text import width as columns_of
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.history.view import FlowView, NodeState, NodeView
-from sequencer.plugins.drawing.diagram import MOST_PLACES, Drawn, Texts, jumps
+from sequencer.plugins.drawing.diagram import MAX_PLACES, Drawn, Texts, format_jumps
 from sequencer.plugins.drawing.layers import item_count
 from sequencer.plugins.drawing.layout import (
     Box,
@@ -30,7 +30,7 @@ from sequencer.plugins.drawing.layout import (
     Label,
     Layout,
     Words,
-    laid_out,
+    compute_layout,
 )
 from sequencer.project.extras import extra_hint
 from sequencer.workflows.mermaid.chart import Chart
@@ -38,10 +38,10 @@ from sequencer.workflows.mermaid.chart import Chart
 FONTS = "DejaVu Sans, Verdana, sans-serif"
 TEXT, SMALL = 14, 12
 INK, PALE_INK, FAINT, GROUND = "#212529", "#495057", "#ced4da", "#f8f9fa"
-MOST_PIXELS = 24_000_000
+MAX_PIXELS = 24_000_000
 FIRST_UNCOMMON, NO_LETTER = 0x590, "\U0010fffd"
 """Lower code points are Latin, Greek and Cyrillic, which the picture's font has."""
-MOST_LETTERS = 8
+MAX_LETTERS = 8
 """Maximum number of checked letters, because each check renders a picture."""
 SCALE = 2.0
 """Pixels per point, unless the picture is too large."""
@@ -49,7 +49,7 @@ SCALE = 2.0
 _NARROW, _WIDE = frozenset("ijlftrI|.,:;'`!()[]{}/\\- "), frozenset("mwMW@%—…→✓✗●○↻↺◇")
 
 
-def points(text: str, size: int) -> float:
+def estimate_width(text: str, size: int) -> float:
     """Return an upper estimate of the width of *text*, because fonts differ."""
     total = 0.0
     for character in text:
@@ -64,7 +64,7 @@ def points(text: str, size: int) -> float:
     return total * size
 
 
-def beginning(wide: int, high: int, title: str) -> tuple[str, str, str]:
+def svg_header(wide: int, high: int, title: str) -> tuple[str, str, str]:
     """Return the first lines of a picture: size, title, and white background."""
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" '
@@ -77,7 +77,7 @@ def beginning(wide: int, high: int, title: str) -> tuple[str, str, str]:
     )
 
 
-def words(
+def render_text(
     text: str, x: float, y: float, color: str, *, size: int = TEXT, anchor: str = "start"
 ) -> str:
     """Return the element for *text*."""
@@ -87,7 +87,7 @@ def words(
     )
 
 
-def png_of(text: str) -> bytes:
+def render_png(text: str) -> bytes:
     """Return the SVG document *text*, one of ours, as a PNG picture.
 
     Raises:
@@ -100,8 +100,8 @@ def png_of(text: str) -> bytes:
     except ImportError as error:
         hint = extra_hint("picture")
         raise ConfigurationError("a PNG picture needs the extra 'picture'", hint=hint) from error
-    wide, high = _size(text)
-    scale = min(SCALE, math.sqrt(MOST_PIXELS / (wide * high)))
+    wide, high = _parse_size(text)
+    scale = min(SCALE, math.sqrt(MAX_PIXELS / (wide * high)))
     with as_file(font) as path:
         return bytes(
             resvg_py.svg_to_bytes(
@@ -114,26 +114,28 @@ def png_of(text: str) -> bytes:
         )
 
 
-def without_font(text: str) -> str:
+def find_missing_letters(text: str) -> str:
     """Return uncommon letters of *text* that no font of this machine has."""
 
     def drawn(letter: str) -> bytes:
-        return png_of("\n".join((*beginning(20, 20, ""), words(letter, 2, 16, INK), "</svg>")))
+        return render_png(
+            "\n".join((*svg_header(20, 20, ""), render_text(letter, 2, 16, INK), "</svg>"))
+        )
 
     letters = dict.fromkeys(c for c in text if ord(c) >= FIRST_UNCOMMON and c.isalpha())
     nothing = drawn(NO_LETTER)
-    return "".join(c for c in list(letters)[:MOST_LETTERS] if drawn(c) == nothing)
+    return "".join(c for c in list(letters)[:MAX_LETTERS] if drawn(c) == nothing)
 
 
-def draw(invocation: Invocation, picture: str, svg: Path | None, png: Path | None) -> None:
+def write_picture(invocation: Invocation, picture: str, svg: Path | None, png: Path | None) -> None:
     """Write *picture*, an SVG document, to the given files."""
     made = [] if svg is None else [(svg, picture.encode())]
-    made += [] if png is None else [(png, png_of(picture))]
+    made += [] if png is None else [(png, render_png(picture))]
     for path, data in made:
         save(path, data)
-        invocation.say(f"{path} was written")
-    if png is not None and (missing := without_font(picture)):
-        invocation.say(
+        invocation.notify(f"{path} was written")
+    if png is not None and (missing := find_missing_letters(picture)):
+        invocation.notify(
             f"notice: no font on this machine has {missing}, so {png} shows boxes in their place; "
             "install one (fonts-noto-cjk has Chinese, Japanese and Korean), or use --svg"
         )
@@ -154,7 +156,7 @@ def _is_picture(beginning: bytes) -> bool:
     return not head or head.startswith((b"\x89PNG\r\n", b"<svg")) or b"<svg" in head
 
 
-def _size(text: str) -> tuple[int, int]:
+def _parse_size(text: str) -> tuple[int, int]:
     """Return the size in points from the first line of one of our SVG documents."""
     head = text.partition("\n")[0].split('"')
     return int(head[3]), int(head[5])
@@ -172,8 +174,8 @@ _LOOP = "#862e9c"
 _DOTS = {"dotted": ' stroke-dasharray="2 4"'}
 
 
-def _cells(text: str, size: int) -> int:
-    return math.ceil(points(text, size) / CELL)
+def _count_cells(text: str, size: int) -> int:
+    return math.ceil(estimate_width(text, size) / CELL)
 
 
 _GROWN = {"diamond": (1.7, 2.5), "circle": (1.3, 1.2), "doublecircle": (1.3, 1.2)}
@@ -183,12 +185,12 @@ _GROWN = {"diamond": (1.7, 2.5), "circle": (1.3, 1.2), "doublecircle": (1.3, 1.2
 def flow_svg(view: FlowView, chart: Chart | None = None) -> str:
     """Return *view* as an SVG document, in the directions, shapes and strokes of *chart*.
 
-    Raises: see `flow_picture`.
+    Raises: see `prepare_flow_picture`.
     """
-    return "\n".join(FlowPicture(*flow_picture(view, chart)).parts()) + "\n"
+    return "\n".join(FlowPicture(*prepare_flow_picture(view, chart)).render()) + "\n"
 
 
-def flow_picture(
+def prepare_flow_picture(
     view: FlowView, chart: Chart | None = None
 ) -> tuple[FlowView, Layout, Texts, Drawn]:
     """Return the parts of a `FlowPicture` of *view*; see `flow_svg`.
@@ -196,7 +198,7 @@ def flow_picture(
     Raises:
         UsageRefused: it has too many boxes and lines to read in a picture.
     """
-    if item_count(view.graph) > MOST_PLACES:
+    if item_count(view.graph) > MAX_PLACES:
         raise UsageRefused(
             f"a graph of {len(view.graph.nodes)} nodes is too large for a picture",
             hint="the table and the list of nodes still show it",
@@ -207,21 +209,26 @@ def flow_picture(
     for node in view.graph.nodes:
         lines = texts.lines[node.id]
         across, down = _GROWN.get(drawn.shape(node), (1.0, 1.0))
-        wide = max(_cells(line, TEXT) for line in lines) * across + 3
+        wide = max(_count_cells(line, TEXT) for line in lines) * across + 3
         high = (LINE_STEP * len(lines) * down + 18) / CELL_ROW
         sizes[node.id] = (math.ceil(wide), math.ceil(high))
     words = Words(
-        sizes, texts.label, texts.loop_label, lambda text: _cells(text, SMALL) + 1, 2, head_rows=2
+        sizes,
+        texts.format_label,
+        texts.format_loop_label,
+        lambda text: _count_cells(text, SMALL) + 1,
+        2,
+        head_rows=2,
     )
-    groups = drawn.groups(view.graph, lambda title: _cells(title, SMALL))
-    return view, laid_out(view.graph, words, drawn.direction, groups), texts, drawn
+    groups = drawn.build_groups(view.graph, lambda title: _count_cells(title, SMALL))
+    return view, compute_layout(view.graph, words, drawn.direction, groups), texts, drawn
 
 
 Link = Callable[[str], str]
 """Returns the address of the page for a node's id."""
 
 
-def grouped(kind: str, parts: Iterable[str]) -> Iterator[str]:
+def wrap_in_group(kind: str, parts: Iterable[str]) -> Iterator[str]:
     """Yield *parts* as one element of the class *kind*, which a style sheet may know."""
     yield f'<g class="{kind}">'
     yield from parts
@@ -246,39 +253,45 @@ class FlowPicture:
         self._states = {node.node.id: node for node in view.nodes}
         self._has_run = view.status != "not-started"
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> Iterator[str]:
         """Yield the document line by line."""
         view, layout = self._view, self._layout
-        notes = ["".join(text for text, _ in row) for row in jumps(view.graph, is_ascii=False)][1:]
-        said = shown(f"{view.title} · {node_summary(view)}" if self._has_run else view.title)
-        wide = max(layout.width * CELL, *(int(points(t, TEXT)) for t in (said, *notes)))
+        notes = [
+            "".join(text for text, _ in row) for row in format_jumps(view.graph, is_ascii=False)
+        ][1:]
+        said = sanitize_text(
+            f"{view.title} · {node_summary(view)}" if self._has_run else view.title
+        )
+        wide = max(layout.width * CELL, *(int(estimate_width(t, TEXT)) for t in (said, *notes)))
         wide += 2 * FLOW_MARGIN
         high = layout.height * CELL_ROW + 2 * FLOW_MARGIN + HEADER + LINE_STEP * len(notes)
-        yield from beginning(wide, high, said)
-        yield words(said, FLOW_MARGIN, FLOW_MARGIN + 6, INK)
+        yield from svg_header(wide, high, said)
+        yield render_text(said, FLOW_MARGIN, FLOW_MARGIN + 6, INK)
         left = (wide - layout.width * CELL) // 2
         yield f'<g transform="translate({left} {FLOW_MARGIN + HEADER})">'
-        yield from self.inner()
+        yield from self.render_content()
         yield "</g>"
         for number, note in enumerate(notes):
             y = high - FLOW_MARGIN - LINE_STEP * (len(notes) - 1 - number)
-            yield words(note, FLOW_MARGIN, y, PALE_INK, size=SMALL)
+            yield render_text(note, FLOW_MARGIN, y, PALE_INK, size=SMALL)
         yield "</svg>"
 
-    def inner(self) -> Iterator[str]:
+    def render_content(self) -> Iterator[str]:
         """Yield the groups, lines and boxes."""
         layout, followed = self._layout, self._view.followed
         for frame in layout.frames:
-            yield from grouped("frame", self._frame(frame))
+            yield from wrap_in_group("frame", self._frame(frame))
         # Draw followed lines last, so that they are on top where lines cross.
         for line in sorted(layout.lines, key=lambda one: one.place in followed):
-            yield from grouped(self._line_class(line), self._line(line))
+            yield from wrap_in_group(self._line_class(line), self._line(line))
         for box in layout.boxes:
             view = self._states[box.node]
-            parts = grouped(f"node {node_look(view).css}", self._box(box, view))
-            yield from parts if self._link is None else self._linked(box.node, parts, self._link)
+            parts = wrap_in_group(f"node {node_look(view).css}", self._box(box, view))
+            yield from (
+                parts if self._link is None else self._wrap_in_link(box.node, parts, self._link)
+            )
         for frame in layout.frames:
-            yield from grouped("title", self._title(frame))
+            yield from wrap_in_group("title", self._title(frame))
 
     def _line_class(self, line: EdgeLine) -> str:
         stroke = self._drawn.stroke(self._view.graph.edges[line.place])
@@ -286,7 +299,7 @@ class FlowPicture:
         return f"edge {way}{' loop' if line.is_loop else ''} {stroke}"
 
     @staticmethod
-    def _linked(node: str, parts: Iterable[str], link: Link) -> Iterator[str]:
+    def _wrap_in_link(node: str, parts: Iterable[str], link: Link) -> Iterator[str]:
         yield f'<a href="{escape(link(node))}" id="n-{escape(node)}">'
         yield from parts
         yield "</a>"
@@ -301,15 +314,15 @@ class FlowPicture:
 
     def _title(self, frame: GroupFrame) -> Iterator[str]:
         """Yield the title of a group on the upper edge of its frame, because boxes are below."""
-        title = fitting(frame.group.title, (frame.width - 2) * CELL)
+        title = fit_text(frame.group.title, (frame.width - 2) * CELL)
         colors = self._drawn.colors(frame.group.name)
         x, y = (frame.x + frame.title) * CELL, frame.y * CELL_ROW - 4
         # If a line can't be avoided, the title is drawn over it.
         yield (
-            f'<rect x="{x}" y="{y}" width="{points(title, SMALL):g}" height="15" '
+            f'<rect x="{x}" y="{y}" width="{estimate_width(title, SMALL):g}" height="15" '
             f'fill="{colors.get("fill", GROUND)}"/>'
         )
-        yield words(title, x, y + 12, colors.get("color", PALE_INK), size=SMALL)
+        yield render_text(title, x, y + 12, colors.get("color", PALE_INK), size=SMALL)
 
     def _line(self, line: EdgeLine) -> Iterator[str]:
         edge = self._view.graph.edges[line.place]
@@ -321,9 +334,9 @@ class FlowPicture:
         dashes = ' stroke-dasharray="5 4"' if line.is_loop else _DOTS.get(stroke, "")
         heavy = 2.4 if self._has_run and was_followed else 1.6
         heavy += 1.6 if stroke == "thick" else 0
-        corners, (x, y) = self._way(line)
+        corners, (x, y) = self._trace_line(line)
         yield (
-            f'<path d="{_rounded(corners)}" fill="none" stroke="{color}" '
+            f'<path d="{_round_corners(corners)}" fill="none" stroke="{color}" '
             f'stroke-width="{heavy:g}"{dashes}/>'
         )
         right, down = self._layout.way
@@ -334,7 +347,7 @@ class FlowPicture:
         if line.label is not None:
             yield from self._label(line.label, color, is_beside=line.is_loop)
 
-    def _way(self, line: EdgeLine) -> tuple[list[tuple[float, float]], tuple[float, float]]:
+    def _trace_line(self, line: EdgeLine) -> tuple[list[tuple[float, float]], tuple[float, float]]:
         """Return the corners of a line, from inside its box to its arrow head, and the tip."""
         right, down = self._layout.way
         corners = [(x * CELL + CELL / 2, y * CELL_ROW + CELL_ROW / 2) for x, y in line.points]
@@ -346,12 +359,12 @@ class FlowPicture:
         y -= down * source.height * CELL_ROW / 2 if down else 0
         corners[0] = (x, y)
         x, y = corners[-1]
-        deep = self._depth(self._boxes[edge.target], x, y)
+        deep = self._border_distance(self._boxes[edge.target], x, y)
         tip = (x + right * (CELL / 2 + deep), y + down * (CELL_ROW / 2 + deep))
         corners[-1] = (tip[0] - 6 * right, tip[1] - 6 * down)
         return corners, tip
 
-    def _depth(self, box: Box, x: float, y: float) -> float:
+    def _border_distance(self, box: Box, x: float, y: float) -> float:
         """Return the distance from the box to the shape's border where a line arrives."""
         if self._drawn.shape(self._states[box.node].node) != "diamond":
             return 0.0
@@ -375,16 +388,16 @@ class FlowPicture:
             top = y + rows / 2 - 8
             yield (
                 f'<rect x="{middle - wide / 2:g}" y="{top:g}" width="{wide}" '
-                f'height="{high:g}" fill="{self._ground(label)}"/>'
+                f'height="{high:g}" fill="{self._label_background(label)}"/>'
             )
         for number, text in enumerate(label.lines):
             base = y + rows * (number + 0.5) + 4
             if is_beside:
-                yield words(text, x - CELL / 2, base, ink, size=SMALL)
+                yield render_text(text, x - CELL / 2, base, ink, size=SMALL)
             else:
-                yield words(text, middle, base, ink, size=SMALL, anchor="middle")
+                yield render_text(text, middle, base, ink, size=SMALL, anchor="middle")
 
-    def _ground(self, label: Label) -> str:
+    def _label_background(self, label: Label) -> str:
         """Return the background color of *label*."""
         found = "#ffffff"
         for frame in self._layout.frames:
@@ -407,7 +420,7 @@ class FlowPicture:
         for number, text in enumerate(lines):
             is_id = number == len(lines) - 1 and number > 0 and text.startswith("(")
             size = SMALL if is_id else TEXT
-            yield words(
+            yield render_text(
                 text,
                 x + wide / 2,
                 top + LINE_STEP * number,
@@ -435,29 +448,29 @@ def _shape(shape: str, x: int, y: int, wide: int, high: int) -> str:
     return f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" rx="{turn:g}"'
 
 
-def _rounded(corners: list[tuple[float, float]]) -> str:
+def _round_corners(corners: list[tuple[float, float]]) -> str:
     """Return the path through *corners*, with a small arc at each turn."""
     way = [corner for corner, after in pairwise(corners) if corner != after] + [corners[-1]]
     path = f"M{way[0][0]:g} {way[0][1]:g}"
     for before, here, after in zip(way, way[1:], way[2:], strict=False):
-        first, second = _toward(here, before), _toward(here, after)
+        first, second = _step_toward(here, before), _step_toward(here, after)
         path += f"L{first[0]:g} {first[1]:g}Q{here[0]:g} {here[1]:g} {second[0]:g} {second[1]:g}"
     return path + f"L{way[-1][0]:g} {way[-1][1]:g}"
 
 
-def _toward(here: tuple[float, float], there: tuple[float, float]) -> tuple[float, float]:
+def _step_toward(here: tuple[float, float], there: tuple[float, float]) -> tuple[float, float]:
     """Return the point a little way from *here* to *there*."""
     far = math.dist(here, there)
     step = min(ROUND, far / 2) / far
     return here[0] + (there[0] - here[0]) * step, here[1] + (there[1] - here[1]) * step
 
 
-def fitting(text: str, room: float, size: int = SMALL) -> str:
+def fit_text(text: str, room: float, size: int = SMALL) -> str:
     """Return *text*, cut if it is wider than *room* points."""
-    if points(text, size) <= room:
+    if estimate_width(text, size) <= room:
         return text
     # Lower bound: no letter is narrower than a third of its height.
     kept = text[: int(3 * room / size)]
-    while kept and points(f"{kept}…", size) > room:
+    while kept and estimate_width(f"{kept}…", size) > room:
         kept = kept[:-1]
     return f"{kept}…"

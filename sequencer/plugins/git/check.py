@@ -17,15 +17,20 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from sequencer.errors import ConfigurationError, RemoteUnreachable, StateRefused, typed_command
-from sequencer.plugins.git.code.commit import is_cut_off
-from sequencer.plugins.git.code.tree import under_way_in
+from sequencer.errors import (
+    ConfigurationError,
+    RemoteUnreachable,
+    StateRefused,
+    format_other_command,
+)
+from sequencer.plugins.git.code.commit import is_abandoned_lock
+from sequencer.plugins.git.code.tree import find_git_operation
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.plugins.git.state.branch import WHO_MAY_PUSH
-from sequencer.plugins.git.state.locks import stale
-from sequencer.plugins.git.state.remote import NO_ATOMIC, for_pushes, remote_folder
+from sequencer.plugins.git.state.locks import find_stale_locks
+from sequencer.plugins.git.state.remote import NO_ATOMIC, push_settings, remote_folder
 from sequencer.plugins.git.state.store import GitStore
-from sequencer.project.diagnostics import Area, Diagnostic, Level, of_error, place_of
+from sequencer.project.diagnostics import Area, Diagnostic, Level, diagnose_error, locate_setting
 from sequencer.project.project import Project
 from sequencer.project.schema import CURRENT, NONE
 from sequencer.project.settings import Settings
@@ -51,13 +56,13 @@ def check_store(request: CheckRequest) -> Iterator[Diagnostic]:
     assert isinstance(store, GitStore)  # noqa: S101 - this check belongs to the git store kind
     yield from _check_configuration(settings, store)
     git = Git(settings.project_dir, timeout_s=GIT_TIMEOUT_S, allowed=store.branch.git.allowed)
-    if (yield from _any(_check_repository(settings, git))):
+    if (yield from _yield_problems(_check_repository(settings, git))):
         return
     yield from _check_locks(settings, store, git)
     yield from _check_tracked(settings, git)
     yield from _check_large_files(settings, git)
     yield from _check_branches(settings, store, git)
-    if (yield from _any(_check_known(settings, git))):
+    if (yield from _yield_problems(_check_remote_name(settings, git))):
         return
     if request.acts:
         yield from _check_remote(settings, store)
@@ -66,7 +71,7 @@ def check_store(request: CheckRequest) -> Iterator[Diagnostic]:
         yield Diagnostic(Level.NOTICE, Area.REMOTE, message, None, hint)
 
 
-def _any(diagnostics: Iterator[Diagnostic]) -> Generator[Diagnostic, None, bool]:
+def _yield_problems(diagnostics: Iterator[Diagnostic]) -> Generator[Diagnostic, None, bool]:
     """Yield *diagnostics*; return whether there were any."""
     problems = list(diagnostics)
     yield from problems
@@ -81,7 +86,7 @@ def _error(message: str, where: str | None, hint: str) -> Diagnostic:
 
 
 def _check_configuration(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
-    slow_s, where = settings.store.poll.slow_s, place_of(settings, "store", "ttl_s")
+    slow_s, where = settings.store.poll.slow_s, locate_setting(settings, "store", "ttl_s")
     if store.ttl_s < POLLS_IN_A_LEASE * slow_s:
         message = (
             f"a lease of {store.ttl_s:g} s is too short if this clone looks every {slow_s:g} s"
@@ -96,23 +101,23 @@ def _check_configuration(settings: Settings, store: GitStore) -> Iterator[Diagno
 def _check_repository(settings: Settings, git: Git) -> Iterator[Diagnostic]:
     """Yield why git or the repository can't be used."""
     folder = str(settings.project_dir)
-    if (unusable := git.unusable(NEEDED)) is not None:
-        yield from of_error(Area.REMOTE, unusable)
+    if (unusable := git.check_version(NEEDED)) is not None:
+        yield from diagnose_error(Area.REMOTE, unusable)
         return
     try:
-        git.text("rev-parse", "--show-toplevel")
+        git.read_output("rev-parse", "--show-toplevel")
     except GitFailed as failed:
         hint = "clone the repository that the run is shared through, and work there"
         yield _error(f"is not in a git work tree: {failed.reason}", folder, hint)
 
 
-def _check_known(settings: Settings, git: Git) -> Iterator[Diagnostic]:
+def _check_remote_name(settings: Settings, git: Git) -> Iterator[Diagnostic]:
     """Yield an error if the remote is not configured."""
-    name, names = settings.store.remote, git.text("remote").split()
+    name, names = settings.store.remote, git.read_output("remote").split()
     if name in names or ":" in name or "/" in name or Path(git.folder, name).exists():
         return
     hint = f"known remotes: {', '.join(names) or 'none'}; 'git remote add {name} ADDRESS' adds it"
-    where = place_of(settings, "store", "remote")
+    where = locate_setting(settings, "store", "remote")
     yield _error(f"there is no remote {name!r}", where, hint)
 
 
@@ -121,23 +126,23 @@ def _check_branches(settings: Settings, store: GitStore, git: Git) -> Iterator[D
     work = settings.store.work.branch
     if work == NONE:
         return
-    where = place_of(settings, "store", "work", "branch")
+    where = locate_setting(settings, "store", "work", "branch")
     try:
-        checked_out = git.text("symbolic-ref", "--short", "--quiet", "HEAD")
+        checked_out = git.read_output("symbolic-ref", "--short", "--quiet", "HEAD")
     except GitFailed:
         checked_out = ""
     name = (_code_branch(store) or checked_out) if work == CURRENT else work
     state = store.branch.refs
     if name in (state.branch, state.beats.removeprefix("refs/heads/")):
         message = f"branch {name!r} holds the run's state; code needs another branch"
-        yield _error(message, place_of(settings, "store", "branch"), "set store.branch")
-    if operation := under_way_in(Path(git.folder, git.text("rev-parse", "--git-dir"))):
+        yield _error(message, locate_setting(settings, "store", "branch"), "set store.branch")
+    if operation := find_git_operation(Path(git.folder, git.read_output("rev-parse", "--git-dir"))):
         yield _error(f"{operation} is under way", where, "finish it or abort it")
     elif not checked_out:
         hint = "'git switch BRANCH'; or 'store: {work: {branch: none}}' leaves code alone"
         yield _error("HEAD is detached, so no branch of code can move", where, hint)
     elif name != checked_out:
-        hint = f"{typed_command('git', 'switch', name)}, or set store.work.branch"
+        hint = f"{format_other_command('git', 'switch', name)}, or set store.work.branch"
         yield _error(f"{checked_out!r} is checked out, but code is on {name!r}", where, hint)
 
 
@@ -158,23 +163,25 @@ def _check_locks(settings: Settings, store: GitStore, git: Git) -> Iterator[Diag
 
     Locks on this program's own refs and commits are left out: they are removed automatically.
     """
-    git_dir, common = (git.folder / git.text("rev-parse", f"--git-{d}dir") for d in ("", "common-"))
+    git_dir, common = (
+        git.folder / git.read_output("rev-parse", f"--git-{d}dir") for d in ("", "common-")
+    )
     folders_of_area = [(Area.FILES, (git_dir, common) if git_dir != common else (git_dir,))]
     if settings.store.work.branch == NONE:
         folders_of_area.clear()  # no files of the user are written
     if (remote := remote_folder(git, store.branch.remote.name)) is not None:
         folders_of_area.append((Area.REMOTE, (remote,)))
     for area, folders in folders_of_area:
-        for lock in stale(*folders):
+        for lock in find_stale_locks(*folders):
             is_own_ref = "/refs/worktree/sequencer" in lock.path.as_posix()
-            if not is_own_ref and not is_cut_off(lock.path):
+            if not is_own_ref and not is_abandoned_lock(lock.path):
                 message = f"a git lock is in the way: {lock.description}"
                 yield Diagnostic(Level.WARNING, area, message, str(lock.path), lock.hint)
 
 
 def _check_tracked(settings: Settings, git: Git) -> Iterator[Diagnostic]:
     """Yield an error if git tracks files that every step writes."""
-    top = Path(git.text("rev-parse", "--show-toplevel"))
+    top = Path(git.read_output("rev-parse", "--show-toplevel"))
     state, logs = settings.state_file.parent, settings.logs_dir
     for folder, key in ((state, "state_file"), (logs, "logs_dir")):
         is_inside = folder.resolve().is_relative_to(top.resolve())
@@ -184,7 +191,7 @@ def _check_tracked(settings: Settings, git: Git) -> Iterator[Diagnostic]:
         names = [n for n in listed.decode("utf-8", "replace").split("\0") if n]
         names = [n for n in names if Path(n).name not in _MARKERS]
         if names:
-            yield _tracked(key, os.path.relpath(folder, settings.project_dir), names)
+            yield _tracked_files_error(key, os.path.relpath(folder, settings.project_dir), names)
 
 
 def _check_large_files(settings: Settings, git: Git) -> Iterator[Diagnostic]:
@@ -208,7 +215,7 @@ def _check_large_files(settings: Settings, git: Git) -> Iterator[Diagnostic]:
         yield Diagnostic(Level.WARNING, Area.FILES, message, names[0], hint)
 
 
-def _tracked(key: str, path: str, names: list[str]) -> Diagnostic:
+def _tracked_files_error(key: str, path: str, names: list[str]) -> Diagnostic:
     shown = ", ".join(names[:SHOWN_PATHS]) + (" …" if len(names) > SHOWN_PATHS else "")
     message = (
         f"git tracks files of the run here ({shown}); each step changes them, and switching "
@@ -253,16 +260,16 @@ def check_ignored(folder: Path, state: Path, env: Mapping[str, str]) -> Iterator
 
 def _check_remote(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
     """Yield the problems of the remote; bring the run here if possible."""
-    where = place_of(settings, "store", "remote")
+    where = locate_setting(settings, "store", "remote")
     try:
-        store.bring()
+        store.pull()
     except RemoteUnreachable as error:
         is_wrong = error.is_denied or _NOWHERE.search(error.message) is not None
         level = Level.ERROR if is_wrong else Level.WARNING
         yield Diagnostic(level, Area.REMOTE, error.message, where, error.hint)
         return
     except StateRefused as error:
-        yield from of_error(Area.STATE, error)
+        yield from diagnose_error(Area.STATE, error)
     yield from _check_remote_folder(settings, store)
     yield from _check_names(settings, store)
     yield from _check_push(settings, store, where)
@@ -280,15 +287,19 @@ def _check_remote_folder(settings: Settings, store: GitStore) -> Iterator[Diagno
     remote_git = Git(folder, timeout_s=GIT_TIMEOUT_S, git_dir=folder)
     work = settings.store.work.branch
     try:
-        if remote_git.text("rev-parse", "--is-bare-repository") != "true":
-            rule = remote_git.text("config", "--default", "refuse", "receive.denyCurrentBranch")
-            branch = remote_git.text("symbolic-ref", "--short", "HEAD")
+        if remote_git.read_output("rev-parse", "--is-bare-repository") != "true":
+            rule = remote_git.read_output(
+                "config", "--default", "refuse", "receive.denyCurrentBranch"
+            )
+            branch = remote_git.read_output("symbolic-ref", "--short", "HEAD")
             is_refused = rule not in ("ignore", "warn", "updateInstead", "false")
             if is_refused and work != NONE and work in (CURRENT, branch):
                 message = f"branch {branch} is checked out there, so it accepts no push"
                 hint = "use a bare repository as the remote: 'git clone --bare'"
                 yield _error(message, str(folder), hint)
-        elif not any(remote_git.text("config", "--get", key, accepts=(0, 1)) for key in _DURABLE):
+        elif not any(
+            remote_git.read_output("config", "--get", key, accepts=(0, 1)) for key in _DURABLE
+        ):
             message = "git writes branches there without fsync: a power cut may lose accepted steps"
             hint = f"git -C {shlex.quote(str(folder))} config core.fsync all"
             yield Diagnostic(Level.WARNING, Area.REMOTE, message, str(folder), hint)
@@ -302,14 +313,16 @@ def _check_names(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
     needed = [branch.refs.state, branch.refs.beats]
     try:
         if work == CURRENT:
-            needed += branch.git.text("symbolic-ref", "--quiet", "HEAD", accepts=(0, 1)).split()
+            needed += branch.git.read_output(
+                "symbolic-ref", "--quiet", "HEAD", accepts=(0, 1)
+            ).split()
         elif work != NONE:
             needed.append(f"{_HEADS}{work}")
         above = {
             ref[:end] for ref in needed for end in range(len(_HEADS), len(ref)) if ref[end] == "/"
         }
         patterns = (*sorted(above), *(f"{ref}/*" for ref in needed))
-        output = branch.git.text("ls-remote", "--refs", "--", branch.remote.name, *patterns)
+        output = branch.git.read_output("ls-remote", "--refs", "--", branch.remote.name, *patterns)
     except GitFailed:
         return
     remote_refs = {line.partition("\t")[2] for line in output.splitlines()}
@@ -321,7 +334,7 @@ def _check_names(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
             upper, lower = (repr(name.removeprefix(_HEADS)) for name in sorted((ref, other)))
             message = f"branches {upper} and {lower} can't both exist: one is below the other"
             hint = "rename the one that is not the run's, or set store.branch"
-            yield _error(message, place_of(settings, "store", "branch"), hint)
+            yield _error(message, locate_setting(settings, "store", "branch"), hint)
 
 
 def _check_push(settings: Settings, store: GitStore, where: str) -> Iterator[Diagnostic]:
@@ -335,7 +348,7 @@ def _check_push(settings: Settings, store: GitStore, where: str) -> Iterator[Dia
     argv = ("push", "--dry-run", "--porcelain", "--no-verify", "--atomic", lease, "--")
     try:
         name = branch.remote.name
-        pair, quiet = f"{commit}:{refs.state}", for_pushes(name)
+        pair, quiet = f"{commit}:{refs.state}", push_settings(name)
         branch.git.run(*argv, name, pair, settings=quiet, accepts=(0, 1))
     except GitFailed as failed:
         if NO_ATOMIC not in failed.stderr:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.views.tables import columns
+from sequencer.cli.views.tables import format_table
 from sequencer.cli.views.text import one_line
-from sequencer.plugins.git.code.selection import Selection, Selector, secrets_by
+from sequencer.plugins.git.code.selection import Selection, Selector, make_secret_check
 from sequencer.plugins.git.code.tree import WorkTree
 from sequencer.plugins.git.code.workspace import folders_of
 from sequencer.plugins.git.process import Git
@@ -24,25 +24,25 @@ def plan_commit(invocation: Invocation) -> None:
     in git.
     """
     project = invocation.project()
-    branch, selection = _selected(project)
+    branch, selection = _select_changes(project)
     facts = _facts(project, branch, selection)
     if invocation.is_json:
         invocation.print_json(facts)
         return
     _print(invocation, facts)
     if not facts["open"]:
-        invocation.say(
+        invocation.notify(
             "nothing is declared: name what steps may commit, for example in 'commit.paths'"
         )
 
 
-def _selected(project: Project) -> tuple[str | None, Selection]:
+def _select_changes(project: Project) -> tuple[str | None, Selection]:
     """Return the checked-out branch and what would be committed on it."""
     settings = project.settings
     objects = Objects(Git(settings.project_dir))
     tree = WorkTree(folders_of(settings, settings.state_file), objects)
-    status = tree.status()
-    selector = Selector(tree, settings.commit, secrets_by(project.redaction))
+    status = tree.read_status()
+    selector = Selector(tree, settings.commit, make_secret_check(project.redaction))
     return status.branch, selector.select(status)
 
 
@@ -81,9 +81,9 @@ def _print(invocation: Invocation, facts: dict[str, Any]) -> None:
         invocation.echo("nothing changed in the work tree")
         return
     invocation.echo(
-        columns(("CHANGE", "BYTES", "PATH", "WHY"), rows, right={1}, room=invocation.room)
+        format_table(("CHANGE", "BYTES", "PATH", "WHY"), rows, right={1}, room=invocation.room)
     )
-    invocation.say(
+    invocation.notify(
         f"{len(facts['committed'])} would be committed ({facts['bytes']} bytes), "
         f"{len(facts['skipped'])} would not"
     )

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.readiness import LABEL_WIDTH, Snapshot, holder_words, take
-from sequencer.cli.views.tables import columns
-from sequencer.cli.views.text import one_line, plural
+from sequencer.cli.views.readiness import LABEL_WIDTH, Snapshot, describe_holder, snapshot_of
+from sequencer.cli.views.tables import format_table
+from sequencer.cli.views.text import one_line, pluralize
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
@@ -26,12 +26,12 @@ from sequencer.errors import (
     UsageRefused,
     WorkTreeBusy,
     WorkTreeRefused,
-    command,
+    format_command,
 )
 from sequencer.files.textfile import slug
 from sequencer.model.head import Head
 from sequencer.model.kind import ReadinessKind
-from sequencer.model.outcome import duration
+from sequencer.model.outcome import format_duration
 from sequencer.plugins.git.code.tree import WorkTree
 from sequencer.plugins.git.code.workspace import GitWorkspace, folders_of
 from sequencer.plugins.git.process import GitFailed
@@ -41,12 +41,12 @@ from sequencer.plugins.git.state.sync_status import (
     OtherRun,
     Relation,
     SyncStatus,
-    as_known,
-    compare,
-    runs_elsewhere,
+    compare_with_known,
+    compare_with_remote,
+    find_runs_elsewhere,
 )
 from sequencer.plugins.git.state.sync_status import take_theirs as set_aside_and_take
-from sequencer.project.diagnostics import place_of
+from sequencer.project.diagnostics import locate_setting
 from sequencer.project.extras import extra_hint
 from sequencer.project.project import Project
 from sequencer.project.runs import state_path_of
@@ -96,29 +96,29 @@ def sync(
     if sum((fetch or take_theirs, to is not None, copy is not None)) > 1:
         raise UsageRefused("--to and --copy can't be used with other options of sync")
     if to is not None or copy is not None:
-        _beyond_git(invocation, to, copy)
+        _move_or_copy(invocation, to, copy)
         return
     invocation.acts = fetch or take_theirs
-    run, store = _shared(invocation)
-    status = compare(store) if invocation.acts else as_known(store)
-    others = _elsewhere(invocation, run, store, status)
+    run, store = _open_shared_run(invocation)
+    status = compare_with_remote(store) if invocation.acts else compare_with_known(store)
+    others = _list_remote_only_runs(invocation, run, store, status)
     aside: Path | None = None
     if take_theirs:
         aside, status = set_aside_and_take(store, status)
-    report = report_of(invocation.project(), run, store, status, others)
+    report = build_report(invocation.project(), run, store, status, others)
     if invocation.is_json:
         path = None if aside is None else str(aside)
         invocation.print_json(report.facts | {"set_aside": path})
     else:
-        invocation.echo(text(report, invocation.room))
+        invocation.echo(format_report(report, invocation.room))
     if aside is not None:
-        invocation.say(f"the files from here are now in {aside}")
-    invocation.notices(report.snapshot.notices if report.snapshot else ())
+        invocation.notify(f"the files from here are now in {aside}")
+    invocation.show_notices(report.snapshot.notices if report.snapshot else ())
     if status.problem is not None:
         raise status.problem
 
 
-def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> None:
+def _move_or_copy(invocation: Invocation, to: str | None, copy: Path | None) -> None:
     """Move the run between a Temporal server and this machine, or copy it from a server."""
     invocation.acts, invocation.changes = True, to is not None
     project = invocation.project()
@@ -136,13 +136,16 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
                 f"--copy works only with a run on Temporal; the store of this run is {configured}"
             )
         head = export.write_copy(run.store, copy.absolute())
-        invocation.say(f"the files of revision {head.revision} are in {copy}")
+        invocation.notify(f"the files of revision {head.revision} are in {copy}")
         return
     origin = configured if configured != to else "temporal"
     if configured == to == "temporal":
         is_git = (state_path_of(project.settings, name).parent / REMOTE).exists()
         origin = "git" if is_git else "file"
-    source, target = project.kept_in(origin).run(name), project.kept_in(to).run(name)
+    source, target = (
+        project.with_store_kind(origin).run(name),
+        project.with_store_kind(to).run(name),
+    )
     if to == "temporal" and (project.settings.worktree or source.workflow_for(source.head).tasks):
         raise UsageRefused(
             "this run needs worktrees on one machine, which Temporal can't provide",
@@ -157,10 +160,10 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
         return
     invocation.echo(f"the run is now in {where}, at step_index {head.step_index}")
     if configured != to:
-        invocation.say(f"set 'store: {{kind: {to}}}' in orchestration.yaml to work on it there")
+        invocation.notify(f"set 'store: {{kind: {to}}}' in orchestration.yaml to work on it there")
 
 
-def _shared(invocation: Invocation) -> tuple[Run, GitStore]:
+def _open_shared_run(invocation: Invocation) -> tuple[Run, GitStore]:
     """Return the run and its store.
 
     Raises:
@@ -173,13 +176,13 @@ def _shared(invocation: Invocation) -> tuple[Run, GitStore]:
         raise ConfigurationError(
             f"runs are kept only on this machine (store.kind: {settings.store.kind}), so there is "
             "nothing to sync with",
-            where=place_of(settings, "store", "kind"),
+            where=locate_setting(settings, "store", "kind"),
             hint="set 'store: {kind: git}' to share them through a remote",
         )
     return run, run.store
 
 
-def _elsewhere(
+def _list_remote_only_runs(
     invocation: Invocation, run: Run, store: GitStore, sync_status: SyncStatus
 ) -> list[OtherRun]:
     """Return the runs that only the remote has, or none if one run was named.
@@ -194,7 +197,7 @@ def _elsewhere(
     project = invocation.project()
     local_names = project.run_names()
     folders = set(map(slug, local_names))
-    others = runs_elsewhere(store.branch, project.settings.store.branch, folders)
+    others = find_runs_elsewhere(store.branch, project.settings.store.branch, folders)
     if is_lost:
         names = {other.name for other in others if other.name is not None}
         raise UnknownName("run", str(run.name), names.union(local_names), where="--run")
@@ -228,7 +231,7 @@ _UNASKED_WORDS = _WORDS | {
 
 
 class Report(Struct, frozen=True):
-    """Both sides of one run: `facts` are for programs, and `text` comes from them."""
+    """Both sides of one run: `facts` are for programs, and `format_report` comes from them."""
 
     facts: dict[str, Any]
     snapshot: Snapshot | None
@@ -238,24 +241,24 @@ class Report(Struct, frozen=True):
     """Why no step can start in this work tree."""
 
 
-def report_of(
+def build_report(
     project: Project, run: Run, store: GitStore, sync_status: SyncStatus, others: list[OtherRun]
 ) -> Report:
     """Return the report about *run* with *sync_status*, the result of the comparison."""
     seen = None
     if sync_status.relation.is_sound or sync_status.relation is Relation.UNKNOWN:
         try:
-            seen = take(run)
+            seen = snapshot_of(run)
         except SequencerError:
             # Both sides are facts, even if the files or the configuration are broken.
             if sync_status.problem is None:
                 raise
-    quiet_s = Leases(store.state_path.parent / "beats").quiet_s
-    work, refusal = _code(project, run, store, None if seen is None else seen.head)
+    quiet_s = Leases(store.state_path.parent / "beats").silence_s
+    work, refusal = _inspect_code(project, run, store, None if seen is None else seen.head)
     is_known = sync_status.relation is not Relation.UNKNOWN
     name, url = store.branch.remote.name, store.branch.remote.name
     with suppress(GitFailed):
-        url = store.branch.git.text("ls-remote", "--get-url", "--", name)
+        url = store.branch.git.read_output("ls-remote", "--get-url", "--", name)
     hide = project.redaction.hide_text
     facts = {
         "run": run.name,
@@ -275,8 +278,8 @@ def report_of(
             "revision": sync_status.known.revision,
             "at": sync_status.known.at,
         },
-        "here": _facts(sync_status.local_head),
-        "branch": _facts(sync_status.remote_head),
+        "here": _head_facts(sync_status.local_head),
+        "branch": _head_facts(sync_status.remote_head),
         "claims": [
             claim.model_dump(mode="json") | {"liveness": str(liveness), "quiet_s": quiet_s(claim)}
             for claim, liveness in (seen.holders if seen else ())
@@ -284,7 +287,7 @@ def report_of(
         "work": work,
         "next": None if seen is None else seen.next,
         "then": _advice(run.name, sync_status, seen, refusal),
-        "elsewhere": [_facts_elsewhere(other) for other in others],
+        "elsewhere": [_other_run_facts(other) for other in others],
     }
     return Report(facts, seen, sync_status, refusal)
 
@@ -294,9 +297,8 @@ def _advice(
 ) -> str:
     """Return what a person can do next in this clone."""
     if sync_status.relation is Relation.DAMAGED:
-        return (
-            f"{command(name, 'sync --take-theirs')} sets them aside and takes those of the branch"
-        )
+        take = format_command(name, "sync --take-theirs")
+        return f"{take} sets them aside and takes those of the branch"
     if (error := sync_status.problem or refusal) is not None:
         return error.hint or ""
     readiness = None if seen is None else seen.readiness
@@ -304,11 +306,11 @@ def _advice(
         return readiness.message
     is_held = not any(live.allows_take_over for _, live in (seen.holders if seen else ()))
     if readiness is not None and readiness.kind is ReadinessKind.HELD and is_held:
-        return f"{command(name, 'run --mode sync')} waits for its turn here"
-    return f"{command(name, 'run')} {'starts it' if readiness is None else 'continues'} here"
+        return f"{format_command(name, 'run --mode sync')} waits for its turn here"
+    return f"{format_command(name, 'run')} {'starts it' if readiness is None else 'continues'} here"
 
 
-def text(report: Report, room: int | None = None) -> str:
+def format_report(report: Report, room: int | None = None) -> str:
     """Return *report* for people, in several lines; tables are *room* columns wide."""
     facts, sync_status = report.facts, report.sync_status
     remote = facts["remote"]["name"]
@@ -320,7 +322,7 @@ def text(report: Report, room: int | None = None) -> str:
     if facts["here"] or facts["branch"]:
         heads = ("SIDE", "REVISION", "STEP_INDEX", "STATUS", "LOOKED AT")
         rows = [("this clone", *_cells(facts["here"]), at), (remote, *remote_cells)]
-        parts = [columns(heads, rows, right={1, 2}, room=room), ""]
+        parts = [format_table(heads, rows, right={1, 2}, room=room), ""]
     parts += [f"{label:<{LABEL_WIDTH}}  {one_line(v)}" for label, v in _rows(report) if v]
     if others := facts["elsewhere"]:
         heads = ("ONLY THERE", "REVISION", "STEP_INDEX", "STATUS", "BRANCH")
@@ -328,9 +330,11 @@ def text(report: Report, room: int | None = None) -> str:
             (one_line(other["run"] or "?"), *_cells(other), one_line(other["branch"]))
             for other in others
         ]
-        parts += ["", columns(heads, rows, right={1, 2}, room=room)]
+        parts += ["", format_table(heads, rows, right={1, 2}, room=room)]
         named = [other["run"] for other in others if other["run"] is not None]
-        parts += [f"{command(name, 'sync --fetch')} brings one of them here" for name in named[:1]]
+        parts += [
+            f"{format_command(name, 'sync --fetch')} brings one of them here" for name in named[:1]
+        ]
     return "\n".join(parts)
 
 
@@ -343,13 +347,13 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     yield "branch", branch if sync_status.tip is None else f"{branch} at {sync_status.tip[:SHORT]}"
     yield "sides", (_WORDS if sync_status.is_asked else _UNASKED_WORDS)[sync_status.relation]
     if seen is not None:
-        yield "next step", seen.next_words()
+        yield "next step", seen.format_next_step()
         for (claim, liveness), claim_facts in zip(seen.holders, facts["claims"], strict=True):
             quiet_s = claim_facts["quiet_s"]
-            quiet = "" if quiet_s is None else f"; last sign of life {duration(quiet_s)} ago"
-            yield "held by", holder_words([claim], liveness) + quiet
+            quiet = "" if quiet_s is None else f"; last sign of life {format_duration(quiet_s)} ago"
+            yield "held by", describe_holder([claim], liveness) + quiet
     if facts["work"] is not None:
-        yield "code", _code_words(facts["work"])
+        yield "code", _format_code(facts["work"])
     if report.refusal is not None:
         yield "in the way", report.refusal.message
     if sync_status.problem is None or sync_status.relation is Relation.DAMAGED:
@@ -378,13 +382,13 @@ def without_credentials(url: str) -> str:
     return url[: match.start()] + url[match.end() :]
 
 
-def _facts(head: Head | None) -> dict[str, Any] | None:
+def _head_facts(head: Head | None) -> dict[str, Any] | None:
     names = ("revision", "step_index", "status", "last_update")
     return None if head is None else {name: getattr(head, name) for name in names}
 
 
-def _facts_elsewhere(other: OtherRun) -> dict[str, Any]:
-    return {"run": other.name, "branch": other.branch, **(_facts(other.head) or {})}
+def _other_run_facts(other: OtherRun) -> dict[str, Any]:
+    return {"run": other.name, "branch": other.branch, **(_head_facts(other.head) or {})}
 
 
 def _cells(facts: dict[str, Any] | None) -> tuple[str, str, str]:
@@ -397,7 +401,7 @@ def _cells(facts: dict[str, Any] | None) -> tuple[str, str, str]:
 # --- the code --------------------------------------------------------------------------
 
 
-def _code(
+def _inspect_code(
     project: Project, run: Run, store: GitStore, head: Head | None
 ) -> tuple[dict[str, Any] | None, SequencerError | None]:
     """Return how the work tree compares to the code of *head*, and why no step can start in it."""
@@ -419,7 +423,7 @@ def _code(
     if head is not None and project.acts:
         # If a process was killed, this completes its work.
         try:
-            workspace.ready(head)
+            workspace.ensure_ready(head)
         except WorkTreeRefused as error:
             refusal = error
         except (RemoteUnreachable, WorkTreeBusy):
@@ -427,18 +431,18 @@ def _code(
     keys = ("branch", "commit", "checked_out", "head", "ahead", "behind")
     facts: dict[str, Any] = {**dict.fromkeys(keys), "dirty": []}
     try:
-        facts = _compared(tree, head)
+        facts = _compare_code(tree, head)
     except WorkTreeRefused as error:
         refusal = refusal or error
     return {**facts, "refusal": None if refusal is None else refusal.message}, refusal
 
 
-def _compared(tree: WorkTree, head: Head | None) -> dict[str, Any]:
+def _compare_code(tree: WorkTree, head: Head | None) -> dict[str, Any]:
     """Return the checked-out code, and how it compares to the code that belongs to the state.
 
     ``ahead`` and ``behind`` are None if that commit is not here yet; the next step fetches it.
     """
-    status = tree.status()
+    status = tree.read_status()
     work = None if head is None else head.work
     ahead = behind = None
     if work is not None and status.commit is not None and tree.resolve(work.commit):
@@ -450,11 +454,11 @@ def _compared(tree: WorkTree, head: Head | None) -> dict[str, Any]:
         "head": status.commit,
         "ahead": ahead,
         "behind": behind,
-        "dirty": [entry.path for entry in tree.dirt(status, tree.patterns(()))],
+        "dirty": [entry.path for entry in tree.find_dirty(status, tree.make_patterns(()))],
     }
 
 
-def _code_words(code: dict[str, Any]) -> str:
+def _format_code(code: dict[str, Any]) -> str:
     if code["head"] is None and code["checked_out"] is None:
         return ""
     state_code = f"{code['branch']} at {(code['commit'] or '')[:SHORT]}"
@@ -469,5 +473,5 @@ def _code_words(code: dict[str, Any]) -> str:
         ahead, behind = code["ahead"], code["behind"]
         distance = f"{ahead} ahead of the state's code ({state_code}) and {behind} missing"
     dirty = code["dirty"]
-    changed = f"{plural(len(dirty), 'path')} changed" if dirty else "clean"
+    changed = f"{pluralize(len(dirty), 'path')} changed" if dirty else "clean"
     return f"{local_code} is here, {distance}, {changed}"

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from sequencer.errors import ConfigurationError, typed_command
+from sequencer.errors import ConfigurationError, format_other_command
 from sequencer.files.textfile import expand_home
 from sequencer.project.store_requests import EVERYTHING
 
@@ -114,10 +114,10 @@ class Configuration(Struct, frozen=True):
 
     lines: tuple[SettingLine, ...] = ()
     marks: tuple[object, ...] = ()
-    """The fingerprints of `files` at the time of the read; see `mark_of`."""
+    """The fingerprints of `files` at the time of the read; see `fingerprint_files`."""
     files: tuple[Path, ...] = ()
 
-    def acting(self, remote: str | None) -> dict[str, str]:
+    def acting_settings(self, remote: str | None) -> dict[str, str]:
         """Return the repository's own settings that act.
 
         Settings of remotes count only for *remote* and for those from which a partial clone
@@ -139,9 +139,9 @@ class Configuration(Struct, frozen=True):
                 remotes.add(line.key[len("remote.") : -len(".promisor")])
         return remotes
 
-    def overrides(self, allowed: Mapping[str, str], remote: str | None) -> GitOverrides:
+    def build_overrides(self, allowed: Mapping[str, str], remote: str | None) -> GitOverrides:
         """Return the overrides for a command that contacts *remote*, with *allowed* settings."""
-        acting = self.acting(remote)
+        acting = self.acting_settings(remote)
         unwanted = [pair for pair in acting.items() if allowed.get(pair[0]) != pair[1]]
         pairs: list[tuple[str, str]] = []
         for key, _ in unwanted:
@@ -173,7 +173,7 @@ class Configuration(Struct, frozen=True):
             yield key, values[-1] if values else _NEUTRAL.get(key, _NEUTRAL.get(last, ""))
 
     def _helpers(self, allowed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        acting = self.acting(None)
+        acting = self.acting_settings(None)
         for line in self.lines:
             is_helper = line.key.startswith("credential.") and line.key.endswith(".helper")
             if is_helper and (not line.is_own or allowed.get(line.key) == acting.get(line.key)):
@@ -197,7 +197,7 @@ def _is_acting(key: str, remotes: Iterable[str | None]) -> bool:
     return match["name"] in remotes if match else _ACTING.fullmatch(key) is not None
 
 
-def place_of(folder: str) -> RepositoryPlace | None:
+def find_repository(folder: str) -> RepositoryPlace | None:
     """Return the repository that git would find in *folder* or above it; None: none.
 
     *folder* must be a real path, without links.
@@ -211,8 +211,8 @@ def place_of(folder: str) -> RepositoryPlace | None:
         dot = os.path.join(folder, ".git")  # noqa: PTH118 (before every git process)
         if os.path.lexists(dot):
             top = Path(folder)
-            git_dir = Path(dot) if os.path.isdir(dot) else named(Path(dot), "gitdir: ")  # noqa: PTH112
-            return RepositoryPlace(top, git_dir, common_of(git_dir))
+            git_dir = Path(dot) if os.path.isdir(dot) else read_pointer(Path(dot), "gitdir: ")  # noqa: PTH112
+            return RepositoryPlace(top, git_dir, find_common_dir(git_dir))
         if all(os.path.lexists(f"{folder}/{name}") for name in ("HEAD", "objects", "refs")):
             raise PermissionError(f"cannot use bare repository {folder!r}")
         above = os.path.dirname(folder)  # noqa: PTH120 (same)
@@ -221,13 +221,13 @@ def place_of(folder: str) -> RepositoryPlace | None:
         folder = above
 
 
-def common_of(git_dir: Path) -> Path:
+def find_common_dir(git_dir: Path) -> Path:
     """Return the folder with the settings of *git_dir*: the repository's, for a linked tree."""
     pointer = git_dir / "commondir"
-    return named(pointer, "") if pointer.is_file() else git_dir
+    return read_pointer(pointer, "") if pointer.is_file() else git_dir
 
 
-def named(pointer: Path, prefix: str) -> Path:
+def read_pointer(pointer: Path, prefix: str) -> Path:
     """Return the folder named by *pointer*, a one-line file whose line starts with *prefix*.
 
     A relative name starts from the folder of *pointer*.
@@ -243,7 +243,7 @@ def named(pointer: Path, prefix: str) -> Path:
     return pointer.parent / line.removeprefix(prefix)
 
 
-def mark_of(files: Iterable[Path]) -> tuple[object, ...]:
+def fingerprint_files(files: Iterable[Path]) -> tuple[object, ...]:
     """Return a fingerprint that changes when one of *files* changes."""
     marks: list[object] = []
     for path in files:
@@ -259,7 +259,7 @@ def mark_of(files: Iterable[Path]) -> tuple[object, ...]:
     return tuple(marks)
 
 
-def parse(output: bytes, cwd: Path, place: RepositoryPlace) -> Configuration:
+def parse_configuration(output: bytes, cwd: Path, place: RepositoryPlace) -> Configuration:
     """Return the settings in *output* of ``git config --list -z --show-scope --show-origin``.
 
     Git ran in *cwd*, to which the paths in the output are relative.
@@ -278,7 +278,7 @@ def parse(output: bytes, cwd: Path, place: RepositoryPlace) -> Configuration:
                 if ".onbranch:" in key.lower():
                     files.add(place.git_dir / "HEAD")
     ordered = tuple(sorted(files))
-    return Configuration(tuple(lines), mark_of(ordered), ordered)
+    return Configuration(tuple(lines), fingerprint_files(ordered), ordered)
 
 
 class SettingsKeeper(Struct, frozen=True):
@@ -292,15 +292,15 @@ class SettingsKeeper(Struct, frozen=True):
     ask: Callable[[Mapping[str, str]], bytes]
     """Lists git's settings; gets environment variables for that call."""
 
-    def acting(self, remote: str | None) -> Mapping[str, str]:
+    def acting_settings(self, remote: str | None) -> Mapping[str, str]:
         """Return the repository's settings that act; empty if there is no repository."""
         try:
-            place = self._place()
+            place = self._find_repository()
         except OSError:
             return {}
-        return {} if place is None else self._configuration(place).acting(remote)
+        return {} if place is None else self._read_configuration(place).acting_settings(remote)
 
-    def variables(self, remote: str | None) -> dict[str, str]:
+    def build_variables(self, remote: str | None) -> dict[str, str]:
         """Return environment variables that turn off all settings that are not allowed.
 
         *remote* is the remote that git will contact; None: none.
@@ -309,16 +309,16 @@ class SettingsKeeper(Struct, frozen=True):
             OSError: the repository can't be read, or is a bare one of another person.
             ConfigurationError: that remote must not be contacted.
         """
-        place = self._place()
+        place = self._find_repository()
         if place is None:
             return {}
-        variables = self._pinned(place)
+        variables = self._ceiling_variable(place)
         if self.allowed is EVERYTHING and remote is None:
             return variables
-        configuration = self._configuration(place)
+        configuration = self._read_configuration(place)
         overrides = GitOverrides()
         if self.allowed is not EVERYTHING:
-            overrides = configuration.overrides(self.allowed or {}, remote)
+            overrides = configuration.build_overrides(self.allowed or {}, remote)
         if remote is not None:
             self._ensure_reachable(remote, configuration, overrides, place)
         if self.allowed is None or overrides.refused:
@@ -326,21 +326,21 @@ class SettingsKeeper(Struct, frozen=True):
             variables |= {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": NO_TRANSPORT}
         if overrides.is_placed and self.git_dir is None:
             variables["GIT_WORK_TREE"] = str(place.top)
-        return variables | self._as_variables(overrides.pairs)
+        return variables | self._to_variables(overrides.pairs)
 
-    def _place(self) -> RepositoryPlace | None:
+    def _find_repository(self) -> RepositoryPlace | None:
         if self.git_dir is not None:
-            return RepositoryPlace(self.folder, self.git_dir, common_of(self.git_dir))
-        return place_of(os.path.realpath(self.folder))
+            return RepositoryPlace(self.folder, self.git_dir, find_common_dir(self.git_dir))
+        return find_repository(os.path.realpath(self.folder))
 
-    def _pinned(self, place: RepositoryPlace) -> dict[str, str]:
+    def _ceiling_variable(self, place: RepositoryPlace) -> dict[str, str]:
         """Return a variable that keeps git from repositories above *place*."""
         if self.git_dir is not None:
             return {}
         ceilings, above = self.environment.get("GIT_CEILING_DIRECTORIES"), str(place.top.parent)
         return {"GIT_CEILING_DIRECTORIES": f"{ceilings}:{above}" if ceilings else above}
 
-    def _as_variables(self, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    def _to_variables(self, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
         """Return *pairs* as environment variables for git, after those of the user."""
         count = self.environment.get("GIT_CONFIG_COUNT", "")
         first = int(count) if count.isdecimal() else 0
@@ -349,15 +349,17 @@ class SettingsKeeper(Struct, frozen=True):
             variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
         return variables
 
-    def _configuration(self, place: RepositoryPlace) -> Configuration:
+    def _read_configuration(self, place: RepositoryPlace) -> Configuration:
         """Return all settings of *place*; git is asked again only if a file has changed."""
         prefixes = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG")
         user_variables = [pair for pair in self.environment.items() if pair[0].startswith(prefixes)]
         key = (place, tuple(sorted(user_variables)))
         known = _KNOWN.get(key)
-        if known is not None and mark_of(known.files) == known.marks:
+        if known is not None and fingerprint_files(known.files) == known.marks:
             return known
-        configuration = parse(self.ask(self._pinned(place)), self.folder, place)
+        configuration = parse_configuration(
+            self.ask(self._ceiling_variable(place)), self.folder, place
+        )
         if len(_KNOWN) >= _MAX_KNOWN:
             _KNOWN.clear()
         _KNOWN[key] = configuration
@@ -371,24 +373,24 @@ class SettingsKeeper(Struct, frozen=True):
         place: RepositoryPlace,
     ) -> None:
         for address in configuration.addresses(remote):
-            reason = refusal(address, place.top)
+            reason = find_address_problem(address, place.top)
             if reason is not None:
                 raise ConfigurationError(
                     reason,
                     where=f"remote {remote!r}",
-                    hint="use a bare repository outside of the project, or the address of a "
-                    f"server: {typed_command('git', 'remote', 'set-url', remote, 'ADDRESS')}",
+                    hint="use a bare repository outside the project, or the address of a server: "
+                    + format_other_command("git", "remote", "set-url", remote, "ADDRESS"),
                 )
         for key, value in overrides.refused:
             raise ConfigurationError(
                 f"{key} is {value!r}, but you did not trust this project with that",
                 where=str(place.common / "config"),
                 hint="if you want it, 'sequencer trust' allows it; "
-                f"otherwise {typed_command('git', 'config', '--unset-all', key)}",
+                f"otherwise {format_other_command('git', 'config', '--unset-all', key)}",
             )
 
 
-def refusal(address: str, top: Path) -> str | None:
+def find_address_problem(address: str, top: Path) -> str | None:
     """Return why git may never contact *address* from the work tree *top*; None: it may."""
     helper, scheme = _HELPER.match(address), _SCHEME.match(address)
     if helper is not None:

@@ -33,12 +33,12 @@ LATE_S = 0.5
 """How long the pipes are still read after git's end, if a child of it holds them open."""
 
 
-def never() -> bool:
+def is_never_stopped() -> bool:
     """Return False: there is no request to stop."""
     return False
 
 
-def unbroken(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+def start_uninterrupted(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
     """Return the process that *start* starts; delay Ctrl-C until then, and kill it in that case.
 
     Without the delay, Ctrl-C during the start would leave a process that no one ends.
@@ -58,7 +58,7 @@ def unbroken(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[b
                 handler(signal.SIGINT, frames[0])
     except BaseException:
         if process is not None:
-            end(process)
+            kill_process(process)
         raise
     return process
 
@@ -70,7 +70,7 @@ class GitProcess(Struct):
     argv: Sequence[str]
     ends: float
     """The end of its time, on the monotonic clock."""
-    is_stopped: Callable[[], bool] = never
+    is_stopped: Callable[[], bool] = is_never_stopped
     """Whether the caller should stop; then the process gets at most *stopped_s* more."""
     stopped_s: float = 0.0
     is_cut: bool = False
@@ -82,26 +82,26 @@ class GitProcess(Struct):
             self.is_cut, self.ends = True, min(self.ends, now + self.stopped_s)
         return self.ends - now
 
-    def done(self, stdin: bytes, accepts: Sequence[int]) -> Done:
+    def wait_for_result(self, stdin: bytes, accepts: Sequence[int]) -> Done:
         """Wait for the end of the process; return its exit code and output.
 
         Raises:
             GitFailed: its exit code is not in *accepts*, or its time was over.
         """
         try:
-            stdout, stderr = self._answer(stdin)
+            stdout, stderr = self._read_output(stdin)
         except subprocess.TimeoutExpired:
-            end(self.process)
+            kill_process(self.process)
             raise GitFailed(self.argv, None, "") from None
         except BaseException:
-            end(self.process)
+            kill_process(self.process)
             raise
         message, code = stderr.decode("utf-8", "replace"), self.process.returncode
         if code not in accepts:
             raise GitFailed(self.argv, code, message)
         return Done(code, stdout, message)
 
-    def _answer(self, stdin: bytes) -> tuple[bytes, bytes]:
+    def _read_output(self, stdin: bytes) -> tuple[bytes, bytes]:
         """Return stdout and stderr up to the end of the process.
 
         Does not wait until the pipes are closed: the process that ssh keeps for the next
@@ -124,7 +124,7 @@ class GitProcess(Struct):
         raise subprocess.TimeoutExpired(self.argv, left_s)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def kill_process(process: subprocess.Popen[bytes]) -> None:
     """Kill *process* and all its children."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -238,8 +238,8 @@ class GitFailed(Exception):
         self.code = code
         self.stderr = stderr.strip()
         super().__init__(f"git {argv[0]} ended with {code}: {self.reason}")
-        if number := next((key for key in FULL if self.says(FULL[key])), 0):
-            # Git reports no error number, but `out_of_resources` needs one.
+        if number := next((key for key in FULL if self.has_message(FULL[key])), 0):
+            # Git reports no error number, but `to_machine_busy` needs one.
             self.__cause__ = OSError(number, os.strerror(number))
 
     @property
@@ -256,19 +256,23 @@ class GitFailed(Exception):
         chosen = next(iter(denied or errors or lines), f"exit code {self.code}")
         return re.sub(r"^(fatal|error): ", "", chosen).strip()
 
-    def says(self, pattern: re.Pattern[str]) -> bool:
+    def has_message(self, pattern: re.Pattern[str]) -> bool:
         """Return whether git's stderr matches *pattern*, for example `DENIED` or `NOWHERE`."""
         return pattern.search(self.stderr) is not None
 
     @property
     def is_turned_away(self) -> bool:
         """Return whether the remote denied access before anything was sent."""
-        return self.says(DENIED) and self.says(_BEFORE) and not self.says(_STARTED)
+        return (
+            self.has_message(DENIED)
+            and self.has_message(_BEFORE)
+            and not self.has_message(_STARTED)
+        )
 
     @property
     def is_race(self) -> bool:
         """Return whether another process of this clone was in the way, so a retry may work."""
-        return self.argv[0] in _RACING and self.says(_LOCAL_RACE)
+        return self.argv[0] in _RACING and self.has_message(_LOCAL_RACE)
 
 
 class Done(Struct, frozen=True):
@@ -291,7 +295,7 @@ class Git:
         allowed: Mapping[str, str] | None = None,
         git_dir: Path | None = None,
         work_tree: Path | None = None,
-        is_stopped: Callable[[], bool] = never,
+        is_stopped: Callable[[], bool] = is_never_stopped,
     ) -> None:
         """Run git in *folder*; *timeout_s* is the time limit of commands that contact a remote.
 
@@ -309,7 +313,7 @@ class Git:
         self._is_stopped = is_stopped
         self._hangs = False
         """Whether the remote did not answer in `STOPPED_S` after a request to stop."""
-        self._environment = _clean(os.environ if environment is None else environment)
+        self._environment = _clean_environment(os.environ if environment is None else environment)
         self._environment["GIT_ALLOW_PROTOCOL"] = NO_TRANSPORT
         if allowed is not None:
             self._environment["GIT_ALLOW_PROTOCOL"] = ":".join(TRANSPORTS)
@@ -317,9 +321,11 @@ class Git:
             self._environment["GIT_DIR"] = str(git_dir)
         if work_tree is not None:
             self._environment["GIT_WORK_TREE"] = str(work_tree)
-        self._keeper = SettingsKeeper(folder, self._environment, allowed, git_dir, self._settings)
+        self._keeper = SettingsKeeper(
+            folder, self._environment, allowed, git_dir, self._list_settings
+        )
 
-    def at(
+    def with_folder(
         self, folder: Path, *, timeout_s: float = _LOCAL_TIMEOUT_S, git_dir: Path | None = None
     ) -> Git:
         """Return a `Git` with the same rules for *folder*, the work tree of *git_dir* if given."""
@@ -358,11 +364,11 @@ class Git:
             process = self.start(*argv, extra=extra, settings=settings)
             ends = time.monotonic() + limit_s
             if not is_remote:
-                return GitProcess(process, argv, ends).done(stdin, accepts)
+                return GitProcess(process, argv, ends).wait_for_result(stdin, accepts)
             stopped_s = HANGING_S if self._hangs else STOPPED_S
             running = GitProcess(process, argv, ends, self._is_stopped, stopped_s)
             try:
-                return running.done(stdin, accepts)
+                return running.wait_for_result(stdin, accepts)
             finally:
                 self._hangs = running.is_cut and running.left_s() <= 0
 
@@ -370,14 +376,14 @@ class Git:
             try:
                 return once()
             except GitFailed as failed:
-                if self._has_freed(failed.stderr):
+                if self._remove_stale_lock(failed.stderr):
                     continue
                 if not failed.is_race:
                     raise
             time.sleep(random.uniform(0, _RACE_PAUSE_S * 2**attempt))  # noqa: S311 - no secret
         return once()
 
-    def _has_freed(self, stderr: str) -> bool:
+    def _remove_stale_lock(self, stderr: str) -> bool:
         """Remove the lock in *stderr* if it is on one of the program's refs and is abandoned.
 
         Returns whether there was such a lock, so that git can be tried again.
@@ -410,7 +416,7 @@ class Git:
         options = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
         self.started += 1
         try:
-            return unbroken(
+            return start_uninterrupted(
                 lambda: subprocess.Popen(  # noqa: S603 - an argv list, and git is looked up on PATH
                     ["git", "--no-pager", *options, *argv],  # noqa: S607
                     cwd=self.folder,
@@ -431,7 +437,7 @@ class Git:
 
     def acting_settings(self, remote: str | None = None) -> Mapping[str, str]:
         """Return the repository's settings that act; see the function of this name."""
-        return self._keeper.acting(remote)
+        return self._keeper.acting_settings(remote)
 
     def _variables(self, argv: tuple[str, ...]) -> dict[str, str]:
         """Return the variables that turn off settings that are not allowed; see `start`."""
@@ -441,19 +447,19 @@ class Git:
         if is_remote and self.allowed is None:
             raise GitFailed(argv, 128, "fatal: a process that only looks does not ask the remote")
         try:
-            return self._keeper.variables(argv[argv.index("--") + 1] if is_remote else None)
+            return self._keeper.build_variables(argv[argv.index("--") + 1] if is_remote else None)
         except OSError as error:
             raise GitFailed(argv, 128, f"fatal: {error}") from error
 
-    def _settings(self, variables: Mapping[str, str]) -> bytes:
+    def _list_settings(self, variables: Mapping[str, str]) -> bytes:
         """Return all settings that git would use in the repository, for `own_settings`."""
         result = self.run(*_LISTED, extra=variables, accepts=(0, 128))
         return b"" if result.code else result.stdout
 
-    def unusable(self, needed: tuple[int, int]) -> ConfigurationError | None:
+    def check_version(self, needed: tuple[int, int]) -> ConfigurationError | None:
         """Return why git can't be used: it is missing, does not run, or is older than *needed*."""
         try:
-            version = self.text("version")
+            version = self.read_output("version")
         except ConfigurationError as error:
             return error
         except GitFailed as failed:
@@ -465,7 +471,7 @@ class Git:
         hint = f"install git {'.'.join(map(str, needed))} or newer"
         return ConfigurationError(f"{version} is too old", hint=hint)
 
-    def text(self, *argv: str, accepts: Sequence[int] = (0,)) -> str:
+    def read_output(self, *argv: str, accepts: Sequence[int] = (0,)) -> str:
         """Return the output of ``git ARGV`` without surrounding white space; see `run`."""
         return self.run(*argv, accepts=accepts).stdout.decode("utf-8", "surrogateescape").strip()
 
@@ -482,7 +488,7 @@ def acting_settings(
     return Git(repository, environment).acting_settings(remote)
 
 
-def taken_out(names: Collection[str], tree: Path, project: Path) -> list[str]:
+def find_removed_files(names: Collection[str], tree: Path, project: Path) -> list[str]:
     """Return the *names* that were removed from the work tree *tree* after git put them there.
 
     These are missing files that *project* tracks now and that a commit of the tree's branch had.
@@ -504,7 +510,7 @@ def taken_out(names: Collection[str], tree: Path, project: Path) -> list[str]:
     ]
 
 
-def _clean(environment: Mapping[str, str]) -> dict[str, str]:
+def _clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     clean = {name: text for name, text in environment.items() if not _REPOSITORY.fullmatch(name)}
     clean.update(
         LC_ALL="C",
@@ -520,5 +526,5 @@ def _clean(environment: Mapping[str, str]) -> dict[str, str]:
     return clean
 
 
-INSPECTOR = RepositoryInspector(acting_settings, taken_out)
+INSPECTOR = RepositoryInspector(acting_settings, find_removed_files)
 """The functions by which trust inspects the repository of a project."""

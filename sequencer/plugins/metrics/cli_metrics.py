@@ -17,10 +17,10 @@ from prometheus_client.registry import Collector
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import save
-from sequencer.cli.views.runs import each_run
+from sequencer.cli.views.runs import visit_runs
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UsageRefused
-from sequencer.history.story import story_of
+from sequencer.history.story import build_story
 from sequencer.history.totals import Maker, Total, Totals
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
@@ -41,7 +41,7 @@ def report_metrics(
         raise UsageRefused("can't be used with --metrics", where="--json", hint="leave it out")
     if all_runs and invocation.run_name is not None:
         raise click.UsageError("--all-runs and --run can't be used together")
-    seen, unreadable = _seen(invocation, all_runs=all_runs)
+    seen, unreadable = _collect_samples(invocation, all_runs=all_runs)
     data = metrics_text(seen, unreadable, text_format or "openmetrics")
     if output is None:
         invocation.echo(data.decode().removesuffix("\n"), is_verbatim=True)
@@ -53,10 +53,12 @@ def report_metrics(
         what="a metrics file",
         mode=FILE_MODE,
     )
-    invocation.say(f"{output} was written")
+    invocation.notify(f"{output} was written")
 
 
-def _seen(invocation: Invocation, *, all_runs: bool) -> tuple[list[RunSample], list[str | None]]:
+def _collect_samples(
+    invocation: Invocation, *, all_runs: bool
+) -> tuple[list[RunSample], list[str | None]]:
     """Return the requested runs that have started, and those that can't be read.
 
     Raises:
@@ -66,21 +68,21 @@ def _seen(invocation: Invocation, *, all_runs: bool) -> tuple[list[RunSample], l
     if not all_runs:
         run = invocation.run_to_show()
         if (head := run.head) is None:
-            invocation.say(invocation.nothing_yet())
+            invocation.notify(invocation.describe_not_started())
             return [], []
-        return [_look(invocation, project, run, head)], []
+        return [_read_sample(invocation, project, run, head)], []
 
     seen = []
-    for run, found in each_run(project, partial(_look, invocation, project)):
+    for run, found in visit_runs(project, partial(_read_sample, invocation, project)):
         if isinstance(found, RunSample):
             seen.append(found)
         else:
-            invocation.say(f"warning: run {run.name or '(default)'}: {found.message}")
+            invocation.notify(f"warning: run {run.name or '(default)'}: {found.message}")
             unreadable.append(run.name)
     return seen, unreadable
 
 
-def _look(invocation: Invocation, project: Project, run: Run, head: Head) -> RunSample:
+def _read_sample(invocation: Invocation, project: Project, run: Run, head: Head) -> RunSample:
     workflow, graph, spent = None, None, {}
     try:
         workflow = run.workflow
@@ -88,24 +90,24 @@ def _look(invocation: Invocation, project: Project, run: Run, head: Head) -> Run
             marking = run.flow.marking(head)[1]
             graph, spent = marking.graph, marking.ledger.spent
     except SequencerError as error:
-        invocation.say(f"warning: roles and models are unknown: {error.message}")
+        invocation.notify(f"warning: roles and models are unknown: {error.message}")
     tasks = graph.nodes if graph and workflow and workflow.tasks else ()
     rules = teams_of(project.settings).rules if tasks else None
     return RunSample(
         run.name,
         head,
-        story_of(run.history()).totals,
+        build_story(run.history()).totals,
         tuple(caps_of(run.limits, head.usage, tasks, spent, rules)),
         {
             node.id: node.task.role
             for node in (graph.nodes if graph else ())
             if node.task and node.task.role
         },
-        _models(project, workflow),
+        _make_model_lookup(project, workflow),
     )
 
 
-def _models(project: Project, workflow: Workflow | None) -> Callable[[Maker], str]:
+def _make_model_lookup(project: Project, workflow: Workflow | None) -> Callable[[Maker], str]:
     """Return the model's name: from the attempt, else from its step, else from its agent."""
     steps = {} if workflow is None else workflow.steps_by_name
     agents = project.settings.agents
@@ -196,7 +198,7 @@ class _Collected(Collector):
 
 
 def _families(seen: tuple[RunSample, ...], unreadable: tuple[str | None, ...]) -> Iterator[Metric]:
-    makers = [item for sample in seen for item in _by_labels(sample).items()]
+    makers = [item for sample in seen for item in _group_by_labels(sample).items()]
     for name, text, of_total in _COUNTS:
         sums = [(labels, sum(map(of_total, totals))) for labels, totals in makers]
         yield _counter(name, f"{text} {_KEPT}", MAKER, sums)
@@ -233,7 +235,7 @@ def _families(seen: tuple[RunSample, ...], unreadable: tuple[str | None, ...]) -
     yield _gauge("run_readable", "0 if the state or the journal can't be read.", ("run",), readable)
 
 
-def _by_labels(sample: RunSample) -> dict[Labels, list[Total]]:
+def _group_by_labels(sample: RunSample) -> dict[Labels, list[Total]]:
     """Return the tallies of *sample*, grouped by the values of `MAKER`."""
     grouped: dict[Labels, list[Total]] = {}
     for maker, tally in sample.tallies.by_maker.items():

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from sequencer.history.spans import Figures, figures_of, timeline_of
+from sequencer.history.spans import Figures, build_timeline, compute_figures
 from sequencer.history.story import Story
 from sequencer.history.totals import BY_HAND
 from sequencer.model.graph.graph import Node
 from sequencer.model.graph.task import Budget
 from sequencer.model.limits import RunLimits
-from sequencer.model.outcome import Usage, duration, spent
+from sequencer.model.outcome import Usage, format_duration, format_usage
 from sequencer.plugins.teams.team import TeamRules
 
 Spent = Mapping[str, Sequence[float]]
@@ -58,13 +58,13 @@ def caps_of(
     if not tasks or rules is None:
         return caps
     tokens = usage.input_tokens + usage.output_tokens
-    caps += _of_budget("team", "", rules.budget, usage.cost_usd, tokens)
+    caps += _caps_of_budget("team", "", rules.budget, usage.cost_usd, tokens)
     for role, budget in rules.role_budgets.items():
         names = [node.id for node in tasks if node.task is not None and node.task.role == role]
-        caps += _of_budget("role", role, budget, *_sum(spent, names))
+        caps += _caps_of_budget("role", role, budget, *_sum(spent, names))
     for node in tasks:
         if node.task is not None:
-            caps += _of_budget("task", node.id, node.task.budget, *_sum(spent, [node.id]))
+            caps += _caps_of_budget("task", node.id, node.task.budget, *_sum(spent, [node.id]))
     return caps
 
 
@@ -73,7 +73,7 @@ def _sum(spent: Spent, tasks: Sequence[str]) -> tuple[float, float]:
     return round(sum(usd for usd, *_ in amounts), 9), sum(tokens for _, tokens, *_ in amounts)
 
 
-def _of_budget(
+def _caps_of_budget(
     scope: str, name: str, budget: Budget, cost_usd: float, tokens: float
 ) -> Iterator[Cap]:
     if budget.max_cost_usd is not None:
@@ -100,7 +100,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
     critical_path: tuple[str, ...] = ()
     """In a graph: the chain of steps that took longest."""
 
-    def document(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """Return the JSON for ``activity.jsonl`` and a webhook's body."""
         usage, figures = self.usage, self.figures
         fields: dict[str, Any] = {
@@ -128,32 +128,35 @@ class Metrics(Struct, frozen=True, kw_only=True):
             }
         return fields
 
-    def text(self, shown: Callable[[str], str] = str) -> str:
+    def format_text(self, shown: Callable[[str], str] = str) -> str:
         """Return one or two lines for people; *shown* escapes a name for its destination.
 
-        >>> print(Metrics(usage=Usage(steps=2, seconds=75, unpriced=1), agents=("claude",)).text())
+        >>> usage = Usage(steps=2, seconds=75, unpriced=1)
+        >>> print(Metrics(usage=usage, agents=("claude",)).format_text())
         2 steps · 1 min 15 s of agents · cost unknown · claude
         """
         usage = self.usage
-        parts = [*self._time(), _counted(usage.steps, "step")]
+        parts = [*self._format_time(), _format_count(usage.steps, "step")]
         if self.attempts is not None and self.attempts != usage.steps:
             failed = f", {self.failed} failed" if self.failed else ""
-            parts.append(f"{_counted(self.attempts, 'attempt')}{failed}")
-        parts.append(f"{duration(usage.seconds)} of agents")
+            parts.append(f"{_format_count(self.attempts, 'attempt')}{failed}")
+        parts.append(f"{format_duration(usage.seconds)} of agents")
         agents = ", ".join(map(shown, self.agents))
-        parts += [text for text in (spent(usage), agents) if text]
-        lines = [" · ".join(parts), self._parallelism(shown)]
+        parts += [text for text in (format_usage(usage), agents) if text]
+        lines = [" · ".join(parts), self._format_parallelism(shown)]
         return "\n\n".join(line for line in lines if line)
 
-    def _time(self) -> list[str]:
+    def _format_time(self) -> list[str]:
         figures = self.figures
         if figures is None:
             return []
-        waited = figures.people_s >= SHORTEST_SHOWN_S
-        people = f" ({duration(figures.people_s)} waiting for a person)" if waited else ""
-        return [f"took {duration(figures.wall_s)}{people}"]
+        has_waited = figures.people_s >= SHORTEST_SHOWN_S
+        waiting = (
+            f" ({format_duration(figures.people_s)} waiting for a person)" if has_waited else ""
+        )
+        return [f"took {format_duration(figures.wall_s)}{waiting}"]
 
-    def _parallelism(self, shown: Callable[[str], str]) -> str:
+    def _format_parallelism(self, shown: Callable[[str], str]) -> str:
         figures = self.figures
         if figures is None or not self.critical_path:
             return ""
@@ -162,11 +165,11 @@ class Metrics(Struct, frozen=True, kw_only=True):
             parts.append(f"{figures.speed_up:.2f} times as fast as one worker")
         path = " → ".join(map(shown, self.critical_path[:MAX_SHOWN]))
         path += " → …" if len(self.critical_path) > MAX_SHOWN else ""
-        parts.append(f"critical path {duration(figures.critical_s)}: {path}")
+        parts.append(f"critical path {format_duration(figures.critical_s)}: {path}")
         return " · ".join(parts)
 
 
-def _counted(count: int, what: str) -> str:
+def _format_count(count: int, what: str) -> str:
     return f"1 {what}" if count == 1 else f"{count} {what}s"
 
 
@@ -185,8 +188,8 @@ def metrics_of(story: Story, usage: Usage | None = None) -> Metrics:
             usage = usage.plus(total.usage, steps=total.accepted)
     if not story.has_beginning:
         return Metrics(usage=usage, agents=agents)
-    timeline = timeline_of(story, 0.0)
-    figures = figures_of(timeline)
+    timeline = build_timeline(story, 0.0)
+    figures = compute_figures(timeline)
     path = tuple(timeline.executions[number].step for number in figures.critical)
     by_maker = totals.by_maker.values()
     failed = sum(total.failed for total in by_maker)

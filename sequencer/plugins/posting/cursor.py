@@ -31,7 +31,7 @@ from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular, sync_folder
 from sequencer.store.identity import utc_now
 from sequencer.store.strictjson import parse_object
-from sequencer.store.user_state import put_own, read_own
+from sequencer.store.user_state import read_user_record, write_user_record
 
 FOLDER = "activity"
 POSTED = "posted"
@@ -59,7 +59,7 @@ class Trouble(Struct, frozen=True, forbid_unknown_fields=True):
     tried_at: float = 0.0
     """Time of the last try on the machine's boot clock, which people can't change."""
 
-    def left_s(self, now: float) -> float:
+    def remaining_s(self, now: float) -> float:
         """Return the rest of the pause that the sink asked for.
 
         A time in the future was written before the machine restarted, so it does not count.
@@ -95,9 +95,9 @@ class CursorFile:
         self._sink = sink
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[bool]:
+    def hold_lock(self) -> Iterator[bool]:
         """Hold the sink's lock during the block and yield True; yield False if it is taken."""
-        fd = folders.made(self.folder).open(self._lock_path.name, os.O_RDWR | os.O_CREAT)
+        fd = folders.make_folder(self.folder).open(self._lock_path.name, os.O_RDWR | os.O_CREAT)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,7 +116,7 @@ class CursorFile:
         """
         try:
             fields = parse_object(read_regular(self.path, max_bytes=MAX_BYTES))
-            trouble = _trouble(fields.pop("trouble", None))
+            trouble = _parse_trouble(fields.pop("trouble", None))
             return replace(convert(fields, Cursor), trouble=trouble)
         except FileNotFoundError:
             return None
@@ -137,31 +137,31 @@ class CursorFile:
         if cursor.trouble is not None:
             fields["trouble"] = asdict(cursor.trouble)
         is_new = not self.path.exists()
-        folders.made(self.folder)
-        folders.put(self.path, json.dumps(fields).encode() + b"\n")
+        folders.make_folder(self.folder)
+        folders.write_atomically(self.path, json.dumps(fields).encode() + b"\n")
         if is_new:
             sync_folder(self.folder.parent)
 
-    def noted(self) -> Cursor | None:
+    def read_note(self) -> Cursor | None:
         """Return this user's note of the last post to the sink; None: there is no valid note."""
         try:
-            data = read_own(POSTED, self._record_name, MAX_BYTES)
+            data = read_user_record(POSTED, self._record_name, MAX_BYTES)
             return None if data is None else convert(parse_object(data), Cursor)
         except (OSError, ValueError, ValidationError, SequencerError):
             return None
 
-    def note(self, cursor: Cursor) -> None:
+    def write_note(self, cursor: Cursor) -> None:
         """Note that this user has posted up to *cursor*; failures are ignored."""
         position = {name: getattr(cursor, name) for name in ("run_id", "revision", "index")}
         record = json.dumps({"state_file": str(self.folder), **position})
         with contextlib.suppress(OSError, SequencerError):
-            put_own(POSTED, self._record_name, record.encode(), durably=False)
+            write_user_record(POSTED, self._record_name, record.encode(), durably=False)
 
     @property
     def _record_name(self) -> str:
         return f"{blake2b(os.fsencode(self.path), digest_size=16).hexdigest()}.json"
 
-    def refusals(self) -> int:
+    def count_refusals(self) -> int:
         """Return the number of results that the sink has refused permanently and that are noted."""
         try:
             noted = read_regular(self.folder / REFUSED, max_bytes=MAX_REFUSED_BYTES)
@@ -181,7 +181,7 @@ class CursorFile:
             os.close(fd)
 
 
-def _trouble(fields: object) -> Trouble | None:
+def _parse_trouble(fields: object) -> Trouble | None:
     """Return the stored failure, or None if it is invalid: the next try finds it again."""
     try:
         return convert(fields, Trouble | None)
@@ -189,7 +189,7 @@ def _trouble(fields: object) -> Trouble | None:
         return None
 
 
-def moved_to_run(cursor: Cursor, run_id: str, revision: int, *, was_reset: bool) -> Cursor:
+def move_to_run(cursor: Cursor, run_id: str, revision: int, *, was_reset: bool) -> Cursor:
     """Return *cursor* for the current run, which is at *revision*.
 
     A reset keeps the journal and its revisions (*was_reset*), so results after the cursor are
@@ -216,22 +216,26 @@ class Pace:
         self._path = path
         self._every_s = every_s
 
-    def left_s(self, now: float) -> float:
+    def remaining_s(self, now: float) -> float:
         """Return the seconds from *now* until the next post is allowed."""
         try:
-            return self._left(read_regular(self._path, max_bytes=_MAX_BYTES)[:_MAX_BYTES], now)
+            return self._remaining_s(
+                read_regular(self._path, max_bytes=_MAX_BYTES)[:_MAX_BYTES], now
+            )
         except (OSError, CorruptState, UnsafeFolder):
             return 0.0
 
-    def take(self, now: float) -> bool:
+    def record_post(self, now: float) -> bool:
         """Record a post at *now*; return False if another process has just posted."""
         try:
-            fd = folders.made(self._path.parent).open(self._path.name, os.O_RDWR | os.O_CREAT)
+            fd = folders.make_folder(self._path.parent).open(
+                self._path.name, os.O_RDWR | os.O_CREAT
+            )
         except (OSError, UnsafeFolder):
             return True
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            if self._left(os.pread(fd, _MAX_BYTES, 0), now) > 0:
+            if self._remaining_s(os.pread(fd, _MAX_BYTES, 0), now) > 0:
                 return False
             data = f"{now:.3f}\n".encode()
             os.pwrite(fd, data, 0)
@@ -242,7 +246,7 @@ class Pace:
             os.close(fd)
         return True
 
-    def _left(self, data: bytes, now: float) -> float:
+    def _remaining_s(self, data: bytes, now: float) -> float:
         try:
             since = now - float(data)
         except ValueError:

@@ -39,8 +39,8 @@ from sequencer.plugins.posting.protocol import (
     Sink,
     Unreachable,
 )
-from sequencer.plugins.posting.results import results_after, with_end
-from sequencer.plugins.posting.text import polished
+from sequencer.plugins.posting.results import results_after, with_run_totals
+from sequencer.plugins.posting.text import sanitize_activity
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
 
@@ -107,8 +107,8 @@ class Lane:
         """
         try:
             head = self._around.store.view().head
-            self._first = _at_the_end(head)
-            with self._file.held() as is_mine:
+            self._first = _end_cursor(head)
+            with self._file.hold_lock() as is_mine:
                 if is_mine and (cursor := self._file.read()) is not None:
                     self._trouble = cursor.trouble
                 elif is_mine:
@@ -116,10 +116,10 @@ class Lane:
         except CursorUnreadable as error:
             self._turn_off(str(error))
         except (OSError, SequencerError) as error:
-            self._failed(f"its cursor can't be created: {error}")
+            self._record_failure(f"its cursor can't be created: {error}")
         self._has_news = True
 
-    def poke(self) -> None:
+    def note_news(self) -> None:
         """Note that the journal may have new records."""
         self._has_news = True
 
@@ -143,32 +143,32 @@ class Lane:
         due = max(self._not_before, self._next_thought)
         return max(due - self._around.clock(), 0.0)
 
-    def takes_thoughts_now(self) -> bool:
+    def can_post_thought(self) -> bool:
         """Return whether a thought may be posted immediately; results go first."""
         if self._has_news or self.thought_due_in_s != 0.0:
             return False
         now = self._around.clock()
         # Other processes of this run post thoughts too, so check the shared file.
-        self._next_thought = now + self._pace.left_s(now)
+        self._next_thought = now + self._pace.remaining_s(now)
         return self._next_thought <= now
 
     def post_thought(self, activity: Activity, run_id: str, run: str | None) -> None:
         """Post a thought or an action; a failure counts as an outage, and the post is dropped."""
         now = self._around.clock()
         self._next_thought = now + self._around.thought_every_s
-        if not self._pace.take(now):
+        if not self._pace.record_post(now):
             return
-        post = Post(activity=self._polished(activity), run_id=run_id, run=run)
+        post = Post(activity=self._sanitize_activity(activity), run_id=run_id, run=run)
         try:
             self._post(post)
         except Unreachable as error:
-            self._failed(error.reason, error.retry_after_s)
+            self._record_failure(error.reason, error.retry_after_s)
         except Refused as error:
             self._around.notice(f"activity sink {self.sink.name!r}: {error.reason}")
         except Exception as error:  # noqa: BLE001 - a sink's bug must not end the others
-            self._turn_off(_reason(error))
+            self._turn_off(_describe_failure(error))
         else:
-            self._recovered()
+            self._record_recovery()
 
     def deliver(self, may_continue: Callable[[], bool]) -> None:
         """Post the results that are due, as long as *may_continue* returns True."""
@@ -178,7 +178,7 @@ class Lane:
         # Reset before reading the journal, so that a record written meanwhile is not missed.
         self._has_news = False
         try:
-            with self._file.held() as is_mine:
+            with self._file.hold_lock() as is_mine:
                 if is_mine:
                     self._deliver_pending(may_continue)
                 else:
@@ -187,9 +187,9 @@ class Lane:
         except (CursorUnreadable, PackageFailed) as error:
             self._turn_off(str(error))
         except (Unreachable, OSError, SequencerError) as error:
-            self._failed(_reason(error), _asked_s(error))
+            self._record_failure(_describe_failure(error), _requested_pause_s(error))
         except Exception as error:  # noqa: BLE001 - a sink's bug must not end the others
-            self._turn_off(_reason(error))
+            self._turn_off(_describe_failure(error))
 
     def close(self) -> None:
         """Close the sink's connections; a failure is reported and does not stop the others."""
@@ -198,7 +198,7 @@ class Lane:
                 self.sink.close()
         except Exception as error:  # noqa: BLE001 - a sink's bug must not end the others
             self._around.notice(
-                f"activity sink {self.sink.name!r} can't be closed: {_reason(error)}"
+                f"activity sink {self.sink.name!r} can't be closed: {_describe_failure(error)}"
             )
 
     # --- results ------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Lane:
         # The process that held the lock in `begin` may have been killed before it wrote one.
         cursor = self._file.read() or self._first
         if cursor is None:
-            self._first = cursor = _at_the_end(head)
+            self._first = cursor = _end_cursor(head)
             self._file.write(cursor)
         if cursor.run_id == head.run_id and cursor.revision > head.revision:
             # The cursor was edited or the journal was repaired: post only later results.
@@ -218,7 +218,7 @@ class Lane:
             self._file.write(cursor)
         self._report_skipped(cursor, head)
         self._trouble = cursor.trouble
-        if self._trouble is not None and (left := self._trouble.left_s(self._around.clock())):
+        if self._trouble is not None and (left := self._trouble.remaining_s(self._around.clock())):
             # The sink asked for this pause, perhaps in its answer to another process.
             self._has_news, self._not_before = True, self._around.clock() + left
             return
@@ -229,20 +229,20 @@ class Lane:
             self.has_tried = True
             has_tasks, history = bool(self._around.subjects), self._around.store.history
             try:
-                self._post_result(with_end(post, head, history, has_tasks=has_tasks))
+                self._post_result(with_run_totals(post, head, history, has_tasks=has_tasks))
             except Exception as error:
-                self._file.write(replace(cursor, trouble=self._troubled(error)))
+                self._file.write(replace(cursor, trouble=self._build_trouble(error)))
                 raise
             cursor = Cursor(post.run_id, post.revision or 0, post.index)
             # Note it first: after a kill between the two writes, nothing seems to be skipped.
-            self._file.note(cursor)
+            self._file.write_note(cursor)
             self._file.write(cursor)
             self._in_doubt = None
-            self._recovered()
+            self._record_recovery()
 
     def _report_skipped(self, cursor: Cursor, head: Head) -> None:
         """Report results before *cursor* that this user has not posted, and note the cursor."""
-        noted = self._file.noted()
+        noted = self._file.read_note()
         is_same = noted is not None and noted.run_id == cursor.run_id
         if noted is not None and is_same and not noted.is_before(cursor.revision, cursor.index):
             return
@@ -254,11 +254,11 @@ class Lane:
                 f"{skipped} in {self._file.path}; if no one else posts for this run, another "
                 "process has changed that file"
             )
-        self._file.note(cursor)
+        self._file.write_note(cursor)
 
     def _post_result(self, post: Post) -> None:
         may_be_there = self._in_doubt in ("", post.key)
-        activity = self._polished(self._about(post.activity))
+        activity = self._sanitize_activity(self._add_task_subject(post.activity))
         self._in_doubt = post.key
         try:
             self._post(replace(post, activity=activity, may_be_there=may_be_there))
@@ -277,7 +277,7 @@ class Lane:
         finally:
             self.is_posting = False
 
-    def _about(self, activity: Activity) -> Activity:
+    def _add_task_subject(self, activity: Activity) -> Activity:
         """Return the result of a team's task with the task's subject in its title."""
         subject = self._around.subjects.get(activity.step)
         if subject is None:
@@ -299,13 +299,13 @@ class Lane:
         text = f"activity sink {self.sink.name!r}: {refusal}; see activity/refused.jsonl"
         self._around.notice(self._around.redaction.hide_text(text))
 
-    def _polished(self, activity: Activity) -> Activity:
+    def _sanitize_activity(self, activity: Activity) -> Activity:
         around = self._around
-        return polished(activity, around.redaction, around.folder, self.sink.max_chars)
+        return sanitize_activity(activity, around.redaction, around.folder, self.sink.max_chars)
 
     # --- outages ------------------------------------------------------------------
 
-    def _failed(self, reason: str, retry_after_s: float | None = None) -> None:
+    def _record_failure(self, reason: str, retry_after_s: float | None = None) -> None:
         self._has_news = True
         self._failures += 1
         pause = min(FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 20), LONGEST_PAUSE_S)
@@ -318,19 +318,19 @@ class Lane:
             text = f"activity sink {self.sink.name!r}: {reason}; results are kept and posted later"
             self._around.notice(self._around.redaction.hide_text(text))
 
-    def _troubled(self, error: Exception) -> Trouble:
+    def _build_trouble(self, error: Exception) -> Trouble:
         """Return the record of *error*, which ended a try to post a result."""
         before = self._trouble or Trouble(utc_now(), 0, "")
         self._trouble = Trouble(
             before.since,
             before.tries + 1,
-            self._around.redaction.hide_text(_reason(error))[:MAX_ERROR_CHARS],
-            min(max(_asked_s(error) or 0.0, 0.0), LONGEST_PAUSE_S),
+            self._around.redaction.hide_text(_describe_failure(error))[:MAX_ERROR_CHARS],
+            min(max(_requested_pause_s(error) or 0.0, 0.0), LONGEST_PAUSE_S),
             self._around.clock(),
         )
         return self._trouble
 
-    def _recovered(self) -> None:
+    def _record_recovery(self) -> None:
         if self._failures or self._trouble is not None:
             self._failures, self._not_before, self._trouble = 0, -1.0, None
             self._around.notice(f"activity sink {self.sink.name!r} can be reached again")
@@ -341,7 +341,7 @@ class Lane:
         self._around.notice(self._around.redaction.hide_text(text))
 
 
-def _reason(error: Exception) -> str:
+def _describe_failure(error: Exception) -> str:
     """Return the reason of a failed try in one line, for people."""
     if isinstance(error, Unreachable):
         return error.reason
@@ -351,9 +351,9 @@ def _reason(error: Exception) -> str:
     return f"the run's files: {error}" if is_ours else f"it has a bug: {describe_error(error)}"
 
 
-def _asked_s(error: Exception) -> float | None:
+def _requested_pause_s(error: Exception) -> float | None:
     return error.retry_after_s if isinstance(error, Unreachable) else None
 
 
-def _at_the_end(head: Head | None) -> Cursor:
+def _end_cursor(head: Head | None) -> Cursor:
     return Cursor(head.run_id, head.revision, ALL) if head else Cursor(None, 0, ALL)

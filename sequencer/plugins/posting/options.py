@@ -17,7 +17,7 @@ from msgspec import Struct
 from sequencer import extensions
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import AfterValidator, Field, Refusal, model_validator
-from sequencer.model.addresses import takes_secrets
+from sequencer.model.addresses import may_receive_secrets
 from sequencer.model.step import Name
 
 _SECRET_NAME = re.compile(r"(?:[A-Za-z0-9_]*_)?(?:KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
@@ -31,7 +31,7 @@ _OWN_HEADERS = frozenset(
 )
 
 
-def _is_url(text: str) -> str:
+def _check_url(text: str) -> str:
     try:
         parts = urlsplit(text)
         is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -46,7 +46,7 @@ def _is_url(text: str) -> str:
     return text
 
 
-def _is_secret_name(name: str) -> str:
+def _check_secret_name(name: str) -> str:
     if _SECRET_NAME.fullmatch(name) is None:
         raise ValueError(
             "the name of a variable with a secret must end in _TOKEN, _KEY, _SECRET or _PASSWORD; "
@@ -57,11 +57,11 @@ def _is_secret_name(name: str) -> str:
 
 _VARIABLE = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)
 VariableName = Annotated[str, _VARIABLE]
-SecretName = Annotated[str, _VARIABLE, AfterValidator(_is_secret_name)]
+SecretName = Annotated[str, _VARIABLE, AfterValidator(_check_secret_name)]
 Url = Annotated[
     str,
     Field(min_length=1, max_length=2000, pattern=r"^[!-~]+$"),
-    AfterValidator(_is_url),
+    AfterValidator(_check_url),
 ]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", max_length=100)]
 HeaderValue = Annotated[str, Field(pattern=r"^[ -~\t]*$", max_length=2000)]
@@ -91,17 +91,17 @@ _OF_OTHERS = _Kind((), ("path", "url", "headers", "headers_env", "secret_env", "
 """The fields that an entry may have if a package provides its kind."""
 
 
-def _known_kind(kind: str) -> str:
-    if kind not in KINDS and not extensions.provides(extensions.SINKS, kind):
+def _check_kind(kind: str) -> str:
+    if kind not in KINDS and not extensions.has_provider(extensions.SINKS, kind):
         known = (*KINDS, *extensions.names(extensions.SINKS))
-        raise Refusal.of_name("sink kind", kind, known)
+        raise Refusal.from_unknown_name("sink kind", kind, known)
     return kind
 
 
 class SinkOptions(Frozen):
     """One of ``activity.sinks``."""
 
-    kind: Annotated[str, AfterValidator(_known_kind)]
+    kind: Annotated[str, AfterValidator(_check_kind)]
     path: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """jsonl: a file in the project or the run's folder; None: ``activity.jsonl`` in the latter."""
     url: Url | None = None
@@ -126,7 +126,7 @@ class SinkOptions(Frozen):
     api_url: Url | None = None
 
     @model_validator(mode="after")
-    def _suits_its_kind(self) -> SinkOptions:
+    def _check_kind_options(self) -> SinkOptions:
         known = KINDS.get(self.kind, _OF_OTHERS)
         allowed = {"kind", *known.may, *(name for group in known.needs for name in group)}
         foreign = sorted(self.model_fields_set - allowed)
@@ -144,7 +144,7 @@ class SinkOptions(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _names_are_safe(self) -> SinkOptions:
+    def _check_header_names(self) -> SinkOptions:
         for name in (*self.headers, *self.headers_env):
             if name.lower() in _OWN_HEADERS:
                 raise ValueError(f"header {name} is set by the sink itself")
@@ -156,11 +156,11 @@ class SinkOptions(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _secrets_are_sent_encrypted(self) -> SinkOptions:
+    def _check_encryption(self) -> SinkOptions:
         has_secret = bool(self.token_variable or self.headers_env)
         for name in ("url", "api_url"):
             address = getattr(self, name)
-            if has_secret and address is not None and not takes_secrets(address):
+            if has_secret and address is not None and not may_receive_secrets(address):
                 raise ValueError(f"{name}: a secret is sent there, so it must start with https://")
         return self
 

@@ -112,7 +112,7 @@ class Poster:
         """Create the cursors of new sinks, and start to post results of earlier processes."""
         for lane in self._lanes:
             lane.begin()
-        self._poke()
+        self._wake_lanes()
         return self
 
     def __exit__(
@@ -134,9 +134,9 @@ class Poster:
             # All attempts have ended and are in the journal, so one more read finds every result.
             self._ends_at = time.monotonic() + timeout_s
             for lane in self._lanes:
-                lane.poke()
+                lane.note_news()
             self._wake.set()
-            with _signals_call(self._hurry):
+            with _redirect_signals(self._hurry):
                 self._wait_for(thread, timeout_s + UNNOTICED_S)
                 if thread.is_alive():
                     self._report_wait()
@@ -173,19 +173,19 @@ class Poster:
                 if gist is not None and gist.write(data, kind):
                     self._wake.set()
             case AttemptStarted(attempt):
-                self._begin(attempt)
-                self._poke()
+                self._begin_attempt(attempt)
+                self._wake_lanes()
             case AttemptEnded(attempt):
                 gist = self._gists.pop(attempt.token, None)
                 if gist is not None:
                     gist.end()
             case HeadMoved() | Waiting():
                 # Attempts that ended before this event have their results in the journal.
-                self._poke()
+                self._wake_lanes()
             case _:
                 pass
 
-    def _begin(self, attempt: Attempt) -> None:
+    def _begin_attempt(self, attempt: Attempt) -> None:
         step, subject = attempt.step, attempt.subject
         if subject is not None:
             self._subjects[step.name] = subject
@@ -200,9 +200,9 @@ class Poster:
 
     # --- the thread -------------------------------------------------------------------
 
-    def _poke(self) -> None:
+    def _wake_lanes(self) -> None:
         for lane in self._lanes:
-            lane.poke()
+            lane.note_news()
         self._start()
 
     def _start(self) -> None:
@@ -250,20 +250,20 @@ class Poster:
         return not (lane.has_tried or self._is_hurried)
 
     def _post_thoughts(self) -> None:
-        free = [lane for lane in self._lanes if lane.takes_thoughts_now()]
+        free = [lane for lane in self._lanes if lane.can_post_thought()]
         if not free:
             return
-        newest = self._newest()
+        newest = self._pop_newest()
         if newest is not None:
             for lane in free:
                 lane.post_thought(newest, self._run_id, self._run)
 
-    def _newest(self) -> Activity | None:
+    def _pop_newest(self) -> Activity | None:
         """Return the newest thought or action of all attempts; older ones are dropped."""
         newest: Activity | None = None
         for gist in sorted(self._gists.copy().values(), key=lambda gist: gist.heard_at):
             if gist.has_news:
-                newest = gist.take() or newest
+                newest = gist.pop_newest() or newest
         return newest
 
     @property
@@ -293,7 +293,7 @@ def deliver(
 
 
 @contextmanager
-def _signals_call(hurry: Callable[[], None]) -> Iterator[None]:
+def _redirect_signals(hurry: Callable[[], None]) -> Iterator[None]:
     """During the block, let SIGTERM and SIGHUP call *hurry* instead of ending the program."""
     is_main = threading.current_thread() is threading.main_thread()
     handled = [

@@ -29,9 +29,9 @@ class SinkPosting(Struct, frozen=True):
 
     def problems(self, run: str | None) -> Iterator[tuple[str, str]]:
         """Yield (place, problem) for each sink of the run called *run* that can't work."""
-        return sinks.problems(activity_of(self.project.settings), self._place(run))
+        return sinks.problems(activity_of(self.project.settings), self._build_sink_place(run))
 
-    def hear(
+    def open_listener(
         self,
         run: Run,
         notice: Callable[[str], None],
@@ -52,7 +52,7 @@ class SinkPosting(Struct, frozen=True):
         return poster.Poster(
             # The poster needs its own store: another thread reads it.
             project.store(run.name),
-            sinks.make_sinks(options, self._place(run.name)),
+            sinks.make_sinks(options, self._build_sink_place(run.name)),
             project.redaction,
             notice,
             run=run.name,
@@ -66,22 +66,22 @@ class SinkPosting(Struct, frozen=True):
     def deliver(self, run: str | None, notice: Callable[[str], None]) -> None:
         """Post the operator commands of the run called *run*; failed posts wait.
 
-        Raises: see `hear`.
+        Raises: see `open_listener`.
         """
         project, options = self.project, activity_of(self.project.settings)
         project.trust.ensure()
-        targets = sinks.make_sinks(options, self._place(run))
+        targets = sinks.make_sinks(options, self._build_sink_place(run))
         store = project.store(run)
         poster.deliver(store, targets, project.redaction, notice=notice, drain_s=options.drain_s)
 
-    def pending(self, run: Run, head: Head) -> tuple[Pending, ...]:
+    def find_pending(self, run: Run, head: Head) -> tuple[Pending, ...]:
         """Return, for each sink of *run* at *head*, the results that it has not accepted."""
         folder = run.store.state_path.parent
-        return results.pending(
+        return results.find_pending(
             folder, activity_of(self.project.settings).sinks, head, run.store.history
         )
 
-    def _place(self, run: str | None) -> SinkPlace:
+    def _build_sink_place(self, run: str | None) -> SinkPlace:
         project = self.project
         folder = state_path_of(project.settings, run).parent
         environment, issue = project.agents.environment, ("", "")

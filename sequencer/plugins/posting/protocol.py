@@ -30,7 +30,7 @@ class ActivityType(StrEnum):
 
 
 class Activity(Struct, frozen=True, kw_only=True):
-    """One event of a run; text is Markdown, without secrets after `polished`."""
+    """One event of a run; text is Markdown, without secrets after `sanitize_activity`."""
 
     type: ActivityType
     at: str
@@ -101,7 +101,7 @@ class Post(Struct, frozen=True, kw_only=True):
             "action": activity.action,
             "parameter": activity.parameter,
             "result": activity.result,
-            "metrics": None if activity.metrics is None else activity.metrics.document(),
+            "metrics": None if activity.metrics is None else activity.metrics.to_data(),
         }
         return {name: value for name, value in fields.items() if value is not None}
 

@@ -1,7 +1,7 @@
 """The results in a run's journal, and those that a sink has not accepted yet.
 
 Pure, and the same for every process: a result's key is its position in the journal, so the order
-of the results of an event must not change. `pending` is for commands that only read: it reads
+of the results of an event must not change. `find_pending` is for commands that only read: it reads
 cursors without their lock, and posts nothing.
 """
 
@@ -14,9 +14,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from sequencer.errors import SequencerError
-from sequencer.history.facts import RecordedFact, meaning_of, read
-from sequencer.history.results import result_of, text_in
-from sequencer.history.story import story_of
+from sequencer.history.facts import RecordedFact, find_meaning, read_facts
+from sequencer.history.results import build_report, find_text
+from sequencer.history.story import build_story
 from sequencer.model.graph.marking import FlowStatus
 from sequencer.model.head import Head
 from sequencer.plugins.metrics.facts import metrics_of
@@ -24,7 +24,7 @@ from sequencer.plugins.posting.cursor import (
     Cursor,
     CursorFile,
     CursorUnreadable,
-    moved_to_run,
+    move_to_run,
 )
 from sequencer.plugins.posting.protocol import Activity, ActivityType, Post
 from sequencer.project.posting import Pending
@@ -38,12 +38,12 @@ def activities_of(fact: RecordedFact) -> list[Activity]:
 
     >>> fact = {"revision": 3, "at": "2027-01-31T08:00:00Z", "event": "succeeded",
     ...         "step": "main", "step_index": 1, "attempt": 1, "outcome": {"output": "done"}}
-    >>> [(str(a.type), a.body) for recorded in read([fact]) for a in activities_of(recorded)]
+    >>> [(str(a.type), a.body) for recorded in read_facts([fact]) for a in activities_of(recorded)]
     [('response', 'done')]
-    >>> [activities_of(recorded) for recorded in read([{**fact, "event": "claimed"}])]
+    >>> [activities_of(recorded) for recorded in read_facts([{**fact, "event": "claimed"}])]
     [[]]
     """
-    result, details = result_of(fact), fact.details
+    result, details = build_report(fact), fact.details
     usage = details.get("usage")
     if result is None or (isinstance(usage, dict) and usage.get("rehearsed")):
         return []  # a rehearsal: no agent ran, so people must not take it for a result
@@ -57,7 +57,7 @@ def activities_of(fact: RecordedFact) -> list[Activity]:
         title=result.title,
         body=result.body,
         question=result.question,
-        output_file=text_in(details, "output_file") or None,
+        output_file=find_text(details, "output_file") or None,
     )
     return [activity]
 
@@ -65,10 +65,12 @@ def activities_of(fact: RecordedFact) -> list[Activity]:
 def results_after(cursor: Cursor, head: Head, history: History) -> Iterator[Post]:
     """Yield the results after *cursor*, the oldest first."""
     is_other = cursor.run_id not in (None, head.run_id)
-    was_reset = is_other and any(fact.meaning.resets for fact in read(history(cursor.revision)))
-    place = moved_to_run(cursor, head.run_id, head.revision, was_reset=was_reset)
+    was_reset = is_other and any(
+        fact.meaning.resets for fact in read_facts(history(cursor.revision))
+    )
+    place = move_to_run(cursor, head.run_id, head.revision, was_reset=was_reset)
     run_id, revision, index = place.run_id or head.run_id, -1, -1
-    for fact in read(history(max(place.revision - 1, 0))):
+    for fact in read_facts(history(max(place.revision - 1, 0))):
         if fact.meaning.resets:
             run_id = head.run_id
         if fact.revision != revision:
@@ -85,17 +87,17 @@ def results_after(cursor: Cursor, head: Head, history: History) -> Iterator[Post
                 )
 
 
-def with_end(post: Post, head: Head, history: History, *, has_tasks: bool) -> Post:
+def with_run_totals(post: Post, head: Head, history: History, *, has_tasks: bool) -> Post:
     """Return the end of a run with its totals; any other result is returned unchanged.
 
     A completed run of a team (*has_tasks*) also gets the output of its last task.
     """
-    if not meaning_of(post.activity.event or "").ends_run:
+    if not find_meaning(post.activity.event or "").ends_run:
         return post
     raw = [fact for fact in history(0) if fact["revision"] <= (post.revision or 0)]
-    facts = [*read(raw)]
+    facts = [*read_facts(raw)]
     usage = head.usage if head.revision == post.revision else None
-    activity = replace(post.activity, metrics=metrics_of(story_of(raw), usage))
+    activity = replace(post.activity, metrics=metrics_of(build_story(raw), usage))
     end = facts[-1]
     if has_tasks and end.meaning.ends_run and end.details.get("status") == FlowStatus.COMPLETED:
         answers = (fact for fact in reversed(facts) if fact.meaning.is_output)
@@ -109,7 +111,7 @@ def with_end(post: Post, head: Head, history: History, *, has_tasks: bool) -> Po
     return replace(post, activity=activity)
 
 
-def pending(
+def find_pending(
     folder: Path,
     sinks: Iterable[str],
     head: Head,
@@ -119,20 +121,20 @@ def pending(
 
     Sinks that have accepted everything are left out. *head* and *history* are of the same run.
     """
-    found = (_pending_of(CursorFile(folder, sink), sink, head, history) for sink in sinks)
+    found = (_read_pending(CursorFile(folder, sink), sink, head, history) for sink in sinks)
     return tuple(pending for pending in found if pending.is_behind or pending.refused)
 
 
-def _pending_of(
+def _read_pending(
     file: CursorFile,
     sink: str,
     head: Head,
     history: History,
 ) -> Pending:
-    refused = file.refusals()
+    refused = file.count_refusals()
     try:
         cursor = file.read()
-        waiting = list(_waiting(cursor, head, history))
+        waiting = list(_find_waiting_times(cursor, head, history))
     except (CursorUnreadable, OSError, SequencerError) as error:
         return Pending(sink=sink, error=str(error), refused=refused)
     trouble = cursor.trouble if cursor is not None and waiting else None
@@ -146,7 +148,7 @@ def _pending_of(
     )
 
 
-def _waiting(cursor: Cursor | None, head: Head, history: History) -> Iterator[str]:
+def _find_waiting_times(cursor: Cursor | None, head: Head, history: History) -> Iterator[str]:
     """Yield the time of each result after *cursor*."""
     # A sink that is new to the run gets only later results, so nothing waits for it.
     if cursor is None or (cursor.run_id == head.run_id and cursor.revision > head.revision):

@@ -35,11 +35,11 @@ DEFAULT_FILE = "activity.jsonl"
 MAX_ISSUE = 2**53
 
 
-def _jsonl(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
+def _make_jsonl_sink(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     return JsonlSink(name, jsonl_path(options, place))
 
 
-def _webhook(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
+def _make_webhook_sink(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     secret_headers = {
         header: place.environment[variable] for header, variable in options.headers_env.items()
     }
@@ -47,7 +47,7 @@ def _webhook(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     return WebhookSink(name, options.url or "", {**options.headers, **secret_headers}, secret)
 
 
-def _linear(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
+def _make_linear_sink(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     token = place.environment[options.token_variable]
     if options.from_request and not place.session:
         return LinearCommentSink(name, token, place.identifier, options.url or LINEAR_URL)
@@ -56,7 +56,7 @@ def _linear(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     return LinearSink(name, token, session, options.url or LINEAR_URL)
 
 
-def _github(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
+def _make_github_sink(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     if options.from_request:
         issue = int(place.identifier.partition("#")[2])
     else:
@@ -72,30 +72,30 @@ def _github(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
 
 
 MAKERS: Mapping[str, Callable[[str, SinkOptions, SinkPlace], Sink]] = {
-    "jsonl": _jsonl,
-    "webhook": _webhook,
-    "linear": _linear,
-    "github": _github,
+    "jsonl": _make_jsonl_sink,
+    "webhook": _make_webhook_sink,
+    "linear": _make_linear_sink,
+    "github": _make_github_sink,
 }
 """Kind -> function that creates a sink."""
 
 
-def _make(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
+def _make_sink(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     if (builtin := MAKERS.get(options.kind)) is not None:
         return builtin(name, options, place)
-    make = _maker(options.kind)
+    make = _find_maker(options.kind)
     sink: Sink = extensions.create(extensions.SINKS, options.kind, Sink, make, name, options, place)
     return sink
 
 
-def _maker(kind: str) -> Callable[..., Any]:
+def _find_maker(kind: str) -> Callable[..., Any]:
     """Return the function of a package that creates sinks of *kind*.
 
     Raises:
         UnknownName: no package has this kind. ConfigurationError: the package is disabled, or
             can't be loaded.
     """
-    make: Callable[..., Any] = extensions.needed(extensions.SINKS, kind, "sink kind", known=MAKERS)
+    make: Callable[..., Any] = extensions.require(extensions.SINKS, kind, "sink kind", known=MAKERS)
     return make
 
 
@@ -109,16 +109,16 @@ def make_sinks(options: ActivityOptions, place: SinkPlace) -> list[Sink]:
     for where, message in problems(options, place):
         raise ConfigurationError(message, where=where)
     return [
-        _make(name, entry, place)
+        _make_sink(name, entry, place)
         for name, entry in options.sinks.items()
-        if not entry.from_request or _is_of(entry, place.identifier)
+        if not entry.from_request or _is_own_issue(entry, place.identifier)
     ]
 
 
 _GITHUB, _LINEAR = re.compile(r"([^#\s]+)#[1-9]\d{0,14}"), re.compile(r"[A-Za-z0-9]+-[1-9]\d{0,14}")
 
 
-def _is_of(options: SinkOptions, identifier: str) -> bool:
+def _is_own_issue(options: SinkOptions, identifier: str) -> bool:
     """Return whether the issue *identifier* belongs to the sink's tracker and repository."""
     if options.kind == "linear":
         return _LINEAR.fullmatch(identifier) is not None
@@ -133,7 +133,7 @@ def problems(options: ActivityOptions, place: SinkPlace) -> Iterator[tuple[str, 
         where = f"activity.sinks.{name}"
         if entry.kind not in MAKERS:
             try:
-                _maker(entry.kind)
+                _find_maker(entry.kind)
             except ConfigurationError as error:
                 yield f"{where}.kind", error.in_one_line
         variables = {
@@ -144,7 +144,9 @@ def problems(options: ActivityOptions, place: SinkPlace) -> Iterator[tuple[str, 
             **{f"headers_env.{header}": value for header, value in entry.headers_env.items()},
         }
         for key, variable in variables.items():
-            message = _wrong_with(variable, place.environment, is_issue=key == "issue_env")
+            message = _find_variable_problem(
+                variable, place.environment, is_issue=key == "issue_env"
+            )
             if message is not None:
                 yield f"{where}.{key}", message
         if entry.kind == "jsonl":
@@ -154,7 +156,7 @@ def problems(options: ActivityOptions, place: SinkPlace) -> Iterator[tuple[str, 
                 yield f"{where}.path", error.message
 
 
-def _wrong_with(
+def _find_variable_problem(
     variable: str | None, environment: Mapping[str, str], *, is_issue: bool
 ) -> str | None:
     if not variable:
@@ -220,7 +222,7 @@ class JsonlSink:
 
     def _append(self, line: bytes, *, is_result: bool) -> None:
         # An agent may replace a folder by a link while it works, so open it safely each time.
-        folder = folders.made(self.path.parent)
+        folder = folders.make_folder(self.path.parent)
         fd = folder.open(self.path.name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):

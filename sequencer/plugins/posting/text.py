@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from sequencer.errors import CorruptState, SequencerError
 from sequencer.executors.protocol import Piece
-from sequencer.executors.redaction import Redaction, without_sequences
+from sequencer.executors.redaction import Redaction, strip_sequences
 from sequencer.plugins.metrics.facts import Metrics
 from sequencer.plugins.posting.protocol import Activity, ActivityType
 from sequencer.store import results
@@ -33,37 +33,39 @@ MAX_SHORT_CHARS = 2_000
 """Maximum length of every text except the body."""
 
 
-def without_controls(text: str) -> str:
+def strip_controls(text: str) -> str:
     r"""Return *text* without terminal sequences and other control characters.
 
-    >>> without_controls("\x1b]0;owned\x07red: \x1b[31mno\x1b[0m\x08\r\n\tyes")
+    >>> strip_controls("\x1b]0;owned\x07red: \x1b[31mno\x1b[0m\x08\r\n\tyes")
     'red: no\n\tyes'
     """
-    return without_sequences(text.replace("\r\n", "\n").replace("\r", "\n"))
+    return strip_sequences(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
-def hidden(text: str, redaction: Redaction, *, is_cut: bool = False) -> str:
+def hide_secrets(text: str, redaction: Redaction, *, is_cut: bool = False) -> str:
     """Return *text* without control characters and secrets, and without half a secret at a cut."""
-    stream = redaction.stream()
-    plain = without_controls(text).encode("utf-8", "replace")
+    stream = redaction.start_stream()
+    plain = strip_controls(text).encode("utf-8", "replace")
     settled = stream.feed(plain) if is_cut else stream.feed(plain) + stream.finish()
     return settled.decode("utf-8", "replace")
 
 
-def polished(activity: Activity, redaction: Redaction, folder: Path, max_chars: int) -> Activity:
+def sanitize_activity(
+    activity: Activity, redaction: Redaction, folder: Path, max_chars: int
+) -> Activity:
     """Return *activity* in the form that may leave this machine.
 
     A body that is too large for the journal is read from the run's *folder*.
     """
     body, is_cut, note = activity.body, False, ""
     if activity.output_file is not None:
-        body, is_cut, note = _start_of_output(folder, activity.output_file, max_chars)
+        body, is_cut, note = _read_output_start(folder, activity.output_file, max_chars)
     if len(body) > max_chars:
         body, is_cut = body[:max_chars], True
     if is_cut and not note:
         where = f"; all of it is in `{activity.output_file}`" if activity.output_file else ""
         note = f"[cut after {max_chars} characters{where}]"
-    body = hidden(body, redaction, is_cut=is_cut)
+    body = hide_secrets(body, redaction, is_cut=is_cut)
     # Hiding may make the text longer: the replacement is longer than a short secret.
     body = body[:max_chars]
 
@@ -71,7 +73,7 @@ def polished(activity: Activity, redaction: Redaction, folder: Path, max_chars: 
         if text is None:
             return None
         is_long = len(text) > MAX_SHORT_CHARS
-        return hidden(text[:MAX_SHORT_CHARS], redaction, is_cut=is_long)
+        return hide_secrets(text[:MAX_SHORT_CHARS], redaction, is_cut=is_long)
 
     return replace(
         activity,
@@ -81,24 +83,24 @@ def polished(activity: Activity, redaction: Redaction, folder: Path, max_chars: 
         action=short(activity.action),
         parameter=short(activity.parameter),
         result=short(activity.result),
-        metrics=_without_secrets(activity.metrics, redaction),
+        metrics=_hide_metric_secrets(activity.metrics, redaction),
     )
 
 
-def _without_secrets(metrics: Metrics | None, redaction: Redaction) -> Metrics | None:
+def _hide_metric_secrets(metrics: Metrics | None, redaction: Redaction) -> Metrics | None:
     """Return *metrics* without secrets: a name of an agent or a step may contain one."""
     if metrics is None:
         return None
 
     def shown(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(hidden(name, redaction) for name in names[:MAX_NAMES])
+        return tuple(hide_secrets(name, redaction) for name in names[:MAX_NAMES])
 
     return replace(
         metrics, agents=shown(metrics.agents), critical_path=shown(metrics.critical_path)
     )
 
 
-def _start_of_output(folder: Path, name: str, max_chars: int) -> tuple[str, bool, str]:
+def _read_output_start(folder: Path, name: str, max_chars: int) -> tuple[str, bool, str]:
     """Return (start of the output file *name*, whether it was cut, note if it is unreadable)."""
     try:
         path = results.output_path(folder, name)
@@ -161,9 +163,9 @@ class Gist:
         )
         self.heard_at = time.monotonic()
         """Time of the newest output, on the monotonic clock."""
-        # Only the thread that calls `take` may use the fields below.
+        # Only the thread that calls `pop_newest` may use the fields below.
         self._kind: Piece | None = None
-        self._stream = redaction.stream()
+        self._stream = redaction.start_stream()
         self._partial = ""
         self._call: tuple[str, str] | None = None
 
@@ -198,10 +200,10 @@ class Gist:
 
     @property
     def has_news(self) -> bool:
-        """Return whether there was output since the last `take`."""
+        """Return whether there was output since the last `pop_newest`."""
         return bool(self._queue) or self._opening is not None
 
-    def take(self) -> Activity | None:
+    def pop_newest(self) -> Activity | None:
         """Return the newest thought or action, or None; call it from one thread at a time."""
         with self._lock:
             queue, self._queue, self._queued_bytes = self._queue, deque(), 0
@@ -214,8 +216,8 @@ class Gist:
         """Return the newest complete thought or action in *data*, or None."""
         if kind is not self._kind:
             self._kind, self._partial = kind, ""
-            self._stream = self._redaction.stream()
-        plain = without_controls(data.decode("utf-8", "replace"))
+            self._stream = self._redaction.start_stream()
+        plain = strip_controls(data.decode("utf-8", "replace"))
         settled = self._stream.feed(plain.encode("utf-8", "replace"))
         self._partial += settled.decode("utf-8", "replace")
         if kind is Piece.ACTION:
@@ -223,7 +225,7 @@ class Gist:
             actions = [self._action(line) for line in lines if line.strip()]
             return actions[-1] if actions else None
         self._partial = self._partial[-2 * THOUGHT_CHARS :]
-        body = _end_of(self._partial.strip())
+        body = _cut_to_end(self._partial.strip())
         if not body:
             return None
         return self._activity(ActivityType.THOUGHT, body=f"{self._prefix}{body}")
@@ -246,7 +248,7 @@ class Gist:
         return Activity(type=kind, at=utc_now(), **self._fields, **fields)
 
 
-def _end_of(text: str) -> str:
+def _cut_to_end(text: str) -> str:
     """Return the end of a long thought, starting at a word."""
     if len(text) <= THOUGHT_CHARS:
         return text

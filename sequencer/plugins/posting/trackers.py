@@ -27,9 +27,9 @@ from sequencer.plugins.posting.web import (
     Answer,
     HttpSink,
     Web,
-    bounded,
     judge,
-    number,
+    limit_pause,
+    parse_number,
     retry_after_s,
 )
 
@@ -44,10 +44,10 @@ _FORBIDDEN, _TOO_MANY = 403, 429
 _CLOCKS_APART = timedelta(hours=1)
 
 
-def mark(key: str) -> str:
+def format_mark(key: str) -> str:
     """Return the HTML comment that marks a posted result.
 
-    >>> mark("run:3:0"), mark("a--b>:3:0")
+    >>> format_mark("run:3:0"), format_mark("a--b>:3:0")
     ('<!-- sequencer:run:3:0 -->', '<!-- sequencer:a-_b_:3:0 -->')
     """
     safe = re.sub(r"[^A-Za-z0-9:._-]", "_", key).replace("--", "-_")
@@ -91,9 +91,9 @@ class GithubSink(HttpSink):
         """
         if post.key is None:
             return
-        if post.may_be_there and self._has_comment(mark(post.key), post.activity.at):
+        if post.may_be_there and self._has_comment(format_mark(post.key), post.activity.at):
             return
-        body = f"{result_text(post.activity)}\n\n{mark(post.key)}"
+        body = f"{result_text(post.activity)}\n\n{format_mark(post.key)}"
         judge_github(self._send({"body": body}))
 
     def _has_comment(self, wanted: str, at: str) -> bool:
@@ -101,12 +101,12 @@ class GithubSink(HttpSink):
 
         Only the end counts: the text above is from an agent, which could forge a mark.
         """
-        query = {"since": _since(at), "per_page": str(PAGE)}
+        query = {"since": _subtract_clock_skew(at), "per_page": str(PAGE)}
         for page in range(1, SEARCHED // PAGE + 1):
             url = f"{self._url}?{urlencode({**query, 'page': str(page)})}"
             answer = self._web.send("GET", url, self._headers)
             judge_github(answer)
-            comments = _comments(answer.text)
+            comments = _parse_comments(answer.text)
             bodies = (str(comment.get("body", "")) for comment in comments)
             if any(body.rstrip().endswith(wanted) for body in bodies):
                 return True
@@ -116,7 +116,7 @@ class GithubSink(HttpSink):
 
 
 def judge_github(answer: Answer) -> None:
-    """Return if *answer* is a success.
+    """Check that *answer* is a success.
 
     Raises:
         Unreachable, Refused: see `Sink.post`. A limit is status 403 or 429.
@@ -134,13 +134,13 @@ def _github_pause(answer: Answer) -> float | None:
     if asked is not None:
         return asked
     if answer.headers.get("x-ratelimit-remaining", "").strip() == "0":
-        reset = number(answer.headers.get("x-ratelimit-reset"))
-        return SECONDARY_PAUSE_S if reset is None else bounded(reset - time.time())
+        reset = parse_number(answer.headers.get("x-ratelimit-reset"))
+        return SECONDARY_PAUSE_S if reset is None else limit_pause(reset - time.time())
     is_limit = answer.status == _TOO_MANY or "rate limit" in answer.text.lower()
     return SECONDARY_PAUSE_S if is_limit else None
 
 
-def _since(at: str) -> str:
+def _subtract_clock_skew(at: str) -> str:
     """Return a time safely before *at*: this machine's clock may differ from GitHub's."""
     try:
         when = datetime.fromisoformat(at)
@@ -149,7 +149,7 @@ def _since(at: str) -> str:
     return (when.astimezone(UTC) - _CLOCKS_APART).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _comments(text: str) -> list[dict[str, Any]]:
+def _parse_comments(text: str) -> list[dict[str, Any]]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -163,10 +163,10 @@ def _comments(text: str) -> list[dict[str, Any]]:
 _MARK = re.compile(r"([\\`*_{}\[\]<>#|~@])")
 
 
-def plain(text: str) -> str:
+def escape_markdown(text: str) -> str:
     r"""Return *text* as Markdown that shows it as it is, on one line.
 
-    >>> plain("fix_all *now*\n@team")
+    >>> escape_markdown("fix_all *now*\n@team")
     'fix\\_all \\*now\\* \\@team'
     """
     return _MARK.sub(r"\\\1", " ".join(text.split()))
@@ -175,9 +175,9 @@ def plain(text: str) -> str:
 def result_text(activity: Activity) -> str:
     """Return a result as text: a title with the step, the body, figures, and the question."""
     # The end of a flowchart's or a team's run does not belong to a step.
-    step = f"**{plain(activity.step)}**" if activity.step else ""
-    title = f"{step} {plain(activity.title)}".strip()
-    metrics = "" if activity.metrics is None else activity.metrics.text(plain)
+    step = f"**{escape_markdown(activity.step)}**" if activity.step else ""
+    title = f"{step} {escape_markdown(activity.title)}".strip()
+    metrics = "" if activity.metrics is None else activity.metrics.format_text(escape_markdown)
     parts = (title, activity.body.strip(), metrics, activity.question)
     return "\n\n".join(part for part in parts if part)
 
@@ -284,13 +284,13 @@ def content_of(activity: Activity) -> dict[str, str]:
 def judge_linear(
     answer: Answer, known_id: str | None, mutation: str = "agentActivityCreate"
 ) -> None:
-    """Return if *answer* to *mutation* says that the post exists, perhaps from an earlier try.
+    """Check that *answer* to *mutation* says that the post exists, perhaps from an earlier try.
 
     Raises:
         Unreachable, Refused: see `Sink.post`. GraphQL reports errors with status 200 too,
             and limits with status 400.
     """
-    document = _object(answer.text)
+    document = _parse_object(answer.text)
     found = _errors(document)
     codes = {str(_extensions(error).get("code")) for error in found}
     if "RATELIMITED" in codes:
@@ -298,13 +298,13 @@ def judge_linear(
     if known_id is not None and any(_is_conflict(error, known_id) for error in found):
         return
     if codes & _CREDENTIALS:
-        raise Unreachable(f"Linear refuses the token: {_message(found)}")
+        raise Unreachable(f"Linear refuses the token: {_format_errors(found)}")
     if codes & _TEMPORARY:
-        raise Unreachable(f"Linear: {_message(found)}")
+        raise Unreachable(f"Linear: {_format_errors(found)}")
     if not found or answer.status not in _ERRORS_IN_BODY:
         judge(answer)
     if found:
-        raise Refused(f"Linear: {_message(found)}", status=answer.status, answer=answer.text)
+        raise Refused(f"Linear: {_format_errors(found)}", status=answer.status, answer=answer.text)
     created = _object_in(_object_in(document, "data"), mutation)
     if created.get("success") is False:
         raise Refused("Linear reports no success", status=answer.status, answer=answer.text)
@@ -319,11 +319,11 @@ def _linear_pause(answer: Answer) -> float:
         return asked
     resets = []
     for name in _RESETS:
-        left = number(answer.headers.get(f"x-ratelimit-{name}-remaining"))
-        reset = number(answer.headers.get(f"x-ratelimit-{name}-reset"))
+        left = parse_number(answer.headers.get(f"x-ratelimit-{name}-remaining"))
+        reset = parse_number(answer.headers.get(f"x-ratelimit-{name}-reset"))
         if reset is not None and (left is None or left <= 0):
             resets.append(reset / 1000 - time.time())
-    return bounded(max(resets, default=60.0))
+    return limit_pause(max(resets, default=60.0))
 
 
 def _is_conflict(error: dict[str, Any], known_id: str) -> bool:
@@ -332,7 +332,7 @@ def _is_conflict(error: dict[str, Any], known_id: str) -> bool:
     return is_conflict and known_id in texts
 
 
-def _message(errors: list[dict[str, Any]]) -> str:
+def _format_errors(errors: list[dict[str, Any]]) -> str:
     texts = [_extensions(e).get("userPresentableMessage") or e.get("message") for e in errors]
     return "; ".join(" ".join(str(text).split())[:200] for text in texts[:3])
 
@@ -351,7 +351,7 @@ def _errors(document: dict[str, Any]) -> list[dict[str, Any]]:
     return [e for e in errors if isinstance(e, dict)] if isinstance(errors, list) else []
 
 
-def _object(text: str) -> dict[str, Any]:
+def _parse_object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -76,7 +76,7 @@ class Web:
         """
         import httpx2  # noqa: PLC0415 - takes 0.1 s, and most runs post nothing
 
-        client = self._connected()
+        client = self._connect()
         deadline = time.monotonic() + 2 * self._timeout_s
         pieces, size = [], 0
         try:
@@ -94,7 +94,7 @@ class Web:
         text = b"".join(pieces)[:MAX_ANSWER_BYTES].decode("utf-8", "replace")
         return Answer(response.status_code, fields, text)
 
-    def _connected(self) -> httpx2.Client:
+    def _connect(self) -> httpx2.Client:
         import httpx2  # noqa: PLC0415 - see `send`
 
         if self._client is None:
@@ -113,7 +113,7 @@ class Web:
 
 
 def judge(answer: Answer, clock: Callable[[], float] = time.time) -> None:
-    """Return if *answer* is a success.
+    """Check that *answer* is a success.
 
     Raises:
         Unreachable: another try may help, or a person must fix the credentials or the address.
@@ -137,21 +137,21 @@ def retry_after_s(answer: Answer, clock: Callable[[], float] = time.time) -> flo
     written = answer.headers.get("retry-after", "").strip()
     if not written:
         return None
-    seconds = number(written)
+    seconds = parse_number(written)
     if seconds is None:
         try:
             seconds = parsedate_to_datetime(written).timestamp() - clock()
         except ValueError:
             return None
-    return bounded(seconds)
+    return limit_pause(seconds)
 
 
-def bounded(seconds: float) -> float:
+def limit_pause(seconds: float) -> float:
     """Return *seconds* limited to a valid pause, because an answer may have any number."""
     return min(max(seconds, 0.0), LONGEST_PAUSE_S)
 
 
-def number(text: str | None) -> float | None:
+def parse_number(text: str | None) -> float | None:
     """Return *text* as a finite number, or None."""
     try:
         value = float(text or "")

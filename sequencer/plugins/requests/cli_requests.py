@@ -14,8 +14,8 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import (
     AGENT,
     STDIN,
-    argument_text,
     complete_workflows,
+    read_argument,
     read_text,
     with_options,
 )
@@ -25,9 +25,9 @@ from sequencer.model.request import Request
 from sequencer.plugins.requests.issues import (
     NO_LABELS,
     TrackerIssue,
-    as_json,
-    as_request,
-    issue_of,
+    find_json,
+    parse_issue,
+    to_request,
 )
 from sequencer.project.project import Project
 from sequencer.store.strictjson import parse_json
@@ -35,7 +35,7 @@ from sequencer.store.strictjson import parse_json
 _HEADING = re.compile(r"^#{1,6}\s+")
 
 
-def request_of(
+def build_request(
     project: Path,
     hide: Callable[[str], str] = lambda text: text,
     notice: Callable[[str], None] = lambda _: None,
@@ -56,24 +56,24 @@ def request_of(
         ConfigurationError: the file can't be read.
         UnsafePath: an attachment is not a file of the *project*.
     """
-    text, where = _text(text, file)
-    document = as_json(text)
-    issue = _issue_of_prose(hide(text)) if document is None else _issue_in(document, where)
+    text, where = _read_text(text, file)
+    document = find_json(text)
+    issue = _parse_prose(hide(text)) if document is None else _parse_issue(document, where)
     for lack in (lack for lack in issue.lacks if lack != NO_LABELS or not labels):
         notice(f"{where}: {lack}")
-    return as_request(
+    return to_request(
         issue,
         hide,
         where,
         labels=labels,
         comments=comments,
-        attachments=tuple(attached(name, project) for name in attachments),
+        attachments=tuple(resolve_attachment(name, project) for name in attachments),
         repository=project.name,
         base_branch=current_branch(project) or "",
     )
 
 
-def _issue_of_prose(text: str) -> TrackerIssue:
+def _parse_prose(text: str) -> TrackerIssue:
     """Return the request that a person wrote: its first line is the title."""
     lines = text.strip().splitlines()
     if not lines:
@@ -81,7 +81,7 @@ def _issue_of_prose(text: str) -> TrackerIssue:
     return TrackerIssue(title=_HEADING.sub("", lines[0].strip()), text="\n".join(lines[1:]).strip())
 
 
-def _issue_in(text: str, where: str) -> TrackerIssue:
+def _parse_issue(text: str, where: str) -> TrackerIssue:
     """Return the issue in *text*, which should be JSON.
 
     Raises:
@@ -95,20 +95,20 @@ def _issue_in(text: str, where: str) -> TrackerIssue:
             where=where,
             hint="if the text itself is the request, put a line of words before it",
         ) from None
-    return issue_of(value, where)
+    return parse_issue(value, where)
 
 
-def _text(text: str | None, file: Path | None) -> tuple[str, str]:
+def _read_text(text: str | None, file: Path | None) -> tuple[str, str]:
     """Return the text and its origin."""
     if text is not None and file is not None:
         raise UsageRefused("give a text or --file, not both")
     if file is not None and str(file) != STDIN:
         return read_text(file), str(file)
     argument = STDIN if file is not None else text or ""
-    return argument_text(argument), "standard input" if argument == STDIN else "the request"
+    return read_argument(argument), "standard input" if argument == STDIN else "the request"
 
 
-def attached(name: str, project: Path) -> str:
+def resolve_attachment(name: str, project: Path) -> str:
     """Return *name*, a path from the current folder, relative to the *project*.
 
     Raises:
@@ -153,7 +153,7 @@ REQUEST = with_options(
 """The options of `start` and `plan --request`."""
 
 
-def request_from(
+def read_request(
     invocation: Invocation,
     project: Project,
     verb: str,
@@ -166,17 +166,17 @@ def request_from(
 
     Raises:
         UsageRefused: they give no request.
-        Also raises the errors of `request_of`.
+        Also raises the errors of `build_request`.
     """
     if text is None and file is None:
         raise UsageRefused(
             "there is no request", where=f"sequencer {verb}",
             hint="give the text, --file F, or - for standard input",
         )  # fmt: skip
-    return request_of(
+    return build_request(
         project.settings.project_dir,
         project.redaction.hide_text,
-        lambda lack: invocation.notices([lack]),
+        lambda lack: invocation.show_notices([lack]),
         text=text,
         file=file,
         **given,

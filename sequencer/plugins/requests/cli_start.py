@@ -19,24 +19,24 @@ from sequencer.cli.options import (
     verb,
     with_options,
 )
-from sequencer.cli.show import present
-from sequencer.cli.views.states import shown
-from sequencer.cli.views.tables import columns, purposes
+from sequencer.cli.show import show_view
+from sequencer.cli.views.states import sanitize_text
+from sequencer.cli.views.tables import format_purposes, format_table
 from sequencer.cli.views.text import one_line
 from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import ConfigurationError, UsageRefused, run_option
 from sequencer.history.story import Story
-from sequencer.history.view import view_of
+from sequencer.history.view import build_view
 from sequencer.model.graph.graph import Graph
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.outcome import Usage, cost_words
+from sequencer.model.outcome import Usage, format_cost
 from sequencer.model.request import Definition, Request, Route
 from sequencer.model.step import Step
-from sequencer.plugins.requests.cli_requests import REQUEST, request_from
-from sequencer.plugins.requests.issues import free_name
+from sequencer.plugins.requests.cli_requests import REQUEST, read_request
+from sequencer.plugins.requests.issues import find_free_name
 from sequencer.plugins.requests.project_requests import starter_of
 from sequencer.plugins.requests.section import routing_of
-from sequencer.plugins.requests.starting import Starter, WantedTeam, lost_words
+from sequencer.plugins.requests.starting import Starter, WantedTeam, describe_lost_cost
 from sequencer.plugins.teams import scoring
 from sequencer.plugins.teams.scoring import TeamChoice
 from sequencer.plugins.teams.section import teams_of
@@ -88,41 +88,41 @@ def start(
     """
     project = invocation.project({"agent": agent}, rehearses=rehearse)
     project.ensure_may_act()
-    request = request_from(invocation, project, "start", **given)
-    name = _named(invocation, project, request)
+    request = read_request(invocation, project, "start", **given)
+    name = _choose_run_name(invocation, project, request)
     starter = starter_of(project)
-    with _reporting_lost_cost(invocation, starter):
-        definition = starter.define(request, procedure, _wanted(team, team_size))
+    with _report_lost_cost(invocation, starter):
+        definition = starter.define(request, procedure, _to_wanted_team(team, team_size))
         if not no_run:
             # A run that starts immediately needs its agents now.
             starter.ensure_installed(definition)
         project.run(name, definition).commands.start(definition)
     if no_run or not invocation.is_json:
-        _show_made(invocation, project, definition, name)
+        _show_definition(invocation, project, definition, name)
     if no_run and not invocation.is_json:
         line = f"sequencer {run_option(name)}run"
-        invocation.say(f"to continue: {line} (a timer's next tick does, too)")
+        invocation.notify(f"to continue: {line} (a timer's next tick does, too)")
     return 0 if no_run else _work(invocation, project, definition, max_cost)
 
 
 @contextmanager
-def _reporting_lost_cost(invocation: Invocation, starter: Starter) -> Iterator[None]:
+def _report_lost_cost(invocation: Invocation, starter: Starter) -> Iterator[None]:
     """Report the cost of the classification if no run is created."""
     try:
         yield
     except BaseException:
-        invocation.notices(filter(None, [lost_words(starter.paid)]))
+        invocation.show_notices(filter(None, [describe_lost_cost(starter.paid)]))
         raise
 
 
-def _named(invocation: Invocation, project: Project, request: Request) -> str:
+def _choose_run_name(invocation: Invocation, project: Project, request: Request) -> str:
     """Return the name for the run of *request*, and set it as the run of *invocation*."""
-    name = invocation.run_name or free_name(request.title, project.run_names())
+    name = invocation.run_name or find_free_name(request.title, project.run_names())
     invocation.run_name = name
     return name
 
 
-def _wanted(team: bool | None, size: int | None) -> WantedTeam:
+def _to_wanted_team(team: bool | None, size: int | None) -> WantedTeam:
     """Return the options about a team as a value."""
     if team is False and size is not None:
         raise UsageRefused("--team-size and --no-team can't be used together")
@@ -140,15 +140,17 @@ def _work(
         max_cost_usd=max_cost or defaults.max_cost_usd,
         step_timeout_s=defaults.step_timeout_s,
     )
-    plan = run_work.Plan(Mode.COMBINED, limits).less(definition.usage, Usage())
+    plan = run_work.Plan(Mode.COMBINED, limits).subtract_usage(definition.usage, Usage())
     if plan.limits.max_cost_usd == 0:
-        spent = cost_words(definition.usage)
-        invocation.notices([f"classifying the request cost {spent}, which is all of --max-cost"])
+        spent = format_cost(definition.usage)
+        invocation.show_notices(
+            [f"classifying the request cost {spent}, which is all of --max-cost"]
+        )
     return run_work.work(invocation, project, plan)
 
 
 def _ensure_drawable(invocation: Invocation, draw: Mapping[str, bool]) -> None:
-    """Return if at most one kind of drawing is chosen, and not together with JSON."""
+    """Check that at most one kind of drawing is chosen, and not together with JSON."""
     names = [f"--{name}" for name, is_asked in draw.items() if is_asked]
     if len(names) > 1:
         raise UsageRefused(f"{' and '.join(names)} can't be used together")
@@ -173,33 +175,33 @@ def plan_request(
     """
     draw = {"mermaid": mermaid, "diagram": diagram}
     _ensure_drawable(invocation, draw)
-    wanted = _wanted(team, team_size)
+    wanted = _to_wanted_team(team, team_size)
     project = invocation.project({"agent": agent})
-    starter = _planning(invocation, project)
-    request = request_from(invocation, project, "plan", **given)
-    with _reporting_lost_cost(invocation, starter):
+    starter = _make_planning_starter(invocation, project)
+    request = read_request(invocation, project, "plan", **given)
+    with _report_lost_cost(invocation, starter):
         route = starter.route(request, procedure)
-    if spent := cost_words(route.usage):
-        invocation.say(f"classifying the request by {one_line(route.asked or '')}: {spent}")
+    if spent := format_cost(route.usage):
+        invocation.notify(f"classifying the request by {one_line(route.asked or '')}: {spent}")
     choice = starter.choose_team(request, route, wanted)
     if any(draw.values()):
-        to_draw = starter.made_of(request, route, choice)
-        _draw(invocation, to_draw, _named(invocation, project, request), draw)
+        to_draw = starter.build_definition(request, route, choice)
+        _draw(invocation, to_draw, _choose_run_name(invocation, project, request), draw)
         return
     definition: Definition | None = None
     try:
-        definition = starter.made_of(request, route, choice)
+        definition = starter.build_definition(request, route, choice)
     except ConfigurationError as error:
         # The route is useful even on a machine that can't start the run.
-        invocation.say(f"notice: its steps can't be shown: {error}")
+        invocation.notify(f"notice: its steps can't be shown: {error}")
     if invocation.is_json:
         kind = scoring.classification_of(request, route, routing_of(project.settings))
         facts = {"request": request.model_dump(mode="json"), **route.model_dump(mode="json")}
         facts |= {"team": None if choice is None else _team_json(project, choice)}
-        steps = {"steps": None} if definition is None else _facts(project, definition)
+        steps = {"steps": None} if definition is None else _definition_json(project, definition)
         invocation.print_json({**steps, **facts, "classification": kind})
         return
-    invocation.echo("\n".join(explained(route)))
+    invocation.echo("\n".join(explain_route(route)))
     if definition is not None and definition.workflow.description:
         invocation.echo(one_line(definition.workflow.description))
     _show_score(invocation, choice)
@@ -208,12 +210,12 @@ def plan_request(
         _show_work(invocation, project, definition)
 
 
-def _planning(invocation: Invocation, project: Project) -> Starter:
+def _make_planning_starter(invocation: Invocation, project: Project) -> Starter:
     """Return the starter; if an agent is the caller, it asks no model."""
     starter = starter_of(project)
     if starter.questions is None or not is_inside_agent():
         return starter
-    invocation.notices(["an agent asks, so keyword rules classify the request"])
+    invocation.show_notices(["an agent asks, so keyword rules classify the request"])
     return replace(starter, questions=None)
 
 
@@ -222,19 +224,21 @@ def _show_score(invocation: Invocation, choice: TeamChoice | None) -> None:
     if choice is None or _HAS_NO_TEAMS in choice.why:
         return
     invocation.echo(f"team: {'yes' if choice.uses_team else 'no'}  ({choice.why})")
-    invocation.echo(f"score: {choice.score.score} of 100, for a team of {_size(choice)}")
+    invocation.echo(
+        f"score: {choice.score.score} of 100, for a team of {_compute_team_size(choice)}"
+    )
     rows = [
         (f"{reason.points:+d}" if reason.points else "0", one_line(reason.text))
         for reason in choice.score.reasons
     ]
-    invocation.echo(columns(("POINTS", "FOR"), rows, right={0}, room=invocation.room))
+    invocation.echo(format_table(("POINTS", "FOR"), rows, right={0}, room=invocation.room))
 
 
 _HAS_NO_TEAMS = "teams.enabled"
 """Part of the reason if the project has not enabled teams."""
 
 
-def _size(choice: TeamChoice) -> int:
+def _compute_team_size(choice: TeamChoice) -> int:
     """Return the number of members for the score, up to the maximum."""
     return min(choice.size, choice.score.team_size)
 
@@ -243,14 +247,14 @@ def _team_json(project: Project, choice: TeamChoice) -> dict[str, Any]:
     return {
         "uses_team": choice.uses_team,
         "why": choice.why,
-        "size": _size(choice),
+        "size": _compute_team_size(choice),
         "score": choice.score.score,
         "threshold": teams_of(project.settings).threshold,
         "reasons": [asdict(reason) for reason in choice.score.reasons],
     }
 
 
-def explained(chosen: Route) -> list[str]:
+def explain_route(chosen: Route) -> list[str]:
     """Return lines that explain the choice of the procedure."""
     lines = [f"{one_line(chosen.procedure)}  ({one_line(chosen.reason)})"]
     for considered in chosen.considered:
@@ -259,44 +263,50 @@ def explained(chosen: Route) -> list[str]:
     return lines
 
 
-def _show_made(invocation: Invocation, project: Project, definition: Definition, name: str) -> None:
+def _show_definition(
+    invocation: Invocation, project: Project, definition: Definition, name: str
+) -> None:
     """Print the parts of the new run called *name*."""
     route = definition.route
     if invocation.is_json:
         kinds = {key: route.get(key) for key in ("procedure", "classification")}
-        facts = {**_facts(project, definition), "route": route, "team": definition.assignment}
+        facts = {
+            **_definition_json(project, definition),
+            "route": route,
+            "team": definition.assignment,
+        }
         invocation.print_json({"run": name, **kinds, **facts})
         return
     invocation.echo(f"run        {one_line(name)}")
-    invocation.echo(f"procedure  {explained(Route.model_validate(route))[0]}")
+    invocation.echo(f"procedure  {explain_route(Route.model_validate(route))[0]}")
     if about := one_line(definition.workflow.description):
         invocation.echo(f"           {about}")
     _show_team(invocation, definition)
     _show_work(invocation, project, definition)
 
 
-def _facts(project: Project, definition: Definition) -> dict[str, Any]:
+def _definition_json(project: Project, definition: Definition) -> dict[str, Any]:
     """Return the JSON of the request and its steps, for programs."""
     return {
         "request": definition.request.model_dump(mode="json"),
-        "steps": _steps(project, definition),
+        "steps": _describe_steps(project, definition),
         "substitutions": definition.substitutions,
         "notes": list(definition.notes),
     }
 
 
-def _steps(project: Project, definition: Definition) -> list[dict[str, Any]]:
+def _describe_steps(project: Project, definition: Definition) -> list[dict[str, Any]]:
     graph = definition.workflow.graph
     resolved = enumerate(definition.workflow.steps)
-    return [_described(project, step, index, graph) for index, step in resolved]
+    return [_describe_step(project, step, index, graph) for index, step in resolved]
 
 
 def _show_work(invocation: Invocation, project: Project, definition: Definition) -> None:
     """Print the steps or tasks, and notes about changes to them."""
     show = _show_tasks if definition.workflow.graph else _show_steps
-    show(invocation, _steps(project, definition))
+    show(invocation, _describe_steps(project, definition))
     for note in definition.notes:
-        invocation.say(f"notice: {note}")
+        invocation.notify(f"notice: {note}")
 
 
 def _draw(
@@ -304,7 +314,7 @@ def _draw(
 ) -> None:
     """Draw the run, and print nothing else on standard output, so that it can go to a file."""
     if graph := definition.workflow.graph:
-        present(invocation, view_of(name, graph, None, None, Story()), None, draw)
+        show_view(invocation, build_view(name, graph, None, None, Story()), None, draw)
     else:
         hint = "--mermaid draws the procedure; --team lets a team work on it"
         draw_line(invocation, definition.workflow, draw, hint)
@@ -324,12 +334,12 @@ def _show_steps(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
     """Print the steps of a procedure, and their descriptions."""
     keys = ("step", "prompt", "agent")
     rows = [
-        tuple(map(one_line, (str(n), *(step[key] for key in keys), _marks(step))))
+        tuple(map(one_line, (str(n), *(step[key] for key in keys), _format_marks(step))))
         for n, step in enumerate(steps)
     ]
     head = ("N", "STEP", "PROMPT", "AGENT", "")
-    invocation.echo(columns(head, rows, right={0}, room=invocation.room))
-    if text := purposes((step["step"], step.get("description", "")) for step in steps):
+    invocation.echo(format_table(head, rows, right={0}, room=invocation.room))
+    if text := format_purposes((step["step"], step.get("description", "")) for step in steps):
         invocation.echo(f"\n{text}")
 
 
@@ -338,17 +348,21 @@ def _show_tasks(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
     keys = ("step", "subject", "role", "agent")
     rows = [
         [
-            shown(cell)
-            for cell in (*(step[key] for key in keys), ", ".join(step["blocked_by"]), _marks(step))
+            sanitize_text(cell)
+            for cell in (
+                *(step[key] for key in keys),
+                ", ".join(step["blocked_by"]),
+                _format_marks(step),
+            )
         ]
         for step in steps
     ]
     head = ("TASK", "SUBJECT", "ROLE", "AGENT", "BLOCKED BY", "")
     # If space is short, the marks go first: agent and order are more important.
-    invocation.echo(columns(head, rows, room=invocation.room, goes=(5,), whole={1}, prose={1}))
+    invocation.echo(format_table(head, rows, room=invocation.room, goes=(5,), whole={1}, prose={1}))
 
 
-def _described(project: Project, step: Step, index: int, graph: Graph | None) -> dict[str, Any]:
+def _describe_step(project: Project, step: Step, index: int, graph: Graph | None) -> dict[str, Any]:
     """Return the fields of a resolved step, or of a team's task, for people and programs."""
     agent, _ = project.agents.choose(step, step.name)
     fields = step.model_dump(mode="json", exclude_defaults=True, by_alias=True)
@@ -373,7 +387,7 @@ def _described(project: Project, step: Step, index: int, graph: Graph | None) ->
     }
 
 
-def _marks(step: dict[str, Any]) -> str:
+def _format_marks(step: dict[str, Any]) -> str:
     """Return the special properties of a step, in a few words."""
     marks = [
         word

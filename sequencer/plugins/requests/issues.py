@@ -72,7 +72,7 @@ _FACTS_OF_GH = frozenset(
 """Keys about the page itself; they ask for no work, so ignoring them needs no notice."""
 _LINE_CHARS = 300
 MAX_NAME_CHARS, MAX_TITLE_CHARS = 40, 300
-_MOST_KEYS, _KEY_CHARS = 15, 40
+_MAX_KEYS, _KEY_CHARS = 15, 40
 _HYPHENS = re.compile(r"-+")
 _INVISIBLE = frozenset("\u115f\u1160\u17b4\u17b5")
 """Invisible letters and marks: names that differ only by them would look the same."""
@@ -102,17 +102,17 @@ class TrackerIssue(Struct, frozen=True, kw_only=True):
     """Notices about missing parts, for people."""
 
 
-def as_json(text: str) -> str | None:
+def find_json(text: str) -> str | None:
     """Return *text* without colors if it looks like JSON, even cut or invalid JSON, or None.
 
-    >>> as_json('{"title":'), as_json("[Bug] it {fails}"), as_json("{{name}} fails")
+    >>> find_json('{"title":'), find_json("[Bug] it {fails}"), find_json("{{name}} fails")
     ('{"title":', None, None)
     """
     plain = _COLOR.sub("", text)
     return plain if _BEGINS_LIKE_JSON.match(plain) else None
 
 
-def issue_of(value: object, where: str) -> TrackerIssue:
+def parse_issue(value: object, where: str) -> TrackerIssue:
     """Return the issue in *value*, a JSON document; *where* is for messages.
 
     Raises:
@@ -123,35 +123,37 @@ def issue_of(value: object, where: str) -> TrackerIssue:
         count = f" of {len(value)}" if isinstance(value, list) else ""
         found = f"is a JSON {type(value).__name__}{count} instead of one issue"
         raise UsageRefused(found, where=where, hint=EXPECTED)
-    issue = _read(Fields(value, "", where))
+    issue = _read_issue(Fields(value, "", where))
     if issue is None or not issue.title:
-        keys = ", ".join(_shown(key) for key in list(value)[:_MOST_KEYS]) or "none"
-        more = f" and {len(value) - _MOST_KEYS} more" if len(value) > _MOST_KEYS else ""
+        keys = ", ".join(_format_key(key) for key in list(value)[:_MAX_KEYS]) or "none"
+        more = f" and {len(value) - _MAX_KEYS} more" if len(value) > _MAX_KEYS else ""
         found = f"is JSON, but not an issue in a known form; its keys: {keys}{more}"
         raise UsageRefused(found, where=where, hint=EXPECTED)
-    return _bounded(issue)
+    return _limit_items(issue)
 
 
-def _read(top: Fields) -> TrackerIssue | None:
+def _read_issue(top: Fields) -> TrackerIssue | None:
     """Return the issue in *top*; None: it has no known shape."""
     kind = top.get("type")
     if kind == "AgentSessionEvent":
-        return _session(top)
+        return _parse_linear_session(top)
     if kind in ("Issue", "Comment") and "data" in top:
         top.ensure_not_gone()
-        data = top.section("data")
-        return _linear(data, top) if kind == "Issue" else _linear_comment(data, top)
+        data = top.get_section("data")
+        return (
+            _parse_linear_issue(data, top) if kind == "Issue" else _parse_linear_comment(data, top)
+        )
     if isinstance(top.get("data"), Mapping):
-        answer = top.section("data")
-        return _linear(answer.section("issue"), top) if "issue" in answer else None
+        answer = top.get_section("data")
+        return _parse_linear_issue(answer.get_section("issue"), top) if "issue" in answer else None
     if "title" not in top:
         about = next((key for key in ("issue", "pull_request") if key in top), None)
-        return None if about is None else _github_event(top, about)
+        return None if about is None else _parse_github_event(top, about)
     if isinstance(top.get("identifier"), str):
-        return _linear(top, top)
+        return _parse_linear_issue(top, top)
     # Other trackers also have labels, but other names for the text.
     is_github = top.has_any("body") or (top.has_any("labels") and not top.has_any("description"))
-    return _github(top, Fields({}, "", top.where)) if is_github else None
+    return _parse_github_issue(top, Fields({}, "", top.where)) if is_github else None
 
 
 class Fields:
@@ -174,61 +176,61 @@ class Fields:
         """Return the value *name*, of any type."""
         return self._data.get(name)
 
-    def filled(self) -> Iterator[str]:
+    def filled_names(self) -> Iterator[str]:
         """Yield the names of texts, lists and objects that are not empty."""
         for name, value in self._data.items():
             if isinstance(value, (str, list, Mapping)) and value:
                 yield name
 
-    def text(self, name: str) -> str:
+    def get_text(self, name: str) -> str:
         """Return the text *name*; this and the next methods refuse values of another type."""
         value = self.get(name)
         if not isinstance(value, str | None):
-            raise self.wrong(name, "text")
+            raise self.make_type_refusal(name, "text")
         # GitHub's web form sends a browser's line ends.
         return (value or "").replace("\r\n", "\n")
 
-    def line(self, name: str) -> str:
+    def get_line(self, name: str) -> str:
         """Return the text *name* as one line."""
-        return _one_line(self.text(name))
+        return _one_line(self.get_text(name))
 
-    def link(self, name: str) -> str:
+    def get_link(self, name: str) -> str:
         """Return the text *name* if it is an address, else an empty text."""
-        address = self.text(name).strip()
+        address = self.get_text(name).strip()
         return address if _LINK.fullmatch(address) else ""
 
-    def section(self, name: str) -> Fields:
+    def get_section(self, name: str) -> Fields:
         """Return the object *name*."""
         value = {} if self.get(name) is None else self.get(name)
         if not isinstance(value, Mapping):
-            raise self.wrong(name, "an object")
+            raise self.make_type_refusal(name, "an object")
         return Fields(value, f"{self._path}{name}.", self.where)
 
-    def sections(self, name: str, of_a_text: str = "") -> Iterator[Fields]:
+    def get_sections(self, name: str, of_a_text: str = "") -> Iterator[Fields]:
         """Yield the objects of a list; an item that is a text becomes {*of_a_text*: item}."""
         value = self.get(name)
         if isinstance(value, Mapping):
             # Linear's API wraps lists this way.
             value = value.get("nodes")
         if not isinstance(value, list | None):
-            raise self.wrong(name, "a list")
+            raise self.make_type_refusal(name, "a list")
         for number, item in enumerate(value or ()):
             entry = {of_a_text: item} if of_a_text and isinstance(item, str) else item
             if not isinstance(entry, Mapping):
-                raise self.wrong(f"{name}.{number}", "an object")
+                raise self.make_type_refusal(f"{name}.{number}", "an object")
             yield Fields(entry, f"{self._path}{name}.{number}.", self.where)
 
-    def names(self, name: str, key: str) -> tuple[str, ...]:
+    def get_names(self, name: str, key: str) -> tuple[str, ...]:
         """Return the *key* of each object of a list, without repetitions; every object needs it."""
         found = []
-        for entry in self.sections(name, of_a_text=key):
+        for entry in self.get_sections(name, of_a_text=key):
             if key not in entry:
-                raise entry.wrong(key, "text")
-            found.append(entry.line(key))
+                raise entry.make_type_refusal(key, "text")
+            found.append(entry.get_line(key))
         return tuple(dict.fromkeys(filter(None, found)))
 
     def ensure_not_gone(self) -> None:
-        """Return if the issue still exists."""
+        """Check that the issue still exists."""
         action = self.get("action")
         if isinstance(action, str) and action in _GONE:
             raise UsageRefused(
@@ -236,27 +238,29 @@ class Fields:
                 where=self.where,
             )
 
-    def wrong(self, name: str, wanted: str) -> UsageRefused:
+    def make_type_refusal(self, name: str, wanted: str) -> UsageRefused:
         """Return the error for the type of *name*, a key or the path of a list's item."""
         kind = type(self.get(name.partition(".")[0])).__name__
         text = f"has to be {wanted}, not {kind}" if "." not in name else f"has to be {wanted}"
         return UsageRefused(f"{self._path}{name} {text}", where=self.where, hint=EXPECTED)
 
 
-def _github_event(event: Fields, about: str) -> TrackerIssue:
+def _parse_github_event(event: Fields, about: str) -> TrackerIssue:
     event.ensure_not_gone()
-    issue = _github(event.section(about), event.section("repository"))
-    comment = event.section("comment")
-    quoted = _comment(comment.section("user").line("login"), comment.text("body"))
-    review = _review(event.section("review"), "user")
+    issue = _parse_github_issue(event.get_section(about), event.get_section("repository"))
+    comment = event.get_section("comment")
+    quoted = _format_comment(
+        comment.get_section("user").get_line("login"), comment.get_text("body")
+    )
+    review = _format_review(event.get_section("review"), "user")
     return replace(issue, comments=(*issue.comments, *quoted, *review))
 
 
-def _github(issue: Fields, repository: Fields) -> TrackerIssue:
+def _parse_github_issue(issue: Fields, repository: Fields) -> TrackerIssue:
     """Return an issue or pull request from ``gh`` or REST; *repository* may be empty."""
-    url = issue.link("html_url") or issue.link("url")
+    url = issue.get_link("html_url") or issue.get_link("url")
     in_url = _GITHUB_URL.match(url)
-    name = repository.line("full_name") or (in_url["repository"] if in_url else "")
+    name = repository.get_line("full_name") or (in_url["repository"] if in_url else "")
     number = issue.get("number")
     is_number = type(number) is int and number > 0
     count = issue.get("comments")
@@ -269,44 +273,52 @@ def _github(issue: Fields, repository: Fields) -> TrackerIssue:
         lacks.append(
             f"it has no text of its {inline} review comments; 'gh pr view N --json' has it"
         )
-    lacks += _left_out(issue)
-    base = issue.text("baseRefName") or issue.section("base").text("ref")
-    assignees = issue.names("assignees", "login")
+    lacks += _describe_ignored_keys(issue)
+    base = issue.get_text("baseRefName") or issue.get_section("base").get_text("ref")
+    assignees = issue.get_names("assignees", "login")
     return TrackerIssue(
-        title=issue.text("title").strip(),
-        text=issue.text("body"),
-        labels=issue.names("labels", "name"),
-        comments=(*(_github_comments(issue) if has_texts else ()), *_state_of_pull(issue)),
+        title=issue.get_text("title").strip(),
+        text=issue.get_text("body"),
+        labels=issue.get_names("labels", "name"),
+        comments=(
+            *(_iter_github_comments(issue) if has_texts else ()),
+            *_describe_pull_state(issue),
+        ),
         identifier=f"{name}#{number}" if is_number else "",
         url=url,
         repository=name,
-        base_branch=_branch(base or repository.text("default_branch")),
-        assignees=assignees or tuple(filter(None, (issue.section("assignee").line("login"),))),
+        base_branch=_safe_branch(base or repository.get_text("default_branch")),
+        assignees=assignees
+        or tuple(filter(None, (issue.get_section("assignee").get_line("login"),))),
         lacks=tuple(lacks),
     )
 
 
-def _github_comments(issue: Fields) -> Iterator[str]:
+def _iter_github_comments(issue: Fields) -> Iterator[str]:
     """Yield the comments and reviews, in the order of their dates if all have one."""
-    found: list[tuple[str, tuple[str, ...]]] = []
-    for comment in issue.sections("comments"):
+    dated_texts: list[tuple[str, tuple[str, ...]]] = []
+    for comment in issue.get_sections("comments"):
         # Skip comments that maintainers have hidden as spam or off-topic.
         if comment.get("isMinimized") is not True:
-            quoted = _comment(comment.section("author").line("login"), comment.text("body"))
-            found.append((comment.text("createdAt"), quoted))
-    # "reviews" includes the latest ones.
-    reviews = issue.sections("reviews" if "reviews" in issue else "latestReviews")
-    found += [(review.text("submittedAt"), _review(review, "author")) for review in reviews]
-    if all(at for at, _ in found):
-        found.sort(key=lambda item: item[0])
-    for _, quoted in found:
-        yield from quoted
+            texts = _format_comment(
+                comment.get_section("author").get_line("login"), comment.get_text("body")
+            )
+            dated_texts.append((comment.get_text("createdAt"), texts))
+    # "reviews" also has the reviews in "latestReviews".
+    reviews = issue.get_sections("reviews" if "reviews" in issue else "latestReviews")
+    dated_texts += [
+        (review.get_text("submittedAt"), _format_review(review, "author")) for review in reviews
+    ]
+    if all(at for at, _ in dated_texts):
+        dated_texts.sort(key=lambda item: item[0])
+    for _, texts in dated_texts:
+        yield from texts
 
 
-def _review(review: Fields, person: str) -> tuple[str, ...]:
+def _format_review(review: Fields, person: str) -> tuple[str, ...]:
     """Return a review in the form for a prompt: the author, the verdict, and the text."""
-    state = review.line("state").upper()
-    text, author = review.text("body").strip(), review.section(person).line("login")
+    state = review.get_line("state").upper()
+    text, author = review.get_text("body").strip(), review.get_section(person).get_line("login")
     # Without a text, only an approval or a request for changes has a meaning.
     if state in ("", "PENDING") or not (text or state in ("APPROVED", "CHANGES_REQUESTED")):
         return ()
@@ -314,90 +326,100 @@ def _review(review: Fields, person: str) -> tuple[str, ...]:
     return (f"{verdict}:\n\n{text}" if text else f"{verdict}, without a text",)
 
 
-def _state_of_pull(pull: Fields) -> Iterator[str]:
+def _describe_pull_state(pull: Fields) -> Iterator[str]:
     """Yield the review decision and the failed checks of a pull request."""
-    decision = pull.line("reviewDecision")
+    decision = pull.get_line("reviewDecision")
     if decision:
         yield f"The review decision is: {decision.replace('_', ' ').lower()}"
-    failed = [line for check in pull.sections("statusCheckRollup") for line in _failed(check)]
+    failed = [
+        line
+        for check in pull.get_sections("statusCheckRollup")
+        for line in _describe_failed_check(check)
+    ]
     if failed:
         yield "\n".join(("These checks have failed:\n", *failed))
 
 
-def _failed(check: Fields) -> Iterator[str]:
+def _describe_failed_check(check: Fields) -> Iterator[str]:
     """Yield a line about *check*, a check run or a commit status, if it has failed."""
-    conclusion, state = check.line("conclusion").upper(), check.line("state").upper()
+    conclusion, state = check.get_line("conclusion").upper(), check.get_line("state").upper()
     if state in _FAILED or (conclusion and conclusion not in _PASSED):
-        workflow = check.line("workflowName")
-        name = check.line("name") or check.line("context") or "a check without a name"
+        workflow = check.get_line("workflowName")
+        name = check.get_line("name") or check.get_line("context") or "a check without a name"
         how = (conclusion or state).replace("_", " ").lower()
-        link = check.link("detailsUrl") or check.link("targetUrl")
+        link = check.get_link("detailsUrl") or check.get_link("targetUrl")
         about = " / ".join(filter(None, (workflow, name)))
         yield f"- {about}: {how}{f', {link}' if link else ''}"
 
 
-def _left_out(issue: Fields) -> Iterator[str]:
+def _describe_ignored_keys(issue: Fields) -> Iterator[str]:
     """Yield a sentence about keys that ``gh`` was asked for and that this module ignores."""
     if issue.has_any("html_url", "node_id"):
         return  # REST sends everything
-    unread = [name for name in issue.filled() if name not in _READ_OF_GH | _FACTS_OF_GH]
+    unread = [name for name in issue.filled_names() if name not in _READ_OF_GH | _FACTS_OF_GH]
     if unread:
-        names = ", ".join(map(_shown, unread[:_MOST_KEYS]))
-        more = f" and {len(unread) - _MOST_KEYS} more" if len(unread) > _MOST_KEYS else ""
+        names = ", ".join(map(_format_key, unread[:_MAX_KEYS]))
+        more = f" and {len(unread) - _MAX_KEYS} more" if len(unread) > _MAX_KEYS else ""
         yield f"not a part of the request: {names}{more}; --comment adds what matters"
 
 
-def _linear(issue: Fields, event: Fields) -> TrackerIssue:
+def _parse_linear_issue(issue: Fields, event: Fields) -> TrackerIssue:
     number = issue.get("priority")
     by_number = _PRIORITIES.get(number, "") if type(number) in (int, float) else ""
-    people = (issue.section("assignee").line(key) for key in ("name", "displayName"))
+    people = (issue.get_section("assignee").get_line(key) for key in ("name", "displayName"))
     comments = (
-        _comment(_author(comment), comment.text("body"))
-        for comment in issue.sections("comments", of_a_text="body")
+        _format_comment(_author(comment), comment.get_text("body"))
+        for comment in issue.get_sections("comments", of_a_text="body")
     )
     return TrackerIssue(
-        title=issue.text("title").strip(),
-        text=issue.text("description"),
-        labels=issue.names("labels", "name"),
+        title=issue.get_text("title").strip(),
+        text=issue.get_text("description"),
+        labels=issue.get_names("labels", "name"),
         comments=tuple(text for quoted in comments for text in quoted),
         attachments=tuple(
-            filter(None, (item.link("url") for item in issue.sections("attachments", "url")))
+            filter(
+                None, (item.get_link("url") for item in issue.get_sections("attachments", "url"))
+            )
         ),
-        identifier=issue.line("identifier"),
-        url=issue.link("url") or event.link("url"),
+        identifier=issue.get_line("identifier"),
+        url=issue.get_link("url") or event.get_link("url"),
         assignees=tuple(filter(None, people))[:1],
-        priority="" if number == 0 else issue.line("priorityLabel") or by_number,
+        priority="" if number == 0 else issue.get_line("priorityLabel") or by_number,
         lacks=() if issue.has_any("labels") else (NO_LABELS,),
     )
 
 
-def _linear_comment(comment: Fields, event: Fields) -> TrackerIssue:
+def _parse_linear_comment(comment: Fields, event: Fields) -> TrackerIssue:
     if "issue" not in comment:
         raise UsageRefused("is a comment on something that is not an issue", where=event.where)
-    issue = _linear(comment.section("issue"), Fields({}, "", event.where))
-    return replace(issue, comments=_comment(_author(comment), comment.text("body")))
+    issue = _parse_linear_issue(comment.get_section("issue"), Fields({}, "", event.where))
+    return replace(issue, comments=_format_comment(_author(comment), comment.get_text("body")))
 
 
-def _session(event: Fields) -> TrackerIssue:
+def _parse_linear_session(event: Fields) -> TrackerIssue:
     """Return the issue of an agent session in Linear; each text is included once."""
-    session, activity = event.section("agentSession"), event.section("agentActivity")
+    session, activity = event.get_section("agentSession"), event.get_section("agentActivity")
     if activity.get("signal") == "stop":
         raise UsageRefused("asks an agent to stop, so there is nothing to do", where=event.where)
     if "issue" not in session:
         raise UsageRefused("is an agent session without an issue", where=event.where)
-    issue = _linear(session.section("issue"), Fields({}, "", event.where))
-    issue = replace(issue, session=session.line("id"))
-    sources = [*event.sections("previousComments")]
-    sources += [session.section("comment"), activity.section("content")]
-    texts = [text for source in sources for text in _comment(_author(source), source.text("body"))]
+    issue = _parse_linear_issue(session.get_section("issue"), Fields({}, "", event.where))
+    issue = replace(issue, session=session.get_line("id"))
+    sources = [*event.get_sections("previousComments")]
+    sources += [session.get_section("comment"), activity.get_section("content")]
+    texts = [
+        text
+        for source in sources
+        for text in _format_comment(_author(source), source.get_text("body"))
+    ]
     comments = tuple(dict.fromkeys((*issue.comments, *texts)))
     if issue.labels:
         return replace(issue, comments=comments)
-    labels = _labels_of(event.text("promptContext"), session.section("issue"))
+    labels = _find_labels(event.get_text("promptContext"), session.get_section("issue"))
     return replace(issue, comments=comments, labels=labels, lacks=() if labels else issue.lacks)
 
 
-def _labels_of(context: str, issue: Fields) -> tuple[str, ...]:
+def _find_labels(context: str, issue: Fields) -> tuple[str, ...]:
     """Return the labels of *issue* in *context*, the text that Linear writes for agents.
 
     No other part of a session's event has them. Text that people have written is removed first,
@@ -405,7 +427,7 @@ def _labels_of(context: str, issue: Fields) -> tuple[str, ...]:
     """
     head = context
     for name in ("title", "description"):
-        text = issue.text(name)
+        text = issue.get_text(name)
         for form in (text, html.escape(text, quote=False), html.escape(text)):
             head = head.replace(f"<{name}>{form}</{name}>", "", 1)
     head = head.partition("</issue>")[0]
@@ -418,11 +440,11 @@ def _labels_of(context: str, issue: Fields) -> tuple[str, ...]:
 
 
 def _author(comment: Fields) -> str:
-    user = comment.section("user")
-    return user.line("name") or user.line("displayName")
+    user = comment.get_section("user")
+    return user.get_line("name") or user.get_line("displayName")
 
 
-def _comment(author: str, body: str) -> tuple[str, ...]:
+def _format_comment(author: str, body: str) -> tuple[str, ...]:
     """Return a comment in the form for a prompt; nothing if it is empty."""
     text = body.strip()
     if not text:
@@ -430,7 +452,7 @@ def _comment(author: str, body: str) -> tuple[str, ...]:
     return (f"{author} wrote:\n\n{text}" if author else text,)
 
 
-def _bounded(issue: TrackerIssue) -> TrackerIssue:
+def _limit_items(issue: TrackerIssue) -> TrackerIssue:
     """Return *issue* with at most `MAX_ITEMS` comments and links, with notices of the others."""
     left_out = len(issue.comments) - MAX_ITEMS
     comments = issue.comments[-MAX_ITEMS:]
@@ -444,7 +466,7 @@ def _bounded(issue: TrackerIssue) -> TrackerIssue:
     return replace(issue, comments=comments, attachments=links[:MAX_ITEMS], lacks=lacks)
 
 
-def _branch(name: str) -> str:
+def _safe_branch(name: str) -> str:
     """Return *name* if it is a valid, printable branch name, because prompts use it in commands."""
     is_usable = is_branch_name(name) and name.isprintable() and len(name) <= _LINE_CHARS
     return name if is_usable else ""
@@ -455,11 +477,11 @@ def _one_line(text: str) -> str:
     return " ".join(printable.split())[:_LINE_CHARS]
 
 
-def _shown(key: str) -> str:
+def _format_key(key: str) -> str:
     return json.dumps(key[:_KEY_CHARS])[1:-1]
 
 
-def as_request(
+def to_request(
     issue: TrackerIssue,
     hide: Callable[[str], str],
     where: str,
@@ -483,7 +505,7 @@ def as_request(
     full_title = title if len(title) > MAX_TITLE_CHARS else ""
     try:
         return Request(
-            title=_shortened(title),
+            title=_shorten_title(title),
             text="\n".join(filter(None, (full_title, hide(issue.text)))).strip(),
             labels=tuple(dict.fromkeys((*issue.labels, *map(str.strip, labels)))),
             comments=tuple(map(hide, (*issue.comments[over:], *comments))),
@@ -491,8 +513,8 @@ def as_request(
             identifier=issue.identifier,
             url=hide(issue.url),
             session=issue.session,
-            repository=issue.repository or _shortened(repository),
-            base_branch=issue.base_branch or _shortened(base_branch),
+            repository=issue.repository or _shorten_title(repository),
+            base_branch=issue.base_branch or _shorten_title(base_branch),
             assignees=issue.assignees,
             priority=issue.priority,
         )
@@ -500,23 +522,23 @@ def as_request(
         raise UsageRefused(error.messages()[0], where=where) from None
 
 
-def _shortened(title: str) -> str:
+def _shorten_title(title: str) -> str:
     plain = "".join(c if c.isprintable() else " " for c in title)
     return plain if len(plain) <= MAX_TITLE_CHARS else f"{plain[: MAX_TITLE_CHARS - 1]}…"
 
 
-def free_name(title: str, taken: Collection[str]) -> str:
+def find_free_name(title: str, taken: Collection[str]) -> str:
     """Return a name that is not in *taken* for the run of a request called *title*.
 
     It keeps letters and digits of every script, and their marks.
 
-    >>> free_name("Debug: login timeout!", {"debug-login-timeout"})
+    >>> find_free_name("Debug: login timeout!", {"debug-login-timeout"})
     'debug-login-timeout-2'
-    >>> free_name("Größe ändern 🚀", ()), free_name("🚀🚀", ())
+    >>> find_free_name("Größe ändern 🚀", ()), find_free_name("🚀🚀", ())
     ('größe-ändern', 'request')
     """
     plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", title).lower())
-    base = _HYPHENS.sub("-", "".join(map(_in_name, plain, f" {plain}")))
+    base = _HYPHENS.sub("-", "".join(map(_to_name_character, plain, f" {plain}")))
     base = base.strip("-")[:MAX_NAME_CHARS].strip("-") or "request"
     known = {slug(name) for name in taken}
     number, name = 1, base
@@ -526,7 +548,7 @@ def free_name(title: str, taken: Collection[str]) -> str:
     return name
 
 
-def _in_name(character: str, before: str) -> str:
+def _to_name_character(character: str, before: str) -> str:
     """Return *character*, or a hyphen if a name can't have it; *before* is the previous one."""
     kind = unicodedata.category(character)
     # Keep a mark only after a letter or digit: marks also change emoji, which are removed.

@@ -10,20 +10,20 @@ from sequencer.errors import ConfigurationError
 from sequencer.executors.protocol import Objection, without_tools
 from sequencer.model.step import Step
 from sequencer.plugins.posting.section import activity_of
-from sequencer.plugins.requests.routing import classifying_agent
+from sequencer.plugins.requests.routing import choose_classifier
 from sequencer.plugins.requests.section import routing_of
 from sequencer.plugins.requests.starting import Questions, Starter, TeamStarter
 from sequencer.plugins.teams.section import teams_of
 from sequencer.project.diagnostics import Area, Diagnostic, Level
 from sequencer.project.project import Project
-from sequencer.store.user_state import make_own
+from sequencer.store.user_state import make_user_folder
 
 
 def classifier_of(project: Project) -> str | None:
     """Return the agent that classifies requests; None: the rules classify them."""
     if project.rehearses:
         return None
-    return classifying_agent(routing_of(project.settings), project.agents.default_model_agent())
+    return choose_classifier(routing_of(project.settings), project.agents.default_model_agent())
 
 
 def starter_of(project: Project) -> Starter:
@@ -45,7 +45,7 @@ def starter_of(project: Project) -> Starter:
             within_s=routing_of(settings).timeout_s,
             project=settings.project_dir,
             ensure_may_ask=project.trust.ensure,
-            make_place=partial(make_own, "questions"),
+            make_place=partial(make_user_folder, "questions"),
         ),
         hooks=project.hooks,
         agent=settings.agent.default if _is_agent_typed(project) else None,

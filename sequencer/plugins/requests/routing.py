@@ -23,10 +23,10 @@ from sequencer.errors import StepFailed, UnknownName
 from sequencer.files.yamlfile import parse
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import AfterValidator, Field
-from sequencer.model.answers import decision_in
+from sequencer.model.answers import find_decision
 from sequencer.model.request import Considered, Label, Request, Route, Source
 from sequencer.model.step import Name, PromptName
-from sequencer.workflows.router import shown
+from sequencer.workflows.router import format_answer
 
 SHARED_PROMPT = "system/shared.md"
 """The system prompt of every step with system_from_labels, for any labels."""
@@ -67,7 +67,7 @@ SYSTEM_PROMPTS: Mapping[str, LabelPrompt] = MappingProxyType(
 )
 
 
-def _own_ones_are_whole(value: dict[str, LabelPrompt]) -> dict[str, LabelPrompt]:
+def _check_own_entries(value: dict[str, LabelPrompt]) -> dict[str, LabelPrompt]:
     for name, entry in value.items():
         if name not in SYSTEM_PROMPTS and (entry.labels is None or entry.prompt is None):
             known = ", ".join(SYSTEM_PROMPTS)
@@ -82,7 +82,7 @@ class RoutingSettings(Frozen):
     """``routing:`` of orchestration.yaml."""
 
     labels: LabelOverrides = LabelOverrides()
-    system_prompts: Annotated[dict[Name, LabelPrompt], AfterValidator(_own_ones_are_whole)] = Field(
+    system_prompts: Annotated[dict[Name, LabelPrompt], AfterValidator(_check_own_entries)] = Field(
         default_factory=dict
     )
     """The first entry that matches wins: first these in order, then the other built-in ones."""
@@ -104,14 +104,14 @@ class RoutingSettings(Frozen):
         """
         return self.procedures.get(word, PROCEDURE_OF[word])
 
-    def labelled(self, request: Request) -> Iterator[tuple[Word, str]]:
+    def find_deciding_labels(self, request: Request) -> Iterator[tuple[Word, str]]:
         """Yield (word, label) for each label of *request* that decides, most important first."""
         words: tuple[tuple[Word, Labels], ...] = (
             ("debugger", self.labels.debugger),
             ("orchestrator", self.labels.orchestrator),
         )
         for word, wanted in words:
-            if (label := request.has_label(wanted)) is not None:
+            if (label := request.find_label(wanted)) is not None:
                 yield word, label
 
     def label_prompts(self) -> dict[str, LabelPrompt]:
@@ -135,18 +135,18 @@ def system_prompts_for(request: Request, settings: RoutingSettings) -> tuple[str
     ('system/debugger.md', 'system/shared.md')
     """
     for entry in settings.label_prompts().values():
-        if entry.prompt is not None and request.has_label(entry.labels or ()):
+        if entry.prompt is not None and request.find_label(entry.labels or ()):
             return entry.prompt, SHARED_PROMPT
     return (SHARED_PROMPT,)
 
 
-def every_system_prompt(settings: RoutingSettings) -> list[str]:
+def list_system_prompts(settings: RoutingSettings) -> list[str]:
     """Return each file that `system_prompts_for` may name."""
     entries = settings.label_prompts().values()
     return [SHARED_PROMPT, *(entry.prompt for entry in entries if entry.labels and entry.prompt)]
 
 
-def classifying_agent(settings: RoutingSettings, default: str | None) -> str | None:
+def choose_classifier(settings: RoutingSettings, default: str | None) -> str | None:
     """Return the agent to ask, or None if the rules decide.
 
     *default* is the project's default agent. None: it has none, and a model that the user has not
@@ -198,10 +198,14 @@ def route(
             another one would hide the mistake.
     """
     routing = _Routing(request, settings, known)
-    found = routing.explicit(explicit) or routing.label()
+    found = routing.route_explicit(explicit) or routing.route_by_label()
     if found is None:
-        found = routing.rules() if classify is None else routing.classification(classify)
-    return found or routing.fallback()
+        found = (
+            routing.route_by_rules()
+            if classify is None
+            else routing.route_by_classification(classify)
+        )
+    return found or routing.route_to_fallback()
 
 
 class _Routing:
@@ -213,15 +217,15 @@ class _Routing:
         self._known = known
         self._considered: list[Considered] = []
 
-    def explicit(self, name: str | None) -> Route | None:
+    def route_explicit(self, name: str | None) -> Route | None:
         if name is None:
             self._note("explicit", "no procedure was named")
             return None
-        return self._chosen("explicit", name, "it was named")
+        return self._build_route("explicit", name, "it was named")
 
-    def label(self) -> Route | None:
+    def route_by_label(self) -> Route | None:
         found: Route | None = None
-        for word, label in self._settings.labelled(self._request):
+        for word, label in self._settings.find_deciding_labels(self._request):
             reason = f"label {label!r} is one of routing.labels.{word}"
             name = self._settings.procedure_for(word)
             if found is not None:
@@ -229,40 +233,44 @@ class _Routing:
                     source="label", result=name, why=f"{reason}, which are looked at last"
                 )
                 return found.replace(considered=(*found.considered, second))
-            found = self._chosen("label", name, reason, key=f"routing.procedures.{word}")
+            found = self._build_route("label", name, reason, key=f"routing.procedures.{word}")
         if found is None:
             self._note("label", "no label decides")
         return found
 
-    def classification(self, classify: Callable[[Request], str]) -> Route | None:
+    def route_by_classification(self, classify: Callable[[Request], str]) -> Route | None:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 word = parse_classification(classify(self._request))
             except NotAsked as error:
                 self._note("classification", _one_line(error.message))
-                return self.rules()
+                return self.route_by_rules()
             except ClassificationFailed as error:
                 self._note("classification", f"attempt {attempt}: {_one_line(error.message)}")
             else:
-                return self._classified("classification", word, f"it was classified as {word!r}")
+                return self._build_classified_route(
+                    "classification", word, f"it was classified as {word!r}"
+                )
         return None
 
-    def rules(self) -> Route | None:
+    def route_by_rules(self) -> Route | None:
         guess = classify_by_rules(self._request)
         if guess.word is None:
             self._note("rules", guess.reason)
             return None
-        return self._classified("rules", guess.word, guess.reason)
+        return self._build_classified_route("rules", guess.word, guess.reason)
 
-    def fallback(self) -> Route:
+    def route_to_fallback(self) -> Route:
         reason = "nothing else decided (routing.fallback)"
-        return self._chosen("fallback", self._settings.fallback, reason, key="routing.fallback")
+        return self._build_route(
+            "fallback", self._settings.fallback, reason, key="routing.fallback"
+        )
 
-    def _classified(self, source: Source, word: Word, reason: str) -> Route:
+    def _build_classified_route(self, source: Source, word: Word, reason: str) -> Route:
         name = self._settings.procedure_for(word)
-        return self._chosen(source, name, reason, word=word, key=f"routing.procedures.{word}")
+        return self._build_route(source, name, reason, word=word, key=f"routing.procedures.{word}")
 
-    def _chosen(
+    def _build_route(
         self, source: Source, name: str, reason: str, *, word: str | None = None, key: str = ""
     ) -> Route:
         if name not in self._known:
@@ -341,7 +349,7 @@ def parse_classification(text: str) -> Word:
         ClassificationFailed: it is anything else. A word is not picked out of a sentence, because
             the sentence may negate it.
     """
-    decision = decision_in(text) or text
+    decision = find_decision(text) or text
     answer = decision.strip() if len(decision) <= MAX_ANSWER_CHARS else ""
     answer = answer.removesuffix(".")
     if len(answer) > 1 and answer[0] == answer[-1] and answer[0] in _QUOTES:
@@ -352,7 +360,7 @@ def parse_classification(text: str) -> Word:
         if folded == word:
             return word
     raise ClassificationFailed(
-        f"the classifier's answer is not one of the seven words: {shown(text)}",
+        f"the classifier's answer is not one of the seven words: {format_answer(text)}",
         where="routing.classifier",
         hint=f"it has to be exactly one of: {', '.join(WORDS)}",
     )
@@ -399,7 +407,7 @@ _WRITTEN = Path(__file__).parents[2] / "builtin" / "classification.yaml"
 
 
 @cache
-def _forms() -> Mapping[str, re.Pattern[str]]:
+def _rule_patterns() -> Mapping[str, re.Pattern[str]]:
     """Return the patterns of the rules, by name."""
     written = parse(_WRITTEN.read_bytes(), _WRITTEN).data
     parts: dict[str, str] = {
@@ -424,7 +432,7 @@ def classify_by_rules(request: Request) -> Guess:
     >>> classify_by_rules(Request(title="Strawberries")).word is None
     True
     """
-    forms = _forms()
+    forms = _rule_patterns()
     lines = [line.strip()[:MAX_LINE_CHARS] for line in request.text.splitlines()[:MAX_LINES]]
     for line in (request.title, *lines):
         if forms["debugger"].search(line):
@@ -433,15 +441,15 @@ def classify_by_rules(request: Request) -> Guess:
             return Guess("orchestrator", "it asks for the work to be broken into pieces")
     first = next((line for line in lines if line), "")
     for line in (request.title, first):
-        guess = _of_line(line)
+        guess = _classify_line(line)
         if guess is not None:
             return guess
     return Guess(None, "no rule fits its title or the beginning of its text")
 
 
-def _of_line(line: str) -> Guess | None:
+def _classify_line(line: str) -> Guess | None:
     sentence = " ".join(line.split())
-    forms = _forms()
+    forms = _rule_patterns()
     wish = forms["polite"].match(sentence)
     rest = sentence[wish.end() :] if wish else sentence
     if wish and rest.endswith("?"):
@@ -467,5 +475,7 @@ def _of_line(line: str) -> Guess | None:
 def _is_vague(line: str) -> bool:
     is_short = len(line.split()) <= VAGUE_WORDS
     return (
-        is_short and bool(_forms()["better"].match(line)) and not _forms()["specific"].search(line)
+        is_short
+        and bool(_rule_patterns()["better"].match(line))
+        and not _rule_patterns()["specific"].search(line)
     )

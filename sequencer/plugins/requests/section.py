@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sequencer.plugins.requests.routing import AUTO, RULES, RoutingSettings, every_system_prompt
+from sequencer.plugins.requests.routing import AUTO, RULES, RoutingSettings, list_system_prompts
 from sequencer.project.sections import ConfigSection, Found
 from sequencer.project.setting_checks import Check
 from sequencer.project.settings import Settings
@@ -18,17 +18,17 @@ def routing_of(settings: Settings) -> RoutingSettings:
 
 def system_prompts_of(settings: Settings) -> list[str]:
     """Return every system prompt that a step with system_from_labels may get."""
-    return every_system_prompt(routing_of(settings))
+    return list_system_prompts(routing_of(settings))
 
 
 def _problems(value: RoutingSettings, check: Check) -> Iterator[Found]:
     if value.classifier not in (AUTO, RULES):
-        yield from check.agent_named(value.classifier, ("routing", "classifier"))
+        yield from check.check_agent(value.classifier, ("routing", "classifier"))
     for name, entry in value.system_prompts.items():
-        yield from check.prompt_named(entry.prompt, ("routing", "system_prompts", name, "prompt"))
-    yield from check.procedure_named(value.fallback, ("routing", "fallback"))
+        yield from check.check_prompt(entry.prompt, ("routing", "system_prompts", name, "prompt"))
+    yield from check.check_procedure(value.fallback, ("routing", "fallback"))
     for word, name in value.procedures.items():
-        yield from check.procedure_named(name, ("routing", "procedures", word))
+        yield from check.check_procedure(name, ("routing", "procedures", word))
 
 
 SECTION = ConfigSection(RoutingSettings, RoutingSettings, _problems)

@@ -24,15 +24,15 @@ from sequencer.engine.agents import Agents
 from sequencer.engine.evidence import judge_turn
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.prompts import PromptFolder
-from sequencer.engine.records import without_comments
-from sequencer.engine.supported_fields import fitted, optional_of
+from sequencer.engine.records import drop_comment_tools
+from sequencer.engine.supported_fields import drop_unsupported_fields, find_optional_fields
 from sequencer.errors import (
     ConfigurationError,
     Interrupted,
     StepFailed,
     StorageFailed,
     UsageRefused,
-    command,
+    format_command,
 )
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import (
@@ -44,7 +44,7 @@ from sequencer.executors.protocol import (
     StepRequest,
     without_tools,
 )
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, cost_words, total
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, format_cost, sum_usages
 from sequencer.model.request import Considered, Definition, Request, Route
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -109,7 +109,7 @@ class Starter(Struct, frozen=True):
         finally:
             self.paid.extend(() if questions is None else questions.paid)
         if questions is not None and questions.paid:
-            chosen = chosen.replace(asked=questions.asked, usage=total(questions.paid))
+            chosen = chosen.replace(asked=questions.asked, usage=sum_usages(questions.paid))
         wanted = self.hooks.procedure(request, chosen.procedure)
         if wanted != chosen.procedure:
             why = f"a hook chose it instead of {chosen.procedure!r}"
@@ -123,8 +123,8 @@ class Starter(Struct, frozen=True):
             raise UsageRefused(
                 f"workflow {workflow.name!r} is a {workflow.kind}, and a request needs a procedure",
                 where="--procedure" if explicit else None,
-                hint=f"{command(None, shlex.join(['run', '--workflow', workflow.name]))} runs it "
-                "without a request",
+                hint=f"{format_command(None, shlex.join(['run', '--workflow', workflow.name]))} "
+                "runs it without a request",
             )
         return chosen
 
@@ -144,17 +144,19 @@ class Starter(Struct, frozen=True):
             Also raises the errors of `route` and `TeamStarter.choose`.
         """
         chosen = route or self.route(request, explicit)
-        return self.made_of(request, chosen, self.choose_team(request, chosen, wanted))
+        return self.build_definition(request, chosen, self.choose_team(request, chosen, wanted))
 
-    def made_of(self, request: Request, chosen: Route, choice: TeamChoice | None) -> Definition:
+    def build_definition(
+        self, request: Request, chosen: Route, choice: TeamChoice | None
+    ) -> Definition:
         """Return the definition of a run for *request* with this route and team; see `define`."""
         notes: list[str] = []
         if choice is not None and choice.uses_team and self.team is not None:
-            workflow = self._tasks(
+            workflow = self._resolve_team(
                 self.team.workflow(chosen.procedure, choice.size), request, notes
             )
         else:
-            workflow = self._line(self.registry.get(chosen.procedure), request, notes)
+            workflow = self._resolve_procedure(self.registry.get(chosen.procedure), request, notes)
         self._ensure_complete(workflow)
         return Definition(
             created_at=utc_now(),
@@ -187,9 +189,11 @@ class Starter(Struct, frozen=True):
             is_builtin = self.hooks.steps(request, procedure) == procedure
         return self.team.choose(request, chosen, wanted, is_builtin=is_builtin)
 
-    def _line(self, procedure: Workflow, request: Request, notes: list[str]) -> Workflow:
+    def _resolve_procedure(
+        self, procedure: Workflow, request: Request, notes: list[str]
+    ) -> Workflow:
         """Return *procedure* with its steps resolved for *request*."""
-        steps = [self._resolved(step, request, notes) for step in procedure.steps]
+        steps = [self._resolve_step(step, request, notes) for step in procedure.steps]
         about = procedure.description
         workflow = Workflow(procedure.name, steps, kind="procedure", description=about)
         workflow = self.hooks.steps(request, workflow)
@@ -197,9 +201,9 @@ class Starter(Struct, frozen=True):
         filled = tuple(with_defaults(step, self.step_defaults) for step in workflow.steps)
         return Workflow(workflow.name, filled, kind="procedure", description=about)
 
-    def _tasks(self, team: Workflow, request: Request, notes: list[str]) -> Workflow:
+    def _resolve_team(self, team: Workflow, request: Request, notes: list[str]) -> Workflow:
         """Return the graph of *team* with its steps resolved for *request*."""
-        steps, by_role = [], optional_of(team)
+        steps, by_role = [], find_optional_fields(team)
         for step in team.steps:
             filled = with_defaults(step, self.step_defaults)
             if self.agent is not None and step.agent is None:
@@ -207,12 +211,12 @@ class Starter(Struct, frozen=True):
             # No person wrote the other fields of built-in tasks, so they are optional.
             extra = [name for name in step.model_fields_set if name not in REQUIRED_TASK_FIELDS]
             optional = dict.fromkeys((*by_role.get(step.name, ()), *sorted(extra)))
-            fit, lost = fitted(self.agents, filled, step.name, tuple(optional))
+            fit, lost = drop_unsupported_fields(self.agents, filled, step.name, tuple(optional))
             notes += [f"task {step.name!r}: its agent has no {name}" for name in lost]
-            steps.append(self._resolved(fit, request, notes))
+            steps.append(self._resolve_step(fit, request, notes))
         return Workflow(team.name, tuple(steps), kind="graph", graph=team.graph)
 
-    def _resolved(self, step: Step, request: Request, notes: list[str]) -> Step:
+    def _resolve_step(self, step: Step, request: Request, notes: list[str]) -> Step:
         """Return *step* resolved for *request*: defaults, agent, prompts and tools."""
         step = with_defaults(step, self.step_defaults)
         update: dict[str, Any] = {}
@@ -223,7 +227,7 @@ class Starter(Struct, frozen=True):
             added = tuple(dict.fromkeys((*step.added_system_prompts, *chosen)))
             update |= {"append_system_prompt": added, "system_from_labels": False}
         if step.validation is not None and step.validation.fixer is not None:
-            fixer = self._resolved(step.validation.fixer, request, notes)
+            fixer = self._resolve_step(step.validation.fixer, request, notes)
             update["validation"] = step.validation.replace(fixer=fixer)
         executor = self._executor(step)
         if executor.kind == "command":
@@ -231,7 +235,7 @@ class Starter(Struct, frozen=True):
             update |= dict.fromkeys(dropped, False)
             notes += [f"step {step.name!r} is a command, so {name} is left out" for name in dropped]
         # Each attempt does this again; do it now too, so that a plan shows the real tools.
-        return without_comments(step.replace(**update), executor, self.comment_tools)
+        return drop_comment_tools(step.replace(**update), executor, self.comment_tools)
 
     def _executor(self, step: Step) -> Executor:
         """Return the executor of *step*, whatever fields its executor supports."""
@@ -240,14 +244,14 @@ class Starter(Struct, frozen=True):
         )[1]
 
     def _ensure_complete(self, workflow: Workflow) -> None:
-        """Return if every step has its agent, its prompts, and the outputs that they use."""
+        """Check that every step has its agent, its prompts, and the outputs that they use."""
         known = {step.name for step in workflow.steps}
         known |= {
             step.validation.fixer.name
             for step in workflow.steps
             if step.validation is not None and step.validation.fixer is not None
         }
-        for step, position in _with_fixers(workflow):
+        for step, position in _iterate_with_fixers(workflow):
             _, executor = self.agents.choose(step, position)
             text = self.prompts.read_for(step, executor)
             for name in filter(None, (step.system_prompt, *step.added_system_prompts)):
@@ -255,16 +259,16 @@ class Starter(Struct, frozen=True):
             _ensure_outputs_exist(step, text, known)
 
     def ensure_installed(self, definition: Definition) -> None:
-        """Return if the agent of each step is installed, so that the run can start.
+        """Check that the agent of each step is installed, so that the run can start.
 
         Raises:
-            AgentMissing: see `Agents.ready`.
+            AgentMissing: see `Agents.choose_installed`.
         """
-        for step, position in _with_fixers(definition.workflow):
-            self.agents.ready(step, position)
+        for step, position in _iterate_with_fixers(definition.workflow):
+            self.agents.choose_installed(step, position)
 
 
-def _with_fixers(workflow: Workflow) -> Iterator[tuple[Step, str]]:
+def _iterate_with_fixers(workflow: Workflow) -> Iterator[tuple[Step, str]]:
     """Yield (step, position) for each step, followed by its fixer with the same position."""
     for step in workflow.steps:
         yield step, step.name
@@ -273,7 +277,7 @@ def _with_fixers(workflow: Workflow) -> Iterator[tuple[Step, str]]:
 
 
 def _ensure_outputs_exist(step: Step, text: str, known: set[str]) -> None:
-    """Return if every step whose output *text* uses exists.
+    """Check that every step whose output *text* uses exists.
 
     Raises:
         ConfigurationError: a step does not exist, so this step would always fail.
@@ -288,14 +292,14 @@ def _ensure_outputs_exist(step: Step, text: str, known: set[str]) -> None:
 
 
 def _used_steps(text: str) -> Iterator[str]:
-    for path in templates.names(text):
+    for path in templates.iter_template_paths(text):
         if path[0] == "steps" and len(path) > 1:
             yield path[1]
 
 
-def lost_words(paid: Iterable[Usage]) -> str:
+def describe_lost_cost(paid: Iterable[Usage]) -> str:
     """Return a sentence about the cost *paid* for a run that was not created, or nothing."""
-    spent = cost_words(total(paid))
+    spent = format_cost(sum_usages(paid))
     return f"classifying the request cost {spent}, which no run counts" if spent else ""
 
 
@@ -384,13 +388,13 @@ class _IgnoredOutput:
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         """Ignore it."""
 
-    def used(self, usage: Usage) -> None:
+    def report_usage(self, usage: Usage) -> None:
         """Ignore it."""
 
 
-MOST_GRACE_S = 0.5
+MAX_GRACE_S = 0.5
 """Maximum time between TERM and KILL: an agent that only answers has nothing to save."""
-LEAST_S = 1.0
+MIN_S = 1.0
 """Minimum time for another question; no agent answers in less."""
 
 
@@ -441,11 +445,11 @@ class Questions:
             self._until, left_s = time.monotonic() + self._within_s, self._within_s
         else:
             left_s = self._until - time.monotonic()
-            if left_s < LEAST_S:
+            if left_s < MIN_S:
                 raise StepFailed(f"too little of the {self._within_s:g} s is left to ask again")
         # Starting the agent and stopping it by force must fit into the limit too.
-        grace_s = min(MOST_GRACE_S, left_s / 10)
-        outcome = self._outcome(prompt, left_s - 2 * grace_s, grace_s)
+        grace_s = min(MAX_GRACE_S, left_s / 10)
+        outcome = self._run_agent(prompt, left_s - 2 * grace_s, grace_s)
         if outcome.status is OutcomeStatus.INTERRUPTED:
             raise Interrupted("interrupted while an agent was asked; nothing was started")
         if outcome.is_accepted:
@@ -454,16 +458,16 @@ class Questions:
             raise StepFailed(f"no answer within {self._within_s:g} s")
         raise StepFailed(outcome.error or f"the agent's outcome is {outcome.status}")
 
-    def _outcome(self, prompt: str, timeout_s: float, grace_s: float) -> Outcome:
+    def _run_agent(self, prompt: str, timeout_s: float, grace_s: float) -> Outcome:
         step = Step(name="classifier", agent=self._agent, timeout_s=timeout_s)
-        name, chosen, _ = self._agents.ready(step, "classifier")
+        name, chosen, _ = self._agents.choose_installed(step, "classifier")
         executor = without_tools(chosen, self._project)
         if isinstance(executor, Objection):
             raise NotAsked(f"agent {name!r} is not asked: {executor.reason}", hint=executor.hint)
         self.asked = name
         field = next((name for name in WITHOUT_TOOLS if name in executor.supported_fields), None)
         step = step if field is None else step.replace(**{field: True})
-        folder = self._folder(name)
+        folder = self._make_folder(name)
         cancellation = Cancellation()
         request = StepRequest(
             identity=Identity(step=step.name, token=0),
@@ -490,7 +494,7 @@ class Questions:
             shutil.rmtree(folder, ignore_errors=True)
         return judge_turn(outcome)
 
-    def _folder(self, agent: str) -> Path:
+    def _make_folder(self, agent: str) -> Path:
         """Return a new folder that contains only an empty folder."""
         try:
             folder = Path(tempfile.mkdtemp(dir=self._make_place())).resolve()

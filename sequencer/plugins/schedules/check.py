@@ -10,18 +10,18 @@ from pathlib import Path
 from sequencer.errors import ConfigurationError, run_option
 from sequencer.plugins.schedules.section import schedules_of
 from sequencer.plugins.schedules.timers import (
-    installed,
-    lacking,
-    lost,
+    find_entries,
+    find_entry_lacks,
+    find_lost_programs,
+    find_runs_without_timer,
     scheduled_workflows,
     tick_log,
-    without_timer,
 )
 from sequencer.project.agent_checks import check_time_limits
 from sequencer.project.diagnostics import Area, Diagnostic, Level
 from sequencer.project.project import Project
-from sequencer.store.lock import type_of
-from sequencer.store.user_state import STATE_VARIABLE, own_state
+from sequencer.store.lock import filesystem_type
+from sequencer.store.user_state import STATE_VARIABLE, user_state_path
 
 PASSING = frozenset({"tmpfs", "ramfs", "overlay"})
 """File systems that end with the machine or the container."""
@@ -43,16 +43,16 @@ def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator
     if not is_trusted:
         return
     settings = project.settings
-    entries = installed(settings, os.environ)
+    entries = find_entries(settings, os.environ)
     if entries or schedules_of(settings) or os.path.lexists(tick_log(settings, None)):
         yield from _check_own_records()
-    for run in without_timer(settings, entries):
+    for run in find_runs_without_timer(settings, entries):
         message = "no timer on this machine runs the ticks of this run, so it never starts"
         hint = f"sequencer {run_option(run)}schedule install"
         yield Diagnostic(Level.WARNING, Area.CONFIGURATION, message, f"schedules.{run}", hint)
-    for entry, lack in lacking(project, entries):
+    for entry, lack in find_entry_lacks(project, entries):
         yield Diagnostic(Level.WARNING, Area.CONFIGURATION, lack.what, entry.name, lack.hint)
-    for entry, program, in_shell, in_tick in lost(settings, entries, os.environ):
+    for entry, program, in_shell, in_tick in find_lost_programs(settings, entries, os.environ):
         message = f"a timer's tick does not find {program!r}, which is {in_shell} in this shell"
         if in_tick is not None:
             message = f"{program!r} is {in_shell} in this shell, but {in_tick} in a timer's tick"
@@ -66,7 +66,7 @@ def _check_own_records() -> Iterator[Diagnostic]:
     """Yield a finding if this user's records can't be kept, or not permanently: ticks need them."""
     copies = "ticks keep what you were told in logs/ only, where an agent can write"
     try:
-        folder = own_state()
+        folder = user_state_path()
     except ConfigurationError as error:
         text = f"{error.message}: {copies}, and no schedule starts its run"
         yield Diagnostic(Level.WARNING, Area.FILES, text, None, error.hint)
@@ -76,7 +76,7 @@ def _check_own_records() -> Iterator[Diagnostic]:
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         text = f"your own records can't be written there: {copies}, and no schedule starts its run"
         yield Diagnostic(Level.WARNING, Area.FILES, text, str(folder), hint)
-    elif (kind := type_of(existing)) in PASSING:
+    elif (kind := filesystem_type(existing)) in PASSING:
         gone = f"{copies}, and schedules leave out the dates before"
         text = f"is on {kind}, so your own records may be gone after a restart: then {gone}"
         yield Diagnostic(Level.NOTICE, Area.FILES, text, str(folder), hint)

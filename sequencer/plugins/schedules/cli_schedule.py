@@ -35,12 +35,12 @@ from sequencer.plugins.schedules.installers import (
     Job,
     installer_of,
 )
-from sequencer.plugins.schedules.schedules import scheduled
+from sequencer.plugins.schedules.schedules import list_scheduled_runs
 from sequencer.plugins.schedules.timer_needs import (
     Lack,
-    lacks_of_cron,
-    lacks_of_keys,
-    lacks_of_trust,
+    find_cron_lacks,
+    find_key_lacks,
+    find_trust_lacks,
     workflows_of,
 )
 from sequencer.plugins.schedules.timers import (
@@ -57,9 +57,9 @@ from sequencer.project.agent_checks import check_time_limits
 from sequencer.project.costs import agent_warnings
 from sequencer.project.project import Project
 from sequencer.project.settings import Settings
-from sequencer.project.starts import clock, starts_at
+from sequencer.project.starts import describe_start, format_local_time
 from sequencer.store.identity import ensure_person
-from sequencer.store.user_state import STATE_VARIABLE, make_own, own_state
+from sequencer.store.user_state import STATE_VARIABLE, make_user_folder, user_state_path
 
 ACTIONS = ("install", "show", "remove", "print")
 _NO_ACTION = f"ACTION is missing: expected {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}"
@@ -129,22 +129,22 @@ def schedule(
     if action != "print":
         ensure_person(invocation.verb, "a person has to decide what runs unattended")
     settings = invocation.project().settings
-    names = _names(invocation, settings, folders)
+    names = _make_job_names(invocation, settings, folders)
     if action == "show":
         return _show(invocation, installer_of(kind), names)
     name = names[is_web]
     if action == "remove":
-        was_installed = installer_of(kind).removed(name)
-        invocation.say(f"{name} {'was removed' if was_installed else 'was not installed'}")
+        was_installed = installer_of(kind).remove(name)
+        invocation.notify(f"{name} {'was removed' if was_installed else 'was not installed'}")
         return 0
-    log = str(_log(settings, invocation.run_name, given))
-    tick = partial(_tick, settings, name, invocation.run_name, log)
-    job = _pages(settings, name, folders, given) if is_web else tick(given)
+    log = str(_choose_log(settings, invocation.run_name, given))
+    tick = partial(_make_tick_job, settings, name, invocation.run_name, log)
+    job = _make_pages_job(settings, name, folders, given) if is_web else tick(given)
     if action == "print":
         _print(invocation, Cron() if kind is None else installer_of(kind), job, log)
         return 0
     if is_web:
-        _install_pages(invocation, installer_of(kind), job, _link(given))
+        _install_pages(invocation, installer_of(kind), job, _make_link(given))
     else:
         _install_ticks(invocation, installer_of(kind), job, log, is_all=given["is_all"])
     return 0
@@ -156,8 +156,8 @@ def _install_pages(invocation: Invocation, installer: Installer, job: Job, link:
 
 
 def _install(invocation: Invocation, installer: Installer, job: Job) -> None:
-    for line in installer.installed(job):
-        invocation.say(line)
+    for line in installer.install(job):
+        invocation.notify(line)
 
 
 def _install_ticks(
@@ -165,25 +165,25 @@ def _install_ticks(
 ) -> None:
     """Install the timer *job*; print what it lacks, and its next dates."""
     _install(invocation, installer, job)
-    invocation.say(f"one due step runs {_often(job)}; the full record: {log}")
+    invocation.notify(f"one due step runs {_format_frequency(job)}; the full record: {log}")
     project = invocation.project()
     workflows = workflows_of(project, invocation.run_name, is_all=is_all)
-    lacks = [*_lacks(project, workflows, job)]
+    lacks = [*_find_lacks(project, workflows, job)]
     if isinstance(installer, Cron):
-        of_cron = [*lacks_of_cron(installer.lines(), log)]
+        of_cron = [*find_cron_lacks(installer.read_lines(), log)]
         lacks += of_cron
         if not of_cron:
-            invocation.say("cron mails what you have to know")
+            invocation.notify("cron mails what you have to know")
     notices = [f"{lack.what}\n  {lack.hint}" for lack in lacks]
-    invocation.notices([*notices, *_agent_warnings(project, workflows)])
-    for line in _comes_next(invocation, installer, job.name):
-        invocation.say(line)
+    invocation.show_notices([*notices, *_agent_warnings(project, workflows)])
+    for line in _describe_next_ticks(invocation, installer, job.name):
+        invocation.notify(line)
 
 
-def _lacks(project: Project, workflows: list[Workflow], job: Job) -> Iterator[Lack]:
+def _find_lacks(project: Project, workflows: list[Workflow], job: Job) -> Iterator[Lack]:
     """Yield what the timer's ticks need and only this shell has."""
-    yield from lacks_of_trust(project)
-    yield from lacks_of_keys(project, workflows, Path(job.env_file) if job.env_file else None)
+    yield from find_trust_lacks(project)
+    yield from find_key_lacks(project, workflows, Path(job.env_file) if job.env_file else None)
 
 
 def _agent_warnings(project: Project, workflows: list[Workflow]) -> list[str]:
@@ -200,7 +200,7 @@ def _agent_warnings(project: Project, workflows: list[Workflow]) -> list[str]:
     return list(dict.fromkeys(warnings))
 
 
-def _log(settings: Settings, run: str | None, given: Mapping[str, Any]) -> Path:
+def _choose_log(settings: Settings, run: str | None, given: Mapping[str, Any]) -> Path:
     """Return the log of the ticks of *run*, or of `tick --all`, whose runs also have their own.
 
     Raises:
@@ -215,7 +215,7 @@ def _log(settings: Settings, run: str | None, given: Mapping[str, Any]) -> Path:
     return log_of_all(settings)
 
 
-def _names(
+def _make_job_names(
     invocation: Invocation, settings: Settings, folders: tuple[Path, ...]
 ) -> tuple[str, str]:
     """Return the job names of the ticks for this project's run and of the pages."""
@@ -224,12 +224,12 @@ def _names(
         invocation.run()  # an unknown name is an error, and the known ones are listed
     shown = folders[0].resolve() if folders else settings.project_dir
     return (
-        _name("tick", settings.project_dir, settings.config_path, run),
-        _name("web", shown, None, None),
+        _make_job_name("tick", settings.project_dir, settings.config_path, run),
+        _make_job_name("web", shown, None, None),
     )
 
 
-def _name(what: str, folder: Path, config: Path | None, run: str | None) -> str:
+def _make_job_name(what: str, folder: Path, config: Path | None, run: str | None) -> str:
     """Return a unique job name for *what* in *folder*: two folders may have the same name."""
     key = f"{folder}\n{config or ''}\n{run or ''}"
     digest = blake2b(key.encode(errors="surrogateescape"), digest_size=3).hexdigest()
@@ -240,35 +240,38 @@ def _name(what: str, folder: Path, config: Path | None, run: str | None) -> str:
 def _show(invocation: Invocation, installer: Installer, names: tuple[str, str]) -> int:
     has_any = False
     for what, name in zip(("ticks", "pages"), names, strict=True):
-        is_installed, state = installer.shown(name)
+        is_installed, state = installer.describe_state(name)
         every = installer.interval(name) if is_installed else None
-        often = "" if every is None else f", {_every(every)}"
+        often = "" if every is None else f", {_format_interval(every)}"
         invocation.echo(f"{what}: {state}{often}")
         if is_installed and what == "ticks":
-            for line in _comes_next(invocation, installer, name):
+            for line in _describe_next_ticks(invocation, installer, name):
                 invocation.echo(f"  {line}")
         has_any |= is_installed
     return 0 if has_any else 1
 
 
-def _comes_next(invocation: Invocation, installer: Installer, name: str) -> Iterator[str]:
+def _describe_next_ticks(invocation: Invocation, installer: Installer, name: str) -> Iterator[str]:
     """Yield lines with the last and the next tick of the timer *name*, and the next dates."""
     project, run = invocation.project(), invocation.run_name
     last, now = last_tick(project.settings, run), time.time()
-    due, every = installer.next(name, last), installer.interval(name)
-    yield f"last tick: {'none yet' if last is None else clock(last)}"
+    due, every = installer.find_next_start(name, last), installer.interval(name)
+    yield f"last tick: {'none yet' if last is None else format_local_time(last)}"
     if due is not None and due > now:
-        yield f"next tick: {clock(due)}"
+        yield f"next tick: {format_local_time(due)}"
     elif due is None and every is not None:
-        yield f"next tick: within {_every(every).removeprefix('every ')}"
+        yield f"next tick: within {_format_interval(every).removeprefix('every ')}"
     if last is not None and every is not None and now - last > LATE * every * 60 + LATE_S:
-        yield f"late: no tick has come since {clock(last)}, although one comes {_every(every)}"
-    for schedule, date in scheduled(project):
+        yield (
+            f"late: no tick has come since {format_local_time(last)}, although one comes "
+            f"{_format_interval(every)}"
+        )
+    for schedule, date in list_scheduled_runs(project):
         if date is not None and run in (None, schedule.name):
-            yield f"{schedule.name}: {starts_at(date)}"
+            yield f"{schedule.name}: {describe_start(date)}"
 
 
-def _tick(
+def _make_tick_job(
     settings: Settings, name: str, run: str | None, log: str, given: Mapping[str, Any]
 ) -> Job:
     """Return the job that runs one due step."""
@@ -282,7 +285,7 @@ def _tick(
     return _job(settings, name, argv, about, folder, given, every=given["every"])
 
 
-def _pages(
+def _make_pages_job(
     settings: Settings, name: str, folders: tuple[Path, ...], given: Mapping[str, Any]
 ) -> Job:
     """Return the job that serves the pages."""
@@ -314,7 +317,7 @@ def _job(  # noqa: PLR0917 - one word for each field
 
 
 def _print(invocation: Invocation, installer: Installer, job: Job, log: str) -> None:
-    lines = [f"# sequencer: {job.about}, {_often(job)}"]
+    lines = [f"# sequencer: {job.about}, {_format_frequency(job)}"]
     if job.every is not None:
         lines += (
             "# No flock is needed: a tick that finds another one at work ends with 75.",
@@ -325,19 +328,19 @@ def _print(invocation: Invocation, installer: Installer, job: Job, log: str) -> 
         lines.append(f"# Keys are read from {job.env_file}; let no one else read it (chmod 600).")
     else:
         lines.append("# Keys do not belong here: name a file of NAME=value lines with --env-file.")
-    for line in (*lines, installer.printed(job)):
+    for line in (*lines, installer.format_job(job)):
         invocation.echo(line, is_verbatim=True)
 
 
-def _often(job: Job) -> str:
-    return "always" if job.every is None else _every(job.every)
+def _format_frequency(job: Job) -> str:
+    return "always" if job.every is None else _format_interval(job.every)
 
 
-def _every(minutes: int) -> str:
+def _format_interval(minutes: int) -> str:
     return "every minute" if minutes == 1 else f"every {minutes} minutes"
 
 
-def _link(given: Mapping[str, Any]) -> str:
+def _make_link(given: Mapping[str, Any]) -> str:
     """Return the link that opens the pages; a missing key is created.
 
     Raises:
@@ -347,7 +350,7 @@ def _link(given: Mapping[str, Any]) -> str:
 
     path = _token_file(given)
     if given["token_file"] is None:
-        make_own()
+        make_user_folder()
         with suppress(FileExistsError):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             with os.fdopen(fd, "w") as file:
@@ -361,7 +364,7 @@ def _link(given: Mapping[str, Any]) -> str:
 def _token_file(given: Mapping[str, Any]) -> Path:
     """Return the file with the key of the link: the option's, or this user's own file."""
     chosen: Path | None = given["token_file"]
-    return chosen.absolute() if chosen else own_state("web.token")
+    return chosen.absolute() if chosen else user_state_path("web.token")
 
 
 def program_argv() -> list[str]:

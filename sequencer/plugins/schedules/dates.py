@@ -23,7 +23,7 @@ _SHIFT_S = 3 * 60 * 60
 """Longer than any clock change."""
 
 
-def _is_cron(value: str) -> str:
+def _ensure_cron(value: str) -> str:
     from cronsim import CronSim, CronSimError  # noqa: PLC0415 - few projects have schedules
 
     if len(value.split()) != _FIELDS:
@@ -43,29 +43,29 @@ class Schedule(Frozen):
 
     workflow: Name
     """The workflow of the run."""
-    at: Annotated[str, Field(max_length=200), AfterValidator(_is_cron)]
+    at: Annotated[str, Field(max_length=200), AfterValidator(_ensure_cron)]
     """The five fields of cron: minute, hour, day, month, weekday."""
 
-    def last(self, now: float) -> float:
+    def find_last_date(self, now: float) -> float:
         """Return the newest date up to *now*; both in seconds since 1970."""
-        newest = next(date for date in self._from(now, is_reverse=True) if date <= now)
-        return max(date for date in self._around(newest) if date <= now)
+        newest = next(date for date in self._iterate_dates(now, is_reverse=True) if date <= now)
+        return max(date for date in self._list_nearby_dates(newest) if date <= now)
 
-    def next(self, now: float) -> float:
+    def find_next_date(self, now: float) -> float:
         """Return the first date after *now*."""
-        first = next(date for date in self._from(now, is_reverse=False) if date > now)
-        return min(date for date in self._around(first) if date > now)
+        first = next(date for date in self._iterate_dates(now, is_reverse=False) if date > now)
+        return min(date for date in self._list_nearby_dates(first) if date > now)
 
-    def _around(self, date: float) -> Iterator[float]:
+    def _list_nearby_dates(self, date: float) -> Iterator[float]:
         """Yield *date*, and near a clock change also later dates, which may be out of order."""
         yield date
-        if _changes_near(date):
-            for near in self._from(date, is_reverse=False):
+        if _has_clock_change_near(date):
+            for near in self._iterate_dates(date, is_reverse=False):
                 if near > date + _SHIFT_S:
                     return
                 yield near
 
-    def _from(self, now: float, *, is_reverse: bool) -> Iterator[float]:
+    def _iterate_dates(self, now: float, *, is_reverse: bool) -> Iterator[float]:
         """Yield dates from *now*, forward or in reverse, in the order of local clock times.
 
         It starts a little earlier than *now*, and near a clock change on the other side of it.
@@ -73,7 +73,7 @@ class Schedule(Frozen):
         from cronsim import CronSim  # noqa: PLC0415 - see above
 
         # CronSim leaves out the date at which it starts, so start earlier.
-        over = _SHIFT_S if _changes_near(now) else _MINUTE_S
+        over = _SHIFT_S if _has_clock_change_near(now) else _MINUTE_S
         now += over if is_reverse else -over
         # `fold` marks the second of two repeated hours; each date is checked with both values.
         start = datetime.fromtimestamp(now).replace(fold=0)  # noqa: DTZ006 - local
@@ -87,7 +87,7 @@ class Schedule(Frozen):
                 yield from (second, first) if is_reverse else (first, second)
 
 
-def _changes_near(date: float) -> bool:
+def _has_clock_change_near(date: float) -> bool:
     """Return whether the local clock changes in the hours around *date*."""
     before, after = time.localtime(date - _SHIFT_S), time.localtime(date + _SHIFT_S)
     return before.tm_gmtoff != after.tm_gmtoff

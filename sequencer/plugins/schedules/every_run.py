@@ -21,18 +21,18 @@ from typing import Any, NamedTuple
 from sequencer.cli.context import Invocation
 from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.tick_news import explain_held
-from sequencer.cli.unattended import OPTION, log_of
-from sequencer.cli.views.runs import each_run, name_of, run_facts, unread_facts
-from sequencer.cli.views.text import plural
+from sequencer.cli.unattended import OPTION, find_log_path
+from sequencer.cli.views.runs import name_of, run_facts, unread_facts, visit_runs
+from sequencer.cli.views.text import pluralize
 from sequencer.engine.run import Run
 from sequencer.errors import ClaimHeld, Interrupted, SequencerError, UsageRefused
 from sequencer.model.head import Head
 from sequencer.plugins.schedules.cli_schedule import program_argv
 from sequencer.plugins.schedules.line import KeptLine, Rank, Turn, ranks_of
-from sequencer.plugins.schedules.schedules import is_unsettled, scheduled
+from sequencer.plugins.schedules.schedules import is_unsettled, list_scheduled_runs
 from sequencer.plugins.schedules.timers import tick_log
 from sequencer.project.project import Project
-from sequencer.project.starts import as_utc
+from sequencer.project.starts import format_utc
 from sequencer.store import folder as folders
 
 _OWN = ("--at-most", "--config", OPTION)
@@ -56,20 +56,20 @@ def tick_all(invocation: Invocation, at_most: int | None = None) -> int:
     if invocation.run_name is not None:
         raise UsageRefused("is one run", where="--run", hint="leave --all out")
     at_most = at_most or 1
-    project, options = invocation.project(), [*_passed_on(invocation.arguments)]
+    project, options = invocation.project(), [*_list_passed_options(invocation.arguments)]
     if (refused := project.trust.refusal()) is not None:
         # Raise it once, instead of once per run.
         raise refused
-    place = _place(project, at_most)
+    place = _acquire_lock(project, at_most)
     if place is None:
-        busy = ClaimHeld(f"{plural(at_most, 'tick')} at work already (--at-most)")
-        for run, head in each_run(project, lambda _, head: head):
+        busy = ClaimHeld(f"{pluralize(at_most, 'tick')} at work already (--at-most)")
+        for run, head in visit_runs(project, lambda _, head: head):
             if isinstance(head, Head):
                 explain_held(invocation, run, head, busy)
         raise busy
     try:
-        with EndOnSignal(invocation.say) as ending:
-            return _ticked(invocation, _Runs.of(project), options, place, ending)
+        with EndOnSignal(invocation.notify) as ending:
+            return _run_ticks(invocation, _Runs.from_project(project), options, place, ending)
     finally:
         os.close(place)
 
@@ -84,10 +84,10 @@ class _Runs(NamedTuple):
     """The runs that a tick may work on; the others wait for a date."""
 
     @classmethod
-    def of(cls, project: Project) -> _Runs:
+    def from_project(cls, project: Project) -> _Runs:
         """Return the runs of *project*."""
         listed, by_name, able = list[tuple[Run, dict[str, Any]]](), dict[str, Run](), set[str]()
-        for run, facts in each_run(project, partial(run_facts, project)):
+        for run, facts in visit_runs(project, partial(run_facts, project)):
             # An unreadable run gets turns too: its tick reports the error.
             known = unread_facts(run, facts) if isinstance(facts, SequencerError) else facts
             if not known["ended"] or any(post["pending"] for post in known["posts"]):
@@ -95,30 +95,30 @@ class _Runs(NamedTuple):
                 able.add(run.name or "")
                 by_name[run.name or ""] = run
         dates = dict[str, str]()
-        for run, date in scheduled(project):
+        for run, date in list_scheduled_runs(project):
             name = run.name or ""
             if date is not None and name not in by_name:
-                by_name[name], dates[name] = run, as_utc(date)
+                by_name[name], dates[name] = run, format_utc(date)
                 if date <= time.time() or is_unsettled(project, run):
                     able.add(name)
         return cls(project, by_name, ranks_of(project, listed, dates), frozenset(able))
 
 
-def _ticked(
+def _run_ticks(
     invocation: Invocation, runs: _Runs, options: list[str], place: int, ending: EndOnSignal
 ) -> int:
     """Give one run after the other a turn until one has moved; return the exit code."""
-    has_log = log_of(invocation.arguments) is not None
+    has_log = find_log_path(invocation.arguments) is not None
     line, tried, codes = KeptLine(runs.project.settings), set[str](), list[int]()
     has_moved = False
-    while turn := _next_turn(line, runs, tried):
+    while turn := _take_next_turn(line, runs, tried):
         run = runs.by_name[turn.name]
-        before = _mark(run)
-        codes.append(_tick_of(invocation, runs.project, run, options, place=place, ending=ending))
+        before = _read_progress_mark(run)
+        codes.append(_run_tick(invocation, runs.project, run, options, place=place, ending=ending))
         # If another process holds the step, that process has moved the run.
-        has_moved = codes[-1] != ClaimHeld.exit_code and _mark(run) != before
+        has_moved = codes[-1] != ClaimHeld.exit_code and _read_progress_mark(run) != before
         if not has_moved:
-            line.give_back(turn)
+            line.return_turn(turn)
         # A tick that has just started is ended by the signal itself, with another code.
         if ending.has_come or codes[-1] == Interrupted.exit_code:
             raise Interrupted("ended by a signal")
@@ -127,7 +127,7 @@ def _ticked(
     else:
         line.clear()
     if line.problem is not None:
-        invocation.say(f"notice: the order of the runs is not kept: {line.problem}")
+        invocation.notify(f"notice: the order of the runs is not kept: {line.problem}")
     if has_moved:
         return 0 if has_log else codes[-1]
     if not codes:
@@ -135,16 +135,16 @@ def _ticked(
     return 0 if has_log else next(filter(None, codes), 0)
 
 
-def _next_turn(line: KeptLine, runs: _Runs, tried: set[str]) -> Turn | None:
+def _take_next_turn(line: KeptLine, runs: _Runs, tried: set[str]) -> Turn | None:
     """Return the next turn; runs that only wait for a date come last, to report that."""
     for wanted in (runs.able, runs.by_name.keys()):
-        if (turn := line.take(runs.ranks, wanted - tried)) is not None:
+        if (turn := line.take_turn(runs.ranks, wanted - tried)) is not None:
             tried.add(turn.name)
             return turn
     return None
 
 
-def _tick_of(
+def _run_tick(
     invocation: Invocation,
     project: Project,
     run: Run,
@@ -154,18 +154,18 @@ def _tick_of(
     ending: EndOnSignal,
 ) -> int:
     """Run the tick of *run* and return its exit code."""
-    has_log = log_of(invocation.arguments) is not None
-    invocation.say(f"{name_of(run)}:")
-    argv = [*program_argv(), "tick", *_of(project, run, has_log=has_log), *options]
+    has_log = find_log_path(invocation.arguments) is not None
+    invocation.notify(f"{name_of(run)}:")
+    argv = [*program_argv(), "tick", *_list_run_options(project, run, has_log=has_log), *options]
     # The child inherits the lock, so it is held until the tick ends, even if this process dies.
     child = subprocess.Popen(argv, pass_fds=(place,))  # noqa: S603 - this program
     ending.on_ready(child.terminate)
     return child.wait()
 
 
-def _place(project: Project, at_most: int) -> int | None:
+def _acquire_lock(project: Project, at_most: int) -> int | None:
     """Return a descriptor that holds one of *at_most* locks; None: all are held."""
-    folder = folders.made(project.settings.state_file.parent)
+    folder = folders.make_folder(project.settings.state_file.parent)
     for number in range(1, at_most + 1):
         fd = folder.open(f"tick-{number}.lock", os.O_WRONLY | os.O_CREAT)
         try:
@@ -177,7 +177,7 @@ def _place(project: Project, at_most: int) -> int | None:
     return None
 
 
-def _mark(run: Run) -> tuple[str, int] | None:
+def _read_progress_mark(run: Run) -> tuple[str, int] | None:
     """Return a value that changes with each attempt at a step."""
     try:
         head = run.head
@@ -186,7 +186,7 @@ def _mark(run: Run) -> tuple[str, int] | None:
     return None if head is None else (head.run_id, head.token)
 
 
-def _passed_on(arguments: Sequence[str]) -> Iterator[str]:
+def _list_passed_options(arguments: Sequence[str]) -> Iterator[str]:
     """Yield the options that each tick gets unchanged."""
     is_value = False
     for argument in arguments:
@@ -199,7 +199,7 @@ def _passed_on(arguments: Sequence[str]) -> Iterator[str]:
             yield argument
 
 
-def _of(project: Project, run: Run, *, has_log: bool) -> Iterator[str]:
+def _list_run_options(project: Project, run: Run, *, has_log: bool) -> Iterator[str]:
     config: Path | None = project.settings.config_path
     if config is not None:
         yield f"--config={config.absolute()}"

@@ -105,7 +105,7 @@ class Job(Struct, frozen=True):
     """Minutes between two starts; None: it runs permanently."""
 
     def ensure_printable(self) -> None:
-        """Return if a unit file or a crontab can hold this job.
+        """Check that a unit file or a crontab can hold this job.
 
         Raises:
             UsageRefused: a text has a control character.
@@ -135,13 +135,13 @@ class Job(Struct, frozen=True):
         return f"(set -a && . {shlex.quote(self.env_file)} && set +a && exec {command})"
 
 
-def _after(last: float | None, every: int | None) -> float | None:
+def _compute_next_start(last: float | None, every: int | None) -> float | None:
     if last is None or every is None:
         return None
     return last + every * 60
 
 
-def _found_in(path: Path, pattern: str) -> str | None:
+def _search_file(path: Path, pattern: str) -> str | None:
     """Return the first group of *pattern* in the file at *path*, or None."""
     with suppress(OSError, UnicodeDecodeError):
         found = re.search(pattern, path.read_text(encoding="utf-8"))
@@ -149,7 +149,7 @@ def _found_in(path: Path, pattern: str) -> str | None:
     return None
 
 
-def _lingers() -> bool:
+def _is_lingering() -> bool:
     """Return whether the services of this user run while the user is not logged in."""
     with suppress(KeyError, OSError):
         return Path("/var/lib/systemd/linger", pwd.getpwuid(os.getuid()).pw_name).exists()
@@ -167,8 +167,8 @@ class _Files(ABC):
     def _paths(self, name: str) -> tuple[Path, ...]:
         """Return the paths of the files of the job called *name*."""
 
-    def printed(self, job: Job) -> str:
-        """Return the files that `installed` would write, ready to paste."""
+    def format_job(self, job: Job) -> str:
+        """Return the files that `install` would write, ready to paste."""
         return "\n\n".join(
             f"# Put this into {path}\n{text.rstrip()}" for path, text in self.files(job).items()
         )
@@ -202,17 +202,17 @@ class Systemd(_Files):
         )
 
     def files(self, job: Job) -> dict[Path, str]:
-        folder, about = _escaped(job.folder), _escaped(job.about)
+        folder, about = _escape(job.folder), _escape(job.about)
         pairs = (f"{name}={value}" for name, value in job.variables.items())
-        keys = f"\nEnvironmentFile=-{_escaped(job.env_file)}" if job.env_file else ""
+        keys = f"\nEnvironmentFile=-{_escape(job.env_file)}" if job.env_file else ""
         unit, service = _PAGES if job.every is None else _TICK
         text = _SERVICE.format(
             about=about,
             unit=unit,
             folder=folder,
-            environment=" ".join(_quoted(pair, is_command=False) for pair in pairs),
+            environment=" ".join(_quote(pair, is_command=False) for pair in pairs),
             keys=keys,
-            argv=" ".join(_quoted(word) for word in job.argv),
+            argv=" ".join(_quote(word) for word in job.argv),
             service=service,
         )
         path, timer = self._paths(job.name)
@@ -220,37 +220,37 @@ class Systemd(_Files):
             return {path: text}
         return {path: text, timer: _TIMER.format(about=about, every=job.every)}
 
-    def printed(self, job: Job) -> str:
+    def format_job(self, job: Job) -> str:
         unit = _unit_of(job)
         return (
-            f"{super().printed(job)}\n\n"
+            f"{super().format_job(job)}\n\n"
             f"# Then: systemctl --user daemon-reload && systemctl --user enable --now {unit}\n"
             "# And, so that it runs while no one is logged in: loginctl enable-linger"
         )
 
-    def installed(self, job: Job) -> Sequence[str]:
+    def install(self, job: Job) -> Sequence[str]:
         """Install and start *job*; return lines for people."""
         unit, message = _unit_of(job), self._write(job)
-        _ensured("systemctl", "--user", "daemon-reload")
-        _ensured("systemctl", "--user", "enable", unit)
-        _ensured("systemctl", "--user", "restart", unit)
+        _run_checked("systemctl", "--user", "daemon-reload")
+        _run_checked("systemctl", "--user", "enable", unit)
+        _run_checked("systemctl", "--user", "restart", unit)
         linger = "so that it runs while no one is logged in: loginctl enable-linger"
         return (
             f"{message} and started",
             f"its messages: journalctl --user -u {job.name}.service",
-            *([] if _lingers() else [linger]),
+            *([] if _is_lingering() else [linger]),
         )
 
     def interval(self, name: str) -> int | None:
         """Return the minutes between two starts of *name*; None: permanent, or not installed."""
-        found = _found_in(self._paths(name)[1], r"(?m)^OnUnitActiveSec=(\d+)min")
+        found = _search_file(self._paths(name)[1], r"(?m)^OnUnitActiveSec=(\d+)min")
         return None if found is None else int(found)
 
-    def next(self, name: str, last: float | None) -> float | None:
+    def find_next_start(self, name: str, last: float | None) -> float | None:
         """Return the time of the next start of *name* after *last*, in seconds since 1970."""
-        return _after(last, self.interval(name))
+        return _compute_next_start(last, self.interval(name))
 
-    def shown(self, name: str) -> tuple[bool, str]:
+    def describe_state(self, name: str) -> tuple[bool, str]:
         """Return (whether *name* is installed, its state in words)."""
         if not self._exists(name):
             return False, "not installed"
@@ -258,7 +258,7 @@ class Systemd(_Files):
         state = _run("systemctl", "--user", "is-active", unit).stdout.strip()
         return True, f"installed, {state or 'unknown'} ({self._paths(name)[0]})"
 
-    def removed(self, name: str) -> bool:
+    def remove(self, name: str) -> bool:
         """Stop and remove *name*; return whether it was installed."""
         if not self._exists(name):
             return False
@@ -296,15 +296,15 @@ class Launchd(_Files):
             fields |= {"StartInterval": job.every * 60, "StandardOutPath": log}
         return {self._paths(job.name)[0]: plistlib.dumps(fields).decode()}
 
-    def installed(self, job: Job) -> Sequence[str]:
+    def install(self, job: Job) -> Sequence[str]:
         """Write the agent of *job* and load it; return lines for people."""
         domain = f"gui/{os.getuid()}"
         _run("launchctl", "bootout", f"{domain}/{job.name}")
         message = self._write(job)
-        _ensured("launchctl", "bootstrap", domain, str(self._paths(job.name)[0]))
+        _run_checked("launchctl", "bootstrap", domain, str(self._paths(job.name)[0]))
         return f"{message} and started", f"its messages: {self._log(job.name)}"
 
-    def shown(self, name: str) -> tuple[bool, str]:
+    def describe_state(self, name: str) -> tuple[bool, str]:
         """Return (whether the agent *name* is installed, its state in words)."""
         if not self._exists(name):
             return False, "not installed"
@@ -313,16 +313,16 @@ class Launchd(_Files):
 
     def interval(self, name: str) -> int | None:
         """Return the minutes between two starts of *name*; None: permanent, or not installed."""
-        found = _found_in(
+        found = _search_file(
             self._paths(name)[0], r"<key>StartInterval</key>\s*<integer>(\d+)</integer>"
         )
         return None if found is None else int(found) // 60
 
-    def next(self, name: str, last: float | None) -> float | None:
+    def find_next_start(self, name: str, last: float | None) -> float | None:
         """Return the time of the next start of *name* after *last*, in seconds since 1970."""
-        return _after(last, self.interval(name))
+        return _compute_next_start(last, self.interval(name))
 
-    def removed(self, name: str) -> bool:
+    def remove(self, name: str) -> bool:
         """Unload and remove the agent *name*; return whether it was installed."""
         if not self._exists(name):
             return False
@@ -334,7 +334,7 @@ class Launchd(_Files):
 class Cron:
     """A line of the crontab."""
 
-    def printed(self, job: Job) -> str:
+    def format_job(self, job: Job) -> str:
         """Return the line for the crontab.
 
         Raises:
@@ -353,7 +353,7 @@ class Cron:
             )
         return line
 
-    def _lines(self) -> list[str]:
+    def _read_crontab(self) -> list[str]:
         """Return the lines of the crontab.
 
         Raises:
@@ -369,16 +369,16 @@ class Cron:
         # Split only at \n, as cron does: other line ends in a comment must not start a command.
         return [] if done.returncode else done.stdout.removesuffix("\n").split("\n")
 
-    def _without(self, name: str) -> tuple[list[str], bool]:
-        lines = self._lines()
+    def _drop_line(self, name: str) -> tuple[list[str], bool]:
+        lines = self._read_crontab()
         others = [line for line in lines if not line.endswith(f" # {name}")]
         return others, len(others) < len(lines)
 
-    def installed(self, job: Job) -> Sequence[str]:
+    def install(self, job: Job) -> Sequence[str]:
         """Add the line of *job* to the crontab, or replace it; return lines for people."""
-        line = self.printed(job)
-        lines, existed = self._without(job.name)
-        _ensured("crontab", "-", text="\n".join([*lines, line]) + "\n")
+        line = self.format_job(job)
+        lines, existed = self._drop_line(job.name)
+        _run_checked("crontab", "-", text="\n".join([*lines, line]) + "\n")
         message = "the line in your crontab was replaced" if existed else ""
         message = message or "a line was added to your crontab"
         if job.every is None:
@@ -388,38 +388,42 @@ class Cron:
     def interval(self, name: str) -> int | None:
         """Return the minutes between two starts of *name*; None: irregular, or not installed."""
         known = {fields: every for every, fields in REGULAR.items()}
-        return known.get(self._times(name) or "")
+        return known.get(self._read_cron_times(name) or "")
 
-    def next(self, name: str, last: float | None) -> float | None:
+    def find_next_start(self, name: str, last: float | None) -> float | None:
         """Return the time of the next start of *name*, in seconds since 1970."""
         del last
-        fields = self._times(name)
-        return None if fields is None else Schedule(workflow=name, at=fields).next(time.time())
+        fields = self._read_cron_times(name)
+        return (
+            None
+            if fields is None
+            else Schedule(workflow=name, at=fields).find_next_date(time.time())
+        )
 
-    def lines(self) -> list[str]:
+    def read_lines(self) -> list[str]:
         """Return the lines of the crontab; empty if it can't be read."""
         with suppress(UsageRefused):
-            return self._lines()
+            return self._read_crontab()
         return []
 
-    def _times(self, name: str) -> str | None:
+    def _read_cron_times(self, name: str) -> str | None:
         """Return the five fields of the line for *name*; None: unknown fields, or no line."""
-        line = next((line for line in self.lines() if line.endswith(f" # {name}")), "")
+        line = next((line for line in self.read_lines() if line.endswith(f" # {name}")), "")
         fields = " ".join(line.split()[:5])
         return fields if fields in REGULAR.values() else None
 
-    def shown(self, name: str) -> tuple[bool, str]:
+    def describe_state(self, name: str) -> tuple[bool, str]:
         """Return (whether the crontab has a line for *name*, its state in words)."""
         if shutil.which("crontab") is None:
             return False, "not installed; this machine has no crontab"
-        is_installed = self._without(name)[1]
+        is_installed = self._drop_line(name)[1]
         return is_installed, "installed (crontab)" if is_installed else "not installed"
 
-    def removed(self, name: str) -> bool:
+    def remove(self, name: str) -> bool:
         """Remove the line of *name* from the crontab; return whether it was installed."""
-        lines, existed = self._without(name)
+        lines, existed = self._drop_line(name)
         if existed:
-            _ensured("crontab", "-", text="".join(f"{line}\n" for line in lines))
+            _run_checked("crontab", "-", text="".join(f"{line}\n" for line in lines))
         return existed
 
 
@@ -457,7 +461,7 @@ def _unit_of(job: Job) -> str:
     return f"{job.name}.{'service' if job.every is None else 'timer'}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Return *text* escaped for a systemd setting that ends with the line.
 
     Raises:
@@ -471,7 +475,7 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def _quoted(text: str, *, is_command: bool = True) -> str:
+def _quote(text: str, *, is_command: bool = True) -> str:
     """Return *text* quoted as one word of a systemd setting, or of a command line in it."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     # Only a command line replaces $NAME.
@@ -503,7 +507,7 @@ def _run(*argv: str, text: str | None = None) -> subprocess.CompletedProcess[str
         ) from error
 
 
-def _ensured(*argv: str, text: str | None = None) -> None:
+def _run_checked(*argv: str, text: str | None = None) -> None:
     done = _run(*argv, text=text)
     if done.returncode:
         message = done.stderr.strip() or f"exit code {done.returncode}"

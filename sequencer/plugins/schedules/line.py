@@ -26,7 +26,7 @@ from sequencer.plugins.schedules.section import schedules_of
 from sequencer.project.project import Project
 from sequencer.project.settings import Settings
 from sequencer.store.lock import RunLock
-from sequencer.store.user_state import put_own, read_own
+from sequencer.store.user_state import read_user_record, write_user_record
 
 FOLDER = "ticks"
 """Folder of this user's records of ticks, shared with `unattended`."""
@@ -56,28 +56,28 @@ class WaitingLine(NamedTuple):
 
     def order(self, ranks: Mapping[str, Rank]) -> list[str]:
         """Return all runs of *ranks* in the order in which they get their turns."""
-        front, rest = self._front(ranks), [name for name in self.moved if name in ranks]
+        front, rest = self._list_waiting(ranks), [name for name in self.moved if name in ranks]
         known = {*front, *rest}
         new = sorted((name for name in ranks if name not in known), key=ranks.__getitem__)
         return [*front, *new, *rest]
 
-    def turned(self, name: str, ranks: Mapping[str, Rank]) -> WaitingLine:
+    def record_turn(self, name: str, ranks: Mapping[str, Rank]) -> WaitingLine:
         """Return the line after the turn of *name*; if all runs had a turn, in a new round."""
-        front = self._front(ranks)
+        front = self._list_waiting(ranks)
         if name in front:
-            return WaitingLine(_without(front, name), (*_without(self.moved, name), name))
+            return WaitingLine(_remove_name(front, name), (*_remove_name(self.moved, name), name))
         moved = [run for run in self.order(ranks) if run not in front and run in self.moved]
         unmoved = sorted((run for run in ranks if run not in moved), key=ranks.__getitem__)
-        return WaitingLine(_without([*unmoved, *moved], name), (name,))
+        return WaitingLine(_remove_name([*unmoved, *moved], name), (name,))
 
-    def returned(self, name: str, later_runs: Iterable[str]) -> WaitingLine:
+    def undo_turn(self, name: str, later_runs: Iterable[str]) -> WaitingLine:
         """Return the line with *name*, which has not moved, back before *later_runs*."""
-        waits, later = list(_without(self.waits, name)), {*later_runs}
+        waits, later = list(_remove_name(self.waits, name)), {*later_runs}
         position = next((at for at, run in enumerate(waits) if run in later), len(waits))
         waits.insert(position, name)
-        return WaitingLine(tuple(waits), _without(self.moved, name))
+        return WaitingLine(tuple(waits), _remove_name(self.moved, name))
 
-    def _front(self, ranks: Mapping[str, Rank]) -> list[str]:
+    def _list_waiting(self, ranks: Mapping[str, Rank]) -> list[str]:
         """Return the runs whose turn in this round is still to come."""
         known = {*self.waits, *self.moved}
         new = [name for name in ranks if name not in known and ranks[name].group == DATE]
@@ -85,7 +85,7 @@ class WaitingLine(NamedTuple):
         return [*sorted(new, key=ranks.__getitem__), *waiting]
 
 
-def _without(names: Iterable[str], name: str) -> tuple[str, ...]:
+def _remove_name(names: Iterable[str], name: str) -> tuple[str, ...]:
     return tuple(other for other in names if other != name)
 
 
@@ -132,7 +132,7 @@ class KeptLine:
         """Return all runs of *ranks* in the order of their turns; empty before the first tick."""
         return self._read().order(ranks) if self._data() is not None else []
 
-    def take(self, ranks: Mapping[str, Rank], wanted: Iterable[str]) -> Turn | None:
+    def take_turn(self, ranks: Mapping[str, Rank], wanted: Iterable[str]) -> Turn | None:
         """Give the first of *wanted* its turn, so that no other tick chooses it too.
 
         None: *wanted* is empty.
@@ -147,23 +147,23 @@ class KeptLine:
             name = next((run for run in order if run in names), None)
             if name is None:
                 return None
-            self._write(line.turned(name, ranks))
+            self._write(line.record_turn(name, ranks))
         return Turn(name, tuple(order[order.index(name) + 1 :]))
 
-    def give_back(self, turn: Turn) -> None:
+    def return_turn(self, turn: Turn) -> None:
         """Put the run of *turn*, which could not move, back in its place.
 
         Raises:
-            ClaimHeld: see `take`.
+            ClaimHeld: see `take_turn`.
         """
         with self._lock:
-            self._write(self._read().returned(turn.name, turn.later_runs))
+            self._write(self._read().undo_turn(turn.name, turn.later_runs))
 
     def clear(self) -> None:
         """End the round: no run can move.
 
         Raises:
-            ClaimHeld: see `take`.
+            ClaimHeld: see `take_turn`.
         """
         with self._lock:
             self._write(WaitingLine())
@@ -178,13 +178,13 @@ class KeptLine:
 
     def _data(self) -> bytes | None:
         with suppress(SequencerError, OSError):
-            return read_own(FOLDER, self._name, MAX_BYTES)
+            return read_user_record(FOLDER, self._name, MAX_BYTES)
         return None
 
     def _write(self, line: WaitingLine) -> None:
         fields = {"state_file": str(self._state_file), **line._asdict()}
         try:
-            put_own(FOLDER, self._name, json.dumps(fields).encode(), durably=False)
+            write_user_record(FOLDER, self._name, json.dumps(fields).encode(), durably=False)
         except SequencerError as error:
             self.problem = str(error)
 

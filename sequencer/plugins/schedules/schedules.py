@@ -29,8 +29,8 @@ from sequencer.model.limits import parse_time
 from sequencer.plugins.schedules.line import KeptLine, ranks_of
 from sequencer.plugins.schedules.section import schedules_of
 from sequencer.project.project import Project
-from sequencer.project.starts import as_utc, clock
-from sequencer.store.user_state import own_state, put_own, read_own
+from sequencer.project.starts import format_local_time, format_utc
+from sequencer.store.user_state import read_user_record, user_state_path, write_user_record
 
 FOLDER = "schedules"
 """Folder of this user's records of schedules."""
@@ -78,11 +78,11 @@ class DateNote(NamedTuple):
         """Return whether *head* shows that the start for `starting` has happened."""
         return head is not None and head.run_id != self.ended
 
-    def made(self) -> DateNote:
+    def with_start_done(self) -> DateNote:
         """Return the note after the start for `starting` has happened."""
         return DateNote(max(self.since, self.starting or 0.0), ahead=self.ahead)
 
-    def believed(self, now: float) -> DateNote:
+    def drop_future_times(self, now: float) -> DateNote:
         """Return the note without times that are too far ahead of *now*.
 
         Otherwise such a time would keep the run from starting until then, perhaps for years.
@@ -112,28 +112,31 @@ def next_start(project: Project, run: Run, now: float | None = None) -> float | 
     if run.name not in schedules_of(project.settings):
         return None
     now = time.time() if now is None else now
-    return _next(project, run, run.head, now, _known(project, run, now))
+    return _find_next_start(project, run, run.head, now, _find_valid_note(project, run, now))
 
 
-def next_look(project: Project, run: Run) -> float | None:
+def find_next_look(project: Project, run: Run) -> float | None:
     """Return the time when a tick of *run* may find a date, in seconds since 1970.
 
     At most now if a date has come already; None if it has no schedule.
     """
     schedule = schedules_of(project.settings).get(run.name or "")
     start = next_start(project, run)
-    return schedule.next(time.time()) if schedule is not None and start is None else start
+    if schedule is None or start is not None:
+        return start
+    # The run is under way, so that a tick can only find its next date.
+    return schedule.find_next_date(time.time())
 
 
 def is_unsettled(project: Project, run: Run) -> bool:
     """Return whether a tick of *run* must write a note before its dates count."""
     with suppress(SequencerError):  # a tick reports the error
         note = _read(project, run)
-        return note is None or note.believed(time.time()) != note
+        return note is None or note.drop_future_times(time.time()) != note
     return True
 
 
-def left_out(project: Project, run: Run) -> tuple[float, str] | None:
+def find_skipped_date(project: Project, run: Run) -> tuple[float, str] | None:
     """Return the newest skipped date and the reason; None: no date was skipped.
 
     Only dates after the last start count. Writes nothing.
@@ -141,20 +144,20 @@ def left_out(project: Project, run: Run) -> tuple[float, str] | None:
     if run.name not in schedules_of(project.settings):
         return None
     now = time.time()
-    note, found = _known(project, run, now), None
+    note, found = _find_valid_note(project, run, now), None
     with suppress(SequencerError):  # `status` reports the error
-        found = _newly_left_out(project, run, run.head, now, note)
+        found = _find_newly_skipped(project, run, run.head, now, note)
     if found is not None or note.left_out is None:
         return found
     return note.left_out, note.why or ""
 
 
-def _known(project: Project, run: Run, now: float) -> DateNote:
+def _find_valid_note(project: Project, run: Run, now: float) -> DateNote:
     """Return the note about the dates of *run* that counts at *now*."""
     note = None
     with suppress(SequencerError):  # a tick reports the error
         note = _read(project, run)
-    return (note or _first_note(project, run.head, now)).believed(now)
+    return (note or _first_note(project, run.head, now)).drop_future_times(now)
 
 
 def _first_note(project: Project, head: Head | None, now: float) -> DateNote:
@@ -166,12 +169,12 @@ def _first_note(project: Project, head: Head | None, now: float) -> DateNote:
     with suppress(SequencerError):
         trusted = project.trust.since
     if head is not None:
-        ended = now if head.status != "complete" else _ended_at(head, now)
+        ended = now if head.status != "complete" else _find_end_time(head, now)
     since = now if trusted is None else min(trusted, now)
     return DateNote(max(since, ended or 0.0))
 
 
-def _ended_at(head: Head, now: float) -> float | None:
+def _find_end_time(head: Head, now: float) -> float | None:
     """Return the time when the completed run ended; None: unknown.
 
     An end in the future was written by another clock, or edited by a person.
@@ -180,21 +183,21 @@ def _ended_at(head: Head, now: float) -> float | None:
     return ended.timestamp() if ended is not None and ended.timestamp() <= now else None
 
 
-def _newly_left_out(
+def _find_newly_skipped(
     project: Project, run: Run, head: Head | None, now: float, note: DateNote
 ) -> tuple[float, str] | None:
     """Return (date, reason) for the newest date that *run* missed, unless it is noted already."""
     if head is None or (note.starting is not None and not note.is_made(head)):
         return None
-    date = schedules_of(project.settings)[run.name or ""].last(now)
+    date = schedules_of(project.settings)[run.name or ""].find_last_date(now)
     if date <= max(note.since, note.starting or 0.0, note.left_out or 0.0):
         return None
     if head.status != "complete":
-        return date, _why_it_waits(run, head)
-    ended = _ended_at(head, now)
+        return date, _describe_wait(run, head)
+    ended = _find_end_time(head, now)
     if ended is None or ended < date:
         return None
-    return date, f"it was under way until {clock(ended)}"
+    return date, f"it was under way until {format_local_time(ended)}"
 
 
 def _readiness(run: Run) -> Readiness | None:
@@ -203,13 +206,13 @@ def _readiness(run: Run) -> Readiness | None:
     return None
 
 
-def _continues_by_itself(run: Run) -> bool:
+def _needs_no_person(run: Run) -> bool:
     """Return whether *run* needs no person: it is working, will continue, or is complete."""
     readiness = _readiness(run)
     return readiness is not None and readiness.kind in _BY_ITSELF
 
 
-def _why_it_waits(run: Run, head: Head) -> str:
+def _describe_wait(run: Run, head: Head) -> str:
     readiness = _readiness(run)
     kind = ReadinessKind.READY if readiness is None else readiness.kind
     if kind is ReadinessKind.READY and head.failures_in_row:
@@ -219,7 +222,7 @@ def _why_it_waits(run: Run, head: Head) -> str:
     return _WHY.get(kind, "it is under way")
 
 
-def _next(
+def _find_next_start(
     project: Project, run: Run, head: Head | None, now: float, note: DateNote
 ) -> float | None:
     schedule = schedules_of(project.settings)[run.name or ""]
@@ -227,13 +230,13 @@ def _next(
         return None
     if note.starting is not None and note.starting <= now and not note.is_made(head):
         return note.starting
-    ended = None if head is None else _ended_at(head, now)
+    ended = None if head is None else _find_end_time(head, now)
     known = max(note.since, note.left_out or 0.0, ended or 0.0)
-    due = schedule.last(now)
-    return due if known < due else schedule.next(now)
+    due = schedule.find_last_date(now)
+    return due if known < due else schedule.find_next_date(now)
 
 
-def scheduled(project: Project) -> Iterator[tuple[Run, float | None]]:
+def list_scheduled_runs(project: Project) -> Iterator[tuple[Run, float | None]]:
     """Yield each run of ``schedules:`` with its `next_start`."""
     for name in schedules_of(project.settings):
         run = project.run(name)
@@ -248,15 +251,19 @@ def turns(
     *listed* are the runs that have not ended, with their `run_facts`; "" is the default run. The
     result is empty if there was no `tick --all` yet.
     """
-    dates = {run.name or "": as_utc(date) for run, date in scheduled(project) if date is not None}
+    dates = {
+        run.name or "": format_utc(date)
+        for run, date in list_scheduled_runs(project)
+        if date is not None
+    }
     ranks = ranks_of(project, listed, dates)
     order = [name for name in KeptLine(project.settings).order(ranks) if name in able]
     return {name: place for place, name in enumerate(order, 1)}
 
 
-def leaves_out(run: Run, date: float, why: str) -> str:
+def describe_skipped_date(run: Run, date: float, why: str) -> str:
     """Return a sentence about a skipped date."""
-    return f"run {run.name!r} did not start at {clock(date)}: {why}"
+    return f"run {run.name!r} did not start at {format_local_time(date)}: {why}"
 
 
 def start_due(
@@ -276,13 +283,13 @@ def start_due(
         return None
     # Read the head only once: another tick may start the run meanwhile.
     head = run.head
-    note = _settled(project, run, head, now, say)
-    if (missed := _newly_left_out(project, run, head, now, note)) is not None:
+    note = _settle_note(project, run, head, now, say)
+    if (missed := _find_newly_skipped(project, run, head, now, note)) is not None:
         note = note._replace(left_out=missed[0], why=missed[1])
         _write(project, run, note)
-        report = say if notify is None or _continues_by_itself(run) else notify
-        report(leaves_out(run, *missed))
-    date = _next(project, run, head, now, note)
+        report = say if notify is None or _needs_no_person(run) else notify
+        report(describe_skipped_date(run, *missed))
+    date = _find_next_start(project, run, head, now, note)
     if date is None or (head and _is_held(project, run, head, note, is_due=date <= now)):
         return None
     if date > now:
@@ -295,7 +302,7 @@ def start_due(
     project.due.add(run.name)
     with suppress(TransitionRefused):  # another tick was faster
         run.do(Reset(head.run_id))
-    _write(project, run, note.made())
+    _write(project, run, note.with_start_done())
     return None
 
 
@@ -307,16 +314,20 @@ def _is_held(project: Project, run: Run, head: Head, note: DateNote, *, is_due: 
     """
     if not (is_due or _has_skipped(head, note)):
         return False
-    unmerged = [work for work in project.unmerged() if work.run == run.name and work.run_id]
+    unmerged = [
+        work for work in project.find_unmerged_work() if work.run == run.name and work.run_id
+    ]
     if unmerged and all(work.run_id != head.run_id for work in unmerged):
         if is_due:
-            _leave_out(project, run)
-        raise _skipped(unmerged[0].words, f"{unmerged[0].hint}; then its next date starts the run")
+            _skip_date(project, run)
+        raise _make_skipped_error(
+            unmerged[0].words, f"{unmerged[0].hint}; then its next date starts the run"
+        )
     return bool(unmerged)
 
 
 @contextmanager
-def reporting_skipped(project: Project, run: Run | None) -> Iterator[None]:
+def report_skipped_date(project: Project, run: Run | None) -> Iterator[None]:
     """Add to the error of a refused merge in the block that a date of *run* was skipped.
 
     Raises:
@@ -328,9 +339,9 @@ def reporting_skipped(project: Project, run: Run | None) -> Iterator[None]:
         if run is None or run.name not in schedules_of(project.settings):
             raise
         head = run.head
-        if head is None or head.status != "complete" or not _leave_out(project, run):
+        if head is None or head.status != "complete" or not _skip_date(project, run):
             raise
-        raise _skipped(error.message, error.hint) from error
+        raise _make_skipped_error(error.message, error.hint) from error
 
 
 def _has_skipped(head: Head, note: DateNote) -> bool:
@@ -340,18 +351,18 @@ def _has_skipped(head: Head, note: DateNote) -> bool:
     return is_over and (note.left_out or 0.0) > (0.0 if ended is None else ended.timestamp())
 
 
-def _leave_out(project: Project, run: Run) -> bool:
+def _skip_date(project: Project, run: Run) -> bool:
     """Note that the date for which *run* is due is skipped; return whether a date was skipped."""
     now, head = time.time(), run.head
-    note = (_read(project, run) or DateNote(now)).believed(now)
-    date = _next(project, run, head, now, note)
+    note = (_read(project, run) or DateNote(now)).drop_future_times(now)
+    date = _find_next_start(project, run, head, now, note)
     if date is not None and date <= now:
         note = note._replace(left_out=date, why=UNMERGED, starting=None, ended=None)
         _write(project, run, note)
     return head is not None and _has_skipped(head, note)
 
 
-def _skipped(why: str, hint: str | None) -> WorkTreeRefused:
+def _make_skipped_error(why: str, hint: str | None) -> WorkTreeRefused:
     return WorkTreeRefused(f"skipped: {UNMERGED}: {why}", hint=hint)
 
 
@@ -366,33 +377,36 @@ def begin(project: Project, run: Run) -> None:
         run.commands.begin()
         note = _read(project, run)
         if note is not None and note.starting is not None:
-            _write(project, run, note.made())
+            _write(project, run, note.with_start_done())
 
 
-def _settled(
+def _settle_note(
     project: Project, run: Run, head: Head | None, now: float, say: Callable[[str], None]
 ) -> DateNote:
     """Return the note about the dates of *run*, and write it if it has changed."""
     found = _read(project, run)
     note = found or _first_note(project, head, now)
     if note.starting is not None and note.is_made(head):
-        note = note.made()
-    note = note.believed(now)
+        note = note.with_start_done()
+    note = note.drop_future_times(now)
     if note.ahead is not None and (found is None or note.ahead != found.ahead):
-        start = f"run {run.name!r} has started for {clock(note.ahead)}"
+        start = f"run {run.name!r} has started for {format_local_time(note.ahead)}"
         say(f"notice: {start}, far ahead of this machine's clock: its dates count from now on")
     if found is None and head is not None:
-        missed = _next(project, run, head, now, DateNote(0.0))
-        is_lost = _next(project, run, head, now, note) != missed
+        missed = _find_next_start(project, run, head, now, DateNote(0.0))
+        is_lost = _find_next_start(project, run, head, now, note) != missed
         if missed is not None and missed <= now and is_lost:
-            date, where = f"the date {clock(missed)} of run {run.name!r}", own_state(FOLDER)
+            date, where = (
+                f"the date {format_local_time(missed)} of run {run.name!r}",
+                user_state_path(FOLDER),
+            )
             say(f"notice: {where}: nothing was noted of {date}: it is left out, later ones count")
     if note != found:
         _write(project, run, note)
     return note
 
 
-def _record(project: Project, run: Run) -> str:
+def _record_name(project: Project, run: Run) -> str:
     # A changed ``at`` gets a new record: its dates count from the change.
     at = schedules_of(project.settings)[run.name or ""].at
     key = f"{project.settings.project_dir}\n{project.settings.config_path}\n{run.name}\n{at}"
@@ -402,7 +416,7 @@ def _record(project: Project, run: Run) -> str:
 
 def _read(project: Project, run: Run) -> DateNote | None:
     """Return the note about the dates of *run*; None: there is no readable note."""
-    data = read_own(FOLDER, _record(project, run), MAX_BYTES)
+    data = read_user_record(FOLDER, _record_name(project, run), MAX_BYTES)
     try:
         fields = json.loads(data or b"")
         note = DateNote(**{name: fields.get(name) for name in DateNote._fields})
@@ -420,4 +434,4 @@ def _times(note: DateNote) -> tuple[float | None, ...]:
 
 def _write(project: Project, run: Run, note: DateNote) -> None:
     fields = {"project": str(project.settings.project_dir), "run": run.name, **note._asdict()}
-    put_own(FOLDER, _record(project, run), json.dumps(fields).encode())
+    write_user_record(FOLDER, _record_name(project, run), json.dumps(fields).encode())

@@ -19,7 +19,7 @@ def schedules_of(settings: Settings) -> Mapping[str, Schedule]:
 
 def _problems(value: Mapping[str, Schedule], check: Check) -> Iterator[Found]:
     for run, schedule in value.items():
-        yield from check.workflow_named(schedule.workflow, ("schedules", run, "workflow"))
+        yield from check.check_workflow(schedule.workflow, ("schedules", run, "workflow"))
 
 
 SECTION = ConfigSection(dict[Name, Schedule], dict, _problems)

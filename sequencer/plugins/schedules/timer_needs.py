@@ -24,7 +24,7 @@ import psutil
 from sequencer.errors import SequencerError
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.schedules.section import schedules_of
-from sequencer.project.agents import performed
+from sequencer.project.agents import list_agent_steps
 from sequencer.project.project import Project
 from sequencer.project.trusting import VARIABLE as TRUST
 from sequencer.workflows.registry import with_defaults
@@ -60,7 +60,7 @@ def workflows_of(project: Project, run: str | None, *, is_all: bool) -> list[Wor
     return [*workflows.values()]
 
 
-def lacks_of_cron(lines: Iterable[str], log: str) -> Iterator[Lack]:
+def find_cron_lacks(lines: Iterable[str], log: str) -> Iterator[Lack]:
     """Yield what cron on this machine lacks; *lines* are the lines of the crontab."""
     if not _is_running(CRONS):
         yield Lack("no cron daemon runs on this machine", "start it; without it no tick comes")
@@ -83,7 +83,7 @@ def _is_running(names: Collection[str]) -> bool:
     return any(process.info["name"] in names for process in psutil.process_iter(["name"]))
 
 
-def lacks_of_trust(project: Project) -> Iterator[Lack]:
+def find_trust_lacks(project: Project) -> Iterator[Lack]:
     """Yield a lack if a timer's tick would refuse to work on *project*."""
     with suppress(SequencerError):  # `check` reports a bad record
         if project.trust.refusal(by_record=True) is not None:
@@ -92,20 +92,20 @@ def lacks_of_trust(project: Project) -> Iterator[Lack]:
             yield Lack(f"the project is not trusted{note}", hint)
 
 
-def lacks_of_keys(
+def find_key_lacks(
     project: Project, workflows: Iterable[Workflow], env_file: Path | None
 ) -> Iterator[Lack]:
     """Yield the keys and settings in variables that this shell has and a timer does not."""
-    if env_file is not None and (lack := _lack_of_file(env_file)) is not None:
+    if env_file is not None and (lack := _find_file_lack(env_file)) is not None:
         yield lack
-    missing = sorted(_variables(project, workflows) - _names_in(env_file))
+    missing = sorted(_variables(project, workflows) - _read_variable_names(env_file))
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         hint = "put it into a file of NAME=value lines (mode 600) and name that with --env-file"
         yield Lack(f"{', '.join(missing)} {verb} set only in this shell", hint)
 
 
-def _lack_of_file(path: Path) -> Lack | None:
+def _find_file_lack(path: Path) -> Lack | None:
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -115,7 +115,7 @@ def _lack_of_file(path: Path) -> Lack | None:
     return None
 
 
-def _names_in(path: Path | None) -> set[str]:
+def _read_variable_names(path: Path | None) -> set[str]:
     """Return the variables that the file at *path* sets."""
     with suppress(OSError, UnicodeDecodeError):
         text = "" if path is None else path.read_text(encoding="utf-8")
@@ -125,20 +125,22 @@ def _names_in(path: Path | None) -> set[str]:
 
 def _variables(project: Project, workflows: Iterable[Workflow]) -> set[str]:
     """Return the variables of this shell that hold keys or settings of the project."""
-    patterns = {name for workflow in workflows for name in _passed(project, workflow)}
+    patterns = {name for workflow in workflows for name in _list_agent_variables(project, workflow)}
     found = {
         name
         for name, text in os.environ.items()
         if text and any(fnmatchcase(name, pattern) for pattern in patterns)
         if any(word in name for word in _SECRET)
     }
-    found |= {name for name in _named(project.settings.written) if os.environ.get(name)}
+    found |= {
+        name for name in _list_named_variables(project.settings.written) if os.environ.get(name)
+    }
     return found | {name for name in os.environ if re.match(r"SEQUENCER_[A-Z_]+__", name)}
 
 
-def _passed(project: Project, workflow: Workflow) -> Iterator[str]:
+def _list_agent_variables(project: Project, workflow: Workflow) -> Iterator[str]:
     """Yield the variables, some with a star, that agents in *workflow* read."""
-    for step in performed(project.settings, workflow):
+    for step in list_agent_steps(project.settings, workflow):
         with suppress(SequencerError):  # `check` reports the error
             _, executor = project.agents.choose(
                 with_defaults(step, project.settings.step_defaults), step.name
@@ -148,7 +150,7 @@ def _passed(project: Project, workflow: Workflow) -> Iterator[str]:
             yield from [key] if key else ()
 
 
-def _named(written: Any) -> Iterator[str]:
+def _list_named_variables(written: Any) -> Iterator[str]:
     """Yield the variables that settings name: the values of all keys that end in ``_env``."""
     if isinstance(written, Mapping):
         for key, value in written.items():
@@ -156,7 +158,7 @@ def _named(written: Any) -> Iterator[str]:
                 names = value.values() if isinstance(value, Mapping) else [value]
                 yield from (name for name in names if isinstance(name, str))
             else:
-                yield from _named(value)
+                yield from _list_named_variables(value)
     elif isinstance(written, list | tuple):
         for value in written:
-            yield from _named(value)
+            yield from _list_named_variables(value)

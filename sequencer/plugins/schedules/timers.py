@@ -30,8 +30,8 @@ from sequencer.model.workflow import Workflow
 from sequencer.plugins.schedules.section import schedules_of
 from sequencer.plugins.schedules.timer_needs import (
     Lack,
-    lacks_of_cron,
-    lacks_of_keys,
+    find_cron_lacks,
+    find_key_lacks,
     workflows_of,
 )
 from sequencer.project.agents import CLIENTS
@@ -48,7 +48,7 @@ Which = Callable[[str], str | None]
 _STAMP = re.compile(r"(?m)^(\d{4}(?:-\d\d){2} \d\d(?::\d\d){2}[+-]\d{4})  ")
 TAIL_BYTES = 8 * 1024
 """Size of the end of a log from which the pace of its ticks is read."""
-SHORTEST_PAUSE_S, LEAST_PAUSES = 20.0, 2
+SHORTEST_PAUSE_S, MIN_PAUSES = 20.0, 2
 """Lines that are closer are from the same tick: no timer is faster."""
 DAY_S = 24 * 60 * 60
 LATE, LATE_S = 2.0, 60.0
@@ -68,7 +68,7 @@ class Entry(NamedTuple):
     """The file from which it reads keys."""
     is_of_cron: bool = False
 
-    def serves(self, run: str) -> bool:
+    def is_for_run(self, run: str) -> bool:
         """Return whether its ticks start *run*."""
         return self.is_all or self.run == run
 
@@ -84,11 +84,11 @@ class Lost(NamedTuple):
 
 def programs_of(settings: Settings) -> list[str]:
     """Return the programs that agents of the project may search on PATH, and `ALWAYS`."""
-    of_agents = filter(None, map(_looked_up, settings.agents.values()))
+    of_agents = filter(None, map(_find_searched_program, settings.agents.values()))
     return list(dict.fromkeys([*CLIENTS, *of_agents, *ALWAYS]))
 
 
-def _looked_up(agent: Agent) -> str | None:
+def _find_searched_program(agent: Agent) -> str | None:
     """Return the program of *agent* if it is searched on this process's PATH, or None."""
     argv, env = agent.options.get("argv"), agent.options.get("env")
     first = argv[0] if isinstance(argv, (list, tuple)) and argv else None
@@ -109,20 +109,24 @@ def path_for(programs: list[str], present: str, which: Which) -> str:
     return os.pathsep.join(dict.fromkeys([*wanted, *STANDARD_PATH]))
 
 
-def installed(settings: Settings, env: Mapping[str, str]) -> list[Entry]:
+def find_entries(settings: Settings, env: Mapping[str, str]) -> list[Entry]:
     """Return the timer entries of this machine whose ticks work on the project."""
-    found = (_of_cron(settings), _of_systemd(settings, env), _of_launchd(settings, env))
+    found = (
+        _find_cron_entries(settings),
+        _find_systemd_entries(settings, env),
+        _find_launchd_entries(settings, env),
+    )
     return [entry for entries in found for entry in entries]
 
 
-def without_timer(settings: Settings, entries: Sequence[Entry]) -> Iterator[str]:
+def find_runs_without_timer(settings: Settings, entries: Sequence[Entry]) -> Iterator[str]:
     """Yield the runs of ``schedules:`` that no timer of this machine starts.
 
     Every tick writes a log, so timers of other kinds are recognized by the log.
     """
     for run in schedules_of(settings):
         pace = pace_of(settings, run)
-        if not any(entry.serves(run) for entry in entries) and (pace is None or pace.is_missed):
+        if not any(entry.is_for_run(run) for entry in entries) and (pace is None or pace.is_missed):
             yield run
 
 
@@ -132,20 +136,22 @@ def scheduled_workflows(project: Project) -> Iterator[Workflow]:
         yield from workflows_of(project, run, is_all=False)
 
 
-def lacking(project: Project, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Lack]]:
+def find_entry_lacks(project: Project, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Lack]]:
     """Yield what the ticks of installed *entries* need but do not have."""
     for entry in entries:
         workflows = workflows_of(project, entry.run, is_all=entry.is_all)
         env_file = None if entry.env_file is None else Path(entry.env_file)
-        for lack in lacks_of_keys(project, workflows, env_file):
+        for lack in find_key_lacks(project, workflows, env_file):
             yield entry, lack
     if (cron := next((entry for entry in entries if entry.is_of_cron), None)) is not None:
         log = log_of_all(project.settings) if cron.is_all else tick_log(project.settings, cron.run)
-        for lack in lacks_of_cron(_crontab().splitlines(), str(log)):
+        for lack in find_cron_lacks(_read_crontab().splitlines(), str(log)):
             yield cron, lack
 
 
-def lost(settings: Settings, entries: Sequence[Entry], env: Mapping[str, str]) -> Iterator[Lost]:
+def find_lost_programs(
+    settings: Settings, entries: Sequence[Entry], env: Mapping[str, str]
+) -> Iterator[Lost]:
     """Yield programs that the ticks of installed *entries* don't find, or find elsewhere.
 
     If none is installed, the entry that would be printed is checked.
@@ -158,21 +164,23 @@ def lost(settings: Settings, entries: Sequence[Entry], env: Mapping[str, str]) -
         for program in programs:
             in_shell = shutil.which(program, path=present)
             in_tick = shutil.which(program, path=entry.path)
-            if in_shell and (in_tick is None or _place(in_shell) != _place(in_tick)):
+            if in_shell and (
+                in_tick is None or _resolve_folder(in_shell) != _resolve_folder(in_tick)
+            ):
                 yield Lost(entry, program, in_shell, in_tick)
 
 
-def _place(program: str) -> tuple[str, str]:
+def _resolve_folder(program: str) -> tuple[str, str]:
     # Resolve links of the folder, not of the program: an environment's python is a link.
     folder, name = os.path.split(program)
     return os.path.realpath(folder), name
 
 
-def _of_cron(settings: Settings) -> Iterator[Entry]:
-    yield from entries_of(_crontab(), settings.project_dir)
+def _find_cron_entries(settings: Settings) -> Iterator[Entry]:
+    yield from entries_of(_read_crontab(), settings.project_dir)
 
 
-def _crontab() -> str:
+def _read_crontab() -> str:
     """Return this user's crontab; empty if there is none, or it can't be read."""
     program = shutil.which("crontab")
     if program is None or not Path(program).is_absolute():
@@ -220,7 +228,7 @@ def _value(name: str, words: Sequence[str]) -> str | None:
     return next(joined, None) or next(separate, None)
 
 
-def _of_systemd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
+def _find_systemd_entries(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
     home = env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME", "/"), ".config")  # noqa: PTH118
     for unit in sorted(Path(home, "systemd", "user").glob("*.service")):
         try:
@@ -241,7 +249,7 @@ def _of_systemd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
             yield _entry(str(unit), words, own[1], keys and keys[1])
 
 
-def _of_launchd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
+def _find_launchd_entries(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
     agents = Path(env.get("HOME", "/"), "Library", "LaunchAgents")
     for path in sorted(agents.glob("*.plist")):
         try:
@@ -289,26 +297,26 @@ def pace_of(settings: Settings, run: str | None) -> TickPace | None:
     Ticks of all runs count too, even if the run had nothing to do and got no turn.
     """
     logs = tick_log(settings, run), log_of_all(settings)
-    known = [pace for log in logs if (pace := _pace_in(log)) is not None]
+    known = [pace for log in logs if (pace := _read_pace(log)) is not None]
     return max(known, default=None)
 
 
 def last_tick(settings: Settings, run: str | None) -> float | None:
     """Return the time of the last tick that may work on *run*; None: unknown."""
     logs = tick_log(settings, run), log_of_all(settings)
-    return max((time for log in logs for time in _times_in(log)), default=None)
+    return max((time for log in logs for time in _read_times(log)), default=None)
 
 
-def _pace_in(log: Path) -> TickPace | None:
-    """Return the pace of the ticks that wrote *log*; None: too few ticks are known."""
-    times = _times_in(log)
+def _read_pace(log: Path) -> TickPace | None:
+    """Return the pace of the ticks that wrote *log*, or None if too few ticks are known."""
+    times = _read_times(log)
     pauses = [
         second - first for first, second in pairwise(times) if second - first > SHORTEST_PAUSE_S
     ]
-    return TickPace(times[-1], max(pauses)) if len(pauses) >= LEAST_PAUSES else None
+    return TickPace(times[-1], max(pauses)) if len(pauses) >= MIN_PAUSES else None
 
 
-def _times_in(log: Path) -> list[float]:
+def _read_times(log: Path) -> list[float]:
     """Return the newest times in the *log* of ticks.
 
     Every tick writes its log, no matter what has called it. A time more than a day ahead is

@@ -70,7 +70,7 @@ class BudgetUse(Struct, frozen=True):
         most = self.budget.max_tokens
         return None if most is None else max(most - self.tokens, 0)
 
-    def _parts_from(self, share: float) -> list[str]:
+    def _list_used_parts(self, share: float) -> list[str]:
         found, most = [], self.budget
         if most.max_cost_usd is not None and self.usd >= share * most.max_cost_usd:
             found.append(f"{self.usd:.4f} of {most.max_cost_usd:g} USD")
@@ -78,9 +78,9 @@ class BudgetUse(Struct, frozen=True):
             found.append(f"{self.tokens:.0f} of {most.max_tokens} tokens")
         return found
 
-    def text(self, share: float) -> str:
+    def describe_use(self, share: float) -> str:
         """Return a sentence about the parts of which at least the fraction *share* is used."""
-        return f"{self.what} has used {' and '.join(self._parts_from(share))} ({self.key})"
+        return f"{self.what} has used {' and '.join(self._list_used_parts(share))} ({self.key})"
 
 
 _NOTHING = Used()
@@ -95,23 +95,23 @@ class TeamBudgets:
         self.rules = rules
         self._has_common = rules.budget.is_limited or bool(rules.role_budgets)
 
-    def are_set(self, marking: Marking) -> bool:
+    def has_caps(self, marking: Marking) -> bool:
         """Return whether there is any budget; most teams have none."""
         return self._has_common or bool(marking.graph.with_budget)
 
-    def of_team(self, marking: Marking) -> BudgetUse:
+    def find_team_use(self, marking: Marking) -> BudgetUse:
         """Return the whole team's budget."""
         used = marking.tally.total
         return BudgetUse("the team", "teams.budget", self.rules.budget, used.usd, used.tokens)
 
-    def of_roles(self, marking: Marking) -> Iterator[tuple[str, BudgetUse]]:
+    def list_role_uses(self, marking: Marking) -> Iterator[tuple[str, BudgetUse]]:
         """Yield (role, use) for each role with a budget."""
         for role, budget in self.rules.role_budgets.items():
             used = marking.tally.roles.get(role, _NOTHING)
             key = f"teams.roles.{role}.budget"
             yield role, BudgetUse(f"role {role}", key, budget, used.usd, used.tokens)
 
-    def of_tasks(
+    def list_task_uses(
         self, marking: Marking, names: Collection[str] | None = None
     ) -> Iterator[tuple[str, BudgetUse]]:
         """Yield (task, use) for each task with a budget that has used some of it.
@@ -119,11 +119,11 @@ class TeamBudgets:
         With *names*, only these tasks are checked.
         """
         for name in marking.graph.with_budget if names is None else names:
-            use = self.of_task(marking, name) if name in marking.ledger.spent else None
+            use = self.find_task_use(marking, name) if name in marking.ledger.spent else None
             if use is not None:
                 yield name, use
 
-    def of_task(self, marking: Marking, name: str) -> BudgetUse | None:
+    def find_task_use(self, marking: Marking, name: str) -> BudgetUse | None:
         """Return the use of the budget of task *name*; None: the task has no budget."""
         task = marking.graph.by_id[name].task
         if task is None or not task.budget.is_limited:
@@ -131,104 +131,104 @@ class TeamBudgets:
         usd, tokens, _ = marking.ledger.spent.get(name, (0.0, 0, 0.0))
         return BudgetUse(f"task {name}", "the task's budget", task.budget, usd, tokens)
 
-    def closed(self, marking: Marking) -> Collection[str]:
+    def find_closed(self, marking: Marking) -> Collection[str]:
         """Return the tasks that must not start now."""
-        if self.stop(marking) is not None:
+        if self.find_start_obstacle(marking) is not None:
             return marking.graph.by_id.keys()
-        return self._spent(marking) if self.are_set(marking) else ()
+        return self._find_used_up_tasks(marking) if self.has_caps(marking) else ()
 
-    def _spent(self, marking: Marking) -> Collection[str]:
+    def _find_used_up_tasks(self, marking: Marking) -> Collection[str]:
         """Return the tasks whose budget, or whose role's budget, is used up."""
         found: Collection[str] = marking.tally.used_up
-        for role, cap in self.of_roles(marking):
+        for role, cap in self.list_role_uses(marking):
             if cap.is_reached:
                 found = frozenset(found) | marking.graph.by_role.get(role, frozenset())
         return found
 
-    def stop(self, marking: Marking) -> str | None:
+    def find_start_obstacle(self, marking: Marking) -> str | None:
         """Return why no task may start, or None."""
-        cap = self.of_team(marking)
+        cap = self.find_team_use(marking)
         if cap.is_reached:
-            return cap.text(1.0)
-        return self.broken(marking)
+            return cap.describe_use(1.0)
+        return self.describe_breaker(marking)
 
-    def broken(self, marking: Marking) -> str | None:
+    def describe_breaker(self, marking: Marking) -> str | None:
         """Return the message of the circuit breaker, if it has opened."""
         streak, most = marking.ledger.failures, self.rules.max_failures
         if streak < most:
             return None
         return f"{streak} attempts in a row failed (teams.max_failures: {most})"
 
-    def end_of_the_work(self, marking: Marking) -> str | None:
+    def find_stop_reason(self, marking: Marking) -> str | None:
         """Return the reason if budgets keep ready tasks from starting.
 
         Raises:
             TooManyFailures: the circuit breaker has opened.
         """
-        if (broken := self.broken(marking)) is not None:
+        if (broken := self.describe_breaker(marking)) is not None:
             raise TooManyFailures(
                 f"{broken}, so no other task starts",
                 hint="look at 'sequencer log'; then 'sequencer retry' lets the team continue",
             )
-        reached = self.reached(marking)
+        reached = self.describe_used_up(marking)
         return "; ".join(reached) + ": nothing more starts" if reached else None
 
-    def caps(self, marking: Marking) -> Iterator[UsageCap]:
-        yield from _caps_of(self.of_team(marking))
-        for role, use in self.of_roles(marking):
-            yield from _caps_of(use, marking.graph.by_role.get(role, ()))
+    def iter_shared_caps(self, marking: Marking) -> Iterator[UsageCap]:
+        yield from _make_caps(self.find_team_use(marking))
+        for role, use in self.list_role_uses(marking):
+            yield from _make_caps(use, marking.graph.by_role.get(role, ()))
 
-    def own_caps(self, marking: Marking, name: str) -> Iterator[UsageCap]:
-        if own := self.of_task(marking, name):
-            yield from _caps_of(own, (name,))
+    def iter_node_caps(self, marking: Marking, name: str) -> Iterator[UsageCap]:
+        if own := self.find_task_use(marking, name):
+            yield from _make_caps(own, (name,))
 
-    def reasons(self, marking: Marking) -> list[str]:
-        broken = self.broken(marking)
-        return [*self.reached(marking), *([] if broken is None else [broken])]
+    def describe_reached(self, marking: Marking) -> list[str]:
+        broken = self.describe_breaker(marking)
+        return [*self.describe_used_up(marking), *([] if broken is None else [broken])]
 
-    def reached(self, marking: Marking) -> list[str]:
+    def describe_used_up(self, marking: Marking) -> list[str]:
         """Return a sentence for each used-up budget; a finished task no longer needs one."""
-        team = self.of_team(marking)
-        found = [team.text(1.0)] if team.is_reached else []
-        tasks = (use for use in self.of_tasks(marking) if not _is_done(marking, use[0]))
-        caps = (*self.of_roles(marking), *tasks)
-        return found + [cap.text(1.0) for _, cap in caps if cap.is_reached]
+        team = self.find_team_use(marking)
+        found = [team.describe_use(1.0)] if team.is_reached else []
+        tasks = (use for use in self.list_task_uses(marking) if not _is_done(marking, use[0]))
+        caps = (*self.list_role_uses(marking), *tasks)
+        return found + [cap.describe_use(1.0) for _, cap in caps if cap.is_reached]
 
     @property
     def kills(self) -> bool:
         """Return whether reaching a cap stops running tasks."""
         return self.rules.budget.on_hard == "kill"
 
-    def to_kill(self, marking: Marking, running: Mapping[str, Usage]) -> Collection[str]:
+    def find_nodes_to_kill(self, marking: Marking, running: Mapping[str, Usage]) -> Collection[str]:
         """Return the tasks whose running attempts must be stopped.
 
         *running* maps each task to the usage of its attempt, which is not recorded yet.
         """
-        if not self.kills or not self.are_set(marking):
+        if not self.kills or not self.has_caps(marking):
             return ()
-        if self.of_team(marking).with_more(running.values()).is_reached:
+        if self.find_team_use(marking).with_more(running.values()).is_reached:
             return marking.graph.by_id.keys()
-        # Not `closed`: the circuit breaker lets running tasks continue.
-        found = self._spent(marking)
-        for role, cap in self.of_roles(marking):
+        # Not `find_closed`: the circuit breaker lets running tasks continue.
+        found = self._find_used_up_tasks(marking)
+        for role, cap in self.list_role_uses(marking):
             names = marking.graph.by_role.get(role, frozenset())
             if cap.with_more(used for name, used in running.items() if name in names).is_reached:
                 found = frozenset(found) | names
         for name, used in running.items():
-            own = self.of_task(marking, name)
+            own = self.find_task_use(marking, name)
             if own is not None and own.with_more([used]).is_reached:
                 found = frozenset(found) | {name}
         return found
 
-    def watch(self, step: OpenTransition) -> None:
+    def warn_about_limits(self, step: OpenTransition) -> None:
         """Warn in *step* about each budget that is almost or fully used, once per budget."""
         marking, soft = step.marking, self.rules.budget.soft
-        if (broken := self.broken(marking)) is not None:
+        if (broken := self.describe_breaker(marking)) is not None:
             number = marking.ledger.failures
             if marking.ledger.broke_at < number:
                 step.editor.do("team", "broke", number)
             self._warn(step, f"breaker: {number}", f"{broken}: nothing more starts")
-        if not self.are_set(marking):
+        if not self.has_caps(marking):
             return
         # Check only tasks that used something in this transition: others have not changed.
         paid = {
@@ -237,16 +237,17 @@ class TeamBudgets:
             if operation[:2] == ["team", "spend"]
         }
         caps = [
-            (cap, False) for cap in (self.of_team(marking), *dict(self.of_roles(marking)).values())
+            (cap, False)
+            for cap in (self.find_team_use(marking), *dict(self.list_role_uses(marking)).values())
         ]
-        caps += [(cap, _is_done(marking, name)) for name, cap in self.of_tasks(marking, paid)]
+        caps += [(cap, _is_done(marking, name)) for name, cap in self.list_task_uses(marking, paid)]
         for cap, is_done in caps:
             if cap.is_reached:
                 # A finished task's budget stops no other task.
                 what = "" if is_done else ": nothing more starts"
-                self._warn(step, f"hard: {cap.name}", f"{cap.text(1.0)}{what}")
+                self._warn(step, f"hard: {cap.name}", f"{cap.describe_use(1.0)}{what}")
             elif cap.is_near(soft):
-                self._warn(step, f"soft: {cap.name}", cap.text(soft))
+                self._warn(step, f"soft: {cap.name}", cap.describe_use(soft))
 
     @staticmethod
     def _warn(step: OpenTransition, what: str, message: str) -> None:
@@ -259,7 +260,7 @@ def _is_done(marking: Marking, name: str) -> bool:
     return bool(marking.done.get(name)) and not marking.is_live(name)
 
 
-def _caps_of(use: BudgetUse, nodes: Collection[str] | None = None) -> Iterator[UsageCap]:
+def _make_caps(use: BudgetUse, nodes: Collection[str] | None = None) -> Iterator[UsageCap]:
     if (usd := use.left_usd()) is not None:
         yield UsageCap(USD, usd, nodes)
     if (tokens := use.left_tokens()) is not None:

@@ -22,13 +22,13 @@ FIX = "fix"
 """The name of a fixer without a name."""
 
 
-def _number_as_text(value: object) -> object:
+def _number_to_text(value: object) -> object:
     """Return an id as text if YAML has read it as a number."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return str(value) if is_number else value
 
 
-def _in_form(name: str) -> str:
+def _ensure_id_form(name: str) -> str:
     if re.fullmatch(TASK_ID, name) is None:
         raise ValueError(
             "an id has letters, digits, '.', '_' and '-', and a letter or digit at both ends"
@@ -36,7 +36,7 @@ def _in_form(name: str) -> str:
     return name
 
 
-def _parts(value: object) -> object:
+def _split_ids(value: object) -> object:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         # A single id that YAML has read as a number.
         return [value]
@@ -64,8 +64,8 @@ def _with_fixer_name(value: object) -> object:
 _Id = Annotated[
     str,
     Field(max_length=80),
-    AfterValidator(_in_form),
-    BeforeValidator(_number_as_text),
+    AfterValidator(_ensure_id_form),
+    BeforeValidator(_number_to_text),
 ]
 """A `TaskId` whose error explains the form."""
 
@@ -85,7 +85,7 @@ class TaskEntry(Step):
     subject: str = Field(min_length=1, max_length=500)
     description: str = Field(default="", max_length=1_048_576)
     active_form: str = Field(default="", max_length=500)
-    blocked_by: Annotated[tuple[_Id, ...], BeforeValidator(_parts)] = ()
+    blocked_by: Annotated[tuple[_Id, ...], BeforeValidator(_split_ids)] = ()
     """A list, or ids separated by commas."""
     needs: Needs = "all"
     role: Name | None = None

@@ -13,8 +13,8 @@ from typing import Annotated, Literal, TypeVar
 from msgspec import Struct
 
 from sequencer.errors import ConfigurationError, StepFailed, UnknownName
-from sequencer.files.keys import problems_of
-from sequencer.files.yamlfile import KeyPath, dotted
+from sequencer.files.keys import find_problems
+from sequencer.files.yamlfile import KeyPath, format_key_path
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field, ValidationError, model_validator
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind, TaskExpansion
@@ -31,7 +31,7 @@ from sequencer.plugins.teams.graphs import (
 )
 from sequencer.plugins.teams.options import FIXER, UNNAMED
 from sequencer.plugins.teams.team import TASK_ID, Role, Task, TaskId
-from sequencer.workflows.prompts import parsed
+from sequencer.workflows.prompts import parse_loose_json
 from sequencer.workflows.registry import FOLDER
 
 
@@ -47,18 +47,18 @@ class TeamExpander(Struct, frozen=True):
     has_fallback: bool = False
     """Whether another agent or model gets one more try after the last failed attempt."""
 
-    def of_answer(self, workflow: Workflow, name: str, answer: str) -> TaskExpansion | None:
+    def expand_answer(self, workflow: Workflow, name: str, answer: str) -> TaskExpansion | None:
         """Return the tasks that *answer* of task *name* adds to *workflow*.
 
         Raises:
             AnswerRefused: it is not JSON, has the wrong form or a forbidden key, or its tasks
                 don't fit into the graph; the message has all that the agent needs to fix it.
         """
-        graph, task = workflow.whole_graph, workflow.task(name) or TaskTraits()
+        graph, task = workflow.whole_graph, workflow.find_task(name) or TaskTraits()
         if task.adds is None:
             return None
         try:
-            value = parsed(answer)
+            value = parse_loose_json(answer)
         except KeyError:
             raise AnswerRefused("no task is added: the answer is not JSON") from None
         try:
@@ -74,25 +74,25 @@ class TeamExpander(Struct, frozen=True):
             # A value built from the answer is invalid: a text plus our own words is too long.
             message = f"no task is added: {error.messages(with_values=False)[0]}"
             raise AnswerRefused(self.redact(message)) from None
-        return growth.replace(steps=tuple(map(self._performed, growth.steps)))
+        return growth.replace(steps=tuple(map(self._assign_agent, growth.steps)))
 
-    def _performed(self, step: Step) -> Step:
+    def _assign_agent(self, step: Step) -> Step:
         if self.agent is None or step.agent is not None:
             return step
         return step.replace(agent=self.agent)
 
-    def fix(self, workflow: Workflow, name: str, number: int) -> TaskExpansion | None:
+    def build_fix(self, workflow: Workflow, name: str, number: int) -> TaskExpansion | None:
         """Return a task that fixes what task *name* has refused for the *number*-th time.
 
         Its prompt has the earlier outputs, as the judge's prompt has, and the judge's reason.
         After it, the judge judges again. None: the judge has no fixer and judges again directly.
         """
-        graph, task = workflow.whole_graph, workflow.task(name) or TaskTraits()
+        graph, task = workflow.whole_graph, workflow.find_task(name) or TaskTraits()
         validation = workflow.steps_by_name[name].validation
         if validation is None or validation.fixer is None:
             return None
         fixer = self.roles.get(FIXER, Role(writes=True))
-        fix_id = _free_id(graph, f"{name}-fix-{number}")
+        fix_id = _find_free_id(graph, f"{name}-fix-{number}")
         traits = TaskTraits(
             role=FIXER if FIXER in self.roles else None,
             active_form=f"Mending what {name} has found",
@@ -112,10 +112,10 @@ class TeamExpander(Struct, frozen=True):
             # The default prompt file depends on the step's name, which has changed.
             step = step.replace(prompt=validation.fixer.prompt_name)
         edge = Edge(source=fix_id, target=name)
-        return TaskExpansion(nodes=(node,), edges=(edge,), steps=(self._performed(step),))
+        return TaskExpansion(nodes=(node,), edges=(edge,), steps=(self._assign_agent(step),))
 
 
-def _free_id(graph: Graph, wanted: str) -> str:
+def _find_free_id(graph: Graph, wanted: str) -> str:
     # A person's task id may have dots too, so check each candidate.
     others = (f"{wanted}.{number}" for number in itertools.count(2))
     return next(name for name in itertools.chain([wanted], others) if name not in graph.by_id)
@@ -187,12 +187,12 @@ def tasks_of_answer(
             each other in a circle; with all problems.
     """
     if adds == "tasks":
-        parts = _checked(_Tasks, answer)
+        parts = _validate(_Tasks, answer)
         return tuple(
             Task.model_validate({name: getattr(added, name) for name in added.model_fields_set})
             for added in parts.tasks
         )
-    return sub_issue_tasks(_checked(_SubIssues, answer).sub_issues, existing=existing)
+    return sub_issue_tasks(_validate(_SubIssues, answer).sub_issues, existing=existing)
 
 
 def sub_issue_tasks(
@@ -217,11 +217,11 @@ def sub_issue_tasks(
         named, {}, most=MOST + len(earlier), existing=dict.fromkeys(earlier, ())
     )
     if problems:
-        raise _refused([_as_sub_issue(problem) for problem in problems])
-    return tuple(task for issue in sub_issues for task in _pair(issue))
+        raise _make_refusal([_format_problem(problem) for problem in problems])
+    return tuple(task for issue in sub_issues for task in _make_task_pair(issue))
 
 
-def _pair(issue: SubIssue) -> tuple[Task, Task]:
+def _make_task_pair(issue: SubIssue) -> tuple[Task, Task]:
     build = Task(
         id=f"impl-{issue.id}",
         subject=f"Implement: {issue.title}",
@@ -233,7 +233,7 @@ def _pair(issue: SubIssue) -> tuple[Task, Task]:
     check = Task(
         id=f"verify-{issue.id}",
         subject=f"Verify: {issue.title}",
-        description=_cut(
+        description=_truncate(
             f"Judge whether this was built and nothing is broken:\n\n{issue.description}"
         ),
         active_form=f"Verifying {issue.title}",
@@ -244,32 +244,32 @@ def _pair(issue: SubIssue) -> tuple[Task, Task]:
     return build, check
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= TEXT_CHARS else f"{text[: TEXT_CHARS - 1]}…"
 
 
-def _checked(model: type[_AnswerPartT], answer: object) -> _AnswerPartT:
+def _validate(model: type[_AnswerPartT], answer: object) -> _AnswerPartT:
     try:
         return model.model_validate(answer)
     except ValidationError as error:
-        problems = problems_of(error, model, lambda _: "the answer")
-    raise _refused([_message(problem.error) for problem in problems])
+        problems = find_problems(error, model, lambda _: "the answer")
+    raise _make_refusal([_format_error(problem.error) for problem in problems])
 
 
-def _message(error: ConfigurationError) -> str:
+def _format_error(error: ConfigurationError) -> str:
     if isinstance(error, UnknownName):
         return f"{error.where}: {error.name!r} is not a key that a lead can set ({error.hint})"
     return f"{error.where}: {error.message}"
 
 
-def _as_sub_issue(problem: TaskProblem) -> str:
+def _format_problem(problem: TaskProblem) -> str:
     names = {"blocked_by": "depends_on"}
     path: KeyPath = tuple(names.get(str(part), part) for part in problem.path)
     message = problem.message.replace("there is no task", "there is no sub-issue")
     hint = f" ({problem.hint})" if problem.hint else ""
-    return f"the answer: {dotted(('sub_issues', *path))}: {message}{hint}"
+    return f"the answer: {format_key_path(('sub_issues', *path))}: {message}{hint}"
 
 
-def _refused(problems: Sequence[str]) -> AnswerRefused:
+def _make_refusal(problems: Sequence[str]) -> AnswerRefused:
     text = problems[0] if len(problems) == 1 else "".join(f"\n- {line}" for line in problems)
     return AnswerRefused(f"no task is added: {text}")

@@ -23,14 +23,14 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from sequencer.errors import ConfigurationError, raise_all
-from sequencer.files.yamlfile import KeyPath, dotted
+from sequencer.files.yamlfile import KeyPath, format_key_path
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind, TaskExpansion
 from sequencer.model.graph.task import MAX_TASKS, TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.options import FIXER, UNNAMED
 from sequencer.plugins.teams.team import Role, Task
-from sequencer.workflows.finding import MAX_LISTED, few, nearest
+from sequencer.workflows.finding import MAX_LISTED, shorten_links, suggest_nearest
 
 BRIEF = """You are one of a team of agents that share a piece of work. Do the task below, the
 whole of it, and nothing that belongs to another task: others do those, before you, beside you
@@ -44,8 +44,8 @@ into it what they need: what you did or found, how it was checked, and what is o
 Locate = Callable[[KeyPath], str]
 
 
-def _in_list(path: KeyPath) -> str:
-    return dotted(("tasks", *path))
+def _format_path(path: KeyPath) -> str:
+    return format_key_path(("tasks", *path))
 
 
 def workflow_of(
@@ -55,7 +55,7 @@ def workflow_of(
     *,
     size: int | None = None,
     max_tasks: int = MAX_TASKS,
-    locate: Locate = _in_list,
+    locate: Locate = _format_path,
 ) -> Workflow:
     """Return the graph workflow in which each of *tasks* is a node; at most *size* run at once.
 
@@ -64,8 +64,8 @@ def workflow_of(
             a circle; *locate* returns the place of a path in the list. Several problems are
             `ConfigurationErrors`.
     """
-    _ensure(tasks, roles, most=max_tasks, locate=locate)
-    pairs = [_node_and_step(task, roles) for task in tasks]
+    _ensure_valid(tasks, roles, most=max_tasks, locate=locate)
+    pairs = [_make_node_and_step(task, roles) for task in tasks]
     graph = Graph(
         nodes=tuple(node for node, _ in pairs),
         edges=tuple(
@@ -85,7 +85,7 @@ def growth_of(
     roles: Mapping[str, Role],
     *,
     max_tasks: int = MAX_TASKS,
-    locate: Locate = _in_list,
+    locate: Locate = _format_path,
 ) -> TaskExpansion:
     """Return the expansion of *graph* by *tasks*, which the answer of the task *adding* lists.
 
@@ -113,8 +113,8 @@ def growth_of(
     for source, target in edges:
         if target in existing and target not in new_ids:
             existing[target].append(source)
-    _ensure(tasks, roles, most=max_tasks, locate=locate, existing=existing)
-    pairs = [_node_and_step(task, roles, or_else=(adding,)) for task in tasks]
+    _ensure_valid(tasks, roles, most=max_tasks, locate=locate, existing=existing)
+    pairs = [_make_node_and_step(task, roles, or_else=(adding,)) for task in tasks]
     return TaskExpansion(
         nodes=tuple(node for node, _ in pairs),
         edges=tuple(Edge(source=source, target=target) for source, target in edges),
@@ -122,7 +122,7 @@ def growth_of(
     )
 
 
-def _ensure(
+def _ensure_valid(
     tasks: Sequence[Task],
     roles: Mapping[str, Role],
     *,
@@ -137,11 +137,11 @@ def _ensure(
     raise_all(errors)
 
 
-def _node_and_step(
+def _make_node_and_step(
     task: Task, roles: Mapping[str, Role], *, or_else: tuple[str, ...] = ()
 ) -> tuple[Node, Step]:
     role = Role() if task.role is None else roles[task.role]
-    fields, brought = _merged(task.step, role)
+    fields, brought = _merge_fields(task.step, role)
     if task.adds is not None and "validation" in brought:
         # Its answer is a list of tasks, which can't be a verdict.
         del fields["validation"]
@@ -154,7 +154,7 @@ def _node_and_step(
         validation = {**validation, **({} if fixer is None else {"fixer": fixer})}
         fields["validation"] = validation
     if isinstance(validation, Mapping) and isinstance(validation.get("fixer"), Mapping):
-        fixer, by_role = _merged(validation["fixer"], roles.get(FIXER, Role()))
+        fixer, by_role = _merge_fields(validation["fixer"], roles.get(FIXER, Role()))
         fields["validation"] = {**validation, "fixer": _with_prompt(fixer)}
         brought += [f"fixer.{name}" for name in by_role]
     if task.adds is not None:
@@ -164,14 +164,14 @@ def _node_and_step(
     writes = role.writes if task.role is not None else True
     traits = TaskTraits(
         role=task.role,
-        description=_with_form(task, roles),
+        description=_add_answer_form(task, roles),
         active_form=task.active_form,
         blocked_by=task.blocked_by or or_else,
         needs=task.needs,
         weight=task.weight,
         writes=writes if task.writes is None else task.writes,
-        # Files in the worktree of such a task would never be accepted, see `answers_only`.
-        worktree=role.worktree and not answers_only(task, role)
+        # Files in the worktree of such a task would never be accepted, see `is_answer_only`.
+        worktree=role.worktree and not is_answer_only(task, role)
         if task.worktree is None
         else task.worktree,
         adds=task.adds,
@@ -182,13 +182,13 @@ def _node_and_step(
     return node, Step.model_validate({"name": task.id, **_with_prompt(fields)})
 
 
-def _with_form(task: Task, roles: Mapping[str, Role]) -> str:
+def _add_answer_form(task: Task, roles: Mapping[str, Role]) -> str:
     """Return the description of *task*, and the form of its answer if it adds tasks."""
     form = None if task.adds is None else form_for(task.adds, roles)
     return "\n\n".join(filter(None, (task.description.strip(), form))) if form else task.description
 
 
-def _merged(own: Mapping[str, Any], role: Role) -> tuple[dict[str, Any], list[str]]:
+def _merge_fields(own: Mapping[str, Any], role: Role) -> tuple[dict[str, Any], list[str]]:
     """Return the fields of *role* updated with *own*, and the names of those from the role."""
     # A prompt file and a text exclude each other, so one in the task replaces both of the role.
     has_prompt = own.keys() & {"prompt", "text"}
@@ -240,18 +240,18 @@ def list_problems(
         total += f", {len(existing)} of them in the run already" if existing else ""
         found.append(TaskProblem((), f"{total}; at most {most} are allowed"))
     most_shown = MAX_PROBLEMS + 1
-    found += islice(_ids(tasks, existing), most_shown)
+    found += islice(_find_id_problems(tasks, existing), most_shown)
     known = dict.fromkeys([*(task.id for task in tasks), *existing])
-    found += islice(_unknown(tasks, known, roles, lost), most_shown)
-    found += islice(_misplaced(tasks, roles), most_shown)
-    found += _circles(tasks, existing, known)
-    found.sort(key=lambda problem: _place(problem.path))
+    found += islice(_find_reference_problems(tasks, known, roles, lost), most_shown)
+    found += islice(_find_misplaced_fields(tasks, roles), most_shown)
+    found += _find_circle_problems(tasks, existing, known)
+    found.sort(key=lambda problem: _sort_key(problem.path))
     if len(found) > MAX_PROBLEMS:
         found[MAX_PROBLEMS:] = [TaskProblem((), "more problems are not shown")]
     return found
 
 
-def _ids(tasks: Sequence[Task], existing: Collection[str]) -> Iterator[TaskProblem]:
+def _find_id_problems(tasks: Sequence[Task], existing: Collection[str]) -> Iterator[TaskProblem]:
     first: dict[str, int] = {}
     for place, task in enumerate(tasks):
         if task.id in existing:
@@ -262,31 +262,33 @@ def _ids(tasks: Sequence[Task], existing: Collection[str]) -> Iterator[TaskProbl
         first.setdefault(task.id, place)
 
 
-def _unknown(
+def _find_reference_problems(
     tasks: Sequence[Task],
     known: Mapping[str, object],
     roles: Collection[str],
     lost: Collection[str],
 ) -> Iterator[TaskProblem]:
-    names, compared = list(known), 0
+    names = list(known)
+    compared_count = 0
     for place, task in enumerate(tasks):
         if task.role is not None and task.role not in roles:
-            hint = nearest(task.role, sorted(roles))
+            hint = suggest_nearest(task.role, sorted(roles))
             yield TaskProblem((place, "role"), f"there is no role {task.role!r}", hint)
-        twice = {name for name, times in Counter(task.blocked_by).items() if times > 1}
+        duplicates = {name for name, count in Counter(task.blocked_by).items() if count > 1}
         for number, name in enumerate(task.blocked_by):
             path = (place, "blocked_by", number)
             if name == task.id:
                 yield TaskProblem(path, f"task {name!r} waits for itself")
             elif name not in known and name not in lost:
-                compared += 1
-                hint = nearest(name, names, compares=compared <= MAX_LISTED)
+                # Comparing names is slow, so only the first unknown names get a suggestion.
+                compared_count += 1
+                hint = suggest_nearest(name, names, compares=compared_count <= MAX_LISTED)
                 yield TaskProblem(path, f"there is no task {name!r} to wait for", hint)
-            elif name in twice and task.blocked_by.index(name) < number:
+            elif name in duplicates and task.blocked_by.index(name) < number:
                 yield TaskProblem(path, f"{name!r} is named twice")
 
 
-def answers_only(task: Task, role: Role) -> bool:
+def is_answer_only(task: Task, role: Role) -> bool:
     """Return whether *task* of *role* judges or adds tasks, so that only its answer counts.
 
     A "no" or a refused list means a failed attempt. Files that it left in a worktree would be
@@ -295,10 +297,12 @@ def answers_only(task: Task, role: Role) -> bool:
     return task.adds is not None or {**role.step, **task.step}.get("validation") is not None
 
 
-def _misplaced(tasks: Sequence[Task], roles: Mapping[str, Role]) -> Iterator[TaskProblem]:
+def _find_misplaced_fields(
+    tasks: Sequence[Task], roles: Mapping[str, Role]
+) -> Iterator[TaskProblem]:
     for place, task in enumerate(tasks):
         role = roles.get(task.role or "", Role())
-        if task.worktree and answers_only(task, role):
+        if task.worktree and is_answer_only(task, role):
             why = "adds tasks" if task.adds is not None else "judges"
             message = f"a task that {why} has no worktree: only its answer counts"
             hint = "remove it; let another task write files that must stay"
@@ -310,7 +314,7 @@ def _misplaced(tasks: Sequence[Task], roles: Mapping[str, Role]) -> Iterator[Tas
             yield TaskProblem((place, "needs"), f"{message}{len(task.blocked_by)}", hint)
 
 
-def _circles(
+def _find_circle_problems(
     tasks: Sequence[Task], existing: Mapping[str, Collection[str]], known: Iterable[str]
 ) -> Iterator[TaskProblem]:
     blockers: dict[str, list[str]] = {name: [] for name in known}
@@ -323,7 +327,7 @@ def _circles(
         closed = (*circle[start:], *circle[:start], circle[start])
         yield TaskProblem(
             (places.get(circle[start], 0), "blocked_by"),
-            f"tasks wait for each other in a circle: {' -> '.join(few(closed))}",
+            f"tasks wait for each other in a circle: {' -> '.join(shorten_links(closed))}",
             "an arrow points to the task that waits; remove one of them",
         )
 
@@ -350,7 +354,7 @@ def circles(blockers: Mapping[str, Collection[str]]) -> list[tuple[str, ...]]:
             return found
 
 
-def _place(path: KeyPath) -> tuple[int, int]:
+def _sort_key(path: KeyPath) -> tuple[int, int]:
     numbers = [part for part in path if isinstance(part, int)]
     return (numbers[0] if numbers else -1, numbers[1] if len(numbers) > 1 else -1)
 

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from sequencer.errors import ConfigurationError, raise_all
-from sequencer.files.keys import problems_of
+from sequencer.files.keys import find_problems
 from sequencer.files.regular import read_bytes
 from sequencer.files.yamlfile import Document, KeyPath, Position, decode, parse, parse_text
 from sequencer.frozen.fields import ValidationError
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _PLACE = re.compile(r":(\d+):(\d+)$")
 
 
-def list_of(
+def read_task_list(
     document: Document,
     roles: Mapping[str, Role],
     *,
@@ -59,23 +59,23 @@ def list_of(
         ConfigurationError: the list has a problem; `ConfigurationErrors`: it has several, in the
             order of the file.
     """
-    found = [(_line_of(error), error) for error in errors]
+    found = [(_find_line(error), error) for error in errors]
     try:
         listed = ListFile.model_validate(document.data)
     except ValidationError as refused:
         listed = None
         found += [
             (document.position(problem.path) or (0, 0), problem.error)
-            for problem in problems_of(refused, ListFile, document.where)
+            for problem in find_problems(refused, ListFile, document.locate)
         ]
-    in_list = list_errors(document.data.get("tasks"), roles, document.where)
+    in_list = list_errors(document.data.get("tasks"), roles, document.locate)
     found += [(document.position(path) or (0, 0), error) for path, error in in_list]
     raise_all([error for _, error in sorted(found, key=itemgetter(0))])
     if listed is None:
         raise AssertionError("the list is invalid, but no error was found")
     name = name or listed.name or document.file.stem or "team"
     graph = inline_list(
-        name, listed.as_tasks(), roles, listed.size, file=document.file, where=document.where
+        name, listed.as_tasks(), roles, listed.size, file=document.file, where=document.locate
     )
     return replace(graph, title=listed.title or name, description=listed.description)
 
@@ -141,7 +141,9 @@ def list_errors(
     error. Errors of single entries are not returned.
     """
     entries = listed if isinstance(listed, (list, tuple)) else ()
-    tasks = {place: task for place, entry in enumerate(entries) if (task := _lenient(entry))}
+    tasks = {
+        place: task for place, entry in enumerate(entries) if (task := _parse_leniently(entry))
+    }
     if not tasks:
         return []
     places = list(tasks)
@@ -156,7 +158,7 @@ def list_errors(
     return errors
 
 
-def _lenient(entry: object) -> Task | None:
+def _parse_leniently(entry: object) -> Task | None:
     """Return the task of *entry* without its invalid fields; None: it has no valid id."""
     try:
         return TaskEntry.model_validate(entry).as_task()
@@ -172,7 +174,7 @@ def _lenient(entry: object) -> Task | None:
         return None
 
 
-def _line_of(error: ConfigurationError) -> Position:
+def _find_line(error: ConfigurationError) -> Position:
     place = _PLACE.search(error.where or "")
     return (int(place[1]), int(place[2])) if place else (0, 0)
 
@@ -193,16 +195,16 @@ def load_tasks(
     *sections* returns the section with the roles. *text* is the content if it was read before.
 
     Raises:
-        ConfigurationError: see `list_of`; or the file can't be read.
+        ConfigurationError: see `read_task_list`; or the file can't be read.
     """
     roles = roles_in(sections)
     if path.suffix.lower() in YAML_SUFFIXES:
         document = parse(read_bytes(path), path) if text is None else parse_text(text, path)
-        return list_of(document, roles, name=name)
+        return read_task_list(document, roles, name=name)
     if text is None:
         text = decode(read_bytes(path, 4 * MAX_CHARS), path)
     document, errors = read_page(text, path)
-    return list_of(document, roles, name=name, errors=errors)
+    return read_task_list(document, roles, name=name, errors=errors)
 
 
 _ID = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
@@ -226,7 +228,7 @@ def is_task_list(text: str) -> bool:
     >>> is_task_list("# Title\n\n## build: Build it\n"), is_task_list("# Title\n\n## Notes\n")
     (True, False)
     """
-    text = _plain(text)
+    text = _normalize_text(text)
     front = _FRONT.match(text)
     if front is not None and _KIND.search(front["text"]):
         return True
@@ -241,11 +243,11 @@ def read_page(text: str, file: Path) -> tuple[Document, list[ConfigurationError]
     """
     if len(text) > MAX_CHARS:
         raise ConfigurationError(f"has more than {MAX_CHARS} characters", where=f"{file}:1:1")
-    page = _Page(_plain(text), file)
+    page = _Page(_normalize_text(text), file)
     return page.document(), page.errors
 
 
-def _plain(text: str) -> str:
+def _normalize_text(text: str) -> str:
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -277,7 +279,7 @@ class _Page(Struct):
     def document(self) -> Document:
         """Return the page as data; see `read_page`."""
         lines = self.text.split("\n")
-        data, start = self._front()
+        data, start = self._parse_front_matter()
         title, about, sections = self._sections(lines, start)
         if title:
             data.setdefault("title", title)
@@ -301,7 +303,7 @@ class _Page(Struct):
         where = f"{self.file}:{line + 1}:1"
         self.errors.append(ConfigurationError(message, where=where, hint=hint))
 
-    def _front(self) -> tuple[dict[str, Any], int]:
+    def _parse_front_matter(self) -> tuple[dict[str, Any], int]:
         """Return the front matter and the line after it, from 0."""
         front = _FRONT.match(self.text)
         if front is None:

@@ -29,7 +29,7 @@ Points = Annotated[int, Field(ge=-MAX_SCORE, le=MAX_SCORE)]
 _KEYWORD = re.compile(r"[^|\x00-\x1f]*\w[^|\x00-\x1f]*")
 
 
-def _words(text: str) -> str:
+def _ensure_keyword(text: str) -> str:
     if _KEYWORD.fullmatch(text) is None:
         raise ValueError("a keyword needs a letter or a digit, and can't have '|' or a line break")
     return text
@@ -41,7 +41,7 @@ def _refuse_step_key(value: object) -> object:
     return value
 
 
-Keyword = Annotated[str, Field(max_length=100), AfterValidator(_words)]
+Keyword = Annotated[str, Field(max_length=100), AfterValidator(_ensure_keyword)]
 """Words as people write them; a ``|`` can't be part of a keyword."""
 _Score = Annotated[int, Field(ge=0, le=MAX_SCORE)]
 
@@ -138,9 +138,9 @@ class TeamOptions(SharedRules):
 
     @cached_property
     def every_role(self) -> Mapping[str, Role]:
-        """Return the roles of the project; see `roles`."""
+        """Return the roles of the project; see `merge_roles`."""
         models = {"teammate_model": self.teammate_model, "lead_model": self.lead_model}
-        return MappingProxyType(roles(self.roles, **models))
+        return MappingProxyType(merge_roles(self.roles, **models))
 
     @property
     def rules(self) -> TeamRules:
@@ -188,7 +188,7 @@ def builtin_roles() -> Mapping[str, Role]:
     )
 
 
-def roles(
+def merge_roles(
     options: Mapping[str, Role] | None = None,
     *,
     teammate_model: str | None = None,
@@ -200,13 +200,13 @@ def roles(
     as one field; `null` removes a step field. A role without a model gets *lead_model* if it is
     the lead, else *teammate_model*.
 
-    >>> changed = roles({"verifier": Role.model_validate({"max_turns": 9})})["verifier"]
+    >>> changed = merge_roles({"verifier": Role.model_validate({"max_turns": 9})})["verifier"]
     >>> changed.step["max_turns"], changed.step["tools"]["edit"]
     (9, False)
     """
     result = dict(builtin_roles())
     for name, changes in (options or {}).items():
-        result[name] = _changed(result[name], changes) if name in result else changes
+        result[name] = _merge_role(result[name], changes) if name in result else changes
     for name, role in result.items():
         model = lead_model if name == LEAD else teammate_model
         if model is not None and "model" not in role.step:
@@ -214,6 +214,6 @@ def roles(
     return result
 
 
-def _changed(role: Role, changes: Role) -> Role:
+def _merge_role(role: Role, changes: Role) -> Role:
     written = {name: getattr(changes, name) for name in changes.model_fields_set - {"step"}}
     return role.replace(**written, step={**role.step, **changes.step})

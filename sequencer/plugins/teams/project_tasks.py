@@ -21,7 +21,7 @@ from sequencer.project.settings import Settings
 from sequencer.project.task_graphs import TaskGraphs
 
 
-def execution_of(project: Project, agent: str | None = None) -> TaskExecution:
+def make_project_execution(project: Project, agent: str | None = None) -> TaskExecution:
     """Return the rules for executing the tasks of a run; see `TaskGraphs.execution`."""
     settings = project.settings
     options = teams_of(settings)
@@ -33,28 +33,30 @@ def execution_of(project: Project, agent: str | None = None) -> TaskExecution:
         redact=project.redaction.hide_text,
         has_fallback=rules.has_fallback,
     )
-    return execution(rules, expander)
+    return make_execution(rules, expander)
 
 
-def execution(rules: TeamRules, expander: TaskExpander) -> TaskExecution:
+def make_execution(rules: TeamRules, expander: TaskExpander) -> TaskExecution:
     """Return the task execution for *rules* and *expander*."""
     return TaskExecution(
         capacity_rule=TeamBudgets(rules),
         expander=expander,
-        context=_context,
+        context=_make_prompt_composer,
         merge=rules.merge,
         fails_on_write=rules.on_write == "fail",
         fallback_step=_fallback_step(rules),
     )
 
 
-def _context(values: NodeValues, marking: Marking, **more: Any) -> Callable[[str], str]:
+def _make_prompt_composer(
+    values: NodeValues, marking: Marking, **more: Any
+) -> Callable[[str], str]:
     """Return a function that composes a task's prompt from the text of its prompt file."""
     return context_of(values, marking, **more).compose
 
 
 def _fallback_step(rules: TeamRules) -> Callable[[Step], Step] | None:
-    return rules.replaced if rules.has_fallback else None
+    return rules.apply_fallback if rules.has_fallback else None
 
 
 def _expander(settings: Settings) -> TeamExpander:
@@ -100,7 +102,7 @@ def load(data: Mapping[str, Any]) -> tuple[TeamBudgets, TeamExpander]:
 
 
 TASK_GRAPHS = TaskGraphs(
-    execution=execution_of,
+    execution=make_project_execution,
     capacity_rule=lambda settings: TeamBudgets(teams_of(settings).rules),
     expander=_expander,
     fallback_step=lambda settings: _fallback_step(teams_of(settings).rules),

@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.engine.messages import Message, messages_block, messages_to, unread
-from sequencer.engine.prompt_context.earlier_outputs import end_of, rounds_in_short
+from sequencer.engine.messages import Message, iter_unread, messages_block, messages_to
+from sequencer.engine.prompt_context.earlier_outputs import join_rounds, shorten_output
 from sequencer.engine.prompt_context.node_values import NodeValues
 from sequencer.engine.prompt_context.sequence_prompts import (
     request_block,
@@ -22,16 +22,16 @@ from sequencer.engine.prompt_context.sequence_prompts import (
     substitute,
 )
 from sequencer.errors import StorageFailed
-from sequencer.model.graph.choices import shortened
+from sequencer.model.graph.choices import shorten
 from sequencer.model.graph.graph import Node
 from sequencer.model.graph.marking import Marking, Reference
 from sequencer.model.request import Request
 from sequencer.workflows import prompts as templates
 
 ROOTS = (*templates.GRAPH_ROOTS, "request", "validation")
-MOST_CHARS = 48_000
+MAX_CHARS = 48_000
 """Maximum length of all outputs in one prompt together."""
-LEAST_CHARS = 800
+MIN_CHARS = 800
 """Each output gets at least this length, even if there are many outputs."""
 _TAG = re.compile(r"<(?=\s*/?\s*result\b)", re.IGNORECASE)
 """Matches text that could start or end a block that quotes an output."""
@@ -67,18 +67,24 @@ class TaskContext(Struct, frozen=True):
             MissingValue: a template names a value that does not exist.
         """
         text = substitute(text, self.substitutions)
-        used_roots = {path[0] for path in templates.names(text, ROOTS)}
+        used_roots = {path[0] for path in templates.iter_template_paths(text, ROOTS)}
         rendered = templates.render(text, self._value, ROOTS)
-        return "\n\n".join(filter(None, (rendered.strip(), *self._blocks(used_roots)))) + "\n"
+        return (
+            "\n\n".join(filter(None, (rendered.strip(), *self._format_blocks(used_roots)))) + "\n"
+        )
 
     def _value(self, path: tuple[str, ...]) -> Any:
         root, rest = path[0], path[1:]
         if root == "validation":
             is_earlier = self.validation and rest == ("earlier",)
-            return self._tried() if is_earlier else templates.look_up(self.validation, rest)
+            return (
+                self._describe_earlier_fixes()
+                if is_earlier
+                else templates.look_up(self.validation, rest)
+            )
         return request_value(self.request, rest) if root == "request" else self.values.value(path)
 
-    def _blocks(self, used_roots: set[str]) -> Iterator[str]:
+    def _format_blocks(self, used_roots: set[str]) -> Iterator[str]:
         """Yield the blocks below the prompt file's text, except those that its templates use."""
         task = self.node.task
         yield f"# Your task: {self.node.label or self.node.id}"
@@ -89,10 +95,10 @@ class TaskContext(Struct, frozen=True):
         if self.request is not None and "request" not in used_roots:
             yield request_block(self.request)
         if not used_roots & {"output", "nodes"}:
-            yield from self._earlier()
+            yield from self._format_earlier_outputs()
         if self.missed:
             lines = (
-                f"- {missed.id}: {_quoted(missed.label)}\n  {_inert(why)}"
+                f"- {missed.id}: {_quote(missed.label)}\n  {_escape_tags(why)}"
                 for missed, why in self.missed
             )
             yield "# What was not done\n\n" + "\n".join(lines)
@@ -107,7 +113,7 @@ class TaskContext(Struct, frozen=True):
         if self.note:
             yield f"# What your last attempt ended with\n\n{self.note}"
 
-    def _tried(self) -> str:
+    def _describe_earlier_fixes(self) -> str:
         """Return the ends of earlier fixes for the same judge, the oldest first."""
         judge = self.node.task.fixes if self.node.task is not None else None
         answers = (
@@ -115,28 +121,28 @@ class TaskContext(Struct, frozen=True):
             for node, at in self.outputs
             if isinstance(at, str) and node.task is not None and node.task.fixes == judge
         )
-        return rounds_in_short(
-            f"After round {number} this was tried: {_inert(end_of(text))}"
+        return join_rounds(
+            f"After round {number} this was tried: {_escape_tags(shorten_output(text))}"
             for number, text in enumerate(answers, start=1)
         )
 
-    def _earlier(self) -> Iterator[str]:
+    def _format_earlier_outputs(self) -> Iterator[str]:
         """Yield the outputs of the tasks that were done before this one."""
         outputs = [(node, at) for node, at in self.outputs if isinstance(at, str)]
         # An answer that adds tasks is for the program: its tasks are listed below instead.
         answers = [(node, at) for node, at in outputs if node.task is None or not node.task.adds]
         if len(answers) < len(outputs) and self.added:
-            lines = (f"- {node.id}: {_quoted(shortened(node.label))}" for node in self.added)
-            listed = shortened("\n".join(lines), MOST_CHARS)
+            lines = (f"- {node.id}: {_quote(shorten(node.label))}" for node in self.added)
+            listed = shorten("\n".join(lines), MAX_CHARS)
             yield f"# The parts into which the work was cut\n\n{listed}"
-        most = max(LEAST_CHARS, MOST_CHARS // max(len(answers), 1))
+        most = max(MIN_CHARS, MAX_CHARS // max(len(answers), 1))
         for node, at in answers:
             text = self._read(at)
             more = ""
             if len(text) > most:
                 more = f"\n… {len(text) - most} more characters are in {self.path_of(at)}"
-            start = f'<result task="{node.id}" of="{_quoted(node.label)}">'
-            yield f"{start}\n{_inert(text[:most])}{more}\n</result>"
+            start = f'<result task="{node.id}" of="{_quote(node.label)}">'
+            yield f"{start}\n{_escape_tags(text[:most])}{more}\n</result>"
 
     def _read(self, name: str) -> str:
         try:
@@ -145,13 +151,13 @@ class TaskContext(Struct, frozen=True):
             return f"(it can't be read here: {error.message}; it is in {self.path_of(name)})"
 
 
-def _inert(text: str) -> str:
+def _escape_tags(text: str) -> str:
     """Return *text*, which another agent wrote, so that it can't end the block around it."""
     return _TAG.sub("&lt;", text)
 
 
-def _quoted(text: str) -> str:
-    return _inert(" ".join(text.split())).replace('"', "'").replace(">", "&gt;")
+def _quote(text: str) -> str:
+    return _escape_tags(" ".join(text.split())).replace('"', "'").replace(">", "&gt;")
 
 
 def context_of(
@@ -164,7 +170,7 @@ def context_of(
 ) -> TaskContext:
     """Return the context of the started task of *values*; see `PromptContext`."""
     node, ledger = values.node, marking.ledger
-    before = _before(marking, node)
+    before = _list_earlier_tasks(marking, node)
     judge = node.task.fixes if node.task is not None else None
     validation: dict[str, Any] = {}
     if judge is not None:
@@ -177,25 +183,27 @@ def context_of(
         substitutions,
         tuple((earlier, marking.outputs.get(earlier.id)) for earlier in before),
         tuple(
-            (earlier, _why(marking, earlier.id))
+            (earlier, _describe_failure(marking, earlier.id))
             for earlier in before
             if earlier.id not in marking.done
         ),
-        tuple(_added(marking, before)),
+        tuple(_list_added_tasks(marking, before)),
         tuple(messages_to(marking, node.id)),
-        tuple((earlier.id, late) for earlier in before for late in unread(marking, earlier.id)),
+        tuple(
+            (earlier.id, late) for earlier in before for late in iter_unread(marking, earlier.id)
+        ),
         ledger.notes.get(node.id),
         validation,
         path_of,
     )
 
 
-def _why(marking: Marking, name: str) -> str:
+def _describe_failure(marking: Marking, name: str) -> str:
     """Return why task *name* was not done."""
     return str(marking.failed.get(name, {}).get("message", "a task that it waits for has failed"))
 
 
-def _added(marking: Marking, before: list[Node]) -> Iterator[Node]:
+def _list_added_tasks(marking: Marking, before: list[Node]) -> Iterator[Node]:
     """Yield the tasks that the tasks *before* have added, except fixes."""
     names = {node.id for node in before}
     for growth in marking.growths:
@@ -205,7 +213,7 @@ def _added(marking: Marking, before: list[Node]) -> Iterator[Node]:
             )
 
 
-def _before(marking: Marking, node: Node) -> list[Node]:
+def _list_earlier_tasks(marking: Marking, node: Node) -> list[Node]:
     """Return the tasks that had to be done before *node*, including added ones."""
     listed = node.task.blocked_by if node.task is not None else ()
     names = dict.fromkeys((*listed, *marking.graph.incoming[node.id]))

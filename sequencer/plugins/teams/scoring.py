@@ -94,7 +94,7 @@ def score(
         text = f"{classification}: nothing in it that a team could share out"
         return Score(0, uses_team=False, reasons=(Reason(0, text),), team_size=1)
     found = signals_of(title, text)
-    table = _signals(settings, classification, procedure, labels, found)
+    table = _score_signals(settings, classification, procedure, labels, found)
     reasons = [reason for reason in table if reason.points]
     total = sum(reason.points for reason in reasons)
     within = min(MAX_SCORE, max(0, total))
@@ -133,7 +133,7 @@ def classification_of(request: Request, route: Route, routing: RoutingSettings) 
     classified = next((word for word in WORDS if word == route.classification), None)
     if classified in words or not words:
         return classified
-    by_label = (word for word, _ in routing.labelled(request) if word in words)
+    by_label = (word for word, _ in routing.find_deciding_labels(request) if word in words)
     return next(by_label, words[0])
 
 
@@ -175,7 +175,7 @@ def _obstacle(found: Score, options: TeamOptions, classification: Word | None) -
 Text = TypeVar("Text", bound=str)
 
 
-def _signals(
+def _score_signals(
     settings: ScoreSettings,
     kind: Word | None,
     procedure: str | None,
@@ -186,30 +186,30 @@ def _signals(
     kinds = {**CLASSIFICATIONS, **settings.classifications}
     keywords = {**KEYWORDS, **settings.keywords}
     present = phrases_in(found.tokens, keywords)
-    of_labels = {_folded(name): n for name, n in {**LABELS, **settings.labels}.items()}
+    of_labels = {_fold_label(name): n for name, n in {**LABELS, **settings.labels}.items()}
     components = phrases_in(found.tokens, settings.component_names)
     traces, steps = found.trace_lines, found.reproduction_steps
     if kind != "debugger":
         traces = steps = 0
     return (
-        _weighed(f"{{}}: {_WHY[kind]}" if kind in _WHY else "{}", [kind] if kind else (), kinds),
-        _weighed("procedure {}", [procedure] if procedure else (), settings.procedures),
-        _length(settings, found.chars),
-        _weighed("keywords: {}", [word for word in present if keywords[word] > 0], keywords),
-        _weighed("keywords: {}", [word for word in present if keywords[word] < 0], keywords),
+        _sum_points(f"{{}}: {_WHY[kind]}" if kind in _WHY else "{}", [kind] if kind else (), kinds),
+        _sum_points("procedure {}", [procedure] if procedure else (), settings.procedures),
+        _score_length(settings, found.chars),
+        _sum_points("keywords: {}", [word for word in present if keywords[word] > 0], keywords),
+        _sum_points("keywords: {}", [word for word in present if keywords[word] < 0], keywords),
         *(
-            _weighed("label {}", (label,), of_labels)
-            for label in dict.fromkeys(map(_folded, labels))
+            _sum_points("label {}", (label,), of_labels)
+            for label in dict.fromkeys(map(_fold_label, labels))
         ),
-        _counted("listed sub-tasks", found.subtasks, settings.subtasks),
-        _counted("files", len(found.paths), settings.files, sorted(found.paths)),
-        _counted("components", len(components), settings.components, components),
-        _counted("lines of stack traces", traces, settings.trace_lines),
-        _counted("steps to reproduce it", steps, settings.reproduction_steps),
+        _score_count("listed sub-tasks", found.subtasks, settings.subtasks),
+        _score_count("files", len(found.paths), settings.files, sorted(found.paths)),
+        _score_count("components", len(components), settings.components, components),
+        _score_count("lines of stack traces", traces, settings.trace_lines),
+        _score_count("steps to reproduce it", steps, settings.reproduction_steps),
     )
 
 
-def _length(settings: ScoreSettings, chars: int) -> Reason:
+def _score_length(settings: ScoreSettings, chars: int) -> Reason:
     if chars > settings.long_chars:
         text = f"a long text: more than {settings.long_chars} characters"
         return Reason(settings.long_points, text)
@@ -217,23 +217,23 @@ def _length(settings: ScoreSettings, chars: int) -> Reason:
     return Reason(points, f"a text of more than {settings.medium_chars} characters")
 
 
-def _weighed(text: str, names: Collection[Text], points: Mapping[Text, int]) -> Reason:
+def _sum_points(text: str, names: Collection[Text], points: Mapping[Text, int]) -> Reason:
     """Return the sum of the points of *names*, with the names in place of ``{}`` in *text*."""
-    return Reason(sum(points.get(name, 0) for name in names), text.format(_listed(names)))
+    return Reason(sum(points.get(name, 0) for name in names), text.format(_join_names(names)))
 
 
-def _counted(what: str, count: int, rule: Count, names: Collection[str] = ()) -> Reason:
+def _score_count(what: str, count: int, rule: Count, names: Collection[str] = ()) -> Reason:
     points = min(rule.max, rule.each * max(0, count - rule.free))
-    return Reason(points, f"{what}: {count}{f' ({_listed(names)})' if names else ''}")
+    return Reason(points, f"{what}: {count}{f' ({_join_names(names)})' if names else ''}")
 
 
-def _listed(names: Collection[str]) -> str:
+def _join_names(names: Collection[str]) -> str:
     shown = ", ".join(list(names)[:MAX_NAMED])
     more = len(names) - MAX_NAMED
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _folded(label: str) -> str:
+def _fold_label(label: str) -> str:
     """Return *label* in the form for comparison: people write size/XL, size: XL and Size-XL."""
     return re.sub(r"[\s_:/-]+", "-", label.casefold()).strip("-")
 
@@ -314,8 +314,8 @@ class Signals(Struct):
 def signals_of(title: str, text: str) -> Signals:
     """Return the signals in *title* and *text*; the length counts only the text."""
     found = Signals()
-    prose = "\n".join(_lines_of_prose(_without_comments(text), found))
-    _take_words(f"{_without_comments(title)} {BREAK} {prose}", found)
+    prose = "\n".join(_extract_prose(_strip_comments(text), found))
+    _add_words(f"{_strip_comments(title)} {BREAK} {prose}", found)
     return found
 
 
@@ -376,7 +376,7 @@ def _matches_at(place: int, tokens: list[str], words: list[frozenset[str]]) -> b
     return True
 
 
-def _without_comments(text: str) -> str:
+def _strip_comments(text: str) -> str:
     """Return *text* without ``<!-- … -->``: these are instructions of an issue template."""
     parts, end = [], 0
     while (start := text.find("<!--", end)) >= 0 and (close := text.find("-->", start)) >= 0:
@@ -385,7 +385,7 @@ def _without_comments(text: str) -> str:
     return "".join((*parts, text[end:]))
 
 
-def _lines_of_prose(text: str, found: Signals) -> Iterator[str]:
+def _extract_prose(text: str, found: Signals) -> Iterator[str]:
     """Yield the lines that are not code, and count the signals of whole lines."""
     fence, section = "", _Section.WORK
     for line in text.splitlines()[:MAX_LINES]:
@@ -397,7 +397,7 @@ def _lines_of_prose(text: str, found: Signals) -> Iterator[str]:
             continue
         mark = _FENCE.match(line)
         if fence or mark:
-            fence = _fence_after(line, mark, fence)
+            fence = _update_fence(line, mark, fence)
             continue
         found.chars += len(line.strip())
         item = _ITEM.match(line)
@@ -411,7 +411,7 @@ def _lines_of_prose(text: str, found: Signals) -> Iterator[str]:
             yield line
 
 
-def _fence_after(line: str, mark: re.Match[str] | None, fence: str) -> str:
+def _update_fence(line: str, mark: re.Match[str] | None, fence: str) -> str:
     """Return the code fence that is open after *line*; empty: none."""
     if mark is None or not fence:
         return fence or (mark[1] if mark else "")
@@ -436,7 +436,7 @@ def _count_item(item: re.Match[str], section: _Section, found: Signals) -> None:
         found.subtasks += 1
 
 
-def _take_words(prose: str, found: Signals) -> None:
+def _add_words(prose: str, found: Signals) -> None:
     """Add the words and the paths of *prose* to *found*."""
     for span in _CODE_SPAN.findall(prose):
         found.paths.update(path for path in map(_path_in, span.split()) if path is not None)

@@ -21,11 +21,11 @@ def teams_of(settings: Settings) -> TeamOptions:
 def _problems(value: TeamOptions, check: Check) -> Iterator[Found]:
     for name, role in value.roles.items():
         step = Step.model_validate({"name": name, **role.step})
-        yield from check.step(step, ("teams", "roles", name))
+        yield from check.check_step(step, ("teams", "roles", name))
     if value.fallback_agent is not None:
-        yield from check.agent_named(value.fallback_agent, ("teams", "fallback_agent"))
+        yield from check.check_agent(value.fallback_agent, ("teams", "fallback_agent"))
     for name in value.score.procedures:
-        yield from check.procedure_named(name, ("teams", "score", "procedures", name))
+        yield from check.check_procedure(name, ("teams", "score", "procedures", name))
 
 
 def _every_role(value: TeamOptions) -> Mapping[str, tuple[Step, Any]]:

@@ -12,7 +12,7 @@ from sequencer.engine.tasks import MergeOrder
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field, model_validator
 from sequencer.model.graph.task import MAX_TASKS, Adds, Budget, Needs
-from sequencer.model.step import FORMER_AGENT, ModelName, Name, Step, with_agent
+from sequencer.model.step import FORMER_AGENT, ModelName, Name, Step, rename_agent_key
 
 TASK_ID = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?$"
 TaskId = Annotated[str, Field(pattern=TASK_ID, max_length=80)]
@@ -43,7 +43,7 @@ class _WithStepFields(Frozen):
         step_fields = {name: value[name] for name in value if name in known}
         step = model_fields.get("step")
         merged = {**(step if isinstance(step, Mapping) else {}), **step_fields}
-        return {**model_fields, "step": with_agent(merged)}
+        return {**model_fields, "step": rename_agent_key(merged)}
 
     @model_validator(mode="after")
     def _makes_a_step(self) -> _WithStepFields:
@@ -127,7 +127,7 @@ class TeamRules(SharedRules):
         """Return whether another agent or model gets one more attempt at a failed task."""
         return self.fallback_agent is not None or self.fallback_model is not None
 
-    def replaced(self, step: Step) -> Step:
+    def apply_fallback(self, step: Step) -> Step:
         """Return *step* for the attempt of the fallback agent or model."""
         fields: dict[str, Any] = {"model": self.fallback_model}
         if self.fallback_agent is not None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.signals import EndOnSignal
-from sequencer.cli.views.progress import end_line, start_line, timed
+from sequencer.cli.views.progress import end_line, prefix_time, start_line
 from sequencer.engine.events import AttemptEnded, AttemptStarted, Noticed, RunEvent
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.project.extras import extra_hint
@@ -29,7 +29,7 @@ ENDING = "ending when running attempts have ended; a second signal stops them"
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
-def _temporal(module: str) -> ModuleType:
+def _import_temporal(module: str) -> ModuleType:
     """Return *module*, which needs Temporal's package; the help of this verb must not need it.
 
     Raises:
@@ -42,14 +42,14 @@ def _temporal(module: str) -> ModuleType:
         raise ConfigurationError("Temporal's package is not installed", hint=hint) from error
 
 
-def _store(invocation: Invocation) -> FleetStore:
+def _open_store(invocation: Invocation) -> FleetStore:
     """Return the store of the default run.
 
     Raises:
         ConfigurationError: Temporal's package is not installed.
         UsageRefused: the project's runs are not on Temporal.
     """
-    _temporal("client")
+    _import_temporal("client")
     project = invocation.project()
     if (kind := project.settings.store.kind) != "temporal":
         raise UsageRefused(
@@ -95,19 +95,21 @@ def worker(
             raise UsageRefused("can't be used with another option of worker", where="--trial")
         _serve_trial(invocation)
         return
-    store, project = _store(invocation), invocation.project()
+    store, project = _open_store(invocation), invocation.project()
     if queue is not None:
         store.options = replace(store.options, place="" if queue == SHARED else queue)
     project.ensure_may_act()
     places = max_parallel or project.settings.run.max_parallel
     # Fail now if the server can't be reached, before anyone relies on this worker.
-    store.look()
-    invocation.say(f"serving {store.options.queue} at {store.options.address}")
-    with EndOnSignal(lambda _: invocation.say(ENDING)) as signals:
-        _temporal("worker").serve(store, places, signals.on_ready, partial(_say_event, invocation))
+    store.refresh_description()
+    invocation.notify(f"serving {store.options.queue} at {store.options.address}")
+    with EndOnSignal(lambda _: invocation.notify(ENDING)) as signals:
+        _import_temporal("worker").serve(
+            store, places, signals.on_ready, partial(_print_event, invocation)
+        )
 
 
-def _say_event(invocation: Invocation, run: str | None, event: RunEvent) -> None:
+def _print_event(invocation: Invocation, run: str | None, event: RunEvent) -> None:
     """Say what happens in an attempt at *run*."""
     match event:
         case AttemptStarted(attempt, log):
@@ -118,7 +120,7 @@ def _say_event(invocation: Invocation, run: str | None, event: RunEvent) -> None
             text = f"notice: {text}"
         case _:
             return
-    invocation.say(timed(f"{run or 'default'} {text}"))
+    invocation.notify(prefix_time(f"{run or 'default'} {text}"))
 
 
 def _serve_trial(invocation: Invocation) -> None:
@@ -126,7 +128,7 @@ def _serve_trial(invocation: Invocation) -> None:
 
     Its data stays below the state folder. Anyone on this machine can use it.
     """
-    store, settings = _store(invocation), invocation.project().settings
+    store, settings = _open_store(invocation), invocation.project().settings
     options = store.options
     host, _, port = options.address.rpartition(":")
     if host not in _LOOPBACK:
@@ -137,11 +139,11 @@ def _serve_trial(invocation: Invocation) -> None:
     ended = threading.Event()
     folder = settings.state_file.parent / "fleet"
     ui_port = int(port) + (UI_PORTS if int(port) <= LAST_PORT - UI_PORTS else -UI_PORTS)
-    server = _temporal("server").TrialServer(options, folder, ui_port)
-    with EndOnSignal(lambda _: invocation.say("ending")) as signals, server:
+    server = _import_temporal("server").TrialServer(options, folder, ui_port)
+    with EndOnSignal(lambda _: invocation.notify("ending")) as signals, server:
         signals.on_ready(ended.set)
         invocation.echo(f"Temporal listens on {options.address}; look at {server.web}")
-        invocation.say(f"Ctrl-C ends it; its data stays in {folder}")
+        invocation.notify(f"Ctrl-C ends it; its data stays in {folder}")
         while not ended.wait(1.0):
             if server.wait(0) is not None:
                 raise server.failed("the Temporal server has ended")

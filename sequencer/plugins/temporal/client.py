@@ -39,26 +39,26 @@ from sequencer.plugins.temporal.connection import (
 )
 from sequencer.plugins.temporal.editions import take_over
 from sequencer.plugins.temporal.events import Notify, RunSeen
-from sequencer.plugins.temporal.remote_run import START_S, RemoteRun, process_words
+from sequencer.plugins.temporal.remote_run import START_S, RemoteRun, format_process
 from sequencer.plugins.temporal.wire import (
     DETACHED,
     FACTS,
     RUN,
     documents_in,
-    ensure_fitting,
-    head_of,
-    own_facts,
+    ensure_documents_fit,
     owner_of,
-    packed,
+    pack_facts,
+    pack_head,
     sizes_of,
+    unpack_head,
 )
 from sequencer.plugins.temporal.workflow import OVERTAKEN, WORKFLOW
 from sequencer.store import results
 from sequencer.store.highwater import HighWaterMark
 from sequencer.store.protocol import Change, Liveness, View
-from sequencer.store.queue import WaitQueue, file_name
+from sequencer.store.queue import WaitQueue, queue_file_name
 from sequencer.store.recovery import ensure_shared_is_newest
-from sequencer.store.watch import readable
+from sequencer.store.watch import wait_readable
 
 if TYPE_CHECKING:
     from sequencer.engine.invocation_budget import Mode, Summary
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = timedelta(seconds=2)
 """Time for a worker to take a change; then this process runs the workflow itself."""
-MOST_RACES = 1_000
+MAX_RACES = 1_000
 _MARKED = "state.temporal.json"
 """The run's file name in the user's records; there is no such file."""
 LOOKS_S = (0.1, 2.0)
@@ -108,7 +108,7 @@ class FleetStore(RemoteRun):
         """Return the run's id and its server, for debugging."""
         return f"<FleetStore {self.id} at {self.options.address}>"
 
-    def made_worker(self, run: str, notify: Notify) -> Worker:
+    def make_worker(self, run: str, notify: Notify) -> Worker:
         """Return the engine's worker for the project's run with the id *run*.
 
         *notify* gets the run's name and each event of its attempts.
@@ -117,8 +117,8 @@ class FleetStore(RemoteRun):
             StaleClaim: the run no longer exists.
             SequencerError: this project can't work on it.
         """
-        seen = self.connection.call(self.sibling(run).described())
-        head = None if seen is None else head_of(seen.memo)
+        seen = self.connection.call(self.sibling(run).fetch_description())
+        head = None if seen is None else unpack_head(seen.memo)
         if head is None or self.worker_of is None:
             raise StaleClaim("the run is gone", where=run)
         folder = None if head.run_name is None else slug(head.run_name)
@@ -132,29 +132,29 @@ class FleetStore(RemoteRun):
         return self.connection.call(self._names())
 
     async def _names(self) -> list[str]:
-        client, names = await self.connection.client(), set[str]()
+        client, names = await self.connection.connect(), set[str]()
         query = f"WorkflowType = '{WORKFLOW}' AND WorkflowId STARTS_WITH '{self.options.prefix}/'"
         async for execution in client.list_workflows(query, rpc_timeout=CALL_S):
             name = (await execution.memo()).get(RUN, {}).get("run_name")
             names.update([] if name is None else [name])
         return sorted(names)
 
-    def makers(self) -> Mapping[int, str]:
-        seen = self._seen or self.look()
+    def list_attempt_processes(self) -> Mapping[int, str]:
+        seen = self._seen or self.refresh_description()
         pending = {} if seen is None else seen.pending
-        return {token: process_words(who) for token, who in pending.items()}
+        return {token: format_process(who) for token, who in pending.items()}
 
-    def elsewhere(self) -> str:
-        seen = self._seen or self.look()
-        place = "" if seen is None else self.options.served_by(seen.queue)[1]
+    def find_worker_location(self) -> str:
+        seen = self._seen or self.refresh_description()
+        place = "" if seen is None else self.options.parse_queue(seen.queue)[1]
         return "" if place == self.options.place else place
 
-    def detached(self) -> list[dict[str, Any]]:
-        seen = self._seen or self.look()
+    def list_detached_orders(self) -> list[dict[str, Any]]:
+        seen = self._seen or self.refresh_description()
         entries: list[dict[str, Any]] = [] if seen is None else seen.memo.get(DETACHED, [])
         return entries
 
-    def made(self) -> list[RemoteAttempt]:
+    def list_ended_attempts(self) -> list[RemoteAttempt]:
         reader = self.connection.call(self.read())
         return [attempt for _, attempt in sorted(reader.made.items())]
 
@@ -179,13 +179,13 @@ class FleetStore(RemoteRun):
     # --- reading -------------------------------------------------------------------
 
     def view(self) -> View:
-        seen = self.look()
-        return View(None if seen is None else head_of(seen.memo))
+        seen = self.refresh_description()
+        return View(None if seen is None else unpack_head(seen.memo))
 
-    def look(self) -> RunSeen | None:
+    def refresh_description(self) -> RunSeen | None:
         """Return the run as the server describes it now; None: it was never started."""
         self._is_reached = False
-        self._seen = self.connection.call(self.described())
+        self._seen = self.connection.call(self.fetch_description())
         self._is_reached = True
         return self._seen
 
@@ -198,11 +198,11 @@ class FleetStore(RemoteRun):
             if record["revision"] > after:
                 yield record
 
-    def document(self, name: str) -> bytes | None:
+    def read_document(self, name: str) -> bytes | None:
         if name in self._changed:
             text = self._changed[name]
         else:
-            seen = self._seen or self.look()
+            seen = self._seen or self.refresh_description()
             text = None if seen is None else seen.memo.get(name)
         return None if text is None else str(text).encode()
 
@@ -217,8 +217,8 @@ class FleetStore(RemoteRun):
     # --- changing ------------------------------------------------------------------
 
     def update(self, change: Change) -> Head:
-        for _ in range(MOST_RACES):
-            seen_at, seen, before = self._newest()
+        for _ in range(MAX_RACES):
+            seen_at, seen, before = self._read_newest()
             self._changed, self._new_folders = {}, []
             try:
                 transition = change(before)
@@ -229,15 +229,15 @@ class FleetStore(RemoteRun):
                     raise ValueError(message)
                 revision = 1 if before is None else before.revision + 1
                 head = transition.head.replace(revision=revision, journal_offset=0)
-                parts = {**packed(head), FACTS: own_facts(transition.facts, None)}
-                if self.connection.call(self._accepted(seen, parts, seen_at)):
-                    self._mark.note(head)
+                parts = {**pack_head(head), FACTS: pack_facts(transition.facts, None)}
+                if self.connection.call(self._submit_change(seen, parts, seen_at)):
+                    self._mark.record_head(head)
                     return head
             finally:
                 self._changed, self._new_folders = {}, None
-        raise StorageFailed(f"lost {MOST_RACES} races for the run in a row", where=self.id)
+        raise StorageFailed(f"lost {MAX_RACES} races for the run in a row", where=self.id)
 
-    def _newest(self) -> tuple[float, RunSeen | None, Head | None]:
+    def _read_newest(self) -> tuple[float, RunSeen | None, Head | None]:
         """Return the time of a look, by `time.monotonic`, and the run and its head at that time.
 
         Raises:
@@ -245,16 +245,18 @@ class FleetStore(RemoteRun):
         """
         doubted = 0
         while True:
-            seen_at, seen = time.monotonic(), self.look()
-            head = None if seen is None else head_of(seen.memo)
-            if head is None or (shown := self._mark.shown_beyond(head)) is None:
+            seen_at, seen = time.monotonic(), self.refresh_description()
+            head = None if seen is None else unpack_head(seen.memo)
+            if head is None or (shown := self._mark.find_later_mark(head)) is None:
                 return seen_at, seen, head
             if head.revision == doubted:
                 ensure_shared_is_newest(head, shown, self.id)
             # Another process of this user may have noted a newer head since the look.
             doubted = head.revision
 
-    async def _accepted(self, seen: RunSeen | None, parts: dict[str, Any], seen_at: float) -> bool:
+    async def _submit_change(
+        self, seen: RunSeen | None, parts: dict[str, Any], seen_at: float
+    ) -> bool:
         """Return whether the run accepted *parts*; False: it has changed since it was *seen*.
 
         *seen_at* is the time of that look, by `time.monotonic`.
@@ -262,7 +264,7 @@ class FleetStore(RemoteRun):
         if seen is None or not seen.is_open:
             # Too old a look could skip an execution; see `OPEN_S`.
             is_old = time.monotonic() - seen_at > START_S.total_seconds()
-            return not is_old and await self._started(seen, parts)
+            return not is_old and await self._start_with_documents(seen, parts)
         more = {"documents": self._changed, "outputs": self._new_outputs()}
         change = {**parts, **{key: value for key, value in more.items() if value}}
         inquiry = Inquiry("accept", change)
@@ -281,7 +283,7 @@ class FleetStore(RemoteRun):
 
     async def ask(self, inquiry: Inquiry) -> Any:
         """Return the run's answer; if no worker answers, this process runs the workflow itself."""
-        handle = await self.handle()
+        handle = await self.get_handle()
 
         async def ask(wait: timedelta) -> Any:
             name, number = inquiry.update, inquiry.number
@@ -292,7 +294,7 @@ class FleetStore(RemoteRun):
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             inquiry.is_unknown = True
             queue = await take_over(self)
-            async with self._serving().deciding(await self.connection.client(), queue):
+            async with self._serving().deciding(await self.connection.connect(), queue):
                 return await ask(CALL_S)
 
     def _new_outputs(self) -> dict[str, str]:
@@ -309,7 +311,7 @@ class FleetStore(RemoteRun):
                     return True
         return False
 
-    def arrive(
+    def receive_run(
         self, first: Transition, documents: Mapping[str, bytes], state: Mapping[str, Any]
     ) -> bool:
         """Continue a run here that moves to the server; return False if the server has it already.
@@ -317,36 +319,36 @@ class FleetStore(RemoteRun):
         *first* is its first revision here. *state* has the ``outputs`` of earlier attempts by
         name, and under `BEFORE` the earlier facts.
         """
-        seen = self.look()
+        seen = self.refresh_description()
         if seen is not None and seen.is_open:
-            if head_of(seen.memo).moved_to is None:
+            if unpack_head(seen.memo).moved_to is None:
                 return False
-            self.connection.call(self.ended(seen.execution, "the run was moved"))
+            self.connection.call(self.terminate_execution(seen.execution, "the run was moved"))
         self._changed = {name: data.decode() for name, data in documents.items()}
-        parts = {**packed(first.head), FACTS: own_facts(first.facts, None)}
+        parts = {**pack_head(first.head), FACTS: pack_facts(first.facts, None)}
         seen = None if seen is None else replace(seen, memo={})
         try:
-            return self.connection.call(self._started(seen, parts, state))
+            return self.connection.call(self._start_with_documents(seen, parts, state))
         finally:
             self._changed = {}
 
-    async def _started(
+    async def _start_with_documents(
         self, seen: RunSeen | None, parts: dict[str, Any], state: Mapping[str, Any] | None = None
     ) -> bool:
         known = {} if seen is None else documents_in(seen.memo)
         documents = {k: v for k, v in {**known, **self._changed}.items() if v is not None}
-        ensure_fitting(sizes_of(documents))
-        return await self.started(seen, {**parts, **documents}, state)
+        ensure_documents_fit(sizes_of(documents))
+        return await self.start_execution(seen, {**parts, **documents}, state)
 
     # --- claims and waiting --------------------------------------------------------
 
     def owner(self) -> Owner:
         """Return the owner of all the run's claims: not this process, but the run itself."""
-        seen = self._seen or self.look()
+        seen = self._seen or self.refresh_description()
         return owner_of("" if seen is None else seen.memo[RUN]["run_id"])
 
     def liveness(self, claim: Claim) -> Liveness:
-        seen = self._seen or self.look()
+        seen = self._seen or self.refresh_description()
         if seen is None or claim.token not in seen.pending:
             return Liveness.EXPIRED
         return Liveness.DEAD if is_gone(seen.pending[claim.token]) else Liveness.ALIVE
@@ -361,21 +363,21 @@ class FleetStore(RemoteRun):
         if not self._is_reached:
             raise OSError("the server does not answer")
 
-    def kept_result(self, name: str) -> Path:
+    def find_result_folder(self, name: str) -> Path:
         """Return the folder of the attempt called *name*.
 
         If another machine ran it, its output is fetched from the server's history.
         """
-        folder = results.named_folder(self._results, name)
-        attempt = results.attempt_of(name)
+        folder = results.find_attempt_folder(self._results, name)
+        attempt = results.parse_attempt_name(name)
         if attempt is not None and not (folder / results.OUTPUT).exists():
             output = self.connection.call(self.output(name, attempt[1]))
             if output:
-                results.keep(folder, output.encode("utf-8", "replace"))
+                results.write_output(folder, output.encode("utf-8", "replace"))
         return folder
 
     def result_folder(self, step_index: int, token: int) -> Path:
-        folder = results.folder(self._results, step_index, token)
+        folder = results.attempt_folder(self._results, step_index, token)
         if self._new_folders is not None:
             self._new_folders.append(folder)
         return folder
@@ -401,13 +403,13 @@ class FleetStore(RemoteRun):
                 return True
             left = pause if until is None else min(pause, until - time.monotonic())
             fds = () if wake_fd is None else (wake_fd,)
-            if left <= 0 or readable(fds, left):
+            if left <= 0 or wait_readable(fds, left):
                 return False
             pause = min(2 * pause, longest)
 
     def wait_queue(self, positions: Collection[str]) -> WaitQueue:
         """Return this machine's queue for *positions*; the server orders all machines."""
-        return WaitQueue(self.state_path.parent / file_name(positions))
+        return WaitQueue(self.state_path.parent / queue_file_name(positions))
 
     def work(
         self,
@@ -419,9 +421,9 @@ class FleetStore(RemoteRun):
         *,
         is_detached: bool,
     ) -> Summary:
-        self._newest()
+        self._read_newest()
         act = self._serving().detach if is_detached else self._serving().work_on
         summary: Summary = act(self, worker, mode, limits, head=head, places=places)
         if (newest := self.view().head) is not None:
-            self._mark.note(newest)
+            self._mark.record_head(newest)
         return summary

@@ -69,11 +69,11 @@ class FleetOptions(Struct, frozen=True):
         """
         return f"{self.prefix}@{EDITION}{place and f'/{place}'}"
 
-    def served_by(self, queue: str) -> tuple[int, str]:
+    def parse_queue(self, queue: str) -> tuple[int, str]:
         """Return the edition and the place of the workers that serve the project's *queue*.
 
         >>> shop = FleetOptions("shop")
-        >>> shop.served_by("seq/shop@3"), shop.served_by("seq/shop@3/gpu1")
+        >>> shop.parse_queue("seq/shop@3"), shop.parse_queue("seq/shop@3/gpu1")
         ((3, ''), (3, 'gpu1'))
         """
         edition, _, place = queue.removeprefix(f"{self.prefix}@").partition("/")
@@ -134,7 +134,7 @@ class Connection:
     """Whether this process had one: it must then exit without the interpreter's shutdown."""
 
     def __init__(self, options: FleetOptions) -> None:
-        """Start the loop; the first call of `client` connects."""
+        """Start the loop; the first call of `connect` connects."""
         self._options = options
         self._client: Client | None = None
         self._loop = asyncio.new_event_loop()
@@ -152,9 +152,9 @@ class Connection:
             RemoteUnreachable: the server does not answer, or refuses this user.
             NewerSchema: the run's worker can't read the request.
         """
-        return self.result(self.submit(work))
+        return self.wait_for_result(self.submit(work))
 
-    def result(self, work: Future[T]) -> T:
+    def wait_for_result(self, work: Future[T]) -> T:
         """Wait for *work*, which `submit` started, and return its result.
 
         Raises: see `call`.
@@ -162,12 +162,12 @@ class Connection:
         try:
             return work.result()
         except (RPCError, RPCTimeoutOrCancelledError) as error:
-            raise unreachable(error, self._options) from error
+            raise make_unreachable_error(error, self._options) from error
         except WorkflowUpdateFailedError as error:
             # Callers handle the refusals that they expect, so this one is unexpected.
             raise NewerSchema(f"the run does not accept it: {error.cause}", hint=UPDATE) from error
 
-    async def client(self) -> Client:
+    async def connect(self) -> Client:
         """Return the client, connected.
 
         Raises:
@@ -176,7 +176,7 @@ class Connection:
         """
         if self._client is None:
             chosen = self._options
-            _ensure_hidden(chosen)
+            _ensure_key_hidden(chosen)
             try:
                 self._client = await Client.connect(
                     chosen.address,
@@ -191,7 +191,7 @@ class Connection:
                 text = f"{chosen.address!r} is not the address of a server: {error}"
                 raise ConfigurationError(text, where="store.address", hint="HOST:PORT") from error
             except RuntimeError as error:
-                raise unreachable(error, chosen) from error
+                raise make_unreachable_error(error, chosen) from error
         return self._client
 
 
@@ -201,8 +201,8 @@ def _runtime() -> Runtime:
     return Runtime(telemetry=TelemetryConfig(logging=None))
 
 
-def _ensure_hidden(options: FleetOptions) -> None:
-    """Return if no one on the network can read our key.
+def _ensure_key_hidden(options: FleetOptions) -> None:
+    """Check that no one on the network can read our key.
 
     Raises:
         ConfigurationError: it would be sent unencrypted.
@@ -241,7 +241,7 @@ def _tls(files: tuple[tuple[str, str], ...] | None) -> TLSConfig | bool:
 
 
 @functools.cache
-def connection(options: FleetOptions) -> Connection:
+def get_connection(options: FleetOptions) -> Connection:
     """Return the connection of this process to the server of *options*."""
     return Connection(options)
 
@@ -306,7 +306,7 @@ _AWAY = (
 _DENIED = (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)
 
 
-def unreachable(error: Exception, options: FleetOptions) -> RemoteUnreachable:
+def make_unreachable_error(error: Exception, options: FleetOptions) -> RemoteUnreachable:
     """Return the client library's *error* in plain words, with a hint."""
     text, where = str(error), options.address
     if is_without_namespace(error):
@@ -321,7 +321,7 @@ def unreachable(error: Exception, options: FleetOptions) -> RemoteUnreachable:
         if re.search(cause.pattern, text, re.IGNORECASE):
             message = f"the Temporal server {cause.words}"
             return RemoteUnreachable(
-                message, where=where, hint=cause.hint or _likely_reason(options)
+                message, where=where, hint=cause.hint or _guess_reason(options)
             )
     # What the server itself says is for people; what the transport says is not.
     reason = f": {text[:300]}" if isinstance(error, RPCError) and "::" not in text else ""
@@ -334,7 +334,7 @@ def is_away(error: Exception) -> bool:
     return not isinstance(error, RPCError) or error.status in _AWAY
 
 
-def _likely_reason(options: FleetOptions) -> str:
+def _guess_reason(options: FleetOptions) -> str:
     """Return the likely reason why a server closes connections without a message."""
     if options.tls is None:
         return "it may ask for TLS: see store.tls"

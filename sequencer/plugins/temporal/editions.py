@@ -20,7 +20,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from sequencer.engine.events import Noticed
 from sequencer.errors import ClaimHeld, SequencerError
 from sequencer.model.head import Status
-from sequencer.plugins.temporal.connection import CALL_S, unreachable
+from sequencer.plugins.temporal.connection import CALL_S, make_unreachable_error
 from sequencer.plugins.temporal.events import EventReader, Notify, RunSeen
 from sequencer.plugins.temporal.memo import MemoStore
 from sequencer.plugins.temporal.remote_run import RemoteRun, ensure_known
@@ -29,7 +29,7 @@ from sequencer.plugins.temporal.wire import (
     DETACHED,
     FACTS,
     RUN,
-    head_of,
+    unpack_head,
     worker_name,
 )
 from sequencer.plugins.temporal.workflow import WORKFLOW
@@ -40,22 +40,22 @@ LOOK_S = 20.0
 """Between two looks for runs of an older edition."""
 
 
-async def bring(store: RemoteRun) -> None:
+async def move_to_edition(store: RemoteRun) -> None:
     """Move the run in *store* to this edition, if it is not finished.
 
     Raises:
         NewerSchema: see `ensure_known`. ClaimHeld: see `take_over`.
     """
-    seen = await store.described()
+    seen = await store.fetch_description()
     if seen is None or _is_finished(seen):
         return
     ensure_known(store.options, seen)
     if not seen.is_open:
         # A person ended it on the server, or a process died within `take_over`.
         memo = {key: value for key, value in seen.memo.items() if key not in (DETACHED, COUNTED)}
-        await store.started(seen, {**memo, FACTS: []})
+        await store.start_execution(seen, {**memo, FACTS: []})
     elif seen.queue != (queue := _queue_of(store, seen)):
-        handle = await store.handle(seen.execution)
+        handle = await store.get_handle(seen.execution)
         try:
             await handle.execute_update("change_queue", queue, rpc_timeout=ANSWER_S, id=queue)
         except WorkflowUpdateRPCTimeoutOrCancelledError:
@@ -67,11 +67,11 @@ async def bring(store: RemoteRun) -> None:
 
 def _queue_of(store: RemoteRun, seen: RunSeen) -> str:
     """Return this edition's queue for the place where the run's steps are made."""
-    return store.options.queue_at(store.options.served_by(seen.queue)[1])
+    return store.options.queue_at(store.options.parse_queue(seen.queue)[1])
 
 
 def _is_finished(seen: RunSeen) -> bool:
-    head = head_of(seen.memo)
+    head = unpack_head(seen.memo)
     return not seen.is_open and (head.status is Status.COMPLETE or head.moved_to is not None)
 
 
@@ -84,7 +84,7 @@ async def take_over(store: RemoteRun) -> str:
         NewerSchema: see `ensure_known`.
         ClaimHeld: attempts are running, so a worker of its edition may still answer.
     """
-    seen = await store.described()
+    seen = await store.fetch_description()
     if seen is None or not seen.is_open:
         return store.options.queue
     ensure_known(store.options, seen)
@@ -96,14 +96,18 @@ async def take_over(store: RemoteRun) -> str:
         raise ClaimHeld(
             message, where=store.id, hint="its step is given up when its heartbeat stops"
         )
-    await store.ended(seen.execution, f"no worker of its edition answers; {queue} takes over")
-    ended = await store.described()
+    await store.terminate_execution(
+        seen.execution, f"no worker of its edition answers; {queue} takes over"
+    )
+    ended = await store.fetch_description()
     if ended is not None and not ended.is_open:
-        await store.started(ended, {**ended.memo, FACTS: []}, await _handed_on(store, ended))
+        await store.start_execution(
+            ended, {**ended.memo, FACTS: []}, await _rebuild_state(store, ended)
+        )
     return queue
 
 
-async def _handed_on(store: RemoteRun, seen: RunSeen) -> dict[str, Any]:
+async def _rebuild_state(store: RemoteRun, seen: RunSeen) -> dict[str, Any]:
     """Return the state that the workflow of *seen* would have passed to the next execution."""
     reader, counted = EventReader(), seen.memo.get(COUNTED, {})
     async for event in store.events(seen.execution):
@@ -122,7 +126,7 @@ async def _handed_on(store: RemoteRun, seen: RunSeen) -> dict[str, Any]:
     return {"permits": orders, "outputs": memo_store.newest_outputs()}
 
 
-async def bring_all(store: RemoteRun, notify: Notify) -> None:
+async def move_all_to_edition(store: RemoteRun, notify: Notify) -> None:
     """Move the project's runs to this edition, every `LOOK_S`, until canceled.
 
     *notify* gets the reason why a run can't be moved, once, and whether the server is reachable.
@@ -136,12 +140,12 @@ async def bring_all(store: RemoteRun, notify: Notify) -> None:
     while True:
         words = "the Temporal server answers again" if is_away else ""
         try:
-            client = await store.connection.client()
+            client = await store.connection.connect()
             async for run in client.list_workflows(query, rpc_timeout=CALL_S):
-                if options.served_by(run.task_queue)[1] != options.place:
+                if options.parse_queue(run.task_queue)[1] != options.place:
                     continue  # the workers of that place move it
                 try:
-                    await bring(store.sibling(run.id))
+                    await move_to_edition(store.sibling(run.id))
                 except SequencerError as error:
                     name = (await run.memo()).get(RUN, {}).get("run_name")
                     if (run.id, error.message) not in reported:
@@ -151,7 +155,11 @@ async def bring_all(store: RemoteRun, notify: Notify) -> None:
         except SequencerError:
             words = ""
         except (RPCError, RPCTimeoutOrCancelledError) as error:
-            words = "" if is_away else f"{unreachable(error, options).message}; waiting for it"
+            words = (
+                ""
+                if is_away
+                else f"{make_unreachable_error(error, options).message}; waiting for it"
+            )
             is_away = True
         if words:
             await asyncio.to_thread(notify, "all runs", Noticed(words))

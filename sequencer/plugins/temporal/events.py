@@ -10,18 +10,18 @@ from msgspec import Struct
 
 from sequencer.engine.dispatch import RemoteAttempt
 from sequencer.engine.events import MadeElsewhere, RunEvent
-from sequencer.history.facts import read
-from sequencer.model.evidence import evidence_of
+from sequencer.history.facts import read_facts
+from sequencer.model.evidence import read_evidence
 from sequencer.model.head import Head
-from sequencer.model.outcome import Outcome, OutcomeStatus, used
+from sequencer.model.outcome import Outcome, OutcomeStatus, read_usage
 from sequencer.plugins.temporal.wire import (
     BEFORE,
     FACTS,
     HEAD,
     MERGED,
     RUN,
-    amended,
-    fact_of,
+    amend_report,
+    unpack_fact,
     worker_name,
 )
 
@@ -41,7 +41,7 @@ class RunSeen(Struct, frozen=True):
     """Running attempts: token -> the worker's `identity`, empty if no worker has taken it yet."""
 
 
-def plain(payload: Any) -> Any:
+def decode_payload(payload: Any) -> Any:
     """Return the value in the *payload* of an event."""
     return json.loads(payload.data) if payload.data else None
 
@@ -85,21 +85,23 @@ class EventReader:
             self.makers[self.scheduled[attributes.scheduled_event_id]] = attributes.identity
         elif which == "activity_task_completed_event_attributes":
             token = self.scheduled[attributes.scheduled_event_id]
-            report = plain(attributes.result.payloads[0])
+            report = decode_payload(attributes.result.payloads[0])
             if MERGED in report:
-                report = amended(self.reports[token], report[MERGED])
+                report = amend_report(self.reports[token], report[MERGED])
             self.reports[token] = report
             self._attempts[token] = report["record"]
         elif which == "workflow_execution_update_accepted_event_attributes":
             for payload in attributes.accepted_request.input.args.payloads:
-                argument = plain(payload)
+                argument = decode_payload(payload)
                 if attributes.accepted_request.input.name == "work":
                     self.work_orders[argument["id"]] = argument
                 else:
                     change = argument if isinstance(argument, dict) else {}
                     self.outputs |= change.get("outputs", {})
         elif which == "workflow_execution_started_event_attributes":
-            state = plain(attributes.input.payloads[0]) if attributes.input.payloads else {}
+            state = (
+                decode_payload(attributes.input.payloads[0]) if attributes.input.payloads else {}
+            )
             self.outputs |= state.get("outputs", {})
             self.work_orders |= {order["id"]: order for order in state.get("permits", ())}
             past = state.get(BEFORE, [])
@@ -112,10 +114,13 @@ class EventReader:
     def _facts(self, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
         if FACTS not in fields or HEAD not in fields:
             return []
-        self.memo |= {key: plain(fields[key]) for key in (RUN, HEAD) if key in fields}
+        self.memo |= {key: decode_payload(fields[key]) for key in (RUN, HEAD) if key in fields}
         head = self.memo[HEAD]
         shared = {"revision": head["revision"], "at": head["last_update"]}
-        facts = [{**shared, **fact_of(fact, self._attempts)} for fact in plain(fields[FACTS])]
+        facts = [
+            {**shared, **unpack_fact(fact, self._attempts)}
+            for fact in decode_payload(fields[FACTS])
+        ]
         for fact in facts:
             log = (fact["outcome"] or {}).get("log")
             if log and fact["token"] in self.makers:
@@ -125,7 +130,7 @@ class EventReader:
         self.records += facts
         return facts
 
-    def taken(self) -> Iterator[dict[str, Any]]:
+    def pop_records(self) -> Iterator[dict[str, Any]]:
         """Yield the records and forget them, and forget the attempts that they end."""
         self.outputs.clear()
         while self.records:
@@ -146,7 +151,7 @@ class Elsewhere:
         self.running: dict[int, str] = {}
         """Workers of the attempts whose start was reported but not their end, by token."""
 
-    def starts(self, head: Head, pending: Mapping[int, str]) -> Iterator[MadeElsewhere]:
+    def report_starts(self, head: Head, pending: Mapping[int, str]) -> Iterator[MadeElsewhere]:
         """Yield the start of each attempt of *head* that another worker in *pending* has taken."""
         for claim in head.claims:
             by = pending.get(claim.token, "")
@@ -154,12 +159,12 @@ class Elsewhere:
                 self.running[claim.token] = by
                 yield MadeElsewhere(claim.step, claim.step_index, claim.attempt, worker_name(by))
 
-    def ends(self, reader: EventReader) -> Iterator[MadeElsewhere]:
+    def report_ends(self, reader: EventReader) -> Iterator[MadeElsewhere]:
         """Yield the ends of attempts in the records of *reader*, which forgets the records.
 
         An attempt that started and ended since the last look is yielded twice, start first.
         """
-        for fact in reader.taken():
+        for fact in reader.pop_records():
             token = fact["token"]
             by = self.running.get(token) or reader.makers.get(token, "")
             is_end = _is_end(fact) and fact["revision"] > self._revision
@@ -176,7 +181,7 @@ class Elsewhere:
 
 def _is_end(fact: Mapping[str, Any]) -> bool:
     """Return whether *fact* ends one attempt, or all of them."""
-    (recorded,) = read([fact])
+    (recorded,) = read_facts([fact])
     return recorded.meaning.ends is not None or recorded.meaning.cancels
 
 
@@ -184,7 +189,7 @@ def _outcome_of(record: Mapping[str, Any]) -> Outcome:
     return Outcome(
         status=OutcomeStatus(record.get("status", OutcomeStatus.INTERRUPTED)),
         error=record.get("error") or record.get("note"),
-        usage=used(record.get("usage", {})),
+        usage=read_usage(record.get("usage", {})),
         denials=tuple(record.get("denials", ())),
-        evidence=evidence_of(record),
+        evidence=read_evidence(record),
     )

@@ -19,11 +19,11 @@ from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.request import DEFINITION_FILE
 from sequencer.plugins.temporal.client import FleetStore
 from sequencer.plugins.temporal.events import EventReader
-from sequencer.plugins.temporal.wire import head_of
+from sequencer.plugins.temporal.wire import unpack_head
 from sequencer.store import folder as folders
 from sequencer.store import results
-from sequencer.store.arrival import PastRecord, journal_of, keep_outputs
-from sequencer.store.head import content_of
+from sequencer.store.arrival import PastRecord, encode_journal, keep_outputs
+from sequencer.store.head import encode_head
 from sequencer.store.journal import NAME
 from sequencer.store.protocol import Store
 from sequencer.store.strictjson import parse_object
@@ -40,7 +40,7 @@ class Exported(Struct, frozen=True):
     documents: dict[str, bytes]
 
 
-def exported(store: FleetStore) -> Exported:
+def export_run(store: FleetStore) -> Exported:
     """Return everything that the server has of the run in *store*.
 
     Raises:
@@ -50,14 +50,14 @@ def exported(store: FleetStore) -> Exported:
     records: list[PastRecord] = []
 
     def add(reader: EventReader, facts: list[dict[str, Any]]) -> None:
-        records.extend(_records(facts, head_of(reader.memo)))
+        records.extend(_records(facts, unpack_head(reader.memo)))
 
     reader = store.connection.call(store.read(add))
     if not records:
         raise TransitionRefused("the run was never started on the server", where=store.id)
-    head = head_of(reader.memo)
+    head = unpack_head(reader.memo)
     outputs = {**reader.outputs, **dict(_outputs(reader, records))}
-    return Exported(head, journal_of(records, head.run_id), outputs, documents_of(store, head))
+    return Exported(head, encode_journal(records, head.run_id), outputs, documents_of(store, head))
 
 
 def _records(facts: list[dict[str, Any]], head: Head) -> Iterator[PastRecord]:
@@ -71,7 +71,7 @@ def _outputs(reader: EventReader, records: list[PastRecord]) -> Iterator[tuple[s
     for fact in (fact for record in records for fact in record.facts):
         report, outcome = reader.reports.get(fact["token"]), fact["outcome"] or {}
         if report is not None and (output := report.get("output")):
-            name = results.name_in(outcome.get("output_file"))
+            name = results.extract_attempt_name(outcome.get("output_file"))
             yield name or f"{fact['step_index']}-{fact['token']}", output
 
 
@@ -80,7 +80,7 @@ def documents_of(store: Store, head: Head) -> dict[str, bytes]:
     names, documents = [DEFINITION_FILE, FLOW_DOCUMENT, head.base], dict[str, bytes]()
     while names:
         name = names.pop(0)
-        data = None if name is None else store.document(name)
+        data = None if name is None else store.read_document(name)
         if name is not None and data is not None:
             documents[name] = data
             if name not in (DEFINITION_FILE, FLOW_DOCUMENT):
@@ -95,14 +95,14 @@ def write_copy(store: FleetStore, folder: Path) -> Head:
     Raises:
         UsageRefused: the folder already exists.
     """
-    copy = exported(store)
+    copy = export_run(store)
     try:
-        folders.make_fresh(folder)
+        folders.make_new_folder(folder)
     except FileExistsError:
         raise UsageRefused("this folder already exists", where=str(folder)) from None
     keep_outputs(folder, copy.outputs)
     files = {**copy.documents, NAME: b"".join(copy.lines)}
-    for name, data in {**files, store.state_path.name: content_of(copy.head)}.items():
-        folders.put(folder / name, data)
+    for name, data in {**files, store.state_path.name: encode_head(copy.head)}.items():
+        folders.write_atomically(folder / name, data)
         (folder / name).chmod(0o400)
     return copy.head

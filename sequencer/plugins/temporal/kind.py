@@ -27,7 +27,7 @@ _ON_SERVERS = re.compile(r"[A-Za-z0-9._-]{1,100}")
 """A project name that needs no escaping in a server's ids and queries."""
 
 
-def serving() -> ModuleType:
+def import_worker_module() -> ModuleType:
     """Return the module that works on runs; it is slow to import, and most commands only read."""
     from sequencer.plugins.temporal import worker  # noqa: PLC0415 - see above
 
@@ -66,4 +66,4 @@ def store_of(request: StoreRequest) -> Store:
     )
     is_default = request.state_path == settings.state_file
     folder = None if is_default else request.state_path.parent.name
-    return client.FleetStore(request.state_path, folder, options, serving)
+    return client.FleetStore(request.state_path, folder, options, import_worker_module)

@@ -15,17 +15,25 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any
 
+from temporalio.client import (
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.service import RPCError
+
 from sequencer.errors import Interrupted
 from sequencer.executors.cancellation import Cancellation
+from sequencer.plugins.temporal.client import FleetStore
+from sequencer.plugins.temporal.connection import CALL_S
 from sequencer.plugins.temporal.workflow import ASK_S, LATE_S
-from sequencer.store.watch import readable
+from sequencer.store.watch import wait_readable
 
 LONGEST_LOOK_S = 3600.0
 LEAVE_S, LEAVE_LOOK_S = 5.0, 0.2
 """Time limit for a worker of the run to answer, and the pause between two checks."""
 
 
-def wait_for_the_end(
+def wait_for_end(
     future: Future[Any],
     stop: Cancellation,
     interrupt: Callable[[], None],
@@ -47,7 +55,7 @@ def wait_for_the_end(
         future.add_done_callback(wake)
         fds, until = [reader.fileno(), stop.fileno()], math.inf
         while not future.done():
-            readable(fds, LONGEST_LOOK_S if until == math.inf else LEAVE_LOOK_S)
+            wait_readable(fds, LONGEST_LOOK_S if until == math.inf else LEAVE_LOOK_S)
             if stop.is_set() and len(fds) > 1:
                 fds.pop()
                 interrupt()
@@ -62,3 +70,21 @@ def wait_for_the_end(
                     f"{ASK_S + LATE_S:g} s",
                     hint="'sequencer status' shows it",
                 )
+
+
+def ask_to_leave(
+    store: FleetStore, order_id: str, interrupt: Callable[[], Collection[str]]
+) -> None:
+    """Call *interrupt*; if it names no attempt of *store*, ask the run to end the work order."""
+    if store.id in interrupt():
+        # The attempt's report ends the work order, and nothing is claimed before.
+        return
+
+    async def leave() -> None:
+        handle = await store.get_handle()
+        with contextlib.suppress(
+            RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError
+        ):
+            await handle.execute_update("leave", order_id, rpc_timeout=CALL_S)
+
+    store.connection.submit(leave())

@@ -14,10 +14,10 @@ from sequencer.plugins.temporal.wire import (
     FACTS,
     RUN,
     documents_in,
-    head_of,
-    own_facts,
-    packed,
+    pack_facts,
+    pack_head,
     sizes_of,
+    unpack_head,
 )
 from sequencer.store.protocol import Change, View
 
@@ -33,7 +33,7 @@ class MemoStore:
 
     def __init__(self, memo: Mapping[str, Any], publish: Callable[[dict[str, Any]], None]) -> None:
         """Start with the contents of *memo*; *publish* changes the memo on the server."""
-        self.head = head_of(memo)
+        self.head = unpack_head(memo)
         self.documents = documents_in(memo)
         self.sizes = sizes_of(self.documents)
         self.outputs: dict[str, str] = {}
@@ -56,11 +56,11 @@ class MemoStore:
         if transition is None:
             return self.head
         head = transition.head.replace(revision=self.head.revision + 1, journal_offset=0)
-        return self.write(head, own_facts(transition.facts, self.reported))
+        return self.write(head, pack_facts(transition.facts, self.reported))
 
     def write(self, head: Head, facts: list[Any]) -> Head:
         """Accept *head* and the *facts* that led to it: one record of the journal."""
-        parts = packed(head)
+        parts = pack_head(head)
         if parts[RUN] == self._run:
             del parts[RUN]
         else:
@@ -74,7 +74,7 @@ class MemoStore:
         del after
         return iter(())
 
-    def document(self, name: str) -> bytes | None:
+    def read_document(self, name: str) -> bytes | None:
         """Return the document *name* of the run, or None if there is none."""
         text = self.documents.get(name)
         return None if text is None else text.encode()
@@ -127,7 +127,7 @@ class HeldGraphChanges(GraphChanges):
             hint="make its node answer in fewer words, then use 'sequencer retry'",
         )
 
-    def keep_output(self, step_index: int, token: int, output: str) -> str | None:
+    def store_output(self, step_index: int, token: int, output: str) -> str | None:
         if not output:
             return None
         name = f"{step_index}-{token}"

@@ -21,16 +21,16 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from sequencer.errors import RemoteUnreachable, SequencerError, TransitionRefused, UsageRefused
 from sequencer.model.head import Head
-from sequencer.model.limits import utc
-from sequencer.model.moving import closed, confirmed, ensure_here, has_arrived, opened
+from sequencer.model.limits import format_utc_s
+from sequencer.model.moving import close_run, confirm_arrival, ensure_here, has_arrived, reopen_run
 from sequencer.model.transitions import Transition
 from sequencer.plugins.temporal.client import FleetStore
-from sequencer.plugins.temporal.export import documents_of, exported
-from sequencer.plugins.temporal.wire import ANSWER_BYTES, BEFORE, ensure_fitting, sizes_of
+from sequencer.plugins.temporal.export import documents_of, export_run
+from sequencer.plugins.temporal.wire import ANSWER_BYTES, BEFORE, ensure_documents_fit, sizes_of
 from sequencer.store import results
 from sequencer.store.arrival import Arrival
 from sequencer.store.file import FileStore
-from sequencer.store.folder import names, read_regular
+from sequencer.store.folder import list_names, read_regular
 from sequencer.store.protocol import Store
 
 PAST_BYTES = 512 * 1024
@@ -60,7 +60,7 @@ def move(source: Side, target: Side) -> Head:
         StorageFailed: it is too large.
         RemoteUnreachable: the server does not answer; calling this again continues.
     """
-    bring = _way(source, target)
+    bring = _choose_mover(source, target)
     head = source.store.view().head
     if head is None:
         raise TransitionRefused("the run was never started, so there is nothing to move")
@@ -70,29 +70,29 @@ def move(source: Side, target: Side) -> Head:
     if target_head is not None:
         is_same = target_head.run_id == head.run_id
         if is_same and head.moved_to is not None and target_head.moved_to is None:
-            return _noted(source, target_head)
+            return _note_arrival(source, target_head)
         _ensure_left(target_head, head, target)
     if isinstance(target.store, FleetStore):
         documents = documents_of(source.store, head)
-        ensure_fitting(sizes_of({name: data.decode() for name, data in documents.items()}))
+        ensure_documents_fit(sizes_of({name: data.decode() for name, data in documents.items()}))
     if head.moved_to is None:
-        head = source.store.update(partial(_closing, where=target.words))
+        head = source.store.update(partial(_make_closing, where=target.words))
     # A run in git has its commits on the remote; a run in files has nothing there.
     work = head.work if isinstance(target.store, FleetStore) else None
-    opening = opened(head, f"moved here from {source.words}", work, at=_now())
-    return _noted(source, bring(head, opening))
+    opening = reopen_run(head, f"moved here from {source.words}", work, at=_now())
+    return _note_arrival(source, bring(head, opening))
 
 
-def _way(source: Side, target: Side) -> Callable[[Head, Transition], Head]:
+def _choose_mover(source: Side, target: Side) -> Callable[[Head, Transition], Head]:
     """Return the function that brings a closed run from *source* to *target*.
 
     Raises:
         UsageRefused: these stores can't exchange runs.
     """
     if isinstance(target.store, FleetStore) and not isinstance(source.store, FleetStore):
-        return partial(_onto_server, source.store, target.store)
+        return partial(_move_to_server, source.store, target.store)
     if isinstance(source.store, FleetStore) and isinstance(target.store, FileStore):
-        return partial(_into_files, source.store, target.store)
+        return partial(_move_to_files, source.store, target.store)
     raise UsageRefused(
         f"you can't move a run from a {source.kind} store to a {target.kind} store",
         hint="runs in files or git move to Temporal, and from there into files",
@@ -107,7 +107,7 @@ def _head_of(target: Side, head: Head) -> Head | None:
 
 
 def _ensure_left(target_head: Head, head: Head, target: Side) -> None:
-    """Return if *target_head* is the closed copy that the run of *head* left in *target*.
+    """Check that *target_head* is the closed copy that the run of *head* left in *target*.
 
     Raises:
         TransitionRefused: it is another run, or the run has continued from that copy.
@@ -124,41 +124,41 @@ def _ensure_left(target_head: Head, head: Head, target: Side) -> None:
     )
 
 
-def _closing(head: Head | None, *, where: str) -> Transition | None:
+def _make_closing(head: Head | None, *, where: str) -> Transition | None:
     if head is None:
         raise TransitionRefused("the run was never started, so there is nothing to move")
-    return None if head.moved_to == where else closed(head, where, at=_now())
+    return None if head.moved_to == where else close_run(head, where, at=_now())
 
 
-def _noted(source: Side, new: Head) -> Head:
+def _note_arrival(source: Side, new: Head) -> Head:
     """Note in the copy in *source* that the run has arrived as *new*; return *new*."""
     if not isinstance(source.store, FleetStore):
         # On the server, closing ended the run, and it accepts no more changes.
-        source.store.update(_confirming)
+        source.store.update(_make_confirmation)
     return new
 
 
-def _confirming(head: Head | None) -> Transition | None:
+def _make_confirmation(head: Head | None) -> Transition | None:
     is_closed = head is not None and head.moved_to is not None
-    return confirmed(head, at=_now()) if head is not None and is_closed else None
+    return confirm_arrival(head, at=_now()) if head is not None and is_closed else None
 
 
 # --- to the server -----------------------------------------------------------------
 
 
-def _onto_server(source: Store, server: FleetStore, head: Head, opening: Transition) -> Head:
+def _move_to_server(source: Store, server: FleetStore, head: Head, opening: Transition) -> Head:
     new = opening.head.replace(revision=head.revision + 1, journal_offset=0)
     folder = source.state_path.parent
-    state: dict[str, Any] = {BEFORE: _past(source, folder)}
+    state: dict[str, Any] = {BEFORE: _collect_history(source, folder)}
     if head.needs_every_output:
         state["outputs"] = _outputs(folder)
     documents = documents_of(source, head)
     try:
-        is_new = server.arrive(Transition(new, opening.facts), documents, state)
+        is_new = server.receive_run(Transition(new, opening.facts), documents, state)
     except RemoteUnreachable as error:
         cause = error.__cause__
         if isinstance(cause, RPCError) and cause.status is RPCStatusCode.INVALID_ARGUMENT:
-            source.update(partial(_opening, note="not moved: the server does not take it"))
+            source.update(partial(_make_opening, note="not moved: the server does not take it"))
             raise UsageRefused(f"the server does not accept the run: {cause}") from error
         raise
     if not is_new:
@@ -167,17 +167,17 @@ def _onto_server(source: Store, server: FleetStore, head: Head, opening: Transit
             # Another process ran the same command.
             ensure_here(server_head)
             return server_head
-        source.update(partial(_opening, note="not moved: another run was started there"))
+        source.update(partial(_make_opening, note="not moved: another run was started there"))
         raise TransitionRefused("another run was started there in the meantime", where=server.id)
     return new
 
 
-def _opening(head: Head | None, *, note: str) -> Transition | None:
+def _make_opening(head: Head | None, *, note: str) -> Transition | None:
     is_closed = head is not None and head.moved_to is not None
-    return opened(head, note, head.work, at=_now()) if head is not None and is_closed else None
+    return reopen_run(head, note, head.work, at=_now()) if head is not None and is_closed else None
 
 
-def _past(store: Store, folder: Path) -> list[dict[str, Any]]:
+def _collect_history(store: Store, folder: Path) -> list[dict[str, Any]]:
     """Return the newest facts of the run in *store* with their outputs, up to `PAST_BYTES`."""
     facts: list[dict[str, Any]] = []
     left = PAST_BYTES
@@ -202,7 +202,7 @@ def _size(value: object) -> int:
 def _with_output(fact: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return *fact* with its output instead of the file's name, if the output is small enough."""
     outcome = fact["outcome"] or {}
-    name = results.name_in(outcome.get("output_file"))
+    name = results.extract_attempt_name(outcome.get("output_file"))
     output = None if name is None else _output(folder / results.NAME / name)
     if output is None:
         return fact
@@ -215,14 +215,16 @@ def _output(folder: Path) -> str | None:
     """Return the output in the *folder* of an attempt; None if there is none or it is too large."""
     with contextlib.suppress(OSError, SequencerError):
         data = read_regular(folder / results.OUTPUT, max_bytes=ANSWER_BYTES)
-        if len(data) <= ANSWER_BYTES and results.is_whole(folder / results.OUTPUT, data):
+        if len(data) <= ANSWER_BYTES and results.is_intact(folder / results.OUTPUT, data):
             return data.decode("utf-8", "replace")
     return None
 
 
 def _outputs(folder: Path) -> dict[str, str]:
     """Return the newest outputs in the *folder* of a graph's run, which may need any of them."""
-    attempts = [(results.attempt_of(name), name) for name in names(folder / results.NAME)]
+    attempts = [
+        (results.parse_attempt_name(name), name) for name in list_names(folder / results.NAME)
+    ]
     outputs: dict[str, str] = {}
     left = PAST_BYTES
     by_token = ((attempt[1], name) for attempt, name in attempts if attempt)
@@ -237,11 +239,11 @@ def _outputs(folder: Path) -> dict[str, str]:
 # --- into files --------------------------------------------------------------------
 
 
-def _into_files(server: FleetStore, files: FileStore, head: Head, opening: Transition) -> Head:
-    run = exported(server)
+def _move_to_files(server: FleetStore, files: FileStore, head: Head, opening: Transition) -> Head:
+    run = export_run(server)
     arrival = Arrival(files, head.run_id)
-    return arrival.bring(run.lines, head, opening, run.documents, run.outputs)
+    return arrival.import_run(run.lines, head, opening, run.documents, run.outputs)
 
 
 def _now() -> str:
-    return utc(datetime.now(UTC))
+    return format_utc_s(datetime.now(UTC))

@@ -15,7 +15,7 @@ from sequencer.plugins.temporal.connection import CALL_S, identity
 from sequencer.plugins.temporal.events import Elsewhere, EventReader, RunSeen
 from sequencer.plugins.temporal.remote_run import RemoteRun
 from sequencer.plugins.temporal.wire import (
-    head_of,
+    unpack_head,
 )
 
 LOOK_S = 1.0
@@ -45,30 +45,30 @@ class NewsWatch:
         while not ended.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), LOOK_S)
-            await self.look()
+            await self.report_news()
 
     async def notify(self, text: str) -> None:
         """Report *text* as a notice to people."""
         await asyncio.to_thread(self._emit, Noticed(text))
 
-    async def look(self) -> None:
+    async def report_news(self) -> None:
         """Report what is new; the caller reports a server that does not answer."""
         with contextlib.suppress(RPCError, RPCTimeoutOrCancelledError):
-            async for event in self._new():
+            async for event in self._collect_news():
                 # In a thread: writing to a terminal may block.
                 await asyncio.to_thread(self._emit, event)
 
-    async def _new(self) -> AsyncIterator[HeadMoved | MadeElsewhere]:
-        seen = await self._store.described()
+    async def _collect_news(self) -> AsyncIterator[HeadMoved | MadeElsewhere]:
+        seen = await self._store.fetch_description()
         if seen is None:
             return
-        head = head_of(seen.memo)
+        head = unpack_head(seen.memo)
         untaken = sum(not seen.pending.get(claim.token) for claim in head.claims)
         if self._news.running or head.token - self._first - untaken > self._started_here():
             await self._read(seen, head.revision)
-            for event in self._news.ends(self._reader):
+            for event in self._news.report_ends(self._reader):
                 yield event
-        for event in self._news.starts(head, seen.pending):
+        for event in self._news.report_starts(head, seen.pending):
             yield event
         if head.revision != self._revision:
             self._revision = head.revision
@@ -78,7 +78,7 @@ class NewsWatch:
         """Read the run's events up to *revision*."""
         if self._execution != seen.execution:
             await self._drain(None)
-            handle = await self._store.handle(seen.execution)
+            handle = await self._store.get_handle(seen.execution)
             self._execution = seen.execution
             self._reader.scheduled.clear()
             # While the execution is open, each request for a page waits for new events.

@@ -16,16 +16,16 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from sequencer.errors import NewerSchema, command
+from sequencer.errors import NewerSchema, format_command
 from sequencer.plugins.temporal.connection import (
     CALL_S,
     Connection,
     FleetOptions,
-    connection,
+    get_connection,
     is_gone,
     is_without_namespace,
 )
-from sequencer.plugins.temporal.events import EventReader, RunSeen, plain
+from sequencer.plugins.temporal.events import EventReader, RunSeen, decode_payload
 from sequencer.plugins.temporal.wire import (
     BEFORE,
     EDITION,
@@ -43,10 +43,10 @@ OnFacts = Callable[[EventReader, list[dict[str, Any]]], None]
 """Gets the reader and the facts of the newest event."""
 
 
-def process_words(who: str) -> str:
+def format_process(who: str) -> str:
     """Return a name for people of the process whose `identity` is *who*.
 
-    >>> process_words("12@there#m/b/n/7"), process_words("")
+    >>> format_process("12@there#m/b/n/7"), format_process("")
     ('process 12 on there', '')
     """
     pid, _, host = worker_name(who).partition("@")
@@ -54,12 +54,12 @@ def process_words(who: str) -> str:
 
 
 def ensure_known(options: FleetOptions, seen: RunSeen) -> None:
-    """Return if this release may run the workflow of the run that was *seen*.
+    """Check that this release may run the workflow of the run that was *seen*.
 
     Raises:
         NewerSchema: a newer release did, and this one can't know what its data means.
     """
-    if (edition := options.served_by(seen.queue)[0]) > EDITION:
+    if (edition := options.parse_queue(seen.queue)[0]) > EDITION:
         message = f"a newer release works on the run: edition {edition}, but this is {EDITION}"
         raise NewerSchema(message, where=seen.queue, hint=UPDATE)
 
@@ -78,16 +78,16 @@ class RemoteRun:
     @property
     def connection(self) -> Connection:
         """Return this process's connection to the server."""
-        return connection(self.options)
+        return get_connection(self.options)
 
-    async def handle(self, execution: str | None = None) -> WorkflowHandle[Any, Any]:
+    async def get_handle(self, execution: str | None = None) -> WorkflowHandle[Any, Any]:
         """Return the handle of *execution*; None: of the run's newest execution."""
-        client = await self.connection.client()
+        client = await self.connection.connect()
         return client.get_workflow_handle(self.id, run_id=execution)
 
-    async def described(self) -> RunSeen | None:
+    async def fetch_description(self) -> RunSeen | None:
         """Return what the server says about the newest execution; None: the run never started."""
-        handle = await self.handle()
+        handle = await self.get_handle()
         try:
             answer = await handle.describe(rpc_timeout=CALL_S)
         except RPCError as error:
@@ -96,7 +96,7 @@ class RemoteRun:
             raise
         is_open = answer.status is WorkflowExecutionStatus.RUNNING
         memo = dict(await answer.memo())
-        return RunSeen(memo, answer.run_id, is_open, answer.task_queue, _pending(answer))
+        return RunSeen(memo, answer.run_id, is_open, answer.task_queue, _read_pending(answer))
 
     async def read(self, on_facts: OnFacts = lambda *_: None) -> EventReader:
         """Read all events of the run and return the reader; *on_facts* gets facts as they come."""
@@ -113,7 +113,7 @@ class RemoteRun:
 
         If the run moved to the server, the first one has the earlier history.
         """
-        seen, executions = await self.described(), list[str]()
+        seen, executions = await self.fetch_description(), list[str]()
         before = "" if seen is None else seen.execution
         while before:
             try:
@@ -124,7 +124,7 @@ class RemoteRun:
                 raise
             executions.insert(0, before)
             start = first.workflow_execution_started_event_attributes
-            state = plain(start.input.payloads[0]) if start.input.payloads else {}
+            state = decode_payload(start.input.payloads[0]) if start.input.payloads else {}
             before = start.continued_execution_run_id or state.get("after", "")
             # Executions before a move are another stay on the server; their facts are in BEFORE.
             if BEFORE in state:
@@ -133,20 +133,20 @@ class RemoteRun:
 
     async def events(self, execution: str, page_size: int = 1000) -> AsyncIterator[Any]:
         """Yield the events of *execution*."""
-        handle = await self.handle(execution)
+        handle = await self.get_handle(execution)
         async for event in handle.fetch_history_events(page_size=page_size, rpc_timeout=CALL_S):
             yield event
 
-    async def ended(self, execution: str, why: str) -> None:
+    async def terminate_execution(self, execution: str, why: str) -> None:
         """Terminate *execution* on the server, without a worker."""
-        handle = await self.handle(execution)
+        handle = await self.get_handle(execution)
         try:
             await handle.terminate(reason=why, rpc_timeout=CALL_S)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
 
-    async def started(
+    async def start_execution(
         self, seen: RunSeen | None, memo: dict[str, Any], state: Mapping[str, Any] | None = None
     ) -> bool:
         """Start the execution after the one that was *seen*, with *memo*.
@@ -159,8 +159,8 @@ class RemoteRun:
         queue = self.options.queue
         if seen is not None:
             ensure_known(self.options, seen)
-            queue = self.options.queue_at(self.options.served_by(seen.queue)[1])
-        client = await self.connection.client()
+            queue = self.options.queue_at(self.options.parse_queue(seen.queue)[1])
+        client = await self.connection.connect()
         # For a first execution the server refuses closed ones too; see also `OPEN_S`.
         reuse = WorkflowIDReusePolicy
         is_first = seen is None
@@ -172,8 +172,9 @@ class RemoteRun:
                 task_queue=queue,
                 memo=memo,
                 static_summary=f"workflow {memo[RUN]['workflow_name']}",
-                static_details=f"{command(memo[RUN].get('run_name'), 'status')} shows its state. "
-                "Make decisions with such commands: ending the workflow here does not end the run.",
+                static_details=f"{format_command(memo[RUN].get('run_name'), 'status')} shows its "
+                "state. Make decisions with such commands: ending the workflow here does not end "
+                "the run.",
                 id_reuse_policy=reuse.REJECT_DUPLICATE if is_first else reuse.ALLOW_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 rpc_timeout=START_S,
@@ -182,18 +183,18 @@ class RemoteRun:
             return False
         return True
 
-    async def give_back(self, seen: RunSeen) -> list[int]:
+    async def release_lost_attempts(self, seen: RunSeen) -> list[int]:
         """Give back the attempts in *seen* of processes that are provably gone from this machine.
 
         Otherwise the server would wait for their heartbeats. Returns the attempts' tokens.
         """
         lost = {token: who for token, who in seen.pending.items() if is_gone(who)}
         for token, who in lost.items():
-            client = await self.connection.client()
+            client = await self.connection.connect()
             attempt = client.get_async_activity_handle(
                 workflow_id=self.id, run_id=seen.execution, activity_id=str(token)
             )
-            failure = ApplicationError(f"{process_words(who)} is gone", who, type=LOST)
+            failure = ApplicationError(f"{format_process(who)} is gone", who, type=LOST)
             try:
                 await attempt.fail(failure, rpc_timeout=CALL_S)
             except RPCError as error:
@@ -216,7 +217,7 @@ class RemoteRun:
         return None
 
 
-def _pending(answer: WorkflowExecutionDescription) -> dict[int, str]:
+def _read_pending(answer: WorkflowExecutionDescription) -> dict[int, str]:
     return {
         int(activity.activity_id): (
             "" if activity.state == _UNTAKEN else activity.last_worker_identity

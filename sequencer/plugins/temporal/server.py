@@ -55,9 +55,9 @@ def _ensure_free(port: int) -> None:
             raise StorageFailed(message, where=f"{HOST}:{port}", hint=hint) from error
 
 
-def _opened(log: Path) -> IO[bytes]:
+def _open_log(log: Path) -> IO[bytes]:
     try:
-        folders.made(log.parent)
+        folders.make_folder(log.parent)
         return log.open("ab")
     except OSError as error:
         message = f"the server's data can't be saved there: {error.strerror}"
@@ -94,7 +94,7 @@ class TrialServer:
         """
         for port in self._ports:
             _ensure_free(port)
-        with _opened(self._folder / _LOG) as log:
+        with _open_log(self._folder / _LOG) as log:
             # In a new session, Ctrl-C reaches only us; we end the server after its workers.
             self._process = subprocess.Popen(  # noqa: S603 - found above, and no shell
                 self._argv,
@@ -104,22 +104,22 @@ class TrialServer:
                 start_new_session=True,
             )
         until = time.monotonic() + START_S
-        while not self._answers():
+        while not self._is_answering():
             if self._process.poll() is not None or time.monotonic() > until:
                 self.__exit__()
-                raise self.failed("the Temporal server did not start")
+                raise self.make_failure("the Temporal server did not start")
             time.sleep(LOOK_S)
         return self
 
-    def _answers(self) -> bool:
+    def _is_answering(self) -> bool:
         try:
             # A listening port is not enough: it opens before the server can answer.
-            self._connection.call(self._connection.client())
+            self._connection.call(self._connection.connect())
         except RemoteUnreachable:
             return False
         return True
 
-    def failed(self, message: str) -> StorageFailed:
+    def make_failure(self, message: str) -> StorageFailed:
         """Return an error with *message* that points to the server's log."""
         return StorageFailed(message, where=str(self._folder / _LOG), hint="its last lines say why")
 

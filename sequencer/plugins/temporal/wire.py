@@ -2,7 +2,7 @@
 
 The data is small, because each step writes a head into the server's history. It leaves out what
 a reader knows already: defaults, the owner of a claim, and what never changes in a run.
-`head_of` returns exactly the head that `packed` was given.
+`unpack_head` returns exactly the head that `pack_head` was given.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from msgspec import Struct, convert, to_builtins
 
 from sequencer import errors
 from sequencer.errors import NewerSchema, SequencerError, StorageFailed
-from sequencer.model.answers import decision_in
-from sequencer.model.evidence import evidence_of
-from sequencer.model.graph.choices import candidates
+from sequencer.model.answers import find_decision
+from sequencer.model.evidence import read_evidence
+from sequencer.model.graph.choices import find_candidates
 from sequencer.model.head import SCHEMA_VERSION, Claim, Head, Owner
 from sequencer.model.kind import AttemptResult
 from sequencer.model.outcome import (
@@ -28,9 +28,9 @@ from sequencer.model.outcome import (
     Quota,
     SessionFault,
     Verdict,
-    used,
+    read_usage,
 )
-from sequencer.model.sequence.order import place
+from sequencer.model.sequence.order import find_step_ref
 from sequencer.model.sequence.sequence_kind import Continuation, ContinuationKind
 from sequencer.model.step import Retry, Step
 from sequencer.model.transitions import Fact, StepRef
@@ -80,8 +80,8 @@ def sizes_of(documents: Mapping[str, str | None]) -> dict[str, int]:
     return {name: len(json.dumps(text)) for name, text in documents.items() if text is not None}
 
 
-def ensure_fitting(sizes: Mapping[str, int]) -> None:
-    """Return if documents of these *sizes* fit into the memo of one run.
+def ensure_documents_fit(sizes: Mapping[str, int]) -> None:
+    """Check that documents of these *sizes* fit into the memo of one run.
 
     Raises:
         StorageFailed: they are too large.
@@ -94,7 +94,7 @@ def ensure_fitting(sizes: Mapping[str, int]) -> None:
         )
 
 
-def packed(head: Head) -> dict[str, dict[str, Any]]:
+def pack_head(head: Head) -> dict[str, dict[str, Any]]:
     """Return *head* in two parts: what never changes in a run, and what does."""
     data = head.model_dump(mode="json", exclude_defaults=True)
     constant = {key: value for key, value in data.items() if key in _CONSTANT}
@@ -104,11 +104,11 @@ def packed(head: Head) -> dict[str, dict[str, Any]]:
     if head.schema_version != FIRST_SCHEMA:
         changes["schema_version"] = head.schema_version
     if head.claims:
-        changes["claims"] = [_packed_claim(claim, head) for claim in head.claims]
+        changes["claims"] = [_pack_claim(claim, head) for claim in head.claims]
     return {RUN: constant, HEAD: changes}
 
 
-def _packed_claim(claim: Claim, head: Head) -> dict[str, Any]:
+def _pack_claim(claim: Claim, head: Head) -> dict[str, Any]:
     data = claim.model_dump(mode="json", exclude_defaults=True)
     known = {"owner": owner_of(head.run_id), "step_index": head.step_index}
     known |= {"step": head.expected_step, "claimed_at": head.last_update}
@@ -119,8 +119,8 @@ def _packed_claim(claim: Claim, head: Head) -> dict[str, Any]:
     }
 
 
-def head_of(memo: Mapping[str, Any]) -> Head:
-    """Return the head whose parts, as `packed` made them, are in *memo*.
+def unpack_head(memo: Mapping[str, Any]) -> Head:
+    """Return the head whose parts, as `pack_head` made them, are in *memo*.
 
     Raises:
         NewerSchema: a newer release has written it.
@@ -140,7 +140,7 @@ def head_of(memo: Mapping[str, Any]) -> Head:
     return Head.model_validate({"iteration": index + 1, **constant, **changes, "claims": claims})
 
 
-def packed_fact(fact: Fact, record: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def pack_fact(fact: Fact, record: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return *fact* as plain data, its outcome without what the attempt's *record* has."""
     data: dict[str, Any] = {"event": str(fact.event), "step": fact.step}
     data |= {"step_index": fact.step_index, "token": fact.token, "attempt": fact.attempt}
@@ -155,8 +155,10 @@ def packed_fact(fact: Fact, record: Mapping[str, Any] | None = None) -> dict[str
     return data
 
 
-def fact_of(data: Mapping[str, Any], records: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the fact that `packed_fact` was given, as ``history --json`` prints it.
+def unpack_fact(
+    data: Mapping[str, Any], records: Mapping[int, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the fact that `pack_fact` was given, as ``history --json`` prints it.
 
     *records* has the records of attempts, by token.
     """
@@ -171,7 +173,7 @@ def fact_of(data: Mapping[str, Any], records: Mapping[int, Mapping[str, Any]]) -
 # --- a workflow --------------------------------------------------------------------
 
 
-def plain_workflow(workflow: Workflow) -> dict[str, Any]:
+def pack_workflow(workflow: Workflow) -> dict[str, Any]:
     """Return *workflow* as plain data for `Workflow.model_validate`, with outputs' schemas."""
     return workflow.model_dump(mode="json", exclude_defaults=True, by_alias=True)
 
@@ -179,7 +181,7 @@ def plain_workflow(workflow: Workflow) -> dict[str, Any]:
 # --- errors ------------------------------------------------------------------------
 
 
-def packed_error(error: BaseException) -> dict[str, Any]:
+def pack_error(error: BaseException) -> dict[str, Any]:
     """Return *error* as plain data; an empty type stands for a bug."""
     if not isinstance(error, SequencerError):
         return {"type": "", "message": f"{type(error).__name__}: {error}"}
@@ -188,8 +190,8 @@ def packed_error(error: BaseException) -> dict[str, Any]:
     return data | {key: value for key, value in more.items() if value is not None}
 
 
-def error_of(facts: Mapping[str, Any]) -> Exception:
-    """Return the error that `packed_error` was given; a `RuntimeError` for an unknown type."""
+def unpack_error(facts: Mapping[str, Any]) -> Exception:
+    """Return the error that `pack_error` was given; a `RuntimeError` for an unknown type."""
     kind = getattr(errors, facts["type"] or "-", None)
     if not (isinstance(kind, type) and issubclass(kind, SequencerError)):
         return RuntimeError(facts["message"])
@@ -253,7 +255,7 @@ class AttemptReport(Struct, frozen=True, omit_defaults=True):
     """The process that made the attempt, if it was interrupted and is ending."""
 
 
-def report_of(
+def pack_report(
     ended: AttemptResult, error: BaseException | None, left: str | None
 ) -> dict[str, Any]:
     """Return the report of *ended*; *error* is what its attempt raised.
@@ -262,15 +264,15 @@ def report_of(
     """
     outcome, ending = ended.outcome, ended.ending
     record, step = dict(ended.record), ended.step
-    output = None if "output" in record else _fitting(outcome.output)
+    output = None if "output" in record else _limit_size(outcome.output)
     error_text = None if outcome.error == record.get("error") else outcome.error
     report = AttemptReport(
         record,
-        ending=None if ending is None else _packed_ending(ending),
+        ending=None if ending is None else _pack_ending(ending),
         output=output,
-        said=None if output or "output" in record else _said(outcome.output),
+        said=None if output or "output" in record else _shorten_answer(outcome.output),
         error=None if error_text is None else error_text[:ERROR_CHARS],
-        structured=outcome.structured if _fitting(str(outcome.structured)) else None,
+        structured=outcome.structured if _limit_size(str(outcome.structured)) else None,
         session=outcome.session_id,
         session_steps=outcome.session_steps,
         context_tokens=outcome.context_tokens,
@@ -283,42 +285,42 @@ def report_of(
         retry=None if step.retry is None else step.retry.model_dump(exclude_defaults=True),
         reference=ended.reference,
         postponed=ended.postponed,
-        raised=None if error is None else packed_error(error),
+        raised=None if error is None else pack_error(error),
         left=left if outcome.status is OutcomeStatus.INTERRUPTED else None,
     )
     data: dict[str, Any] = to_builtins(report)
     return data
 
 
-def _said(output: str) -> str | None:
+def _shorten_answer(output: str) -> str | None:
     """Return a short text that picks the same node as *output*."""
-    fitting = [text for text in candidates(output) if text and len(text) <= SAID_CHARS]
-    if not fitting or decision_in(output) is None:
+    fitting = [text for text in find_candidates(output) if text and len(text) <= SAID_CHARS]
+    if not fitting or find_decision(output) is None:
         return next(iter(fitting), None)
     # The object comes first, and then the last line.
     return "\n".join((json.dumps({"decision": fitting[0]}), *fitting[1:2]))
 
 
-def _fitting(text: str) -> str | None:
+def _limit_size(text: str) -> str | None:
     """Return *text* if it is small enough to travel; None for an empty one."""
     is_fitting = text and len(text.encode("utf-8", "replace")) <= ANSWER_BYTES
     return text if is_fitting else None
 
 
-def _packed_ending(ending: Continuation) -> dict[str, Any]:
+def _pack_ending(ending: Continuation) -> dict[str, Any]:
     to = None if ending.following is None else ending.following.step_index
     more = {"to": to, "gate": ending.has_gate, "done": ending.is_done, "error": ending.error}
     given = {key: value for key, value in more.items() if value is not None and value is not False}
     return {"kind": str(ending.kind), **given}
 
 
-def amended(report: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
+def amend_report(report: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
     """Return the *report* of an attempt with the changes to its record from *merged*."""
     record = {**report["record"], **merged}
     return {**report, "record": {key: value for key, value in record.items() if value is not None}}
 
 
-def ended_of(
+def unpack_result(
     report: AttemptReport, claim: Claim, ref: StepRef, step: Step, workflow: Workflow
 ) -> AttemptResult:
     """Return the result in *report* of the attempt of *claim* at *step*, which is at *ref*."""
@@ -329,7 +331,7 @@ def ended_of(
         to = data.get("to")
         ending = Continuation(
             ContinuationKind(data["kind"]),
-            None if to is None else place(workflow, to),
+            None if to is None else find_step_ref(workflow, to),
             has_gate=data.get("gate", False),
             is_done=data.get("done", False),
             error=data.get("error"),
@@ -360,7 +362,7 @@ def _outcome_of(report: AttemptReport, record: Mapping[str, Any]) -> Outcome:
         output=report.output or record.get("output") or report.said or "",
         structured=report.structured,
         error=report.error or record.get("error"),
-        usage=used(record.get("usage", {})),
+        usage=read_usage(record.get("usage", {})),
         session_id=report.session,
         session_steps=report.session_steps,
         context_tokens=report.context_tokens,
@@ -372,17 +374,17 @@ def _outcome_of(report: AttemptReport, record: Mapping[str, Any]) -> Outcome:
         exit_code=record.get("exit_code"),
         not_before=report.not_before,
         prompt=record.get("prompt"),
-        evidence=evidence_of(record),
+        evidence=read_evidence(record),
         missing=record.get("missing"),
     )
 
 
-def own_facts(
+def pack_facts(
     facts: Sequence[Fact], reported: tuple[int, Mapping[str, Any]] | None
 ) -> list[dict[str, Any]]:
     """Return *facts* as plain data; *reported* is an attempt's token and its known record."""
     token, record = reported or (0, None)
-    return [packed_fact(fact, record if fact.token == token else None) for fact in facts]
+    return [pack_fact(fact, record if fact.token == token else None) for fact in facts]
 
 
 # --- requests to a run -------------------------------------------------------------
@@ -411,13 +413,13 @@ def is_work_order_id(value: object) -> bool:
     return isinstance(value, str) and _WORK_ORDER_ID.fullmatch(value) is not None
 
 
-def follows(queue: object, own: str) -> bool:
+def is_successor_queue(queue: object, own: str) -> bool:
     """Return whether *queue* has the same project and place as *own*, and no older edition.
 
-    >>> follows("seq/shop@7/gpu", "seq/shop@6/gpu"), follows("x", "seq/shop@6")
-    (True, False)
-    >>> follows("seq/other@7", "seq/shop@6"), follows("seq/shop@5", "seq/shop@6")
-    (False, False)
+    >>> is_successor_queue("seq/shop@7/gpu", "seq/shop@6/gpu")
+    True
+    >>> [is_successor_queue(name, "seq/shop@6") for name in ("x", "seq/other@7", "seq/shop@5")]
+    [False, False, False]
     """
     new = _QUEUE.fullmatch(queue) if isinstance(queue, str) else None
     old = _QUEUE.fullmatch(own)
@@ -428,7 +430,7 @@ def follows(queue: object, own: str) -> bool:
 
 
 def ensure_work_order(data: Mapping[str, Any], own: str) -> None:
-    """Return if the work order in *data* is valid: its id, times, and a queue of *own*'s project.
+    """Check that the work order in *data* is valid: its id, times, and a queue of *own*'s project.
 
     Raises:
         ValueError: it is not.
@@ -446,7 +448,7 @@ def ensure_work_order(data: Mapping[str, Any], own: str) -> None:
 
 
 def ensure_change(change: Mapping[str, Any]) -> None:
-    """Return if *change* has facts, and its documents and outputs are texts.
+    """Check that *change* has facts, and its documents and outputs are texts.
 
     Raises:
         ValueError: it is not so.
@@ -455,7 +457,7 @@ def ensure_change(change: Mapping[str, Any]) -> None:
     if not isinstance(facts, list) or not all(isinstance(fact, dict) for fact in facts):
         raise ValueError("its facts are not a list of objects")
     for fact in facts:
-        fact_of(fact, {})
+        unpack_fact(fact, {})
     outputs, documents = change.get("outputs", {}), change.get("documents", {})
     if not all(isinstance(text, str) for text in outputs.values()):
         raise ValueError("an output is not a text")

@@ -32,7 +32,7 @@ from sequencer.engine.decide import (
 from sequencer.engine.decide_graph import GraphSeen
 from sequencer.engine.graph_budget import GraphBudget
 from sequencer.engine.invocation_budget import InvocationBudget, Mode, SequenceBudget
-from sequencer.engine.kinds import changes_of
+from sequencer.engine.kinds import make_changes
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,
@@ -43,10 +43,10 @@ from sequencer.errors import (
 from sequencer.model.graph.graph_kind import RecordedResult
 from sequencer.model.graph.transition import OpenTransition
 from sequencer.model.head import Claim, Head, Work
-from sequencer.model.kind import AttemptResult, Capacity, slots_at
-from sequencer.model.limits import InvocationLimits, RunLimits, utc
+from sequencer.model.kind import AttemptResult, Capacity, count_slots
+from sequencer.model.limits import InvocationLimits, RunLimits, format_utc_s
 from sequencer.model.outcome import OutcomeStatus
-from sequencer.model.sequence.order import present, step_at
+from sequencer.model.sequence.order import find_current_ref, step_at
 from sequencer.model.sequence.sequence_kind import ContinuationKind
 from sequencer.model.transitions import StepRef, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, has_definition
@@ -54,11 +54,11 @@ from sequencer.plugins.temporal.memo import HeldGraphChanges, MemoStore
 from sequencer.plugins.temporal.wire import (
     AttemptReport,
     Ticket,
-    ended_of,
-    ensure_fitting,
-    error_of,
+    ensure_documents_fit,
     owner_of,
-    packed_error,
+    pack_error,
+    unpack_error,
+    unpack_result,
     worker_name,
 )
 from sequencer.project.task_graphs import TASK_GRAPHS
@@ -76,7 +76,7 @@ class WorkOrder(ABC):
     """Whether it waits for others without limit unless a limit is set."""
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
-        """Create it from the *data* that a process sent or `kept` returned."""
+        """Create it from the *data* that a process sent or `to_data` returned."""
         self._data, self._store = dict(data), store
         self.by: str = data["by"]
         """The process that issued it; empty if no process waits for its end."""
@@ -110,16 +110,16 @@ class WorkOrder(ABC):
         self._is_leaving = False
         """Its process is ending: it claims nothing more, and ends with its last attempt."""
 
-    def kept(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """Return it as plain data, to continue in another execution."""
-        return {**self._data, "kept": self.budget.kept()}
+        return {**self._data, "kept": self.budget.to_data()}
 
     def finish(self, reason: str, error: BaseException | None = None) -> None:
-        """End it, for a *reason* or with an *error*; the first end counts."""
+        """End this work order for a *reason* or with an *error*; only the first end counts."""
         if self.end is None:
-            self.end = {"reason": reason, **self.budget.kept()}
+            self.end = {"reason": reason, **self.budget.to_data()}
             if error is not None:
-                self.end["error"] = packed_error(error)
+                self.end["error"] = pack_error(error)
 
     @property
     def is_detached(self) -> bool:
@@ -132,7 +132,7 @@ class WorkOrder(ABC):
         entry = {"id": self.id, "mode": str(self._mode), "since": since, "limits": limits}
         if self.end is not None:
             error = self.end.get("error", {})
-            entry |= {"until": utc(at), "end": error.get("message") or self.end["reason"]}
+            entry |= {"until": format_utc_s(at), "end": error.get("message") or self.end["reason"]}
         return entry
 
     def vanish(self) -> None:
@@ -141,14 +141,14 @@ class WorkOrder(ABC):
             "", Interrupted(f"{worker_name(self.by)} is gone", hint="start again to continue")
         )
 
-    def merging(self, token: int, record: Mapping[str, Any]) -> Ticket | None:
+    def make_merge_ticket(self, token: int, record: Mapping[str, Any]) -> Ticket | None:
         """Return the ticket to merge the work in the *record* of an attempt with the run's work.
 
         None: the attempt started from the run's newest work, so there is nothing to merge.
         """
         head, work = self._store.head, record.get("work")
         commit = None if head.work is None else head.work.commit
-        if work is None or work.get("base", commit) == commit or head.claim_with(token) is None:
+        if work is None or work.get("base", commit) == commit or head.find_claim(token) is None:
             return None
         return Ticket(token, has_code=True, merge=work)
 
@@ -156,14 +156,14 @@ class WorkOrder(ABC):
     def ticket(self, token: int) -> Ticket:
         """Return the ticket for the worker of the attempt with *token*."""
 
-    def words(self, token: int) -> str:
+    def describe_attempt(self, token: int) -> str:
         """Return the step and iteration of the attempt with *token*, for the server's web view."""
-        claim = self._store.head.claim_with(token)
+        claim = self._store.head.find_claim(token)
         return "" if claim is None else f"{claim.step}, iteration {claim.step_index + 1}"
 
     def timeout_s(self, token: int) -> float | None:
         """Return the time limit of the step of the attempt with *token*, if it has one."""
-        claim = self._store.head.claim_with(token)
+        claim = self._store.head.find_claim(token)
         step = None if claim is None else self.workflow.steps_by_name.get(claim.step)
         return None if step is None else step.timeout_s
 
@@ -177,8 +177,8 @@ class WorkOrder(ABC):
         """
         self._live, self._at, self._may_claim, self.until = live, at, may_claim, None
         try:
-            ensure_fitting(self._store.sizes)
-            return self._advanced()
+            ensure_documents_fit(self._store.sizes)
+            return self._advance()
         except SequencerError as error:
             self.finish("", error)
             return []
@@ -203,16 +203,16 @@ class WorkOrder(ABC):
         can_continue = self.end is None and report.left != self.by and self._store.has_room
         self._may_claim = may_claim and can_continue
         self._tokens.discard(token)
-        if (claim := head.claim_with(token)) is None:
+        if (claim := head.find_claim(token)) is None:
             return []
-        ended = replace(self._ended(report, claim), jitter=jitter)
+        ended = replace(self._to_result(report, claim), jitter=jitter)
         self._store.reported = (token, report.record) if is_in_history else None
         # The work that its worker pushed is accepted together with its end.
         work = report.record.get("work")
         work = None if work is None else {k: value for k, value in work.items() if k != "base"}
         self._changes.work = None if work is None else Work.model_validate(work)
         try:
-            granted = self._recorded(ended, report)
+            granted = self._record_end(ended, report)
         except StaleClaim:
             return []
         except SequencerError as error:
@@ -223,7 +223,7 @@ class WorkOrder(ABC):
         self._tokens.update(granted)
         return granted
 
-    def _advanced(self) -> list[int]:
+    def _advance(self) -> list[int]:
         """Do everything possible now; return the tokens of the new claims.
 
         Raises:
@@ -235,7 +235,7 @@ class WorkOrder(ABC):
         is_known = self._changes.kind.has_one_place
         tried_at = None if self._may_claim or is_known else self._at
         while True:
-            seen = self._see(tried_at)
+            seen = self._collect_facts(tried_at)
             match next_move(seen):
                 case RecordExpired() as move:
                     granted += self._grant(self._expire(move))
@@ -271,7 +271,7 @@ class WorkOrder(ABC):
             self._wait(move.message)
 
     @abstractmethod
-    def _see(self, tried_at: datetime | None) -> Seen:
+    def _collect_facts(self, tried_at: datetime | None) -> Seen:
         """Return the facts that the next decision depends on; see `Seen`."""
 
     @abstractmethod
@@ -283,32 +283,32 @@ class WorkOrder(ABC):
         """Return how much may be claimed at *head*."""
 
     @abstractmethod
-    def _ended(self, report: AttemptReport, claim: Claim) -> AttemptResult:
+    def _to_result(self, report: AttemptReport, claim: Claim) -> AttemptResult:
         """Return the result in *report* of the attempt of *claim*."""
 
     @abstractmethod
-    def _recorded(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
+    def _record_end(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
         """Record the end of an attempt; return the tokens of the new claims."""
 
-    def give_back(self, token: int, facts: Mapping[str, Any], at: datetime) -> None:
+    def release_with_error(self, token: int, facts: Mapping[str, Any], at: datetime) -> None:
         """Release the claim with *token* and end the work order with the error in *facts*."""
         self._tokens.discard(token)
         self._at = at
-        if self._store.head.claim_with(token) is not None:
-            self._store.update(lambda head: self._expired(head, token, str(facts["message"])))
-        self.finish("", error_of(facts))
+        if self._store.head.find_claim(token) is not None:
+            self._store.update(lambda head: self._expire_claim(head, token, str(facts["message"])))
+        self.finish("", unpack_error(facts))
 
-    def put_off(self, token: int, why: str, live: Collection[int], at: datetime) -> None:
+    def postpone(self, token: int, why: str, live: Collection[int], at: datetime) -> None:
         """Release the claim with *token*, to be tried again later: no worker could start it."""
         record = {"status": str(OutcomeStatus.INTERRUPTED), "error": why[:NOTE_CHARS]}
         ending = {"kind": str(ContinuationKind.BACK)}
         report = AttemptReport(record, ending=ending, postponed=why[:NOTE_CHARS])
         self.record(token, report, live, at, jitter=0.0, may_claim=False, is_in_history=False)
 
-    def _expired(self, head: Head | None, token: int, why: str) -> Transition | None:
+    def _expire_claim(self, head: Head | None, token: int, why: str) -> Transition | None:
         return None if head is None else self._changes.kind.expire(head, token, why, at=self._at)
 
-    def _changing(self, changes: Changes) -> Changes:
+    def _bind_changes(self, changes: Changes) -> Changes:
         """Make *changes* use the time that callers of this work order pass in."""
         changes.now = lambda: self._at
         self._changes = changes
@@ -319,7 +319,7 @@ class WorkOrder(ABC):
         """Return the tokens of its attempts that are running."""
         return self._tokens.intersection(self._live)
 
-    def _seen(self, head: Head) -> Head:
+    def _drop_vanished_claims(self, head: Head) -> Head:
         """Return *head* without claims whose attempts have vanished: they block nothing."""
         live = tuple(claim for claim in head.claims if claim.token in self._live)
         return head if len(live) == len(head.claims) else head.replace(claims=live)
@@ -351,7 +351,7 @@ class SequenceWorkOrder(WorkOrder):
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
         super().__init__(data, store)
-        self._changing(changes_of(cast("Store", store), self.workflow))
+        self._bind_changes(make_changes(cast("Store", store), self.workflow))
         self.budget = SequenceBudget(
             self.workflow,
             self._mode,
@@ -363,7 +363,7 @@ class SequenceWorkOrder(WorkOrder):
         if "kept" in data:
             self.budget.restore(data["kept"])
 
-    def _see(self, tried_at: datetime | None) -> SequenceSeen:
+    def _collect_facts(self, tried_at: datetime | None) -> SequenceSeen:
         head, busy, gone = self._store.head, self._busy, self._expired_tokens(self._store.head)
         if not busy:
             ensure_definition(head, self.workflow)
@@ -394,11 +394,11 @@ class SequenceWorkOrder(WorkOrder):
         owner = owner_of(head.run_id)
         return Capacity(owner, self.ttl_s, None, 1, self._expired_tokens(head), self._run_limits)
 
-    def _ended(self, report: AttemptReport, claim: Claim) -> AttemptResult:
-        ref = present(self.workflow, self._store.head)
-        return ended_of(report, claim, ref, step_at(self.workflow, ref), self.workflow)
+    def _to_result(self, report: AttemptReport, claim: Claim) -> AttemptResult:
+        ref = find_current_ref(self.workflow, self._store.head)
+        return unpack_result(report, claim, ref, step_at(self.workflow, ref), self.workflow)
 
-    def _recorded(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
+    def _record_end(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
         self.budget.count(ended)
         following = ended.ending.next_place
         may_claim = self._may_claim and report.raised is None
@@ -407,17 +407,17 @@ class SequenceWorkOrder(WorkOrder):
         )
 
         def capacity(head: Head) -> Capacity | None:
-            may_continue = may_claim and self.budget.reached(head) is None
+            may_continue = may_claim and self.budget.find_reached_limit(head) is None
             if not may_continue or not has_definition(head, self.workflow):
                 return None
             return self._capacity(head)
 
         kind, run_id = self._changes.kind, self._store.head.run_id
         head, granted = self._changes.update(
-            lambda change: kind.take(change, ended), capacity, run_id=run_id
+            lambda change: kind.apply_result(change, ended), capacity, run_id=run_id
         )
         if report.raised is not None:
-            self.finish("", error_of(report.raised))
+            self.finish("", unpack_error(report.raised))
         elif report.left is not None and report.left == self.by:
             text = f"interrupted in step {ended.place.step!r}; the claim was released"
             self.finish("", Interrupted(text, hint="start again to continue"))
@@ -436,11 +436,11 @@ class GraphWorkOrder(WorkOrder):
         rules, capacity_rule, expander = data.get("team"), None, None
         # All workers must decide the same, even if a project disables the plug-in.
         if rules is not None:
-            graphs = TASK_GRAPHS.get(even_disabled=True) or TASK_GRAPHS.required()
+            graphs = TASK_GRAPHS.get(even_disabled=True) or TASK_GRAPHS.require()
             capacity_rule, expander = graphs.load(rules)
         self._capacity_rule = capacity_rule
         self._nodes = HeldGraphChanges(cast("Store", store), self.workflow, expander)
-        self._changing(self._nodes)
+        self._bind_changes(self._nodes)
         self.budget = GraphBudget(
             self._mode,
             self._limits,
@@ -454,11 +454,11 @@ class GraphWorkOrder(WorkOrder):
         self._shares = Shares(self._run_limits, self._capacity_rule, owner_of(store.head.run_id))
         self._shares.own_usd = self.budget.usd_left
 
-    def _see(self, tried_at: datetime | None) -> GraphSeen:
+    def _collect_facts(self, tried_at: datetime | None) -> GraphSeen:
         head, marking = self._nodes.marking(self._store.head)
         ensure_definition(head, self.workflow)
         return GraphSeen(
-            self._seen(head),
+            self._drop_vanished_claims(head),
             self._at,
             marking,
             self._nodes.graph_kind,
@@ -489,35 +489,35 @@ class GraphWorkOrder(WorkOrder):
             owner_of(head.run_id),
             self.ttl_s,
             None,
-            slots_at(head, limits, free, gone, self._at),
+            count_slots(head, limits, free, gone, self._at),
             gone,
             limits,
-            closed=partial(self._shares.closed, expired=gone),
-            share=partial(self._shares.of, expired=gone),
+            closed=partial(self._shares.find_closed, expired=gone),
+            share=partial(self._shares.compute_share, expired=gone),
         )
 
-    def _ended(self, report: AttemptReport, claim: Claim) -> AttemptResult:
+    def _to_result(self, report: AttemptReport, claim: Claim) -> AttemptResult:
         _, marking = self._nodes.marking(self._store.head)
         workflow = self._nodes.graph_kind.workflow_at(marking)
         step, ref = workflow.steps_by_name[claim.step], StepRef(claim.step_index, claim.step, "")
-        ended = ended_of(report, claim, ref, step, workflow)
+        ended = unpack_result(report, claim, ref, step, workflow)
         if (name := report.reference) is None:
             return ended
         outputs = self._store.outputs if report.said is None else self._store.said
         outputs[name] = ended.outcome.output
         return replace(ended, reference=name)
 
-    def _recorded(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
-        error = None if report.raised is None else error_of(report.raised)
+    def _record_end(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
+        error = None if report.raised is None else unpack_error(report.raised)
         outcome, step, results = ended.outcome, ended.place.step, list[RecordedResult]()
-        self.budget.tried()
+        self.budget.count_attempt()
         if error is None:
             self.budget.count(step, outcome)
 
         def act(change: OpenTransition) -> None:
-            results.append(self._nodes.graph_kind.take(change, ended))
+            results.append(self._nodes.graph_kind.apply_result(change, ended))
             if self._capacity_rule is not None:
-                self._capacity_rule.watch(change)
+                self._capacity_rule.warn_about_limits(change)
 
         run_id = self._store.head.run_id
         if isinstance(error, SequencerError) and not isinstance(error, MachineBusy):
@@ -525,7 +525,9 @@ class GraphWorkOrder(WorkOrder):
             self.finish("", error)
         self._is_leaving = self._is_leaving or report.left == self.by
         granted = self._nodes.update(act, self._capacity, run_id=run_id)[1]
-        self.budget.count_again(step, None if error else outcome, results[-1] if results else None)
+        self.budget.correct_counts(
+            step, None if error else outcome, results[-1] if results else None
+        )
         if isinstance(error, MachineBusy) and not self._busy and not granted:
             self.finish("", error)
         return granted

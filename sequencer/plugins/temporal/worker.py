@@ -23,8 +23,6 @@ from temporalio import activity
 from temporalio.client import (
     Client,
     RPCTimeoutOrCancelledError,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError
@@ -41,28 +39,34 @@ from sequencer.errors import (
     SequencerError,
     StaleClaim,
     WorkTreeRefused,
-    command,
+    format_command,
 )
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.model.head import Head, Status, Work
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import OutcomeStatus, Usage
-from sequencer.model.transitions import held_claim
+from sequencer.model.transitions import require_claim
 from sequencer.model.workflow import ensure_definition, has_definition
-from sequencer.plugins.temporal.connection import CALL_S, Inquiry, identity, is_away, unreachable
-from sequencer.plugins.temporal.editions import bring, bring_all
+from sequencer.plugins.temporal.connection import (
+    CALL_S,
+    Inquiry,
+    identity,
+    is_away,
+    make_unreachable_error,
+)
+from sequencer.plugins.temporal.editions import move_all_to_edition, move_to_edition
 from sequencer.plugins.temporal.events import Notify
-from sequencer.plugins.temporal.leaving import wait_for_the_end
+from sequencer.plugins.temporal.leaving import ask_to_leave, wait_for_end
 from sequencer.plugins.temporal.memo import MemoStore
 from sequencer.plugins.temporal.news import NewsWatch
 from sequencer.plugins.temporal.wire import (
     MERGED,
     UPDATE,
     Ticket,
-    error_of,
-    packed_error,
-    plain_workflow,
-    report_of,
+    pack_error,
+    pack_report,
+    pack_workflow,
+    unpack_error,
 )
 from sequencer.plugins.temporal.work_orders import work_order_of
 from sequencer.plugins.temporal.workflow import ATTEMPT, LOST, REFUSED, RunWorkflow
@@ -80,8 +84,8 @@ BEATS_S = 5.0
 """Between two heartbeats; the server's answer says whether the attempt must end."""
 FIRST_BEAT_S = 0.5
 """A shorter step sends no heartbeat: the call would cost as much as the step."""
-MOST_POLLS = 5
-MOST_KNOWN = 100
+MAX_POLLS = 5
+MAX_KNOWN = 100
 """Runs whose workers are kept open in addition to those that are at work."""
 LOOKS_S = (0.1, 0.4, 1.0, 3.0)
 """Pauses between checks whether a report was accepted."""
@@ -96,7 +100,7 @@ logging.getLogger("temporalio.activity").addHandler(logging.NullHandler())
 
 
 @contextlib.asynccontextmanager
-async def deciding(client: Client, queue: str) -> AsyncIterator[None]:
+async def run_workflows(client: Client, queue: str) -> AsyncIterator[None]:
     """Run the workflows of *queue* in this process during the block; make no attempts."""
     async with Server(
         client,
@@ -152,7 +156,8 @@ class Activities:
                 cancellation.set(StopReason.INTERRUPTED)
         timeout = activity.info().heartbeat_timeout or timedelta(seconds=60)
         pause_s = min(BEATS_S, timeout.total_seconds() / 4)
-        work = asyncio.ensure_future(asyncio.to_thread(self._make, run, ticket, cancellation))
+        making = asyncio.to_thread(self._make_attempt, run, ticket, cancellation)
+        work = asyncio.ensure_future(making)
         try:
             await asyncio.wait([work], timeout=FIRST_BEAT_S)
             while not work.done():
@@ -170,12 +175,12 @@ class Activities:
             with self._lock:
                 self._running.pop((run, ticket.token), None)
 
-    def _make(self, run: str, ticket: Ticket, cancellation: Cancellation) -> dict[str, Any]:
+    def _make_attempt(self, run: str, ticket: Ticket, cancellation: Cancellation) -> dict[str, Any]:
         """Make an attempt and return its report; runs in a separate thread."""
         try:
             worker, head = self._worker_of(run)
-            if head.claim_with(ticket.token) is None:
-                raise _failed("its claim is gone", type=LOST)
+            if head.find_claim(ticket.token) is None:
+                raise _make_error("its claim is gone", type=LOST)
             if ticket.has_code and not worker.code.moves:
                 message = (
                     "the run's code is in git, but this folder is not a clone with that remote"
@@ -183,16 +188,16 @@ class Activities:
                 hint = "clone the repository, and work there"
                 raise WorkTreeRefused(message, where="store.remote", hint=hint)
             if ticket.merge is not None:
-                return {MERGED: _merged(worker, head, ticket)}
+                return {MERGED: _merge_work(worker, head, ticket)}
             budget = Allowance(ticket.cost_usd, ticket.timeout_s)
-            ended, error = worker.attempt(head, ticket.token, budget, cancellation)
+            ended, error = worker.run_attempt(head, ticket.token, budget, cancellation)
         except RemoteUnreachable as away:
             # Nothing is wrong with the step: a worker that reaches the server makes it.
-            raise _failed(away.message, type=LOST) from away
+            raise _make_error(away.message, type=LOST) from away
         except SequencerError as refusal:
             self._notify(run.rpartition("/")[2], Noticed(f"not run here: {refusal}"))
-            raise _refused(refusal) from refusal
-        return report_of(ended, error, identity() if self.is_ending else None)
+            raise _make_refusal(refusal) from refusal
+        return pack_report(ended, error, identity() if self.is_ending else None)
 
     def _publish_later(self, run: str, token: int, report: dict[str, Any]) -> dict[str, Any]:
         """Return *report*; if it has work, start a task that publishes the code once accepted."""
@@ -202,7 +207,7 @@ class Activities:
             task.add_done_callback(self._publishing.discard)
         return report
 
-    async def published(self) -> None:
+    async def wait_for_publishing(self) -> None:
         """Wait until the code of ended attempts is published, but at most for all `LOOKS_S`."""
         if self._publishing:
             await asyncio.wait(self._publishing, timeout=sum(LOOKS_S))
@@ -213,7 +218,7 @@ class Activities:
             for pause_s in LOOKS_S:
                 time.sleep(pause_s)
                 worker, head = self._worker_of(run)
-                if head.claim_with(token) is None:
+                if head.find_claim(token) is None:
                     # Otherwise the next attempt publishes it.
                     if not head.claims:
                         worker.code.publish(head)
@@ -226,25 +231,25 @@ def _ticket(data: dict[str, Any]) -> Ticket:
         return convert(data, Ticket)
     except ValidationError as error:
         newer = NewerSchema("the step's ticket is from a newer release", hint=UPDATE)
-        raise _refused(newer) from error
+        raise _make_refusal(newer) from error
 
 
-def _refused(why: SequencerError) -> ApplicationError:
+def _make_refusal(why: SequencerError) -> ApplicationError:
     """Return the error that lets another worker make the attempt."""
-    facts = {**packed_error(why), "by": identity()}
-    return _failed(why.message, facts, type=REFUSED)
+    facts = {**pack_error(why), "by": identity()}
+    return _make_error(why.message, facts, type=REFUSED)
 
 
-def _failed(message: str, *details: Any, type: str) -> ApplicationError:  # noqa: A002 - theirs
+def _make_error(message: str, *details: Any, type: str) -> ApplicationError:  # noqa: A002 - theirs
     """Return an error that the library does not log: we report it ourselves."""
     benign = ApplicationErrorCategory.BENIGN
     return ApplicationError(message, *details, type=type, non_retryable=True, category=benign)
 
 
-def _merged(worker: Worker, head: Head, ticket: Ticket) -> dict[str, Any]:
+def _merge_work(worker: Worker, head: Head, ticket: Ticket) -> dict[str, Any]:
     """Merge the ticket's work with the work of *head*; return the changes to the record."""
     work = Work.model_validate(ticket.merge)
-    merged = worker.code.merged(held_claim(head, ticket.token), head, work)
+    merged = worker.code.merge_work(require_claim(head, ticket.token), head, work)
     if isinstance(merged, str):
         return {"status": str(OutcomeStatus.FAILED), "error": merged, "work": None}
     base = None if head.work is None else head.work.commit
@@ -263,7 +268,7 @@ def polls(places: int) -> int:
     Each of them reserves a place. With a free place, the next attempt of a run whose workflow
     runs here needs no request.
     """
-    return max(1, min(MOST_POLLS, places // 2))
+    return max(1, min(MAX_POLLS, places // 2))
 
 
 def server_of(
@@ -314,14 +319,14 @@ def work_on(
     order = _new_order(worker, mode, limits, store.ttl_s, places)
     end = _immediate_end(store, order)
     if end is None:
-        store.connection.call(bring(store))
+        store.connection.call(move_to_edition(store))
         workers = Workers(store)
         workers.add(store.id, worker)
-        attempts = Activities(workers.of)
+        attempts = Activities(workers.find_worker)
         workers.in_use = attempts.runs
         emit = worker.performer.emit
         watch = NewsWatch(store, head, lambda: attempts.started[store.id], emit)
-        if place := store.elsewhere():
+        if place := store.find_worker_location():
             emit(Noticed(f"the run's steps run on {place}, where 'sequencer worker' runs"))
         elif "positions" in order:
             # This process must make them: it has the terminal, the clone and the agents.
@@ -331,9 +336,9 @@ def work_on(
         work = _work_until_end(store, order, attempts, local_places, watch, place=place)
         future = store.connection.submit(work)
         try:
-            leave = partial(ask_to_leave, store, order["id"], attempts)
-            wait_for_the_end(future, worker.stop, leave, attempts.runs)
-            end = store.connection.result(future)
+            leave = partial(ask_to_leave, store, order["id"], attempts.interrupt)
+            wait_for_end(future, worker.stop, leave, attempts.runs)
+            end = store.connection.wait_for_result(future)
         finally:
             workers.leave(but=worker)
     summary = _summary(store, end)
@@ -344,7 +349,7 @@ def work_on(
     if now is not None and now.status is Status.COMPLETE and head.status is not Status.COMPLETE:
         worker.performer.report_completed(max(now.step_index - 1, 0), now)
     if "error" in end:
-        raise error_of(end["error"])
+        raise unpack_error(end["error"])
     return summary
 
 
@@ -364,18 +369,18 @@ def detach(
     order = {**_new_order(worker, mode, limits, store.ttl_s, places), "by": ""}
     end = _immediate_end(store, order)
     if end is None:
-        store.connection.call(bring(store))
+        store.connection.call(move_to_edition(store))
     while not end:
         # An execution that is moving answers with nothing: ask the next one.
         end = store.connection.call(store.ask(Inquiry("work", order)))
     if "is_detached" in end:
-        status = command(head.run_name, "status")
+        status = format_command(head.run_name, "status")
         return Summary(
             f"detached: workers run the steps; {status} shows how far they are",
             head=store.view().head,
         )
     if "error" in end:
-        raise error_of(end["error"])
+        raise unpack_error(end["error"])
     return _summary(store, end)
 
 
@@ -394,11 +399,11 @@ def _immediate_end(store: FleetStore, data: dict[str, Any]) -> dict[str, Any] | 
 
     It is decided on a copy of the memo: the execution may be closed and then gives no answer.
     """
-    seen = store.look()
+    seen = store.refresh_description()
     if seen is None:
         return None
-    if released := store.connection.call(store.give_back(seen)):
-        seen = store.look() or seen
+    if released := store.connection.call(store.release_lost_attempts(seen)):
+        seen = store.refresh_description() or seen
     copy = MemoStore(seen.memo, lambda _: None)
     # The workflow may learn of the released attempts only after it gets this work order.
     if untaken := [*released, *(token for token, who in seen.pending.items() if not who)]:
@@ -418,7 +423,7 @@ def serve(
     running ones, its second call stops those too. *notify* gets the attempts' events.
     """
     workers = Workers(store, notify)
-    attempts, stop = Activities(workers.of, notify), Cancellation()
+    attempts, stop = Activities(workers.find_worker, notify), Cancellation()
     workers.in_use = attempts.runs
 
     def end() -> None:
@@ -428,23 +433,23 @@ def serve(
 
     on_ready(end)
     try:
-        store.connection.call(_served(store, attempts, places, stop, notify))
+        store.connection.call(_serve_until_stopped(store, attempts, places, stop, notify))
     finally:
         workers.leave()
         stop.close()
 
 
-async def _served(
+async def _serve_until_stopped(
     store: FleetStore, attempts: Activities, places: int, stop: Cancellation, notify: Notify
 ) -> None:
-    client = await store.connection.client()
+    client = await store.connection.connect()
     async with server_of(client, store.options.queue, attempts, places, LONGEST_END):
-        bringing = asyncio.create_task(bring_all(store, notify))
+        bringing = asyncio.create_task(move_all_to_edition(store, notify))
         try:
             await asyncio.to_thread(stop.wait)
         finally:
             bringing.cancel()
-    await attempts.published()
+    await attempts.wait_for_publishing()
 
 
 class Workers:
@@ -464,7 +469,7 @@ class Workers:
         """Let *worker* make the attempts of the run with the id *run*."""
         self._known[run], self._own = worker, run
 
-    def of(self, run: str) -> tuple[Worker, Head]:
+    def find_worker(self, run: str) -> tuple[Worker, Head]:
         """Return the worker of the run with the id *run*, and the run's newest head.
 
         Raises:
@@ -485,17 +490,17 @@ class Workers:
 
     def _open(self, run: str) -> Worker:
         used = {*self.in_use(), self._own, run}
-        for old in [known for known in self._known if known not in used][: 1 - MOST_KNOWN]:
+        for old in [known for known in self._known if known not in used][: 1 - MAX_KNOWN]:
             # Each holds file descriptors, and opening it again takes only milliseconds.
-            self._known.pop(old).leave()
-        self._known[run] = worker = self._store.made_worker(run, self._notify)
+            self._known.pop(old).close()
+        self._known[run] = worker = self._store.make_worker(run, self._notify)
         return worker
 
     def leave(self, but: Worker | None = None) -> None:
         """Let all workers clean up, except *but*, which the caller handles."""
         for worker in self._known.values():
             if worker is not but:
-                worker.leave()
+                worker.close()
 
 
 def _new_order(
@@ -509,16 +514,16 @@ def _new_order(
         "ttl_s": ttl_s,
         "places": places,
         "has_code": worker.code.moves,
-        "team": {} if performer.tasks is None else TASK_GRAPHS.required().dump(performer.tasks),
-        "workflow": plain_workflow(performer.workflow),
-        "limits": _plain(limits),
+        "team": {} if performer.tasks is None else TASK_GRAPHS.require().dump(performer.tasks),
+        "workflow": pack_workflow(performer.workflow),
+        "limits": _dump_limits(limits),
         "run_limits": worker.limits.model_dump(mode="json", exclude_defaults=True),
         "positions": sorted(getattr(worker, "positions", ())),
     }
     return {key: value for key, value in order.items() if value not in ({}, [], False)}
 
 
-def _plain(limits: InvocationLimits) -> dict[str, Any]:
+def _dump_limits(limits: InvocationLimits) -> dict[str, Any]:
     # None is a choice here, not a default to leave out.
     return limits.model_dump(mode="json")
 
@@ -536,7 +541,7 @@ async def _work_until_end(
 
     *place* is where the attempts are made if not here.
     """
-    client, own_queue = await store.connection.client(), order.get("queue")
+    client, own_queue = await store.connection.connect(), order.get("queue")
     async with contextlib.AsyncExitStack() as stack:
         if not place and own_queue is None:
             server = server_of(client, store.options.queue, attempts, places)
@@ -544,14 +549,14 @@ async def _work_until_end(
         else:
             # There may be no other worker that runs the workflow.
             queue = store.options.queue_at(place or store.options.place)
-            await stack.enter_async_context(deciding(client, queue))
+            await stack.enter_async_context(run_workflows(client, queue))
         if own_queue is not None:
             server = server_of(client, own_queue, attempts, places, decides=False)
             await stack.enter_async_context(server)
         ended = asyncio.Event()
         following = asyncio.create_task(watch.follow(ended))
         try:
-            end = await _end_of(store, order, attempts, watch)
+            end = await _issue_order(store, order, attempts, watch)
         except BaseException:
             following.cancel()
             raise
@@ -560,13 +565,13 @@ async def _work_until_end(
     return end
 
 
-async def _end_of(
+async def _issue_order(
     store: FleetStore, order: dict[str, Any], attempts: Activities, watch: NewsWatch
 ) -> dict[str, Any]:
     """Issue *order* and return its end; wait up to `AWAY_S` for an unreachable server."""
     end, number, away_since = dict[str, Any](), uuid.uuid4().hex, 0.0
     while not end:
-        asked, handle = time.monotonic(), await store.handle()
+        asked, handle = time.monotonic(), await store.get_handle()
         try:
             end = await handle.execute_update("work", order, id=number)
             number = uuid.uuid4().hex
@@ -576,25 +581,10 @@ async def _end_of(
             if not away_since or time.monotonic() - asked > CALL_S.total_seconds():
                 # A call that waited longer than its time limit had reached the server.
                 away_since = time.monotonic()
-                await watch.notify(f"{unreachable(error, store.options).message}; waiting for it")
+                away = make_unreachable_error(error, store.options)
+                await watch.notify(f"{away.message}; waiting for it")
             if time.monotonic() - away_since > AWAY_S:
                 raise
             # Keep the number: the order may have ended already, and must not be issued twice.
             await asyncio.sleep(AGAIN_S)
     return end
-
-
-def ask_to_leave(store: FleetStore, order_id: str, attempts: Activities) -> None:
-    """Interrupt the attempts here; without any, ask the run of *store* to end the work order."""
-    if store.id in attempts.interrupt():
-        # The attempt's report ends the work order, and nothing is claimed before.
-        return
-
-    async def leave() -> None:
-        handle = await store.handle()
-        with contextlib.suppress(
-            RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError
-        ):
-            await handle.execute_update("leave", order_id, rpc_timeout=CALL_S)
-
-    store.connection.submit(leave())

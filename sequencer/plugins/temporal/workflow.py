@@ -30,7 +30,7 @@ from temporalio.exceptions import (
 
 from sequencer.errors import Interrupted, NewerSchema
 from sequencer.model.head import Head, Status
-from sequencer.model.limits import utc
+from sequencer.model.limits import format_utc_s
 from sequencer.plugins.temporal.memo import MemoStore
 from sequencer.plugins.temporal.wire import (
     COUNTED,
@@ -40,14 +40,14 @@ from sequencer.plugins.temporal.wire import (
     UPDATE,
     AttemptReport,
     Ticket,
-    amended,
+    amend_report,
     ensure_change,
     ensure_work_order,
-    follows,
-    head_of,
+    is_successor_queue,
     is_work_order_id,
-    packed,
-    packed_error,
+    pack_error,
+    pack_head,
+    unpack_head,
     worker_name,
 )
 from sequencer.plugins.temporal.work_orders import NOTE_CHARS, WorkOrder, work_order_of
@@ -67,9 +67,9 @@ MERGES, MERGE_PAUSE_S = 50, 10.0
 ASK_S, LATE_S = 300.0, 60.0
 """A process asks about its work order every `ASK_S`; `LATE_S` later it counts as gone."""
 LONGEST_SLEEP_S = 86_400.0
-MOST_SAID = 500
+MAX_SAID = 500
 """Most short texts of large answers, see `AttemptReport.said`, that the next execution gets."""
-MOST_ENDED = 20
+MAX_ENDED = 20
 """Most ends of work orders that the next execution gets, for processes that missed the answer."""
 OPEN_S = 60.0
 """Shortest life of an execution that was started after a closed one.
@@ -79,7 +79,7 @@ has seen the same closed execution either starts one sooner than this or looks a
 execution is skipped."""
 
 
-def shown(head: Head) -> str:
+def describe_state(head: Head) -> str:
     """Return the state of the run of *head*, for the server's web view."""
     running = [
         f"{claim.step}, iteration {claim.step_index + 1}, attempt {claim.attempt}"
@@ -130,7 +130,7 @@ class RunWorkflow:
         They must survive even if no worker is left that can replay this history.
         """
         counted = {
-            order.id: order.budget.kept() for order in self._orders.values() if order.is_detached
+            order.id: order.budget.to_data() for order in self._orders.values() if order.is_detached
         }
         workflow.upsert_memo({**changed, COUNTED: counted} if counted else changed)
 
@@ -149,7 +149,7 @@ class RunWorkflow:
                 if self._is_ending():
                     await self._move()
             try:
-                await workflow.wait_condition(lambda: self._is_woken, timeout=self._pause())
+                await workflow.wait_condition(lambda: self._is_woken, timeout=self._compute_pause())
             except builtins.TimeoutError:
                 continue
 
@@ -171,23 +171,23 @@ class RunWorkflow:
         """Continue as a new execution, which starts with a short history."""
         self._is_moving = True
         await workflow.wait_condition(workflow.all_handlers_finished)
-        orders = [order.kept() for order in self._orders.values() if order.end is None]
-        memo = {**packed(self._store.head), FACTS: [], **self._store.documents}
+        orders = [order.to_data() for order in self._orders.values() if order.end is None]
+        memo = {**pack_head(self._store.head), FACTS: [], **self._store.documents}
         if self._detached:
             memo[DETACHED] = self._detached
         state = {"permits": orders, "outputs": self._store.newest_outputs()}
         newest = {order.id: order.end for order in self._orders.values() if order.end is not None}
-        if ended := list({**self._ended, **newest}.items())[-MOST_ENDED:]:
+        if ended := list({**self._ended, **newest}.items())[-MAX_ENDED:]:
             state["ended"] = dict(ended)
         if self._store.said:
-            state["said"] = dict(list(self._store.said.items())[-MOST_SAID:])
+            state["said"] = dict(list(self._store.said.items())[-MAX_SAID:])
         workflow.continue_as_new(state, memo=memo, task_queue=self._queue)
 
-    def _pause(self) -> timedelta | None:
+    def _compute_pause(self) -> timedelta | None:
         """Return the time until something is due; None: nothing is, until an event wakes this."""
         open_orders = [order for order in self._orders.values() if order.end is None]
         dues = [order.until for order in open_orders if order.until is not None]
-        dues += filter(None, map(_heard_until, self._orders.values()))
+        dues += filter(None, map(_find_answer_deadline, self._orders.values()))
         if self._has_ended() and not self._is_over():
             dues.append(self._open_until)
         if not dues:
@@ -197,10 +197,10 @@ class RunWorkflow:
 
     def _advance(self) -> None:
         """Do everything possible now."""
-        for token in [token for token in self._attempts if not self._store.head.claim_with(token)]:
+        for token in [token for token in self._attempts if not self._store.head.find_claim(token)]:
             self._attempts.pop(token).task.cancel()
         for order in tuple(self._orders.values()):
-            if (until := _heard_until(order)) is not None and until <= workflow.now():
+            if (until := _find_answer_deadline(order)) is not None and until <= workflow.now():
                 # Otherwise its attempts would continue without the process, forever.
                 order.vanish()
                 self._ended[order.id] = self._orders.pop(order.id).end or {}
@@ -212,7 +212,7 @@ class RunWorkflow:
                 self._orders.pop(order.id)
                 self._show_detached(order)
         # This adds no event to the history; the server asks for it when someone looks.
-        workflow.set_current_details(shown(self._store.head))
+        workflow.set_current_details(describe_state(self._store.head))
 
     def _show_detached(self, order: WorkOrder) -> None:
         """Put the entry of the detached work order *order* into the memo, after the open ones."""
@@ -220,7 +220,7 @@ class RunWorkflow:
             entry for entry in self._detached if entry["id"] != order.id and "end" not in entry
         ]
         known = [entry for entry in self._detached if entry["id"] == order.id]
-        since = known[0]["since"] if known else utc(workflow.now())
+        since = known[0]["since"] if known else format_utc_s(workflow.now())
         self._detached = [*others, order.entry(since, workflow.now())]
         workflow.upsert_memo({DETACHED: self._detached})
 
@@ -262,12 +262,12 @@ class RunWorkflow:
         return order.end
 
     @work.validator
-    def _is_readable(self, data: dict[str, Any]) -> None:
+    def _ensure_readable(self, data: dict[str, Any]) -> None:
         try:
             ensure_work_order(data, workflow.info().task_queue)
             work_order_of(data, self._store)
         except Exception as error:
-            message = _unreadable("the work order", error).message
+            message = _make_unreadable_error("the work order", error).message
             raise ApplicationError(message, type=REFUSED) from error
 
     @workflow.update
@@ -278,7 +278,7 @@ class RunWorkflow:
             self._orders[order_id].finish("", error)
 
     @leave.validator
-    def _is_order_id(self, order_id: str) -> None:
+    def _ensure_order_id(self, order_id: str) -> None:
         if not is_work_order_id(order_id):
             raise ApplicationError("this is not the id of a work order", type=REFUSED)
 
@@ -289,8 +289,8 @@ class RunWorkflow:
         self._is_woken = True
 
     @change_queue.validator
-    def _is_queue(self, queue: str) -> None:
-        if not follows(queue, workflow.info().task_queue):
+    def _ensure_queue(self, queue: str) -> None:
+        if not is_successor_queue(queue, workflow.info().task_queue):
             raise ApplicationError("no workers of this project serve such a queue", type=REFUSED)
 
     @workflow.update
@@ -298,16 +298,16 @@ class RunWorkflow:
         """Accept a person's change, which their process decided on the head in the memo."""
         self._store.outputs.update(change.get("outputs", {}))
         self._store.change_documents(change.get("documents", {}))
-        self._store.write(head_of(change), change[FACTS])
+        self._store.write(unpack_head(change), change[FACTS])
         self._is_woken = True
 
     @accept.validator
-    def _is_newest(self, change: dict[str, Any]) -> None:
+    def _ensure_newest(self, change: dict[str, Any]) -> None:
         try:
-            head = head_of(change)
+            head = unpack_head(change)
             ensure_change(change)
         except Exception as error:
-            message = _unreadable("the change", error).message
+            message = _make_unreadable_error("the change", error).message
             raise ApplicationError(message, type=REFUSED) from error
         if head.revision != self._store.head.revision + 1:
             raise ApplicationError("the run has changed in the meantime", type=OVERTAKEN)
@@ -315,25 +315,27 @@ class RunWorkflow:
     # --- attempts ------------------------------------------------------------------
 
     def _start(self, token: int, order: WorkOrder) -> None:
-        self._attempts[token] = Dispatched(order, asyncio.create_task(self._attempt(token, order)))
+        self._attempts[token] = Dispatched(
+            order, asyncio.create_task(self._make_attempt(token, order))
+        )
 
-    async def _attempt(self, token: int, order: WorkOrder) -> None:
+    async def _make_attempt(self, token: int, order: WorkOrder) -> None:
         """Let a worker make the attempt with *token*, and record its end."""
         try:
-            data = await self._activity(token, order, order.ticket(token), order.queue)
-            while (ticket := order.merging(token, data["record"])) is not None:
+            data = await self._run_activity(token, order, order.ticket(token), order.queue)
+            while (ticket := order.make_merge_ticket(token, data["record"])) is not None:
                 result = await self._merge(token, order, ticket)
-                data = amended(data, result[MERGED])
+                data = amend_report(data, result[MERGED])
             self._record(token, order, data)
         except ActivityError as error:
-            self._lose(token, order, error)
+            self._handle_lost_attempt(token, order, error)
         except Exception as error:  # noqa: BLE001 - else it is lost, and the attempt is repeated
             self._attempts.pop(token, None)
-            facts = packed_error(_unreadable("what an attempt has reported", error))
-            order.give_back(token, facts, workflow.now())
+            facts = pack_error(_make_unreadable_error("what an attempt has reported", error))
+            order.release_with_error(token, facts, workflow.now())
             self._is_woken = True
 
-    async def _activity(
+    async def _run_activity(
         self, token: int, order: WorkOrder, ticket: Ticket, queue: str | None = None
     ) -> Any:
         """Return the answer of a worker of *queue* to *ticket*; None: the run's own queue."""
@@ -343,7 +345,7 @@ class RunWorkflow:
             ATTEMPT,
             to_builtins(ticket),
             task_queue=queue,
-            summary=order.words(token),
+            summary=order.describe_attempt(token),
             # The head counts attempts and grants tokens, so the server must not retry.
             activity_id=str(token),
             retry_policy=RetryPolicy(maximum_attempts=1),
@@ -359,12 +361,12 @@ class RunWorkflow:
         """Return the result of a merge; tried often, since the agent's work is paid already."""
         for _ in range(MERGES):
             try:
-                return await self._activity(token, order, ticket)
+                return await self._run_activity(token, order, ticket)
             except ActivityError as error:
                 if isinstance(error.cause, CancelledError):
                     raise
                 await asyncio.sleep(MERGE_PAUSE_S)
-        return await self._activity(token, order, ticket)
+        return await self._run_activity(token, order, ticket)
 
     def _record(self, token: int, order: WorkOrder, data: Any) -> None:
         if self._attempts.pop(token, None) is None:
@@ -381,7 +383,7 @@ class RunWorkflow:
             self._start(new_token, order)
         self._is_woken = True
 
-    def _lose(self, token: int, order: WorkOrder, error: ActivityError) -> None:
+    def _handle_lost_attempt(self, token: int, order: WorkOrder, error: ActivityError) -> None:
         """Handle an attempt that ended without a report; its claim expires or is released."""
         if self._attempts.pop(token, None) is None:
             return
@@ -390,15 +392,15 @@ class RunWorkflow:
         if isinstance(cause, ApplicationError) and cause.type == REFUSED:
             facts: Mapping[str, Any] = cause.details[0]
             if facts["by"] == order.by:
-                order.give_back(token, facts, now)
+                order.release_with_error(token, facts, now)
             else:
                 # Another machine may have what this one is missing.
                 why = f"{worker_name(facts['by'])}: {facts['message']}"
                 hint = f"; {facts['hint']}" if "hint" in facts else ""
-                order.put_off(token, why + hint, live, now)
+                order.postpone(token, why + hint, live, now)
         elif isinstance(cause, TimeoutError):
             if cause.type is TimeoutType.SCHEDULE_TO_START:
-                order.put_off(token, "no worker has taken it", live, now)
+                order.postpone(token, "no worker has taken it", live, now)
                 # Only its own process serves such a queue.
                 order.is_suspected = order.is_suspected or order.queue is not None
             elif order.by in cause.last_heartbeat_details:
@@ -408,17 +410,17 @@ class RunWorkflow:
         elif _is_gone(cause, order.by):
             order.vanish()
         elif not isinstance(cause, CancelledError) and not _is_lost(cause):
-            order.give_back(token, {"type": "", "message": str(cause)}, now)
+            order.release_with_error(token, {"type": "", "message": str(cause)}, now)
 
 
-def _heard_until(order: WorkOrder) -> datetime | None:
+def _find_answer_deadline(order: WorkOrder) -> datetime | None:
     """Return when the process of *order* must ask again; None: it is waiting, or there is none."""
     if order.listeners or order.is_detached or order.silent_since is None:
         return None
     return order.silent_since + timedelta(seconds=LATE_S)
 
 
-def _unreadable(subject: str, error: Exception) -> NewerSchema:
+def _make_unreadable_error(subject: str, error: Exception) -> NewerSchema:
     """Return the error that says that *subject* can't be read, because of *error*."""
     text = f"{subject} can't be read by this release: {type(error).__name__}: {error}"
     return NewerSchema(text[:NOTE_CHARS], hint=UPDATE)

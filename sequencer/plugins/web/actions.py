@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from sequencer.cli.views.runs import decider
+from sequencer.cli.views.runs import decider_name
 from sequencer.errors import SequencerError, UnknownName, UsageRefused
 from sequencer.model.commands import (
     Adopt,
@@ -26,30 +26,30 @@ from sequencer.model.commands import (
 )
 from sequencer.model.head import Head
 from sequencer.plugins.posting.section import activity_of
-from sequencer.plugins.web.pages import number
+from sequencer.plugins.web.pages import parse_number
 from sequencer.plugins.web.site import Site
 from sequencer.project.project import Project
 
 Form = Mapping[str, str]
 
 
-def _token(form: Form) -> int:
-    if not (token := number(form.get("token"))):
+def _read_token(form: Form) -> int:
+    if not (token := parse_number(form.get("token"))):
         raise UsageRefused("the form does not say which question it is about")
     return token
 
 
-def _text(form: Form, field: str) -> str:
+def _read_text(form: Form, field: str) -> str:
     text = form.get("text", "").strip()
     if not text:
         raise UsageRefused(f"the form has no {field}", hint="go back and write it")
     return text
 
 
-def decision_of(word: str, text: str, token: int, node: str = "") -> RunCommand:
+def make_command(word: str, text: str, token: int, node: str = "") -> RunCommand:
     """Return the command for the decision *word* on the gate or question with *token*.
 
-    approve and reject may have a *text*; feedback and answer need one, and answer a *node*.
+    approve and reject may have a *text*; feedback and answer need one. answer also needs a *node*.
 
     Raises:
         UsageRefused: the text is missing.
@@ -61,24 +61,24 @@ def decision_of(word: str, text: str, token: int, node: str = "") -> RunCommand:
     return Feedback(text, token) if word == "feedback" else AnswerQuestion(node, text, token)
 
 
-def _decision(word: str) -> Callable[[Form], RunCommand]:
+def _make_command_builder(word: str) -> Callable[[Form], RunCommand]:
     def of(form: Form) -> RunCommand:
         text = form.get("text", "")
         if word == "feedback":
-            text = _text(form, "feedback")
+            text = _read_text(form, "feedback")
         elif word == "answer":
-            text = form.get("value") or _text(form, "answer")
-        return decision_of(word, text, _token(form), form.get("node", ""))
+            text = form.get("value") or _read_text(form, "answer")
+        return make_command(word, text, _read_token(form), form.get("node", ""))
 
     return of
 
 
 COMMANDS: Mapping[str, Callable[[Form], RunCommand]] = {
-    **{word: _decision(word) for word in ("approve", "reject", "feedback", "answer")},
+    **{word: _make_command_builder(word) for word in ("approve", "reject", "feedback", "answer")},
     "pause": lambda _: Pause(),
     "resume": lambda _: Resume(),
     "stop": lambda form: Stop(form.get("text") or None),
-    "tell": lambda form: Tell(_text(form, "message"), form.get("node") or None),
+    "tell": lambda form: Tell(_read_text(form, "message"), form.get("node") or None),
     "adopt": lambda _: Adopt(),
     "retry": lambda form: RetryNow(form.get("node") or None),
 }
@@ -89,7 +89,7 @@ _CONTINUES = (Approve, Feedback, AnswerQuestion, Resume, RetryNow)
 """Commands after which the run can continue."""
 
 
-def act(site: Site, form: Form, project: str, run: str, verb: str) -> None:
+def perform_action(site: Site, form: Form, project: str, run: str, verb: str) -> None:
     """Do *verb* with the values of *form*; *project* and *run* are addresses.
 
     Raises:
@@ -103,16 +103,16 @@ def act(site: Site, form: Form, project: str, run: str, verb: str) -> None:
     with site.lock:
         shown = site.project(project)
         name = shown.row(run).run.name
-    head = decide(shown.acting(), name, command, decider())
+    head = decide(shown.open_for_change(), name, command, decider_name())
     with site.lock:
         shown.answered[name] = head.revision if isinstance(command, _CONTINUES) else 0
-    shown.changed()
+    shown.refresh_runs()
 
 
 def decide(project: Project, run: str | None, command: RunCommand, by: str) -> Head:
     """Do *command* in the run called *run* in the name of *by*; return the new head.
 
-    Raises: see `act`.
+    Raises: see `perform_action`.
     """
     head = project.run(run).do(command, by=by).head
     if isinstance(command, _POSTED) and activity_of(project.settings).sinks:

@@ -17,18 +17,18 @@ from typing import NamedTuple
 
 from sequencer import __version__
 from sequencer.cli.views.runs import Open
-from sequencer.cli.views.text import file_size, plural
+from sequencer.cli.views.text import file_size, pluralize
 from sequencer.errors import RemoteUnreachable, SequencerError
 from sequencer.model.head import Head
-from sequencer.plugins.web.pages import Page, Query, every_folder, iso, local, needs_of
+from sequencer.plugins.web.pages import Page, Query, collect_folders, iso, local, needs_of
 from sequencer.plugins.web.section import webhooks_of
 from sequencer.plugins.web.site import RunRow, ShownProject, Site
 from sequencer.plugins.web.webhooks.box import DeliveryBox
-from sequencer.project.checks import check_by_looking
+from sequencer.project.checks import check_statically
 from sequencer.project.diagnostics import Level
 
-LEAST_FREE_BYTES = 1024**3
-MOST_FINDINGS, MOST_DELIVERIES = 12, 6
+MIN_FREE_BYTES = 1024**3
+MAX_FINDINGS, MAX_DELIVERIES = 12, 6
 LIBRARIES = ("starlette", "uvicorn", "temporalio", "anthropic")
 KNOWN_S = 30.0
 """How long a project's findings stay valid: finding them reads each of its flows."""
@@ -45,14 +45,17 @@ class HealthCheck(NamedTuple):
     url: str = ""
 
 
-def health(site: Site, _: Query) -> Page:
+def build_health_page(site: Site, _: Query) -> Page:
     """Return the health page, with problems first."""
     checks = [
-        (project, sorted(_checks(site, project), key=lambda check: check.level is Level.NOTICE))
+        (
+            project,
+            sorted(_check_project(site, project), key=lambda check: check.level is Level.NOTICE),
+        )
         for project in site.projects.values()
     ]
     context = {"projects": checks, "about": ", ".join(_versions())}
-    return Page("health.html", "Health", context, **every_folder(site), tab="health")
+    return Page("health.html", "Health", context, **collect_folders(site), tab="health")
 
 
 def _versions() -> Iterator[str]:
@@ -64,7 +67,7 @@ def _versions() -> Iterator[str]:
             yield f"{name} {version(name)}"
 
 
-def _checks(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
+def _check_project(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
     try:
         settings = shown.project.settings
         refused = shown.distrust()
@@ -81,7 +84,7 @@ def _checks(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
         )
         yield HealthCheck(Level.ERROR, "Trust", text, "sequencer trust")
     free = shutil.disk_usage(settings.project_dir).free
-    level = Level.NOTICE if free > LEAST_FREE_BYTES else Level.ERROR
+    level = Level.NOTICE if free > MIN_FREE_BYTES else Level.ERROR
     yield HealthCheck(level, "Disk", f"{file_size(free)} free")
     yield from _findings(shown)
     yield from _deliveries(site, shown)
@@ -91,41 +94,41 @@ def _checks(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
         yield HealthCheck(Level.ERROR, "Store", error.in_one_line)
         return
     where = "the server answers" if shown.is_remote else settings.state_file.parent
-    text = f"{settings.store.kind}, {where}, {plural(len(rows), 'run')}"
+    text = f"{settings.store.kind}, {where}, {pluralize(len(rows), 'run')}"
     yield HealthCheck(Level.NOTICE, "Store", text)
     for row in rows:
-        yield from _run_checks(row)
+        yield from _check_run(row)
 
 
 def _findings(shown: ShownProject) -> Iterator[HealthCheck]:
     until, diagnostics = shown.diagnostics
     if until < time.monotonic():
-        diagnostics = list(dict.fromkeys(check_by_looking(shown.project)))
+        diagnostics = list(dict.fromkeys(check_statically(shown.project)))
         shown.diagnostics = time.monotonic() + KNOWN_S, diagnostics
-    for finding in diagnostics[:MOST_FINDINGS]:
+    for finding in diagnostics[:MAX_FINDINGS]:
         text = f"{finding.message} ({finding.where})" if finding.where else finding.message
         text = f"{text}. {finding.hint or ''}".strip()
         yield HealthCheck(finding.level, finding.area.capitalize(), text)
-    if (more := len(diagnostics) - MOST_FINDINGS) > 0:
-        yield HealthCheck(Level.ERROR, "Checks", plural(more, "more finding"), "sequencer check")
+    if (more := len(diagnostics) - MAX_FINDINGS) > 0:
+        yield HealthCheck(Level.ERROR, "Checks", pluralize(more, "more finding"), "sequencer check")
 
 
 def _deliveries(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
     """Yield the newest refusals, then the newest deliveries."""
     project = shown.project
-    if not any(webhooks_of(project.settings).taken()):
+    if not any(webhooks_of(project.settings).list_enabled_hooks()):
         return
     refused = [(at, f"refused: {why} ({count} times)") for why, (count, at) in site.refused.items()]
-    for at, text in sorted(refused, reverse=True)[:MOST_DELIVERIES]:
+    for at, text in sorted(refused, reverse=True)[:MAX_DELIVERIES]:
         yield HealthCheck(Level.WARNING, "Deliveries", f"{local(iso(at))} {text}")
     with suppress(sqlite3.Error):
-        for delivery in DeliveryBox(project.trust.key).newest(MOST_DELIVERIES):
+        for delivery in DeliveryBox(project.trust.key).list_newest(MAX_DELIVERIES):
             taken_at = local(iso(delivery.taken_at))
             text = f"{taken_at} {delivery.tracker}: {delivery.done or 'waits'}"
             yield HealthCheck(Level.NOTICE, "Deliveries", text)
 
 
-def _run_checks(row: RunRow) -> Iterator[HealthCheck]:
+def _check_run(row: RunRow) -> Iterator[HealthCheck]:
     for need in needs_of(row):
         if need.kind in ("broken", "stale", "missed"):
             text = f"{need.title}: {need.text}"
@@ -134,7 +137,7 @@ def _run_checks(row: RunRow) -> Iterator[HealthCheck]:
     if head is None:
         return
     if head.claims and not row.is_stale:
-        yield HealthCheck(Level.NOTICE, row.name, _at_work(row, head), url=row.url)
+        yield HealthCheck(Level.NOTICE, row.name, _describe_running_steps(row, head), url=row.url)
     most = row.run.limits.failures_in_row
     if most and head.failures_in_row >= most and head.status != "complete":
         text = f"{head.failures_in_row} failures in a row: nothing more starts until a person acts"
@@ -146,9 +149,9 @@ def _run_checks(row: RunRow) -> Iterator[HealthCheck]:
             yield HealthCheck(Level.ERROR, row.name, text, url=row.url)
 
 
-def _at_work(row: RunRow, head: Head) -> str:
+def _describe_running_steps(row: RunRow, head: Head) -> str:
     """Return the steps of *row* that are running, each with its process."""
-    makers = row.run.makers()
+    makers = row.run.list_attempt_processes()
     steps = []
     for claim in head.claims:
         process = (

@@ -7,7 +7,7 @@ from pathlib import Path
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import save
 from sequencer.errors import UsageRefused
-from sequencer.plugins.drawing.pictures import draw
+from sequencer.plugins.drawing.pictures import write_picture
 from sequencer.plugins.web.cli_web import ensure_extra
 
 
@@ -26,6 +26,6 @@ def report_page(
     run, settings = invocation.run_to_show(), invocation.project().settings
     if html is not None:
         save(html, report_html(settings, run.name).encode(), is_ours=is_report, what="a report")
-        invocation.say(f"{html} was written")
+        invocation.notify(f"{html} was written")
     if svg or png:
-        draw(invocation, plots_svg(settings, run.name), svg, png)
+        write_picture(invocation, plots_svg(settings, run.name), svg, png)

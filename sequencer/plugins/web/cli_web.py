@@ -102,13 +102,13 @@ def web(
         opener = None if no_browser else stack.enter_context(_link_file(link))
         opened = None if opener is None else opener.close
         pages = guard.PageGuard(server.make_app(shown, keys.form), keys, origins, port, opened)
-        app = receiver.WebhookReceiver(pages, origins, shown, invocation.say)
+        app = receiver.WebhookReceiver(pages, origins, shown, invocation.notify)
         app.begin()
         invocation.echo(link, is_verbatim=True)
         if guard.OWN_NAME in link:
             # Without the link: this message may go to a service's log.
-            invocation.say(f"if your browser does not find {guard.OWN_NAME}, use 127.0.0.1")
-        invocation.say("Ctrl-C ends the pages; the runs continue")
+            invocation.notify(f"if your browser does not find {guard.OWN_NAME}, use 127.0.0.1")
+        invocation.notify("Ctrl-C ends the pages; the runs continue")
         if opener is not None:
             webbrowser.open(Path(opener.name).as_uri())
         server.serve(app, listeners)
@@ -140,7 +140,7 @@ def read_key(path: Path) -> str:
 
 
 def ensure_extra() -> None:
-    """Return if the packages of the extra 'web' are installed.
+    """Check that the packages of the extra 'web' are installed.
 
     Raises:
         ConfigurationError: one is missing.

@@ -10,22 +10,22 @@ from msgspec import Struct, field
 
 from sequencer.history.facts import RecordedFact
 from sequencer.history.totals import Maker, Total
-from sequencer.model.outcome import Usage, amount, total
+from sequencer.model.outcome import Usage, format_count, sum_usages
 from sequencer.plugins.metrics.facts import Cap, caps_of
 from sequencer.plugins.web.drawings import Series, stacked_svg
-from sequencer.plugins.web.pages import Page, Query, every_folder, took
+from sequencer.plugins.web.pages import Page, Query, collect_folders, took
 from sequencer.plugins.web.records import UNKNOWN, Spent
 from sequencer.plugins.web.site import RunRow, Site
 from sequencer.store.identity import utc_now
 
-MOST_LISTED = 20
-MOST_SERIES = 6
+MAX_LISTED = 20
+MAX_SERIES = 6
 """Separate areas of a plot; the rest are combined into one more."""
 BINS = 160
 """Points of a plot for any number of attempts: more would not be visible, and the page is small."""
 PACE_TRIES = 20
 """Newest attempts of a run that its forecast is based on."""
-MOST_VERDICTS = 30
+MAX_VERDICTS = 30
 
 
 class Measure(NamedTuple):
@@ -36,7 +36,7 @@ class Measure(NamedTuple):
     label: Callable[[float], str]
 
 
-_TOKENS: Callable[[float], str] = lambda count: amount(round(count))  # noqa: E731
+_TOKENS: Callable[[float], str] = lambda count: format_count(round(count))  # noqa: E731
 MEASURES = {
     "cost": Measure("Cost", lambda spent: spent.usage.cost_usd, lambda usd: f"${usd:,.2f}"),
     "tokens": Measure("Tokens", lambda spent: spent.tokens, _TOKENS),
@@ -68,7 +68,7 @@ class Judge(Struct):
     @property
     def newest(self) -> list[bool]:
         """Return the verdicts that the page shows individually."""
-        return self.verdicts[-MOST_VERDICTS:]
+        return self.verdicts[-MAX_VERDICTS:]
 
 
 class Forecast(NamedTuple):
@@ -88,7 +88,7 @@ class Forecast(NamedTuple):
         return min(self.cap.used / self.cap.limit, 1.0) if self.cap.limit else 1.0
 
 
-def costs(site: Site, query: Query) -> Page:
+def build_costs_page(site: Site, query: Query) -> Page:
     """Return the page of what the runs used."""
     of, by = query.get("of", ""), query.get("by", "")
     of, by = of if of in MEASURES else "cost", by if by in PARTS else "agent"
@@ -106,13 +106,13 @@ def costs(site: Site, query: Query) -> Page:
     # Sorted by time, so that an agent's newest report replaces older ones.
     quotas = dict(sorted(reported, key=lambda item: item[1]))
     measure = MEASURES[of]
-    plot, series = grown(sorted(spent, key=lambda item: item[1].at), measure, PARTS[by])
+    plot, series = plot_growth(sorted(spent, key=lambda item: item[1].at), measure, PARTS[by])
     context = {
-        "total": total(usage for *_, usage in used),
+        "total": sum_usages(usage for *_, usage in used),
         "cut": cut,
-        "runs": sorted(used, key=lambda item: -item[2].cost_usd)[:MOST_LISTED],
-        "agents": _sorted(sums.get("agent", {})),
-        "steps": _sorted(sums.get("step", {})),
+        "runs": sorted(used, key=lambda item: -item[2].cost_usd)[:MAX_LISTED],
+        "agents": _sort_totals(sums.get("agent", {})),
+        "steps": _sort_totals(sums.get("step", {})),
         "plot": plot,
         "series": [(area.name, measure.label(area.values[-1])) for area in series],
         "of": of,
@@ -120,14 +120,14 @@ def costs(site: Site, query: Query) -> Page:
         "measures": {name: known.word for name, known in MEASURES.items()},
         "parts_of": list(PARTS),
         "quotas": {agent: q for agent, (_, q) in quotas.items() if q.resets_at > utc_now()},
-        "caps": [forecast for row in rows for forecast in forecasts_of(row)][:MOST_LISTED],
-        "reviews": sorted(reviews, key=lambda review: all(review.newest))[:MOST_LISTED],
+        "caps": [forecast for row in rows for forecast in forecasts_of(row)][:MAX_LISTED],
+        "reviews": sorted(reviews, key=lambda review: all(review.newest))[:MAX_LISTED],
     }
-    return Page("costs.html", "Costs", context, **every_folder(site), tab="costs")
+    return Page("costs.html", "Costs", context, **collect_folders(site), tab="costs")
 
 
-def _sorted(totals: Mapping[tuple[str, str], Total]) -> list[tuple[tuple[str, str], Total]]:
-    return sorted(totals.items(), key=lambda item: -item[1].usage.cost_usd)[:MOST_LISTED]
+def _sort_totals(totals: Mapping[tuple[str, str], Total]) -> list[tuple[tuple[str, str], Total]]:
+    return sorted(totals.items(), key=lambda item: -item[1].usage.cost_usd)[:MAX_LISTED]
 
 
 def _sum_up(
@@ -172,7 +172,7 @@ def forecasts_of(row: RunRow) -> Iterator[Forecast]:
         yield Forecast(row, cap, label(cap.used), label(cap.limit), steps_left, seconds)
 
 
-def grown(
+def plot_growth(
     spent: Sequence[tuple[str, Spent]], measure: Measure, part: Callable[[str, Spent], str]
 ) -> tuple[str, list[Series]]:
     """Return a plot of how *measure* grew, divided by *part*, and the areas that it shows.
@@ -187,7 +187,7 @@ def grown(
     named = sorted(sums, key=lambda name: -sums[name])
     if not named or spent[0][1].at == spent[-1][1].at:
         return "", []
-    drawn = named if len(named) <= MOST_SERIES + 1 else [*named[:MOST_SERIES], OTHERS]
+    drawn = named if len(named) <= MAX_SERIES + 1 else [*named[:MAX_SERIES], OTHERS]
     first, last = spent[0][1].at, spent[-1][1].at
     values = {name: [0.0] * (BINS + 1) for name in drawn}
     for run, used in spent:

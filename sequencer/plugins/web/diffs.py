@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sequencer.cli.views.text import plain
+from sequencer.cli.views.text import strip_controls
 from sequencer.errors import SequencerError
 from sequencer.history.story import Try
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.plugins.web.site import RunRow
 
-MOST_LINES = 2000
+MAX_LINES = 2000
 GIT_S = 10.0
 _KINDS = {"+": "add", "-": "del", "@": "hunk"}
 
@@ -42,19 +42,19 @@ def diff_of(row: RunRow, attempt: Try) -> Diff | None:
     form = ("--format=",) if verb == "show" else ()
     how = (*form, "--no-color", "--no-ext-diff", "--no-textconv", "--end-of-options", *ends)
     try:
-        stat, text = git.text(verb, "--stat", *how), git.text(verb, "--patch", *how)
+        stat, text = git.read_output(verb, "--stat", *how), git.read_output(verb, "--patch", *how)
     except (GitFailed, SequencerError) as error:
         return Diff(ends[-1], f"it can't be shown: {error}", ())
-    hidden = project.redaction.hide_text(plain(text)).splitlines()
+    hidden = project.redaction.hide_text(strip_controls(text)).splitlines()
     # An agent chose these names: none may act as an option when a person pastes the command.
     guard = ("--end-of-options",) if any(end.startswith("-") for end in ends) else ()
-    command = shlex.join(("git", verb, *guard, *ends)) if len(hidden) > MOST_LINES else ""
-    return Diff(ends[-1], plain(stat).strip(), tuple(_lines(hidden)), command)
+    command = shlex.join(("git", verb, *guard, *ends)) if len(hidden) > MAX_LINES else ""
+    return Diff(ends[-1], strip_controls(stat).strip(), tuple(_classify_lines(hidden)), command)
 
 
-def _lines(lines: list[str]) -> Iterator[tuple[str, str]]:
+def _classify_lines(lines: list[str]) -> Iterator[tuple[str, str]]:
     is_in_hunk = False
-    for line in lines[:MOST_LINES]:
+    for line in lines[:MAX_LINES]:
         # Before a file's first hunk, its names also start with + and -.
         is_in_hunk = line.startswith("@@") or (is_in_hunk and not line.startswith("diff --git"))
         yield _KINDS.get(line[:1], "") if is_in_hunk else "file", line

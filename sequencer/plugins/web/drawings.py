@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from sequencer.cli.views.states import LOOKS, StateLook, shown
-from sequencer.cli.views.text import short
+from sequencer.cli.views.states import LOOKS, StateLook, sanitize_text
+from sequencer.cli.views.text import shorten_middle
 from sequencer.history.view import FlowView, NodeState
 from sequencer.plugins.drawing.gantt import Gantt
 from sequencer.plugins.drawing.gantt_picture import MARGIN, GanttPicture, ensure_drawable
@@ -26,8 +26,8 @@ from sequencer.plugins.drawing.pictures import (
     FLOW_MARGIN,
     FlowPicture,
     Link,
-    flow_picture,
-    points,
+    estimate_width,
+    prepare_flow_picture,
 )
 from sequencer.workflows.mermaid.chart import Chart
 
@@ -41,20 +41,20 @@ def graph_svg(view: FlowView, chart: Chart | None, link: Link) -> str:
     Raises:
         UsageRefused: it is too large for a picture.
     """
-    view, layout, texts, drawn = flow_picture(view, chart)
+    view, layout, texts, drawn = prepare_flow_picture(view, chart)
     wide = layout.width * CELL + 2 * FLOW_MARGIN
     high = layout.height * CELL_ROW + 2 * FLOW_MARGIN
     kind = "graph wide" if wide > WIDE else "graph"
     opening = (
         f'<svg class="{kind}" viewBox="{-FLOW_MARGIN} {-FLOW_MARGIN} {wide} {high}" '
         f'width="{wide}" height="{high}" role="img" '
-        f'aria-label="Graph of {escape(shown(view.title))}">'
+        f'aria-label="Graph of {escape(sanitize_text(view.title))}">'
     )
-    inner = FlowPicture(view, layout, texts, drawn, link).inner()
+    inner = FlowPicture(view, layout, texts, drawn, link).render_content()
     return "".join([opening, *inner, "</svg>"])
 
 
-def around(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
+def crop_view(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
     """Return *view* with at most *most* nodes: those in *focus*, and the nearest ones."""
     neighbors: dict[str, list[str]] = {}
     for edge in view.graph.edges:
@@ -100,7 +100,7 @@ def gantt_page_svg(chart: Gantt) -> str:
         f'<svg class="gantt" viewBox="{MARGIN - 4} 0 {wide} {high}" width="{wide}" '
         f'height="{high}" role="img" aria-label="Timeline of the run">'
     )
-    return "".join([opening, *picture.inner(), "</svg>"])
+    return "".join([opening, *picture.render_content(), "</svg>"])
 
 
 RING, PILL_HIGH, PILL_LEAST = 104, 40, 120
@@ -124,7 +124,12 @@ def ring_svg(
     *title* is in the middle, above the *review*.
     """
     named = [name for name, _, _ in steps] + ([review.name] if review else [])
-    wide = max([PILL_LEAST, *(int(points(f"{_in_pill(name)}  ", 14)) + 28 for name in named)])
+    wide = max(
+        [
+            PILL_LEAST,
+            *(int(estimate_width(f"{_shorten_for_pill(name)}  ", 14)) + 28 for name in named),
+        ]
+    )
     count = len(steps)
     # Two neighboring pills are a chord of the ring, which must have room for both.
     radius = max(RING, int((PILL_HIGH + 26) / (2 * math.sin(math.pi / max(count, 2)))))
@@ -140,23 +145,27 @@ def ring_svg(
         _ring_line("mid", title, -38 if review else 5),
     ]
     for place, (name, look, link) in enumerate(steps):
-        at = _on_ring(place, count, across, radius)
+        at = _ring_position(place, count, across, radius)
         mark = "" if look.css in _UNMARKED else look.mark
-        text = f"{mark} {_in_pill(name)}".strip()
+        text = f"{mark} {_shorten_for_pill(name)}".strip()
         parts.append(_arrow((place + 0.5) / count, across, radius))
         parts.append(_pill(at, wide, text, look.css, link))
     if review is not None:
         parts.append(
             _pill(
-                (0, -4), wide, _in_pill(review.name), f"{LOOKS[review.state].css} eye", review.link
+                (0, -4),
+                wide,
+                _shorten_for_pill(review.name),
+                f"{LOOKS[review.state].css} eye",
+                review.link,
             )
         )
         parts += [_ring_line("lab", text, 36 + 17 * n) for n, text in enumerate(review.when)]
     return "".join([*parts, "</svg>"])
 
 
-def _in_pill(name: str) -> str:
-    return short(shown(name), 18)
+def _shorten_for_pill(name: str) -> str:
+    return shorten_middle(sanitize_text(name), 18)
 
 
 def _pill(at: tuple[float, float], wide: int, text: str, kind: str, link: str) -> str:
@@ -170,14 +179,16 @@ def _pill(at: tuple[float, float], wide: int, text: str, kind: str, link: str) -
 
 
 def _ring_line(kind: str, text: str, y: float) -> str:
-    return f'<text class="{kind}" y="{y:g}" text-anchor="middle">{escape(shown(text))}</text>'
+    return (
+        f'<text class="{kind}" y="{y:g}" text-anchor="middle">{escape(sanitize_text(text))}</text>'
+    )
 
 
 _UNMARKED = (LOOKS["pending"].css, LOOKS["ready"].css)
 """Pills in these states have no mark: nothing has happened yet."""
 
 
-def _on_ring(place: float, count: int, across: float, radius: float) -> tuple[float, float]:
+def _ring_position(place: float, count: int, across: float, radius: float) -> tuple[float, float]:
     """Return the middle of the *place*-th of *count* pills, clockwise from the top."""
     angle = 2 * math.pi * place / count - math.pi / 2
     return across * math.cos(angle), radius * math.sin(angle)
@@ -234,7 +245,7 @@ def stacked_svg(
         above = [a + b for a, b in zip(below, area.values, strict=True)]
         top = "L".join(line(above))
         path = f'<path class="area" d="M{top}L{"L".join(reversed(line(below)))}Z"/>'
-        name = escape(f"{shown(area.name)}: {label(area.values[-1])}")
+        name = escape(f"{sanitize_text(area.name)}: {label(area.values[-1])}")
         parts.append(
             f'<g class="s{place}"><title>{name}</title>{path}<path class="sum" d="M{top}"/></g>'
         )

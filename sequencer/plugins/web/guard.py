@@ -35,10 +35,10 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 OWN_NAME = "sequencer.localhost"
 """Host of the printed link: browsers resolve it without a name server, and keep its cookies
 separate from those of other servers on this machine."""
-MOST_BODY_BYTES = 64 * 1024
+MAX_BODY_BYTES = 64 * 1024
 BODY_S = 10.0
 """Time limit for a form to arrive."""
-LEAST_TOKEN_CHARS = 16
+MIN_TOKEN_CHARS = 16
 _STYLE = (
     "body { font: 16px/24px system-ui, sans-serif; max-width: 26em; margin: 3em auto; "
     "padding: 0 16px; color-scheme: light dark } h1 { font-size: 20px } "
@@ -123,25 +123,25 @@ class PageGuard:
             await send(message)
 
         request = Request(scope, receive)
-        answer, code = self._app, self.refusal(request)
+        answer, code = self._app, self.check_headers(request)
         if not code and scope["path"] == "/login":
             answer, code = await self._log_in(request)
         elif not code and _is_write(request):
-            code = await self._take_form(request)
+            code = await self._accept_form(request)
             ends: tuple[Any, Any] = (scope.get("client"), scope.get("server"))
             if not code and all(ends) and await anyio.to_thread.run_sync(is_from_agent, *ends):
                 answer = PlainTextResponse(_AGENT, 403)
         if code:
             more = {"connection": "close"} if code == 400 else {}  # noqa: PLR2004
             answer = PlainTextResponse(_TEXTS[code], code, more)
-            if code == 401 and _wants_page(request):  # noqa: PLR2004
+            if code == 401 and _is_page_request(request):  # noqa: PLR2004
                 answer = _sign_in_page(code)
         await answer(scope, receive, guarded)
 
-    def refusal(self, request: Request) -> int:
+    def check_headers(self, request: Request) -> int:
         """Return the status that refuses *request* because of its headers; 0: it may continue."""
         headers = request.headers
-        if is_two_lengths(headers):
+        if has_two_lengths(headers):
             return 400
         hosts = headers.getlist("host")
         origin = self._origins.get(hosts[0].lower()) if len(hosts) == 1 else None
@@ -169,7 +169,7 @@ class PageGuard:
         values = [value for name, _, value in named if name == self.cookie]
         return any(_is_same(value, self._keys.session) for value in values)
 
-    async def _take_form(self, request: Request) -> int:
+    async def _accept_form(self, request: Request) -> int:
         """Put the fields of a write's form on *request*; return a refusal's status, or 0."""
         fields, code = await _read_form(request)
         if not code and not _is_same(fields.pop("form_token", ""), self._keys.form):
@@ -212,7 +212,7 @@ async def _read_form(request: Request) -> tuple[dict[str, str], int]:
         async with asyncio.timeout(BODY_S):
             async for part in request.stream():
                 body += part
-                if len(body) > MOST_BODY_BYTES:
+                if len(body) > MAX_BODY_BYTES:
                     return {}, 413
         form = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20)
     except TimeoutError:
@@ -222,7 +222,7 @@ async def _read_form(request: Request) -> tuple[dict[str, str], int]:
     return {name: values[-1] for name, values in form.items()}, 0
 
 
-def _wants_page(request: Request) -> bool:
+def _is_page_request(request: Request) -> bool:
     """Return whether a person opened the address, not a script or another program."""
     mode = request.headers.get("sec-fetch-mode", "navigate")
     is_page = "text/html" in request.headers.get("accept", "")
@@ -260,11 +260,11 @@ def ensure_token(bind: str, token: str | None) -> str:
                 hint="--token-file FILE names a file with a token of your own",
             )
         return secrets.token_urlsafe(24)
-    if len(token) < LEAST_TOKEN_CHARS:
+    if len(token) < MIN_TOKEN_CHARS:
         raise UsageRefused(
             f"the token has {len(token)} characters",
             where="--token-file",
-            hint=f"at least {LEAST_TOKEN_CHARS}; "
+            hint=f"at least {MIN_TOKEN_CHARS}; "
             "'python -c \"import secrets; print(secrets.token_urlsafe())\"' makes one",
         )
     return token
@@ -299,7 +299,7 @@ def _origin(name: str, port: int) -> str:
     return f"http://{host}" if has_port else f"http://{host}:{port}"
 
 
-def is_two_lengths(headers: Headers) -> bool:
+def has_two_lengths(headers: Headers) -> bool:
     """Return whether two headers say where the request ends.
 
     A proxy in front of us could follow one of them, and we the other (RFC 9112, 6.1).

@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import anyio.to_thread
 
-from sequencer.cli.views.text import plain
-from sequencer.engine.logs import sent_texts
+from sequencer.cli.views.text import strip_controls
+from sequencer.engine.logs import read_sent_texts
 from sequencer.errors import SequencerError
 from sequencer.plugins.web.pages import Page
 from sequencer.store import folder as folders
-from sequencer.store.watch import Notifier, notifier
+from sequencer.store.watch import Notifier, start_notifier
 
 SETTLE_S = 0.04
 """Changes within this time are sent together."""
@@ -57,13 +57,13 @@ class Wakes:
 
     def watch(self, paths: Iterable[Path]) -> bool:
         """Watch only *paths* from now on; return whether they differ from the ones before."""
-        wanted = {(path, number) for path in paths if (number := _number(path))}
+        wanted = {(path, number) for path in paths if (number := _read_inode(path))}
         if wanted == self._watched:
             return False
         self.close()
         try:
             first, *more = (path for path, _ in wanted)
-            self._notifier = notifier(first, None, *more)
+            self._notifier = start_notifier(first, None, *more)
         except (OSError, ValueError):
             # A folder is gone, or the system has no watches left; the recheck still works.
             return False
@@ -83,7 +83,7 @@ class Wakes:
         self._notifier, self._watched = None, set()
 
 
-def _number(path: Path) -> int:
+def _read_inode(path: Path) -> int:
     """Return the inode of the folder at *path*, which a new folder there changes; 0: none."""
     try:
         return path.stat().st_ino
@@ -102,10 +102,10 @@ class PageChannel:
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         self._wakes = Wakes(self._changed.set)
-        self._task = asyncio.create_task(self._work())
+        self._task = asyncio.create_task(self._follow_page())
         self.readers = 0
 
-    async def _work(self) -> None:
+    async def _follow_page(self) -> None:
         try:
             while True:
                 self._changed.clear()
@@ -135,7 +135,7 @@ class PageChannel:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def newer(self, seen: str) -> MadePage | None:
+    async def wait_for_newer(self, seen: str) -> MadePage | None:
         """Wait for a page other than the one *seen* and return it; None after `SILENCE_S`."""
         while not self.is_over and (self.made is None or self.made.id == seen):
             try:
@@ -168,7 +168,7 @@ class Channels:
         try:
             yield "retry: 2000\n\n"
             while True:
-                made = await channel.newer(seen)
+                made = await channel.wait_for_newer(seen)
                 if channel.is_over:
                     return
                 if made is None:
@@ -176,7 +176,7 @@ class Channels:
                     continue
                 parts = {name: text for name, text in made.parts.items() if known.get(name) != text}
                 seen, known = made.id, dict(made.parts)
-                yield event("parts", json.dumps(parts), made.id)
+                yield format_event("parts", json.dumps(parts), made.id)
         finally:
             channel.readers -= 1
             if not channel.readers:
@@ -191,12 +191,12 @@ class Channels:
         self._open.clear()
 
 
-def event(name: str, data: str, number: object) -> str:
+def format_event(name: str, data: str, number: object) -> str:
     """Return one event of a stream; *data* has no line end."""
     return f"id: {number}\nevent: {name}\ndata: {data}\n\n"
 
 
-async def followed_log(path: Path, offset: int) -> AsyncIterator[str]:
+async def follow_log(path: Path, offset: int) -> AsyncIterator[str]:
     """Yield the lines of the log at *path* after *offset*, then new ones; always whole lines.
 
     The id of an event is the offset after its last line.
@@ -208,10 +208,10 @@ async def followed_log(path: Path, offset: int) -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
         while True:
             changed.clear()
-            text, end = await anyio.to_thread.run_sync(lines_from, path, offset)
+            text, end = await anyio.to_thread.run_sync(read_lines, path, offset)
             if end > offset:
                 offset = end
-                yield event("lines", json.dumps(text), offset)
+                yield format_event("lines", json.dumps(text), offset)
                 continue
             try:
                 await asyncio.wait_for(changed.wait(), SILENCE_S)
@@ -222,7 +222,7 @@ async def followed_log(path: Path, offset: int) -> AsyncIterator[str]:
         wakes.close()
 
 
-def lines_from(path: Path, offset: int) -> tuple[str, int]:
+def read_lines(path: Path, offset: int) -> tuple[str, int]:
     """Return whole lines of the log at *path* from *offset*, and the offset after them.
 
     At most `CHUNK_BYTES` are read; a longer line comes in pieces.
@@ -234,7 +234,7 @@ def lines_from(path: Path, offset: int) -> tuple[str, int]:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return "", offset
-        sent = sent_texts(fd) if offset < CHUNK_BYTES else None
+        sent = read_sent_texts(fd) if offset < CHUNK_BYTES else None
         if sent is not None and sent.start <= offset < sent.end:
             # The page shows the texts that were sent in another place.
             offset = sent.end
@@ -244,4 +244,4 @@ def lines_from(path: Path, offset: int) -> tuple[str, int]:
     end = data.rfind(b"\n") + 1
     if not end and len(data) == CHUNK_BYTES:
         end = len(data)
-    return plain(data[:end].decode("utf-8", "replace")), offset + end
+    return strip_controls(data[:end].decode("utf-8", "replace")), offset + end

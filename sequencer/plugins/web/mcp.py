@@ -20,22 +20,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from sequencer import __version__
-from sequencer.cli.context import ALWAYS, Invocation, hidden
+from sequencer.cli.context import ALWAYS, Invocation, hide_secrets
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.runs import decider, name_of
-from sequencer.cli.views.text import one_line, plain
+from sequencer.cli.views.runs import decider_name, name_of
+from sequencer.cli.views.text import one_line, strip_controls
 from sequencer.errors import ConfigurationError, SequencerError
-from sequencer.frozen.by_pydantic import in_words
+from sequencer.frozen.by_pydantic import format_message
 from sequencer.model.request import MAX_ITEMS
 from sequencer.plugins.schedules.cli_schedule import program_argv
-from sequencer.plugins.web.actions import decide, decision_of
+from sequencer.plugins.web.actions import decide, make_command
 from sequencer.project.extras import extra_hint
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver.tools import Tool
 
-MOST_CHARS = 32_000
+MAX_CHARS = 32_000
 """Limit of one answer: clients refuse or cut much longer ones."""
 WITHIN_S = 600
 ABOUT = """Runs of agent steps in this project: the state of each, what waits for a person, and
@@ -59,7 +59,7 @@ LogStep = Annotated[
     Word | None,
     Field(description="A step's name, or an iteration; without it, the newest log."),
 ]
-Text = Annotated[str, Field(max_length=MOST_CHARS)]
+Text = Annotated[str, Field(max_length=MAX_CHARS)]
 Token = Annotated[int, Field(ge=1, description="As 'inbox' shows it for this question.")]
 Decision = Annotated[
     Literal["approve", "reject", "feedback", "answer"],
@@ -105,7 +105,7 @@ def mcp(invocation: Invocation) -> None:
 
     # The answer is cached: the process that started this server may end before a decision.
     is_inside_agent()
-    desk = Desk(invocation.config, lambda text: ToolError(_framed(text[-MOST_CHARS:])))
+    desk = Desk(invocation.config, lambda text: ToolError(_frame_as_data(text[-MAX_CHARS:])))
     server = MCPServer(
         "sequencer",
         version=__version__,
@@ -132,7 +132,7 @@ def _tools(desk: Desk) -> list[Tool]:
                 self.fn_metadata.validate_arguments(arguments)
             except ValidationError as error:
                 known = [*self.fn_metadata.arg_model.model_fields]
-                raise ToolError("; ".join(_refusals(error, known))) from None
+                raise ToolError("; ".join(_describe_errors(error, known))) from None
             return await super().run(arguments, *given, **options)
 
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -152,14 +152,14 @@ def _tools(desk: Desk) -> list[Tool]:
     return tools
 
 
-def _refusals(error: ValidationError, known: Sequence[str]) -> Iterator[str]:
+def _describe_errors(error: ValidationError, known: Sequence[str]) -> Iterator[str]:
     """Yield what is wrong with each argument, without the value, which is not trusted."""
     for problem in error.errors(include_url=False, include_input=False):
         name = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":
             yield f"unknown argument {one_line(name)!r}; known: {', '.join(known)}"
         else:
-            yield f"{name}: {in_words(problem)}"
+            yield f"{name}: {format_message(problem)}"
 
 
 class Desk:
@@ -172,24 +172,24 @@ class Desk:
 
     def list_runs(self, *, with_ended: AttemptResult = False) -> str:
         """List the runs of this project: workflow, step, status, age and cost of each."""
-        return self._shown("status", "--all", *(["--ended"] if with_ended else []), "--json")
+        return self._run_command("status", "--all", *(["--ended"] if with_ended else []), "--json")
 
     def show_run(self, run: Run = None) -> str:
         """Show the state of one run: next step, who runs it, cost, and what is in the way."""
-        return self._shown("status", "--json", run=run)
+        return self._run_command("status", "--json", run=run)
 
     def inbox(self, run: AnyRun = None) -> str:
         """List what waits for a person in all runs, or in one: questions with their tokens."""
-        return self._shown("inbox", "--json", run=run)
+        return self._run_command("inbox", "--json", run=run)
 
     def plan(self, run: Run = None, count: Count = 10) -> str:
         """Show which steps come next in a run; nothing is run."""
-        return self._shown("plan", f"--count={count}", "--json", run=run)
+        return self._run_command("plan", f"--count={count}", "--json", run=run)
 
     def read_log(self, run: Run = None, step: LogStep = None, lines: Lines = 40) -> str:
         """Read the end of a run's newest log, or of a step's."""
         named = [] if step is None else ["--", step]
-        return self._shown("log", "--count=1", f"--lines={lines}", *named, run=run)
+        return self._run_command("log", "--count=1", f"--lines={lines}", *named, run=run)
 
     def answer(
         self,
@@ -207,11 +207,11 @@ class Desk:
         """
         try:
             invocation = self._invocation(run, decides=True)
-            its_run, command = invocation.run(), decision_of(decision, text, token, node or "")
-            decide(invocation.project(), its_run.name, command, decider())
+            its_run, command = invocation.run(), make_command(decision, text, token, node or "")
+            decide(invocation.project(), its_run.name, command, decider_name())
             head = its_run.head
         except SequencerError as error:
-            raise self._failure(hidden(str(error))) from error
+            raise self._failure(hide_secrets(str(error))) from error
         status = "unknown" if head is None else head.status
         return f"{decision}: {one_line(name_of(its_run))} is now {status}"
 
@@ -233,7 +233,9 @@ class Desk:
         options = [] if procedure is None else [f"--procedure={procedure}"]
         options += [f"--label={label}" for label in labels or ()]
         options += ["--team"] if team else []
-        return self._shown("start", "--no-run", "--json", *options, "-", run=run, stdin=request)
+        return self._run_command(
+            "start", "--no-run", "--json", *options, "-", run=run, stdin=request
+        )
 
     def _invocation(self, run: str | None = None, *, decides: bool = False) -> Invocation:
         """Return an invocation for *run* of the project, which must be trusted.
@@ -253,14 +255,14 @@ class Desk:
         invocation.project().trust.ensure(may_ask=False)
         return invocation
 
-    def _shown(
+    def _run_command(
         self, verb_name: str, *arguments: str, run: str | None = None, stdin: str = ""
     ) -> str:
         """Return the output of the command *verb_name*, framed as data."""
         try:
             redaction = self._invocation().project().redaction
         except SequencerError as error:
-            raise self._failure(hidden(str(error))) from error
+            raise self._failure(hide_secrets(str(error))) from error
         options = [] if self._config is None else [f"--config={self._config}"]
         options += [] if run is None else [f"--run={run}"]
         done = subprocess.run(  # noqa: S603 - this program again
@@ -271,19 +273,21 @@ class Desk:
             check=False,
             timeout=WITHIN_S,
         )
-        outputs = [plain(part.decode("utf-8", "replace")) for part in (done.stdout, done.stderr)]
+        outputs = [
+            strip_controls(part.decode("utf-8", "replace")) for part in (done.stdout, done.stderr)
+        ]
         text = redaction.hide_text("\n".join(filter(None, outputs)))
         if done.returncode:
             raise self._failure(text)
-        if (left := len(text) - MOST_CHARS) > 0:
+        if (left := len(text) - MAX_CHARS) > 0:
             # In a log the end matters, in a list the start.
-            text = text[left:] if verb_name == "log" else text[:MOST_CHARS]
+            text = text[left:] if verb_name == "log" else text[:MAX_CHARS]
             text += f"\n[{left} characters were left out]"
-        return _framed(text)
+        return _frame_as_data(text)
 
 
-def _framed(text: str) -> str:
+def _frame_as_data(text: str) -> str:
     """Return *text* marked as data; errors too, because both contain a project's words."""
     # A random mark: no text can contain it, and so end the data early.
     mark = secrets.token_hex(8)
-    return f"{_DATA.format(mark=mark)}\n{plain(text)}\n{mark}"
+    return f"{_DATA.format(mark=mark)}\n{strip_controls(text)}\n{mark}"

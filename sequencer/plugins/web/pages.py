@@ -18,8 +18,8 @@ from msgspec import Struct, field
 
 from sequencer import extensions
 from sequencer.cli.context import show_message
-from sequencer.cli.views.next_command import next_command, situation_of
-from sequencer.cli.views.readiness import holder_words
+from sequencer.cli.views.next_command import next_command, read_situation
+from sequencer.cli.views.readiness import describe_holder
 from sequencer.cli.views.runs import Open
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
@@ -28,7 +28,7 @@ from sequencer.history.story import StepTries
 from sequencer.model.head import Head
 from sequencer.model.kind import ReadinessKind
 from sequencer.model.limits import parse_time
-from sequencer.model.outcome import Usage, amount, duration
+from sequencer.model.outcome import Usage, format_count, format_duration
 from sequencer.packages import ensure_fields
 from sequencer.plugins.schedules.dates import Schedule
 from sequencer.plugins.schedules.section import schedules_of
@@ -38,8 +38,8 @@ from sequencer.project.starts import starts_of
 
 Query = Mapping[str, str]
 RUNS_A_PAGE = 50
-MOST_HITS = 100
-MOST_SHOWN = 600
+MAX_HITS = 100
+MAX_SHOWN = 600
 """Characters of a long text that are shown until the reader asks for all of it."""
 
 
@@ -76,28 +76,28 @@ def added_pages(site: Site) -> list[tuple[str, str]]:
 
     An untrusted project must not make code run by enabling a package.
     """
-    if not (extensions.has_enabled_packages() and _trusted(site)):
+    if not (extensions.has_enabled_packages() and _list_trusted_projects(site)):
         return []
-    added = extensions.from_enabled_packages(
+    added = extensions.load_from_enabled_packages(
         extensions.PAGES, lambda error: show_message(f"notice: {error.in_one_line}")
     )
     return [(point.name, page.title) for point, page in added]
 
 
-def _trusted(site: Site) -> list[ShownProject]:
+def _list_trusted_projects(site: Site) -> list[ShownProject]:
     """Return the projects of *site* that a person has trusted in their present form."""
     return [shown for shown in site.projects.values() if shown.distrust() is None]
 
 
-def more(site: Site, _: Query, name: str) -> Page:
+def build_added_page(site: Site, _: Query, name: str) -> Page:
     """Return the page that a package added as *name*; untrusted projects have no rows in it.
 
     Raises:
         UnknownName: no package added it, or no project is trusted.
     """
-    if not _trusted(site):
+    if not _list_trusted_projects(site):
         raise UnknownName("page", name, ())
-    added: AddedPage = extensions.needed(extensions.PAGES, name, "page")
+    added: AddedPage = extensions.require(extensions.PAGES, name, "page")
     tables: list[tuple[str, list[Sequence[str]], str]] = []
     for shown in site.projects.values():
         if (refused := shown.distrust()) is not None:
@@ -112,10 +112,10 @@ def more(site: Site, _: Query, name: str) -> Page:
         except SequencerError as error:
             tables.append((shown.title, [], error.in_one_line))
     context = {"title": added.title, "columns": added.columns, "tables": tables}
-    return Page("more.html", added.title, context, **every_folder(site), tab=f"more/{name}")
+    return Page("more.html", added.title, context, **collect_folders(site), tab=f"more/{name}")
 
 
-def every_folder(site: Site) -> dict[str, Any]:
+def collect_folders(site: Site) -> dict[str, Any]:
     """Return the fields `folders`, `lists` and `is_remote` of a `Page` about all runs."""
     rows = tuple(row.run.store.state_path.parent for row in site.rows())
     lists, is_remote = list[Path](), False
@@ -150,25 +150,25 @@ class NeedCard(Struct):
     """The verb of its button; empty: it has no button."""
 
 
-def needs(site: Site, _: Query) -> Page:
+def build_needs_page(site: Site, _: Query) -> Page:
     """Return the page of everything that waits for a person, oldest first."""
-    cards = sorted(every_need(site), key=lambda card: _when(card.since))
-    context = {"needs": cards, "answered": [*_answered(site)]}
-    return Page("needs.html", "Needs you", context, **every_folder(site), tab="needs")
+    cards = sorted(every_need(site), key=lambda card: _to_timestamp(card.since))
+    context = {"needs": cards, "answered": [*_list_answered_runs(site)]}
+    return Page("needs.html", "Needs you", context, **collect_folders(site), tab="needs")
 
 
-def _answered(site: Site) -> Iterator[tuple[RunRow, str]]:
+def _list_answered_runs(site: Site) -> Iterator[tuple[RunRow, str]]:
     """Yield (run, command) for each run that was answered here and waits to be continued."""
     for row in site.rows():
         head = row.head
         if head is None or not row.is_answered:
             continue
-        situation = situation_of(row.run, head)
+        situation = read_situation(row.run, head)
         if situation.readiness is not None and situation.readiness.kind is ReadinessKind.READY:
             yield row, next_command(situation).line
 
 
-def _when(at: str) -> float:
+def _to_timestamp(at: str) -> float:
     """Return the ISO time *at* as a number, to sort by: not all times have milliseconds."""
     when = parse_time(at) if at else None
     return 0.0 if when is None else when.timestamp()
@@ -186,7 +186,9 @@ def every_need(site: Site) -> Iterator[NeedCard]:
         for row in rows:
             yield from needs_of(row)
         known = {row.run.name for row in rows}
-        yield from (_merge(None, work) for work in project.unmerged if work.run not in known)
+        yield from (
+            _make_merge_card(None, work) for work in project.unmerged if work.run not in known
+        )
 
 
 def needs_of(row: RunRow) -> Iterator[NeedCard]:
@@ -208,25 +210,25 @@ def needs_of(row: RunRow) -> Iterator[NeedCard]:
     if row.is_stale:
         holders = ((claim, row.run.store.liveness(claim)) for claim in head.claims)
         stale = (
-            holder_words([claim], liveness)
+            describe_holder([claim], liveness)
             for claim, liveness in holders
             if liveness.allows_take_over
         )
-        command = next_command(situation_of(row.run, head)).line
+        command = next_command(read_situation(row.run, head)).line
         title, text = "The process that worked on it is gone", "\n".join(stale)
         yield NeedCard("stale", row, head.last_update, title, text, None, command)
-    yield from _broken_off(row, head, changed)
+    yield from _list_problem_cards(row, head, changed)
     if (pace := row.pace) is not None and pace.is_missed:
         title, since = "The timer has stopped", iso(pace.last)
         yield NeedCard("missed", row, since, title, MISSED, None, f"sequencer {option}tick")
-    yield from (_merge(row, work) for work in row.unmerged)
+    yield from (_make_merge_card(row, work) for work in row.unmerged)
     for post in row.facts.get("posts", ()):
         if post["error"]:
             title = f"{post['sink']} has not accepted {post['pending']} posts"
             yield NeedCard("posts", row, head.last_update, title, str(post["error"]), None)
 
 
-def _broken_off(row: RunRow, head: Head, changed: Changed | None) -> Iterator[NeedCard]:
+def _list_problem_cards(row: RunRow, head: Head, changed: Changed | None) -> Iterator[NeedCard]:
     """Yield a card if the run has failed, and one if its workflow was changed."""
     at = head.last_update
     if head.status == "failed":
@@ -245,7 +247,7 @@ MISSED = (
 )
 
 
-def _merge(row: RunRow | None, work: UnmergedWork) -> NeedCard:
+def _make_merge_card(row: RunRow | None, work: UnmergedWork) -> NeedCard:
     since = "" if row is None or row.head is None else row.head.last_update
     command, *others = work.commands
     return NeedCard("unmerged", row, since, "Work is not merged", work.words, None, command, others)
@@ -254,7 +256,7 @@ def _merge(row: RunRow | None, work: UnmergedWork) -> NeedCard:
 def _questions(row: RunRow, ask: Open) -> Iterator[NeedCard]:
     if (gate := ask.gate) is not None:
         command, *others = ask.commands()
-        over, at = ask.over(), gate.opened_at
+        over, at = ask.describe_timeout(), gate.opened_at
         title, form = over or f"Approve {gate.step}?", None if over else ask
         yield NeedCard("gate", row, at, title, row.shown_at_gate, form, command, others, gate.token)
     for question in ask.questions:
@@ -262,7 +264,7 @@ def _questions(row: RunRow, ask: Open) -> Iterator[NeedCard]:
         title = question.node.label or question.node.id
         # Without a title of its own, its title is its question: do not show it twice.
         text = "" if question.text.split() == title.split() else question.text
-        over, at, token = ask.over(question), question.asked_at, question.token
+        over, at, token = ask.describe_timeout(question), question.asked_at, question.token
         form = None if over else ask._replace(questions=(question,))
         yield NeedCard("question", row, at, over or title, text, form, command, others, token)
 
@@ -280,10 +282,10 @@ def tried_steps(row: RunRow, *, is_whole: bool = False) -> dict[str, StepTries]:
 # --- runs --------------------------------------------------------------------------
 
 
-def runs(site: Site, query: Query) -> Page:
+def build_runs_page(site: Site, query: Query) -> Page:
     """Return the page that lists the runs, last updated first."""
     state, search = query.get("state", ""), query.get("q", "").casefold()
-    rows = sorted(site.rows(), key=_moved, reverse=True)
+    rows = sorted(site.rows(), key=_update_time, reverse=True)
     counts: dict[str, int] = {}
     looks = [(row, row.look) for row in rows]
     for _, look in looks:
@@ -294,19 +296,19 @@ def runs(site: Site, query: Query) -> Page:
         if state in ("", look.word)
         and search in f"{row.name} {row.project.title} {row.facts.get('workflow')}".casefold()
     ]
-    first, by_journal = number(query.get("from")), "journal" in query and search
+    first, by_journal = parse_number(query.get("from")), "journal" in query and search
     context = {
-        "rows": [(row, look, step_words(row)) for row, look in shown[first:][:RUNS_A_PAGE]],
+        "rows": [(row, look, format_step_number(row)) for row, look in shown[first:][:RUNS_A_PAGE]],
         "counts": counts,
         "state": state,
         "search": query.get("q", ""),
         "first": first,
         "total": len(shown),
-        "hits": [*islice(_hits(rows, search), MOST_HITS)] if by_journal else None,
+        "hits": [*islice(_hits(rows, search), MAX_HITS)] if by_journal else None,
         "size": RUNS_A_PAGE,
         "schedules": [*_schedules(site)] if not (state or search) else [],
     }
-    return Page("runs.html", "Runs", context, **every_folder(site), tab="runs")
+    return Page("runs.html", "Runs", context, **collect_folders(site), tab="runs")
 
 
 class Scheduled(NamedTuple):
@@ -324,7 +326,7 @@ class Scheduled(NamedTuple):
 def _schedules(site: Site) -> Iterator[Scheduled]:
     for shown in site.projects.values():
         with suppress(SequencerError):
-            for run, date in starts_of(shown.project).scheduled(shown.project):
+            for run, date in starts_of(shown.project).list_scheduled_runs(shown.project):
                 name = run.name or ""
                 url = f"/p/{shown.address}/{slug(name)}" if run.head else None
                 yield Scheduled(shown, name, url, schedules_of(shown.project.settings)[name], date)
@@ -347,19 +349,19 @@ def _hits(rows: Iterable[RunRow], search: str) -> Iterator[Hit]:
             for place, attempt in enumerate(step.tries, 1):
                 lines = (attempt.step, *attempt.said.splitlines())
                 if hit := next((line for line in lines if search in line.casefold()), ""):
-                    yield Hit(row, step, place, hit[:MOST_SHOWN])
+                    yield Hit(row, step, place, hit[:MAX_SHOWN])
 
 
-def _moved(row: RunRow) -> float:
-    return 0.0 if row.head is None else _when(row.head.last_update)
+def _update_time(row: RunRow) -> float:
+    return 0.0 if row.head is None else _to_timestamp(row.head.last_update)
 
 
-def number(text: str | None) -> int:
+def parse_number(text: str | None) -> int:
     """Return the number in *text*, which comes from an address; 0: it is not a number."""
     return int(text) if text is not None and text.isdecimal() and len(text) < 12 else 0  # noqa: PLR2004
 
 
-def step_words(row: RunRow) -> str:
+def format_step_number(row: RunRow) -> str:
     """Return the number of the current step of *row*, and of all steps if that is known."""
     if row.head is None:
         return ""
@@ -381,7 +383,7 @@ def money(usage: Usage) -> str:
 def tokens(usage: Usage) -> str:
     """Return the number of input and output tokens; empty: none."""
     total = usage.input_tokens + usage.output_tokens
-    return amount(total) if total else ""
+    return format_count(total) if total else ""
 
 
 def cached(usage: Usage) -> str:
@@ -401,12 +403,12 @@ def iso(seconds: float) -> str:
 
 def took(seconds: float) -> str:
     """Return a duration in words; empty: none."""
-    return duration(seconds) if seconds else ""
+    return format_duration(seconds) if seconds else ""
 
 
 def first_lines(text: str, count: int) -> str:
     """Return the first *count* lines of *text*, and an ellipsis."""
-    return "\n".join([*text.splitlines()[:count], "…"])[:MOST_SHOWN]
+    return "\n".join([*text.splitlines()[:count], "…"])[:MAX_SHOWN]
 
 
 def local(at: str) -> str:

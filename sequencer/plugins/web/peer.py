@@ -19,7 +19,7 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from sequencer.store.identity import is_agent, process_start, sees_all_processes
+from sequencer.store.identity import can_see_all_processes, is_agent, process_start
 
 Address = tuple[str, int]
 _Host = IPv4Address | IPv6Address
@@ -35,20 +35,20 @@ def is_from_agent(client: Address, server: Address) -> bool:
     where no process holds it: only programs do that, and it is unknown which one did.
     """
     if sys.platform != "linux":
-        return any(is_agent(pid) for pid in _owners_elsewhere(client, server))
+        return any(is_agent(pid) for pid in _find_owners_without_proc(client, server))
     tables = [table for table in _TABLES if os.access(table, os.R_OK)]
     if not tables:
         return False
-    inode, user = _end(tables, client, server)
+    inode, user = _find_socket(tables, client, server)
     if not inode:
-        return _is_of_this_machine(_ip(client[0]), _ip(server[0]))
+        return _is_local_address(_ip(client[0]), _ip(server[0]))
     owners, hidden = _owners(inode)
     # Otherwise a process of that user that can't be inspected may hold it.
     suspects = owners or [pid for pid in hidden if user in _users(pid)]
-    return any(map(is_agent, suspects)) if suspects else sees_all_processes()
+    return any(map(is_agent, suspects)) if suspects else can_see_all_processes()
 
 
-def _is_of_this_machine(client: _Host, server: _Host) -> bool:
+def _is_local_address(client: _Host, server: _Host) -> bool:
     """Return whether *client* is an address of this machine; a process may use any of them."""
     if client.is_loopback or client == server:
         return True
@@ -80,15 +80,15 @@ def _spellings(address: Address) -> set[str]:
     """
     packed = _ip(address[0]).packed
     forms = (packed, bytes(10) + b"\xff\xff" + packed) if len(packed) == 4 else (packed,)  # noqa: PLR2004
-    return {f"{_hexadecimal(form)}:{address[1]:04X}" for form in forms}
+    return {f"{_to_hexadecimal(form)}:{address[1]:04X}" for form in forms}
 
 
-def _hexadecimal(packed: bytes) -> str:
+def _to_hexadecimal(packed: bytes) -> str:
     words = (packed[at : at + 4] for at in range(0, len(packed), 4))
     return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
 
 
-def _end(tables: Iterable[str], client: Address, server: Address) -> tuple[int, str]:
+def _find_socket(tables: Iterable[str], client: Address, server: Address) -> tuple[int, str]:
     """Return the inode and the user of the socket at *client*.
 
     The inode is 0 if this machine has no such socket, or it was closed.
@@ -108,7 +108,7 @@ def _owners(inode: int) -> tuple[list[int], list[int]]:
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - no Path for each
     for pid in pids:
         try:
-            if _has(f"/proc/{pid}/fd", wanted):
+            if _has_link(f"/proc/{pid}/fd", wanted):
                 owners.append(pid)
         except PermissionError:
             # A process that has ended and only waits for its parent holds nothing.
@@ -117,21 +117,21 @@ def _owners(inode: int) -> tuple[list[int], list[int]]:
         except OSError:
             continue  # it has ended
     if not owners:
-        owners = [pid for pid in pids if _has_in_a_thread(pid, wanted)]
+        owners = [pid for pid in pids if _has_link_in_thread(pid, wanted)]
     return owners, hidden
 
 
-def _has(folder: str, wanted: str) -> bool:
+def _has_link(folder: str, wanted: str) -> bool:
     with os.scandir(folder) as entries:
-        return any(_target(entry.path) == wanted for entry in entries)
+        return any(_read_link(entry.path) == wanted for entry in entries)
 
 
-def _has_in_a_thread(pid: int, wanted: str) -> bool:
+def _has_link_in_thread(pid: int, wanted: str) -> bool:
     """Return whether a thread of *pid* has *wanted*: a thread may have descriptors of its own."""
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - no Path for each
             with suppress(OSError):
-                if _has(f"/proc/{pid}/task/{thread}/fd", wanted):
+                if _has_link(f"/proc/{pid}/task/{thread}/fd", wanted):
                     return True
     return False
 
@@ -146,14 +146,14 @@ def _users(pid: int) -> list[str]:
     return [user.decode() for user in ids]
 
 
-def _target(path: str) -> str:
+def _read_link(path: str) -> str:
     try:
         return os.readlink(path)  # noqa: PTH115
     except OSError:
         return ""
 
 
-def _owners_elsewhere(client: Address, server: Address) -> Iterator[int]:
+def _find_owners_without_proc(client: Address, server: Address) -> Iterator[int]:
     """Yield this user's processes that hold the *client* end, on systems without /proc."""
     import psutil  # noqa: PLC0415 - see above
 

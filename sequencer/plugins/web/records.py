@@ -27,7 +27,7 @@ class Spent(NamedTuple):
         return self.usage.input_tokens + self.usage.output_tokens
 
 
-def spent_in(fact: RecordedFact, usage: Usage) -> Spent:
+def to_spent(fact: RecordedFact, usage: Usage) -> Spent:
     """Return the *usage* of *fact* with its time, agent and step."""
     at = datetime.fromisoformat(fact.at).timestamp()
     step = CLASSIFICATION if fact.meaning.starts_over else fact.step

@@ -7,13 +7,21 @@ from collections.abc import Callable, Iterator
 from html import escape
 from importlib.resources import files
 
-from sequencer.cli.views.states import shown
-from sequencer.cli.views.text import one_line, short
+from sequencer.cli.views.states import sanitize_text
+from sequencer.cli.views.text import one_line, shorten_middle
 from sequencer.errors import TransitionRefused
 from sequencer.files.textfile import slug
-from sequencer.plugins.drawing.pictures import FAINT, FONTS, INK, PALE_INK, SMALL, beginning, points
+from sequencer.plugins.drawing.pictures import (
+    FAINT,
+    FONTS,
+    INK,
+    PALE_INK,
+    SMALL,
+    estimate_width,
+    svg_header,
+)
 from sequencer.plugins.web import run_page
-from sequencer.plugins.web.costs import MEASURES, PARTS, Judge, grown, reviews_of
+from sequencer.plugins.web.costs import MEASURES, PARTS, Judge, plot_growth, reviews_of
 from sequencer.plugins.web.drawings import PLOT_HIGH, PLOT_WIDE, Series
 from sequencer.plugins.web.server import environment
 from sequencer.plugins.web.site import DEFAULT_RUN, Site
@@ -35,7 +43,7 @@ def report_html(settings: Settings, run: str | None) -> str:
     site = Site([settings.project_dir], settings.config_path)
     (project,) = site.projects
     address = DEFAULT_RUN if run is None else slug(run)
-    page = run_page.run(site, {"whole": "1"}, project, address)
+    page = run_page.build_run_page(site, {"whole": "1"}, project, address)
     if page.template != "run.html":
         raise TransitionRefused("report: the run was never started, so there is nothing to report")
     templates = environment()
@@ -52,7 +60,7 @@ def report_html(settings: Settings, run: str | None) -> str:
 
 
 PLOT_GAP, LINE, LEFT, SQUARE = 56, 22, 24, 12
-MOST_REVIEWS = 12
+MAX_REVIEWS = 12
 _PLOT_STYLE = (
     f"<style>text {{ font-family: {FONTS}; font-size: 12px; fill: {PALE_INK} }} "
     f".grid {{ stroke: {FAINT} }} .sum {{ fill: none; stroke: currentColor; stroke-width: 1.75 }} "
@@ -77,12 +85,12 @@ def plots_svg(settings: Settings, run: str | None) -> str:
     spent = sorted(named, key=lambda item: item[1].at)
     parts, y = list[str](), LINE
     for measure, part in (("cost", "agent"), ("tokens", "step"), ("time", "agent")):
-        plot, series = grown(spent, MEASURES[measure], PARTS[part])
+        plot, series = plot_growth(spent, MEASURES[measure], PARTS[part])
         if plot:
             label = MEASURES[measure].label
             parts += _plot(plot, f"{MEASURES[measure].word} by {part}", series, label, y)
             y += PLOT_HIGH + PLOT_GAP
-    reviews = [*reviews_of(row, story.judged)][:MOST_REVIEWS]
+    reviews = [*reviews_of(row, story.judged)][:MAX_REVIEWS]
     if reviews:
         parts.append(f'<text class="title" x="{LEFT}" y="{y}">What reviews found</text>')
     for place, review in enumerate(reviews, 1):
@@ -93,7 +101,7 @@ def plots_svg(settings: Settings, run: str | None) -> str:
             "report: there is nothing to draw: the run has used nothing, or everything at one time"
         )
     title = f"{one_line(settings.project_dir.name)}: {one_line(row.name)}"
-    opening = beginning(PLOT_WIDE + 2 * LEFT, y, title)
+    opening = svg_header(PLOT_WIDE + 2 * LEFT, y, title)
     return "\n".join([*opening, _PLOT_STYLE, *parts, "</svg>"])
 
 
@@ -104,13 +112,13 @@ def _plot(
     yield f'<g transform="translate({LEFT} {y + 8})">{plot}</g>'
     x = float(LEFT)
     for place, area in enumerate(series):
-        text = f"{shown(area.name)} {label(area.values[-1])}"
+        text = f"{sanitize_text(area.name)} {label(area.values[-1])}"
         at = f'x="{x:g}" y="{y + PLOT_HIGH + LINE - SQUARE + 2}"'
         square = f'width="{SQUARE}" height="{SQUARE}" fill="currentColor"'
         yield f'<g class="s{place}"><rect {at} {square}/></g>'
         x += SQUARE + 6
         yield f'<text x="{x:g}" y="{y + PLOT_HIGH + LINE}">{escape(text)}</text>'
-        x += points(text, SMALL) + 18
+        x += estimate_width(text, SMALL) + 18
 
 
 def _review(review: Judge, y: int) -> Iterator[str]:
@@ -119,9 +127,9 @@ def _review(review: Judge, y: int) -> Iterator[str]:
         kind = "yes" if verdict else "no"
         yield f'<rect class="{kind}" x="{x}" y="{y - 10}" width="{SQUARE}" height="{SQUARE}"/>'
         x += SQUARE + 3
-    text = f"{shown(review.step)}: {sum(review.verdicts)} of {len(review.verdicts)} passed"
+    text = f"{sanitize_text(review.step)}: {sum(review.verdicts)} of {len(review.verdicts)} passed"
     if review.reason:
-        text = short(f"{text}; {one_line(review.reason)}", 110)
+        text = shorten_middle(f"{text}; {one_line(review.reason)}", 110)
     yield f'<text x="{x + 8}" y="{y}">{escape(text)}</text>'
 
 

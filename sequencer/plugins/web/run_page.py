@@ -8,21 +8,21 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from sequencer.cli.views.readiness import Snapshot, in_project, take
+from sequencer.cli.views.readiness import Snapshot, add_project_facts, snapshot_of
 from sequencer.cli.views.states import INTEREST, LOOKS, StateLook, node_look
-from sequencer.cli.views.text import plural
-from sequencer.errors import ConfigurationError, SequencerError, UsageRefused, in_one_line
+from sequencer.cli.views.text import pluralize
+from sequencer.errors import ConfigurationError, SequencerError, UsageRefused, to_one_line
 from sequencer.history.story import StepTries
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.head import Head
 from sequencer.model.sequence.order import describe
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.drawing.gantt import Bar, Gantt, Look, gantt_of, gantt_summary
+from sequencer.plugins.drawing.gantt import Bar, Gantt, Look, build_gantt, gantt_summary
 from sequencer.plugins.drawing.pictures import Link
 from sequencer.plugins.web.drawings import (
     RingReview,
-    around,
+    crop_view,
     gantt_page_svg,
     graph_svg,
     ring_svg,
@@ -30,27 +30,27 @@ from sequencer.plugins.web.drawings import (
 from sequencer.plugins.web.pages import (
     Page,
     Query,
+    format_step_number,
     needs_of,
-    number,
-    step_words,
+    parse_number,
     tried_steps,
 )
 from sequencer.plugins.web.site import RunRow, Site
-from sequencer.project.flows import written_of
+from sequencer.project.flows import load_current_graph
 from sequencer.workflows.mermaid.chart import Chart
 
 STEPS_A_PAGE = 50
-MOST_EXECUTIONS = 300
+MAX_EXECUTIONS = 300
 """How many of a sequence's newest facts its timeline shows; more bars would be unreadable."""
-MOST_NODES, MOST_DRAWN, MOST_NEAR = 60, 120, 60
+MAX_NODES, MAX_DRAWN, MAX_NEAR = 60, 120, 60
 """Limits of nodes: rows of a large graph's table, picture of a whole graph, picture of a part."""
-MOST_FOCUS = 12
+MAX_FOCUS = 12
 """Nodes around which such a part is drawn."""
-MOST_RING = 12
+MAX_RING = 12
 """Steps of a cycle that fit into a ring."""
 
 
-def run(site: Site, query: Query, project: str, run: str) -> Page:
+def build_run_page(site: Site, query: Query, project: str, run: str) -> Page:
     """Return the page of one run."""
     row = site.project(project).row(run)
     context: dict[str, Any] = {
@@ -58,15 +58,15 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
         "look": row.look,
         "needs": [*needs_of(row)],
         "distrust": row.project.distrust(),
-        "step_words": step_words(row),
+        "step_words": format_step_number(row),
     }
     folders, is_remote = (row.run.store.state_path.parent,), row.project.is_remote
     head = row.head
     if head is None:
         return Page("unread.html", row.name, context, folders, "runs", is_remote=is_remote)
     logs = row.project.project.logs(row.run.name, lambda _: None)
-    snapshot = take(row.run, logs, row.project.story(row, is_whole=False).facts)
-    snapshot = in_project(row.project.project, row.run, snapshot)
+    snapshot = snapshot_of(row.run, logs, row.project.story(row, is_whole=False).facts)
+    snapshot = add_project_facts(row.project.project, row.run, snapshot)
     view, search = snapshot.graph_view, query.get("at", "")
     context |= {
         "head": head,
@@ -77,12 +77,12 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
         "then": None if context["needs"] and snapshot.lost is None else snapshot.next_command,
         "is_idle": not snapshot.busy and snapshot.is_ready,
         "usage": head.usage,
-        "limits": [*snapshot.limit_words(head)],
-        "steps": _node_steps(row, view, search)
+        "limits": [*snapshot.format_limits(head)],
+        "steps": _build_node_table(row, view, search)
         if view
-        else _line_steps(row, head, snapshot, query),
+        else _build_sequence_table(row, head, snapshot, query),
         "is_net": view is not None,
-        "can": _may(head) if row.changed is None else frozenset(),
+        "can": _list_allowed_verbs(head) if row.changed is None else frozenset(),
         # The last notice repeats what the card of the change says.
         "notices": snapshot.notices[: None if row.changed is None else -1],
         **_pictures(row, head, snapshot, query),
@@ -90,7 +90,7 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
     return Page("run.html", row.name, context, folders, "runs", is_remote=is_remote)
 
 
-def _may(head: Head) -> frozenset[str]:
+def _list_allowed_verbs(head: Head) -> frozenset[str]:
     """Return the verbs of the buttons for a run at *head*."""
     if head.status == "complete":
         return frozenset()
@@ -113,8 +113,10 @@ class StepRow(NamedTuple):
     line: str = ""
 
 
-def _line_steps(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict[str, Any]:
-    before = number(query.get("before"))
+def _build_sequence_table(
+    row: RunRow, head: Head, snapshot: Snapshot, query: Query
+) -> dict[str, Any]:
+    before = parse_number(query.get("before"))
     tried = [*tried_steps(row, is_whole=before > 0).values()]
     shown = [step for step in reversed(tried) if not before or step.step_index < before]
     rows = [_tried_row(head, snapshot, step) for step in shown[:STEPS_A_PAGE]]
@@ -129,7 +131,7 @@ def _line_steps(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> di
 
 def _tried_row(head: Head, snapshot: Snapshot, step: StepTries) -> StepRow:
     last, state = step.last, step.last.state
-    if state == "running" and not head.claim_with(last.token):
+    if state == "running" and not head.find_claim(last.token):
         state = "released"
     elif state == "running" and not snapshot.busy:
         state = "interrupted"
@@ -140,13 +142,13 @@ def _tried_row(head: Head, snapshot: Snapshot, step: StepTries) -> StepRow:
     return StepRow(step.key, LOOKS[state], step.name, step, number_words, last.agent, line)
 
 
-def _node_steps(row: RunRow, view: FlowView, search: str) -> dict[str, Any]:
+def _build_node_table(row: RunRow, view: FlowView, search: str) -> dict[str, Any]:
     tried = tried_steps(row)
     nodes = [node for node in view.nodes if node.node.works]
     shown = [node for node in nodes if _matches(node, search)]
-    if len(nodes) > MOST_DRAWN:
+    if len(nodes) > MAX_DRAWN:
         # People look for active and failed nodes first.
-        shown = sorted(shown, key=_interest)[:MOST_NODES]
+        shown = sorted(shown, key=_rank_interest)[:MAX_NODES]
     rows = [_node_row(node, tried.get(node.node.id)) for node in shown]
     return {"rows": rows, "more": 0, "total": len(nodes)}
 
@@ -156,22 +158,22 @@ def _matches(view: NodeView, search: str) -> bool:
     return wanted in view.node.id.casefold() or wanted in (view.node.label or "").casefold()
 
 
-def _focus(view: FlowView, search: str) -> list[str]:
+def _choose_focus(view: FlowView, search: str) -> list[str]:
     """Return the nodes around which a part of a large graph is drawn."""
     nodes = [node for node in view.nodes if search and _matches(node, search)]
     # An exact id means that node only, and not all nodes whose ids contain it.
     nodes = [node for node in nodes if node.node.id == search] or nodes
     if not nodes:
         active = (node for node in view.nodes if node.state in _ACTIVE)
-        nodes = sorted(active, key=_interest)
-    names = [node.node.id for node in nodes[:MOST_FOCUS]]
-    return names or [*view.graph.entries[:MOST_FOCUS]]
+        nodes = sorted(active, key=_rank_interest)
+    names = [node.node.id for node in nodes[:MAX_FOCUS]]
+    return names or [*view.graph.entries[:MAX_FOCUS]]
 
 
 _ACTIVE = INTEREST[: INTEREST.index(NodeState.WAITING)]
 
 
-def _interest(view: NodeView) -> int:
+def _rank_interest(view: NodeView) -> int:
     return INTEREST.index(view.state)
 
 
@@ -189,16 +191,16 @@ def _node_row(view: NodeView, tried: StepTries | None) -> StepRow:
 def _pictures(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict[str, Any]:
     """Return the pictures of the run of *row*, or the reasons why they can't be drawn."""
     values: dict[str, Any] = dict.fromkeys(("graph", "graph_note", "gantt", "gantt_note"), "")
-    values |= {"nodes": 0, "near": MOST_NEAR, "asked": query.get("at", "")}
+    values |= {"nodes": 0, "near": MAX_NEAR, "asked": query.get("at", "")}
     workflow = snapshot.workflow
     if workflow is not None:
-        is_part = len(workflow.nodes) > MOST_DRAWN and "whole" not in query
+        is_part = len(workflow.nodes) > MAX_DRAWN and "whole" not in query
         search = values["asked"] if is_part else None
         try:
             values["graph"] = _graph(row, head, snapshot, workflow, search)
             values["nodes"] = len(workflow.nodes) if is_part else 0
         except (UsageRefused, ValueError) as error:
-            values["graph_note"] = in_one_line(str(error))
+            values["graph_note"] = to_one_line(str(error))
     try:
         chart = _gantt(row, head)
         if chart.rows:
@@ -206,7 +208,7 @@ def _pictures(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict
             path = " → ".join(chart.path)
             values["summary"] = gantt_summary(chart.figures, path, str.strip)
     except (SequencerError, ValueError) as error:
-        values["gantt_note"] = in_one_line(str(error))
+        values["gantt_note"] = to_one_line(str(error))
     return values
 
 
@@ -220,18 +222,18 @@ def _graph(
         return f"{row.url}/step/{key}"
 
     if view is not None and search is not None:
-        return graph_svg(around(view, _focus(view, search), MOST_NEAR), None, link)
+        return graph_svg(crop_view(view, _choose_focus(view, search), MAX_NEAR), None, link)
     if view is not None:
         return graph_svg(view, _chart(row, workflow), link)
     # A cycle without an end has no known number of steps.
     is_endless = row.facts["steps"] is None
-    states = _line_states(row, head, snapshot, workflow)
-    if is_endless and len(states) <= MOST_RING:
+    states = _list_sequence_states(row, head, snapshot, workflow)
+    if is_endless and len(states) <= MAX_RING:
         steps = [(view.node.id, node_look(view), link(key)) for view, key in states]
         cycle = head.step_index // len(states)
-        return ring_svg(steps, f"cycle {cycle + 1}", _review(workflow, cycle, link))
+        return ring_svg(steps, f"cycle {cycle + 1}", _make_ring_review(workflow, cycle, link))
     keys = {step.name: key for step, (_, key) in zip(workflow.steps, states, strict=True)}
-    line = _line_view(workflow, [view for view, _ in states], is_endless=is_endless)
+    line = _make_sequence_view(workflow, [view for view, _ in states], is_endless=is_endless)
     return graph_svg(line, None, lambda name: link(keys[name]))
 
 
@@ -242,13 +244,13 @@ def _chart(row: RunRow, workflow: Workflow) -> Chart | None:
     shapes, strokes and groups than none: a decision stays a diamond.
     """
     try:
-        written = written_of(row.project.project, row.run, workflow)
+        written = load_current_graph(row.project.project, row.run, workflow)
     except ConfigurationError:
         return None
     return None if written is None else written.chart
 
 
-def _line_states(
+def _list_sequence_states(
     row: RunRow, head: Head, snapshot: Snapshot, workflow: Workflow
 ) -> list[tuple[NodeView, str]]:
     """Return (step, key) for each step of the present cycle, or of a sequence with an end."""
@@ -257,14 +259,14 @@ def _line_states(
     first = head.step_index // count * count if is_endless else 0
     for index, step in enumerate(workflow.steps, first):
         name = describe(workflow, index)["step"] if is_endless else ""
-        state = _line_state(head, index, was_tried=str(index) in tried)
+        state = _find_step_state(head, index, was_tried=str(index) in tried)
         is_interrupted = state is NodeState.RUNNING and not snapshot.busy
         node = Node(id=name or step.name, kind=NodeKind.AGENT)
         states.append((NodeView(node, state, is_interrupted=is_interrupted), str(index)))
     return states
 
 
-def _line_state(head: Head, index: int, *, was_tried: bool) -> NodeState:
+def _find_step_state(head: Head, index: int, *, was_tried: bool) -> NodeState:
     if head.is_at_gate and head.gate is not None and head.gate.step_index == index:
         return NodeState.ASKED
     if index != head.step_index:
@@ -274,13 +276,13 @@ def _line_state(head: Head, index: int, *, was_tried: bool) -> NodeState:
     return NodeState.FAILED if head.status == "failed" and was_tried else NodeState.READY
 
 
-def _review(workflow: Workflow, cycle: int, link: Link) -> RingReview | None:
+def _make_ring_review(workflow: Workflow, cycle: int, link: Link) -> RingReview | None:
     """Return the next review, in *cycle* or later; None: the workflow has none."""
     review, every = workflow.review, workflow.review_every
     if review is None or not every:
         return None
     left = every - 1 - cycle % every
-    when = f"in {plural(left, 'cycle')}" if left else "in this cycle"
+    when = f"in {pluralize(left, 'cycle')}" if left else "in this cycle"
     cadence = f"every {every} cycles" if every > 1 else "every cycle"
     url = link(str((cycle + left) * len(workflow.steps)))
     return RingReview(
@@ -288,7 +290,9 @@ def _review(workflow: Workflow, cycle: int, link: Link) -> RingReview | None:
     )
 
 
-def _line_view(workflow: Workflow, steps: Sequence[NodeView], *, is_endless: bool) -> FlowView:
+def _make_sequence_view(
+    workflow: Workflow, steps: Sequence[NodeView], *, is_endless: bool
+) -> FlowView:
     """Return a sequence of steps as a graph, so that it can be drawn as one."""
     names = [step.name for step in workflow.steps]
     nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in names)
@@ -305,14 +309,14 @@ def _line_view(workflow: Workflow, steps: Sequence[NodeView], *, is_endless: boo
 def _gantt(row: RunRow, head: Head) -> Gantt:
     facts = row.project.story(row, is_whole=False).facts
     if head.begun_at is not None:
-        return gantt_of(row.run, head, lambda _: None, facts)[0]
-    chart = gantt_of(row.run, head, lambda _: None, facts[-MOST_EXECUTIONS:])[0]
+        return build_gantt(row.run, head, lambda _: None, facts)[0]
+    chart = build_gantt(row.run, head, lambda _: None, facts[-MAX_EXECUTIONS:])[0]
     # In a sequence, every step is on the critical path, so none is highlighted.
     for row_of_bars in chart.rows:
-        row_of_bars.bars = [_plain_bar(bar) for bar in row_of_bars.bars]
+        row_of_bars.bars = [_remove_highlight(bar) for bar in row_of_bars.bars]
     return replace(chart, critical=())
 
 
-def _plain_bar(bar: Bar) -> Bar:
+def _remove_highlight(bar: Bar) -> Bar:
     look = Look.DONE if bar.look is Look.CRITICAL else bar.look
     return replace(bar, look=look, is_critical=False)

@@ -31,27 +31,27 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sequencer import __version__
 from sequencer.cli.views.states import LOOKS
-from sequencer.cli.views.text import one_line, plain
+from sequencer.cli.views.text import one_line, strip_controls
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.plugins.web import checks, pages, run_page, steps
-from sequencer.plugins.web.actions import act
-from sequencer.plugins.web.costs import costs
-from sequencer.plugins.web.live import Channels, MadePage, followed_log
+from sequencer.plugins.web.actions import perform_action
+from sequencer.plugins.web.costs import build_costs_page
+from sequencer.plugins.web.live import Channels, MadePage, follow_log
 from sequencer.plugins.web.pages import Page, every_need
 from sequencer.plugins.web.site import Site
 
 PAGES: Mapping[str, Callable[..., Page]] = {
-    "/": pages.needs,
-    "/runs": pages.runs,
-    "/costs": costs,
-    "/health": checks.health,
-    "/more/{name}": pages.more,
-    "/p/{project}/{run}": run_page.run,
-    "/p/{project}/{run}/step/{key}": steps.step,
-    "/p/{project}/{run}/log/{name}": steps.log,
+    "/": pages.build_needs_page,
+    "/runs": pages.build_runs_page,
+    "/costs": build_costs_page,
+    "/health": checks.build_health_page,
+    "/more/{name}": pages.build_added_page,
+    "/p/{project}/{run}": run_page.build_run_page,
+    "/p/{project}/{run}/step/{key}": steps.build_step_page,
+    "/p/{project}/{run}/log/{name}": steps.build_log_page,
 }
 """Address -> function that makes its page from the site, the query and the address's names."""
-MOST_CONNECTIONS = 1000
+MAX_CONNECTIONS = 1000
 KEEP_ALIVE_S = 15
 HEADERS_S = 10.0
 """A connection is closed after twice this time without a request."""
@@ -62,13 +62,13 @@ def environment() -> Environment:
     templates = Environment(
         autoescape=True,
         # Text that is copied from a page into a terminal must not contain control sequences.
-        finalize=lambda value: plain(value) if type(value) is str else value,
+        finalize=lambda value: strip_controls(value) if type(value) is str else value,
         loader=PackageLoader("sequencer.plugins.web"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"plain": plain, "line": one_line, **pages.WORDS}
+    templates.filters |= {"plain": strip_controls, "line": one_line, **pages.WORDS}
     templates.globals |= {"version": __version__, "looks": LOOKS}
     return templates
 
@@ -83,9 +83,9 @@ class Answers:
         self._templates = environment()
         self._paths = [(compile_path(path)[0], fill) for path, fill in PAGES.items()]
         self._added = pages.added_pages(site)
-        self.channels = Channels(self.rendered)
+        self.channels = Channels(self.render_parts)
 
-    def rendered(self, address: str) -> MadePage:
+    def render_parts(self, address: str) -> MadePage:
         """Return the parts of the page at *address*, a path with its query.
 
         Raises:
@@ -97,7 +97,7 @@ class Answers:
         if match is None or fill is None:
             raise UnknownName("page", path, PAGES)
         values = dict(parse_qsl(query))
-        if fill is costs or "journal" in values:
+        if fill is build_costs_page or "journal" in values:
             # These read whole journals; other pages must not wait for that.
             self._site.read_ahead()
         with self._site.lock:
@@ -124,24 +124,24 @@ class Answers:
         The other templates are compiled when needed: all of them take a third of a start.
         """
         with suppress(SequencerError):
-            self.whole("/")
+            self.render_page("/")
 
-    def whole(self, address: str) -> str:
+    def render_page(self, address: str) -> str:
         """Return the whole HTML of the page at *address*."""
-        made, frame = self.rendered(address), self._templates.get_template("base.html")
+        made, frame = self.render_parts(address), self._templates.get_template("base.html")
         return frame.render(made=made, page=made.page, address=address)
 
     def show(self, request: Request) -> Response:
         """Answer with a page."""
         query = request.url.query
-        return HTMLResponse(self.whole(request.url.path + (f"?{query}" if query else "")))
+        return HTMLResponse(self.render_page(request.url.path + (f"?{query}" if query else "")))
 
     def change(self, request: Request) -> Response:
         """Do what a button asks for, and show its page again."""
-        act(self._site, request.state.form, **request.path_params)
-        return RedirectResponse(_back(request), status_code=303)
+        perform_action(self._site, request.state.form, **request.path_params)
+        return RedirectResponse(_find_return_address(request), status_code=303)
 
-    async def live(self, request: Request) -> Response:
+    async def stream_page(self, request: Request) -> Response:
         """Send the parts of a page that change, starting from what the reader has seen."""
         query = request.query_params
         seen = request.headers.get("last-event-id") or query.get("id", "")
@@ -152,11 +152,11 @@ class Answers:
         names = request.path_params
         at = request.headers.get("last-event-id") or request.query_params.get("from", "0")
         path = await anyio.to_thread.run_sync(lambda: steps.log_path(self._site, **names))
-        return _stream(followed_log(path, pages.number(at)))
+        return _stream(follow_log(path, pages.parse_number(at)))
 
-    def raw(self, request: Request) -> Response:
+    def send_log(self, request: Request) -> Response:
         """Answer with a whole log as a download."""
-        return steps.download(self._site, **request.path_params)
+        return steps.download_log(self._site, **request.path_params)
 
     def refuse(self, request: Request, error: SequencerError) -> Response:
         """Answer with a page that explains a deliberate *error*."""
@@ -166,7 +166,12 @@ class Answers:
         elif isinstance(error, RemoteUnreachable):
             code, title = 503, "The server of these runs can't be reached"
             text = f"{error.where}: {text}" if error.where else text
-        values = {"title": title, "text": text, "hint": error.hint or "", "back": _back(request)}
+        values = {
+            "title": title,
+            "text": text,
+            "hint": error.hint or "",
+            "back": _find_return_address(request),
+        }
         template = self._templates.get_template("problem.html")
         return HTMLResponse(template.render(values), status_code=code)
 
@@ -185,10 +190,10 @@ def make_app(site: Site, form_token: str) -> Starlette:
     log = "/p/{project}/{run}/log/{name}"
     routes = [
         *(Route(path, answers.show) for path in PAGES),
-        Route("/live", answers.live),
+        Route("/live", answers.stream_page),
         Mount("/static", StaticFiles(packages=[("sequencer.plugins.web", "static")])),
         Route(f"{log}/follow", answers.follow),
-        Route(f"{log}/raw", answers.raw),
+        Route(f"{log}/raw", answers.send_log),
         Route("/p/{project}/{run}/do/{verb}", answers.change, methods=["POST"]),
     ]
     refusals: dict[Any, Any] = {SequencerError: answers.refuse}
@@ -202,7 +207,7 @@ def _stream(texts: AsyncIterator[str]) -> Response:
     return StreamingResponse(texts, media_type="text/event-stream")
 
 
-def _back(request: Request) -> str:
+def _find_return_address(request: Request) -> str:
     """Return the form's return address if it is one of ours; otherwise the first page.
 
     The pattern is strict because browsers ignore tabs and treat a backslash as a slash.
@@ -219,8 +224,8 @@ class ImpatientProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Serve a new connection; if there are too many, close an idle one."""
         super().connection_made(transport)
-        self.loop.call_later(HEADERS_S, self._look)
-        if len(self.connections) >= MOST_CONNECTIONS:
+        self.loop.call_later(HEADERS_S, self._close_if_idle)
+        if len(self.connections) >= MAX_CONNECTIONS:
             others = (other for other in self.connections if other is not self)
             idle = (
                 other for other in others if isinstance(other, ImpatientProtocol) and other.is_idle
@@ -234,14 +239,14 @@ class ImpatientProtocol(H11Protocol):
         """Return whether no request is in progress."""
         return self.cycle is None or self.cycle.response_complete
 
-    def _look(self) -> None:
+    def _close_if_idle(self) -> None:
         if self.transport.is_closing():
             return
         if self.is_idle and self._was_idle:
             self.transport.close()
             return
         self._was_idle = self.is_idle
-        self.loop.call_later(HEADERS_S, self._look)
+        self.loop.call_later(HEADERS_S, self._close_if_idle)
 
 
 class CalmServer(uvicorn.Server):
@@ -261,7 +266,7 @@ def serve(app: Any, listeners: list[socket]) -> None:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=1,
         ws="none",
@@ -271,6 +276,6 @@ def serve(app: Any, listeners: list[socket]) -> None:
     with suppress(OSError, ValueError):
         # Enough descriptors for all connections and for the files that they show.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = 2 * MOST_CONNECTIONS + 100
+        wanted = 2 * MAX_CONNECTIONS + 100
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, hard)), hard))
     CalmServer(config).run(sockets=listeners)

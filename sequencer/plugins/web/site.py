@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from sequencer.cli.views.next_command import run_state, situation_of
-from sequencer.cli.views.runs import Open, asked_at, open_at, run_facts, unread_facts
+from sequencer.cli.views.next_command import read_situation, run_state
+from sequencer.cli.views.runs import Open, find_open_item, read_gate_output, run_facts, unread_facts
 from sequencer.cli.views.states import LOOKS, StateLook, look_of
-from sequencer.engine.graph_changes import as_started
+from sequencer.engine.graph_changes import load_as_started
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import (
@@ -34,20 +34,20 @@ from sequencer.errors import (
     UnknownName,
 )
 from sequencer.files.textfile import slug
-from sequencer.history.facts import RecordedFact, read
+from sequencer.history.facts import RecordedFact, read_facts
 from sequencer.history.story import StepTries, Story
 from sequencer.model.commands import Adopt
-from sequencer.model.graph.source import differences
+from sequencer.model.graph.source import describe_differences
 from sequencer.model.head import Head
 from sequencer.model.kind import CommandContext
 from sequencer.model.outcome import Quota
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.schedules.timers import TickPace, pace_of
-from sequencer.plugins.web.records import Spent, spent_in
+from sequencer.plugins.web.records import Spent, to_spent
 from sequencer.project.diagnostics import Diagnostic
 from sequencer.project.project import Project, open_project
 from sequencer.store import folder as folders
-from sequencer.store.journal import JournalFile, facts_of
+from sequencer.store.journal import JournalFile, list_facts
 
 DEFAULT_RUN = "-"
 """The address of the default run. No named run can have it: a slug is never a single dash."""
@@ -55,7 +55,7 @@ END_BYTES = (64 * 1024, 512 * 1024)
 """Sizes of a journal's end that are searched for the newest facts, before all of it is read."""
 LONG, ENOUGH = 1000, 200
 """A sequence's run with more than `LONG` revisions is long: most pages read its newest `ENOUGH`."""
-MOST_DIFFERENCES = 8
+MAX_DIFFERENCES = 8
 """Lines about a changed workflow on a card."""
 KEPT_CHARS = 600
 """Length of an answer in lists; its step's page reads all of it."""
@@ -108,7 +108,7 @@ class RunRow(Struct, dict=True):
         if head is None or head.exit or not (head.is_at_gate or head.asks):
             return None
         with suppress(SequencerError):
-            return open_at(self.run, head)
+            return find_open_item(self.run, head)
         return None
 
     @property
@@ -126,7 +126,9 @@ class RunRow(Struct, dict=True):
     def shown_at_gate(self) -> str:
         """Return the text to decide on at its gate, read once; empty without a gate."""
         return (
-            "" if self.ask is None or self.ask.gate is None else asked_at(self.run, self.ask.gate)
+            ""
+            if self.ask is None or self.ask.gate is None
+            else read_gate_output(self.run, self.ask.gate)
         )
 
     @cached_property
@@ -136,7 +138,7 @@ class RunRow(Struct, dict=True):
         if head is None:
             return {}
         with suppress(SequencerError):
-            nodes = as_started(self.run.store, head).workflow.nodes
+            nodes = load_as_started(self.run.store, head).workflow.nodes
             return {node.id: node.title for node in nodes if node.title and node.task is None}
         return {}
 
@@ -174,8 +176,8 @@ class RunRow(Struct, dict=True):
     def _differences(self, head: Head, workflow: Workflow) -> Sequence[str]:
         """Return the differences of *workflow* from the run's own workflow, a line each."""
         with suppress(SequencerError):
-            return differences(as_started(self.run.store, head).workflow, workflow)[
-                :MOST_DIFFERENCES
+            return describe_differences(load_as_started(self.run.store, head).workflow, workflow)[
+                :MAX_DIFFERENCES
             ]
         return ()
 
@@ -186,7 +188,7 @@ class RunRow(Struct, dict=True):
             return LOOKS["unreadable"]
         head = self.head
         return (
-            LOOKS["pending"] if head is None else look_of(run_state(situation_of(self.run, head)))
+            LOOKS["pending"] if head is None else look_of(run_state(read_situation(self.run, head)))
         )
 
     @property
@@ -220,7 +222,7 @@ class RunStory(Struct):
     is_whole: bool = True
     """Whether it starts where the run starts, or where the journal does."""
 
-    def follow(self, run: Run, head: Head, *, is_whole: bool = True) -> None:
+    def read_facts(self, run: Run, head: Head, *, is_whole: bool = True) -> None:
         """Read the facts of *run* up to *head*; they may be slightly newer.
 
         Unless *is_whole*, the newest facts of a long run are enough; they are quick to read.
@@ -240,20 +242,20 @@ class RunStory(Struct):
                 cut = next(facts)
                 facts = dropwhile(lambda fact: fact["step_index"] == cut["step_index"], facts)
             for fact in facts:
-                self._keep(_short(fact))
+                self._add_fact(_shorten_fact(fact))
 
     @property
     def steps(self) -> dict[str, StepTries]:
         """Return the steps that were started, in their order, by their keys in addresses."""
-        return self.story.steps(by_name=self.by_node)
+        return self.story.group_steps(by_name=self.by_node)
 
-    def _keep(self, raw: Fact) -> None:
+    def _add_fact(self, raw: Fact) -> None:
         self.revision = raw["revision"]
         self.facts.append(raw)
-        (fact,) = read([raw])
-        usage, details = self.story.keep(fact), fact.details
+        (fact,) = read_facts([raw])
+        usage, details = self.story.add_fact(fact), fact.details
         if usage is not None:
-            self.spent.append(spent_in(fact, usage))
+            self.spent.append(to_spent(fact, usage))
         if quota := details.get("quota"):
             self.quotas[str(details.get("agent"))] = fact.at, Quota.model_validate(quota)
         if details.get("verdict"):
@@ -265,16 +267,16 @@ def facts_after(run: Run, revision: int) -> Iterator[Fact]:
     if run.dispatch is None:
         journal = JournalFile(run.store.state_path.parent, 0, 0)
         for size in END_BYTES if revision else ():
-            records = journal.newest(size)
+            records = journal.read_newest(size)
             if records and records[0].revision <= revision + 1:
                 for record in records:
                     if record.revision > revision:
-                        yield from facts_of(record.data)
+                        yield from list_facts(record.data)
                 return
     yield from run.store.history(revision)
 
 
-def _short(fact: Fact) -> Fact:
+def _shorten_fact(fact: Fact) -> Fact:
     outcome = fact.get("outcome")
     if not isinstance(outcome, dict) or len(str(outcome.get("output", ""))) <= KEPT_CHARS:
         return fact
@@ -307,7 +309,7 @@ class RemoteRuns:
         """
         self._wanted = time.monotonic()
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._follow, daemon=True)
+            self._thread = threading.Thread(target=self._poll, daemon=True)
             self._thread.start()
         if not self._has_answer.wait(FIRST_S):
             raise RemoteUnreachable("the server has not answered yet")
@@ -315,7 +317,7 @@ class RemoteRuns:
             raise self._error
         return self._rows
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask the server now."""
         with self._asked:
             try:
@@ -324,9 +326,9 @@ class RemoteRuns:
                 self._error = error
         self._has_answer.set()
 
-    def _follow(self) -> None:
+    def _poll(self) -> None:
         while time.monotonic() - self._wanted < UNSEEN_S:
-            self.look()
+            self.refresh()
             time.sleep(PAUSE_S)
         # The next request must not get this answer: it will be old by then.
         self._has_answer.clear()
@@ -347,7 +349,7 @@ class ShownProject:
         self._stories: dict[str, RunStory] = {}
         self._listed: list[str] = []
         self._names: dict[str, str | None] | None = None
-        self._remote = RemoteRuns(self._ask)
+        self._remote = RemoteRuns(self._read_remote_rows)
         self._remote_rows: dict[str, RunRow] = {}
         self.answered: dict[str | None, int] = {}
         """Runs that were continued on these pages: name -> revision after that."""
@@ -367,14 +369,14 @@ class ShownProject:
         Raises:
             ConfigurationError: see `open_project`.
         """
-        if self._project is None or self._looks != self._seen(self._project):
+        if self._project is None or self._looks != self._fingerprint_settings(self._project):
             self._project = open_project(self.folder, config=self._config, acts=False, reads=True)
-            self._looks = self._seen(self._project)
+            self._looks = self._fingerprint_settings(self._project)
             self._rows.clear()
             self._names, self._remote_rows, self.diagnostics = None, {}, (0.0, [])
         return self._project
 
-    def _seen(self, project: Project) -> object:
+    def _fingerprint_settings(self, project: Project) -> object:
         """Return a value that changes with its settings file and the charts in the settings."""
         settings = project.settings
         config = settings.config_path or self.folder / "orchestration.yaml"
@@ -391,11 +393,11 @@ class ShownProject:
         until, works = self._unmerged
         if time.monotonic() >= until:
             # A merge changes no file of the run, so git has to be asked again.
-            works = [] if self.is_remote else [*self.project.unmerged()]
+            works = [] if self.is_remote else [*self.project.find_unmerged_work()]
             self._unmerged = time.monotonic() + MERGES_S, works
         return works
 
-    def acting(self) -> Project:
+    def open_for_change(self) -> Project:
         """Return the project, opened again, for a command that changes a run.
 
         Raises:
@@ -416,7 +418,7 @@ class ShownProject:
         while a run has no head yet.
         """
         project = self.project
-        listed = folders.names(project.settings.state_file.parent / "runs")
+        listed = folders.list_names(project.settings.state_file.parent / "runs")
         has_all = all(
             row.head or row.facts for name, (_, row) in self._rows.items() if name != DEFAULT_RUN
         )
@@ -433,7 +435,7 @@ class ShownProject:
             if row.head is not None or "error" in row.facts:
                 yield row
 
-    def _ask(self) -> dict[str, RunRow]:
+    def _read_remote_rows(self) -> dict[str, RunRow]:
         """Return all runs of a project on a server, by address, started or not.
 
         Raises:
@@ -445,14 +447,14 @@ class ShownProject:
         for address, name in names.items():
             before = self._remote_rows.get(address)
             run = project.run(name) if before is None else before.run
-            rows[address] = self._look(run, address, before)
+            rows[address] = self._read_row(run, address, before)
         self._remote_rows = rows
         return rows
 
-    def changed(self) -> None:
+    def refresh_runs(self) -> None:
         """Read the runs again now, after a change from these pages."""
         if self.is_remote:
-            self._remote.look()
+            self._remote.refresh()
 
     def row(self, address: str) -> RunRow:
         """Return the row of the run at *address*, read again if its state file has changed.
@@ -477,11 +479,11 @@ class ShownProject:
             run = project.run(names[address])
         fingerprint = _fingerprint(run.store.state_path)
         if known is None or known[0] != fingerprint:
-            known = fingerprint, self._look(run, address, known[1] if known else None)
+            known = fingerprint, self._read_row(run, address, known[1] if known else None)
             self._rows[address] = known
         return known[1]
 
-    def _look(self, run: Run, address: str, before: RunRow | None) -> RunRow:
+    def _read_row(self, run: Run, address: str, before: RunRow | None) -> RunRow:
         """Return *run* as it is now; its start is read only once, as it is far back."""
         facts: dict[str, Any] = {}
         try:
@@ -500,12 +502,12 @@ class ShownProject:
             return RunRow(self, run, address, unread_facts(run, error), None)
         return RunRow(self, run, address, facts, head)
 
-    def lacks(self, row: RunRow) -> bool:
+    def has_unread_story(self, row: RunRow) -> bool:
         """Return whether the story of *row* has not been read from its start yet."""
         story, head = self._stories.get(row.address, RunStory()), row.head
         return head is not None and (story.run_id, story.is_whole) != (head.run_id, True)
 
-    def keep(self, row: RunRow, story: RunStory) -> None:
+    def store_story(self, row: RunRow, story: RunStory) -> None:
         """Store the *story* of *row*, which another thread has read."""
         self._stories[row.address] = story
 
@@ -513,7 +515,7 @@ class ShownProject:
         """Return the story of *row*; for a long run only its newest part, unless *is_whole*."""
         story = self._stories.setdefault(row.address, RunStory())
         if row.head is not None:
-            story.follow(row.run, row.head, is_whole=is_whole)
+            story.read_facts(row.run, row.head, is_whole=is_whole)
         return story
 
 
@@ -557,13 +559,13 @@ class Site:
         """Read all stories from their start, outside of `lock`, so other pages need not wait."""
         with self._reading:
             with self.lock:
-                wanted = [row for row in self.rows() if row.project.lacks(row)]
+                wanted = [row for row in self.rows() if row.project.has_unread_story(row)]
             for row in wanted:
                 story = RunStory()
                 if row.head is not None:
-                    story.follow(row.run, row.head)
+                    story.read_facts(row.run, row.head)
                 with self.lock:
-                    row.project.keep(row, story)
+                    row.project.store_story(row, story)
 
     def rows(self) -> Iterator[RunRow]:
         """Yield every run that was started, of all projects that can be read."""

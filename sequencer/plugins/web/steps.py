@@ -14,17 +14,17 @@ from starlette.responses import Response, StreamingResponse
 
 from sequencer.cli.views.runs import Open
 from sequencer.cli.views.states import LOOKS
-from sequencer.cli.views.step_logs import LOG_NAME, AskedLogs, open_log, written_at
-from sequencer.cli.views.text import file_size, one_line, plain
-from sequencer.engine.logs import sent_texts, token_of
+from sequencer.cli.views.step_logs import LOG_NAME, AskedLogs, open_log, read_mtime_ns
+from sequencer.cli.views.text import file_size, one_line, strip_controls
+from sequencer.engine.logs import read_sent_texts, token_of
 from sequencer.engine.prompt_context.earlier_outputs import read_output
-from sequencer.errors import SequencerError, UnknownName, typed
+from sequencer.errors import SequencerError, UnknownName, quote_words
 from sequencer.history.story import Try
 from sequencer.model.head import Head
-from sequencer.model.outcome import used
+from sequencer.model.outcome import read_usage
 from sequencer.plugins.web.diffs import diff_of
-from sequencer.plugins.web.live import lines_from
-from sequencer.plugins.web.pages import Page, Query, needs_of, number
+from sequencer.plugins.web.live import read_lines
+from sequencer.plugins.web.pages import Page, Query, needs_of, parse_number
 from sequencer.plugins.web.site import RunRow, Site, facts_after
 from sequencer.store import folder as folders
 from sequencer.store import results
@@ -33,14 +33,14 @@ TAIL_BYTES = 24 * 1024
 """How much of a log's end the page of its step shows."""
 PAGE_BYTES, PAGE_LINES = 24 * 1024, 1000
 """How much of a log one log page shows; with markup it is up to five times as large."""
-MOST_PROMPT = 20_000
+MAX_PROMPT = 20_000
 """Characters of a sent text that the page of its step shows."""
-MOST_HITS, HIT_CHARS = 100, 160
+MAX_HITS, HIT_CHARS = 100, 160
 """Lines that a search returns, and how many characters of each are shown."""
 BLOCK_BYTES = 1024 * 1024
 
 
-def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
+def build_step_page(site: Site, query: Query, project: str, run: str, key: str) -> Page:
     """Return the page of the step *key*: a step_index or a node's id.
 
     Raises:
@@ -53,11 +53,11 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
     # The newest part of a long run is quick to read; only an older step needs all of it.
     tried = shown.story(row, is_whole=False).steps.get(key)
     tried = tried or shown.story(row).steps.get(key)
-    name = _name(row, key) if tried is None else tried.name
+    name = _find_step_name(row, key) if tried is None else tried.name
     title = row.titles.get(key, "") if is_net else ""
-    attempt = tried.tries[_index(query, len(tried.tries))] if tried else None
+    attempt = tried.tries[_choose_attempt_index(query, len(tried.tries))] if tried else None
     outcome = {} if attempt is None else _full_outcome(row, attempt)
-    log = None if attempt is None else _log_of(row, attempt, outcome)
+    log = None if attempt is None else _read_log_end(row, attempt, outcome)
     token = tried.last.token if tried else 0
     needs = [card for card in needs_of(row) if card.ask and card.token == token]
     look = "pending" if attempt is None else attempt.state
@@ -71,15 +71,17 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
         "look": LOOKS["asked" if needs and tried and attempt is tried.last else look],
         "run_look": row.look,
         "outcome": outcome,
-        "usage": used(outcome.get("usage") or {}),
-        "answer": _answer(row, outcome),
-        "most_prompt": MOST_PROMPT,
+        "usage": read_usage(outcome.get("usage") or {}),
+        "answer": _read_answer(row, outcome),
+        "most_prompt": MAX_PROMPT,
         "prompt_command": f"sequencer {Open(row.run).option}log --prompt "
-        f"{typed(one_line(name)) if attempt is None else attempt.step_index + 1}",
+        f"{quote_words(one_line(name)) if attempt is None else attempt.step_index + 1}",
         "prompts": _prompts(row, name, outcome, log),
         "diff": None if attempt is None else diff_of(row, attempt),
         "log": log,
-        "elsewhere": _elsewhere(row, attempt) if attempt is not None and log is None else "",
+        "elsewhere": _describe_remote_log(row, attempt)
+        if attempt is not None and log is None
+        else "",
         "needs": needs,
         "is_net": is_net,
         "can_retry": look == "failed" and row.changed is None and (is_net or _is_stuck(head, key)),
@@ -93,7 +95,7 @@ def _is_stuck(head: Head | None, key: str) -> bool:
     return head is not None and head.failures_in_row > 0 and key == str(head.step_index)
 
 
-def _name(row: RunRow, key: str) -> str:
+def _find_step_name(row: RunRow, key: str) -> str:
     """Return the name of the step *key*, which was never started.
 
     Raises:
@@ -114,9 +116,9 @@ def _name(row: RunRow, key: str) -> str:
     raise UnknownName("step", key, row.project.story(row).steps)
 
 
-def _index(query: Query, count: int) -> int:
+def _choose_attempt_index(query: Query, count: int) -> int:
     """Return the index of the requested attempt of *count*; by default, of the newest."""
-    chosen = number(query.get("try"))
+    chosen = parse_number(query.get("try"))
     return chosen - 1 if 0 < chosen <= count else count - 1
 
 
@@ -132,14 +134,14 @@ def _full_outcome(row: RunRow, attempt: Try) -> Mapping[str, Any]:
     return attempt.outcome
 
 
-def _answer(row: RunRow, outcome: Mapping[str, Any]) -> str:
+def _read_answer(row: RunRow, outcome: Mapping[str, Any]) -> str:
     name = outcome.get("output_file")
     if name is None:
         return str(outcome.get("output") or "")
     try:
         store = row.run.store
         folder = results.output_path(store.state_path.parent, name).parent.name
-        return read_output(store.kept_result(folder) / results.OUTPUT)
+        return read_output(store.find_result_folder(folder) / results.OUTPUT)
     except SequencerError as error:
         return str(error)
 
@@ -154,7 +156,7 @@ class ShownPrompt(NamedTuple):
     @property
     def more(self) -> int:
         """Return the number of characters that the page leaves out."""
-        return max(len(self.text) - MOST_PROMPT, 0)
+        return max(len(self.text) - MAX_PROMPT, 0)
 
 
 def _prompts(
@@ -194,21 +196,21 @@ def _prompt_file(row: RunRow, name: str, outcome: Mapping[str, Any]) -> tuple[st
 # --- logs --------------------------------------------------------------------------
 
 
-def _log_of(row: RunRow, attempt: Try, outcome: Mapping[str, Any]) -> dict[str, Any] | None:
+def _read_log_end(row: RunRow, attempt: Try, outcome: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the end of the log of *attempt* and where it is; None: there is no log here."""
     recorded = outcome.get("log")
-    name = Path(str(recorded)).name if recorded else _newest(row, attempt)
-    path = _log_called(row, name, str(recorded or ""))
+    name = Path(str(recorded)).name if recorded else _find_newest_log(row, attempt)
+    path = _find_log(row, name, str(recorded or ""))
     if path is None or (row.project.is_remote and token_of(path) != attempt.token):
         # Machines give their logs the same names, so this may be another attempt's.
         return None
     size = path.lstat().st_size
     with open_log(path) as file:
-        sent = sent_texts(file.fileno())
-        start = _start_of_line(file, max(size - TAIL_BYTES, 0))
+        sent = read_sent_texts(file.fileno())
+        start = _find_line_start(file, max(size - TAIL_BYTES, 0))
     # Skip the log's start: the page shows the step and the sent texts in other places.
     start = max(start, 0 if sent is None else sent.end)
-    text, end = lines_from(path, start)
+    text, end = read_lines(path, start)
     return {
         "name": name,
         "sent": sent,
@@ -219,23 +221,25 @@ def _log_of(row: RunRow, attempt: Try, outcome: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def _elsewhere(row: RunRow, attempt: Try) -> str:
+def _describe_remote_log(row: RunRow, attempt: Try) -> str:
     """Return where the log of another machine's attempt is; empty: not known."""
     dispatch = row.run.dispatch
     if dispatch is None:
         return ""
-    matching = (remote for remote in dispatch.made() if remote.token == attempt.token)
+    matching = (
+        remote for remote in dispatch.list_ended_attempts() if remote.token == attempt.token
+    )
     return next((f"on {remote.host}: {remote.log}" for remote in matching), "")
 
 
-def _newest(row: RunRow, attempt: Try) -> str:
+def _find_newest_log(row: RunRow, attempt: Try) -> str:
     """Return the name of the newest log of the step of *attempt*; empty: none."""
     asked = AskedLogs(row.project.project, row.run, (str(attempt.step_index + 1),))
-    logs = [log for log in asked.found() if log.iteration == attempt.step_index + 1]
+    logs = [log for log in asked.find_logs() if log.iteration == attempt.step_index + 1]
     return logs[-1].path.name if logs else ""
 
 
-def _log_called(row: RunRow, name: str, recorded: str = "") -> Path | None:
+def _find_log(row: RunRow, name: str, recorded: str = "") -> Path | None:
     """Return the path of the log called *name*; None: there is none. A name is never a path.
 
     If branches have several logs of this name: the one that the run *recorded*, or the newest.
@@ -243,9 +247,9 @@ def _log_called(row: RunRow, name: str, recorded: str = "") -> Path | None:
     if not LOG_NAME.fullmatch(name):
         return None
     asked = AskedLogs(row.project.project, row.run)
-    paths = [folder / name for folder in asked.folders if name in folders.names(folder)]
+    paths = [folder / name for folder in asked.folders if name in folders.list_names(folder)]
     matching = [path for path in paths if str(path).endswith(f"/{recorded}")] if recorded else []
-    return max(matching or paths, key=written_at, default=None)
+    return max(matching or paths, key=read_mtime_ns, default=None)
 
 
 def log_path(site: Site, project: str, run: str, name: str) -> Path:
@@ -255,30 +259,30 @@ def log_path(site: Site, project: str, run: str, name: str) -> Path:
         UnknownName: the run has no such log; a name never becomes a path.
     """
     with site.lock:
-        path = _log_called(site.project(project).row(run), name)
+        path = _find_log(site.project(project).row(run), name)
     if path is None:
         raise UnknownName("log", name, [])
     return path
 
 
-def log(site: Site, query: Query, project: str, run: str, name: str) -> Page:
+def build_log_page(site: Site, query: Query, project: str, run: str, name: str) -> Page:
     """Return the page of a log: a part of it with numbered lines, or the hits of a search."""
     row = site.project(project).row(run)
     path = log_path(site, project, run, name)
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
-        last, offset = _page_before(file, size), query.get("from")
-        start = min(_start_of_line(file, number(offset)), last) if offset else last
+        last, offset = _find_page_start(file, size), query.get("from")
+        start = min(_find_line_start(file, parse_number(offset)), last) if offset else last
         file.seek(start)
         data = file.read(PAGE_BYTES)
-        before = _page_before(file, start) if start else None
-        first = _lines_before(file, start) + 1
+        before = _find_page_start(file, start) if start else None
+        first = _count_lines_before(file, start) + 1
         find = query.get("q", "")
-        hits = [*islice(_hits(file, find), MOST_HITS)] if find else []
+        hits = [*islice(_hits(file, find), MAX_HITS)] if find else []
     ends = [match.end() for match in islice(re.finditer(b"\n", data), PAGE_LINES)]
     is_end = start + len(data) >= size and len(ends) < PAGE_LINES
     end = len(data) if is_end or not ends else ends[-1]
-    lines = plain(data[:end].decode("utf-8", "replace")).split("\n")
+    lines = strip_controls(data[:end].decode("utf-8", "replace")).split("\n")
     context = {
         "row": row,
         "name": name,
@@ -293,14 +297,14 @@ def log(site: Site, query: Query, project: str, run: str, name: str) -> Page:
         "is_open": end > 0 and not data[:end].endswith(b"\n"),
         "find": find,
         "hits": hits,
-        "most": MOST_HITS,
+        "most": MAX_HITS,
     }
     return Page("log.html", name, context, (), "runs")
 
 
-def _page_before(file: BinaryIO, offset: int) -> int:
+def _find_page_start(file: BinaryIO, offset: int) -> int:
     """Return the offset where the page that ends at *offset* starts."""
-    first = _start_of_line(file, max(offset - PAGE_BYTES, 0))
+    first = _find_line_start(file, max(offset - PAGE_BYTES, 0))
     file.seek(first)
     data, at = file.read(offset - first), offset - first
     # One more, because the newline that ends the last line does not start another.
@@ -311,7 +315,7 @@ def _page_before(file: BinaryIO, offset: int) -> int:
     return first + at + 1
 
 
-def _start_of_line(file: BinaryIO, offset: int) -> int:
+def _find_line_start(file: BinaryIO, offset: int) -> int:
     if offset <= 0:
         return 0
     file.seek(offset - 1)
@@ -323,7 +327,7 @@ def _start_of_line(file: BinaryIO, offset: int) -> int:
 CHUNK = 64 * 1024
 
 
-def _lines_before(file: BinaryIO, offset: int) -> int:
+def _count_lines_before(file: BinaryIO, offset: int) -> int:
     file.seek(0)
     sizes = (min(BLOCK_BYTES, offset - start) for start in range(0, offset, BLOCK_BYTES))
     return sum(file.read(size).count(b"\n") for size in sizes)
@@ -340,12 +344,12 @@ def _hits(file: BinaryIO, find: str) -> Iterator[tuple[int, int, str]]:
     for line_number, line in enumerate(iter(lambda: file.readline(BLOCK_BYTES), b""), 1):
         if (at := line.lower().find(wanted)) >= 0:
             first = max(at - HIT_CHARS // 3, 0) if len(line) > HIT_CHARS else 0
-            text = plain(line[first:][:HIT_CHARS].decode("utf-8", "ignore")).strip()
+            text = strip_controls(line[first:][:HIT_CHARS].decode("utf-8", "ignore")).strip()
             yield line_number, offset, f"…{text}" if first else text
         offset += len(line)
 
 
-def download(site: Site, project: str, run: str, name: str) -> Response:
+def download_log(site: Site, project: str, run: str, name: str) -> Response:
     """Return the whole log as a download, which a browser never shows as a page."""
     file = open_log(log_path(site, project, run, name))
 

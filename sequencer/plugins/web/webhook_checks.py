@@ -13,9 +13,9 @@ from sequencer.project.project import Project
 def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Diagnostic]:
     """Yield the reasons why a configured tracker is ignored."""
     del run, looks
-    for name, hook in webhooks_of(project.settings).taken():
+    for name, hook in webhooks_of(project.settings).list_enabled_hooks():
         where = f"webhooks.{name}"
-        if lack := hook.lack(os.environ):
+        if lack := hook.find_secret_problem(os.environ):
             hint = "'sequencer web' needs the key to check signatures; it ignores the tracker"
             yield Diagnostic(Level.WARNING, Area.CONFIGURATION, lack, f"{where}.secret_env", hint)
         if not (hook.people or hook.may_start or hook.may_answer or hook.may_stop):

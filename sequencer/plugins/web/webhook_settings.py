@@ -25,7 +25,7 @@ Team = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,100}$")]
 Mention = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[!-~]+$")]
 
 
-LEAST_SECRET_CHARS = 16
+MIN_SECRET_CHARS = 16
 
 
 class TrackerHook(Frozen):
@@ -48,13 +48,13 @@ class TrackerHook(Frozen):
     procedure: Name | None = None
     """None: the labels choose it, or an agent that classifies the issue."""
 
-    def lack(self, environment: Mapping[str, str]) -> str | None:
+    def find_secret_problem(self, environment: Mapping[str, str]) -> str | None:
         """Return why no signature can be checked; None: *environment* has a usable secret."""
         chars = len(environment.get(self.secret_env, ""))
         if not chars:
             return f"{self.secret_env} is not set"
-        problem = f"{self.secret_env} has {chars} characters, fewer than {LEAST_SECRET_CHARS}"
-        return problem if chars < LEAST_SECRET_CHARS else None
+        problem = f"{self.secret_env} has {chars} characters, fewer than {MIN_SECRET_CHARS}"
+        return problem if chars < MIN_SECRET_CHARS else None
 
 
 class GithubHook(TrackerHook):
@@ -95,11 +95,11 @@ class WebhookOptions(Frozen):
     max_runs: int = Field(default=1, ge=1, le=64)
     """Most runs that are worked on at the same time because of deliveries."""
 
-    def of(self, tracker: str) -> AnyHook:
+    def get_hook(self, tracker: str) -> AnyHook:
         """Return the settings of *tracker*."""
         return self.github if tracker == "github" else self.linear
 
-    def taken(self) -> Iterator[tuple[str, AnyHook]]:
+    def list_enabled_hooks(self) -> Iterator[tuple[str, AnyHook]]:
         """Yield (name, settings) for each tracker whose deliveries are taken."""
         for name, hook in (("github", self.github), ("linear", self.linear)):
             if hook.places:

@@ -9,7 +9,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from sequencer.frozen.fields import ValidationError
-from sequencer.model.graph.choices import DEFAULT, TIMEOUT, normalise
+from sequencer.model.graph.choices import DEFAULT, TIMEOUT, normalize
 from sequencer.model.graph.graph import MAX_NODES, Edge, Graph, Node, NodeKind, Option
 from sequencer.model.step import Step
 from sequencer.workflows.flowfile.joins import check_joins
@@ -22,10 +22,17 @@ from sequencer.workflows.flowfile.settings import (
     Front,
     NodeSource,
     Overrides,
+    build_step,
     read_node,
-    step_of,
 )
-from sequencer.workflows.mermaid.chart import MAX_EDGES, NAMES, Chart, ChartEdge, ChartNode, drawn
+from sequencer.workflows.mermaid.chart import (
+    MAX_EDGES,
+    NAMES,
+    Chart,
+    ChartEdge,
+    ChartNode,
+    render_label,
+)
 from sequencer.workflows.mermaid.text import Position
 
 MAX_DEPTH = 32
@@ -86,8 +93,8 @@ class Grouping:
         ways: dict[tuple[str, str, str], Way] = {}
         count = 0
         for edge in self._lines:
-            label = drawn(edge.label)
-            for source, target in self._ends(edge):
+            label = render_label(edge.label)
+            for source, target in self._resolve_ends(edge):
                 count += 1
                 key = (source, target, label)
                 if key in ways:
@@ -117,7 +124,7 @@ class Grouping:
         self._parents = closed
         for group in chart.subgraphs:
             for member in group.nodes:
-                is_around = member == group.id or member in self._above(group.id)
+                is_around = member == group.id or member in self._iter_enclosing_groups(group.id)
                 if member not in closed and not is_around:
                     closed[member] = group.id
         return closed
@@ -133,7 +140,7 @@ class Grouping:
         self._diagnostics.add("E-EDGE", subject, detail, edge.position, hint)
         return False
 
-    def _ends(self, edge: ChartEdge) -> Iterator[tuple[str, str]]:
+    def _resolve_ends(self, edge: ChartEdge) -> Iterator[tuple[str, str]]:
         subject, targets = f"{edge.source} {edge.target}", self.entries(edge.target)
         sources: tuple[str, ...] = (edge.source,)
         if edge.source in self._groups:
@@ -155,13 +162,13 @@ class Grouping:
     def _is_shallow(self) -> bool:
         """Return whether groups are not nested too deeply; report it if they are."""
         for name, position in self._groups.items():
-            if sum(1 for _ in self._above(name)) >= MAX_DEPTH:
+            if sum(1 for _ in self._iter_enclosing_groups(name)) >= MAX_DEPTH:
                 detail = f"groups are nested deeper than {MAX_DEPTH} levels"
                 self._diagnostics.add("E-SUBGRAPH", name, detail, position)
                 return False
         return True
 
-    def _above(self, name: str) -> Iterator[str]:
+    def _iter_enclosing_groups(self, name: str) -> Iterator[str]:
         """Yield the groups that contain *name*, from the inside; at most `MAX_DEPTH`."""
         group = self._parents.get(name)
         for _ in range(MAX_DEPTH):
@@ -175,7 +182,7 @@ class Grouping:
         """Return group -> its nodes and the nodes of groups inside it, in order."""
         leaves: dict[str, list[str]] = {name: [] for name in self._groups}
         for node in self.nodes:
-            for name in self._above(node.id):
+            for name in self._iter_enclosing_groups(node.id):
                 leaves[name].append(node.id)
         return leaves
 
@@ -183,11 +190,11 @@ class Grouping:
         """Find the entries and exits of each group, inner groups first."""
         inside: dict[str, set[tuple[str, str]]] = {name: set() for name in self._groups}
         for edge in self._lines:
-            common = set(self._above(edge.target))
-            for name in self._above(edge.source):
+            common = set(self._iter_enclosing_groups(edge.target))
+            for name in self._iter_enclosing_groups(edge.source):
                 if name in common:
                     inside[name].add((edge.source, edge.target))
-        depths = {name: sum(1 for _ in self._above(name)) for name in self._groups}
+        depths = {name: sum(1 for _ in self._iter_enclosing_groups(name)) for name in self._groups}
         for name in sorted(self._groups, key=depths.__getitem__, reverse=True):
             self._find_ends_of(name, inside[name])
 
@@ -199,7 +206,10 @@ class Grouping:
             leaving = self._exits[source] if source in self._groups else (source,)
             if leaving and self.entries(target):
                 senders.setdefault(target, set()).add(leaving)
-                reached |= {target, *self._above(target)} - {source, *self._above(source)}
+                reached |= {target, *self._iter_enclosing_groups(target)} - {
+                    source,
+                    *self._iter_enclosing_groups(source),
+                }
         for leaving in {exits for sources in senders.values() for exits in sources}:
             leading.update(leaving)
         led_to = {
@@ -213,7 +223,7 @@ class Grouping:
         self._exits[name] = tuple(leaf for leaf in leaves if leaf not in leading)
         entries = {leaf for leaf in leaves if leaf not in led_to}
         for inner, first in self._circular.items():
-            if inner not in reached and name in self._above(inner):
+            if inner not in reached and name in self._iter_enclosing_groups(inner):
                 entries.add(first)
         if not entries and leaves:
             self._circular[name] = leaves[0]
@@ -287,12 +297,12 @@ class GraphBuilder:
                 if name in self._grouping.groups:
                     detail = "this is a group of nodes, but a section belongs to one node"
                 hint = diagnostics.hint_for(name, list(self._nodes))
-                diagnostics.add("E-SECTION", name or "###", detail, source.at(), hint)
+                diagnostics.add("E-SECTION", name or "###", detail, source.find_position(), hint)
         for name in timeouts:
             if name not in self._nodes:
-                self._unknown(name, "E-TIMEOUT", name, "", None)
+                self._report_unknown_node(name, "E-TIMEOUT", name, "", None)
 
-    def graph_and_steps(self, *, needs_sections: bool) -> tuple[Graph | None, tuple[Step, ...]]:
+    def build(self, *, needs_sections: bool) -> tuple[Graph | None, tuple[Step, ...]]:
         """Return the graph and the steps of its agents; None: the file has no valid graph."""
         if not 0 < len(self._nodes) <= MAX_NODES:
             detail = f"more than {MAX_NODES} nodes" if self._nodes else "the chart has no node"
@@ -301,11 +311,11 @@ class GraphBuilder:
         is_usable = [self._has_usable_id(node) for node in self._nodes.values()]
         if not all(is_usable):
             return None, ()
-        headings = self._headings()
+        headings = self._collect_headings()
         ways = self._grouping.ways
         ends = {way.source for way in ways or ()} ^ {way.target for way in ways or ()}
         for name, node in self._nodes.items():
-            kind = self._kind_of(node)
+            kind = self._find_kind(node)
             is_bare = node.bracket == "stadium" and self.sources[name].section is None
             if needs_sections and is_bare and name in ends:
                 kind = NodeKind.MARKER
@@ -318,14 +328,16 @@ class GraphBuilder:
         leaving: dict[str, list[Way]] = {}
         for way in ways:
             leaving.setdefault(way.source, []).append(way)
-        nodes = tuple(self._node(node, leaving.get(node.id, ())) for node in self._nodes.values())
+        nodes = tuple(
+            self._build_node(node, leaving.get(node.id, ())) for node in self._nodes.values()
+        )
         retry = self._front.values.retry
         steps = tuple(
-            step_of(name, self.sources[name], retry, self._diagnostics)
+            build_step(name, self.sources[name], retry, self._diagnostics)
             for name, kind in self._kinds.items()
             if kind is NodeKind.AGENT
         )
-        built = self._graph(nodes, ways)
+        built = self._build_graph(nodes, ways)
         if built is not None:
             positions = {name: node.position for name, node in self._nodes.items()}
             at, refused = tuple(way.position for way in ways), self._grouping.refused
@@ -344,7 +356,7 @@ class GraphBuilder:
         self._diagnostics.add("E-NODE", subject, detail, node.position)
         return False
 
-    def _kind_of(self, node: ChartNode) -> NodeKind:
+    def _find_kind(self, node: ChartNode) -> NodeKind:
         """Return the kind of *node*; report a shape without meaning."""
         kind = _KIND_OF.get(node.bracket)
         if kind is None:
@@ -357,11 +369,11 @@ class GraphBuilder:
         has_section = self.sources[node.id].section is not None
         return NodeKind.AGENT if kind is NodeKind.DECISION and has_section else kind
 
-    def _headings(self) -> dict[str, Heading]:
+    def _collect_headings(self) -> dict[str, Heading]:
         """Return the headings inside prompts; some may be misspelled names of nodes."""
         sections = [source.section for source in self.sources.values() if source.section]
         headings = [heading for section in sections for heading in section.headings]
-        return {normalise(heading.text): heading for heading in reversed(headings)}
+        return {normalize(heading.text): heading for heading in reversed(headings)}
 
     def _ensure_section(
         self, node: ChartNode, kind: NodeKind, headings: Mapping[str, Heading]
@@ -370,7 +382,7 @@ class GraphBuilder:
         diagnostics, heading = self._diagnostics, None
         # To compare thousands of names with each other would take minutes for a hostile file.
         if not diagnostics.is_full and not diagnostics.is_silent:
-            wanted = normalise(node.id)
+            wanted = normalize(node.id)
             is_near = wanted in headings or len(headings) > MAX_COMPARED
             near = [wanted] if is_near else get_close_matches(wanted, headings, n=1, cutoff=0.8)
             heading = headings.get(near[0]) if near else None
@@ -383,7 +395,7 @@ class GraphBuilder:
         elif heading is not None:
             detail = f"{heading.text!r} is part of the prompt above it, so it names no node"
             diagnostics.add("W-SECTION", node.id, detail, (heading.line, 1), hint)
-        elif kind is NodeKind.MARKER and normalise(drawn(node.label)) not in _ENDINGS:
+        elif kind is NodeKind.MARKER and normalize(render_label(node.label)) not in _ENDINGS:
             detail = "it has no section, so it is a start or an end and no agent works there"
             hint = f"write '### {node.id}' with a prompt, or draw it as ((text))"
             diagnostics.add("W-SECTION", node.id, detail, node.position, hint)
@@ -410,14 +422,14 @@ class GraphBuilder:
         foreign = {NodeKind.AGENT: PERSON_KEYS, NodeKind.HUMAN: AGENT_KEYS}.get(kind, ())
         whose = "a person, drawn as {{text}}" if kind is NodeKind.AGENT else "an agent"
         for path in foreign:
-            if source.written(*path):
+            if source.has_value(*path):
                 detail = f"{'.'.join(path)} is only for {whose}"
-                diagnostics.add("E-NODE", node.id, detail, source.at(*path))
+                diagnostics.add("E-NODE", node.id, detail, source.find_position(*path))
 
-    def _node(self, node: ChartNode, leaving: Iterable[Way]) -> Node:
+    def _build_node(self, node: ChartNode, leaving: Iterable[Way]) -> Node:
         """Return *node* as a node of the graph; *leaving* are the edges that leave it."""
         name, kind, source = node.id, self._kinds[node.id], self.sources[node.id]
-        values, label = source.values, drawn(node.label)
+        values, label = source.values, render_label(node.label)
         result = Node(id=name, kind=kind, label=label, description=values.description or "")
         if kind not in (NodeKind.AGENT, NodeKind.HUMAN):
             return result
@@ -425,11 +437,11 @@ class GraphBuilder:
         result = result.replace(**fields)
         if kind is NodeKind.AGENT:
             return result
-        target, at = values.timeout_target, source.at(*source.path_of("onTimeout"))
+        target, at = values.timeout_target, source.find_position(*source.find_key_path("onTimeout"))
         if target is not None and values.limit_ms is None:
             detail, hint = "onTimeout without timeout has no effect", "timeout: MILLISECONDS"
             self._diagnostics.add("E-TIMEOUT", name, detail, at, hint)
-        options = self._options(name, source) or _options_of_edges(leaving)
+        options = self._build_options(name, source) or _options_of_edges(leaving)
         if target is not None:
             target = self._single_node(target, "E-TIMEOUT", name, "onTimeout: ", at)
         person = {
@@ -441,24 +453,26 @@ class GraphBuilder:
         }
         return result.replace(**person)
 
-    def _options(self, name: str, source: NodeSource) -> tuple[Option, ...]:
+    def _build_options(self, name: str, source: NodeSource) -> tuple[Option, ...]:
         options: dict[str, Option] = {}
         for index, written in enumerate(source.values.options or ()):
             value = written.value or written.label
-            if normalise(value) in options:
+            if normalize(value) in options:
                 detail = f"two options have the value {value!r}"
-                self._diagnostics.add("E-OPTION", name, detail, source.at("options", index))
+                self._diagnostics.add(
+                    "E-OPTION", name, detail, source.find_position("options", index)
+                )
             option = Option(label=written.label, value=value, description=written.description)
-            options.setdefault(normalise(value), option)
+            options.setdefault(normalize(value), option)
         return tuple(options.values())
 
-    def _graph(self, nodes: tuple[Node, ...], ways: tuple[Way, ...]) -> Graph | None:
+    def _build_graph(self, nodes: tuple[Node, ...], ways: tuple[Way, ...]) -> Graph | None:
         values, diagnostics = self._front.values, self._diagnostics
         fields = values.config.model_dump(exclude_none=True) if values.config else {}
         if "timeout" in fields:
             fields["timeout_ms"] = fields.pop("timeout")
         if values.on_error is not None:
-            at = self._front.at("onError")
+            at = self._front.find_position("onError")
             target = self._single_node(values.on_error, "E-ONERROR", values.on_error, "", at)
             fields["on_error"] = target
         try:
@@ -467,7 +481,7 @@ class GraphBuilder:
                 edges=tuple(
                     Edge(source=way.source, target=way.target, label=way.label) for way in ways
                 ),
-                entries=self._entries(),
+                entries=self._find_entries(),
                 state=values.state or {},
                 **fields,
             )
@@ -477,7 +491,7 @@ class GraphBuilder:
                 diagnostics.add("E-CHART", diagnostics.file.name, detail)
             return None
 
-    def _entries(self) -> tuple[str, ...]:
+    def _find_entries(self) -> tuple[str, ...]:
         entrypoint = self._front.values.entrypoint
         first = (next(iter(self._nodes)),)
         if entrypoint is None:
@@ -485,7 +499,9 @@ class GraphBuilder:
         entries = self._grouping.entries(entrypoint)
         if entries and all(name in self._nodes for name in entries):
             return entries
-        self._unknown(entrypoint, "E-ENTRY", entrypoint, "", self._front.at("entrypoint"))
+        self._report_unknown_node(
+            entrypoint, "E-ENTRY", entrypoint, "", self._front.find_position("entrypoint")
+        )
         return first
 
     def _single_node(
@@ -494,7 +510,7 @@ class GraphBuilder:
         """Return the node that *name* means: the node itself, or the single entry of a group."""
         entries = self._grouping.entries(name)
         if name not in self._grouping.groups and name not in self._nodes:
-            self._unknown(name, code, subject, prefix, at)
+            self._report_unknown_node(name, code, subject, prefix, at)
             return None
         if len(entries) == 1:
             return entries[0]
@@ -503,7 +519,7 @@ class GraphBuilder:
         self._diagnostics.add(code, subject, detail, at, "name a node")
         return None
 
-    def _unknown(
+    def _report_unknown_node(
         self, name: str, code: str, subject: str, prefix: str, at: Position | None
     ) -> None:
         hint = self._diagnostics.hint_for(name, list(self._nodes))
@@ -513,7 +529,7 @@ class GraphBuilder:
 def _options_of_edges(ways: Iterable[Way]) -> tuple[Option, ...]:
     options: dict[str, Option] = {}
     for way in ways:
-        label = normalise(way.label)
+        label = normalize(way.label)
         if label not in ("", DEFAULT, TIMEOUT) and label not in options:
             text = " ".join(way.label.split())[:200]
             options[label] = Option(label=text, value=text)

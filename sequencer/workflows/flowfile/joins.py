@@ -15,10 +15,10 @@ from operator import and_, or_
 from typing import NamedTuple
 
 from sequencer.model.answers import DECISION_FIELDS
-from sequencer.model.graph.choices import DEFAULT, groups, is_choice, takes_other_answers
+from sequencer.model.graph.choices import DEFAULT, group_edges, has_fallback_branch, is_choice
 from sequencer.model.graph.graph import Graph, NodeKind
 from sequencer.workflows.flowfile.problems import Diagnostics
-from sequencer.workflows.flowfile.rules import MAX_COMPARED, FlowGraph, at_once
+from sequencer.workflows.flowfile.rules import MAX_COMPARED, FlowGraph, find_parallel_pairs
 
 _MAX_NAMED = 5
 
@@ -39,17 +39,17 @@ def check_joins(flow: FlowGraph, diagnostics: Diagnostics, *, has_sections: bool
     which has no place for an agent's prompt.
     """
     graph = flow.graph
-    for name, join in _joins(graph).items():
+    for name, join in _find_joins(graph).items():
         if not is_choice(graph, name) or name in flow.incomplete:
             continue
-        takes_all = takes_other_answers(graph, name)
+        takes_all = has_fallback_branch(graph, name)
         is_error = join.is_certain and has_sections and not takes_all
         first = join.sources[:_MAX_NAMED]
         listed = f"{', '.join(first[:-1])} and {first[-1]}"
         detail = f"it {'gets' if join.is_certain else 'may get'} the answers of {listed} at once"
         detail += ", and together they fit no label"
         if takes_all:
-            has_default = DEFAULT in groups(graph, name)
+            has_default = DEFAULT in group_edges(graph, name)
             edge = f"the edge {DEFAULT!r}" if has_default else "the unlabeled edge"
             detail += f", so the run {'takes' if join.is_certain else 'then takes'} {edge}"
         drawn = "" if graph.by_id[name].kind is NodeKind.DECISION else "draw it as {text} and "
@@ -58,7 +58,7 @@ def check_joins(flow: FlowGraph, diagnostics: Diagnostics, *, has_sections: bool
         diagnostics.add(code, name, detail, flow.node_positions[name], hint)
 
 
-def _joins(graph: Graph) -> dict[str, _Join]:
+def _find_joins(graph: Graph) -> dict[str, _Join]:
     """Return the nodes without work that more than one output can reach at once."""
     before: dict[str, dict[str, None]] = {name: {} for name in graph.by_id}
     for name, targets in graph.forward.items():
@@ -67,11 +67,12 @@ def _joins(graph: Graph) -> dict[str, _Join]:
     idle = [name for name, node in graph.by_id.items() if not node.works]
     merging = [name for name in idle if len(before[name]) > 1]
     joins = {
-        name: _Join(sources, is_certain=True) for name, sources in _certain(graph, merging).items()
+        name: _Join(sources, is_certain=True)
+        for name, sources in _find_certain_joins(graph, merging).items()
     }
     # Only nodes that are not certain need the second check.
     uncertain = {name: [*before[name]] for name in merging if name not in joins}
-    for name, first, second in at_once(graph, uncertain):
+    for name, first, second in find_parallel_pairs(graph, uncertain):
         joins[name] = _Join((first, second), is_certain=False)
     # A node without a choice passes the map on to the next node.
     for name in TopologicalSorter(before).static_order():
@@ -83,7 +84,7 @@ def _joins(graph: Graph) -> dict[str, _Join]:
     return {name: join for name, join in joins.items() if not {*join.sources} & {*DECISION_FIELDS}}
 
 
-def _certain(graph: Graph, merging: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+def _find_certain_joins(graph: Graph, merging: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     """Return the nodes of *merging* that always get several outputs after a run divides."""
     wanted = {*merging}
     edges = [
@@ -94,7 +95,9 @@ def _certain(graph: Graph, merging: Sequence[str]) -> Mapping[str, tuple[str, ..
     bits = {index: 1 << number for number, index in enumerate(edges)}
     sure: dict[str, int] = {}
     for name in TopologicalSorter(graph.forward).static_order():
-        sure[name] = reduce(and_, ways) if (ways := [*_ways(graph, name, bits, sure)]) else 0
+        sure[name] = (
+            reduce(and_, ways) if (ways := [*_iter_certain_edges(graph, name, bits, sure)]) else 0
+        )
     certain: dict[str, tuple[str, ...]] = {}
     divided = [name for name in graph.by_id if len(graph.forward[name]) > 1]
     starts = reduce(or_, (sure[name] for name in graph.entries))
@@ -111,12 +114,12 @@ def _certain(graph: Graph, merging: Sequence[str]) -> Mapping[str, tuple[str, ..
     return certain
 
 
-def _ways(
+def _iter_certain_edges(
     graph: Graph, name: str, bits: Mapping[int, int], sure: Mapping[str, int]
 ) -> Iterator[int]:
     """Yield, for each way that a run may take from *name*, the edges that it certainly follows."""
     outgoing = graph.outgoing[name]
-    choices = groups(graph, name).values() if is_choice(graph, name) else [outgoing]
+    choices = group_edges(graph, name).values() if is_choice(graph, name) else [outgoing]
     for chosen in choices:
         ahead = [index for index in chosen if index not in graph.back_edges]
         # A way that only leads back returns to this node.

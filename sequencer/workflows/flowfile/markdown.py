@@ -85,7 +85,7 @@ class Parts:
     """The first heading of level 1 before any ``###`` heading."""
     body: _Body | None = field(default=None, repr=False, compare=False)
 
-    def sections(
+    def read_sections(
         self, names: Collection[str] | None, keys: Collection[str] = ()
     ) -> tuple[NodeSection, ...]:
         """Return the sections in the order of the file; two may have the same id.
@@ -94,7 +94,7 @@ class Parts:
         ``###`` heading starts a section. A heading with settings that have one of *keys* always
         starts a section, so that a misspelled node is reported and not added to another prompt.
         """
-        return () if self.body is None else self.body.sections(names, keys)
+        return () if self.body is None else self.body.read_sections(names, keys)
 
 
 def split(text: str, diagnostics: Diagnostics) -> Parts:
@@ -106,14 +106,14 @@ def split(text: str, diagnostics: Diagnostics) -> Parts:
         diagnostics.add("E-FILE", name, detail, (1, 1))
         return Parts(None, None, None)
     lines = text.split("\n")
-    front = _front(text, lines, diagnostics)
+    front = _read_front(text, lines, diagnostics)
     begin = 0 if front is None else front.line + front.text.count("\n")
     if front is not None and begin > len(lines):
         return Parts(None, None, None)
-    return _Body(lines, begin, diagnostics).parts(front)
+    return _Body(lines, begin, diagnostics).build_parts(front)
 
 
-def _front(text: str, lines: list[str], diagnostics: Diagnostics) -> Excerpt | None:
+def _read_front(text: str, lines: list[str], diagnostics: Diagnostics) -> Excerpt | None:
     begin = _FRONT_BEGIN.match(text)
     if begin is None:
         return None
@@ -135,7 +135,7 @@ class _Body:
         self._lines = lines
         self._diagnostics = diagnostics
         self._tokens: list[Token] = []
-        parser = _parser()
+        parser = _create_parser()
         parser.block.parse("\n".join(lines[begin:]), parser, {}, self._tokens)
         for token in self._tokens:
             if token.map is not None:
@@ -144,35 +144,35 @@ class _Body:
         self._chart_heading: Heading | None = None
         """The heading of the part with the chart; a section before it ends there."""
 
-    def parts(self, front: Excerpt | None) -> Parts:
+    def build_parts(self, front: Excerpt | None) -> Parts:
         nodes = (heading for heading in self._headings if heading.level == _NODE_LEVEL)
         first = next((heading.line for heading in nodes), None)
         titles = (heading for heading in self._headings if heading.level == 1)
         title = next((t.text for t in titles if first is None or t.line < first), None)
         return Parts(front, self._first_chart(), title, self)
 
-    def sections(
+    def read_sections(
         self, names: Collection[str] | None, keys: Collection[str]
     ) -> tuple[NodeSection, ...]:
         """Return the sections in the order of the file; report charts and text outside of them."""
-        starts = {h for h in self._headings if self._starts_section(h, names, keys)}
+        starts = {h for h in self._headings if self._is_section_start(h, names, keys)}
         borders = [h for h in self._headings if h in starts or h is self._chart_heading]
         end = Heading(1, "", len(self._lines) + 1, len(self._tokens), len(self._tokens))
         sections: list[NodeSection] = []
         for heading, following in pairwise([*borders, end]):
             if heading in starts:
-                sections.append(self._section(heading, following.line - 1))
+                sections.append(self._read_section(heading, following.line - 1))
             elif sections:
                 self._warn_of_text(heading, following)
         self._refuse_more_charts(sections)
         return tuple(sections)
 
-    def _starts_section(
+    def _is_section_start(
         self, heading: Heading, names: Collection[str] | None, keys: Collection[str]
     ) -> bool:
         if heading.level != _NODE_LEVEL or names is None or heading.text in names:
             return heading.level == _NODE_LEVEL
-        kind, begin, end = self._settings(heading)
+        kind, begin, end = self._find_settings(heading)
         if kind != _SETTINGS:
             return False
         written = map(_KEY.match, self._lines[begin + 1 : end - 1])
@@ -182,11 +182,11 @@ class _Body:
         for index, token in enumerate(self._tokens):
             if token.type == "heading_open" and token.level == 0 and token.tag <= "h3":
                 text = self._tokens[index + 1].content
-                yield Heading(int(token.tag[1]), text, _line(token), index, index + 3)
+                yield Heading(int(token.tag[1]), text, _first_line(token), index, index + 3)
 
-    def _section(self, heading: Heading, end: int) -> NodeSection:
+    def _read_section(self, heading: Heading, end: int) -> NodeSection:
         settings = None
-        kind, first, begin = self._settings(heading)
+        kind, first, begin = self._find_settings(heading)
         if kind == _SETTINGS:
             settings = Excerpt("\n".join(self._lines[first + 1 : begin - 1]), first + 2)
         elif kind == _UNCLOSED:
@@ -199,17 +199,17 @@ class _Body:
         headings = tuple(heading for heading in self._headings if begin < heading.line <= end)
         return NodeSection(heading.text, heading.line, settings, prompt, headings)
 
-    def _settings(self, heading: Heading) -> tuple[str, int, int]:
+    def _find_settings(self, heading: Heading) -> tuple[str, int, int]:
         """Return the kind of the token after *heading*, and its first and last line, from 0."""
         if heading.place < len(self._tokens):
             token = self._tokens[heading.place]
             if token.type in (_SETTINGS, _UNCLOSED):
-                return token.type, *_lines(token)
+                return token.type, *_line_range(token)
         return "", heading.line, heading.line
 
-    def _chart(self, fence: Token, *, is_reported: bool = False) -> Excerpt | None:
+    def _read_chart(self, fence: Token, *, is_reported: bool = False) -> Excerpt | None:
         """Return the flowchart in *fence*; with *is_reported*, report no problems again."""
-        begin, end = _lines(fence)
+        begin, end = _line_range(fence)
         last = self._lines[end - 1].strip() if end - 1 > begin else ""
         is_closed = last.startswith(fence.markup) and not last.strip(fence.markup[0])
         # Not the fence's text, in which the lines have lost their indentation.
@@ -228,17 +228,17 @@ class _Body:
         drawings = []
         for heading, token in self._drawings_above_nodes():
             drawings.append(token)
-            if (chart := self._chart(token)) is not None:
+            if (chart := self._read_chart(token)) is not None:
                 self._chart_heading = heading
                 return chart
         name = self._diagnostics.file.name
         hint = "put one between ```mermaid and ```, above the first ### heading"
         at = (1, 1)
         if drawings:
-            at = (_line(drawings[0]), 1)
+            at = (_first_line(drawings[0]), 1)
             hint = "a chart starts with 'flowchart TD' or 'graph LR'"
         elif inside := next((token for token in self._tokens if _is_drawing(token)), None):
-            at = (_line(inside), 1)
+            at = (_first_line(inside), 1)
             hint = (
                 "this one belongs to the ### section above it; move it above the first ### heading"
             )
@@ -261,10 +261,10 @@ class _Body:
         ends = [section.prompt.line + section.prompt.text.count("\n") for section in sections]
         first = 0
         for _, token in self._drawings_above_nodes():
-            line = _line(token)
+            line = _first_line(token)
             index = bisect_right(starts, line) - 1
             is_in_prompt = index >= 0 and line <= ends[index]
-            if is_in_prompt or self._chart(token, is_reported=True) is None:
+            if is_in_prompt or self._read_chart(token, is_reported=True) is None:
                 continue
             if first:
                 detail = f"a second flowchart; the first one starts in line {first}"
@@ -281,20 +281,20 @@ class _Body:
                 detail = "this text belongs to no node"
                 hint = "the text below the heading of the chart is in no section"
                 self._diagnostics.add(
-                    "W-TEXT", heading.text or "#", detail, (_line(token), 1), hint
+                    "W-TEXT", heading.text or "#", detail, (_first_line(token), 1), hint
                 )
                 return
 
 
-def _lines(token: Token) -> tuple[int, int]:
+def _line_range(token: Token) -> tuple[int, int]:
     """Return the first line of *token*, from 0, and the line after its last."""
     assert token.map is not None  # noqa: S101 - block tokens have one
     return token.map[0], token.map[1]
 
 
-def _line(token: Token) -> int:
+def _first_line(token: Token) -> int:
     """Return the first line of *token*, from 1."""
-    return _lines(token)[0] + 1
+    return _line_range(token)[0] + 1
 
 
 def _is_drawing(token: Token) -> bool:
@@ -328,7 +328,7 @@ def _line_end(text: str, place: int) -> int:
 
 
 @cache
-def _parser() -> MarkdownIt:
+def _create_parser() -> MarkdownIt:
     parser = MarkdownIt("zero", {"html": True, "maxNesting": 100})
     rules = ["code", "fence", "blockquote", "hr", "list", "html_block", "heading", "paragraph"]
     parser.enable(rules)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from sequencer.errors import ConfigurationError, ConfigurationErrors
-from sequencer.workflows.finding import MAX_LISTED, nearest
+from sequencer.workflows.finding import MAX_LISTED, suggest_nearest
 from sequencer.workflows.mermaid.text import Position
 
 MAX_PROBLEMS = 500
@@ -80,7 +80,7 @@ class Diagnostics:
     @property
     def warnings(self) -> tuple[FlowProblem, ...]:
         """Return the warnings in the order of the file."""
-        return tuple(sorted(self._warnings, key=_in_file))
+        return tuple(sorted(self._warnings, key=_sort_position))
 
     def add(
         self,
@@ -112,7 +112,7 @@ class Diagnostics:
         """
         if not self._errors:
             return
-        errors = sorted(self._errors, key=_in_file)
+        errors = sorted(self._errors, key=_sort_position)
         if self._hidden_count:
             detail = f"{self._hidden_count} more problems are not shown"
             errors.append(FlowProblem("E-MORE", self.file.name, detail, where=str(self.file)))
@@ -122,8 +122,8 @@ class Diagnostics:
         """Return a hint that lists *names* and suggests the one that is nearest to *name*."""
         # To compare every wrong name with every node would take minutes for a hostile file.
         is_small = len(names) <= MAX_COMPARED and len(self._errors) <= MAX_LISTED
-        return nearest(name, names, compares=is_small)
+        return suggest_nearest(name, names, compares=is_small)
 
 
-def _in_file(problem: FlowProblem) -> Position:
+def _sort_position(problem: FlowProblem) -> Position:
     return problem.position or (0, 0)

@@ -68,13 +68,13 @@ def read_flow(
     is_chart_alone = file.suffix.lower() in CHART_SUFFIXES
     parts = _parts_of_chart(text, diagnostics) if is_chart_alone else split(text, diagnostics)
     front = read_front(parts.front, overrides.as_front_matter(), diagnostics)
-    chart = _chart(parts.chart, diagnostics)
-    sources = _sections(parts, chart, overrides, diagnostics)
+    chart = _parse_chart(parts.chart, diagnostics)
+    sources = _read_sections(parts, chart, overrides, diagnostics)
     if chart is None or parts.chart is None:
         diagnostics.ensure_none()
         raise AssertionError("there is no chart, but no error was reported")
     builder = GraphBuilder(chart, front, sources, overrides, diagnostics)
-    built, steps = builder.graph_and_steps(needs_sections=not is_chart_alone)
+    built, steps = builder.build(needs_sections=not is_chart_alone)
     diagnostics.ensure_none()
     if built is None:
         raise AssertionError("there is no graph, but no error was reported")
@@ -95,18 +95,18 @@ def read_flow(
         version=values.version,
         file=file,
         warnings=diagnostics.warnings,
-        place_of=_places(file, chart, builder.sources),
+        place_of=_make_locator(file, chart, builder.sources),
     )
 
 
-def _places(
+def _make_locator(
     file: Path, chart: Chart, sources: Mapping[str, NodeSource]
 ) -> Callable[[str, KeyPath], str]:
     """Return a function that returns the place of a node's setting, section or mention."""
     positions = {node.id: node.position for node in chart.nodes}
 
     def place_of(node: str, path: KeyPath) -> str:
-        line, column = sources[node].at(*path) or positions[node]
+        line, column = sources[node].find_position(*path) or positions[node]
         return f"{file}:{line}:{column}"
 
     return place_of
@@ -119,7 +119,7 @@ def _parts_of_chart(text: str, diagnostics: Diagnostics) -> Parts:
     return Parts(None, Excerpt(text.removeprefix("\ufeff"), 1), None)
 
 
-def _chart(part: Excerpt | None, diagnostics: Diagnostics) -> Chart | None:
+def _parse_chart(part: Excerpt | None, diagnostics: Diagnostics) -> Chart | None:
     if part is None:
         return None
     try:
@@ -129,7 +129,7 @@ def _chart(part: Excerpt | None, diagnostics: Diagnostics) -> Chart | None:
         return None
 
 
-def _sections(
+def _read_sections(
     parts: Parts, chart: Chart | None, overrides: Overrides, diagnostics: Diagnostics
 ) -> dict[str, NodeSource]:
     """Return node id -> its section.
@@ -137,7 +137,7 @@ def _sections(
     If two sections have the same id, the first one counts, and the second one is a problem.
     """
     sources: dict[str, NodeSource] = {}
-    for section in parts.sections(chart.names if chart else None, KEYS):
+    for section in parts.read_sections(chart.names if chart else None, KEYS):
         first = sources.get(section.id)
         if first is None:
             sources[section.id] = read_node(section.id, section, overrides.timeouts, diagnostics)

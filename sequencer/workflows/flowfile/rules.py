@@ -21,17 +21,17 @@ from sequencer.model.graph.choices import (
     TIMEOUT,
     NoMatchingBranch,
     choose,
-    groups,
+    group_edges,
+    has_fallback_branch,
     is_choice,
-    normalise,
-    takes_other_answers,
+    normalize,
 )
 from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.workflows.flowfile.problems import Diagnostics
 from sequencer.workflows.flowfile.settings import Front, NodeSource
 from sequencer.workflows.mermaid.text import Position
 from sequencer.workflows.prompts import GRAPH_ROOTS as ROOTS
-from sequencer.workflows.prompts import MAX_DEPTH, parsed
+from sequencer.workflows.prompts import MAX_DEPTH, parse_loose_json
 
 RESERVED = "_"
 """Keys of the state with this prefix belong to the run."""
@@ -52,9 +52,9 @@ class FlowGraph(Struct, frozen=True):
     incomplete: frozenset[str]
     """Nodes with a refused edge; a missing edge there is not reported again."""
 
-    def at(self, name: str, *path: str | int) -> Position | None:
+    def find_position(self, name: str, *path: str | int) -> Position | None:
         """Return the position of *path* of node *name*, or else of its section or mention."""
-        return self.sources[name].at(*path) or self.node_positions[name]
+        return self.sources[name].find_position(*path) or self.node_positions[name]
 
 
 def check(flow: FlowGraph, diagnostics: Diagnostics) -> None:
@@ -70,7 +70,7 @@ def check(flow: FlowGraph, diagnostics: Diagnostics) -> None:
 
 def _check_labels(flow: FlowGraph, name: str, diagnostics: Diagnostics) -> None:
     graph = flow.graph
-    labels = groups(graph, name)
+    labels = group_edges(graph, name)
     if DEFAULT in labels and "" in labels:
         second = max(labels[DEFAULT][0], labels[""][0])
         detail = 'both a "default" edge and an unlabeled edge'
@@ -93,12 +93,12 @@ def _check_labels(flow: FlowGraph, name: str, diagnostics: Diagnostics) -> None:
 
 def _check_person(flow: FlowGraph, name: str, diagnostics: Diagnostics) -> None:
     graph, node, source = flow.graph, flow.graph.by_id[name], flow.sources[name]
-    labels = groups(graph, name)
+    labels = group_edges(graph, name)
     if TIMEOUT in labels and node.timeout_ms is None and name not in flow.incomplete:
         detail = "there is an edge 'timeout' but no time limit, so it is never taken"
         at = flow.edge_positions[labels[TIMEOUT][0]]
         diagnostics.add("W-LABEL", name, detail, at, "timeout: MILLISECONDS in its section")
-    if not takes_other_answers(graph, name):
+    if not has_fallback_branch(graph, name):
         _check_other_answers(flow, name, diagnostics)
     if not source.values.options or not is_choice(graph, name):
         return
@@ -106,13 +106,15 @@ def _check_person(flow: FlowGraph, name: str, diagnostics: Diagnostics) -> None:
     for place, option in enumerate(source.values.options):
         value = option.value or option.label
         try:
-            taken.add(normalise(graph.edges[choose(graph, name, value)[0]].label))
+            taken.add(normalize(graph.edges[choose(graph, name, value)[0]].label))
         except NoMatchingBranch:
             if name not in flow.incomplete:
                 drawn = [graph.edges[places[0]].label for places in labels.values()]
                 detail = f"the option {value!r} leads nowhere: no edge has that label"
                 hint = diagnostics.hint_for(value, drawn)
-                diagnostics.add("E-OPTION", name, detail, source.at("options", place), hint)
+                diagnostics.add(
+                    "E-OPTION", name, detail, source.find_position("options", place), hint
+                )
     if node.allows_custom_input:
         return
     known = [option.label for option in node.options]
@@ -133,13 +135,13 @@ def _check_other_answers(flow: FlowGraph, name: str, diagnostics: Diagnostics) -
     hint = "draw an edge 'default', or one without a label"
     if node.allows_custom_input:
         detail = f"any text is an answer, but no edge takes one that is not an option: {then}"
-        at = flow.at(name, *flow.sources[name].path_of("allowCustomInput"))
+        at = flow.find_position(name, *flow.sources[name].find_key_path("allowCustomInput"))
         diagnostics.add("W-ANSWER", name, detail, at, hint)
     has_limit = node.timeout_ms is not None and node.on_timeout is None
-    if has_limit and TIMEOUT not in groups(graph, name):
+    if has_limit and TIMEOUT not in group_edges(graph, name):
         detail = f"after its timeout no edge is taken: {then}"
         hint = f"onTimeout: NODE, an edge 'timeout', or {hint.removeprefix('draw ')}"
-        at = flow.at(name, *flow.sources[name].path_of("timeout"))
+        at = flow.find_position(name, *flow.sources[name].find_key_path("timeout"))
         diagnostics.add("W-ANSWER", name, detail, at, hint)
 
 
@@ -158,7 +160,7 @@ def _check_state(flow: FlowGraph, diagnostics: Diagnostics) -> None:
         if key.startswith(RESERVED):
             detail = f"the key {key!r} is the run's own: it starts with {RESERVED!r}"
             name = diagnostics.file.name
-            diagnostics.add("E-STATE", name, detail, flow.front.at("state", key))
+            diagnostics.add("E-STATE", name, detail, flow.front.find_position("state", key))
     for name, node in flow.graph.by_id.items():
         if node.output_key is None:
             continue
@@ -168,14 +170,14 @@ def _check_state(flow: FlowGraph, diagnostics: Diagnostics) -> None:
             problem = "a part between its dots is empty"
         elif parts[0].startswith(RESERVED):
             problem = f"keys that start with {RESERVED!r} are the run's own"
-        elif (scalar := _in_the_way(state, parts)) is not None:
+        elif (scalar := _find_scalar_above(state, parts)) is not None:
             problem = f"state.{scalar} isn't a mapping, so nothing can be put below it"
         if problem is not None:
             detail = f"output.key {node.output_key!r}: {problem}"
             diagnostics.add("E-STATE", name, detail, _key_position(flow, name))
 
 
-def _in_the_way(state: Mapping[str, Any], parts: list[str]) -> str | None:
+def _find_scalar_above(state: Mapping[str, Any], parts: list[str]) -> str | None:
     value: Any = state
     for length, part in enumerate(parts[:-1], start=1):
         if part not in value or value[part] is None:
@@ -192,7 +194,7 @@ def _check_shared_keys(flow: FlowGraph, diagnostics: Diagnostics) -> None:
         if node.output_key is not None:
             by_key.setdefault(node.output_key, []).append(name)
     shared = {key: names for key, names in by_key.items() if len(names) > 1}
-    for key, first, second in at_once(flow.graph, shared):
+    for key, first, second in find_parallel_pairs(flow.graph, shared):
         detail = f"both may run at once and write state.{key}; the last one to finish wins"
         diagnostics.add("W-KEY", f"{first} {second}", detail, _key_position(flow, second))
     for key, names in by_key.items():
@@ -206,8 +208,12 @@ def _check_shared_keys(flow: FlowGraph, diagnostics: Diagnostics) -> None:
 
 def _key_position(flow: FlowGraph, name: str) -> Position | None:
     source = flow.sources[name]
-    flat = source.written("output.key")
-    return flow.at(name, "output.key") if flat else flow.at(name, "output", "key")
+    flat = source.has_value("output.key")
+    return (
+        flow.find_position(name, "output.key")
+        if flat
+        else flow.find_position(name, "output", "key")
+    )
 
 
 RUN_STATE: Mapping[str, Any] = {
@@ -239,7 +245,7 @@ class StatePaths:
             for length in range(len(key)):
                 self._above.setdefault(key[:length], {})[key[length]] = None
 
-    def missing(self, path: tuple[str, ...]) -> tuple[str, list[str]] | None:
+    def find_missing(self, path: tuple[str, ...]) -> tuple[str, list[str]] | None:
         """Return the part of *path* that nothing sets, and the known keys there."""
         longest = min(len(path), MAX_DEPTH)
         if any(path[:length] in self._keys for length in range(1, longest + 1)):
@@ -254,18 +260,18 @@ class StatePaths:
             elif depth and not outputs and _may_get(value, part):
                 return None
             else:
-                return ".".join(path[: depth + 1]), _names(value, outputs)
+                return ".".join(path[: depth + 1]), _list_known_keys(value, outputs)
         return None
 
 
-def missing_below(value: Any, path: tuple[str, ...]) -> tuple[str, list[str]] | None:
+def find_missing_below(value: Any, path: tuple[str, ...]) -> tuple[str, list[str]] | None:
     """Return the part of *path* that is not in *value*, which never changes, and the known keys."""
     for depth, part in enumerate(path):
         if isinstance(value, str):
             if "{{" in value:
                 return None
             try:
-                value = parsed(value)
+                value = parse_loose_json(value)
             except KeyError:
                 value = None
         if isinstance(value, Mapping) and part in value:
@@ -273,7 +279,7 @@ def missing_below(value: Any, path: tuple[str, ...]) -> tuple[str, list[str]] | 
         elif isinstance(value, list) and part.isdecimal() and int(part[:MAX_DEPTH]) < len(value):
             value = value[int(part[:MAX_DEPTH])]
         else:
-            return ".".join(path[: depth + 1]), _names(value, {})
+            return ".".join(path[: depth + 1]), _list_known_keys(value, {})
     return None
 
 
@@ -286,7 +292,7 @@ def _may_get(value: Any, part: str) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _names(value: Any, outputs: Mapping[str, None]) -> list[str]:
+def _list_known_keys(value: Any, outputs: Mapping[str, None]) -> list[str]:
     known = [*map(str, value)] if isinstance(value, Mapping) else []
     # The author's own keys first: the author most likely meant one of them.
     return sorted({*known, *outputs}, key=lambda key: (key in RUN_STATE, key))
@@ -313,49 +319,49 @@ def check_templates(flow: FlowGraph, diagnostics: Diagnostics) -> None:
     for node in flow.graph.nodes:
         if not node.works:
             continue
-        for text in _texts(flow, node):
+        for text in _iter_texts(flow, node):
             for match in _SIMILAR.finditer(text.text):
                 if _TEMPLATE.fullmatch(match[0]) is None and not diagnostics.is_silent:
                     detail = f"{match[0]} is not read as a template; it stays as it is"
                     hint = "a template is a path of names and numbers with dots: {{state.a.0}}"
-                    at = _place(text, match.start())
+                    at = _locate_offset(text, match.start())
                     diagnostics.add("W-TEMPLATE", node.id, detail, at, hint)
             for match in _TEMPLATE.finditer(text.text):
                 path = tuple(match[1].split("."))
                 if diagnostics.is_full:
                     return
-                if (problem := _problem(flow, node, path, state, diagnostics)) is None:
+                if (problem := _find_problem(flow, node, path, state, diagnostics)) is None:
                     continue
-                at = _place(text, match.start())
+                at = _locate_offset(text, match.start())
                 diagnostics.add("E-TEMPLATE", node.id, f"{match[0]}: {problem[0]}", at, problem[1])
             for match in _INPUT.finditer(text.text) if text.is_input else ():
                 detail = f"{match[0]}: input can't hold itself"
                 diagnostics.add("E-TEMPLATE", node.id, detail, text.at)
 
 
-def _texts(flow: FlowGraph, node: Node) -> Iterator[_Text]:
+def _iter_texts(flow: FlowGraph, node: Node) -> Iterator[_Text]:
     source = flow.sources[node.id]
     if source.section is not None and source.prompt:
         yield _Text(source.prompt, (source.section.prompt.line, 1), is_prompt=True)
     elif node.kind is NodeKind.HUMAN:
         yield _Text(node.label, flow.node_positions[node.id])
-    yield from _texts_below(flow, node.id, node.input, ("input",))
+    yield from _iter_texts_below(flow, node.id, node.input, ("input",))
 
 
-def _texts_below(
+def _iter_texts_below(
     flow: FlowGraph, name: str, value: Any, path: tuple[str | int, ...]
 ) -> Iterator[_Text]:
     if isinstance(value, str):
-        yield _Text(value, flow.at(name, *path), is_input=True)
+        yield _Text(value, flow.find_position(name, *path), is_input=True)
     elif isinstance(value, Mapping):
         for key, below in value.items():
-            yield from _texts_below(flow, name, below, (*path, key))
+            yield from _iter_texts_below(flow, name, below, (*path, key))
     elif isinstance(value, list):
         for place, below in enumerate(value):
-            yield from _texts_below(flow, name, below, (*path, place))
+            yield from _iter_texts_below(flow, name, below, (*path, place))
 
 
-def _place(text: _Text, offset: int) -> Position | None:
+def _locate_offset(text: _Text, offset: int) -> Position | None:
     if not text.is_prompt or text.at is None:
         return text.at
     before = text.text.count("\n", 0, offset)
@@ -366,7 +372,7 @@ _Problem = tuple[str, str | None]
 """Detail and hint of a problem."""
 
 
-def _problem(
+def _find_problem(
     flow: FlowGraph,
     node: Node,
     path: tuple[str, ...],
@@ -380,13 +386,13 @@ def _problem(
     if "" in path:
         return "a name between its dots is empty", None
     if root == "nodes":
-        return _node_problem(flow, rest, diagnostics)
+        return _find_node_problem(flow, rest, diagnostics)
     if len(rest) > MAX_DEPTH:
         return f"at most {MAX_DEPTH} parts are looked up", None
-    return _below_problem(node, root, tuple(rest), state, diagnostics) if rest else None
+    return _find_problem_below(node, root, tuple(rest), state, diagnostics) if rest else None
 
 
-def _below_problem(
+def _find_problem_below(
     node: Node, root: str, path: tuple[str, ...], state: StatePaths, diagnostics: Diagnostics
 ) -> _Problem | None:
     """Return the problem of *path* below output, input or state; None: it is valid."""
@@ -394,7 +400,7 @@ def _below_problem(
         detail = "nothing leads to this node, so the output that reached it is empty"
         return None if node.id in state.reached else (detail, None)
     is_input = root == "input"
-    missing = missing_below(node.input, path) if is_input else state.missing(path)
+    missing = find_missing_below(node.input, path) if is_input else state.find_missing(path)
     if missing is None:
         return None
     part, known = path[missing[0].count(".")], missing[1]
@@ -408,7 +414,9 @@ def _below_problem(
     return f"nothing sets state.{missing[0]}", hint
 
 
-def _node_problem(flow: FlowGraph, rest: list[str], diagnostics: Diagnostics) -> _Problem | None:
+def _find_node_problem(
+    flow: FlowGraph, rest: list[str], diagnostics: Diagnostics
+) -> _Problem | None:
     # Ids may have dots, so the longest matching id counts.
     for length in range(min(len(rest), 10), 0, -1):
         name = ".".join(rest[:length])
@@ -420,7 +428,9 @@ def _node_problem(flow: FlowGraph, rest: list[str], diagnostics: Diagnostics) ->
     return f"there is no node {named!r}", diagnostics.hint_for(named, list(flow.graph.by_id))
 
 
-def at_once(graph: Graph, shared: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, str]]:
+def find_parallel_pairs(
+    graph: Graph, shared: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, str, str]]:
     """Yield (key, first, second) for each key of *shared* with two nodes that may run at once.
 
     Two nodes may run at once if neither leads to the other, and a run divides somewhere (at
@@ -439,8 +449,8 @@ def at_once(graph: Graph, shared: Mapping[str, Sequence[str]]) -> Iterator[tuple
     below = {name: bits.get(name, 0) for name in order}
     for name in reversed(order):
         below[name] = reduce(or_, map(below.__getitem__, graph.forward[name]), below[name])
-    splits = tuple(islice(_splits(graph, below), _MAX_SPLITS))
-    branches = cache(lambda index: _branches(order, before, splits[index], bits))
+    splits = tuple(islice(_iter_splits(graph, below), _MAX_SPLITS))
+    branches = cache(lambda index: _find_branches(order, before, splits[index], bits))
     done: set[str] = set()
     for key, name in pairs:
         others = [other for its_key, other in pairs if its_key == key and other != name]
@@ -454,7 +464,7 @@ def at_once(graph: Graph, shared: Mapping[str, Sequence[str]]) -> Iterator[tuple
                 break
 
 
-def _branches(
+def _find_branches(
     order: Sequence[str],
     before: Mapping[str, Sequence[str]],
     targets: Collection[str],
@@ -475,12 +485,12 @@ def _branches(
     return {name: branch for name, branch in branches.items() if name in compared}
 
 
-def _splits(graph: Graph, below: Mapping[str, int]) -> Iterator[Sequence[str]]:
+def _iter_splits(graph: Graph, below: Mapping[str, int]) -> Iterator[Sequence[str]]:
     """Yield the targets of each division if at least two of them lead to compared nodes."""
     divisions = [graph.entries] if len(graph.entries) > 1 else []
     for name in graph.by_id:
         if len(graph.outgoing[name]) > 1:
-            for edges in groups(graph, name).values():
+            for edges in group_edges(graph, name).values():
                 ahead = [index for index in edges if index not in graph.back_edges]
                 divisions.append(tuple(graph.edges[index].target for index in ahead))
     yield from (targets for targets in divisions if sum(bool(below[t]) for t in targets) > 1)

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from msgspec import Struct, field
 
 from sequencer.errors import ConfigurationError
-from sequencer.files.keys import problems_of
-from sequencer.files.yamlfile import Document, KeyPath, dotted, parse_text
-from sequencer.frozen.base import Frozen, checked
+from sequencer.files.keys import find_problems
+from sequencer.files.yamlfile import Document, KeyPath, format_key_path, parse_text
+from sequencer.frozen.base import Frozen, validate_value
 from sequencer.frozen.fields import BeforeValidator, Field, ValidationError
 from sequencer.model.step import (
     ContinuedSession,
@@ -23,7 +23,7 @@ from sequencer.model.step import (
     Stagnation,
     Step,
     ToolName,
-    continued,
+    parse_session,
 )
 from sequencer.workflows.flowfile.markdown import Excerpt, NodeSection
 from sequencer.workflows.flowfile.problems import Diagnostics
@@ -99,7 +99,7 @@ class OptionSettings(FlowKeys):
     description: str = Field(default="", max_length=2000)
 
 
-def _option(value: object) -> object:
+def _expand_option(value: object) -> object:
     return {"label": value} if isinstance(value, str) else value
 
 
@@ -146,7 +146,7 @@ class NodeSettings(FlowKeys):
     timeout: Milliseconds | None = None
     """Limit for one try of an agent, or for the wait for a person."""
     config: NodeConfig | None = None
-    options: list[Annotated[OptionSettings, BeforeValidator(_option)]] | None = Field(
+    options: list[Annotated[OptionSettings, BeforeValidator(_expand_option)]] | None = Field(
         default=None, max_length=100
     )
     """A person's answers; default: the labels of the edges."""
@@ -172,37 +172,39 @@ class NodeSettings(FlowKeys):
     """The evidence that an attempt needs."""
     stagnation: Stagnation | None = None
     suppress_thoughts: bool | None = None
-    continue_session: Annotated[bool | ContinuedSession | None, BeforeValidator(continued)] = None
+    continue_session: Annotated[bool | ContinuedSession | None, BeforeValidator(parse_session)] = (
+        None
+    )
     """The same as ``mode: primary``."""
 
     @property
     def limit_ms(self) -> int | None:
         """Return the time limit from either of its keys."""
-        return _either(self.timeout, self.config.timeout if self.config else None)
+        return _prefer_flat(self.timeout, self.config.timeout if self.config else None)
 
     @property
     def timeout_target(self) -> str | None:
         """Return the node after the time limit, from either of its keys."""
-        return _either(self.on_timeout, self.config.on_timeout if self.config else None)
+        return _prefer_flat(self.on_timeout, self.config.on_timeout if self.config else None)
 
     @property
     def allows_custom_input(self) -> bool:
         """Return whether a person may answer with any text."""
         below = self.config.allow_custom_input if self.config else None
-        return bool(_either(self.allow_custom_input, below))
+        return bool(_prefer_flat(self.allow_custom_input, below))
 
     @property
     def whole_output(self) -> OutputSettings:
         """Return the output settings, including those in flat keys."""
         below = self.output or OutputSettings()
         return OutputSettings(
-            key=_either(self.output_key, below.key),
-            format=_either(self.output_format, below.format),
-            schema=_either(self.output_schema, below.json_schema),
+            key=_prefer_flat(self.output_key, below.key),
+            format=_prefer_flat(self.output_format, below.format),
+            schema=_prefer_flat(self.output_schema, below.json_schema),
         )
 
 
-def _either(flat: _Value | None, nested: _Value | None) -> _Value | None:
+def _prefer_flat(flat: _Value | None, nested: _Value | None) -> _Value | None:
     return nested if flat is None else flat
 
 
@@ -280,7 +282,7 @@ class Front(Struct, frozen=True):
     values: FrontMatter
     document: Document
 
-    def at(self, *path: str | int) -> Position | None:
+    def find_position(self, *path: str | int) -> Position | None:
         """Return the position of the key *path*."""
         return self.document.position(path)
 
@@ -298,20 +300,20 @@ class NodeSource(Struct, frozen=True):
         """Return the text after the settings."""
         return self.section.prompt.text if self.section else ""
 
-    def at(self, *path: str | int) -> Position | None:
+    def find_position(self, *path: str | int) -> Position | None:
         """Return the position of the key *path*, or else of the section's heading."""
         return self.document.position(path) or ((self.section.line, 1) if self.section else None)
 
-    def written(self, *path: str) -> bool:
+    def has_value(self, *path: str) -> bool:
         """Return whether the key *path* has a value."""
         value: Any = self.document.data
         for key in path:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value is not None
 
-    def path_of(self, key: str) -> tuple[str, ...]:
+    def find_key_path(self, key: str) -> tuple[str, ...]:
         """Return the path of *key*, which may be at the top or in ``config``."""
-        return (key,) if self.written(key) else ("config", key)
+        return (key,) if self.has_value(key) else ("config", key)
 
 
 def read_front(
@@ -319,13 +321,13 @@ def read_front(
 ) -> Front:
     """Return the front matter in *part*, with *overrides*."""
     subject = diagnostics.file.name
-    document = _document(part, "E-FRONT", subject, diagnostics)
+    document = _parse_document(part, "E-FRONT", subject, diagnostics)
     data = dict(document.data)
     for key, value in overrides.items():
         below = data.get(key)
         data[key] = {**below, **value} if key == "config" and isinstance(below, dict) else value
     document = Document(document.file, data, document.positions)
-    values = _checked(FrontMatter, document, ("E-FRONT", subject), None, diagnostics)
+    values = _validate(FrontMatter, document, ("E-FRONT", subject), None, diagnostics)
     return Front(values or FrontMatter(), document)
 
 
@@ -334,7 +336,9 @@ def read_node(
 ) -> NodeSource:
     """Return the settings of *node* in *section*; a limit in *timeouts* overrides the file's."""
     subject = node or "###"
-    document = _document(section.settings if section else None, "E-NODE", subject, diagnostics)
+    document = _parse_document(
+        section.settings if section else None, "E-NODE", subject, diagnostics
+    )
     if node in timeouts:
         data = {**document.data, "timeout": timeouts[node]}
         if isinstance(config := data.get("config"), dict):
@@ -342,13 +346,13 @@ def read_node(
         document = Document(document.file, data, document.positions)
     values, at = None, (section.line, 1) if section else None
     if document.data:
-        values = _checked(NodeSettings, document, ("E-NODE", subject), at, diagnostics)
+        values = _validate(NodeSettings, document, ("E-NODE", subject), at, diagnostics)
     source = NodeSource(values or NodeSettings(), document, section)
     for first, second in TWINS:
-        if source.written(*first) and source.written(*second):
+        if source.has_value(*first) and source.has_value(*second):
             keys = f"{'.'.join(first)} and {'.'.join(second)}"
             detail = f"{keys} say the same thing; keep one of them"
-            diagnostics.add("E-NODE", subject, detail, source.at(*second))
+            diagnostics.add("E-NODE", subject, detail, source.find_position(*second))
     return source
 
 
@@ -363,7 +367,9 @@ ELSEWHERE: Mapping[str, str] = {
 """Keys that Flowchestra's nodes have from OpenCode's agents -> what to write here instead."""
 
 
-def _document(part: Excerpt | None, code: str, subject: str, diagnostics: Diagnostics) -> Document:
+def _parse_document(
+    part: Excerpt | None, code: str, subject: str, diagnostics: Diagnostics
+) -> Document:
     if part is not None:
         try:
             return parse_text(part.text, diagnostics.file, part.line)
@@ -374,7 +380,7 @@ def _document(part: Excerpt | None, code: str, subject: str, diagnostics: Diagno
     return Document(diagnostics.file, {}, {})
 
 
-def _checked(
+def _validate(
     model: type[_Keys],
     document: Document,
     code_and_subject: tuple[str, str],
@@ -387,15 +393,17 @@ def _checked(
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        problems = problems_of(error, model, document.where)
+        problems = find_problems(error, model, document.locate)
     for problem in problems:
-        path = problem.path if problem.is_missing else _as_written(problem.path, document)
+        path = problem.path if problem.is_missing else _drop_type_parts(problem.path, document)
         wrong.add(path[0] if path else "")
         is_unknown = problem.error.message.startswith("unknown key")
         shown, hint = path[:-1] if is_unknown else path, problem.error.hint
         if is_unknown and model is NodeSettings and len(path) == 1:
             hint = ELSEWHERE.get(str(path[0]), hint)
-        message = f"{dotted(shown)}: {problem.error.message}" if shown else problem.error.message
+        message = (
+            f"{format_key_path(shown)}: {problem.error.message}" if shown else problem.error.message
+        )
         key_code = next((_CODES[key] for key in path if key in _CODES), code)
         diagnostics.add(key_code, subject, message, document.position(path) or at, hint)
     try:
@@ -405,7 +413,7 @@ def _checked(
         return None
 
 
-def _as_written(path: KeyPath, document: Document) -> KeyPath:
+def _drop_type_parts(path: KeyPath, document: Document) -> KeyPath:
     """Return *path* without the parts that pydantic adds for the types that it tried."""
     value: Any = document.data
     for length, part in enumerate(path):
@@ -425,7 +433,7 @@ _RETRY_DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def step_of(
+def build_step(
     name: str, source: NodeSource, retry: RetrySettings | None, diagnostics: Diagnostics
 ) -> Step:
     """Return the step of the agent *name*; *retry* is from the front matter.
@@ -438,15 +446,15 @@ def step_of(
     fields |= {
         "text": source.prompt or None,
         "agent": values.agent or values.executor,
-        "tools": _tools(name, source, diagnostics),
+        "tools": _read_tools(name, source, diagnostics),
         "timeout_s": None if limit_ms is None else limit_ms / _SECOND_MS,
-        "retry": retry_of(retry, values.config.retry if values.config else None),
+        "retry": merge_retry(retry, values.config.retry if values.config else None),
         "continue_session": values.mode == "primary" or values.continue_session or None,
     }
     if output != OutputSettings():
         schema = output.json_schema
         fields["output"] = Output(key=output.key, format=output.format or "text", schema=schema)
-    fields |= _model(name, source, diagnostics)
+    fields |= _read_model(name, source, diagnostics)
     # Fields that the file does not set get the project's step defaults later.
     written = {field: value for field, value in fields.items() if value is not None}
     try:
@@ -457,7 +465,7 @@ def step_of(
         return Step.model_construct(name=name)
 
 
-def retry_of(shared: RetrySettings | None, own: RetrySettings | None) -> Retry | None:
+def merge_retry(shared: RetrySettings | None, own: RetrySettings | None) -> Retry | None:
     """Return *shared* with the fields of *own* on top; None if both are empty."""
     if shared is None and own in (None, RetrySettings()):
         return None
@@ -472,16 +480,16 @@ def retry_of(shared: RetrySettings | None, own: RetrySettings | None) -> Retry |
     )
 
 
-def _tools(name: str, source: NodeSource, diagnostics: Diagnostics) -> dict[str, bool] | None:
+def _read_tools(name: str, source: NodeSource, diagnostics: Diagnostics) -> dict[str, bool] | None:
     tools = source.values.tools
     for tool in tools or ():
         if tool not in TOOLS:
-            at, hint = source.at("tools", tool), diagnostics.hint_for(tool, TOOLS)
+            at, hint = source.find_position("tools", tool), diagnostics.hint_for(tool, TOOLS)
             diagnostics.add("E-TOOLS", name, f"there is no tool {tool!r}", at, hint)
     return None if tools is None else {tool: tools[tool] for tool in tools if tool in TOOLS}
 
 
-def _model(name: str, source: NodeSource, diagnostics: Diagnostics) -> dict[str, str]:
+def _read_model(name: str, source: NodeSource, diagnostics: Diagnostics) -> dict[str, str]:
     """Return provider and model from ``provider/name``, or only the model."""
     written = source.values.model
     if written is None:
@@ -489,12 +497,12 @@ def _model(name: str, source: NodeSource, diagnostics: Diagnostics) -> dict[str,
     provider, slash, model = written.partition("/")
     try:
         if not slash:
-            return {"model": checked(ModelName, written)}
-        parts = {"provider": checked(Name, provider)}
-        return parts | {"model": checked(ModelName, model)}
+            return {"model": validate_value(ModelName, written)}
+        parts = {"provider": validate_value(Name, provider)}
+        return parts | {"model": validate_value(ModelName, model)}
     except ValidationError as refused:
         text = refused.errors()[0]["msg"]
         detail = f"{written!r} is not a model: {text}"
         hint = "write provider/name, for example anthropic/claude-sonnet-4"
-        diagnostics.add("E-MODEL", name, detail, source.at("model"), hint)
+        diagnostics.add("E-MODEL", name, detail, source.find_position("model"), hint)
         return {}

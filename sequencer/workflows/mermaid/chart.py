@@ -20,16 +20,16 @@ from sequencer.workflows.mermaid.text import (
     Position,
     Unreadable,
     as_text,
-    reveal,
+    restore_entities,
 )
 
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
-def drawn(label: str) -> str:
+def render_label(label: str) -> str:
     """Return *label* as the picture shows it, because people answer with that text.
 
-    >>> drawn("it&#39;s<br/>5 &lt; 6 &amp; ok")
+    >>> render_label("it&#39;s<br/>5 &lt; 6 &amp; ok")
     "it's 5 < 6 & ok"
     """
     return unescape(_BREAK.sub(" ", label)) if "&" in label or "<" in label else label
@@ -126,10 +126,10 @@ _COLOR = re.compile(
 )
 
 
-def colors_of(styles: Iterable[str]) -> dict[str, str]:
+def parse_colors(styles: Iterable[str]) -> dict[str, str]:
     """Return fill, stroke and color from the *styles* of a statement; other values are ignored.
 
-    >>> colors_of(["fill:#F9f", "stroke: red", "stroke-width:4px", "color:url(x)"])
+    >>> parse_colors(["fill:#F9f", "stroke: red", "stroke-width:4px", "color:url(x)"])
     {'fill': '#ff99ff', 'stroke': '#ff0000'}
     """
     colors = {}
@@ -166,7 +166,7 @@ def read_link(end: str, start: str | None = None) -> Link:
     >>> read_link("--x", "--"), read_link("-->", "x--")
     (Link(stroke='normal', type='arrow_cross', length=1), Link(stroke='INVALID', type='INVALID', length=0))
     """  # noqa: E501 - the output of a doctest can't be wrapped
-    link = _whole(end)
+    link = _parse_operator(end)
     if start is None:
         return link
     stroke = "dotted" if "." in start else "thick" if "=" in start else "normal"
@@ -179,7 +179,7 @@ def read_link(end: str, start: str | None = None) -> Link:
 
 
 @lru_cache(maxsize=256)
-def _whole(operator: str) -> Link:
+def _parse_operator(operator: str) -> Link:
     line, last = operator[:-1], operator[-1]
     kind, opening = _HEADS.get(last, ("arrow_open", ""))
     if opening and operator.startswith(opening):
@@ -266,9 +266,9 @@ class ChartBuilder:
     def build(self) -> Chart:
         """Return the chart with everything that was collected."""
         collected = tuple(self._nodes.values()), tuple(self.edges), tuple(self._subgraphs)
-        return Chart(self.direction, *collected, frozenset(self.classes), self._colors())
+        return Chart(self.direction, *collected, frozenset(self.classes), self._resolve_colors())
 
-    def _colors(self) -> dict[str, dict[str, str]]:
+    def _resolve_colors(self) -> dict[str, dict[str, str]]:
         default, result = self.classes.get("default", {}), {}
         for name in (*self._nodes, *(self._subgraph_ids - self._nodes.keys())):
             colors = dict(default) if name not in self._subgraph_ids else {}
@@ -317,8 +317,8 @@ class ChartBuilder:
             return
         node, shape, label = self._nodes[name], properties.get("shape"), properties.get("label")
         if shape and (not isinstance(shape, str) or shape not in SHAPES):
-            raise Unreadable(_no_shape(as_text(shape)))
-        text = reveal(as_text(label)) if label else node.label
+            raise Unreadable(_describe_unknown_shape(as_text(shape)))
+        text = restore_entities(as_text(label)) if label else node.label
         if properties.get("icon") or properties.get("img"):
             if label is not None and not isinstance(label, str):
                 raise Unreadable("the label is not text; put it in double quotes")
@@ -345,7 +345,7 @@ class ChartBuilder:
         if len(self.edges) + len(sources) * len(targets) > MAX_EDGES:
             text = "counting each edge between nodes that '&' joins"
             message = f"the chart has more than {MAX_EDGES:,} edges, {text}"
-            raise self._source.refusal(message, start, SMALLER)
+            raise self._source.error_at(message, start, SMALLER)
         text = "" if label is None else clean_label(label)
         position = self._source.position(start)
         for source in sources:
@@ -383,7 +383,7 @@ class ChartBuilder:
             if member.strip(SPACES) and member not in self._members
         )
         self._members.update(members)
-        shown, position = reveal(title).strip(SPACES), self._source.position(start)
+        shown, position = restore_entities(title).strip(SPACES), self._source.position(start)
         self._subgraphs.append(ChartSubgraph(name, shown, members, direction, position))
         self._subgraph_ids.add(name)
         return name
@@ -391,10 +391,10 @@ class ChartBuilder:
     def _ensure_below_limit(self, start: int) -> None:
         if len(self._nodes) + len(self._subgraphs) >= MAX_DECLARED:
             message = f"the chart has more than {MAX_DECLARED:,} nodes and groups"
-            raise self._source.refusal(message, start, SMALLER)
+            raise self._source.error_at(message, start, SMALLER)
 
 
-def _no_shape(name: str) -> str:
+def _describe_unknown_shape(name: str) -> str:
     near = get_close_matches(name.lower().replace("_", "-"), SHAPES, n=1)
     return f"there is no shape {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
@@ -408,4 +408,4 @@ def clean_label(text: str) -> str:
     text = text.strip(SPACES)
     if text.startswith('"') and text.endswith('"'):
         text = text[1:-1] or text[:1]
-    return reveal(text)
+    return restore_entities(text)

@@ -37,9 +37,9 @@ class Complaints:
     def __init__(self, source: ChartText, tokens: Scanner) -> None:
         self._source = source
         self._tokens = tokens
-        self.at = source.refusal
+        self.at = source.error_at
 
-    def here(self, message: str, hint: str | None = None) -> ChartError:
+    def error_here(self, message: str, hint: str | None = None) -> ChartError:
         """Return the error with *message* for the current token."""
         return self.at(message, self._tokens.start_of_text, hint)
 
@@ -64,80 +64,82 @@ class Complaints:
             "directions are TB, TD, BT, LR and RL in uppercase; put statements below",
         )
 
-    def after_header(self) -> ChartError:
+    def text_after_header(self) -> ChartError:
         """Return the error for a statement in the header's line."""
         if "\n" in self._tokens.text and self._tokens.kind != "NEWLINE":
-            return self.no_statement()
+            return self.bad_statement()
         hint = "start statements on their own line, or put ';' right after the direction"
-        return self.here(f"{self.shown} is in the header's line", hint)
+        return self.error_here(f"{self.shown} is in the header's line", hint)
 
-    def no_statement(self) -> ChartError:
+    def bad_statement(self) -> ChartError:
         """Return the error for a token that starts no statement."""
         if self._tokens.kind in {"LINK", "START_LINK"}:
             hint = "write the node first; an id that starts with 'x' or 'o' is not an arrowhead"
-            return self.here(f"{self.shown} has no node before it", hint)
+            return self.error_here(f"{self.shown} has no node before it", hint)
         hint = "expected an id, as in: a[Label] --> b"
-        return self.no_id(f"no statement starts with {self.shown}", hint)
+        return self.bad_id(f"no statement starts with {self.shown}", hint)
 
-    def no_id(self, message: str, hint: str) -> ChartError:
+    def bad_id(self, message: str, hint: str) -> ChartError:
         """Return the error for a token that can't be an id; *message* is the default text."""
         kind, text = self._tokens.kind, self._tokens.text
         if kind in _WORDS:
             word = text.strip() if kind not in {"CLICK", "CALLBACK"} else _WORDS[kind]
             message = "is a reserved word; an id can't be this word or start with it"
             hint = f"join it to something with '_': {word.strip('_')}_node"
-            return self.here(f"{word!r} {message}", hint)
+            return self.error_here(f"{word!r} {message}", hint)
         if kind in {"STR", "MD_STR"}:
-            return self.here("an id can't be in quotes", 'write the text as a label: a["text"]')
+            return self.error_here(
+                "an id can't be in quotes", 'write the text as a label: a["text"]'
+            )
         if kind == "LINK_ID":
             hint = "put a label with '@' in double quotes; an id can't have it"
             start = self._tokens.start + len(text) - 1
             return self.at("'@' ends the id of an edge, but no edge follows", start, hint)
-        return self.here(message, hint)
+        return self.error_here(message, hint)
 
-    def no_target(self) -> ChartError:
+    def missing_target(self) -> ChartError:
         """Return the error for a line that leads to nothing."""
         if self._tokens.kind in {"BAD", "TAGEND", "LINK", "START_LINK", "LINK_ID"}:
             message = f"{self.shown} can't follow an edge; the edge leads to no node"
-            return self.no_id(message, _OPERATORS)
+            return self.bad_id(message, _OPERATORS)
         hint = "write the id of a node after it; '|label|' may have one space after it"
-        return self.no_id(f"the edge leads to {self.shown} instead of a node", hint)
+        return self.bad_id(f"the edge leads to {self.shown} instead of a node", hint)
 
-    def after_node(self) -> ChartError:
+    def bad_token_after_node(self) -> ChartError:
         """Return the error for a token that can follow neither a node nor a statement."""
         kind, text = self._tokens.kind, self._tokens.text
         if kind == "NODE" and text.startswith("%%"):
             hint = "put the comment on a separate line"
-            return self.here("a comment can't follow a statement", hint)
+            return self.error_here("a comment can't follow a statement", hint)
         if kind in _OPENING or kind in {"TAGEND", "BAD"}:
             return self._bad_character() if kind == "BAD" else self._late_bracket()
         if kind == "CLASS_MARK":
-            return self.here(
+            return self.error_here(
                 "a node can have only one ':::'", "use 'class ID NAME' for another class"
             )
         if kind == "MINUS" or text.startswith((".", "-")):
-            return self.here(f"{self.shown} is not an edge", _OPERATORS)
+            return self.error_here(f"{self.shown} is not an edge", _OPERATORS)
         hint = "put an edge between two nodes, or start a new line"
-        return self.no_id(f"{self.shown} can't follow a node", hint)
+        return self.bad_id(f"{self.shown} can't follow a node", hint)
 
     def _bad_character(self) -> ChartError:
         text = self._tokens.text
         if text == "=":
-            return self.here("'=' alone is not an edge", _OPERATORS)
+            return self.error_here("'=' alone is not an edge", _OPERATORS)
         if text in "])}":
-            return self.here(f"{text!r} closes nothing", _QUOTE)
+            return self.error_here(f"{text!r} closes nothing", _QUOTE)
         hint = 'use it in a label in double quotes: a["…"]'
-        return self.here(f"{text!r} can't be in an id", hint)
+        return self.error_here(f"{text!r} can't be in an id", hint)
 
     def _late_bracket(self) -> ChartError:
         if self._tokens.previous == "MINUS":
-            return self.here("'->' is not an edge", _OPERATORS)
+            return self.error_here("'->' is not an edge", _OPERATORS)
         if self._tokens.previous == "SPACE":
             hint = "write the bracket right after the id: a[Label]"
-            return self.here(f"there is a space between an id and {self.shown}", hint)
-        return self.here(f"{self.shown} can't follow a node's label", _QUOTE)
+            return self.error_here(f"there is a space between an id and {self.shown}", hint)
+        return self.error_here(f"{self.shown} can't follow a node's label", _QUOTE)
 
-    def open_label(self, closing: str, start: int) -> ChartError:
+    def unclosed_label(self, closing: str, start: int) -> ChartError:
         """Return the error for a label that continues at the place of its end."""
         message, kind = f"the label is not closed with '{closing}'", self._tokens.kind
         hint = f"labels between pipes: {_QUOTE}" if closing == "|" else _QUOTE
@@ -145,7 +147,7 @@ class Complaints:
             hint = "quote the whole label; write a quote inside it as #quot;"
         if kind in _LAST or kind == "BAD" or self._tokens.text.isspace():
             return self.at(message, start, hint)
-        return self.here(f"{message}; {self.shown} is in it", hint)
+        return self.error_here(f"{message}; {self.shown} is in it", hint)
 
     def empty_label(self, closing: str, start: int) -> ChartError:
         """Return the error for a label that does not start with text."""
@@ -154,33 +156,35 @@ class Complaints:
         if self._tokens.kind in _CLOSING:
             hint = "leave it out together with its brackets or pipes, or use a space as the label"
             return self.at("the label is empty", start, hint)
-        return self.open_label(closing, start)
+        return self.unclosed_label(closing, start)
 
-    def open_edge(self, operator: str, start: int) -> ChartError:
+    def unclosed_edge(self, operator: str, start: int) -> ChartError:
         """Return the error for an edge's label without the second half of its line."""
         ends = {"-": "-->", "=": "==>", ".": ".->"}
         end = ends["." if "." in operator else operator.strip("xo<")[:1]]
         hint = f"write: a {operator} label {end} b, without another {end[0] * 2!r} in the label"
         if self._tokens.kind in {"EDGE_TEXT", "STR", "MD_STR", "BAD"}:
-            return self.here(f"the label after {operator!r} does not end with {end!r} here", hint)
+            return self.error_here(
+                f"the label after {operator!r} does not end with {end!r} here", hint
+            )
         message = f"{operator!r} starts an edge with a label, and {end!r} does not end it"
         return self.at(message, start, hint)
 
-    def open_properties(self, start: int) -> ChartError:
+    def unclosed_properties(self, start: int) -> ChartError:
         """Return the error for ``@{`` without an end."""
         if self._tokens.kind != "BAD":
             return self.at("'@{' is not closed with '}'", start)
         message = f"{self._tokens.text!r} is not allowed in '@{{ … }}'"
-        return self.here(message, "put it in double quotes")
+        return self.error_here(message, "put it in double quotes")
 
-    def no_title(self, start: int) -> ChartError:
+    def missing_title(self, start: int) -> ChartError:
         """Return the error for ``subgraph`` without a name."""
         if self._tokens.kind in {"NEWLINE", "SEMI", *_LAST}:
             return self.at("the subgraph has no name", start, "write: subgraph name")
         hint = 'write: subgraph name["Title"]'
-        return self.here(f"{self.shown} can't start a subgraph's name", hint)
+        return self.error_here(f"{self.shown} can't start a subgraph's name", hint)
 
     def bad_side_statement(self, statement: str) -> ChartError:
         """Return the error for an invalid style statement."""
         message = f"{self.shown} is not allowed here in a {_WORDS[statement]!r} statement"
-        return self.here(message, f"write: {_FORMS[statement]}")
+        return self.error_here(message, f"write: {_FORMS[statement]}")

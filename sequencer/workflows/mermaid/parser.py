@@ -19,7 +19,7 @@ from sequencer.workflows.mermaid.chart import (
     Chart,
     ChartBuilder,
     Link,
-    colors_of,
+    parse_colors,
     read_link,
 )
 from sequencer.workflows.mermaid.complaints import Complaints
@@ -54,7 +54,7 @@ def read_chart(text: str, *, file: Path | None = None, first_line: int = 1) -> C
     """
     source = ChartText(text.replace("\r\n", "\n").replace("\r", "\n"), file, first_line)
     if len(text) > MAX_CHARACTERS:
-        raise source.refusal(f"the chart has more than {MAX_CHARACTERS:,} characters", 0, SMALLER)
+        raise source.error_at(f"the chart has more than {MAX_CHARACTERS:,} characters", 0, SMALLER)
     prepare(source)
     return _Parser(source).read()
 
@@ -80,104 +80,104 @@ class _Parser:
         self._side = ""
         """The kind of the style statement that is being read."""
         self._side_statements = {
-            "STYLE": self._style,
-            "LINKSTYLE": self._link_style,
-            "CLASSDEF": self._class_def,
-            "CLASS": self._class,
-            "CLICK": self._click,
+            "STYLE": self._parse_style,
+            "LINKSTYLE": self._parse_link_style,
+            "CLASSDEF": self._parse_class_def,
+            "CLASS": self._parse_class,
+            "CLICK": self._parse_click,
         }
 
     def read(self) -> Chart:
-        self._header()
+        self._parse_header()
         while self._tokens.kind != "STOP":
-            self._statement(self._tokens.kind)
+            self._parse_statement(self._tokens.kind)
         if self._open:
             message = "the subgraph is not closed with 'end'"
             hint = "write 'end' on a separate line after its last node"
             raise self._errors.at(message, self._open[-1].start, hint)
         return self._chart.build()
 
-    def _header(self) -> None:
+    def _parse_header(self) -> None:
         tokens = self._tokens
         while tokens.kind in {"SPACE", "NEWLINE"}:
             tokens.advance()
         if tokens.kind != "GRAPH" or tokens.text == "swimlane-beta":
             message = "a flowchart starts with 'flowchart' or 'graph', not with"
             hint = "write 'flowchart TD' in the first line"
-            raise self._errors.here(f"{message} {self._errors.shown}", hint)
+            raise self._errors.error_here(f"{message} {self._errors.shown}", hint)
         tokens.advance()
         if tokens.kind != "NODIR":
             if tokens.kind != "DIR":
                 raise self._errors.bad_direction()
-            direction = tokens.take().strip(SPACES)
+            direction = tokens.consume().strip(SPACES)
             self._chart.direction = _ARROWS.get(direction, direction)
             ends = {"NEWLINE"} if tokens.skip_spaces() else {"SEMI", "NEWLINE"}
             if tokens.kind not in ends:
-                raise self._errors.after_header()
+                raise self._errors.text_after_header()
         tokens.advance()
 
-    def _statement(self, kind: str) -> None:
+    def _parse_statement(self, kind: str) -> None:
         tokens = self._tokens
         if kind in ID_KINDS:
-            self._chain()
+            self._parse_chain()
         elif kind in {"NEWLINE", "SPACE", "EOF"}:
             tokens.advance()
         elif kind == "SEMI":
             # For Mermaid, an empty statement is a member of the group.
-            self._mention([tokens.take()])
+            self._add_members([tokens.consume()])
         elif kind == "SUBGRAPH":
-            self._subgraph()
+            self._parse_subgraph()
         elif kind == "END":
-            self._end()
+            self._parse_end()
         elif kind.startswith("DIRECTION"):
             if self._open:
                 self._open[-1].direction = kind.removeprefix("DIRECTION ")
             tokens.advance()
         else:
-            self._side_statement(kind)
+            self._parse_side_statement(kind)
 
-    def _side_statement(self, kind: str) -> None:
+    def _parse_side_statement(self, kind: str) -> None:
         tokens = self._tokens
         if kind in {"ACC_TITLE", "ACC_DESCR", "ACC_BLOCK_VALUE"}:
             if kind != "ACC_BLOCK_VALUE":
                 tokens.advance()
             # For Mermaid, the text is a member of the group.
-            self._mention([tokens.take().strip(SPACES)])
+            self._add_members([tokens.consume().strip(SPACES)])
         elif kind in self._side_statements:
             self._side = kind
             tokens.advance()
             self._side_statements[kind]()
             self._expect(SEPARATORS)
         else:
-            raise self._errors.no_statement()
+            raise self._errors.bad_statement()
 
-    def _mention(self, names: list[str]) -> None:
+    def _add_members(self, names: list[str]) -> None:
         if self._open:
             self._open[-1].members.extend(names)
 
-    def _chain(self) -> None:
+    def _parse_chain(self) -> None:
         """``a & b --> c -- text --> d``: groups of nodes, and the lines between them."""
         tokens = self._tokens
-        groups = [self._group()]
+        groups = [self._parse_group()]
         while tokens.kind in {"LINK", "START_LINK", "LINK_ID"}:
             start = tokens.start_of_text
-            link, label, name = self._link(start)
+            link, label, name = self._parse_link(start)
             if tokens.kind not in ID_KINDS:
-                raise self._errors.no_target()
-            group = self._group()
+                raise self._errors.missing_target()
+            group = self._parse_group()
             self._chart.add_edges(groups[-1], group, link, label=label, name=name, start=start)
             groups.append(group)
         if tokens.kind not in SEPARATORS:
-            raise self._errors.after_node()
+            raise self._errors.bad_token_after_node()
         tokens.advance()
-        self._mention([name for group in reversed(groups) for name in group])
+        self._add_members([name for group in reversed(groups) for name in group])
 
-    def _group(self) -> list[str]:
+    def _parse_group(self) -> list[str]:
         """``a & b & c``, each with its own label, class and properties."""
         tokens = self._tokens
-        names = [self._node()]
+        names = [self._parse_node()]
         while tokens.kind in {"SPACE", "SHAPE_DATA"}:
-            data = self._shape_data() if tokens.kind == "SHAPE_DATA" else None
+            data = self._parse_shape_data() if tokens.kind == "SHAPE_DATA" else None
             has_space = tokens.skip_spaces()
             has_more = has_space and tokens.kind == "AMP"
             if has_more:
@@ -185,25 +185,25 @@ class _Parser:
                 if not tokens.skip_spaces() or tokens.kind not in ID_KINDS:
                     message = f"after '&' there is {self._errors.shown} instead of another node"
                     hint = "write: a & b --> c, with spaces on both sides of '&'"
-                    raise self._errors.no_id(message, hint)
-                names.append(self._node())
+                    raise self._errors.bad_id(message, hint)
+                names.append(self._parse_node())
             elif data and has_space:
-                raise self._errors.after_node()
+                raise self._errors.bad_token_after_node()
             if data:
                 # After the next node: if that is the same node, its label comes first.
-                self._apply(names[-2] if has_more else names[-1], *data)
+                self._apply_properties(names[-2] if has_more else names[-1], *data)
             if not has_more:
                 break
         return names
 
-    def _node(self) -> str:
+    def _parse_node(self) -> str:
         """``id``, ``id[label]``, ``id:::class``."""
         tokens = self._tokens
         start = tokens.start
-        name = tokens.take_id()
+        name = tokens.consume_id()
         label = shape = None
         if tokens.kind in BRACKETS or tokens.kind == "TAGEND":
-            label, shape = self._label(">" if tokens.kind == "TAGEND" else tokens.kind)
+            label, shape = self._parse_label(">" if tokens.kind == "TAGEND" else tokens.kind)
         self._chart.add_node(name, start, label, shape)
         if tokens.kind == "CLASS_MARK":
             tokens.advance()
@@ -211,11 +211,11 @@ class _Parser:
                 message = (
                     f"after ':::' there is {self._errors.shown} instead of the name of a class"
                 )
-                raise self._errors.here(message)
-            self._chart.add_class([name], tokens.take_id())
+                raise self._errors.error_here(message)
+            self._chart.add_class([name], tokens.consume_id())
         return name
 
-    def _label(self, opening: str) -> tuple[str, str]:
+    def _parse_label(self, opening: str) -> tuple[str, str]:
         """Return label and shape of ``[label]`` and of all other brackets."""
         tokens = self._tokens
         start = tokens.start
@@ -225,85 +225,87 @@ class _Parser:
             opening *= 2
             tokens.advance()
         if opening == "[|":
-            self._rectangle_property()
+            self._skip_rectangle_property()
         written, ends = BRACKETS[opening]
-        label = self._text(written, start)
+        label = self._parse_text(written, start)
         last = tokens.kind
         if last in ends:
             tokens.advance()
         if last not in ends or (is_double and tokens.kind != last):
-            raise self._errors.open_label(written, start)
+            raise self._errors.unclosed_label(written, start)
         if is_double:
             tokens.advance()
         return label, ends[last]
 
-    def _rectangle_property(self) -> None:
+    def _skip_rectangle_property(self) -> None:
         """``[|name:value|``, which matters only for drawing."""
         for kind in ("NODE", "COLON", "NODE", "|"):
             if self._tokens.kind != kind:
-                raise self._errors.here("'[|' needs a property", "write: a[|name:value|Label]")
+                raise self._errors.error_here(
+                    "'[|' needs a property", "write: a[|name:value|Label]"
+                )
             self._tokens.advance()
 
-    def _text(self, closing: str, start: int) -> str:
+    def _parse_text(self, closing: str, start: int) -> str:
         """Return the label up to a token that can't be part of it."""
         if self._tokens.kind not in {"TEXT", "STR", "MD_STR"}:
             raise self._errors.empty_label(closing, start)
-        return self._tokens.take({"TEXT"})
+        return self._tokens.consume({"TEXT"})
 
-    def _link(self, start: int) -> tuple[Link, str | None, str | None]:
+    def _parse_link(self, start: int) -> tuple[Link, str | None, str | None]:
         """``-->``, ``-->|label|``, ``-- label -->``, each with ``id@`` before it."""
         tokens = self._tokens
-        name = tokens.take().replace("@", "", 1) if tokens.kind == "LINK_ID" else None
+        name = tokens.consume().replace("@", "", 1) if tokens.kind == "LINK_ID" else None
         kind, operator = tokens.kind, tokens.text.strip(SPACES)
         if kind not in {"LINK", "START_LINK"}:
             message = f"after '@' there is {self._errors.shown} instead of an edge"
             hint = "put '@' between an edge's id and the edge, 'a e1@--> b', or before '{'"
-            raise self._errors.here(message, hint)
+            raise self._errors.error_here(message, hint)
         tokens.advance()
         if kind == "START_LINK":
-            label = self._edge_text(operator, start)
-            return read_link(tokens.take().strip(SPACES), operator), label, name
+            label = self._parse_edge_text(operator, start)
+            return read_link(tokens.consume().strip(SPACES), operator), label, name
         if tokens.kind != "|":
             return read_link(operator), None, name
-        label = self._pipe()
+        label = self._parse_pipe_label()
         if tokens.kind == "SPACE":
             tokens.advance()
         return read_link(operator), label, name
 
-    def _pipe(self) -> str:
+    def _parse_pipe_label(self) -> str:
         """``|label|``."""
         start = self._tokens.start
         self._tokens.advance()
-        label = self._text("|", start)
+        label = self._parse_text("|", start)
         if self._tokens.kind != "|":
-            raise self._errors.open_label("|", start)
+            raise self._errors.unclosed_label("|", start)
         self._tokens.advance()
         return label
 
-    def _edge_text(self, operator: str, start: int) -> str:
+    def _parse_edge_text(self, operator: str, start: int) -> str:
         text = None
         if self._tokens.kind in {"EDGE_TEXT", "STR", "MD_STR"}:
-            text = self._tokens.take({"EDGE_TEXT"})
+            text = self._tokens.consume({"EDGE_TEXT"})
         if text is None or self._tokens.kind != "LINK":
-            raise self._errors.open_edge(operator, start)
+            raise self._errors.unclosed_edge(operator, start)
         return text
 
-    def _shape_data(self) -> tuple[str, int]:
+    def _parse_shape_data(self) -> tuple[str, int]:
         """Return the inside of ``@{ … }`` and its start."""
         start = self._tokens.start
-        text = self._tokens.take({"SHAPE_DATA"})
+        text = self._tokens.consume({"SHAPE_DATA"})
         if self._tokens.kind in {"STOP", "BAD"}:
-            raise self._errors.open_properties(start)
+            raise self._errors.unclosed_properties(start)
         return text, start
 
-    def _apply(self, name: str, data: str, start: int) -> None:
+    def _apply_properties(self, name: str, data: str, start: int) -> None:
         try:
             self._chart.add_properties(name, read_shape_data(data))
         except Unreadable as error:
             hint = 'write: a@{ shape: hexagon, label: "Label" }'
             raise self._errors.at(f"'@{{ … }}': {error}", start, hint) from error
 
-    def _subgraph(self) -> None:
+    def _parse_subgraph(self) -> None:
         """``subgraph id``, ``subgraph id [title]``, ``subgraph some title``."""
         tokens = self._tokens
         start = tokens.start
@@ -312,10 +314,10 @@ class _Parser:
         if has_space:
             tokens.advance()
         if not has_space or tokens.kind not in _TITLE_KINDS | {"STR", "MD_STR"}:
-            raise self._errors.no_title(start)
-        name = tokens.take(_TITLE_KINDS)
+            raise self._errors.missing_title(start)
+        name = tokens.consume(_TITLE_KINDS)
         if tokens.kind == "[":
-            title, _ = self._label("[")
+            title, _ = self._parse_label("[")
             group = _Group(name.strip(SPACES), title, start)
         else:
             has_blanks = any(char in SPACES for char in name)
@@ -323,22 +325,22 @@ class _Parser:
         if tokens.kind not in SEPARATORS:
             message = f"{self._errors.shown} is not allowed in a subgraph's line"
             hint = 'write titles in double quotes: subgraph name["Title"], and nothing after them'
-            raise self._errors.here(message, hint)
+            raise self._errors.error_here(message, hint)
         tokens.advance()
         if len(self._open) == MAX_DEPTH:
             raise self._errors.at(f"subgraphs are nested deeper than {MAX_DEPTH} levels", start)
         self._open.append(group)
 
-    def _end(self) -> None:
+    def _parse_end(self) -> None:
         if not self._open:
             message = "'end' closes no subgraph, and it can't be an id"
-            raise self._errors.here(message, "name the node 'End' or 'end_node'")
+            raise self._errors.error_here(message, "name the node 'End' or 'end_node'")
         group = self._open.pop()
         self._tokens.advance()
         name = self._chart.add_subgraph(
             group.name, group.title, group.members, group.direction, group.start
         )
-        self._mention([name])
+        self._add_members([name])
 
     def _expect(self, kinds: Collection[str]) -> None:
         """Skip a token of one of *kinds*, which the style statement needs here."""
@@ -346,43 +348,43 @@ class _Parser:
             raise self._errors.bad_side_statement(self._side)
         self._tokens.advance()
 
-    def _take(self, kinds: Collection[str]) -> str:
+    def _expect_text(self, kinds: Collection[str]) -> str:
         """Return the text of one or more tokens of *kinds*, and skip them."""
         if self._tokens.kind not in kinds:
             raise self._errors.bad_side_statement(self._side)
-        return self._tokens.take(kinds)
+        return self._tokens.consume(kinds)
 
-    def _styles(self) -> dict[str, str]:
+    def _parse_styles(self) -> dict[str, str]:
         """Read the styles of a statement, and return the colors in them."""
-        styles = [self._take(_STYLE_KINDS)]
+        styles = [self._expect_text(_STYLE_KINDS)]
         while self._tokens.kind == "COMMA":
             self._tokens.advance()
-            styles.append(self._take(_STYLE_KINDS))
-        return colors_of(styles)
+            styles.append(self._expect_text(_STYLE_KINDS))
+        return parse_colors(styles)
 
-    def _style(self) -> None:
+    def _parse_style(self) -> None:
         self._expect({"SPACE"})
         start = self._tokens.start
-        name = self._take(ID_KINDS)
+        name = self._expect_text(ID_KINDS)
         self._expect({"SPACE"})
-        self._chart.styles.setdefault(name, {}).update(self._styles())
+        self._chart.styles.setdefault(name, {}).update(self._parse_styles())
         self._chart.add_node(name, start)
 
-    def _class_def(self) -> None:
+    def _parse_class_def(self) -> None:
         self._expect({"SPACE"})
-        names = self._take(ID_KINDS)
+        names = self._expect_text(ID_KINDS)
         self._expect({"SPACE"})
-        colors = self._styles()
+        colors = self._parse_styles()
         for name in names.split(","):
             self._chart.classes.setdefault(name, {}).update(colors)
 
-    def _class(self) -> None:
+    def _parse_class(self) -> None:
         self._expect({"SPACE"})
-        names = self._take(ID_KINDS).split(",")
+        names = self._expect_text(ID_KINDS).split(",")
         self._expect({"SPACE"})
-        self._chart.add_class(names, self._take(ID_KINDS))
+        self._chart.add_class(names, self._expect_text(ID_KINDS))
 
-    def _link_style(self) -> None:
+    def _parse_link_style(self) -> None:
         tokens = self._tokens
         self._expect({"SPACE"})
         numbers: list[tuple[str, int]] = []
@@ -399,12 +401,12 @@ class _Parser:
         if tokens.kind == "INTERPOLATE":
             tokens.advance()
             self._expect({"SPACE"})
-            self._take(_WORD_KINDS)
+            self._expect_text(_WORD_KINDS)
             if tokens.kind == "SPACE":
                 tokens.advance()
-                self._styles()
+                self._parse_styles()
         else:
-            self._styles()
+            self._parse_styles()
         self._ensure_edges(numbers)
 
     def _ensure_edges(self, numbers: list[tuple[str, int]]) -> None:
@@ -417,7 +419,7 @@ class _Parser:
                 message = f"there is no edge number {shown}; there are {numbers_so_far}"
                 raise self._errors.at(message, start)
 
-    def _click(self) -> None:
+    def _parse_click(self) -> None:
         """``click`` and an id, then a callback, ``href`` or text, and a tooltip."""
         tokens = self._tokens
         is_link = tokens.kind in {"HREF", "STR"}
@@ -430,7 +432,7 @@ class _Parser:
                 tokens.advance()
             self._expect({"STR"})
         else:
-            self._take(_WORD_KINDS)
+            self._expect_text(_WORD_KINDS)
         # A text in quotes may follow, and for a link also its target window.
         expected = ["STR", "LINK_TARGET"] if is_link else ["STR"]
         while expected and tokens.kind == "SPACE":

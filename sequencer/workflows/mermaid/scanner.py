@@ -99,7 +99,7 @@ class Scanner:
         self.start = 0
         self._source, self._length, self._pos = source, len(source), 0
         self._at_end = self._has_header = False
-        self._mode: Callable[[], bool] = self._base
+        self._mode: Callable[[], bool] = self._scan_base
         self._outer: list[Callable[[], bool]] = []
         self._stroke = ""
         self._blank_end, self._line_end = 0, -1
@@ -138,7 +138,7 @@ class Scanner:
             self.advance()
         return has_spaces
 
-    def take(self, kinds: Collection[str] = ()) -> str:
+    def consume(self, kinds: Collection[str] = ()) -> str:
         """Return the text of this token and of following tokens of *kinds*, and skip them."""
         text = self.text
         self.advance()
@@ -147,20 +147,20 @@ class Scanner:
             self.advance()
         return text
 
-    def take_id(self) -> str:
+    def consume_id(self) -> str:
         """Return the id that starts here, and skip it."""
-        return self.take(ID_KINDS)
+        return self.consume(ID_KINDS)
 
-    def _take(self, kind: str, end: int) -> bool:
+    def _set_token(self, kind: str, end: int) -> bool:
         self.kind = kind
         self.start = self._pos
         self.text = self._source[self.start : end]
         self._pos = end
         return True
 
-    def _take_to(self, mark: str, kind: str) -> bool:
+    def _set_token_up_to(self, mark: str, kind: str) -> bool:
         end = self._source.find(mark, self._pos)
-        return self._take(kind, end if end >= 0 else self._length)
+        return self._set_token(kind, end if end >= 0 else self._length)
 
     def _push(self, mode: str) -> None:
         self._outer.append(self._mode)
@@ -176,58 +176,58 @@ class Scanner:
         self._pos += length
         return False
 
-    def _base(self) -> bool:  # noqa: C901, PLR0911 - the rules of this mode in their order
+    def _scan_base(self) -> bool:  # noqa: C901, PLR0911 - the rules of this mode in their order
         """Outside of labels: words, ids, operators, opening brackets."""
         source, pos = self._source, self._pos
         if pos >= self._length:
-            return self._take("EOF", pos)
+            return self._set_token("EOF", pos)
         char = source[pos]
         if self._is_plain and char in BLANK:
-            return self._blank()
+            return self._scan_blank()
         if char in WORD_STARTS and (match := WORDS.match(source, pos)):
-            return self._word(match)
+            return self._scan_word(match)
         if not self._is_plain:
             if self._directions and (found := self._direction_statement(pos)):
-                return self._take(f"DIRECTION {found[1]}", found[0])
-            if self._has_link_ids and (last := self._link_id(pos)) > pos:
-                return self._take("LINK_ID", last + 1)
+                return self._set_token(f"DIRECTION {found[1]}", found[0])
+            if self._has_link_ids and (last := self._find_link_id_end(pos)) > pos:
+                return self._set_token("LINK_ID", last + 1)
             if char in BLANK:
-                return self._blank()
+                return self._scan_blank()
         if char in LINE_STARTS and (match := LINE.match(source, pos)):
-            return self._line(match)
+            return self._scan_line(match)
         if char in NODE_STARTS and (match := NODE.match(source, pos)):
             end = match.end()
             if char == "v" and DOWN.match(source, pos):
-                return self._take("DOWN", pos + 1)
+                return self._set_token("DOWN", pos + 1)
             if char == "\\" and source.startswith("|", pos + 1):
-                return self._take("SEP", pos + 2)
-            return self._take("NODE", end)
-        return self._mark(char)
+                return self._set_token("SEP", pos + 2)
+            return self._set_token("NODE", end)
+        return self._scan_mark(char)
 
-    def _mark(self, char: str) -> bool:
+    def _scan_mark(self, char: str) -> bool:
         source, pos = self._source, self._pos
         if match := NUMBER.match(source, pos):
-            return self._take("NUM", match.end())
+            return self._set_token("NUM", match.end())
         if char in SINGLE:
             if char == ":" and source.startswith(":::", pos):
-                return self._take("CLASS_MARK", pos + 3)
+                return self._set_token("CLASS_MARK", pos + 3)
             if char == ">":
                 self._push("label")
-            return self._take(SINGLE[char], pos + 1)
+            return self._set_token(SINGLE[char], pos + 1)
         if source.startswith("[|", pos):
-            return self._take("[|", pos + 2)
+            return self._set_token("[|", pos + 2)
         if LETTER.match(source, pos):
-            return self._take("LETTER", pos + 1)
-        return self._anywhere()
+            return self._set_token("LETTER", pos + 1)
+        return self._scan_common()
 
-    def _word(self, match: re.Match[str]) -> bool:
+    def _scan_word(self, match: re.Match[str]) -> bool:
         kind = match.lastgroup or ""
         if kind == "GRAPH" and not self._has_header:
             self._has_header = True
             self._push("direction")
         elif kind in WORD_MODES:
             self._push(WORD_MODES[kind])
-        self._take(kind, match.end())
+        self._set_token(kind, match.end())
         if kind == "SHAPE_DATA":
             self.text = ""
         return kind not in {"ACC_BLOCK", "CALL", "MARKDOWN", "QUOTE", "CLICK"}
@@ -253,7 +253,7 @@ class Scanner:
                 return (end if end >= 0 else self._length), wanted
         return None
 
-    def _link_id(self, pos: int) -> int:
+    def _find_link_id_end(self, pos: int) -> int:
         """Return the last '@' of this run that can end an edge's id, or -1."""
         if pos >= self._run[0]:
             run = RUN.match(self._source, pos)
@@ -266,7 +266,7 @@ class Scanner:
             self._run = (end, last)
         return self._run[1]
 
-    def _blank(self) -> bool:
+    def _scan_blank(self) -> bool:
         source, pos = self._source, self._pos
         if pos >= self._blank_end:
             end = pos + 1
@@ -274,66 +274,66 @@ class Scanner:
                 end = blanks.end()
             self._blank_end = end
             if source[end : end + 1] in LINE_STARTS and (match := LINE.match(source, end)):
-                return self._line(match)
+                return self._scan_line(match)
         if source[pos] != "\n":
-            return self._take("SPACE", pos + 1)
+            return self._set_token("SPACE", pos + 1)
         end = self._blank_end
         if not self._is_plain:
             # The blanks in front of a word decide whether a direction later in the line counts.
             end = pos + 1
             while source[end : end + 1] == "\n":
                 end += 1
-        return self._take("NEWLINE", end)
+        return self._set_token("NEWLINE", end)
 
-    def _line(self, match: re.Match[str]) -> bool:
+    def _scan_line(self, match: re.Match[str]) -> bool:
         kind = match.lastgroup or ""
         if kind.startswith("LINK"):
-            return self._take("LINK", match.end())
+            return self._set_token("LINK", match.end())
         self._stroke = kind.lower()
         self._push("edge_text")
-        return self._take("START_LINK", match.end())
+        return self._set_token("START_LINK", match.end())
 
     def _direction(self) -> bool:
         """After the first word of the header."""
         for kind, pattern in (("NODIR", NO_DIRECTION), ("DIR", DIRECTIONS)):
             if match := pattern.match(self._source, self._pos):
                 self._pop()
-                return self._take(kind, match.end())
-        return self._anywhere()
+                return self._set_token(kind, match.end())
+        return self._scan_common()
 
     def _title(self) -> bool:
         self._pop()
-        return self._take_to("\n", "ACC_VALUE")
+        return self._set_token_up_to("\n", "ACC_VALUE")
 
     def _description(self) -> bool:
-        return self._up_to("}", "ACC_BLOCK_VALUE")
+        return self._scan_up_to("}", "ACC_BLOCK_VALUE")
 
     def _arguments(self) -> bool:
-        return self._up_to(")", "ARGUMENTS")
+        return self._scan_up_to(")", "ARGUMENTS")
 
-    def _up_to(self, closing: str, kind: str) -> bool:
+    def _scan_up_to(self, closing: str, kind: str) -> bool:
         is_end = self._source.startswith(closing, self._pos)
-        return self._leave(1) if is_end else self._take_to(closing, kind)
+        return self._leave(1) if is_end else self._set_token_up_to(closing, kind)
 
     def _click(self) -> bool:
         source, pos = self._source, self._pos
         if source.startswith('"', pos):
-            return self._anywhere()
+            return self._scan_common()
         if source[pos : pos + 1] and source[pos] in BLANK:
             return self._leave(1)
         word = NOT_BLANK.match(source, pos)
-        return self._take("CLICK", word.end() if word else pos)
+        return self._set_token("CLICK", word.end() if word else pos)
 
     def _callback(self) -> bool:
         if not self._source.startswith("(", self._pos):
-            return self._take_to("(", "CALLBACK")
+            return self._set_token_up_to("(", "CALLBACK")
         empty = NO_ARGUMENTS.match(self._source, self._pos)
         self._leave(len(empty[0]) if empty else 1)
         if not empty:
             self._push("arguments")
         return False
 
-    def _anywhere(self) -> bool:
+    def _scan_common(self) -> bool:
         """Tokens with the same meaning in every mode: quotes and opening brackets."""
         source, pos = self._source, self._pos
         if source.startswith('"', pos):
@@ -343,7 +343,7 @@ class Scanner:
             return False
         if match := BRACKET.match(source, pos):
             self._push({"(-": "ellipse", "[/": "slanted", "[\\": "slanted"}.get(match[0], "label"))
-            return self._take(match[0], match.end())
+            return self._set_token(match[0], match.end())
         self.kind, self.start, self.text = "BAD", pos, source[pos : pos + 1]
         return True
 
@@ -353,44 +353,44 @@ class Scanner:
         if pos >= self._length:
             return False
         if (source[pos] == "~" or source[pos] in BLANK) and (tildes := TILDES.match(source, pos)):
-            return self._take("LINK", tildes.end())
+            return self._set_token("LINK", tildes.end())
         if match := LABEL.match(source, pos):
-            return self._take("TEXT", match.end())
+            return self._set_token("TEXT", match.end())
         match = LABEL_BRACKET.match(source, pos)
         if match is None or match[0][0] in "([{":
-            return self._anywhere()
+            return self._scan_common()
         self._pop()
-        return self._take(match[0], match.end())
+        return self._set_token(match[0], match.end())
 
-    def _enclosed(self, closing: str, inside: re.Pattern[str], kind: str) -> bool:
+    def _scan_enclosed(self, closing: str, inside: re.Pattern[str], kind: str) -> bool:
         """In quotes or ``@{ … }``: text that *inside* matches, up to *closing*."""
         if self._source.startswith(closing, self._pos):
             return self._leave(len(closing))
         if self._pos >= self._length:
             return False
         match = inside.match(self._source, self._pos)
-        return self._take(kind, match.end()) if match else self._anywhere()
+        return self._set_token(kind, match.end()) if match else self._scan_common()
 
     def _string(self) -> bool:
         if self._source.startswith('"`', self._pos):
-            return self._anywhere()
-        return self._enclosed('"', IN_STRING, "STR")
+            return self._scan_common()
+        return self._scan_enclosed('"', IN_STRING, "STR")
 
     def _markdown(self) -> bool:
-        return self._enclosed('`"', IN_MARKDOWN, "MD_STR")
+        return self._scan_enclosed('`"', IN_MARKDOWN, "MD_STR")
 
     def _shape_data(self) -> bool:
         if self._source.startswith('"', self._pos):
             self._push("shape_string")
-            return self._take("SHAPE_DATA", self._pos + 1)
-        return self._enclosed("}", IN_SHAPE_DATA, "SHAPE_DATA")
+            return self._set_token("SHAPE_DATA", self._pos + 1)
+        return self._scan_enclosed("}", IN_SHAPE_DATA, "SHAPE_DATA")
 
     def _shape_string(self) -> bool:
         if self._source.startswith('"', self._pos):
             self._pop()
-            return self._take("SHAPE_DATA", self._pos + 1)
+            return self._set_token("SHAPE_DATA", self._pos + 1)
         if self._pos < self._length:
-            self._take_to('"', "SHAPE_DATA")
+            self._set_token_up_to('"', "SHAPE_DATA")
             # A label on several lines is one label with breaks.
             self.text = NEW_LINE.sub("<br/>", self.text)
             return True
@@ -401,10 +401,10 @@ class Scanner:
         source, pos, stroke = self._source, self._pos, self._stroke
         if match := EDGE_END[stroke].match(source, pos):
             self._pop()
-            return self._take("LINK", match.end())
+            return self._set_token("LINK", match.end())
         run = EDGE_TEXT[stroke].match(source, pos)
         if run is None:
-            return pos < self._length and self._anywhere()
+            return pos < self._length and self._scan_common()
         end = run.end()
         start = end
         if stroke == "dotted" and source[start - 1] == "-":
@@ -415,39 +415,39 @@ class Scanner:
             start -= 1
         # Blanks and the arrowhead in front of the second half belong to it.
         is_end = start > pos and EDGE_END[stroke].match(source, start) is not None
-        return self._take("EDGE_TEXT", start if is_end else end)
+        return self._set_token("EDGE_TEXT", start if is_end else end)
 
     def _ellipse(self) -> bool:
         source, pos = self._source, self._pos
         if match := TILDES.match(source, pos) if source[pos : pos + 1] == "~" else None:
-            return self._take("LINK", match.end())
+            return self._set_token("LINK", match.end())
         if match := BLANKS.match(source, pos):
             tildes = TILDES.match(source, match.end())
-            return self._take("LINK" if tildes else "TEXT", (tildes or match).end())
+            return self._set_token("LINK" if tildes else "TEXT", (tildes or match).end())
         if source[pos : pos + 1] in ("-", "/", ")") and source[pos + 1 : pos + 2] == ")":
             self._pop()
-            return self._take("-)", pos + 2)
+            return self._set_token("-)", pos + 2)
         if match := ELLIPSE.match(source, pos):
-            return self._take("TEXT", match.end())
+            return self._set_token("TEXT", match.end())
         if source[pos : pos + 1] in ("-", "/", "~"):
-            return self._take("TEXT", pos + 1)
-        return self._anywhere()
+            return self._set_token("TEXT", pos + 1)
+        return self._scan_common()
 
     def _slanted(self) -> bool:  # noqa: PLR0911 - the rules of this mode in their order
         """In a label that a slash or a backslash opens or closes."""
         source, pos = self._source, self._pos
         if source.startswith('"', pos):
-            return self._anywhere()
+            return self._scan_common()
         if match := TILDES.match(source, pos):
-            return self._take("LINK", match.end())
+            return self._set_token("LINK", match.end())
         pair = source[pos : pos + 2]
         if pair in ("(-", "([", "[[", "[(") or source.startswith("(((", pos):
-            return self._anywhere()
+            return self._scan_common()
         if len(pair) == 2 and pair[1] == "]" and pair[0] in "\\(?=])/":  # noqa: PLR2004
             self._pop()
-            return self._take("/]" if pair[0] == "/" else "\\]", pos + 2)
+            return self._set_token("/]" if pair[0] == "/" else "\\]", pos + 2)
         if match := SLANTED.match(source, pos):
-            return self._take("TEXT", match.end())
+            return self._set_token("TEXT", match.end())
         if pair[:1] in ("/", "\\"):
-            return self._take("TEXT", pos + 1)
-        return self._anywhere()
+            return self._set_token("TEXT", pos + 1)
+        return self._scan_common()

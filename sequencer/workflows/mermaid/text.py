@@ -76,7 +76,7 @@ class ChartText:
             self._line = (first, line, end)
         return self._first_line + line - 1, offset - first + 1
 
-    def refusal(self, message: str, offset: int, hint: str | None = None) -> ChartError:
+    def error_at(self, message: str, offset: int, hint: str | None = None) -> ChartError:
         """Return the error with *message* for the character at *offset*."""
         line, column = self.position(offset)
         where = f"line {line}, column {column}"
@@ -133,7 +133,7 @@ def prepare(source: ChartText) -> None:
     _drop_front_matter(source)
     if "%%" in source.text:
         source.cut([match.span() for match in _DIRECTIVE.finditer(source.text)])
-        source.cut(_comments(source.text))
+        source.cut(_find_comments(source.text))
     source.cut([(0, len(source.text) - len(source.text.lstrip(SPACES)))])
     if "#" in source.text:
         source.cut(_ends_of_colors(source.text, "style"))
@@ -143,10 +143,10 @@ def prepare(source: ChartText) -> None:
     source.cut(_blanks_after_braces(source.text))
 
 
-def reveal(text: str) -> str:
+def restore_entities(text: str) -> str:
     """Return *text* with its entity codes in HTML's form.
 
-    >>> reveal(_ENTITY.sub(_hide_entity, "#35; and #amp;"))
+    >>> restore_entities(_ENTITY.sub(_hide_entity, "#35; and #amp;"))
     '&#35; and &amp;'
     """
     if _END in text:
@@ -187,14 +187,14 @@ def _drop_front_matter(source: ChartText) -> None:
     try:
         read_properties(body)
     except Unreadable as error:
-        raise source.refusal(f"the front matter is not YAML: {error}", last + 1) from error
+        raise source.error_at(f"the front matter is not YAML: {error}", last + 1) from error
     end = closed.end()
     while text[end : end + 1] == "\n":
         end += 1
     source.cut([(0, end)])
 
 
-def _comments(text: str) -> list[tuple[int, int]]:
+def _find_comments(text: str) -> list[tuple[int, int]]:
     """Return the spans of comment lines, each with the blank lines above it."""
     spans: list[tuple[int, int]] = []
     done = 0
@@ -326,19 +326,19 @@ class _Builder:
         if name in ("ScalarEvent", "MappingStartEvent", "SequenceStartEvent") and event.tag:
             raise Unreadable("tags ('!') are not read; use quotes")
         if name == "ScalarEvent":
-            self._put(_plain(event.value) if event.implicit[0] else event.value)
+            self._add_value(_parse_scalar(event.value) if event.implicit[0] else event.value)
         elif name in ("MappingStartEvent", "SequenceStartEvent"):
             if len(self._open) == MAX_DEPTH:
                 raise Unreadable(f"nested deeper than {MAX_DEPTH} levels")
             self._open.append(({} if name == "MappingStartEvent" else [], []))
         elif name in ("MappingEndEvent", "SequenceEndEvent"):
-            self._put(self._open.pop()[0])
+            self._add_value(self._open.pop()[0])
         elif name == "DocumentStartEvent":
             self._documents += 1
             if self._documents > 1:
                 raise Unreadable("a second document ('---')")
 
-    def _put(self, value: Any) -> None:
+    def _add_value(self, value: Any) -> None:
         if not self._open:
             self.value = value
             return
@@ -354,7 +354,7 @@ class _Builder:
             keys.append(key)
 
 
-def _plain(text: str) -> Any:
+def _parse_scalar(text: str) -> Any:
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _INTEGER.fullmatch(text):

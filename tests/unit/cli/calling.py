@@ -12,7 +12,7 @@ from typing import Any
 
 from sequencer.cli import idle
 from sequencer.cli.program import run
-from sequencer.store.user_state import own_state
+from sequencer.store.user_state import user_state_path
 
 CONFIGURATION = """\
 workflow: {name: review_cadence, review_every_n: 2}
@@ -73,4 +73,4 @@ def worked(folder: Path, steps: int) -> Path:
 def idle_record(folder: Path, run: str = "") -> Path:
     """Return where the answers of idle ticks in *folder* are kept."""
     sync = Path(os.path.realpath(folder), "sync", *(("runs", run) if run else ()))
-    return own_state("ticks", idle.record_name(sync / "state.json"))
+    return user_state_path("ticks", idle.record_name(sync / "state.json"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sequencer.history.spans import figures_of, timeline_of
-from sequencer.history.story import story_of
+from sequencer.history.spans import build_timeline, compute_figures
+from sequencer.history.story import build_story
 from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.model.graph.task import TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.drawing.gantt import Gantt, chart_of
+from sequencer.plugins.drawing.gantt import Gantt, build_chart
 from tests.unit.history.journal_facts import NOON_S, Told
 
 HOSTILE = "</text><script>&\"'\x1b[2J\u202e"
@@ -35,10 +35,10 @@ def chart(
     now: float = 1000,
 ) -> Gantt:
     """Return the chart of what was *told*, looked at *now*, in seconds since noon."""
-    timeline = timeline_of(story_of(told.facts), NOON_S + now)
+    timeline = build_timeline(build_story(told.facts), NOON_S + now)
     steps = () if graph is None else tuple(Step(name=node.id) for node in graph.nodes)
     workflow = None if graph is None else Workflow("demo", steps, kind="graph", graph=graph)
-    return chart_of(title, timeline, figures_of(timeline, places), workflow)
+    return build_chart(title, timeline, compute_figures(timeline, places), workflow)
 
 
 def side_by_side() -> Told:

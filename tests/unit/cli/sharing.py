@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from sequencer.plugins.git.state.store import GitStore
-from sequencer.plugins.git.state.sync_status import SyncStatus, compare
+from sequencer.plugins.git.state.sync_status import SyncStatus, compare_with_remote
 from sequencer.project.project import open_project
 from tests.clones import Shared, copied, git
 from tests.unit.cli.calling import Called, project
@@ -60,7 +60,7 @@ def store_of(folder: Path, run: str | None = None) -> GitStore:
 def compared(folder: Path, run: str | None = None) -> SyncStatus:
     """Return how the project in *folder* stands to its branch."""
     with closing(store_of(folder, run)) as store:
-        return compare(store)
+        return compare_with_remote(store)
 
 
 def put_back(shared: Shared, commit: str, branch: str = "sequencer/default") -> None:

@@ -156,9 +156,9 @@ def test_the_halves_of_a_wide_terminal_are_two_terminals(
 ) -> None:
     screen = colored(columns)
     shown = demo._Screen(Invocation())
-    shown.begin("supervisor", "[1] supervisor", "cyan")
-    shown.end("accepted, 0.4 s", "green")
-    shown.line("main", "waits")
+    shown.begin_line("supervisor", "[1] supervisor", "cyan")
+    shown.end_line("accepted, 0.4 s", "green")
+    shown.write_line("main", "waits")
     screen.drain()
     first, second = screen.screen()
     assert (first.index("│"), second.index("│")) == (bar, bar)
@@ -173,8 +173,8 @@ def test_no_color_is_shown_to_who_wants_none(
     screen = colored(100)
     monkeypatch.setenv(name, value)
     shown = demo._Screen(Invocation())
-    shown.begin("supervisor", "[1] supervisor", "cyan")
-    shown.end("killed by kill -9", "red bold")
+    shown.begin_line("supervisor", "[1] supervisor", "cyan")
+    shown.end_line("killed by kill -9", "red bold")
     screen.drain()
     assert b"killed by kill -9" in screen.raw
     assert b"\x1b" not in screen.raw
@@ -254,7 +254,7 @@ def test_the_commands_that_it_ends_with_can_be_typed(tmp_path: Path) -> None:
 def test_what_a_demo_became_meanwhile_is_not_trusted(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = demo._show
+    real = demo._show_result
 
     def change(invocation: Any, folder: Path, *rest: Any) -> None:
         real(invocation, folder, *rest)
@@ -262,7 +262,7 @@ def test_what_a_demo_became_meanwhile_is_not_trusted(
             file.write("hooks: [evil.py]\n")
         (folder / "evil.py").touch()
 
-    monkeypatch.setattr(demo, "_show", change)
+    monkeypatch.setattr(demo, "_show_result", change)
     monkeypatch.delenv("SEQUENCER_TRUST")
     assert call(scratch, "demo", "--steps", "2", "--seconds", "0", "--keep").code == 0
     (folder,) = scratch.glob("sequencer-demo-*")
@@ -281,4 +281,4 @@ def test_an_agent_that_plays_a_demo_is_trusted_with_nothing(
         assert trusting.read(open_project(folder).trust.key) is None
     monkeypatch.setenv("SEQUENCER_TOKEN", "1")
     with pytest.raises(DecisionRefused):
-        open_project(scratch, environment={}).trust.keep()
+        open_project(scratch, environment={}).trust.save_record()

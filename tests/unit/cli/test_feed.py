@@ -26,7 +26,7 @@ def texts(lines: list[FeedLine]) -> list[str]:
 def test_what_is_kept_between_chunks_is_bounded() -> None:
     feed = Feed(Clock())
     for _ in range(1000):
-        feed.take(b"z" * 10_000, OUT)
+        feed.add_output(b"z" * 10_000, OUT)
     assert sum(map(len, texts(feed.finish()))) <= LINE_CHARS + 200
 
 
@@ -39,7 +39,7 @@ def secretive(clock: Clock | None = None) -> Feed:
 
 def test_secrets_are_hidden_in_what_is_shown_and_in_the_last_line() -> None:
     feed = secretive()
-    lines = feed.take(f"the word is {WORD}\n{WORD} aga".encode(), Piece.OUTPUT)
+    lines = feed.add_output(f"the word is {WORD}\n{WORD} aga".encode(), Piece.OUTPUT)
     assert texts(lines) == ["the word is [secret]"]
     assert feed.last == "[secret] aga"
     assert texts(feed.finish()) == ["[secret] aga"]
@@ -51,7 +51,9 @@ def test_a_secret_in_pieces_is_hidden_also_where_a_long_line_is_cut(size: int) -
     text = "x" * (LINE_CHARS - 5) + WORD + "y\x1b[1m" + WORD[:6] + "\x1b[0m" + WORD[6:] + "z"
     data = text.encode()
     lines = [
-        line for at in range(0, len(data), size) for line in feed.take(data[at : at + size], OUT)
+        line
+        for at in range(0, len(data), size)
+        for line in feed.add_output(data[at : at + size], OUT)
     ]
     assert "hunter" not in feed.last
     shown = "".join(texts([*lines, *feed.finish()]))
@@ -61,11 +63,11 @@ def test_a_secret_in_pieces_is_hidden_also_where_a_long_line_is_cut(size: int) -
 def test_half_a_secret_is_not_shown_beside_a_gap() -> None:
     clock = Clock()
     feed = secretive(clock)
-    feed.take(b"x" * (BURST_BYTES - 8) + b"\n", OUT)
-    shown = feed.take(WORD[:7].encode(), OUT)
-    shown += feed.take(f"{WORD[7:11]}".encode(), OUT, has_room=False)
+    feed.add_output(b"x" * (BURST_BYTES - 8) + b"\n", OUT)
+    shown = feed.add_output(WORD[:7].encode(), OUT)
+    shown += feed.add_output(f"{WORD[7:11]}".encode(), OUT, has_room=False)
     clock.now += 10
-    shown += feed.take(f"{WORD[11:]} and more".encode(), OUT)
-    shown += feed.take(b" of it\nseen\n", OUT)
+    shown += feed.add_output(f"{WORD[11:]} and more".encode(), OUT)
+    shown += feed.add_output(b" of it\nseen\n", OUT)
     assert [text for text in texts(shown) if not text.startswith("[")] == ["seen"]
     assert "24 bytes" in texts(shown)[0]

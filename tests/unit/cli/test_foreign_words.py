@@ -12,9 +12,9 @@ import click
 import pytest
 import yaml
 
-from sequencer.cli.program import COMMANDS, group
+from sequencer.cli.program import COMMANDS, make_root_group
 from sequencer.errors import ConfigurationError, SequencerError
-from sequencer.files.keys import leaves
+from sequencer.files.keys import iter_leaves
 from sequencer.files.yamlfile import KeyPath
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import ValidationError
@@ -57,7 +57,7 @@ def ensure_ours(text: str) -> None:
 
 def typed_options() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Yield verb, option or argument, and words that are wrong for it."""
-    root = group()
+    root = make_root_group()
     for name in COMMANDS:
         command = root.get_command(click.Context(root), name)
         assert command is not None
@@ -149,7 +149,7 @@ def refusals(folder: Path, said: dict[str, Any]) -> list[ConfigurationError]:
 def test_a_wrong_value_of_any_key_is_refused_in_our_words_with_line_and_key(
     tmp_path: Path, wrong: Any
 ) -> None:
-    everything = nested({path: wrong for path, _ in leaves(Schema)})
+    everything = nested({path: wrong for path, _ in iter_leaves(Schema)})
     fields = {name: wrong for name in Step.model_fields if name != "name"}
     everything |= {"workflows": {"w": {"steps": [{"name": "a", **fields}, wrong]}}}
     found = refusals(tmp_path, everything)

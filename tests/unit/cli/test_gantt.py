@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from sequencer.cli.views.text import width
 from sequencer.errors import UsageRefused
-from sequencer.plugins.drawing.gantt import STYLES, Gantt, Look, drawn, gantt_summary, ticks
-from sequencer.plugins.drawing.gantt_picture import MOST_ROWS, gantt_svg
-from sequencer.plugins.drawing.pictures import png_of, points
+from sequencer.plugins.drawing.gantt import STYLES, Gantt, Look, draw_gantt, gantt_summary, ticks
+from sequencer.plugins.drawing.gantt_picture import MAX_ROWS, gantt_svg
+from sequencer.plugins.drawing.pictures import estimate_width, render_png
 from tests.acceptance.flow_projects import make_project, write_flow
 from tests.unit.cli.calling import Called, call, project
 from tests.unit.cli.charts import chart, side_by_side, team, troubled
@@ -230,7 +230,7 @@ critical path 1 min 10 s, the run took 43% longer
 
 
 def text(told: Told, columns: int = 60, *, is_ascii: bool = False) -> str:
-    return drawn(chart(told), columns, is_ascii=is_ascii).text() + "\n"
+    return draw_gantt(chart(told), columns, is_ascii=is_ascii).to_text() + "\n"
 
 
 def test_troubles_in_ascii() -> None:
@@ -240,7 +240,9 @@ def test_troubles_in_ascii() -> None:
 
 def test_roles_have_a_column_where_there_are_roles() -> None:
     graph = team({"plan": "researcher", "parser": "implementer"}, more=["later"])
-    lines = drawn(chart(side_by_side(), graph=graph), 90, is_ascii=False).text().splitlines()
+    lines = (
+        draw_gantt(chart(side_by_side(), graph=graph), 90, is_ascii=False).to_text().splitlines()
+    )
     assert lines[2].split()[:3] == ["TASK", "ROLE", "0s"]
     assert lines[3].split()[:3] == ["◆", "plan", "researcher"]
     # Nothing has reached it: a name, and no bar.
@@ -360,7 +362,7 @@ def test_whatever_happened_it_is_inside_of_the_picture(
     for found in root.iter(f"{SPACE}text"):
         if found.attrib["text-anchor"] == "start":
             size = int(found.attrib["font-size"])
-            assert float(found.attrib["x"]) + points(found.text or "", size) <= wide
+            assert float(found.attrib["x"]) + estimate_width(found.text or "", size) <= wide
 
 
 @pytest.mark.parametrize("count", [0, 1, 60])
@@ -368,7 +370,7 @@ def test_a_png_of_any_number_of_tasks(count: int) -> None:
     told = Told()
     for number in range(count):
         told.run(f"t{number}", number, number + 1)
-    data = png_of(gantt_svg(chart(told)))
+    data = render_png(gantt_svg(chart(told)))
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     wide, high = struct.unpack(">II", data[16:24])
     assert wide > 1000
@@ -377,7 +379,7 @@ def test_a_png_of_any_number_of_tasks(count: int) -> None:
 
 def test_more_tasks_than_anybody_could_tell_apart_are_refused() -> None:
     told = Told()
-    for number in range(MOST_ROWS + 1):
+    for number in range(MAX_ROWS + 1):
         told.run(f"t{number}", number, number + 1)
     with pytest.raises(UsageRefused, match="too many for a picture"):
         gantt_svg(chart(told))
@@ -388,4 +390,4 @@ def test_a_legend_fits_under_the_chart() -> None:
     root = parsed(chart(told, now=110))
     wide = int(root.attrib["width"])
     last = [found for found in root.iter(f"{SPACE}text") if found.text == Look.RETRY]
-    assert float(last[0].attrib["x"]) + points(Look.RETRY, 12) < wide
+    assert float(last[0].attrib["x"]) + estimate_width(Look.RETRY, 12) < wide

@@ -8,14 +8,14 @@ import click
 import pytest
 
 from sequencer.cli.options import SCREEN_LINES, Verb
-from sequencer.cli.program import COMMANDS, group
+from sequencer.cli.program import COMMANDS, make_root_group
 from tests.unit.cli.calling import call
 
 COLUMNS = 80
 
 
 def verb_of(name: str) -> Verb:
-    found = group().get_command(click.Context(click.Command("sequencer")), name)
+    found = make_root_group().get_command(click.Context(click.Command("sequencer")), name)
     assert isinstance(found, Verb)
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from sequencer.cli.views.readiness import holder_words
+from sequencer.cli.views.readiness import describe_holder
 from sequencer.model.head import Claim, Owner
 from sequencer.store.protocol import Liveness
 
@@ -29,6 +29,6 @@ def test_who_holds_a_step(
     claim = Claim(
         token=3, step="main", step_index=2, attempt=1, owner=owner, claimed_at="?", ttl_s=60.0
     )
-    said = holder_words([claim], liveness, makers)
+    said = describe_holder([claim], liveness, makers)
     assert words in said
     assert "process 0" not in said

@@ -26,7 +26,7 @@ def fast(
     before = Path.cwd()
     os.chdir(folder)
     try:
-        question = idle.ask(arguments, os.environ if env is None else env)
+        question = idle.parse_question(arguments, os.environ if env is None else env)
         return None if question is None else idle.recall(question)
     finally:
         os.chdir(before)
@@ -213,7 +213,7 @@ def _answers_in(folder: Path) -> bool:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        return idle.answers(["tick"])
+        return idle.try_answer(["tick"])
     finally:
         os.chdir(before)
 
@@ -253,11 +253,11 @@ def test_an_answer_without_an_end_is_not_kept(
 ) -> None:
     folder = paused(tmp_path / "p")
     monkeypatch.chdir(folder)
-    question = idle.ask(["tick"], os.environ)
+    question = idle.parse_question(["tick"], os.environ)
     assert question is not None
     revision = state(folder)["revision"]
     idle.remember(question, idle.IdleAnswer("nothing due\n", ""), revision)
-    assert not idle.answers(["tick"])
+    assert not idle.try_answer(["tick"])
 
 
 def test_no_file_of_the_project_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +267,7 @@ def test_no_file_of_the_project_answers(tmp_path: Path, monkeypatch: pytest.Monk
     old.write_bytes(path.read_bytes())
     path.unlink()
     monkeypatch.chdir(folder)
-    assert not idle.answers(["tick"])
+    assert not idle.try_answer(["tick"])
     # What earlier versions have left goes.
     call(folder, "tick")
     assert (path.exists(), old.exists()) == (True, False)
@@ -291,7 +291,7 @@ def test_without_a_place_of_ones_own_no_answer_is_kept(
     monkeypatch.chdir(folder)
     for _ in range(2):
         assert call(folder, "tick").out.startswith(PAUSED)
-        assert not idle.answers(["tick"])
+        assert not idle.try_answer(["tick"])
 
 
 def test_a_forged_answer_is_not_repeated(
@@ -301,12 +301,12 @@ def test_a_forged_answer_is_not_repeated(
     call(folder, "tick")
     path = idle_record(folder)
     monkeypatch.chdir(folder)
-    assert idle.answers(["tick"])
+    assert idle.try_answer(["tick"])
     capsys.readouterr()
     known = path.read_text()
     path.write_text(known.replace("nothing due", "\\u001b]0;owned\\u0007nothing due"))
     assert path.read_text() != known
-    assert not idle.answers(["tick"])
+    assert not idle.try_answer(["tick"])
     assert capsys.readouterr() == ("", "")
 
 
@@ -330,7 +330,7 @@ def test_what_is_no_tick_is_no_question(tmp_path: Path, arguments: tuple[str, ..
     before = Path.cwd()
     os.chdir(folder)
     try:
-        assert idle.ask(arguments, {}) is None
+        assert idle.parse_question(arguments, {}) is None
     finally:
         os.chdir(before)
 

@@ -154,7 +154,10 @@ def test_a_hostile_file_tells_nothing_and_is_not_waited_for(tmp_path: Path) -> N
 
 def test_the_first_client_performs_and_only_its_costs_are_capped(path_with: Path) -> None:
     assert path_with.is_dir()
-    claude, codex = scaffold.configuration(["claude", "codex"]), scaffold.configuration(["codex"])
+    claude, codex = (
+        scaffold.format_configuration(["claude", "codex"]),
+        scaffold.format_configuration(["codex"]),
+    )
     assert "agent: claude   # installed too: codex\n" in claude
     assert "limits: {cost_usd: 50, steps: 500}" in claude
     for text in (claude, codex):
@@ -229,7 +232,7 @@ def test_the_project_itself_has_what_init_makes() -> None:
     texts = scaffold.prompt_texts()
     for name, text in texts.items():
         assert (PROJECT / "prompts" / name).read_text() == text, name
-    wanted = scaffold.configuration(CLIENTS, ("python", "-m", "pytest"))
+    wanted = scaffold.format_configuration(CLIENTS, ("python", "-m", "pytest"))
     assert (PROJECT / "orchestration.yaml").read_text() == wanted
 
 

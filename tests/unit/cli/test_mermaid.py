@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
-from sequencer.plugins.drawing.mermaid import chart, quoted
+from sequencer.plugins.drawing.mermaid import format_workflow_chart, quote_text
 
 PLAN, BUILD, CHECK = Step(name="plan"), Step(name="build"), Step(name="check")
 NODE = re.compile(
@@ -33,13 +33,13 @@ def parsed(text: str) -> tuple[set[str], set[tuple[str, str]]]:
 
 
 def test_a_procedure_ends() -> None:
-    nodes, edges = parsed(chart(Workflow("w", (PLAN, BUILD), kind="procedure")))
+    nodes, edges = parsed(format_workflow_chart(Workflow("w", (PLAN, BUILD), kind="procedure")))
     assert nodes == {"s0", "s1", "done"}
     assert edges == {("s0", "s1"), ("s1", "done")}
 
 
 def test_a_review_has_a_cycle_of_its_own() -> None:
-    text = chart(Workflow("w", (PLAN, BUILD), Review(every=3, step=CHECK)))
+    text = format_workflow_chart(Workflow("w", (PLAN, BUILD), Review(every=3, step=CHECK)))
     nodes, edges = parsed(text)
     assert nodes == {"s0", "s1", "r0", "r1", "cadence"}
     assert edges == {
@@ -56,14 +56,18 @@ def test_a_review_has_a_cycle_of_its_own() -> None:
 
 
 def test_a_review_of_every_cycle_leaves_nothing_else() -> None:
-    nodes, edges = parsed(chart(Workflow("w", (PLAN, BUILD), Review(every=1, step=CHECK))))
+    nodes, edges = parsed(
+        format_workflow_chart(Workflow("w", (PLAN, BUILD), Review(every=1, step=CHECK)))
+    )
     assert nodes == {"r0", "r1", "cadence"}
     assert edges == {("r0", "r1"), ("cadence", "r0"), ("r1", "cadence")}
 
 
 @pytest.mark.parametrize("every", [0, -2])
 def test_a_review_that_never_comes_is_not_drawn(every: int) -> None:
-    nodes, _ = parsed(chart(Workflow("w", (PLAN, BUILD), Review(every=every, step=CHECK))))
+    nodes, _ = parsed(
+        format_workflow_chart(Workflow("w", (PLAN, BUILD), Review(every=every, step=CHECK)))
+    )
     assert nodes == {"s0", "s1"}
 
 
@@ -71,14 +75,16 @@ def test_a_review_that_never_comes_is_not_drawn(every: int) -> None:
     "name", ['"]; x[', "end", "a-->b", "`md`", "%%{init}%%", "<script>", "#quot;"]
 )
 def test_a_name_stays_a_name(name: str) -> None:
-    nodes, edges = parsed(chart(Workflow("w", (Step(name=name, prompt="p.md"), BUILD))))
+    nodes, edges = parsed(
+        format_workflow_chart(Workflow("w", (Step(name=name, prompt="p.md"), BUILD)))
+    )
     assert nodes == {"s0", "s1"}
     assert edges == {("s0", "s1"), ("s1", "s0")}
 
 
 @given(st.text(max_size=60))
 def test_a_quoted_text_has_no_syntax_and_can_be_read_back(text: str) -> None:
-    found = quoted(text)
+    found = quote_text(text)
     assert not set(found[1:-1]) & set('"`<>{}[]()|%&\\')
     back = re.sub(r"#(\d+);", lambda match: chr(int(match[1])), found[1:-1])
     assert back == text

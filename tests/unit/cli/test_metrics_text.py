@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_prometheus
 
-from sequencer.history.story import story_of
+from sequencer.history.story import build_story
 from sequencer.history.totals import Maker, Total, Totals
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
@@ -58,7 +58,7 @@ def seen(
     name: str | None = None, head: Head = HEAD, tallies: Totals | None = None, **more: Any
 ) -> RunSample:
     return RunSample(
-        name, head, story_of(told().facts).totals if tallies is None else tallies, **more
+        name, head, build_story(told().facts).totals if tallies is None else tallies, **more
     )
 
 
@@ -152,7 +152,7 @@ def test_any_name_comes_back_as_it_was(
     run: str, step: str, model: str, agent: str, text_format: str
 ) -> None:
     tallies = Totals()
-    tallies.by_maker[Maker(step, agent, model)] = story_of(told().facts).totals.by_maker[
+    tallies.by_maker[Maker(step, agent, model)] = build_story(told().facts).totals.by_maker[
         Maker("a", "claude", "opus")
     ]
     text = metrics_text([seen(run, tallies=tallies)], [], text_format).decode()

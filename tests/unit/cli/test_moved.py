@@ -8,7 +8,7 @@ import pytest
 
 from sequencer.errors import ClaimHeld, TransitionRefused
 from sequencer.model.head import Head
-from sequencer.model.moving import closed, confirmed, opened
+from sequencer.model.moving import close_run, confirm_arrival, reopen_run
 from sequencer.model.transitions import Transition
 from sequencer.store.file import FileStore
 from tests.contract import store_cases as cases
@@ -25,7 +25,7 @@ def left(tmp_path: Path) -> Path:
 
     def change(head: Head | None) -> Transition:
         assert head is not None
-        return closed(head, ELSEWHERE, at=AT)
+        return close_run(head, ELSEWHERE, at=AT)
 
     FileStore(here / "sync" / "state.json").update(change)
     return here
@@ -75,17 +75,17 @@ def test_somebody_who_works_on_it_keeps_it_here(tmp_path: Path) -> None:
     head = store.view().head
     assert head is not None
     with pytest.raises(ClaimHeld):
-        closed(head, ELSEWHERE, at=AT)
+        close_run(head, ELSEWHERE, at=AT)
 
 
 def test_it_is_closed_once_and_opens_as_it_was(left: Path) -> None:
     head = Head.model_validate(state(left))
     with pytest.raises(TransitionRefused):
-        closed(head, "somewhere else", at=AT)
-    noted = confirmed(head, at=AT)
+        close_run(head, "somewhere else", at=AT)
+    noted = confirm_arrival(head, at=AT)
     assert noted is not None
-    assert confirmed(noted.head, at=AT) is None
-    back = opened(noted.head, "back", None, at=AT).head
+    assert confirm_arrival(noted.head, at=AT) is None
+    back = reopen_run(noted.head, "back", None, at=AT).head
     assert (back.exit, back.exit_reason, back.moved_to) == (False, None, None)
 
 
@@ -93,8 +93,8 @@ def test_a_stopped_run_is_stopped_where_it_arrives(tmp_path: Path) -> None:
     here = project(tmp_path / "p")
     assert call(here, "run", "--max-steps", "1").code == 0
     assert call(here, "stop", "--reason", "enough").code == 0
-    head = closed(Head.model_validate(state(here)), ELSEWHERE, at=AT).head
-    back = opened(head, "moved", None, at=AT).head
+    head = close_run(Head.model_validate(state(here)), ELSEWHERE, at=AT).head
+    back = reopen_run(head, "moved", None, at=AT).head
     assert (back.exit, back.exit_reason) == (True, "enough")
 
 

@@ -12,7 +12,7 @@ from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.model.head import Flow, Gate, Head, Status
 from sequencer.model.kind import ReadinessKind, readiness
 from sequencer.model.limits import RunLimits
-from sequencer.model.moving import closed
+from sequencer.model.moving import close_run
 from sequencer.model.outcome import Usage
 from sequencer.store.protocol import Liveness
 from tests.contract.store_cases import WORKFLOW, make_claim, new_head
@@ -143,7 +143,7 @@ def test_of_a_complete_run_its_work_is_merged_first() -> None:
 
 
 def test_a_closed_copy_names_the_place_of_the_run() -> None:
-    head = closed(new_head(), "temporal", at="2026-01-01T00:00:00Z").head
+    head = close_run(new_head(), "temporal", at="2026-01-01T00:00:00Z").head
     here = readiness(head, WORKFLOW, LIMITS, NOW)
     assert "store:" in next_command(RunSituation(None, head, here)).words
 

@@ -16,9 +16,9 @@ import pytest
 
 from sequencer import __version__
 from sequencer.cli import main, options
-from sequencer.cli.context import Invocation, complain, in_lines, json_text
+from sequencer.cli.context import Invocation, fit_lines, json_text, write_to_stderr
 from sequencer.cli.options import Verb, save
-from sequencer.cli.program import COMMANDS, NAME, _as_shortage, group, report
+from sequencer.cli.program import COMMANDS, NAME, _translate_error, make_root_group, report
 from sequencer.errors import (
     ClaimHeld,
     ConfigurationError,
@@ -52,7 +52,7 @@ def python(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedPro
 
 def test_every_verb_of_the_table_exists_and_has_that_name() -> None:
     for name, entry in COMMANDS.items():
-        command = group().get_command(click.Context(group()), name)
+        command = make_root_group().get_command(click.Context(make_root_group()), name)
         assert isinstance(command, click.Command)
         assert command.name == name
         assert entry.help.endswith(".")
@@ -73,7 +73,7 @@ def test_every_verb_has_a_help_with_an_example_and_global_options(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_explained(name: str) -> None:
-    command = group().get_command(click.Context(group()), name)
+    command = make_root_group().get_command(click.Context(make_root_group()), name)
     assert command is not None
     silent = [
         option.name
@@ -323,16 +323,16 @@ def test_complaining_never_fails() -> None:
     closed = io.StringIO()
     closed.close()
     with contextlib.redirect_stderr(closed):
-        complain("nobody hears it")
+        write_to_stderr("nobody hears it")
     with contextlib.redirect_stderr(None):
-        complain("nobody hears it")
+        write_to_stderr("nobody hears it")
     with (
         # Closing tries once more to write what complaining has given up on.
         contextlib.suppress(OSError),
         Path("/dev/full").open("w") as full,
         contextlib.redirect_stderr(full),
     ):
-        complain("nobody hears it")
+        write_to_stderr("nobody hears it")
 
 
 def save_numbers(path: Path, data: bytes, mode: int | None = None) -> None:
@@ -381,8 +381,8 @@ def test_an_older_python_is_told_in_a_sentence(tmp_path: Path) -> None:
 
 def test_a_list_of_what_can_act_is_cut_at_a_line_and_says_how_much_is_left_out() -> None:
     lines = ["  agents.x.argv: " + "y" * 3000, "  short"]
-    assert [*in_lines(lines, None)] == lines
-    first, second, hint = in_lines(lines, 80)
+    assert [*fit_lines(lines, None)] == lines
+    first, second, hint = fit_lines(lines, 80)
     assert len(first) == 80
     kept, more = first[: -len("… (2950 more)")], "… (2950 more)"
     assert (first, len(lines[0]) - len(kept)) == (kept + more, 2950)
@@ -395,7 +395,7 @@ def test_trust_cuts_long_values_at_a_terminal_only(
     text = "steps: [main]\nagent: x\nagents: {x: {kind: command, argv: [cat, %s]}}\n"
     folder = project(tmp_path / "p", text % ("y" * 3000))
     assert "y" * 3000 in call(folder, "trust", "--yes").out
-    monkeypatch.setattr("sequencer.cli.context.columns_of", lambda _: 80)
+    monkeypatch.setattr("sequencer.cli.context.terminal_width", lambda _: 80)
     shown = call(folder, "trust", "--yes").out
     assert max(map(len, shown.splitlines())) <= 80
     assert "'sequencer trust --json' shows the long lines whole" in shown
@@ -428,7 +428,7 @@ def test_no_error_is_its_own_cause(error: Exception, number: int) -> None:
     error.__cause__ = cause = MachineBusy("the disk has no room left")
     cause.__cause__ = OSError(number, os.strerror(number))
     for first in (error, cause, cause.__cause__):
-        shown: BaseException | None = _as_shortage(first)
+        shown: BaseException | None = _translate_error(first)
         seen: list[BaseException] = []
         while shown is not None:
             assert not any(shown is one for one in seen)
@@ -436,5 +436,5 @@ def test_no_error_is_its_own_cause(error: Exception, number: int) -> None:
             shown = shown.__cause__
     if isinstance(error, StorageFailed):
         error.__cause__ = OSError(errno.EIO, "I/O error")
-        assert _as_shortage(error) is error
+        assert _translate_error(error) is error
         assert isinstance(error.__cause__, OSError)

@@ -16,12 +16,12 @@ from sequencer.cli.views.progress import (
     MAX_HELD_CHARS,
     LiveProgress,
     PlainProgress,
-    progress,
+    make_progress_view,
 )
 from sequencer.engine.attempt import Attempt
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
-from sequencer.history.words import moment
+from sequencer.history.words import format_time
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from tests.unit import saying
 from tests.unit.cli.flow.terminals import Terminal, terminal
@@ -48,7 +48,7 @@ def test_waiting_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     shown.started(attempt(), LOG)
     shown.waiting("held", None)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("waiting")]
-    assert lines == [f"waiting: not due (until {moment(due)})", *["waiting: held"] * 2]
+    assert lines == [f"waiting: not due (until {format_time(due)})", *["waiting: held"] * 2]
 
 
 def test_a_no_of_a_judge_is_said_with_its_round_and_its_reason(
@@ -100,11 +100,11 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 def test_a_terminal_gets_a_live_line_and_the_output_above(monkeypatch: pytest.MonkeyPatch) -> None:
     with at_a_terminal(monkeypatch) as screen:
-        view = progress(Redaction())
+        view = make_progress_view(Redaction())
         assert isinstance(view, LiveProgress)
         shown = Saying(view)
         shown.started(attempt(), LOG)
-        shown.used(Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5))
+        shown.report_usage(Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5))
         shown.write(b"working on \x1b]0;owned\x07it\n", Piece.RESPONSE)
         shown.write(b"reading a file\n", Piece.ACTION)
         seen = screen.wait_for(b"1,200 + 34 tokens, 0.5000 USD")

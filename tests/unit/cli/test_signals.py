@@ -76,7 +76,7 @@ import os, signal, sys, time
 from sequencer.cli.signals import EndOnSignal, LastResort
 with LastResort(0.2) as last:
     last.words = lambda: {words}
-    with EndOnSignal(last.before(lambda text: print("ending", flush=True))) as signals:
+    with EndOnSignal(last.begin_before(lambda text: print("ending", flush=True))) as signals:
         signals.on_ready(lambda: None)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep({stuck_s})

@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = project(tmp_path / "p", CONFIGURATION)
     monkeypatch.setattr(
         every_run,
-        "_tick_of",
+        "_run_tick",
         lambda _, __, run, *___, **____: (
             call(made, *(() if run.name is None else ("--run", run.name)), "tick").code
         ),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.log import TAIL_BYTES, _start_of_tail
+from sequencer.cli.log import TAIL_BYTES, _find_tail_offset
 from tests import forked
 from tests.forked import Forked
 from tests.unit.cli.calling import call, worked
@@ -99,7 +99,7 @@ def test_where_the_tail_begins(tmp_path: Path, content: bytes, lines: int, rest:
     path = tmp_path / "log"
     path.write_bytes(content)
     with path.open("rb") as file:
-        assert content[_start_of_tail(file, lines) :] == rest
+        assert content[_find_tail_offset(file, lines) :] == rest
 
 
 def test_a_pipe_in_the_place_of_a_log_is_refused(tmp_path: Path) -> None:

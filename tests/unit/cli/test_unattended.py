@@ -24,13 +24,13 @@ from sequencer.cli.unattended import (
     PAUSE,
     REFUSAL,
     News,
-    log_of,
+    find_log_path,
     record_name,
-    recorded,
+    run_logged,
 )
 from sequencer.store import folder as folders
 from sequencer.store import user_state
-from sequencer.store.user_state import own_state
+from sequencer.store.user_state import user_state_path
 from tests.unit.cli.calling import Called, call, project, worked
 
 TIMED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4}  ")
@@ -45,14 +45,14 @@ FAILED = "error: logs/iter-1.log: step 'main' (iteration 1, attempt 1) failed: n
 
 def told(path: Path, code: int, text: str = "", **more: Any) -> str:
     """Return what is printed of a tick that ends so."""
-    ended, said = recorded(path, lambda: (code, News(text, **more)))
+    ended, said = run_logged(path, lambda: (code, News(text, **more)))
     assert ended == code
     return said
 
 
 def record_of(log: Path) -> Path:
     """Return the record about what was said of ticks with the log *log*."""
-    return own_state("ticks", record_name(log))
+    return user_state_path("ticks", record_name(log))
 
 
 def tick(folder: Path, *arguments: str) -> Called:
@@ -402,13 +402,13 @@ def test_a_problem_that_can_not_be_remembered_is_told_once_a_day(
     log = tmp_path / "tick.log"
     told(log, 0)
     full = OSError(28, "No space left on device")
-    monkeypatch.setattr(unattended, "put_own", raising(full))
+    monkeypatch.setattr(unattended, "write_user_record", raising(full))
     first = told(log, 1, FAILED)
     assert first.startswith(FAILED)
     assert "can't be written (No space left on device), so this is said once a day" in first
     assert [told(log, 1, FAILED) for _ in range(3)] == ["", "", ""]
     # Nor can the copy beside the log be written: the one in memory counts.
-    monkeypatch.setattr(unattended, "_beside", lambda _: Path("/proc/none/tick.log.told"))
+    monkeypatch.setattr(unattended, "_sidecar_path", lambda _: Path("/proc/none/tick.log.told"))
     assert told(log, 1, FAILED) == ""
     other = FAILED.replace("main", "plan")
     assert [bool(told(log, 1, other)) for _ in range(3)] == [True, False, False]
@@ -420,8 +420,10 @@ def test_where_nothing_can_be_remembered_one_hour_of_the_day_tells(
 ) -> None:
     monkeypatch.setattr(unattended, "_MEMORY", ("/proc/none",))
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    monkeypatch.setattr(unattended, "_beside", lambda _: Path("/proc/none/tick.log.told"))
-    monkeypatch.setattr(unattended, "put_own", raising(OSError(30, "Read-only file system")))
+    monkeypatch.setattr(unattended, "_sidecar_path", lambda _: Path("/proc/none/tick.log.told"))
+    monkeypatch.setattr(
+        unattended, "write_user_record", raising(OSError(30, "Read-only file system"))
+    )
     log, said = tmp_path / "tick.log", []
     for hour in range(24):
         at = time.struct_time((2026, 11, 1, hour, 0, 0, 6, 305, 0))
@@ -455,8 +457,8 @@ def test_a_full_disk_is_told_though_no_new_file_can_be_made(
 ) -> None:
     log, full = tmp_path / "tick.log", raising(OSError(28, "No space left on device"))
     told(log, 0)
-    monkeypatch.setattr(user_state, "put", full)
-    monkeypatch.setattr(folders, "put", full)
+    monkeypatch.setattr(user_state, "write_atomically", full)
+    monkeypatch.setattr(folders, "write_atomically", full)
     now, said = time.time(), []
     for hours in range(0, 30, 6):
         monkeypatch.setattr(time, "time", lambda hours=hours: now + hours * 3_600)
@@ -524,7 +526,7 @@ def test_a_pause_of_days_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_the_log_is_found_among_the_arguments(arguments: list[str], log: Path | None) -> None:
-    assert log_of(arguments) == log
+    assert find_log_path(arguments) == log
 
 
 def test_all_of_a_tick_is_in_the_log_with_what_was_printed(
@@ -539,7 +541,7 @@ def test_all_of_a_tick_is_in_the_log_with_what_was_printed(
         print("five", end="")
         return 0, News()
 
-    assert recorded(log, work) == (0, "")
+    assert run_logged(log, work) == (0, "")
     assert capfd.readouterr() == ("", "")
     lines = [TIMED.sub("", line) for line in log.read_text().splitlines()]
     assert lines == ["one", "two", "three four", "five"]

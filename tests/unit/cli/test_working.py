@@ -42,7 +42,7 @@ def tally(*outcomes: Outcome) -> WorkCount:
     ],
 )
 def test_a_step_that_the_store_did_not_take_is_not_counted(error: Interrupted, steps: int) -> None:
-    assert tally(outcome(), outcome()).summary(error).usage.steps == steps
+    assert tally(outcome(), outcome()).summarize(error).usage.steps == steps
 
 
 def test_the_end_as_json_without_a_head() -> None:
@@ -73,6 +73,6 @@ def test_overrides_have_to_name_what_exists(tmp_path: Path) -> None:
 
 def test_a_question_in_between_gives_no_more_steps_and_no_more_money() -> None:
     plan = Plan(Mode.COMBINED, InvocationLimits(max_steps=5, max_cost_usd=1.0))
-    left = plan.less(Usage(steps=3, cost_usd=0.5), Usage(steps=1, cost_usd=0.25)).limits
+    left = plan.subtract_usage(Usage(steps=3, cost_usd=0.5), Usage(steps=1, cost_usd=0.25)).limits
     assert (left.max_steps, left.max_cost_usd) == (3, 0.75)
-    assert plan.less(Usage(steps=9), Usage()).limits.max_steps == 0
+    assert plan.subtract_usage(Usage(steps=9), Usage()).limits.max_steps == 0

@@ -37,7 +37,7 @@ from sequencer.model.commands import (
     Tell,
 )
 from sequencer.model.limits import InvocationLimits
-from sequencer.project.flows import run_of
+from sequencer.project.flows import resolve_run
 from sequencer.project.project import open_project
 
 COMMANDS: Mapping[str, RunCommand] = {
@@ -118,7 +118,7 @@ def opened(folder: Path) -> Run:
     project = open_project(folder, trust=True)
     if project.settings.workflow.name != "g":
         return project.run(None)
-    name, source = run_of(project, "g", {}, None, is_new=False)
+    name, source = resolve_run(project, "g", {}, None, is_new=False)
     return project.run(name, source=source)
 
 

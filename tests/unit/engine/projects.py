@@ -25,7 +25,7 @@ from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Piece
 from sequencer.model.head import Head
 from sequencer.project.project import open_project
-from sequencer.store.queue import TicketQueue, file_name
+from sequencer.store.queue import TicketQueue, queue_file_name
 
 OK = {"status": "ok", "output": "done"}
 FAILED = {"status": "failed", "error": "it broke"}
@@ -94,7 +94,7 @@ def until_queued(folder: Path, number: int = 1, positions: Collection[str] = ())
 
     Each draws a number at one file, and has looked at the run before.
     """
-    path = folder / "sync" / file_name(positions)
+    path = folder / "sync" / queue_file_name(positions)
     until(lambda: path.exists() and _last_number(path) >= number)
 
 

@@ -16,7 +16,7 @@ from sequencer.executors.protocol import StepRequest
 from sequencer.model.request import Request
 from sequencer.plugins.requests.project_requests import starter_of
 from sequencer.plugins.requests.routing import NotAsked
-from sequencer.plugins.requests.starting import LEAST_S, Questions
+from sequencer.plugins.requests.starting import MIN_S, Questions
 from sequencer.project.checks import check_project
 from sequencer.project.project import open_project
 
@@ -105,7 +105,7 @@ def test_all_questions_share_the_time(tmp_path: Path, monkeypatch: pytest.Monkey
         # A person may first have to say whether the project is trusted.
         now[0] += 60
         assert questions.ask("Which?") == "code"
-        now[0] += 10 - LEAST_S
+        now[0] += 10 - MIN_S
         assert questions.ask("Which?") == "code"
         now[0] += 0.001
         with pytest.raises(StepFailed, match="too little of the 10 s is left"):

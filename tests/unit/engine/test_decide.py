@@ -21,7 +21,7 @@ from sequencer.engine.invocation_budget import Mode, SequenceBudget
 from sequencer.errors import Interrupted, StepFailed
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import fresh_head
-from sequencer.model.limits import InvocationLimits, RunLimits, iso
+from sequencer.model.limits import InvocationLimits, RunLimits, format_utc_ms
 from sequencer.model.outcome import Usage
 from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
@@ -32,7 +32,7 @@ LATER = NOW + timedelta(seconds=30)
 EXPIRED = RecordExpired("nobody decided")
 OTHERS = Wait("others", is_for_others=True)
 CYCLE = Workflow("w", (Step(name="a"), Step(name="b")))
-HEAD = fresh_head(CYCLE, "r", at=iso(NOW), name=None, has_definition=False)
+HEAD = fresh_head(CYCLE, "r", at=format_utc_ms(NOW), name=None, has_definition=False)
 
 
 class Answers(Seen):
@@ -47,24 +47,24 @@ class Answers(Seen):
     def is_over(self) -> bool:
         return "over" in self._said
 
-    def how_it_ended(self) -> str:
+    def describe_end(self) -> str:
         if "bad" in self._said:
             raise StepFailed("it ended badly")
         return "the end"
 
-    def expired(self) -> RecordExpired | None:
+    def find_expired(self) -> RecordExpired | None:
         return EXPIRED if "expired" in self._said else None
 
     def may_claim(self) -> bool:
         return "claim" in self._said
 
-    def due(self) -> datetime | None:
+    def find_due_time(self) -> datetime | None:
         return LATER
 
-    def reason_to_end(self) -> str | None:
+    def find_end_reason(self) -> str | None:
         return "a limit" if "limit" in self._said else None
 
-    def wait(self) -> Wait:
+    def make_wait(self) -> Wait:
         return OTHERS
 
 
@@ -125,7 +125,7 @@ def decided(
 
 def test_what_a_sequence_waits_for() -> None:
     assert decided(HEAD) == TakeClaims()
-    due = iso(LATER)
+    due = format_utc_ms(LATER)
     wait = decided(HEAD.replace(not_before=due, not_before_reason="usage limit"))
     assert isinstance(wait, Wait)
     assert (wait.until, wait.date, wait.is_for_others) == (LATER, due, False)
@@ -156,7 +156,7 @@ def test_a_failure_in_another_process_is_no_step_to_try_again() -> None:
     assert isinstance(end, End)
     assert isinstance(end.error, StepFailed)
     # One that is tried again by itself is waited for.
-    assert isinstance(decided(failed.replace(not_before=iso(LATER))), Wait)
+    assert isinstance(decided(failed.replace(not_before=format_utc_ms(LATER))), Wait)
 
 
 def test_a_failure_in_another_process_at_a_limit_is_not_started_again() -> None:

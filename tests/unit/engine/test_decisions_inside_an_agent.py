@@ -38,7 +38,7 @@ from sequencer.model.commands import (
 )
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
-from sequencer.project.flows import run_of
+from sequencer.project.flows import resolve_run
 from sequencer.project.project import open_project, open_run
 from sequencer.store.file import FileStore
 from sequencer.store.identity import INSIDE_AGENT
@@ -92,15 +92,16 @@ RUN_LOOKS = {
     *(
         "commands",
         "definition",
-        "detached",
+        "list_detached_orders",
         "dispatch",
-        "elsewhere",
+        "find_worker_location",
         "flow",
         "head",
         "history",
         "kind",
     ),
-    *("makers", "next", "readiness", "readiness_at", "stopped_by", "view", "workflow"),
+    *("describe_blockers", "list_attempt_processes", "next", "readiness", "readiness_at"),
+    *("view", "workflow"),
     "workflow_for",
 }
 RUN_OF_THE_ENGINE = {"turn", "work", "worker"}
@@ -132,7 +133,7 @@ def project(tmp_path: Path) -> Path:
 
 def asking(folder: Path) -> Run:
     opened = open_project(folder)
-    name, source = run_of(opened, "ask", {}, None, is_new=False)
+    name, source = resolve_run(opened, "ask", {}, None, is_new=False)
     return opened.run(name, source=source)
 
 
@@ -220,7 +221,7 @@ def test_an_agent_may_what_its_project_was_trusted_to_allow(
     monkeypatch.delenv(INSIDE_AGENT)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "own"))
     monkeypatch.delenv("SEQUENCER_TRUST")
-    open_project(project).trust.keep()
+    open_project(project).trust.save_record()
     monkeypatch.setenv(INSIDE_AGENT, "7")
     head: Head = open_run(project).do(Approve(), by="x").head
     assert head.gate is None

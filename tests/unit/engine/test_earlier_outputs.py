@@ -63,7 +63,7 @@ def test_an_output_that_is_not_as_it_was_written_is_refused(
     tmp_path: Path, made: bytes, is_sealed: bool
 ) -> None:
     attempt = tmp_path / "results" / "3-4"
-    results.keep(attempt, b"a long output")
+    results.write_output(attempt, b"a long output")
     memory = earlier_outputs_of(
         tmp_path, [fact("succeeded", "plan", output_file="results/3-4/output.txt", output_bytes=13)]
     )

@@ -8,13 +8,13 @@ import pytest
 from sequencer.model.head import Head, Loop
 from sequencer.model.kind import AttemptResult
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage, Verdict
-from sequencer.model.sequence.order import fixer_place, place, step_at
+from sequencer.model.sequence.order import find_fixer_ref, find_step_ref, step_at
 from sequencer.model.sequence.sequence_kind import (
     MAX_ROUNDS,
     ContinuationKind,
     SequenceKind,
-    continuation_of,
-    gate_of,
+    build_gate,
+    decide_continuation,
 )
 from sequencer.model.step import Step
 from sequencer.model.transitions import StepRef
@@ -40,17 +40,17 @@ def made_of(here: StepRef, outcome: Outcome = OK, **made: Any) -> AttemptResult:
 
 
 def ending(here: StepRef, outcome: Outcome = OK, head: Head | None = None, **made: Any) -> Any:
-    return continuation_of(
+    return decide_continuation(
         SequenceKind(PROCEDURE), head or new_head(), made_of(here, outcome, **made), 20
     )
 
 
 def at(index: int) -> StepRef:
-    return place(PROCEDURE, index)
+    return find_step_ref(PROCEDURE, index)
 
 
 def fixer() -> StepRef:
-    found = fixer_place(PROCEDURE, 3)
+    found = find_fixer_ref(PROCEDURE, 3)
     assert found is not None
     return found
 
@@ -114,11 +114,11 @@ def test_a_hook_that_names_no_step_fails_it() -> None:
 
 def test_in_a_cycle_goto_goes_on_to_where_the_step_comes_next() -> None:
     def index_from(here: int, target: str) -> int:
-        there = place(CYCLE, here)
+        there = find_step_ref(CYCLE, here)
         ran = AttemptResult(
             OK, step_at(CYCLE, there), there, "canned", decision=Decision(Move.GOTO, target)
         )
-        ended = continuation_of(SequenceKind(CYCLE), new_head(), ran, 20)
+        ended = decide_continuation(SequenceKind(CYCLE), new_head(), ran, 20)
         assert ended.following is not None
         return ended.following.step_index
 
@@ -133,10 +133,10 @@ def test_where_feedback_goes_and_until_when_a_gate_waits() -> None:
             "approval": {"timeout_s": 60, "on_timeout": "approve", "feedback_to": "plan"},
         }
     )
-    gate = gate_of(PROCEDURE, new_head(token=7), step, 3, NOW)
+    gate = build_gate(PROCEDURE, new_head(token=7), step, 3, NOW)
     assert (gate.feedback_to, gate.token, gate.round) == (0, 7, 1)
     assert (gate.expires_at, gate.on_timeout) == ("2026-01-01T00:01:00.000Z", "approve")
-    plain = gate_of(PROCEDURE, new_head(gate=gate), PROCEDURE.steps[1], 1, NOW)
+    plain = build_gate(PROCEDURE, new_head(gate=gate), PROCEDURE.steps[1], 1, NOW)
     assert (plain.feedback_to, plain.round, plain.expires_at) == (0, 2, None)
-    first = gate_of(PROCEDURE, new_head(), PROCEDURE.steps[1], 0, NOW)
+    first = build_gate(PROCEDURE, new_head(), PROCEDURE.steps[1], 0, NOW)
     assert first.feedback_to == 0

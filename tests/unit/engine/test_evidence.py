@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.cli.views.readiness import take
+from sequencer.cli.views.readiness import snapshot_of
 from sequencer.engine.events import AttemptStarted, AttemptWrote, RunEvent
 from sequencer.engine.evidence import judge, judge_turn, judge_work, says_nothing_to_do
 from sequencer.errors import StepFailed
@@ -264,7 +264,7 @@ def test_an_attempt_that_costs_more_than_it_may_is_reported(tmp_path: Path) -> N
     assert f"[sequencer] the attempt has spent {told}" in seen.logs[0].read_text()
     assert f"step 'main' has spent {told}" in seen.notices
     assert [*run.history()][-1]["outcome"]["overspent"] == told
-    shown = take(run).text()
+    shown = snapshot_of(run).format_text()
     assert f"warning     main has spent {told}" in shown
 
 

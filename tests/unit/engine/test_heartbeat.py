@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -161,9 +161,10 @@ class Pushing(PlayedStore):
 
     def __init__(self) -> None:
         super().__init__(PlayedRun(), ttl_s=TTL_S)
-        self.notify: object = print
-        self.is_stopped: object = bool
         self.numbers: list[int] = []
+
+    def report_waiting(self, notify: Callable[[str], None], is_stopped: Callable[[], bool]) -> None:
+        """Say nothing: it never waits."""
 
     def beat(self, claim: Claim, number: int) -> None:
         self.numbers.append(number)
@@ -178,7 +179,7 @@ def test_it_goes_on_while_the_end_is_pushed(cancellation: Cancellation) -> None:
     heartbeat.end(claim)
     beaten = len(store.numbers)
     assert beaten > 1
-    with heartbeat.going_on(claim):
+    with heartbeat.keep_alive_while_pushing(claim):
         time.sleep(2 * TTL_S)
     assert len(store.numbers) > beaten + 1
     # Others see by the number that it was renewed.

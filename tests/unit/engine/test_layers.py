@@ -131,7 +131,7 @@ def test_outer_layers_see_the_result_and_are_inside_of_the_log(tmp_path: Path) -
         seen.append(f"after {made.ended.outcome.output}")
 
         made.ended = replace(made.ended, outcome=made.ended.outcome.replace(error="not merged"))
-        made.notice("it can't be merged")
+        made.write_notice("it can't be merged")
 
     performer = performer_of(tmp_path, FIRST)
     made = claimed(performer)

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.cli.views.tails import heard_of
+from sequencer.cli.views.tails import read_last_outputs
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.logs import (
     MAX_LOOKS,
     MAX_PROGRESS_LOGS,
-    MOST_SENT,
+    MAX_SENT,
     SentTexts,
     StepLogs,
     current_branch,
     progress_evidence_of,
-    sent_texts,
+    read_sent_texts,
     steps_folder,
 )
 from sequencer.errors import CorruptState, UnsafeFolder, UnsafePath
@@ -136,7 +136,9 @@ def test_a_log_is_capped_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_capped_log_says_so_at_once_and_has_the_end_of_what_was_said(tmp_path: Path) -> None:
-    place = Place(tmp_path, max_bytes=1_000, redaction=Redaction.of({"API_KEY": "canary-123"}))
+    place = Place(
+        tmp_path, max_bytes=1_000, redaction=Redaction.from_environment({"API_KEY": "canary-123"})
+    )
     log = place.logs.open(make_attempt(tmp_path))
     lines = [b"line %05d canary-123\n" % number for number in range(10_000)]
     log.write(b"".join(lines[:100]))
@@ -158,7 +160,11 @@ def test_a_capped_log_says_so_at_once_and_has_the_end_of_what_was_said(tmp_path:
 
 def test_a_secret_that_is_cut_in_two_by_the_cap_is_hidden(tmp_path: Path) -> None:
     for most in range(960, 1_040):
-        place = Place(tmp_path, max_bytes=most, redaction=Redaction.of({"API_KEY": "canary-123"}))
+        place = Place(
+            tmp_path,
+            max_bytes=most,
+            redaction=Redaction.from_environment({"API_KEY": "canary-123"}),
+        )
         log = place.logs.open(make_attempt(tmp_path))
         log.write(b"x" * 990 + b"canary-")
         log.write(b"123 and\nwhat follows\n")
@@ -168,7 +174,7 @@ def test_a_secret_that_is_cut_in_two_by_the_cap_is_hidden(tmp_path: Path) -> Non
 
 
 def test_secrets_are_hidden_also_where_they_are_cut_in_two(tmp_path: Path) -> None:
-    redaction = Redaction.of({"API_KEY": "canary-canary-123"})
+    redaction = Redaction.from_environment({"API_KEY": "canary-canary-123"})
     place = Place(tmp_path, redaction=redaction)
     log = place.logs.open(make_attempt(tmp_path, agent="canary-canary-123"))
     for piece in (b"it is canary-ca", b"nary-123 and sk-ant-abcdefghij", b"klmnopqrst end"):
@@ -216,19 +222,19 @@ def test_the_branch_that_is_checked_out(tmp_path: Path) -> None:
 
 
 def test_the_log_of_an_earlier_run_is_found_among_those_of_async_mode(place: Place) -> None:
-    assert place.logs.left_behind() is None
+    assert place.logs.find_last_log() is None
     for index in (30, 31):
         place.write(b"x", step_index=index, token=0)
-    assert place.logs.left_behind() is None
+    assert place.logs.find_last_log() is None
     mine = [place.write(b"x", step_index=index, token=index) for index in (3, 7, 5)]
-    assert place.logs.left_behind() == mine[1]
+    assert place.logs.find_last_log() == mine[1]
     mine[1].write_bytes(b"\xff no header")
     mine[0].unlink()
     mine[0].symlink_to(mine[1])
-    assert place.logs.left_behind() == mine[2]
+    assert place.logs.find_last_log() == mine[2]
     for index in range(100, 100 + MAX_LOOKS):
         place.write(b"x", step_index=index, token=0)
-    assert place.logs.left_behind() is None
+    assert place.logs.find_last_log() is None
 
 
 def test_the_newest_logs_of_a_run_tell_its_tokens(place: Place) -> None:
@@ -279,7 +285,7 @@ def test_step_logs_that_nobody_may_look_at_are_a_refusal(
     def denied(path: Path) -> list[str]:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(folders, "opened", denied)
+    monkeypatch.setattr(folders, "open_folder", denied)
     with pytest.raises(CorruptState, match="can't be read: Permission denied") as refused:
         list(progress_evidence_of(tmp_path, None)("a-run"))
     assert refused.value.where == str(tmp_path)
@@ -301,7 +307,7 @@ FORGED = b"# sent: prompt, 9 bytes\n#> forged\n"
 
 def sent(path: Path) -> SentTexts | None:
     with path.open("rb") as file:
-        return sent_texts(file.fileno())
+        return read_sent_texts(file.fileno())
 
 
 def request_fields(made: Attempt, place: Place) -> dict[str, Any]:
@@ -315,7 +321,7 @@ def write_sent(place: Place, *sends: tuple[str, dict[str, Any]]) -> Path:
     for to, texts in sends:
         given = {"prompt": "", **texts}
         request = StepRequest(identity=IDENTITY, **request_fields(made, place), **given)
-        log.sent(request, to)
+        log.write_request(request, to)
         log.write(FORGED)
     log.close(DONE)
     return log.path
@@ -353,9 +359,9 @@ def test_a_prompt_in_a_log_holds_no_secret_and_is_bounded(tmp_path: Path) -> Non
     assert found is not None
     assert found.texts == (("prompt", b"it is [secret]\n# ended ok"),)
     assert b"\n# ended ok\n" not in path.read_bytes()
-    long = sent(write_sent(place, ("agent", {"prompt": "\n" * (MOST_SENT + 7)})))
+    long = sent(write_sent(place, ("agent", {"prompt": "\n" * (MAX_SENT + 7)})))
     assert long is not None
-    assert long.texts[0].data == b"\n" * MOST_SENT + b"\n(7 bytes more)"
+    assert long.texts[0].data == b"\n" * MAX_SENT + b"\n(7 bytes more)"
 
 
 @pytest.mark.parametrize("said", ["", "word\nmore\n", "word\n#> more"])
@@ -375,14 +381,16 @@ def test_what_a_step_says_at_the_moment_is_no_echo_of_its_prompt(
         claimed_at="2026-01-01T00:00:00Z",
         ttl_s=60,
     )
-    log.sent(StepRequest(identity=IDENTITY, **request_fields(made, place), **texts), "agent")
+    log.write_request(
+        StepRequest(identity=IDENTITY, **request_fields(made, place), **texts), "agent"
+    )
     log.write(said.encode())
-    found = heard_of([claim], [log.path.parent])
+    found = read_last_outputs([claim], [log.path.parent])
     assert [one.last for one in found.values()] == said.splitlines()[-1:]
     # Half of the prompt, as a process that is killed has written it.
     whole = log.path.read_bytes()
     log.path.write_bytes(whole[: whole.index(b"#> Be brief") + 6])
-    assert heard_of([claim], [log.path.parent]) == {}
+    assert read_last_outputs([claim], [log.path.parent]) == {}
 
 
 def test_a_log_of_an_earlier_version_or_cut_off_tells_no_prompt(place: Place) -> None:

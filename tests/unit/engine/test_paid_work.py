@@ -105,7 +105,7 @@ def test_what_was_paid_before_an_agent_broke_off_is_counted(
         if isinstance(heard, bytes):
             listener.write(heard)
         elif heard is not None:
-            listener.used(heard)
+            listener.report_usage(heard)
         raise MachineBusy("no room")
 
     monkeypatch.setattr(ScriptedExecutor, "perform", broken)
@@ -133,7 +133,7 @@ def test_nothing_is_carried_and_nothing_refused() -> None:
     carrier = Workspace(Path())
     state, held = head(), claim()
     before = state.model_dump(), held.model_dump()
-    carrier.ready(state)
+    carrier.ensure_ready(state)
     carrier.enter(state)
     assert carrier.refs == {}
     assert carrier.collect(held, "main", state) is None

@@ -17,7 +17,7 @@ from sequencer.errors import (
 )
 from sequencer.model.commands import Accept, Adopt, Approve, Feedback, Reject, Reset, RetryNow, Skip
 from sequencer.model.head import Loop, Status
-from sequencer.model.sequence.order import last_no
+from sequencer.model.sequence.order import describe_last_no
 from sequencer.plugins.requests.project_requests import starter_of
 from sequencer.project.project import open_project
 from tests.unit.engine.procedures import (
@@ -66,7 +66,7 @@ def test_a_judge_says_what_it_decided_in_which_round_and_why(tmp_path: Path) -> 
     def listen(event: RunEvent) -> None:
         heard(event)
         if isinstance(event, HeadMoved):
-            told.append(last_no(run.workflow, event.head))
+            told.append(describe_last_no(run.workflow, event.head))
 
     work(run, on_event=listen)
     assert heard.verdicts == [
@@ -139,7 +139,7 @@ def test_rounds_that_say_no_to_the_end_start_again_a_few_times_only(tmp_path: Pa
     run = reopened(tmp_path)
     with pytest.raises(TooManyFailures, match=r"said no in all its rounds, 3 times .*: 2 fail"):
         work(run)
-    assert last_no(run.workflow, head_of(run)) == (
+    assert describe_last_no(run.workflow, head_of(run)) == (
         "verify said no in all 4 rounds, 3 times: 2 fail"
     )
     calls = events(run).count("claimed")

@@ -20,7 +20,7 @@ from sequencer.errors import ClaimHeld, Interrupted
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.store.protocol import Store
-from sequencer.store.queue import file_name
+from sequencer.store.queue import queue_file_name
 from tests.concurrency import children
 from tests.contract import store_cases as cases
 from tests.played import PlayedRun, PlayedStore
@@ -76,12 +76,12 @@ def test_a_step_is_left_to_who_waits_for_it_and_to_nobody_else(run: PlayedRun) -
     mixed, main, both = queue_in(run), queue_in(run, "main"), queue_in(run, "supervisor", "main")
     main.enter()
     for worker in (mixed, both):
-        assert worker.yields(1)
-        assert not worker.yields(2)
+        assert worker.needs_to_yield(1)
+        assert not worker.needs_to_yield(2)
     main.leave()
     mixed.enter()
-    assert both.yields(2)
-    assert queue_in(run, "main").yields(1)
+    assert both.needs_to_yield(2)
+    assert queue_in(run, "main").needs_to_yield(1)
 
 
 def test_who_has_left_a_step_to_others_lets_them_have_it(run: PlayedRun, asleep: int) -> None:
@@ -89,7 +89,7 @@ def test_who_has_left_a_step_to_others_lets_them_have_it(run: PlayedRun, asleep:
     worker, other = queue_in(run), queue_in(run, "main")
     other.enter()
     head = cases.commit(store, cases.claim(store).token)
-    assert worker.yields(head.step_index)
+    assert worker.needs_to_yield(head.step_index)
     # First in its own queue, and yet not the one whose turn it is.
     assert worker.enter()
     assert not worker.may_claim(head)
@@ -106,18 +106,18 @@ def test_who_does_not_come_is_passed_and_not_asked_again_for_a_while(
     monkeypatch.setattr(queueing, "YIELD_S", 0.2)
     stopped, mine, head = queue_in(run), queue_in(run), present(PlayedStore(run))
     stopped.enter()
-    assert mine.yields(head.step_index)
+    assert mine.needs_to_yield(head.step_index)
     started = time.monotonic()
     while not mine.may_claim(head):
         assert not mine.wait(head, None, asleep)
     # Only who gets the claim has passed; who was too late has not.
-    assert mine.yields(head.step_index)
+    assert mine.needs_to_yield(head.step_index)
     assert mine.may_claim(head)
     assert 0.2 <= time.monotonic() - started < 1
     mine.leave()
-    assert not mine.yields(head.step_index + 1)
+    assert not mine.needs_to_yield(head.step_index + 1)
     monkeypatch.setattr(mine, "_passes_until", 0.0)
-    assert mine.yields(head.step_index + 1)
+    assert mine.needs_to_yield(head.step_index + 1)
 
 
 def test_one_that_is_let_to_the_front_meanwhile_looks_again_at_once(
@@ -223,7 +223,7 @@ def test_a_stopped_process_at_the_front_does_not_hold_up_the_run(
 @pytest.mark.parametrize("damage", ["deleted", "link", "folder"])
 def test_without_the_file_the_run_goes_on_as_before(tmp_path: Path, damage: str) -> None:
     run = open_scripted(tmp_path, SHORT, limits={"max_steps": 8})
-    path = tmp_path / "sync" / file_name(())
+    path = tmp_path / "sync" / queue_file_name(())
     is_over = threading.Event()
 
     def spoil() -> None:

@@ -12,7 +12,7 @@ from sequencer.model.limits import (
     JITTER_S,
     SHORTEST_PAUSE_S,
     RunLimits,
-    bounded,
+    limit_attempts,
     limit_end,
     parse_time,
 )
@@ -89,11 +89,11 @@ def test_the_end_of_a_usage_limit(told: str | None, seconds: float) -> None:
 
 def test_the_last_attempt_that_meets_a_limit_has_failed() -> None:
     limited = Outcome(status=OutcomeStatus.LIMITED, error="slow down", not_before=LATER)
-    assert bounded(limited, 2, 3) is limited
-    failed = bounded(limited, 3, 3)
+    assert limit_attempts(limited, 2, 3) is limited
+    failed = limit_attempts(limited, 3, 3)
     assert (failed.status, failed.not_before) == (OutcomeStatus.FAILED, None)
     assert failed.error is not None
     assert "limits.attempts: 3" in failed.error
     assert "slow down" in failed.error
     accepted = Outcome(status=OutcomeStatus.OK)
-    assert bounded(accepted, 3, 3) is accepted
+    assert limit_attempts(accepted, 3, 3) is accepted

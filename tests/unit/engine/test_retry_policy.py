@@ -57,16 +57,16 @@ def patient(store: Remote, told: list[str]) -> tuple[RetryPolicy, Cancellation]:
 
 
 def begin(head: Head | None) -> Transition | None:
-    return None if head is not None else transitions.initialise(cases.new_head())
+    return None if head is not None else transitions.initialize(cases.new_head())
 
 
 def test_denied_credentials_end_it_before_a_step_and_not_behind_one(told: list[str]) -> None:
     store = Remote(2, is_denied=True)
     waiting, stop = patient(store, told)
     with pytest.raises(RemoteUnreachable):
-        waiting.before_step(begin)
+        waiting.update_before_step(begin)
     assert len(store.asked) == 1
-    assert waiting.after_step(begin, 1.0).revision == 1
+    assert waiting.update_after_step(begin, 1.0).revision == 1
     stop.close()
 
 
@@ -81,7 +81,7 @@ def test_what_a_store_tells_while_it_waits_is_told_on(told: list[str]) -> None:
 def test_a_store_that_waits_by_itself_hears_of_a_stop(told: list[str]) -> None:
     store = Remote(0)
     waiting, stop = patient(store, told)
-    assert waiting.before_step(begin).revision == 1
+    assert waiting.update_before_step(begin).revision == 1
     assert not store.is_stopped()
     stop.set(StopReason.INTERRUPTED)
     assert store.is_stopped()
@@ -114,7 +114,7 @@ def test_a_busy_work_tree_is_waited_for_and_told_once_of_each(
     waiting, stop = patient(Remote(0), told)
     # Also where a remote would not be waited for.
     waiting.wait_s = 0.0
-    assert waiting.reach(busy_until(4)) == 4
+    assert waiting.retry(busy_until(4)) == 4
     assert told == [
         *(f"agents of process {number} are still working in this work tree" for number in (0, 1)),
         "the work tree is free",
@@ -131,10 +131,10 @@ def test_not_for_ever_and_not_when_asked_to_stop(
     waiting.wait_s = 0.0
     began = time.monotonic()
     with pytest.raises(WorkTreeBusy):
-        waiting.reach(busy_until(10**6))
+        waiting.retry(busy_until(10**6))
     assert 0.15 <= time.monotonic() - began < 5
     waiting.wait_s = 60.0
     stop.set(StopReason.INTERRUPTED)
     with pytest.raises(WorkTreeBusy):
-        waiting.reach(busy_until(10**6))
+        waiting.retry(busy_until(10**6))
     stop.close()

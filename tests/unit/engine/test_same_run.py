@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sequencer.engine.changes import followed, of_run, still_there
+from sequencer.engine.changes import follow_run, require_head, require_run
 from sequencer.engine.inline import InlineLoop
 from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.logs import StepLogs
@@ -19,7 +19,7 @@ from sequencer.errors import CorruptState, StaleClaim, StepFailed, WorkTreeRefus
 from sequencer.model.commands import Reset
 from sequencer.model.head import Work
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.sequence.order import place
+from sequencer.model.sequence.order import find_step_ref
 from sequencer.model.transitions import claim
 from sequencer.store.file import FileStore
 from tests.contract import store_cases as cases
@@ -39,14 +39,14 @@ def test_who_begins_beside_another_one_takes_its_log_for_no_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one begins the run and its step between the look at the state and at the logs."""
-    run, other, real = open_scripted(tmp_path), reopen(tmp_path), StepLogs.left_behind
+    run, other, real = open_scripted(tmp_path), reopen(tmp_path), StepLogs.find_last_log
 
     def late(logs: StepLogs) -> Path | None:
         monkeypatch.undo()
         other.work(Mode.COMBINED, ONE)
         return real(logs)
 
-    monkeypatch.setattr(StepLogs, "left_behind", late)
+    monkeypatch.setattr(StepLogs, "find_last_log", late)
     assert notices(run) == []
     assert head_of(run).step_index == 2
     shutil.rmtree(tmp_path / "sync")
@@ -120,8 +120,8 @@ def test_files_that_go_between_the_look_and_the_lock_are_no_bug(tmp_path: Path) 
     run = open_scripted(tmp_path)
     run.commands.begin()
     head = head_of(run)
-    worker = SequenceWorker(run.store, run._at(run.head).performer(Recorder()), run.limits)
-    prepared = worker.performer.prepare(place(run.workflow, 0))
+    worker = SequenceWorker(run.store, run._resolve_at(run.head).performer(Recorder()), run.limits)
+    prepared = worker.performer.prepare(find_step_ref(run.workflow, 0))
     try:
         shutil.rmtree(tmp_path / "sync")
         with pytest.raises(StaleClaim, match="files are gone"):
@@ -129,23 +129,23 @@ def test_files_that_go_between_the_look_and_the_lock_are_no_bug(tmp_path: Path) 
         run.commands.begin()
         assert worker.claim(head, prepared) is None
     finally:
-        worker.leave()
+        worker.close()
 
 
 def test_a_reset_is_followed_and_a_loss_is_not(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
     first = run.commands.begin()
     second = run.do(Reset()).head
-    assert followed(run.store, first, second) is second
-    assert still_there(run.store, second) is second
+    assert follow_run(run.store, first, second) is second
+    assert require_head(run.store, second) is second
     with pytest.raises(StaleClaim, match="another one was started in its place"):
-        of_run(run.store, first.run_id, second)
+        require_run(run.store, first.run_id, second)
     shutil.rmtree(tmp_path / "sync")
     third = reopen(tmp_path).commands.begin()
     preview = second.replace(revision=0)
-    assert followed(run.store, preview, third) is third
+    assert follow_run(run.store, preview, third) is third
     with pytest.raises(StaleClaim, match="was started in its place"):
-        followed(run.store, second, third)
+        follow_run(run.store, second, third)
 
 
 def test_logs_of_an_earlier_run_are_told_of(tmp_path: Path) -> None:
@@ -171,12 +171,12 @@ def test_a_step_whose_code_is_refused_has_failed_and_its_work_is_kept(tmp_path: 
 
     run = open_scripted(tmp_path)
     head, cart = run.commands.begin(), Refusing()
-    performer = replace(run._at(head).performer(Recorder()), workspace=cart)
+    performer = replace(run._resolve_at(head).performer(Recorder()), workspace=cart)
     worker = SequenceWorker(run.store, performer, run.limits)
     try:
         with pytest.raises(StepFailed, match="another branch is checked out"):
             InlineLoop(worker, Mode.COMBINED, ONE, head).work()
     finally:
-        worker.leave()
+        worker.close()
     assert (head_of(run).step_index, head_of(run).work, len(cart.kept)) == (0, None, 1)
     assert events(run)[-1] == "failed"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.supported_fields import OF_A_FLOWCHART, fitted
+from sequencer.engine.supported_fields import OF_A_FLOWCHART, drop_unsupported_fields
 from sequencer.errors import ConfigurationError
 from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.model.graph.task import TaskTraits
@@ -42,14 +42,14 @@ def as_role(name: str, executor: str) -> tuple[Step, tuple[str, ...]]:
 @pytest.mark.parametrize("role", list(builtin_roles()))
 def test_every_role_fits_every_client(project: Project, role: str, executor: str) -> None:
     one, brought = as_role(role, executor)
-    found, _ = fitted(project.agents, one, "task", brought)
+    found, _ = drop_unsupported_fields(project.agents, one, "task", brought)
     assert project.agents.choose(found, "task")[0] == executor
 
 
 def test_of_tools_only_the_words_in_the_way_are_left_out(project: Project) -> None:
     # codex reads with its shell, and its sandbox keeps it from writing.
     one, brought = as_role("researcher", "codex")
-    found, lost = fitted(project.agents, one, "task", brought)
+    found, lost = drop_unsupported_fields(project.agents, one, "task", brought)
     assert lost == ("tools.bash",)
     assert found.tools is not None
     assert (found.tools["write"], found.tools["edit"], found.tools["read"]) == (False, False, True)
@@ -58,7 +58,7 @@ def test_of_tools_only_the_words_in_the_way_are_left_out(project: Project) -> No
 def test_a_fixer_is_fitted_too(project: Project) -> None:
     fixer = {"name": "mend", "executor": "program", "tools": {"bash": True}, "max_turns": 2}
     one = step("program", validation={"fixer": fixer})
-    found, lost = fitted(project.agents, one, "task", ("fixer.tools",))
+    found, lost = drop_unsupported_fields(project.agents, one, "task", ("fixer.tools",))
     assert lost == ("fixer.tools",)
     assert found.validation is not None
     assert found.validation.fixer is not None
@@ -67,7 +67,7 @@ def test_a_fixer_is_fitted_too(project: Project) -> None:
 
 def test_an_agent_that_is_not_there_is_an_error(project: Project) -> None:
     with pytest.raises(ConfigurationError, match="nobody"):
-        fitted(project.agents, step("nobody"), "task", ("tools",))
+        drop_unsupported_fields(project.agents, step("nobody"), "task", ("tools",))
 
 
 def graph_of(*steps: Step, has_tasks: bool = False, **tasks: TaskTraits) -> Workflow:
@@ -78,6 +78,8 @@ def graph_of(*steps: Step, has_tasks: bool = False, **tasks: TaskTraits) -> Work
 
 def test_a_temperature_that_is_too_high_for_the_agent_is_left_out(project: Project) -> None:
     one = step("anthropic", temperature=1.5)
-    assert fitted(project.agents, one, "node", OF_A_FLOWCHART)[1] == ("temperature",)
+    assert drop_unsupported_fields(project.agents, one, "node", OF_A_FLOWCHART)[1] == (
+        "temperature",
+    )
     mild = step("anthropic", temperature=0.5)
-    assert fitted(project.agents, mild, "node", OF_A_FLOWCHART) == (mild, ())
+    assert drop_unsupported_fields(project.agents, mild, "node", OF_A_FLOWCHART) == (mild, ())

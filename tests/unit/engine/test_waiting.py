@@ -40,7 +40,7 @@ def test_a_failure_of_another_step_than_before_is_noticed(tmp_path: Path) -> Non
 
     def both(head: Any) -> Any:
         done = decisions.stamp_ok(head, StepRef(1, "main", "main.md"), None, at=head.last_update)
-        return done.then(decisions.stamp_fail(done.head, None, at=head.last_update))
+        return done.combine(decisions.stamp_fail(done.head, None, at=head.last_update))
 
     run.store.update(both)
     thread.join(10)

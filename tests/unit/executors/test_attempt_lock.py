@@ -15,7 +15,7 @@ from typing import cast
 import psutil
 import pytest
 
-from sequencer.errors import MachineBusy, StorageFailed, out_of_resources
+from sequencer.errors import MachineBusy, StorageFailed, to_machine_busy
 from sequencer.executors import attempt_lock
 from sequencer.executors.attempt_lock import MARK, AttemptLock, lock_path
 from sequencer.executors.cancellation import Cancellation, StopReason
@@ -90,10 +90,10 @@ def test_the_next_one_waits_for_the_last_process_and_says_so_once(
 ) -> None:
     told = Told()
     first, second = told.lock(tmp_path), told.lock(tmp_path)
-    assert first.take(cancellation)
+    assert first.acquire(cancellation)
     timer = threading.Timer(0.2, first.close)
     timer.start()
-    assert second.take(cancellation)
+    assert second.acquire(cancellation)
     timer.join()
     assert told == ["waiting for the last process of the earlier attempt"]
     second.close()
@@ -103,9 +103,9 @@ def test_the_next_one_waits_for_the_last_process_and_says_so_once(
 def test_waiting_ends_with_the_attempt(tmp_path: Path, cancellation: Cancellation) -> None:
     told = Told()
     first, second = told.lock(tmp_path), told.lock(tmp_path)
-    assert first.take(cancellation)
+    assert first.acquire(cancellation)
     cancellation.set(StopReason.INTERRUPTED)
-    assert not second.take(cancellation)
+    assert not second.acquire(cancellation)
     assert second.fd == -1
     first.close()
 
@@ -132,7 +132,7 @@ def test_a_note_that_finds_no_room_starts_nothing_and_is_no_failure_of_the_agent
     tmp_path: Path, cancellation: Cancellation
 ) -> None:
     lock = Told().lock(tmp_path)
-    assert lock.take(cancellation)
+    assert lock.acquire(cancellation)
     full = os.open("/dev/full", os.O_RDWR)
     os.dup2(full, lock.fd)
     os.close(full)
@@ -145,7 +145,7 @@ def test_a_note_that_finds_no_room_starts_nothing_and_is_no_failure_of_the_agent
         for _ in ("with the guard that waits", "with a fresh one"):
             with pytest.raises(StorageFailed) as failed:
                 core.run(launch, cast("OutputConsumer", Ignored()), cancellation)
-            found = out_of_resources(failed.value)
+            found = to_machine_busy(failed.value)
             assert found is not None
             assert "no room left" in found.message
     assert not (tmp_path / "begun").exists()
@@ -163,9 +163,9 @@ def test_a_note_of_which_the_disk_takes_a_part_is_written_whole(
     tmp_path: Path, cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, mark, write = Told().lock(tmp_path), secrets.token_hex(16), os.write
-    assert lock.take(cancellation)
+    assert lock.acquire(cancellation)
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:7]))
-    lock.note(mark)
+    lock.record_mark(mark)
     monkeypatch.undo()
     assert lock.path.read_text() == f"{mark} {pid_namespace()}\n"
     lock.close()
@@ -177,11 +177,11 @@ def test_a_holder_without_processes_loses_its_lock_and_starts_nothing_any_more(
     monkeypatch.setattr(attempt_lock, "WAIT_S", 0.05)
     told = Told()
     asleep, second = told.lock(tmp_path), told.lock(tmp_path)
-    assert asleep.take(cancellation)
-    asleep.note(secrets.token_hex(16))
-    assert second.take(cancellation)
+    assert asleep.acquire(cancellation)
+    asleep.record_mark(secrets.token_hex(16))
+    assert second.acquire(cancellation)
     with pytest.raises(MachineBusy, match="taken over the step"):
-        asleep.note(secrets.token_hex(16))
+        asleep.record_mark(secrets.token_hex(16))
     asleep.close()
     assert is_locked(second.path)
     second.close()
@@ -197,12 +197,12 @@ def test_processes_in_another_container_are_waited_for_and_not_run_beside(
     fcntl.flock(holder, fcntl.LOCK_EX)
     lock = Told().lock(tmp_path)
     with pytest.raises(MachineBusy, match="another container") as refused:
-        lock.take(cancellation)
+        lock.acquire(cancellation)
     assert refused.value.where == str(path)
     assert path.stat().st_size > 0
     os.close(holder)
     # Without its processes nobody holds it.
-    assert lock.take(cancellation)
+    assert lock.acquire(cancellation)
     lock.close()
 
 
@@ -219,7 +219,7 @@ def test_what_is_no_plain_file_is_not_touched(
     else:
         path.mkdir()
     with pytest.raises(StorageFailed):
-        Told().lock(tmp_path).take(cancellation)
+        Told().lock(tmp_path).acquire(cancellation)
     assert target.read_text() == "mine"
     assert os.path.lexists(path)
 
@@ -229,12 +229,12 @@ def test_what_could_not_be_ended_is_looked_for_by_the_next_attempt(
 ) -> None:
     mark = secrets.token_hex(16)
     lock = Told().lock(tmp_path)
-    assert lock.take(cancellation)
-    lock.note(mark)
+    assert lock.acquire(cancellation)
+    lock.record_mark(mark)
     lock.is_clean = False
     lock.close()
     survivor = marked_child(children, **{MARK: mark})
-    assert lock.take(cancellation)
+    assert lock.acquire(cancellation)
     assert not is_alive(survivor)
     lock.close()
 

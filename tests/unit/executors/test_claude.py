@@ -14,7 +14,7 @@ from sequencer.executors.claude import (
     ClaudeOptions,
     ClaudeParser,
     claude_argv,
-    why_no_subagents,
+    explain_no_subagents,
 )
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Piece
@@ -441,6 +441,6 @@ def test_subagents_that_can_be_started_are_honoured(
     fields: dict[str, Any], entry: dict[str, Any]
 ) -> None:
     options = ClaudeOptions.model_validate(entry)
-    assert why_no_subagents(step_with(**fields), options, "mine") is None
+    assert explain_no_subagents(step_with(**fields), options, "mine") is None
     with ProcessCore() as core:
         ensure_supported(step_with(**fields), "mine", ClaudeExecutor("mine", options, core))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sequencer.engine.evidence import judge_turn
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client_events import JsonEventParser, is_affordable, sum_of_costs
-from sequencer.executors.client_limits import classify, not_before
+from sequencer.executors.client_limits import classify, find_retry_time
 from sequencer.executors.codex import CodexParser
 from sequencer.executors.gemini import GeminiParser
 from sequencer.executors.opencode import OpencodeParser
@@ -36,11 +36,11 @@ def test_an_agent_whose_file_is_there_has_answered(parser: JsonEventParser) -> N
     end = ProcessEnd(exit_code=0, ended_by="done")
     said_nothing_final = judge_turn(parser.finish(end))
     assert said_nothing_final.status is OutcomeStatus.FAILED
-    assert judge_turn(parser.done(end)).status is OutcomeStatus.OK
+    assert judge_turn(parser.build_done_outcome(end)).status is OutcomeStatus.OK
     parser.denials.append("Edit a.py")
-    assert parser.done(end).denials == ("Edit a.py",)
+    assert parser.build_done_outcome(end).denials == ("Edit a.py",)
     parser.rules = replace(parser.rules, fail_on_denial=True)
-    assert parser.done(end).status is OutcomeStatus.FAILED
+    assert parser.build_done_outcome(end).status is OutcomeStatus.FAILED
 
 
 MIB = 1024 * 1024
@@ -278,7 +278,7 @@ def test_a_status_decides_before_the_text(text: str, status: int | None, means: 
     ],
 )
 def test_the_reset_is_read_from_the_text(text: str, expected: str) -> None:
-    assert not_before(text, NOON) == expected
+    assert find_retry_time(text, NOON) == expected
 
 
 @pytest.mark.parametrize(
@@ -301,21 +301,21 @@ def test_the_reset_is_read_from_the_text(text: str, expected: str) -> None:
     ],
 )
 def test_what_cannot_be_believed_leaves_the_configured_wait(text: str) -> None:
-    assert not_before(text, NOON) == FALLBACK
-    assert not_before(text, NOON, default_wait_s=60) == "2026-11-21T11:01:00Z"
+    assert find_retry_time(text, NOON) == FALLBACK
+    assert find_retry_time(text, NOON, default_wait_s=60) == "2026-11-21T11:01:00Z"
 
 
 def test_an_unknown_zone_is_read_as_local_time() -> None:
-    assert not_before("resets 3pm (Mars/Olympus)", NOON) == "2026-11-21T14:00:00Z"
+    assert find_retry_time("resets 3pm (Mars/Olympus)", NOON) == "2026-11-21T14:00:00Z"
 
 
 def test_next_year_is_meant_where_the_date_has_passed() -> None:
     december = datetime(2026, 12, 30, 12, 0, tzinfo=UTC)
-    assert not_before("resets Jan 2, 9am", december) == "2027-01-02T09:00:00Z"
+    assert find_retry_time("resets Jan 2, 9am", december) == "2027-01-02T09:00:00Z"
 
 
 def test_a_reset_just_before_midnight_is_over_just_after_it() -> None:
     after = datetime(2026, 11, 22, 0, 10, tzinfo=UTC)
-    assert not_before("resets 11:50pm", after) == "2026-11-22T00:15:00Z"
-    assert not_before("resets 11:05pm", after) == "2026-11-22T23:05:00Z"
-    assert not_before("resets Sat 11:50pm", after) == "2026-11-22T00:15:00Z"
+    assert find_retry_time("resets 11:50pm", after) == "2026-11-22T00:15:00Z"
+    assert find_retry_time("resets 11:05pm", after) == "2026-11-22T23:05:00Z"
+    assert find_retry_time("resets Sat 11:50pm", after) == "2026-11-22T00:15:00Z"

@@ -112,7 +112,7 @@ def test_what_is_withheld_is_what_looks_like_a_providers_and_does_not_arrive() -
         "CLAUDE_CODE_USE_VERTEX": "1",
     }
     executor = claude(env={"OPENAI_BASE_URL": "y"}, pass_env=["GROQ_API_KEY"])
-    assert executor.withheld(environ) == [
+    assert executor.withheld_variables(environ) == [
         *("ANTHROPIC_BEDROCK_BASE_URL", "ANTHROPIC_CUSTOM_HEADERS"),
         *("ANTHROPIC_FOUNDRY_API_KEY", "ANTHROPIC_FOUNDRY_RESOURCE"),
         *("AWS_BEARER_TOKEN_BEDROCK", "AWS_PROFILE", "AWS_SECRET_ACCESS_KEY"),
@@ -123,9 +123,9 @@ def test_what_is_withheld_is_what_looks_like_a_providers_and_does_not_arrive() -
 def test_codex_reads_no_key_of_a_provider_that_only_its_own_configuration_names() -> None:
     codex = CodexExecutor("codex", CodexOptions(), ProcessCore())
     environ = {"OPENAI_API_KEY": "passes", "AZURE_OPENAI_API_KEY": "x", "MISTRAL_API_KEY": "x"}
-    assert codex.withheld(environ) == ["AZURE_OPENAI_API_KEY", "MISTRAL_API_KEY"]
+    assert codex.withheld_variables(environ) == ["AZURE_OPENAI_API_KEY", "MISTRAL_API_KEY"]
 
 
 def test_nothing_is_withheld_where_no_client_is_started() -> None:
     executor = MessagesExecutor("api", MessagesOptions(model="m"), ProcessCore())
-    assert executor.withheld({"ANTHROPIC_BASE_URL": "x", "OPENAI_API_KEY": "x"}) == []
+    assert executor.withheld_variables({"ANTHROPIC_BASE_URL": "x", "OPENAI_API_KEY": "x"}) == []

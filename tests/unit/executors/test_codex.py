@@ -15,7 +15,7 @@ from sequencer.executors.codex import (
     CodexOptions,
     CodexParser,
     codex_argv,
-    usage_before,
+    read_session_usage,
 )
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Piece
@@ -198,7 +198,7 @@ def test_sandbox_modes_are_those_of_codex() -> None:
 
 def test_a_continued_thread_is_charged_the_difference(tmp_path: Path) -> None:
     first = replay("codex-edit", CodexParser(RULES)).outcome
-    before = usage_before(request_for(tmp_path, resume_session=first.session_id))
+    before = read_session_usage(request_for(tmp_path, resume_session=first.session_id))
     assert before == Usage(input_tokens=10976, output_tokens=95)
     second = replay("codex-resumed", CodexParser(RULES, before)).outcome
     assert (second.usage.input_tokens, second.usage.output_tokens) == (16857 - 10976, 139 - 95)
@@ -217,7 +217,7 @@ def test_a_continued_thread_is_charged_the_difference(tmp_path: Path) -> None:
 def test_of_a_continued_thread_only_new_cache_reads_count(
     tmp_path: Path, mark: str, cached: int
 ) -> None:
-    before = usage_before(request_for(tmp_path, resume_session=f"one{mark}"))
+    before = read_session_usage(request_for(tmp_path, resume_session=f"one{mark}"))
     usage = {"input_tokens": 3000, "cached_input_tokens": 2000, "output_tokens": 20}
     event = {"type": "turn.completed", "usage": usage}
     charged = feed(CodexParser(RULES, before), encoded(event)).outcome.usage

@@ -15,7 +15,13 @@ from sequencer.executors.client_events import JsonEventParser, Rules
 from sequencer.executors.codex import CodexParser
 from sequencer.executors.gemini import GeminiParser
 from sequencer.executors.opencode import OpencodeParser
-from sequencer.executors.prices import ModelPrice, Tokens, estimated, list_prices, price_of
+from sequencer.executors.prices import (
+    ModelPrice,
+    Tokens,
+    list_prices,
+    price_of,
+    with_estimated_cost,
+)
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.result_file import apply_result
 from sequencer.frozen.fields import ValidationError
@@ -44,8 +50,8 @@ def test_an_absurd_figure_lowers_nothing(tmp_path: Path, value: str) -> None:
 @pytest.mark.parametrize("model", [None, "other"])
 def test_without_a_price_the_cost_stays_unknown(model: str | None) -> None:
     unknown = Usage(unpriced=1, input_tokens=5)
-    assert estimated(unknown, model, PRICES) == unknown
-    assert estimated(Usage(unpriced=1), "m", PRICES) == Usage(unpriced=1)
+    assert with_estimated_cost(unknown, model, PRICES) == unknown
+    assert with_estimated_cost(Usage(unpriced=1), "m", PRICES) == Usage(unpriced=1)
 
 
 CODEX = encoded(

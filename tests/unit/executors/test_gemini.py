@@ -26,14 +26,14 @@ from tests.unit.executors.replay import RULES, STRICT, encoded, feed, replay
 
 
 def gemini_environment(options: GeminiOptions, request: StepRequest) -> dict[str, str]:
-    return GeminiExecutor("gemini", options, ProcessCore()).call(request).environment
+    return GeminiExecutor("gemini", options, ProcessCore()).build_call(request).environment
 
 
 def called(folder: Path, tools: dict[str, bool], **entry: Any) -> Call:
     options = GeminiOptions.model_validate({"env": {"HOME": "/home/me"}, **entry})
     step = Step.model_validate({"name": "main", "tools": tools})
     executor = GeminiExecutor("gemini", options, ProcessCore())
-    return executor.call(request_for(folder, step=step))
+    return executor.build_call(request_for(folder, step=step))
 
 
 @pytest.mark.parametrize(("tools", "rules"), [({"glob": True}, 1), ({"glob": False}, 1)])

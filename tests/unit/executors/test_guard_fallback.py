@@ -26,11 +26,11 @@ ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
 class Silent:
-    def stdout(self, data: bytes) -> bool:
+    def feed_stdout(self, data: bytes) -> bool:
         """Keep nothing."""
         return bool(data)
 
-    def stderr(self, data: bytes) -> bool:
+    def feed_stderr(self, data: bytes) -> bool:
         """Keep nothing."""
         return bool(data)
 
@@ -104,7 +104,7 @@ def test_a_record_comes_back_as_it_was_sent(
         grace_s=2.5,
     )
     reading, writing = socket.socketpair()
-    writing.sendall(guard_process.record_of(launch, "m"))
+    writing.sendall(guard_process.encode_record(launch, "m"))
     writing.close()
     read = reading.detach()
     monkeypatch.setattr(guard, "_CONTROL", read)

@@ -17,7 +17,7 @@ from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Piece
 from sequencer.frozen.fields import ValidationError
-from sequencer.model.addresses import takes_secrets
+from sequencer.model.addresses import may_receive_secrets
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from tests.contract.executor_cases import Recorder, request_for
 from tests.fake_model_server import fake_model
@@ -294,4 +294,4 @@ def test_an_address_on_which_others_can_listen_is_refused(tmp_path: Path, url: s
     ],
 )
 def test_secrets_go_by_https_or_stay_here(url: str, *, is_safe: bool) -> None:
-    assert takes_secrets(url) is is_safe
+    assert may_receive_secrets(url) is is_safe

@@ -98,8 +98,8 @@ def test_only_equal_calls_with_equal_results_make_a_row() -> None:
     for number, (command, said) in enumerate(
         [("ls", "a"), ("ls", "a"), ("ls", "b"), ("ls", "b"), ("ls", "b"), ("cat", "b"), ("ls", "b")]
     ):
-        seen.call(str(number), command)
-        seen.result(str(number), said)
+        seen.record_call(str(number), command)
+        seen.record_result(str(number), said)
     assert seen.evidence(is_over=True).repeated_calls == 3
 
 
@@ -109,20 +109,20 @@ def test_what_json_cannot_hold_equals_nothing() -> None:
     for _ in range(100_000):
         deep = {"a": deep}
     for key in ("1", "2"):
-        seen.call(key, deep)
-        seen.result(key, deep)
+        seen.record_call(key, deep)
+        seen.record_result(key, deep)
     assert (seen.tool_calls, seen.repeated_calls) == (2, 0)
 
 
 def test_calls_beyond_what_is_remembered_are_counted_only() -> None:
     seen = Observation(TABLE)
     for number in range(10_010):
-        seen.call(str(number), "ls")
+        seen.record_call(str(number), "ls")
     shown = seen.evidence(is_over=True)
     assert (shown.tool_calls, shown.open_calls) == (10_010, 10_000)
-    seen.settle()
+    seen.close_calls()
     for number in range(10_010, 20_030):
-        seen.call(str(number), "ls")
+        seen.record_call(str(number), "ls")
     assert seen.evidence(is_over=True).open_calls == 10_000
 
 

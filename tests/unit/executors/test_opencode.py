@@ -11,8 +11,8 @@ from sequencer.executors.opencode import (
     OpencodeExecutor,
     OpencodeOptions,
     OpencodeParser,
-    general,
-    of_the_agent,
+    build_agent_rules,
+    build_general_rules,
     opencode_argv,
     opencode_configuration,
 )
@@ -134,7 +134,7 @@ def test_the_search_is_there_where_a_variable_says_so(
 ) -> None:
     step = Step.model_validate({"name": "main", "tools": tools})
     executor = OpencodeExecutor("opencode", OpencodeOptions(), ProcessCore())
-    environment = executor.call(request_for(tmp_path, step=step)).environment
+    environment = executor.build_call(request_for(tmp_path, step=step)).environment
     assert environment.get("OPENCODE_ENABLE_EXA") == expected
 
 
@@ -216,8 +216,8 @@ def step(**tools: bool) -> Step:
 @pytest.mark.parametrize(
     ("made", "last"),
     [
-        (general({"bash": "allow", "*": "allow"}, ["bash"]), "bash"),
-        (of_the_agent({"bash": "ask", "*": "ask"}, {}, step(bash=True)), "bash"),
+        (build_general_rules({"bash": "allow", "*": "allow"}, ["bash"]), "bash"),
+        (build_agent_rules({"bash": "ask", "*": "ask"}, {}, step(bash=True)), "bash"),
     ],
 )
 def test_what_the_step_says_comes_last_because_the_last_rule_wins(
@@ -228,6 +228,6 @@ def test_what_the_step_says_comes_last_because_the_last_rule_wins(
 
 
 def test_leave_to_read_does_not_extend_to_secrets() -> None:
-    read = of_the_agent({}, {}, step(read=True))["read"]
+    read = build_agent_rules({}, {}, step(read=True))["read"]
     assert isinstance(read, dict)
     assert list(read.items())[:2] == [("*", "allow"), ("*.env", "ask")]

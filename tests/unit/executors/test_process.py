@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from sequencer.errors import StorageFailed
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.client import LineSplitter, perform_process
-from sequencer.executors.client_events import JsonEventParser, number, split_mark
+from sequencer.executors.client_events import JsonEventParser, get_number, split_mark
 from sequencer.executors.command import Pattern, VariableName, VariableValue
 from sequencer.executors.launch import EVERY_AGENT, Launch
 from sequencer.executors.process import ProcessCore, ProcessEnd, describe_exit, launch_of
 from sequencer.executors.protocol import Listener, Piece
-from sequencer.frozen.base import checked
+from sequencer.frozen.base import validate_value
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from tests.contract.executor_cases import Recorder, request_for, wait_until
@@ -343,25 +343,25 @@ def test_no_secret_is_passed_to_everybody() -> None:
 
 @pytest.mark.parametrize("text", ["CI", "_X", "ANTHROPIC_*", "A1*"])
 def test_patterns_that_are_allowed(text: str) -> None:
-    assert checked(Pattern, text) == text
+    assert validate_value(Pattern, text) == text
 
 
 @pytest.mark.parametrize("text", ["", "*", "A*B", "1A", "A-B", "A=b", "A\nB", "*_KEY"])
 def test_patterns_that_are_refused(text: str) -> None:
     with pytest.raises(ValidationError):
-        checked(Pattern, text)
+        validate_value(Pattern, text)
 
 
 @pytest.mark.parametrize("text", ["", "A=B", "A B", "1", "A\n", "A\0"])
 def test_names_that_are_refused(text: str) -> None:
     with pytest.raises(ValidationError):
-        checked(VariableName, text)
+        validate_value(VariableName, text)
 
 
 def test_a_value_holds_anything_but_nul() -> None:
-    assert checked(VariableValue, "a\n=b") == "a\n=b"
+    assert validate_value(VariableValue, "a\n=b") == "a\n=b"
     with pytest.raises(ValidationError):
-        checked(VariableValue, "a\0b")
+        validate_value(VariableValue, "a\0b")
 
 
 # --- session ids with facts: written, read back, and never trusted ----------------------------
@@ -375,4 +375,4 @@ def test_what_no_client_would_give_never_becomes_an_argument(mark: str) -> None:
 
 @pytest.mark.parametrize("value", ["-1", "x", "1e999x", "nan-"])
 def test_facts_that_were_tampered_with_count_as_nothing(value: str) -> None:
-    assert number({"cost_usd": value}, "cost_usd") == 0
+    assert get_number({"cost_usd": value}, "cost_usd") == 0

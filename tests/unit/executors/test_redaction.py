@@ -59,7 +59,7 @@ def test_a_bearer_token_is_hidden_and_its_word_kept() -> None:
 )
 def test_ordinary_text_stays(text: bytes) -> None:
     assert REDACTION.hide(text) == text
-    stream = REDACTION.stream()
+    stream = REDACTION.start_stream()
     assert stream.feed(text) + stream.finish() == text
 
 
@@ -75,7 +75,7 @@ def test_values_come_from_variables_with_secret_names() -> None:
         "PATH": "/usr/bin:/bin",
     }
     text = " ".join(environment.values())
-    hidden = Redaction.of(environment).hide_text(text)
+    hidden = Redaction.from_environment(environment).hide_text(text)
     assert hidden == "[secret] " * 5 + "not-a-secret 1234567 /usr/bin:/bin"
 
 
@@ -105,19 +105,19 @@ def test_a_block_without_an_end_is_hidden_as_far_as_it_looks_like_one() -> None:
 def test_a_secret_that_pieces_share_is_hidden(name: str, size: int) -> None:
     data = KEYS.get(name, b"Bearer abcdefgh12345678.xyz")
     text = b"before " + data + b" after\n"
-    stream = REDACTION.stream()
+    stream = REDACTION.start_stream()
     written = b"".join(stream.feed(text[i : i + size]) for i in range(0, len(text), size))
     assert written + stream.finish() == REDACTION.hide(text)
     assert b"[secret]" in REDACTION.hide(text)
 
 
 def test_a_value_whose_end_is_its_beginning_is_not_let_out() -> None:
-    stream = Redaction(["abcXYabcXY"]).stream()
+    stream = Redaction(["abcXYabcXY"]).start_stream()
     assert stream.feed(b"abcXYabcXY") + stream.feed(b".") + stream.finish() == b"[secret]."
 
 
 def test_complete_lines_are_not_delayed() -> None:
-    stream = REDACTION.stream()
+    stream = REDACTION.start_stream()
     assert stream.feed(b"a line\nhalf a w") == b"a line\nhalf a w"
     assert stream.feed(b"ord\nwith a task\n") == b"ord\nwith a task\n"
     assert stream.feed(b"key s") == b"key "
@@ -130,7 +130,7 @@ def held(stream: RedactionStream) -> int:
 
 @pytest.mark.parametrize("piece", [b"a" * 1000, b"sk-" + b"a" * 997, BODY, b" ", b"bearer "])
 def test_what_is_held_back_is_bounded(piece: bytes) -> None:
-    stream = REDACTION.stream()
+    stream = REDACTION.start_stream()
     stream.feed(PEM[:60])
     for _ in range(200):
         stream.feed(piece)
@@ -145,7 +145,7 @@ def test_no_key_gets_through_whatever_stands_around_it_and_however_it_is_cut() -
         for _ in range(6):
             parts += [chance.choice(filler), chance.choice(list(KEYS.values())), b" \n"]
         text = b"".join(parts)
-        stream, written, place = REDACTION.stream(), b"", 0
+        stream, written, place = REDACTION.start_stream(), b"", 0
         while place < len(text):
             size = chance.choice((1, 3, 20, 90, 400))
             written += stream.feed(text[place : place + size])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from sequencer.executors.answers import MAX_ANSWER_CHARS, closed, parsed
+from sequencer.executors.answers import MAX_ANSWER_CHARS, parse_json, to_strict_schema
 from sequencer.executors.result_file import ResultRefused, apply_result, read_result
 from sequencer.executors.samples import sample
 from sequencer.model.evidence import Evidence
@@ -188,7 +188,7 @@ def test_objects_are_closed_at_every_level_and_nothing_else_is_touched() -> None
         "anyOf": [inner, True],
     }
     before = json.dumps(schema)
-    made = closed(schema)
+    made = to_strict_schema(schema)
     tight = {**inner, "required": ["type"], "additionalProperties": False}
     assert made["properties"]["list"]["items"] == tight
     assert made["$defs"]["one"] == tight
@@ -202,8 +202,8 @@ def test_objects_are_closed_at_every_level_and_nothing_else_is_touched() -> None
 def test_what_fits_the_closed_form_fits_the_schema() -> None:
     schema = {"type": "object", "properties": {"pass": {"type": "boolean"}, "why": {}}}
     value = {"pass": True, "why": "x"}
-    assert Draft202012Validator(closed(schema)).is_valid(value)
-    assert not Draft202012Validator(closed(schema)).is_valid({"pass": True})
+    assert Draft202012Validator(to_strict_schema(schema)).is_valid(value)
+    assert not Draft202012Validator(to_strict_schema(schema)).is_valid({"pass": True})
     assert Draft202012Validator(schema).is_valid(value)
 
 
@@ -212,13 +212,13 @@ def test_what_fits_the_closed_form_fits_the_schema() -> None:
     [('{"a": 1}', {"a": 1}), (" [] ", []), ("", None), ("a", None), ("{} {}", None)],
 )
 def test_an_answer_is_json_as_a_whole_or_not_at_all(text: str, value: object) -> None:
-    assert parsed(text) == value
+    assert parse_json(text) == value
 
 
 def test_hostile_answers_are_no_json() -> None:
-    assert parsed("[" * 200_000) is None
-    assert parsed("9" * 10_000) is None
-    assert parsed(f'"{"x" * MAX_ANSWER_CHARS}"') is None
+    assert parse_json("[" * 200_000) is None
+    assert parse_json("9" * 10_000) is None
+    assert parse_json(f'"{"x" * MAX_ANSWER_CHARS}"') is None
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ def test_wherever_a_stream_is_cut_the_secret_is_hidden(name: str) -> None:
     text = f"it is {said(name)} in the end\n".encode()
     expected = REDACTION.hide(text)
     for cut in range(len(text) + 1):
-        stream = REDACTION.stream()
+        stream = REDACTION.start_stream()
         assert stream.feed(text[:cut]) + stream.feed(text[cut:]) + stream.finish() == expected, cut
-    stream = REDACTION.stream()
+    stream = REDACTION.start_stream()
     letters = [stream.feed(text[place : place + 1]) for place in range(len(text))]
     assert b"".join(letters) + stream.finish() == expected
 
@@ -64,7 +64,7 @@ def test_wherever_a_stream_is_cut_the_secret_is_hidden(name: str) -> None:
 )  # fmt: skip
 def test_what_only_looks_a_little_like_one_stays(text: str) -> None:
     assert REDACTION.hide_text(text) == text
-    stream = REDACTION.stream()
+    stream = REDACTION.start_stream()
     assert (stream.feed(text.encode()) + stream.finish()).decode() == text
 
 
@@ -82,7 +82,7 @@ def test_no_text_takes_more_than_its_length(piece: bytes) -> None:
     text = (piece * (250_000 // len(piece) + 1))[:250_000]
 
     def seconds() -> float:
-        stream, begin = REDACTION.stream(), time.process_time()
+        stream, begin = REDACTION.start_stream(), time.process_time()
         for place in range(0, len(text), 65_536):
             stream.feed(text[place : place + 65_536])
         stream.finish()

@@ -23,8 +23,8 @@ from sequencer.executors.tool_words import (
     MESSAGES,
     OPENCODE,
     Table,
-    cannot_write,
-    objections,
+    tool_objections,
+    writing_objection,
 )
 from sequencer.model.step import Step, ToolName
 from sequencer.project.agents import EXECUTORS, PROVIDERS
@@ -126,7 +126,7 @@ def test_a_tool_is_not_granted_where_all_are_taken_away(kind: str, switch: str) 
     ],
 )
 def test_what_is_said_twice_and_differently_is_refused(fields: dict[str, Any], reason: str) -> None:
-    assert [each.reason for each in objections(step(**fields), CLAUDE, "mine")] == [reason]
+    assert [each.reason for each in tool_objections(step(**fields), CLAUDE, "mine")] == [reason]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_what_is_said_twice_and_differently_is_refused(fields: dict[str, Any], r
     ],
 )
 def test_what_is_said_twice_and_alike_is_not(fields: dict[str, Any]) -> None:
-    assert objections(step(**fields), CLAUDE, "mine") == []
+    assert tool_objections(step(**fields), CLAUDE, "mine") == []
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
@@ -329,6 +329,6 @@ def test_which_agents_can_change_files(
     with ProcessCore() as core:
         executor = make(kind, options.model_validate(entry), core)
         asked = Step(name="main", expects="change", **step)
-        found = [*filter(None, (cannot_write(asked, executor), *executor.objections(asked)))]
+        found = [*filter(None, (writing_objection(asked, executor), *executor.objections(asked)))]
     assert (not found) is may_write
     assert all("expects: change" in each.reason for each in found)

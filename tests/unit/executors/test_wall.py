@@ -46,11 +46,11 @@ class Heard:
         self.out = b""
         self.err = b""
 
-    def stdout(self, data: bytes) -> bool:
+    def feed_stdout(self, data: bytes) -> bool:
         self.out += data
         return True
 
-    def stderr(self, data: bytes) -> bool:
+    def feed_stderr(self, data: bytes) -> bool:
         self.err += data
         return True
 

@@ -44,7 +44,7 @@ def test_a_server_that_is_away_is_no_fault_of_the_step(error: SequencerError, to
     heard: list[tuple[str | None, RunEvent]] = []
     attempts = Activities(worker_of, lambda *one: heard.append(one))
     with pytest.raises(ApplicationError) as raised:
-        attempts._make("seq/p/nightly", Ticket(1), Cancellation())
+        attempts._make_attempt("seq/p/nightly", Ticket(1), Cancellation())
     assert raised.value.type == told
     assert raised.value.non_retryable
     said = [("nightly", Noticed(f"not run here: {error}"))] if told == REFUSED else []
@@ -55,16 +55,16 @@ class Maker:
     """Stands for who makes attempts at a run."""
 
     def __init__(self, left: list[str], run: str) -> None:
-        head = SequenceKind(WORKFLOW).fresh("run-1", at=datetime.now(UTC))
+        head = SequenceKind(WORKFLOW).create_head("run-1", at=datetime.now(UTC))
         self.store = SimpleNamespace(view=lambda: View(head))
         self.performer = SimpleNamespace(workflow=WORKFLOW)
-        self.leave = lambda: left.append(run)
+        self.close = lambda: left.append(run)
 
 
 def test_a_worker_for_days_keeps_only_the_makers_that_it_used_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sequencer.plugins.temporal.worker.MOST_KNOWN", 3)
+    monkeypatch.setattr("sequencer.plugins.temporal.worker.MAX_KNOWN", 3)
     made, left = list[str](), list[str]()
 
     def made_worker(run: str, notify: Notify) -> Maker:
@@ -72,13 +72,13 @@ def test_a_worker_for_days_keeps_only_the_makers_that_it_used_last(
         made.append(run)
         return Maker(left, run)
 
-    workers = Workers(cast("FleetStore", SimpleNamespace(made_worker=made_worker)))
+    workers = Workers(cast("FleetStore", SimpleNamespace(make_worker=made_worker)))
     workers.add("own", cast("Worker", Maker(left, "own")))
     workers.in_use = lambda: {"busy"}
     for run in ("own", "busy", "a", "b", "a", "c", "d"):
-        workers.of(run)
+        workers.find_worker(run)
     assert (made, left) == (["busy", "a", "b", "c", "d"], ["b"])
-    workers.of("b")
+    workers.find_worker("b")
     assert left == ["b", "a"]
     workers.leave()
     assert sorted(left) == ["a", "b", "b", "busy", "c", "d", "own"]

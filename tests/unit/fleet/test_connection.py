@@ -12,7 +12,7 @@ from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
 from sequencer.errors import ConfigurationError
-from sequencer.plugins.temporal.connection import Connection, FleetOptions, unreachable
+from sequencer.plugins.temporal.connection import Connection, FleetOptions, make_unreachable_error
 
 TRANSPORT = "Failed client connect: Server connection error: tonic::transport::Error(Transport, {})"
 REFUSED = (
@@ -53,7 +53,7 @@ def rpc(text: str, status: RPCStatusCode) -> RPCError:
     ],
 )
 def test_why_a_server_is_out_of_reach(error: Exception, words: str, hint: str) -> None:
-    told = unreachable(error, OPTIONS)
+    told = make_unreachable_error(error, OPTIONS)
     assert words in told.message
     assert hint in (told.hint or "")
     assert told.where == "there:7233"
@@ -63,7 +63,7 @@ def test_why_a_server_is_out_of_reach(error: Exception, words: str, hint: str) -
 
 def test_a_key_that_is_refused_is_known_as_such() -> None:
     refused = rpc("Request unauthorized.", RPCStatusCode.UNAUTHENTICATED)
-    told = unreachable(refused, FleetOptions("p", api_key="k-1"))
+    told = make_unreachable_error(refused, FleetOptions("p", api_key="k-1"))
     assert "refuses the key" in told.message
     assert told.is_denied
     assert "k-1" not in str(told)
@@ -82,5 +82,5 @@ def test_what_can_not_be_used_names_its_key(
     monkeypatch.chdir(tmp_path)
     connection = Connection(options)
     with pytest.raises(ConfigurationError) as caught:
-        connection.call(connection.client())
+        connection.call(connection.connect())
     assert caught.value.where == where

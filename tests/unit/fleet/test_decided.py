@@ -20,7 +20,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from sequencer.model.head import Head
 from sequencer.plugins.temporal.memo import MemoStore
-from sequencer.plugins.temporal.wire import EDITION, FACTS, HEAD, packed
+from sequencer.plugins.temporal.wire import EDITION, FACTS, HEAD, pack_head
 from sequencer.plugins.temporal.workflow import RunWorkflow
 
 RECORDED = sorted((Path(__file__).parents[2] / "data" / "fleet").glob("*.json"))
@@ -41,7 +41,7 @@ def test_the_same_is_decided(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     write = MemoStore.write
 
     def noted(store: MemoStore, head: Head, facts: list[Any]) -> Head:
-        decided.append((packed(head)[HEAD], facts))
+        decided.append((pack_head(head)[HEAD], facts))
         return write(store, head, facts)
 
     monkeypatch.setattr(MemoStore, "write", noted)

@@ -61,24 +61,27 @@ def shown(events: list[MadeElsewhere]) -> list[tuple[int, str, str]]:
 
 def test_an_attempt_is_told_once_when_it_starts_and_once_when_it_ends() -> None:
     news, head = Elsewhere(HEAD, HERE), claimed(3)
-    assert shown(list(news.starts(head, {3: ""}))) == []
-    assert shown(list(news.starts(head, {3: THERE}))) == [(2, THERE, "")]
-    assert shown(list(news.starts(head, {3: THERE}))) == []
+    assert shown(list(news.report_starts(head, {3: ""}))) == []
+    assert shown(list(news.report_starts(head, {3: THERE}))) == [(2, THERE, "")]
+    assert shown(list(news.report_starts(head, {3: THERE}))) == []
     read = reader(fact(5, 3, "claimed"), fact(6, 3, "succeeded", status="ok"), t3=THERE)
-    assert shown(list(news.ends(read))) == [(2, THERE, "ok")]
+    assert shown(list(news.report_ends(read))) == [(2, THERE, "ok")]
     read.records.append(fact(7, 3, "cancelled"))
-    assert shown(list(news.ends(read))) == []
+    assert shown(list(news.report_ends(read))) == []
     assert news.running == {}
 
 
 def test_one_that_was_over_between_two_looks_is_told_whole() -> None:
     read = reader(fact(5, 3, "claimed"), fact(6, 3, "failed", status="failed"), t3=THERE)
-    assert shown(list(Elsewhere(HEAD, HERE).ends(read))) == [(2, THERE, ""), (2, THERE, "failed")]
+    assert shown(list(Elsewhere(HEAD, HERE).report_ends(read))) == [
+        (2, THERE, ""),
+        (2, THERE, "failed"),
+    ]
 
 
 def test_what_this_process_made_and_what_was_before_are_not_told() -> None:
     news = Elsewhere(HEAD, HERE)
-    assert shown(list(news.starts(claimed(3), {3: HERE}))) == []
+    assert shown(list(news.report_starts(claimed(3), {3: HERE}))) == []
     read = reader(
         fact(4, 2, "succeeded", status="ok"),
         fact(6, 3, "succeeded", status="ok"),
@@ -87,18 +90,18 @@ def test_what_this_process_made_and_what_was_before_are_not_told() -> None:
         t3=HERE,
         t4=THERE,
     )
-    assert shown(list(news.ends(read))) == []
+    assert shown(list(news.report_ends(read))) == []
 
 
 def test_one_whose_worker_is_gone_has_ended_too() -> None:
     news = Elsewhere(HEAD, HERE)
-    assert list(news.starts(claimed(3), {3: THERE}))
-    ended = list(news.ends(reader(fact(6, 3, "taken-over", note="token 3 of a worker"))))
+    assert list(news.report_starts(claimed(3), {3: THERE}))
+    ended = list(news.report_ends(reader(fact(6, 3, "taken-over", note="token 3 of a worker"))))
     assert shown(ended) == [(2, THERE, "interrupted")]
 
 
 def test_who_follows_a_run_keeps_nothing_of_what_has_ended() -> None:
     read = reader(*(fact(number, number, "succeeded") for number in range(5, 9)), t8=THERE, t9=HERE)
     read.outputs["3-4"] = "what a person has said"
-    list(Elsewhere(HEAD, HERE).ends(read))
+    list(Elsewhere(HEAD, HERE).report_ends(read))
     assert (read.records, read.outputs, read.makers) == ([], {}, {9: HERE})

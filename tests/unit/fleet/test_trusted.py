@@ -28,7 +28,7 @@ from sequencer.model.workflow import Workflow
 from sequencer.plugins.temporal.client import FleetStore
 from sequencer.plugins.temporal.events import RunSeen
 from sequencer.plugins.temporal.remote_run import RemoteRun
-from sequencer.plugins.temporal.wire import FACTS, packed
+from sequencer.plugins.temporal.wire import FACTS, pack_head
 from sequencer.plugins.temporal.worker import Workers
 from sequencer.project.project import open_project
 from tests.fleet.fleet_projects import AGENTS, FLOW, FleetProject
@@ -45,17 +45,17 @@ class Machine:
         self.folder = folder / "shop"
         FleetProject(self.folder, AGENTS + "workflow: {name: standard}\n", STORE)
         self.seen: dict[str, RunSeen] = {}
-        open_project(self.folder).trust.keep()
+        open_project(self.folder).trust.save_record()
 
         async def described(store: FleetStore) -> RunSeen | None:
             return self.seen.get(store.id)
 
-        monkeypatch.setattr(RemoteRun, "described", described)
+        monkeypatch.setattr(RemoteRun, "fetch_description", described)
 
     def says(self, run: str, head: Head, **documents: str) -> None:
         """Let the server say that *run* has this *head* and these *documents*."""
         kept = {"flow": FLOW_DOCUMENT, "definition": DEFINITION_FILE}
-        memo: dict[str, Any] = {**packed(head.replace(revision=1)), FACTS: []}
+        memo: dict[str, Any] = {**pack_head(head.replace(revision=1)), FACTS: []}
         memo |= {kept[name]: text for name, text in documents.items()}
         self.seen[run] = RunSeen(memo, "x", is_open=True, queue="seq/shop@1", pending={})
 
@@ -63,7 +63,7 @@ class Machine:
         """Return who would make attempts at *run* here."""
         store = open_project(self.folder).store(None)
         assert isinstance(store, FleetStore)
-        return Workers(store).of(run)[0]
+        return Workers(store).find_worker(run)[0]
 
 
 @pytest.fixture
@@ -74,7 +74,11 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def head_of(machine: Machine, name: str | None = None, workflow: Workflow | None = None) -> Head:
     """Return the head of a run of the project's own workflow, or of another one."""
     own = open_project(machine.folder).settings.registry.get("standard")
-    return SequenceKind(workflow or own).fresh("run-1", at=datetime.now(UTC)).replace(run_name=name)
+    return (
+        SequenceKind(workflow or own)
+        .create_head("run-1", at=datetime.now(UTC))
+        .replace(run_name=name)
+    )
 
 
 def requested(*steps: Step) -> tuple[Workflow, str]:
@@ -110,7 +114,7 @@ def test_a_project_that_is_not_as_it_was_trusted_makes_nothing(
         for record in (machine.folder.parent / "state").rglob("*.json"):
             record.unlink()
     with pytest.raises(NotTrusted):
-        Workers(store).of("seq/shop/default")
+        Workers(store).find_worker("seq/shop/default")
 
 
 def test_another_definition_is_left_to_others(machine: Machine) -> None:
@@ -157,7 +161,7 @@ def test_tools_that_the_project_does_not_give_are_not_given(
     given = {key: list(one) if isinstance(one, tuple) else one for key, one in granted.items()}
     own = f"workflows: {{mine: {{kind: procedure, steps: [{{name: main, {_flow(given)}}}]}}}}\n"
     config.write_text(config.read_text() + own)
-    open_project(machine.folder).trust.keep()
+    open_project(machine.folder).trust.save_record()
     assert machine.worker("seq/shop/one").performer.workflow == workflow
 
 
@@ -171,7 +175,7 @@ def test_an_agent_that_only_the_run_has_is_not_run(machine: Machine) -> None:
     machine.says("seq/shop/one", head, definition=text)
     worker = machine.worker("seq/shop/one")
     with pytest.raises(SequencerError, match="evil"):
-        worker.performer.prepare(worker.kind.ready(head, worker.limits, at=None).place)
+        worker.performer.prepare(worker.kind.check_readiness(head, worker.limits, at=None).place)
 
 
 @pytest.mark.parametrize("place", ["../evil.md", "{tmp}/evil.md", "flows/link.md"])

@@ -15,8 +15,13 @@ from temporalio.exceptions import ApplicationError
 from sequencer.errors import Interrupted
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.plugins.temporal import leaving
-from sequencer.plugins.temporal.leaving import wait_for_the_end
-from sequencer.plugins.temporal.wire import FACTS, ensure_change, ensure_work_order, follows
+from sequencer.plugins.temporal.leaving import wait_for_end
+from sequencer.plugins.temporal.wire import (
+    FACTS,
+    ensure_change,
+    ensure_work_order,
+    is_successor_queue,
+)
 from sequencer.plugins.temporal.workflow import REFUSED, RunWorkflow
 
 DEFINITION = workflow._Definition.must_from_class(RunWorkflow)
@@ -61,9 +66,9 @@ def test_junk_is_refused_by_every_guard(name: str, monkeypatch: pytest.MonkeyPat
      "seq/shop@9999999999/gpu", "seq/shop", "SEQ/shop@1/gpu", "seq/shop@1@2/gpu"],
 )  # fmt: skip
 def test_a_run_continues_on_no_queue_but_one_of_its_project(queue: object) -> None:
-    assert not follows(queue, OWN)
-    assert follows(OWN, OWN)
-    assert follows("seq/shop@2/gpu", OWN)
+    assert not is_successor_queue(queue, OWN)
+    assert is_successor_queue(OWN, OWN)
+    assert is_successor_queue("seq/shop@2/gpu", OWN)
 
 
 GOOD = {"id": "0" * 32, "by": "1@host", "ttl_s": 60.0, "places": 2}
@@ -119,7 +124,7 @@ def test_nobody_is_waited_for_who_does_not_serve_the_run(
     stop = Cancellation()
     stop.set(StopReason.INTERRUPTED)
     with pytest.raises(Interrupted, match="state is unknown: the server releases"):
-        wait_for_the_end(future, stop, lambda: asked.append("leave"), running)
+        wait_for_end(future, stop, lambda: asked.append("leave"), running)
     stop.close()
     assert asked == ["leave"]
     assert len(looks) > works_for
@@ -130,6 +135,6 @@ def test_an_answer_ends_the_wait() -> None:
     future: Future[Any] = Future()
     stop = Cancellation()
     stop.set(StopReason.INTERRUPTED)
-    wait_for_the_end(future, stop, lambda: future.set_result({"reason": "x"}), tuple)
+    wait_for_end(future, stop, lambda: future.set_result({"reason": "x"}), tuple)
     stop.close()
     assert future.result() == {"reason": "x"}

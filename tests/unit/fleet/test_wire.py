@@ -10,11 +10,11 @@ from msgspec import convert
 
 from sequencer import errors
 from sequencer.errors import ClaimHeld, SequencerError, StepFailed, UnknownName, WaitsForPerson
-from sequencer.model.graph.choices import candidates, normalise
+from sequencer.model.graph.choices import find_candidates, normalize
 from sequencer.model.head import Claim, Gate, Head, Loop, Status
 from sequencer.model.kind import AttemptResult
 from sequencer.model.outcome import Outcome, OutcomeStatus, SessionFault, Usage, Verdict
-from sequencer.model.sequence.order import place
+from sequencer.model.sequence.order import find_step_ref
 from sequencer.model.sequence.sequence_kind import Continuation, ContinuationKind
 from sequencer.model.step import Output, Retry, Step
 from sequencer.model.transitions import Event, Fact
@@ -26,16 +26,16 @@ from sequencer.plugins.temporal.wire import (
     HEAD,
     RUN,
     AttemptReport,
-    ended_of,
-    error_of,
-    fact_of,
-    head_of,
     owner_of,
-    packed,
-    packed_error,
-    packed_fact,
-    plain_workflow,
-    report_of,
+    pack_error,
+    pack_fact,
+    pack_head,
+    pack_report,
+    pack_workflow,
+    unpack_error,
+    unpack_fact,
+    unpack_head,
+    unpack_result,
 )
 
 AT = "2026-01-02T03:04:05Z"
@@ -69,29 +69,29 @@ def claim(**more: Any) -> Claim:
 )  # fmt: skip
 def test_a_head_comes_back_as_it_was(more: dict[str, Any]) -> None:
     head = Head.model_validate({**PLAIN, **more})
-    memo = json.loads(json.dumps(packed(head)))
-    assert head_of(memo) == head
-    assert head_of(memo).told == head.told
+    memo = json.loads(json.dumps(pack_head(head)))
+    assert unpack_head(memo) == head
+    assert unpack_head(memo).told == head.told
 
 
 def test_what_stays_is_apart_from_what_changes() -> None:
     head = Head.model_validate({**PLAIN, "revision": 4, "claims": (claim(),)})
-    parts = packed(head)
+    parts = pack_head(head)
     assert set(parts[RUN]) == {"run_id", "workflow_name", "workflow_digest"}
-    assert packed(head.replace(revision=5, step_index=8, iteration=9))[RUN] == parts[RUN]
+    assert pack_head(head.replace(revision=5, step_index=8, iteration=9))[RUN] == parts[RUN]
     assert "owner" not in parts[HEAD]["claims"][0]
 
 
 def test_a_fact_has_its_record_again() -> None:
     record = {"status": "ok", "output": "x"}
     fact = Fact(Event.SUCCEEDED, "main", 3, 7, 1, {**record, "gate": True})
-    told = packed_fact(fact, record)
+    told = pack_fact(fact, record)
     assert told["outcome"] == {"gate": True}
-    assert fact_of(told, {7: record})["outcome"] == {**record, "gate": True}
+    assert unpack_fact(told, {7: record})["outcome"] == {**record, "gate": True}
     other = Fact(Event.SUCCEEDED, "main", 3, 7, 1, {"status": "failed"})
-    assert fact_of(packed_fact(other, record), {7: record})["outcome"] == {"status": "failed"}
+    assert unpack_fact(pack_fact(other, record), {7: record})["outcome"] == {"status": "failed"}
     none = Fact(Event.CLAIMED, "main", 3, 8, 1)
-    assert fact_of(packed_fact(none, record), {7: record})["outcome"] is None
+    assert unpack_fact(pack_fact(none, record), {7: record})["outcome"] is None
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_fact_has_its_record_again() -> None:
     ],
 )
 def test_a_refusal_keeps_its_class_words_and_exit_code(error: SequencerError) -> None:
-    found = error_of(packed_error(error))
+    found = unpack_error(pack_error(error))
     assert type(found) is type(error)
     assert str(found) == str(error)
     assert isinstance(found, SequencerError)
@@ -115,9 +115,9 @@ def test_every_error_can_travel() -> None:
     for name in dir(errors):
         kind = getattr(errors, name)
         if isinstance(kind, type) and issubclass(kind, SequencerError):
-            found = error_of({"type": name, "message": "m"})
+            found = unpack_error({"type": name, "message": "m"})
             assert type(found) is kind
-    assert isinstance(error_of(packed_error(ValueError("x"))), RuntimeError)
+    assert isinstance(unpack_error(pack_error(ValueError("x"))), RuntimeError)
 
 
 WORKFLOW = Workflow("w", (Step(name="a"), Step(name="b")))
@@ -140,18 +140,18 @@ WORKFLOW = Workflow("w", (Step(name="a"), Step(name="b")))
 )
 def test_an_attempt_ends_there_as_it_ended_here(outcome: Outcome, more: dict[str, Any]) -> None:
     step = Step(name="a", retry=Retry(max_attempts=3))
-    here, held = place(WORKFLOW, 0), claim(step="a", step_index=0)
+    here, held = find_step_ref(WORKFLOW, 0), claim(step="a", step_index=0)
     record: dict[str, Any] = {"status": str(outcome.status), "agent": "x", "began_at": AT}
     record |= {"output": outcome.output} if outcome.output else {}
     record |= {"error": outcome.error[:4000]} if outcome.error else {}
     record |= {"exit_code": outcome.exit_code} if outcome.exit_code else {}
-    ending = Continuation(ContinuationKind.ACCEPT, place(WORKFLOW, 0), has_gate=True)
+    ending = Continuation(ContinuationKind.ACCEPT, find_step_ref(WORKFLOW, 0), has_gate=True)
     numbers = held.token, held.attempt
     ended = AttemptResult(
         outcome, step, here, "x", *numbers, began_at=AT, record=record, ending=ending, **more
     )
-    report = json.loads(json.dumps(report_of(ended, None, None)))
-    again = ended_of(convert(report, AttemptReport), held, here, Step(name="a"), WORKFLOW)
+    report = json.loads(json.dumps(pack_report(ended, None, None)))
+    again = unpack_result(convert(report, AttemptReport), held, here, Step(name="a"), WORKFLOW)
     assert again == ended
 
 
@@ -167,22 +167,22 @@ def test_an_attempt_ends_there_as_it_ended_here(outcome: Outcome, more: dict[str
 def test_what_an_answer_picks_travels_where_the_answer_is_too_large(
     output: str, picks: str
 ) -> None:
-    here, held = place(WORKFLOW, 0), claim(step="a", step_index=0)
+    here, held = find_step_ref(WORKFLOW, 0), claim(step="a", step_index=0)
     outcome = Outcome(status=OutcomeStatus.OK, output=output)
     record = {"status": "ok", "output_file": "results/0-1-x/output.txt"}
     ended = AttemptResult(outcome, Step(name="a"), here, "x", record=record)
-    report = json.loads(json.dumps(report_of(ended, None, None)))
+    report = json.loads(json.dumps(pack_report(ended, None, None)))
     assert len(json.dumps(report)) < 1000
-    again = ended_of(convert(report, AttemptReport), held, here, Step(name="a"), WORKFLOW)
+    again = unpack_result(convert(report, AttemptReport), held, here, Step(name="a"), WORKFLOW)
     said = again.outcome.output
-    assert normalise(picks) in candidates(said)
+    assert normalize(picks) in find_candidates(said)
     assert "output" not in report
 
 
 def test_what_decides_over_a_team_travels() -> None:
     rules = TeamRules(budget=TeamBudget(max_cost_usd=0.5), max_tasks=7)
     expander = TeamExpander({"builder": Role(writes=True, step={"model": "m"})}, 7, "x")
-    made = project_tasks.execution(rules, expander)
+    made = project_tasks.make_execution(rules, expander)
     sent = json.dumps(project_tasks.dump(made))
     budgets, found = project_tasks.load(json.loads(sent))
     assert (budgets.rules, found) == (rules, expander)
@@ -191,5 +191,5 @@ def test_what_decides_over_a_team_travels() -> None:
 def test_a_workflow_travels_with_the_schema_of_an_answer() -> None:
     output = Output.model_validate({"key": "x", "format": "json", "schema": {"type": "object"}})
     workflow = Workflow("w", (Step(name="a", output=output), Step(name="b")))
-    data = json.loads(json.dumps(plain_workflow(workflow)))
+    data = json.loads(json.dumps(pack_workflow(workflow)))
     assert Workflow.model_validate(data) == workflow

@@ -16,7 +16,14 @@ from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.temporal.memo import HeldGraphChanges, MemoStore
-from sequencer.plugins.temporal.wire import FACTS, AttemptReport, amended, error_of, head_of, packed
+from sequencer.plugins.temporal.wire import (
+    FACTS,
+    AttemptReport,
+    amend_report,
+    pack_head,
+    unpack_error,
+    unpack_head,
+)
 from sequencer.plugins.temporal.work_orders import (
     GraphWorkOrder,
     SequenceWorkOrder,
@@ -37,8 +44,8 @@ class Lab:
         """Begin it."""
         self.workflow, self.now = workflow, NOW
         self.written: list[dict[str, Any]] = []
-        head = SequenceKind(workflow).fresh("run-1", at=datetime.now(UTC)).replace(revision=1)
-        self.store = MemoStore({**packed(head), FACTS: []}, self.written.append)
+        head = SequenceKind(workflow).create_head("run-1", at=datetime.now(UTC)).replace(revision=1)
+        self.store = MemoStore({**pack_head(head), FACTS: []}, self.written.append)
         self.live: set[int] = set()
 
     def permit(
@@ -119,7 +126,7 @@ def test_steps_follow_each_other_until_the_permit_is_used_up() -> None:
     assert lab.store.head.claims == ()
     # The end of a step and the claim of the next one are one record, as in files.
     assert [len(one[FACTS]) for one in lab.written] == [1, 2, 1]
-    assert all(head_of({**packed(lab.store.head), **one}) for one in lab.written)
+    assert all(unpack_head({**pack_head(lab.store.head), **one}) for one in lab.written)
 
 
 def test_an_attempt_that_vanished_is_taken_over_and_its_late_report_is_not_heard() -> None:
@@ -149,7 +156,7 @@ def test_a_failure_ends_the_permit_with_the_words_of_a_run_in_files() -> None:
     lab.advance(permit)
     assert lab.end(permit, 1, "failed") == []
     assert permit.end is not None
-    error = error_of(permit.end["error"])
+    error = unpack_error(permit.end["error"])
     assert str(error).startswith("None: step 'a' (iteration 1, attempt 1) failed: no reason given")
     assert permit.end["failures"] == 1
 
@@ -203,7 +210,7 @@ def test_a_permit_continues_elsewhere_with_what_it_has_counted() -> None:
     lab.advance(permit)
     lab.end(permit, 1)
     lab.live.clear()
-    again = work_order_of(json.loads(json.dumps(permit.kept())), lab.store)
+    again = work_order_of(json.loads(json.dumps(permit.to_data())), lab.store)
     assert isinstance(again, SequenceWorkOrder)
     token = lab.advance(again)[0]
     lab.end(again, token)
@@ -233,7 +240,7 @@ def test_what_one_machine_lacks_is_put_off_and_ends_no_permit() -> None:
     permit = lab.permit()
     lab.advance(permit)
     lab.live.clear()
-    permit.put_off(1, "9@there: no such prompt", (), lab.now)
+    permit.postpone(1, "9@there: no such prompt", (), lab.now)
     head = lab.store.head
     assert (permit.end, head.claims, head.failures_in_row) == (None, (), 0)
     assert head.not_before_reason == "9@there: no such prompt"
@@ -252,10 +259,10 @@ def test_counts_are_handed_on_whole_and_the_summary_has_them() -> None:
     lab.now += timedelta(seconds=31)
     lab.end(permit, lab.advance(permit)[0])
     lab.live.clear()
-    kept = json.loads(json.dumps(permit.kept()))
+    kept = json.loads(json.dumps(permit.to_data()))
     again = work_order_of(kept, lab.store)
     assert isinstance(again, SequenceWorkOrder)
-    assert again.kept() == kept
+    assert again.to_data() == kept
     assert kept["kept"]["failures"] == 1
     lab.end(again, lab.advance(again)[0])
     lab.advance(again)
@@ -278,14 +285,14 @@ def test_a_flow_continues_elsewhere_with_what_was_counted() -> None:
     }
     permit = work_order_of(json.loads(json.dumps(data)), lab.store)
     assert isinstance(permit, GraphWorkOrder)
-    permit.budget.tried()
+    permit.budget.count_attempt()
     permit.budget.count("a", Outcome(status=OutcomeStatus.OK))
-    permit.budget.tried()
+    permit.budget.count_attempt()
     permit.budget.count("b", Outcome(status=OutcomeStatus.FAILED, error="no luck"))
-    again = work_order_of(json.loads(json.dumps(permit.kept())), lab.store)
+    again = work_order_of(json.loads(json.dumps(permit.to_data())), lab.store)
     assert isinstance(again, GraphWorkOrder)
     assert (permit.budget.slots(0), again.budget.slots(0)) == (1, 1)
-    assert again.budget.kept() == permit.budget.kept()
+    assert again.budget.to_data() == permit.budget.to_data()
     assert again.budget.summary.failures == 1
 
 
@@ -342,21 +349,21 @@ def test_work_that_was_begun_on_older_code_is_merged_before_it_is_accepted() -> 
     permit = lab.permit()
     lab.advance(permit)
     work = {"branch": "main", "commit": "a" * 40, "ref": "refs/heads/x", "base": None}
-    assert permit.merging(1, {}) is None
-    assert permit.merging(1, {"work": work}) is None
+    assert permit.make_merge_ticket(1, {}) is None
+    assert permit.make_merge_ticket(1, {"work": work}) is None
     other = Work(branch="main", commit="b" * 40)
     lab.store.head = lab.store.head.replace(work=other)
-    ticket = permit.merging(1, {"work": work})
+    ticket = permit.make_merge_ticket(1, {"work": work})
     assert ticket is not None
     assert (ticket.token, ticket.merge, ticket.has_code) == (1, work, True)
-    assert permit.merging(2, {"work": work}) is None
+    assert permit.make_merge_ticket(2, {"work": work}) is None
     merged = {**work, "commit": "c" * 40, "base": other.commit}
-    report = amended({"record": {"status": "ok", "work": work}}, {"work": merged})
-    assert permit.merging(1, report["record"]) is None
+    report = amend_report({"record": {"status": "ok", "work": work}}, {"work": merged})
+    assert permit.make_merge_ticket(1, report["record"]) is None
     lab.end(permit, 1, record=report["record"])
     assert lab.store.head.work is not None
     assert lab.store.head.work.model_dump() == {k: merged[k] for k in ("branch", "commit", "ref")}
-    failed = amended(report, {"status": "failed", "error": "conflict", "work": None})
+    failed = amend_report(report, {"status": "failed", "error": "conflict", "work": None})
     assert failed["record"] == {"status": "failed", "error": "conflict"}
 
 

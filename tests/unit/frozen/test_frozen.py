@@ -19,8 +19,8 @@ from pydantic_core import to_json
 
 import sequencer
 from sequencer.frozen import by_pydantic
-from sequencer.frozen.base import Frozen, as_json, checked
-from sequencer.frozen.fields import Field, Refusal, Unsure, ValidationError, reader_of
+from sequencer.frozen.base import Frozen, encode_json, validate_value
+from sequencer.frozen.fields import Field, Refusal, Unsure, ValidationError, build_reader
 from sequencer.model.head import Head
 from sequencer.model.step import Step, Validation
 
@@ -51,13 +51,13 @@ def test_each_field_is_read_as_pydantic_reads_it(kind: type[Frozen]) -> None:
     for name, spec in kind.model_fields.items():
         whole: Any = getitem(cast("Any", Annotated), (spec.annotation, Field(**spec.limits)))
         options = {k: v for k, v in kind.model_options.items() if k == "strict"}
-        reader = reader_of(whole, options)
+        reader = build_reader(whole, options)
         for value in EDGES:
             try:
                 found = reader(value)
             except (Unsure, ValueError, Refusal):
                 continue
-            assert repr(found) == repr(by_pydantic.validated(whole, value)), (name, value)
+            assert repr(found) == repr(by_pydantic.validate(whole, value)), (name, value)
 
 
 class Colour(StrEnum):
@@ -94,7 +94,7 @@ def test_a_whole_object_is_read_as_pydantic_reads_it(raw: dict[str, Any]) -> Non
         found = Outer.read(raw)
     except (Unsure, ValueError):
         return
-    slow = by_pydantic.validated(Outer, raw)
+    slow = by_pydantic.validate(Outer, raw)
     assert (repr(found), found.model_fields_set) == (repr(slow), slow.model_fields_set)
 
 
@@ -131,7 +131,7 @@ def test_a_class_may_hold_its_own_kind() -> None:
 def test_what_has_to_be_converted_is() -> None:
     made = Outer.model_validate({"name": "a", "inner": {"number": "7"}, "share": "0.25"})
     assert (made.inner.number, made.share) == (7, 0.25)
-    assert checked(Annotated[int, Field(ge=1)], "3") == 3
+    assert validate_value(Annotated[int, Field(ge=1)], "3") == 3
 
 
 def test_unknown_fields_are_kept_where_the_class_keeps_them() -> None:
@@ -184,7 +184,7 @@ plain = st.recursive(
 
 @given(plain, st.sampled_from([None, 1, 2]))
 def test_json_is_byte_for_byte_pydantics(value: Any, indent: int | None) -> None:
-    assert as_json(value, indent) == to_json(value, indent=indent)
+    assert encode_json(value, indent) == to_json(value, indent=indent)
     made = Inner.model_validate({"note": value})
     whole = {"number": 1, "colour": "red", "note": value}
     assert made.model_dump_json(indent=indent).encode() == to_json(whole, indent=indent)
@@ -192,17 +192,17 @@ def test_json_is_byte_for_byte_pydantics(value: Any, indent: int | None) -> None
 
 def test_a_key_that_ends_as_another_one_does_not_take_its_place() -> None:
     value = {'a"b': None, "b": {"x": 1}, '\\"b': None, '"': [1]}
-    assert json.loads(as_json(value, 2)) == value
+    assert json.loads(encode_json(value, 2)) == value
 
 
 @pytest.mark.parametrize("number", [1e-5, 1.5e-7, 0.0001, 123456789.125, 2**70])
 def test_numbers_are_spelled_as_ever(number: float) -> None:
-    assert as_json({"a": [number]}, 2) == to_json({"a": [number]}, indent=2)
+    assert encode_json({"a": [number]}, 2) == to_json({"a": [number]}, indent=2)
 
 
 @pytest.mark.parametrize("number", [1e16, -2e22, 1.7976931348623157e308])
 def test_a_large_number_is_read_as_it_was(number: float) -> None:
-    assert json.loads(as_json({"a": [number]}, 2)) == {"a": [number]}
+    assert json.loads(encode_json({"a": [number]}, 2)) == {"a": [number]}
 
 
 def test_a_head_is_written_as_ever() -> None:

@@ -27,14 +27,14 @@ FILES = {"a.txt": "a\n", "docs/b.md": "b\n", ".gitignore": "ignored/\n"}
 
 
 def state(folder: Path) -> TreeState:
-    return tree_of(folder, [folder / "sync", folder / "logs"]).state(Deadline.after(20))
+    return tree_of(folder, [folder / "sync", folder / "logs"]).read_state(Deadline.from_now(20))
 
 
 def changed(folder: Path, act: Callable[[], object]) -> TreeChanges:
     before = state(folder)
     act()
     tree = tree_of(folder, [folder / "sync", folder / "logs"])
-    return tree.changes(before, state(folder), Deadline.after(20))
+    return tree.compare_states(before, state(folder), Deadline.from_now(20))
 
 
 def put(folder: Path, **files: str) -> Callable[[], None]:
@@ -144,9 +144,14 @@ def test_what_is_seen_without_git(
     if not files:
         (tmp_path / ".git").mkdir()
     tree = FolderTree(tmp_path, frozenset({str(tmp_path / "sync"), str(tmp_path / "logs")}))
-    before = tree.state(Deadline.after(20))
+    before = tree.read_state(Deadline.from_now(20))
     act(tmp_path)
-    assert tree.changes(before, tree.state(Deadline.after(20)), Deadline.after(20)).files == files
+    assert (
+        tree.compare_states(
+            before, tree.read_state(Deadline.from_now(20)), Deadline.from_now(20)
+        ).files
+        == files
+    )
 
 
 @pytest.mark.parametrize("has_git", [True, False])
@@ -169,7 +174,7 @@ def test_a_look_that_takes_too_long_knows_nothing(tmp_path: Path, has_git: bool)
     folder = repository(tmp_path / "r", FILES) if has_git else tmp_path
     write(folder, {"new.txt": "x"})
     with pytest.raises(TreeUnknown, match="too long"):
-        tree_of(folder, ()).state(Deadline.after(-1))
+        tree_of(folder, ()).read_state(Deadline.from_now(-1))
 
 
 def test_a_repository_that_git_can_t_read_is_unknown(tmp_path: Path) -> None:
@@ -177,7 +182,7 @@ def test_a_repository_that_git_can_t_read_is_unknown(tmp_path: Path) -> None:
     tree = tree_of(folder, ())
     (folder / ".git" / "HEAD").write_text("nonsense")
     with pytest.raises(TreeUnknown):
-        tree.state(Deadline.after(20))
+        tree.read_state(Deadline.from_now(20))
 
 
 def test_a_large_file_is_compared_by_its_size_and_time(tmp_path: Path) -> None:

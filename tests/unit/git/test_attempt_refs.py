@@ -41,7 +41,7 @@ class Machine:
         token = run.token + 1
         run = run.replace(token=token, claims=(claim(run.step_index, token),))
         try:
-            self.carrier.ready(run)
+            self.carrier.ensure_ready(run)
             self.carrier.enter(run)
         except WorkTreeRefused:
             self.carrier.leave(None)
@@ -122,7 +122,7 @@ def test_killed_before_the_push(tmp_path: Path) -> None:
     bare, here, there = machines(tmp_path)
     run = here.begin(head())
     lost = commit(here.folder, {"lost": "1"})
-    here.carrier._work_tree_lock.plan(
+    here.carrier._work_tree_lock.record_plan(
         run.claims[0], "main", lost, refs(bare)["main"], has_more=False
     )
     here.carrier.leave(None)
@@ -238,7 +238,7 @@ def test_the_branch_follows_the_run_while_another_attempt_works(tmp_path: Path, 
     commit(there.folder, {"two": "2"})
     work = there.end(other)
     assert work is not None
-    merged = here.carrier.merged(waiting, run, work)
+    merged = here.carrier.merge_work(waiting, run, work)
     assert isinstance(merged, Work)
     there.carrier.publish(accepted(run, merged))
     assert log(bare) == ["README.md", "one", *["three"] * (steps - 1), "two"]
@@ -305,12 +305,12 @@ def test_work_of_attempts_beside_each_other_is_merged(tmp_path: Path) -> None:
     run, waiting, work = apart(here, there, {"two": "2"})
     assert run.work is not None
     write(here.folder, {"mine": "not committed"})
-    merged = here.carrier.merged(waiting, run, work)
+    merged = here.carrier.merge_work(waiting, run, work)
     assert isinstance(merged, Work)
     assert merged.ref == f"{MINE}/2"
     parents = said(bare, "rev-list", "--parents", "-n1", merged.commit).split()[1:]
     assert parents == [run.work.commit, work.commit]
-    again = here.carrier.merged(waiting, run, work)
+    again = here.carrier.merge_work(waiting, run, work)
     assert isinstance(again, Work)
     assert (again.commit, again.ref) == (merged.commit, merged.ref)
     run = accepted(run, merged)
@@ -323,7 +323,7 @@ def test_work_of_attempts_beside_each_other_is_merged(tmp_path: Path) -> None:
 def test_work_that_conflicts_is_kept_and_told(tmp_path: Path) -> None:
     bare, here, there = machines(tmp_path)
     run, waiting, work = apart(here, there, {"one": "another\n"})
-    told = here.carrier.merged(waiting, run, work)
+    told = here.carrier.merge_work(waiting, run, work)
     assert isinstance(told, str)
     assert "in 'one'; they are on branch sequencer-kept/default/0-2 of 'origin'" in told
     assert refs(bare)["sequencer-kept/default/0-2"] == work.commit
@@ -336,13 +336,13 @@ def test_a_push_of_somebody_in_between_wins(
     bare, here, there = machines(tmp_path)
     run = here.step(head(), "one")
     theirs = commit(there.folder, {"theirs": "1"})
-    look = here.carrier._look
+    look = here.carrier._fetch_tips
 
     def looked(seen: Head) -> None:
         look(seen)
         git(there.folder, "push", "-q", "origin", "main")
 
-    monkeypatch.setattr(here.carrier, "_look", looked)
+    monkeypatch.setattr(here.carrier, "_fetch_tips", looked)
     here.carrier.publish(run)
     assert refs(bare)["main"] == theirs
     (told,) = here.told
@@ -353,8 +353,8 @@ def test_what_others_have_pushed_and_not_told_yet_stays(tmp_path: Path) -> None:
     bare, here, there = machines(tmp_path)
     run, waiting, _ = apart(here, there, {"two": "2"})
     run = run.replace(token=3, claims=(waiting, claim(0, 3)))
-    here.carrier.ready(run)
+    here.carrier.ensure_ready(run)
     here.carrier.leave(None)
     assert set(refs(bare)) == {"main", "1", "2"}
-    here.carrier.ready(run.replace(claims=()))
+    here.carrier.ensure_ready(run.replace(claims=()))
     assert set(refs(bare)) == {"main", "1"}

@@ -33,7 +33,7 @@ def test_what_is_in_the_way_is_named_whatever_git_calls_it(here: Path) -> None:
     git(here, "reset", "-q", "--hard", first)
     mine = ("a", "new\nline", "ignored/x", "was-file", "was-folder/x", "-dash", "other")
     write(here, dict.fromkeys(mine, "mine\n"))
-    found = checkout_at(here).in_the_way(first, second)
+    found = checkout_at(here).find_overwritten_files(first, second)
     assert set(found) == names - {"free", "d/free"}
     failed = checkout_at(here).move_to(second)
     assert failed is not None
@@ -48,9 +48,9 @@ def site(tmp_path: Path) -> Path:
 def changes(folder: Path, work: Callable[[Path], object]) -> tuple[str, ...]:
     """Return what is found to have changed by *work*."""
     watch = CheckoutWatch(checkout_at(folder))
-    before = watch.look()
+    before = watch.read_state()
     work(folder)
-    return watch.changes_between(before, watch.look())
+    return watch.describe_changes(before, watch.read_state())
 
 
 def relinks(at: Path) -> None:
@@ -166,12 +166,12 @@ def test_more_files_than_can_be_watched_are_told_and_make_no_false_alarm(
     write(site, {f"f{number}": "x" for number in range(10)})
     monkeypatch.setattr(readonly, "MAX_FILES", 5)
     watch = CheckoutWatch(checkout_at(site))
-    before = watch.look()
+    before = watch.read_state()
     assert before.is_partial
     assert "only 5 files are watched" in before.notices[0]
     write(site, {"f0": "changed"})
     (site / "f1").unlink()
-    assert watch.changes_between(before, watch.look()) == ("f0 (added)",)
+    assert watch.describe_changes(before, watch.read_state()) == ("f0 (added)",)
 
 
 # --- without a repository -----------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_more_files_than_can_be_watched_are_told_and_make_no_false_alarm(
 def test_a_walk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {f"f{number}": "x" for number in range(10)})
     monkeypatch.setattr(readonly, "MAX_FILES", 4)
-    look = CheckoutWatch(checkout_at(tmp_path)).look()
+    look = CheckoutWatch(checkout_at(tmp_path)).read_state()
     assert (len(look.files), look.is_partial) == (4, True)
 
 

@@ -64,8 +64,8 @@ def attempt(folder: Path, at: int, *, is_accepted: bool) -> int:
     def work() -> None:
         deadline = Deadline(at)
         for owner, name in (
-            *((Git, "run"), (Worktrees, "write"), (Worktrees, "forget")),
-            *((Worktrees, "prepare"), (clearing, "remove")),
+            *((Git, "run"), (Worktrees, "write"), (Worktrees, "remove_note")),
+            *((Worktrees, "prepare"), (clearing, "remove_folder")),
         ):
             deadline.wrap(owner, name)
         place = opened(workplaces(folder))

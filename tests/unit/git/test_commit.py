@@ -16,7 +16,7 @@ import pytest
 
 from sequencer.errors import WorkTreeRefused
 from sequencer.plugins.git.code import commit as committing
-from sequencer.plugins.git.code.commit import CHANGED, DRAFT, Committer, RefMoved, is_cut_off
+from sequencer.plugins.git.code.commit import CHANGED, DRAFT, Committer, RefMoved, is_abandoned_lock
 from sequencer.plugins.git.code.selection import Selection
 from sequencer.project.schema import CommitOptions
 from tests.unit.git.clones import (
@@ -199,10 +199,10 @@ def killed(folder: Path, verb: str, when: str, *paths: str) -> None:
 
 def settled(folder: Path) -> None:
     committer = Committer(tree_at(folder))
-    assert committer.is_cut_off()
-    assert is_cut_off(folder / ".git" / "index.lock")
-    committer.settle()
-    assert not committer.is_cut_off()
+    assert committer.has_abandoned_lock()
+    assert is_abandoned_lock(folder / ".git" / "index.lock")
+    committer.finish_interrupted_commit()
+    assert not committer.has_abandoned_lock()
     left = {path.name for path in (folder / ".git").iterdir()}
     assert not {name for name in left if name.endswith(".lock") or name.startswith(DRAFT)}
 
@@ -232,11 +232,11 @@ def test_the_next_attempt_commits_what_it_does(tmp_path: Path, verb: str, when: 
     """Once its work was accepted without what it had written, as "staged by somebody"."""
     _, here, _ = pair(tmp_path, {"notes": "0\n"})
     one = clone(here, commit=CommitOptions(paths=("notes",)))
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
     one.carrier.enter(head())
     write(here, {"notes": "0\n1\n"})
     killed(here, verb, when, "notes")
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
     one.carrier.enter(head())
     write(here, {"notes": "0\n1\n2\n"})
     assert one.carrier.collect(claim(token=2), "main", head()) is not None
@@ -287,8 +287,8 @@ def test_locks_of_others_stay(tmp_path: Path, make: Callable[[Path], None]) -> N
     make(folder / ".git" / "index.lock")
     before = everything(folder)
     committer = Committer(tree_at(folder))
-    assert not committer.is_cut_off()
-    committer.settle()
+    assert not committer.has_abandoned_lock()
+    committer.finish_interrupted_commit()
     assert everything(folder) == before
     assert os.path.lexists(folder / ".git" / "index.lock")
 
@@ -318,8 +318,8 @@ def test_the_lock_of_somebody_alive_stays(tmp_path: Path, monkeypatch: pytest.Mo
     def run(*argv: str, **rest: object) -> object:
         if argv[0] == "fast-import":
             other = Committer(tree_at(folder))
-            seen.append(other.is_cut_off())
-            other.settle()
+            seen.append(other.has_abandoned_lock())
+            other.finish_interrupted_commit()
             with pytest.raises(WorkTreeRefused, match="locked by another git process"):
                 committed(folder)
         return real(*argv, **rest)  # type: ignore[arg-type]

@@ -15,7 +15,12 @@ from sequencer.files.textfile import is_branch_name
 from sequencer.plugins.git.code import checkout, gathering
 from sequencer.plugins.git.code import worktrees as module
 from sequencer.plugins.git.code.checkout import FolderResult
-from sequencer.plugins.git.code.worktrees import branch_of, git_dirs, name_of, remove
+from sequencer.plugins.git.code.worktrees import (
+    branch_name,
+    find_git_dirs,
+    remove_folder,
+    worktree_name,
+)
 from tests.unit.git.clones import ENVIRONMENT, SECRET, commit, git, said, tree_of, write
 from tests.unit.git.teams import branches, closed, opened, project, remains, worked, workplaces
 
@@ -215,12 +220,12 @@ def used(folder: Path) -> int:
 @pytest.mark.parametrize("task", ["build", "A/b", "x.lock", "..", "-", "", "é", "a" * 500])
 @pytest.mark.parametrize("run", [None, "nightly", "../x", "-x.lock"])
 def test_names_are_fit_for_folders_and_branches(task: str, run: str | None) -> None:
-    name = name_of(task, 7)
+    name = worktree_name(task, 7)
     assert "/" not in name
     assert name.endswith("-7")
     assert len(name) < 200
-    assert is_branch_name(branch_of(run, name))
-    assert branch_of(run, name).startswith("sequencer-team/")
+    assert is_branch_name(branch_name(run, name))
+    assert branch_name(run, name).startswith("sequencer-team/")
 
 
 # --- what git has --------------------------------------------------------------------------
@@ -231,7 +236,7 @@ def test_one_over_which_git_was_killed_is_found_by_its_name(tmp_path: Path) -> N
     for name in ("build-1", "build-11", "build-1-again2", "builder", "build-1x"):
         write(kept, {f"{name}/locked": "initializing"})
     write(kept, {"build-12/HEAD": "x"})
-    found = [path.name for path in git_dirs(tmp_path / ".git", tmp_path / "w/build-1")]
+    found = [path.name for path in find_git_dirs(tmp_path / ".git", tmp_path / "w/build-1")]
     # build-11 is what git calls a second build-1.
     assert found == ["build-1", "build-11"]
 
@@ -255,9 +260,9 @@ def test_somebody_who_still_writes_there_is_waited_for(tmp_path: Path) -> None:
     writer = threading.Thread(target=_until_gone, args=(busy,))
     writer.start()
     while time.monotonic() < ends:
-        remove(folder)
+        remove_folder(folder)
     writer.join()
-    assert remove(folder)
+    assert remove_folder(folder)
     assert not folder.exists()
 
 
@@ -278,4 +283,4 @@ def test_what_can_not_be_removed_is_told_in_bounded_time(
 ) -> None:
     monkeypatch.setattr(module, "_REMOVAL_S", 0.1)
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
-    assert not remove(tmp_path)
+    assert not remove_folder(tmp_path)

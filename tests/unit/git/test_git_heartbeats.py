@@ -13,7 +13,7 @@ import pytest
 from sequencer.errors import RemoteUnreachable, StorageFailed
 from sequencer.plugins.git.process import GitFailed
 from sequencer.plugins.git.state import heartbeats as module
-from sequencer.plugins.git.state.heartbeats import confirmed
+from sequencer.plugins.git.state.heartbeats import confirm_expiry
 from sequencer.plugins.git.state.objects import CommitDraft, Objects
 from sequencer.plugins.git.state.remote import Pushed, PushVerdict, RefMove, Remote
 from sequencer.store import identity, leases
@@ -40,9 +40,9 @@ def test_a_beat_reaches_another_clone_byte_for_byte(lab: Lab) -> None:
     one.beat(claim, 3, {7})
     own = lab.clone("one") / "sync/beats/7"
     assert json.loads(own.read_text())["beat"] == 3
-    assert two.bring(lab.tip(), [claim])
+    assert two.fetch_beats(lab.tip(), [claim])
     assert (lab.clone("two") / "sync/beats/7").read_bytes() == own.read_bytes()
-    assert not two.bring(lab.tip(), [claim])
+    assert not two.fetch_beats(lab.tip(), [claim])
 
 
 def test_what_stands_no_more_is_dropped_and_what_is_newer_stays(lab: Lab) -> None:
@@ -77,7 +77,7 @@ def test_what_is_no_commit_is_replaced(lab: Lab) -> None:
     (git_dir / "refs/heads/sequencer-beats").mkdir()
     (git_dir / "refs/heads/sequencer-beats/default").write_text(f"{blob}\n")
     one = lab.worker("one")
-    assert not one.bring(blob, [make_claim(1)])
+    assert not one.fetch_beats(blob, [make_claim(1)])
     one.beat(make_claim(1), 1, {1})
     assert lab.there() == {"1": 1}
 
@@ -150,7 +150,7 @@ def test_a_run_that_is_over_leaves_no_ref(lab: Lab) -> None:
     two.beat(make_claim(2), 1, {1, 2})
     assert one.retire()
     assert lab.tip() is None
-    assert not one.bring(None, [make_claim(2)])
+    assert not one.fetch_beats(None, [make_claim(2)])
     # A run that goes on after all begins again, also where the old ref is still known.
     two.beat(make_claim(2), 2, {2})
     assert lab.there() == {"2": 2}
@@ -192,7 +192,7 @@ def test_a_newer_beat_of_the_same_clone_is_not_overwritten(lab: Lab) -> None:
     one._leases.beat(claim, 2)
     newer = (lab.clone("one") / "sync/beats/1").read_bytes()
     # Another process of the same clone brings what the remote has, which is older.
-    assert not lab.worker("one").bring(sent, [claim])
+    assert not lab.worker("one").fetch_beats(sent, [claim])
     assert (lab.clone("one") / "sync/beats/1").read_bytes() == newer
 
 
@@ -201,7 +201,7 @@ def test_a_token_that_was_granted_again_is_believed_by_its_new_beat(lab: Lab) ->
     two, claim = lab.worker("two"), make_claim(1)
     two._leases.beat(claim, 70)
     lab.worker("one").beat(claim, 1, {1})
-    assert two.bring(lab.tip(), [claim])
+    assert two.fetch_beats(lab.tip(), [claim])
     assert two._leases.read(1)["beat"] == 1
 
 
@@ -229,7 +229,7 @@ HOSTILE: dict[str, bytes] = {
 def test_what_is_no_beat_is_not_brought(name: str, lab: Lab) -> None:
     clone, claim = lab.clone("one"), make_claim(1)
     remotes.push(clone, remotes.commit(clone, {"1": HOSTILE[name]}), remotes.BEATS)
-    assert not lab.worker("two").bring(lab.tip(), [claim])
+    assert not lab.worker("two").fetch_beats(lab.tip(), [claim])
     assert not (lab.clone("two") / "sync").exists()
 
 
@@ -242,7 +242,7 @@ def test_links_folders_and_submodules_are_no_beats(mode: str, lab: Lab) -> None:
     oid = remotes.git(clone, "rev-parse", oid)
     tree = remotes.git(clone, "mktree", stdin=f"{mode} {oid}\t1\n".encode())
     remotes.push(clone, remotes.git(clone, "commit-tree", tree, "-m", "x"), remotes.BEATS)
-    assert not lab.worker("two").bring(lab.tip(), [claim])
+    assert not lab.worker("two").fetch_beats(lab.tip(), [claim])
     lab.worker("one").beat(claim, 4, {1})
     assert lab.there() == {"1": 4}
 
@@ -252,7 +252,7 @@ def test_a_deadline_beyond_the_lease_is_a_lie(lab: Lab) -> None:
     for ahead, is_believed in ((claim.ttl_s + 30, False), (claim.ttl_s - 1, True)):
         data = b'{"beat": 1, "deadline_boottime": %f}' % (identity.boottime() + ahead)
         remotes.push(clone, remotes.commit(clone, {"1": data}), remotes.BEATS)
-        assert two.bring(lab.tip(), [claim]) is is_believed
+        assert two.fetch_beats(lab.tip(), [claim]) is is_believed
 
 
 def test_bringing_without_the_remote_says_so(lab: Lab) -> None:
@@ -261,7 +261,7 @@ def test_bringing_without_the_remote_says_so(lab: Lab) -> None:
     tip = lab.tip()
     lab.remote.rename(lab.folder / "away.git")
     with pytest.raises(RemoteUnreachable):
-        two.bring(tip, [claim])
+        two.fetch_beats(tip, [claim])
 
 
 def test_a_beat_that_is_too_large_to_read_concludes_nothing(
@@ -271,7 +271,7 @@ def test_a_beat_that_is_too_large_to_read_concludes_nothing(
     remotes.push(clone, remotes.commit(clone, {"1": b" " * 5000}), remotes.BEATS)
     monkeypatch.setattr("sequencer.plugins.git.state.objects.MAX_OBJECT_BYTES", 4500)
     with pytest.raises(StorageFailed, match=r"heartbeats can't be read: .* has 5000 bytes"):
-        lab.worker("two").bring(lab.tip(), [claim])
+        lab.worker("two").fetch_beats(lab.tip(), [claim])
 
 
 # --- what an observer may conclude -----------------------------------------------------
@@ -288,7 +288,7 @@ def raising(error: Exception) -> Callable[[], bool]:
     "error", [RemoteUnreachable("away"), StorageFailed("broken"), OSError(28, "no space")]
 )
 def test_a_look_that_fails_leaves_nothing_known(error: Exception) -> None:
-    assert confirmed(EXPIRED, raising(error), lambda: EXPIRED) is UNKNOWN
+    assert confirm_expiry(EXPIRED, raising(error), lambda: EXPIRED) is UNKNOWN
 
 
 def test_an_observer_that_was_cut_off_does_not_steal(
@@ -299,11 +299,13 @@ def test_an_observer_that_was_cut_off_does_not_steal(
     holder, observer, claim = lab.worker("one"), lab.worker("two"), make_claim(1)
 
     def look() -> bool:
-        return observer.bring(observer._remote.tips([remotes.BEATS]).get(remotes.BEATS), [claim])
+        return observer.fetch_beats(
+            observer._remote.list_tips([remotes.BEATS]).get(remotes.BEATS), [claim]
+        )
 
     def judge() -> Liveness:
         first = observer._leases.liveness(claim)
-        return confirmed(first, look, lambda: observer._leases.liveness(claim))
+        return confirm_expiry(first, look, lambda: observer._leases.liveness(claim))
 
     holder.beat(claim, 1, {1})
     look()

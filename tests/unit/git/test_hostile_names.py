@@ -15,10 +15,10 @@ def test_names_of_branches(tmp_path: Path, branch: str) -> None:
     bare, here, _ = pair(tmp_path)
     git(here, "switch", "-q", "-c", branch)
     one = clone(here, commit=CommitOptions(paths=("a",)))
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
     write(here, {"a": "1"})
     state = one.push(head())
     assert state.work is not None
     assert state.work.branch == branch
     assert said(bare, "rev-parse", f"refs/heads/{branch}") == state.work.commit
-    one.carrier.ready(state)
+    one.carrier.ensure_ready(state)

@@ -185,13 +185,13 @@ def with_work(
         checked_out=checked_out,
     )
     made = commit(at, {"x": "x\n"}, "work")
-    placed = Git(folder, ENVIRONMENT).at(at, git_dir=folder / ".git/worktrees/worktree")
+    placed = Git(folder, ENVIRONMENT).with_folder(at, git_dir=folder / ".git/worktrees/worktree")
     return placed, made, note
 
 
 def test_a_commit_at_the_last_moment_is_merged_with(here: Path, tmp_path: Path) -> None:
     placed, tip, note = with_work(here, tmp_path)
-    merged = Merge(Moving(here, 2), placed, note, "merge\n", None).make(tip)
+    merged = Merge(Moving(here, 2), placed, note, "merge\n", None).perform(tip)
     assert merged.result is FolderResult.MERGED
     assert said(here, "rev-parse", "HEAD") == merged.commit
     assert {"x", "by-hand-0", "by-hand-1"} <= set(tree_of(here))
@@ -204,7 +204,7 @@ def test_somebody_who_commits_all_the_time_is_not_raced_for_ever(
     here: Path, tmp_path: Path
 ) -> None:
     placed, tip, note = with_work(here, tmp_path)
-    merged = Merge(Moving(here, 1000), placed, note, "merge\n", None).make(tip)
+    merged = Merge(Moving(here, 1000), placed, note, "merge\n", None).perform(tip)
     assert merged.result is FolderResult.IN_THE_WAY
     assert "keeps committing there" in str(merged.error)
     assert "x" not in tree_of(here)
@@ -215,7 +215,7 @@ def test_histories_that_have_nothing_in_common_are_no_conflict(here: Path, tmp_p
     git(placed.folder, "checkout", "-q", "--orphan", "alone")
     git(placed.folder, "commit", "-q", "-m", "root")
     alone = said(placed.folder, "rev-parse", "HEAD")
-    merged = Merge(checkout_at(here), placed, note, "merge\n", None).make(alone)
+    merged = Merge(checkout_at(here), placed, note, "merge\n", None).perform(alone)
     assert merged.result is FolderResult.IN_THE_WAY
     assert "unrelated histories" in str(merged.error)
 
@@ -228,11 +228,11 @@ class Switching(Checkout):
 
     looks = 0
 
-    def checked_out(self) -> str:
+    def checked_out_branch(self) -> str:
         self.looks += 1
         if self.looks == 2:
             git(self.top, "checkout", "-q", "release")
-        return super().checked_out()
+        return super().checked_out_branch()
 
 
 def test_a_branch_that_is_switched_to_while_the_merge_is_made_gets_nothing(
@@ -243,7 +243,7 @@ def test_a_branch_that_is_switched_to_while_the_merge_is_made_gets_nothing(
     placed, tip, note = with_work(here, tmp_path)
     merged = Merge(
         Switching(folders(here), Git(here, ENVIRONMENT)), placed, note, "merge\n", None
-    ).make(tip)
+    ).perform(tip)
     assert merged.result is FolderResult.IN_THE_WAY
     assert "started on main, but release is checked out" in str(merged.error)
     assert not {"x", "unreleased"} & set(tree_of(here, "release"))
@@ -385,7 +385,7 @@ def test_a_lock_of_a_killed_git_is_named_with_what_to_do(
 def failing_after_the_move(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Let git fail so many times when it is asked for the commit behind a fast-forward."""
     left = [times]
-    forward, commit_of = shared.Checkout.move_to, shared.Checkout.commit
+    forward, commit_of = shared.Checkout.move_to, shared.Checkout.checked_out_commit
     moved: list[str] = []
 
     def moves(self: shared.Checkout, name: str) -> GitFailed | None:
@@ -399,7 +399,7 @@ def failing_after_the_move(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
         return commit_of(self)
 
     monkeypatch.setattr(shared.Checkout, "move_to", moves)
-    monkeypatch.setattr(shared.Checkout, "commit", fails)
+    monkeypatch.setattr(shared.Checkout, "checked_out_commit", fails)
 
 
 def test_what_is_merged_is_said_to_be_though_git_fails_behind_it(
@@ -422,7 +422,7 @@ def test_a_failure_before_anything_has_moved_is_refused(
     def fails(*_: object) -> None:
         raise GitFailed(("merge",), 128, "fatal: out of memory")
 
-    monkeypatch.setattr(merging.Merge, "merge_commit", fails)
+    monkeypatch.setattr(merging.Merge, "create_merge_commit", fails)
     left = closed(place)
     assert (left.result, left.folder, left.branch) == (FolderResult.REFUSED, place.folder, BRANCH)
     assert left.error is not None

@@ -173,7 +173,7 @@ def test_a_bare_repository_among_the_files_is_none(folder: Path, tmp_path: Path)
     with pytest.raises(GitFailed, match="cannot use bare repository"):
         Git(inner, environment(tmp_path), allowed=EVERYTHING).run("rev-parse", "--git-dir")
     assert acting_settings(inner) == {}
-    told = Git(inner, environment(tmp_path), git_dir=inner).text(
+    told = Git(inner, environment(tmp_path), git_dir=inner).read_output(
         "rev-parse", "--is-bare-repository"
     )
     assert told == "true"
@@ -185,5 +185,5 @@ def test_a_work_tree_elsewhere_needs_to_be_allowed(folder: Path, tmp_path: Path)
     git(folder, "config", "core.worktree", str(home))
     env = environment(tmp_path)
     top = ("rev-parse", "--show-toplevel")
-    assert Git(folder, env).text(*top) == str(folder)
-    assert Git(folder, env, allowed={"core.worktree": str(home)}).text(*top) == str(home)
+    assert Git(folder, env).read_output(*top) == str(folder)
+    assert Git(folder, env, allowed={"core.worktree": str(home)}).read_output(*top) == str(home)

@@ -16,7 +16,7 @@ import pytest
 from sequencer.errors import StorageFailed, WorkTreeRefused
 from sequencer.plugins.git import process as command
 from sequencer.plugins.git.code import commit as committing
-from sequencer.plugins.git.process import Git, GitFailed, never
+from sequencer.plugins.git.process import Git, GitFailed, is_never_stopped
 from sequencer.plugins.git.state import locks
 from sequencer.plugins.git.state import objects as module
 from sequencer.plugins.git.state.objects import CommitDraft, Objects
@@ -37,7 +37,7 @@ def ssh(
     folder: Path,
     script: str,
     timeout_s: float = 20.0,
-    is_stopped: Callable[[], bool] = never,
+    is_stopped: Callable[[], bool] = is_never_stopped,
 ) -> Git:
     """Return a git whose remote is reached by *script*, as `ssh HOST COMMAND` would."""
     path = folder / "ssh.sh"
@@ -164,19 +164,19 @@ def left(path: Path, age_s: float = 7200.0) -> Path:
 
 def test_a_lock_is_told_with_its_age_and_the_command_that_removes_it(tmp_path: Path) -> None:
     folder = repository(tmp_path / "it's a folder")
-    lock = locks.look(left(folder / ".git" / "index.lock"), folder / ".git")
+    lock = locks.read_lock(left(folder / ".git" / "index.lock"), folder / ".git")
     assert lock is not None
     assert lock.description == f"{lock.path} has been there for 2 h, and no git is working there"
     assert lock.workers == ()
     command = lock.hint.split(", '", 1)[1].removesuffix("'")
     subprocess.run(["sh", "-c", command], check=True)
     assert not lock.path.exists()
-    assert locks.look(lock.path, folder) is None
+    assert locks.read_lock(lock.path, folder) is None
 
 
 def test_who_works_there_is_waited_for(at_work: tuple[Path, int]) -> None:
     folder, pid = at_work
-    lock = locks.look(left(folder / ".git" / "index.lock", 5), folder / ".git")
+    lock = locks.read_lock(left(folder / ".git" / "index.lock", 5), folder / ".git")
     assert lock is not None
     assert lock.workers == (pid,)
     assert lock.description.endswith(
@@ -192,7 +192,10 @@ def test_those_that_are_stale(tmp_path: Path) -> None:
         left(git_dir / name)
     left(git_dir / "config.lock", 5)
     left(git_dir / "objects" / "x.lock")
-    found = [lock.path.relative_to(git_dir).as_posix() for lock in locks.stale(git_dir, git_dir)]
+    found = [
+        lock.path.relative_to(git_dir).as_posix()
+        for lock in locks.find_stale_locks(git_dir, git_dir)
+    ]
     assert found == sorted(names)
 
 
@@ -254,7 +257,7 @@ def test_another_kind_is_refused(objects: Objects) -> None:
     with pytest.raises(GitFailed, match="is a commit, not a blob"):
         objects.read(commit, "blob")
     with pytest.raises(GitFailed, match="is a commit, not a tree"):
-        objects.tree(commit)
+        objects.list_tree(commit)
     assert objects.read(f"{commit}:a", "blob") == b"1", "and the next answer is its own"
 
 

@@ -18,10 +18,10 @@ from sequencer.plugins.git.state.remote import (
     RefWatch,
     Remote,
     remote_folder,
-    unreachable,
+    unreachable_error,
 )
 from sequencer.project.store_requests import EVERYTHING
-from sequencer.store.watch import Notifier, notifier, readable
+from sequencer.store.watch import Notifier, start_notifier, wait_readable
 from tests.unit.git import remotes
 from tests.unit.git.remotes import STATE
 
@@ -92,7 +92,7 @@ def test_without_atomic_pushes_one_ref_moves_and_two_do_not(lab: Lab) -> None:
     ],
 )
 def test_denied_is_not_away(stderr: str, *, is_denied: bool) -> None:
-    error = unreachable("origin", GitFailed(("fetch",), 128, stderr))
+    error = unreachable_error("origin", GitFailed(("fetch",), 128, stderr))
     assert error.is_denied is is_denied
     assert error.exit_code == 3
     assert "\n" not in error.message
@@ -153,7 +153,7 @@ def refs(bare: Path) -> Iterator[RefWatch]:
 
 
 def wakes(refs: RefWatch, timeout_s: float = 2.0) -> bool:
-    return bool(readable(refs.fds, timeout_s)) and refs.has_moved()
+    return bool(wait_readable(refs.fds, timeout_s)) and refs.has_moved()
 
 
 def test_a_folder_made_while_the_watch_begins_is_seen(
@@ -163,13 +163,13 @@ def test_a_folder_made_while_the_watch_begins_is_seen(
 
     def late(folder: Path, name: str | None) -> Notifier:
         asked.append(folder)
-        made = notifier(folder, name)
+        made = start_notifier(folder, name)
         if len(asked) == 1:
             # Made after it was looked for and, worse, in a folder that no watch is in yet.
             (bare / STATE).parent.mkdir(parents=True)
         return made
 
-    monkeypatch.setattr(module, "notifier", late)
+    monkeypatch.setattr(module, "start_notifier", late)
     watching = RefWatch(bare, STATE)
     watching.arm()
     (bare / STATE).write_text("x")

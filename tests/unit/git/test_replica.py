@@ -87,7 +87,7 @@ def test_a_document_is_pushed_when_it_changes_and_dropped_when_it_is_forgotten(
     def begin(head: Head | None) -> Transition | None:
         store.keep_document("definition.json", b"{}")
         store.keep_document("marking-0a.json", b"[]")
-        return None if head else transitions.initialise(cases.new_head())
+        return None if head else transitions.initialize(cases.new_head())
 
     store.update(begin)
     names = {"state.json", "journal.jsonl", "definition.json", "marking-0a.json"}
@@ -96,7 +96,7 @@ def test_a_document_is_pushed_when_it_changes_and_dropped_when_it_is_forgotten(
     step(store)
     assert files(shared)["definition.json"] == before
     assert other.view().head is not None
-    assert other.document("marking-0a.json") == b"[]"
+    assert other.read_document("marking-0a.json") == b"[]"
 
     def forget(head: Head | None) -> Transition:
         store.forget_documents("marking-", ())
@@ -106,9 +106,9 @@ def test_a_document_is_pushed_when_it_changes_and_dropped_when_it_is_forgotten(
 
     store.update(forget)
     assert set(files(shared)) == names - {"marking-0a.json"}
-    assert other.bring()
-    assert other.document("marking-0a.json") is None
-    assert other.document("definition.json") == b'{"a": 1}'
+    assert other.pull()
+    assert other.read_document("marking-0a.json") is None
+    assert other.read_document("definition.json") == b'{"a": 1}'
 
 
 def test_outputs_travel_with_the_step_that_made_them(
@@ -124,8 +124,8 @@ def test_outputs_travel_with_the_step_that_made_them(
     cases.commit(store, held.token)
     kept = output.parent.name
     assert {f"results/{kept}/output.txt"} == set(files(shared)) - {"state.json", "journal.jsonl"}
-    other.bring()
-    assert (other.kept_result(kept) / "output.txt").read_bytes() == b"x" * 5000
+    other.pull()
+    assert (other.find_result_folder(kept) / "output.txt").read_bytes() == b"x" * 5000
     monkeypatch.setattr(module, "MAX_OUTPUT_BYTES", 100)
     held = cases.claim(store)
     large = store.result_folder(1, held.token) / "output.txt"
@@ -143,7 +143,7 @@ def test_the_journal_is_put_aside_on_both_sides(shared: Shared) -> None:
     cases.begin(store)
     for _ in range(6):
         step(store, "n" * 400)
-        assert other.bring()
+        assert other.pull()
     aside = {name for name in files(shared) if name.startswith("journal-")}
     assert len(aside) == 2
     folders = [shared.clone(name) / "sync" for name in "ab"]
@@ -151,28 +151,28 @@ def test_the_journal_is_put_aside_on_both_sides(shared: Shared) -> None:
     assert there[0] == there[1]
     assert set(there[1]) == aside | {"journal.jsonl"}
     assert step(other, "and on").step_index == 7
-    assert store.bring()
+    assert store.pull()
     assert store.view().head == other.view().head
 
 
 def test_nothing_is_brought_through_a_link(shared: Shared, tmp_path: Path) -> None:
     store, other = shared.store("a"), shared.store("b")
     cases.begin(store)
-    other.bring()
+    other.pull()
     held, outside = cases.claim(store), tmp_path / "outside"
-    results.keep(store.result_folder(0, held.token), b"x" * 5000)
+    results.write_output(store.result_folder(0, held.token), b"x" * 5000)
     cases.commit(store, held.token)
     outside.mkdir()
     place = shared.clone("b") / "sync" / "results"
     place.symlink_to(outside)
     with pytest.raises(UnsafeFolder, match="results: is a link"):
-        other.bring()
+        other.pull()
     assert not list(outside.iterdir())
     place.unlink()
     place.parent.rename(tmp_path / "aside")
     place.parent.symlink_to(tmp_path / "aside")
     with pytest.raises(UnsafeFolder, match="sync: is a link"):
-        shared.store("b").bring()
+        shared.store("b").pull()
 
 
 def stamp(head: Head | None) -> Transition:
@@ -190,7 +190,7 @@ def lose_one_answer(store: GitStore, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
         assert push(moves).verdict is PushVerdict.ACCEPTED
         failure = RemoteUnreachable("the line is dead")
-        monkeypatch.setattr(remote, "tips", lambda _: (_ for _ in ()).throw(failure))
+        monkeypatch.setattr(remote, "list_tips", lambda _: (_ for _ in ()).throw(failure))
         return Pushed(PushVerdict.UNKNOWN, "dead", failure)
 
     monkeypatch.setattr(remote, "push", lost)
@@ -209,7 +209,7 @@ def test_a_lost_answer_is_found_out_however_short_the_history(
     for _ in range(others):
         two.update(stamp)
     one.update(stamp)
-    one.bring()
+    one.pull()
     head = one.view().head
     assert head is not None
     assert head.step_index == 1 + others, "what was accepted once is not done twice"
@@ -258,7 +258,7 @@ def test_what_another_clone_has_migrated_is_replaced_here_too(shared: Shared) ->
         )
     one, two = stores
     assert one.update(stamp).step_index == 13
-    assert two.bring()
+    assert two.pull()
     there = [(shared.clone(name) / "sync" / "state.json").read_bytes() for name in ("a", "b")]
     assert there[0] == there[1]
     assert two.view().head == one.view().head
@@ -274,7 +274,7 @@ def behind(shared: Shared) -> GitStore:
     """Return a store of a clone that has one transition still to follow."""
     cases.begin(shared.store("a"))
     store = shared.store("b")
-    assert store.bring()
+    assert store.pull()
     cases.claim(shared.store("a"))
     return store
 
@@ -294,13 +294,13 @@ def test_a_full_disk_is_told_as_one(shared: Shared, monkeypatch: pytest.MonkeyPa
     store = behind(shared)
     with monkeypatch.context() as broken:
         broken.setattr(Replica, "follow", full)
-        for act in (store.bring, lambda: store.wait(1, 5.0)):
+        for act in (store.pull, lambda: store.wait(1, 5.0)):
             with pytest.raises(StorageFailed, match="can't be written: No space") as failed:
                 act()
             assert failed.value.where == "/full/journal.jsonl"
             assert "free some" in (failed.value.hint or "")
             assert not isinstance(failed.value, RemoteUnreachable)
-    assert store.bring(), "and goes on when there is room"
+    assert store.pull(), "and goes on when there is room"
 
 
 def test_what_is_here_can_be_read_with_a_full_disk(
@@ -326,8 +326,8 @@ def test_beats_that_cannot_be_written_here_are_no_bug(
     holder.beat(held, 1)
     over_ssh(shared, "b")
     waiting = shared.store("b")
-    waiting.bring()
-    monkeypatch.setattr(Leases, "keep", full)
+    waiting.pull()
+    monkeypatch.setattr(Leases, "write_beat", full)
     with pytest.raises(StorageFailed, match="No space left"):
         waiting.wait(2, 2.0)
 
@@ -342,7 +342,7 @@ def test_what_could_not_be_followed_is_not_counted(
     looks, contact = store.branch.looks, store.branch.contact_at
     monkeypatch.setattr(Replica, "follow", full)
     with pytest.raises(StorageFailed):
-        store.bring()
+        store.pull()
     assert (store.branch.looks, store.branch.contact_at) == (looks, contact)
 
 

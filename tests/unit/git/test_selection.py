@@ -19,10 +19,10 @@ from sequencer.plugins.git.code.selection import (
     Selector,
     Unfit,
     ensure_fit_name,
+    find_new_secrets,
     is_unchanged,
+    make_secret_check,
     read_content,
-    secrets_by,
-    with_keys,
 )
 from sequencer.plugins.git.process import Git
 from sequencer.project.schema import PLACEHOLDERS, CommitOptions, WorkOptions
@@ -40,7 +40,7 @@ from tests.unit.git.clones import (
 from tests.unit.git.teams import branches, is_sound, opened, project, remains, worked
 from tests.unit.git.teams import workplaces as workplaces_of
 
-IS_SECRET = secrets_by(Redaction(["hunter2-hunter2"]))
+IS_SECRET = make_secret_check(Redaction(["hunter2-hunter2"]))
 
 
 def looked_at(folder: Path, name: str = "file", cap: int = 1000) -> Content:
@@ -201,8 +201,8 @@ def selected(folder: Path, **options: object) -> Selection:
 def selected_in(folder: Path, project: str, options: dict[str, object]) -> Selection:
     tree = tree_at(folder, project)
     chosen = CommitOptions.model_validate(options)
-    is_secret = secrets_by(Redaction(["hunter2-hunter2"]))
-    return Selector(tree, chosen, is_secret).select(tree.status())
+    is_secret = make_secret_check(Redaction(["hunter2-hunter2"]))
+    return Selector(tree, chosen, is_secret).select(tree.read_status())
 
 
 def taken(folder: Path, **options: object) -> list[str]:
@@ -469,7 +469,7 @@ def test_where_git_can_not_look_nothing_is_merged(
     def broken(*_: object) -> None:
         raise OSError("no memory")
 
-    monkeypatch.setattr(vetting, "_new", broken)
+    monkeypatch.setattr(vetting, "_list_new_objects", broken)
     before = said(here, "rev-parse", "HEAD")
     left = worked(workplaces_of(here), lambda at: commit(at, {"a": "1\n"}))
     assert left.result is FolderResult.REFUSED
@@ -483,7 +483,7 @@ def test_where_git_can_not_look_nothing_is_merged(
 def found(here: Path, *, max_bytes: int = 10**6) -> list[tuple[str, str]]:
     known = [said(here, "rev-parse", "first")]
     return list(
-        with_keys(
+        find_new_secrets(
             Git(here, ENVIRONMENT),
             said(here, "rev-parse", "HEAD"),
             known,

@@ -14,8 +14,8 @@ from sequencer.plugins.git.state.sync_status import (
     OtherRun,
     Relation,
     SyncStatus,
-    compare,
-    runs_elsewhere,
+    compare_with_remote,
+    find_runs_elsewhere,
     take_theirs,
 )
 from tests.clones import Shared, git
@@ -99,7 +99,7 @@ def elsewhere(
     folder: Path, template: str = "sequencer/{run}", here: Collection[str] = ()
 ) -> list[OtherRun]:
     with closing(store_of(folder)) as store:
-        return runs_elsewhere(store.branch, template, here)
+        return find_runs_elsewhere(store.branch, template, here)
 
 
 @pytest.mark.parametrize("template", ["sequencer/{run}", "state"])
@@ -135,7 +135,7 @@ NOON = 1_795_348_800.0
 
 def taken(folder: Path) -> tuple[Path, SyncStatus]:
     with closing(store_of(folder)) as store:
-        return take_theirs(store, compare(store), lambda: NOON)
+        return take_theirs(store, compare_with_remote(store), lambda: NOON)
 
 
 def content(folder: Path) -> dict[str, bytes]:

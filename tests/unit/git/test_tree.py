@@ -104,7 +104,7 @@ def test_a_merge_with_conflicts(tmp_path: Path) -> None:
 def test_a_bare_repository_has_no_work_tree(tmp_path: Path) -> None:
     bare, _, _ = pair(tmp_path)
     with pytest.raises(WorkTreeRefused, match="not in a git work tree"):
-        tree_at(bare).status()
+        tree_at(bare).read_status()
 
 
 @pytest.mark.parametrize("name", ["state.json", "progress.json"])
@@ -144,9 +144,9 @@ def test_a_run_outside_of_the_repository(tmp_path: Path) -> None:
 )
 def test_what_is_under_way(tmp_path: Path, name: str, told: str) -> None:
     folder = repository(tmp_path / "r")
-    assert tree_at(folder).under_way() is None
+    assert tree_at(folder).find_operation() is None
     write(folder / ".git", {name: "x"})
-    assert tree_at(folder).under_way() == told
+    assert tree_at(folder).find_operation() == told
 
 
 def test_a_long_history_is_asked_of_git(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_forward_overwrites_nothing(tmp_path: Path, text: str) -> None:
     write(here, {name: text})
     git(here, "config", "merge.autoStash", "true")
     before = everything(here)
-    obstacle = tree_at(here).forward(new)
+    obstacle = tree_at(here).fast_forward(new)
     assert obstacle is not None
     assert name in obstacle.reason
     assert "out of the way" in obstacle.hint
@@ -216,7 +216,7 @@ def test_forward_never_merges(tmp_path: Path) -> None:
     git(here, "fetch", "-q")
     git(here, "config", "merge.ff", "false")
     before = everything(here)
-    assert tree_at(here).forward(new) is not None
+    assert tree_at(here).fast_forward(new) is not None
     assert everything(here) == before
 
 
@@ -227,8 +227,8 @@ def test_a_lock_of_the_index_is_named(tmp_path: Path) -> None:
     git(here, "fetch", "-q")
     lock = here / ".git" / "index.lock"
     lock.touch()
-    obstacle = tree_at(here).forward(new)
+    obstacle = tree_at(here).fast_forward(new)
     assert obstacle is not None
     assert f"'rm {lock}'" in obstacle.hint
     lock.unlink()
-    assert tree_at(here).forward(new) is None
+    assert tree_at(here).fast_forward(new) is None

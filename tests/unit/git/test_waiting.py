@@ -45,9 +45,9 @@ class Clock:
 
     def sleep(self, pace: PollPace) -> float:
         """Sleep until the next look is due; return how long that was."""
-        slept = pace.due_in()
+        slept = pace.seconds_until_due()
         self.now += slept
-        assert pace.due_in() == pytest.approx(0.0, abs=1e-9)
+        assert pace.seconds_until_due() == pytest.approx(0.0, abs=1e-9)
         return round(slept, 3)
 
 
@@ -60,33 +60,33 @@ def gone(*, is_denied: bool = False) -> RemoteUnreachable:
 def test_denied_credentials_are_not_tried_again_and_again() -> None:
     clock = Clock()
     pace = clock.pace()
-    assert pace.failed(gone(is_denied=True)) == (
+    assert pace.record_failure(gone(is_denied=True)) == (
         "remote 'origin' can't be reached: Authentication failed (mend it); next try in 60 s"
     )
     assert clock.sleep(pace) == 60.0
-    assert pace.failed(gone(is_denied=True)) is None
+    assert pace.record_failure(gone(is_denied=True)) is None
     # Another reason is news, though the pause is no longer one.
-    assert pace.failed(gone()) is not None
-    assert pace.failed(gone()) is None
+    assert pace.record_failure(gone()) is not None
+    assert pace.record_failure(gone()) is None
 
 
 def test_activity_here_does_not_shorten_the_pause_of_an_unreachable_remote() -> None:
     clock = Clock()
     pace = clock.pace()
     for _ in range(5):
-        pace.failed(gone())
-    pace.active()
+        pace.record_failure(gone())
+    pace.schedule_soon()
     assert clock.sleep(pace) == 16.0
 
 
 def test_a_look_of_another_process_spares_ones_own() -> None:
     clock = Clock()
     pace = clock.pace()
-    pace.looked(has_moved=True)
-    assert pace.covers(0.39)
-    assert not pace.covers(0.4)
-    assert not pace.covers(-0.1)
-    pace.looked(has_moved=False, ago_s=0.3)
+    pace.record_success(has_moved=True)
+    assert pace.is_recent_enough(0.39)
+    assert not pace.is_recent_enough(0.4)
+    assert not pace.is_recent_enough(-0.1)
+    pace.record_success(has_moved=False, ago_s=0.3)
     assert clock.sleep(pace) == round(0.75 - 0.3, 3)
 
 
@@ -95,13 +95,13 @@ def test_a_look_of_another_process_spares_ones_own() -> None:
 
 def test_a_folder_that_is_not_there_spares_nothing_and_hurts_nobody(tmp_path: Path) -> None:
     look = SharedLook(tmp_path / "none" / "look")
-    look.note()
+    look.record_look()
     assert look.age_s() is None
     target = tmp_path / "target"
     target.write_text("x")
     os.utime(target, (1, 1))
     (tmp_path / "link").symlink_to(target)
-    SharedLook(tmp_path / "link").note()
+    SharedLook(tmp_path / "link").record_look()
     assert target.stat().st_mtime == 1
 
 
@@ -127,7 +127,7 @@ class Side:
 
     def look(self) -> bool:
         self.looks += 1
-        tip = self.remote.tips([STATE, remotes.BEATS]).get(STATE)
+        tip = self.remote.list_tips([STATE, remotes.BEATS]).get(STATE)
         if tip == self.known:
             return False
         self.known = tip
@@ -194,14 +194,14 @@ def test_after_a_change_here_the_next_look_comes_soon(lab: Lab) -> None:
     pace = side.waiting.pace
     assert not side.waiting.wait(lab.revision, 0.1)
     for _ in range(20):
-        pace.looked(has_moved=False)
-    assert pace.due_in() > 40.0
+        pace.record_success(has_moved=False)
+    assert pace.seconds_until_due() > 40.0
     lab.act()
     assert side.waiting.wait(lab.revision, 10.0) is True
     # It was known without waiting; who waits for the next one is told by the watch.
     lab.later(0.1, lambda: cases.commit(FileStore(side.path), 1))
     assert side.waiting.wait(lab.revision + 1, 10.0)
-    assert pace.due_in() < 1.0
+    assert pace.seconds_until_due() < 1.0
 
 
 def test_a_descriptor_ends_the_wait(lab: Lab) -> None:
@@ -314,7 +314,7 @@ def test_a_sleep_uses_no_processor_time_and_no_thread(is_watching: bool, lab: La
     side = lab.side(is_watching=is_watching)
     assert not side.waiting.wait(lab.revision, 0.2)
     for _ in range(12):
-        side.waiting.pace.looked(has_moved=False)
+        side.waiting.pace.record_success(has_moved=False)
     looks, threads, before = side.looks, threading.active_count(), time.process_time()
     assert not side.waiting.wait(lab.revision, 0.7)
     assert time.process_time() - before < 0.02

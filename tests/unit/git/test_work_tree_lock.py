@@ -42,7 +42,7 @@ def held(state: Head, owner: Owner, *, attempt: int = 1) -> Head:
 def begun(folder: Path, state: Head | None = None, *, attempt: int = 1) -> Clone:
     """Return a clone in which a step has begun, and has left what it was at."""
     one, state = clone(folder, commit=NOTES), state or head()
-    one.carrier.ready(state)
+    one.carrier.ensure_ready(state)
     one.carrier.enter(held(state, this_process(), attempt=attempt))
     write(folder, {"notes.md": "half", "left.txt": "half"})
     return one
@@ -52,7 +52,7 @@ def ensure_refused(one: Clone, state: Head) -> None:
     with pytest.raises(
         WorkTreeRefused, match=r"uncommitted changes \(2 changed paths\): 'left.txt', 'notes.md'"
     ) as why:
-        one.carrier.ready(state)
+        one.carrier.ensure_ready(state)
     assert "git stash -u" in str(why.value.hint)
 
 
@@ -61,7 +61,7 @@ def test_the_next_attempt_goes_on_with_it(tmp_path: Path) -> None:
     one = begun(here, attempt=3)
     one.carrier.leave(None)
     for _ in range(2):
-        one.carrier.ready(head())
+        one.carrier.ensure_ready(head())
     assert one.taken() == [
         "continues with what attempt 3 left: 2 changed paths, 'left.txt', 'notes.md'"
     ]
@@ -83,7 +83,7 @@ def test_it_is_for_no_other_step(tmp_path: Path, other: dict[str, object]) -> No
     _, here, _ = pair(tmp_path)
     one = begun(here)
     ensure_refused(one, head().replace(**other))
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
 
 
 def test_a_history_that_has_diverged_is_refused_all_the_same(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_history_that_has_diverged_is_refused_all_the_same(tmp_path: Path) -> 
     commit(here, {"mine": "1"})
     one.remote.fetch(one.carrier.refs)
     with pytest.raises(WorkTreeRefused, match="has diverged"):
-        one.carrier.ready(head())
+        one.carrier.ensure_ready(head())
 
 
 NOTES_OCCUPIED = CommitOptions(paths=("*.md",))
@@ -121,7 +121,7 @@ def working(here: Path, started: list[int]) -> int:
 
     def role() -> None:
         one = clone(here, commit=NOTES_OCCUPIED)
-        one.carrier.ready(head())
+        one.carrier.ensure_ready(head())
         one.carrier.enter(held_of_occupied(head()))
         begun.touch()
         time.sleep(60)
@@ -141,7 +141,7 @@ def until(reason: Callable[[], bool]) -> None:
 
 def ready(one: Clone) -> bool:
     try:
-        one.carrier.ready(head())
+        one.carrier.ensure_ready(head())
     except WorkTreeBusy:
         return False
     return True
@@ -161,7 +161,7 @@ def test_nobody_else_begins_while_agents_work(
         os.kill(pid, signal.SIGSTOP)
     one = clone(here, commit=NOTES_OCCUPIED)
     with pytest.raises(WorkTreeBusy) as busy:
-        one.carrier.ready(head())
+        one.carrier.ensure_ready(head())
     assert (
         f"agents of process {pid} of run 'default' are still working in this work tree"
         in busy.value.message
@@ -179,13 +179,13 @@ def test_a_kill_frees_it_when_the_agents_have_had_time_to_end(
     one, began = clone(here, commit=NOTES_OCCUPIED), time.monotonic()
     os.kill(pid, signal.SIGKILL)
     os.waitpid(started.pop(), 0)
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
     assert time.monotonic() - began >= work_tree_lock.ENDED_S
     one.carrier.enter(head())
     one.carrier.leave(head(step_index=1))
     # It was left as it should be since.
     began = time.monotonic()
-    clone(here, commit=NOTES_OCCUPIED).carrier.ready(head())
+    clone(here, commit=NOTES_OCCUPIED).carrier.ensure_ready(head())
     assert time.monotonic() - began < work_tree_lock.ENDED_S
 
 
@@ -205,7 +205,7 @@ def test_both_were_ready_and_one_is_faster(tmp_path: Path, monkeypatch: pytest.M
 def attempt(here: Path, files: dict[str, str], work: WorkOptions | None = None) -> Clone:
     """Let an attempt fail that has left *files*, and return its clone."""
     one = clone(here, commit=NOTES_OCCUPIED, work=work)
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
     one.carrier.enter(held_of_occupied(head()))
     write(here, files)
     one.carrier.leave(head())
@@ -231,7 +231,7 @@ def test_what_a_person_changes_in_between_is_not_the_next_attempts(
     CHANGES[change](here)
     for again in (one, clone(here, commit=NOTES_OCCUPIED)):
         with pytest.raises(WorkTreeRefused, match="1 path was changed since attempt 1") as refused:
-            again.carrier.ready(head())
+            again.carrier.ensure_ready(head())
         assert "more.md" not in refused.value.message
         assert "git stash" in str(refused.value.hint)
     assert (here / "half.md").exists()
@@ -246,7 +246,7 @@ def test_after_a_kill_nobody_can_tell_and_that_is_said(
     os.waitpid(started.pop(), 0)
     write(here, {"half.md": "half"})
     again = clone(here, commit=NOTES_OCCUPIED)
-    again.carrier.ready(head())
+    again.carrier.ensure_ready(head())
     (told,) = again.taken()
     assert "'half.md'" in told
     assert "or someone changed since" in told
@@ -274,7 +274,7 @@ def at_work(folder: Path, owner: Owner | None = None) -> tuple[Clone, Head]:
     """Return run a, at work in *folder*."""
     one = clone_of(folder, "a")
     state = state_of(folder, "a", head())
-    one.carrier.ready(state)
+    one.carrier.ensure_ready(state)
     state = state_of(folder, "a", head(), owner or this_process())
     one.carrier.enter(state)
     return one, state
@@ -285,22 +285,22 @@ def test_a_second_run_waits_until_the_step_of_the_first_has_ended(tmp_path: Path
     one, _ = at_work(here)
     other, state = clone_of(here, "b"), state_of(here, "b", head())
     with pytest.raises(WorkTreeRefused, match=USED) as refused:
-        other.carrier.ready(state)
+        other.carrier.ensure_ready(state)
     assert "a clone of its own" in str(refused.value.hint)
     assert refused.value.exit_code == 3
     ended = state_of(here, "a", head(step_index=1))
     with pytest.raises(
         WorkTreeBusy, match=r"agents of process \d+ of run 'a' are still working in this work tree"
     ):
-        other.carrier.ready(state)
+        other.carrier.ensure_ready(state)
     one.carrier.leave(ended)
-    other.carrier.ready(state)
+    other.carrier.ensure_ready(state)
 
 
 def test_both_have_found_it_ready(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     other, state = clone_of(here, "b"), state_of(here, "b", head())
-    other.carrier.ready(state)
+    other.carrier.ensure_ready(state)
     at_work(here)
     with pytest.raises(WorkTreeRefused, match=USED):
         other.carrier.enter(state_of(here, "b", head(), this_process()))
@@ -309,7 +309,7 @@ def test_both_have_found_it_ready(tmp_path: Path) -> None:
 def test_a_whole_step_of_another_run_in_between(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     other, state = clone_of(here, "b"), state_of(here, "b", head())
-    other.carrier.ready(state)
+    other.carrier.ensure_ready(state)
     at_work(here)
     write(here, {"notes.md": "of a"})
     state_of(here, "a", head())
@@ -327,7 +327,7 @@ def test_the_next_step_of_the_same_process_counts_at_once(tmp_path: Path) -> Non
     at_work(here)
     state_of(here, "a", head(step_index=1), this_process())
     with pytest.raises(WorkTreeRefused, match=USED):
-        clone_of(here, "b").carrier.ready(state_of(here, "b", head()))
+        clone_of(here, "b").carrier.ensure_ready(state_of(here, "b", head()))
 
 
 def test_a_process_that_is_gone_is_no_tenant(tmp_path: Path) -> None:
@@ -339,4 +339,4 @@ def test_a_process_that_is_gone_is_no_tenant(tmp_path: Path) -> None:
     note["owner"]["pid_start"] += 1
     path.write_text(json.dumps(note))
     assert state.claims
-    clone_of(here, "b").carrier.ready(state_of(here, "b", head()))
+    clone_of(here, "b").carrier.ensure_ready(state_of(here, "b", head()))

@@ -161,7 +161,7 @@ def test_hooks_and_settings_of_the_user_have_no_part_in_it(here: Path) -> None:
     left = worked(places, lambda at: write(at, {"x": "x\r\n"}))
     assert left.result is FolderResult.MERGED
     assert reader.end(is_accepted=True, wait_for_turn=at_once).written == ()
-    assert places.merged("implement", RUN_ID) == {1}
+    assert places.find_merged_tokens("implement", RUN_ID) == {1}
     other = opened(places, "other", 2)
     worked(places, lambda at: write(at, {"src/a.py": "1\n"}), token=3)
     write(other.cwd, {"src/a.py": "2\n"})

@@ -33,7 +33,7 @@ def refusal(one: Clone, work: Work | None = None) -> WorkTreeRefused:
     """Return why no step may begin, after a look that nothing was changed by it."""
     before = everything(one.folder)
     with pytest.raises(WorkTreeRefused) as refused:
-        one.carrier.ready(head(work))
+        one.carrier.ensure_ready(head(work))
     assert everything(one.folder) == before
     assert refused.value.exit_code == 3
     assert refused.value.hint
@@ -96,7 +96,7 @@ def test_a_remote_without_the_branch_gets_it(tmp_path: Path) -> None:
     bare, here, _ = pair(tmp_path)
     git(here, "switch", "-q", "-c", "feature/x")
     one = clone(here)
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
     one.carrier.enter(head())
     collected = one.carrier.collect(claim(), "main", head())
     assert collected is not None
@@ -110,16 +110,16 @@ def test_a_remote_that_does_not_answer(tmp_path: Path) -> None:
     bare, here, _ = pair(tmp_path)
     bare.rename(tmp_path / "moved away")
     with pytest.raises(RemoteUnreachable):
-        clone(here).carrier.ready(head())
+        clone(here).carrier.ensure_ready(head())
 
 
 def test_the_code_of_the_state_is_fetched_if_it_is_not_here(tmp_path: Path) -> None:
     _, here, there = pair(tmp_path)
     one = clone(here)
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
     new = commit(there, {"a": "1"})
     git(there, "push", "-q", "origin", "main")
-    one.remote.tips(["refs/heads/main"])  # from now on the configuration is known
+    one.remote.list_tips(["refs/heads/main"])  # from now on the configuration is known
     started = one.started
     one.carrier.enter(head(Work(branch="main", commit=new)))
     assert said(here, "rev-parse", "HEAD") == new
@@ -153,7 +153,7 @@ def test_what_is_tolerated_is_not_overwritten(tmp_path: Path) -> None:
     git(there, "push", "-q", "origin", "main")
     write(here, {"notes": "mine"})
     one = clone(here, work=WorkOptions(tolerated=("notes",)))
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
     before = everything(here)
     with pytest.raises(WorkTreeRefused, match=r"can't be fast-forwarded.*notes") as refused:
         one.carrier.enter(head(Work(branch="main", commit=new)))
@@ -165,7 +165,7 @@ def test_a_history_that_diverges_behind_the_claim(tmp_path: Path) -> None:
     _, here, there = pair(tmp_path)
     one = clone(here)
     commit(here, {"mine": "1"})
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
     new = commit(there, {"theirs": "1"})
     git(there, "push", "-q", "origin", "main")
     before = everything(here)
@@ -177,7 +177,7 @@ def test_a_history_that_diverges_behind_the_claim(tmp_path: Path) -> None:
 def test_what_could_not_be_committed_is_told(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one = clone(here, commit=DOCS)
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
     write(here, {"docs/fine.md": "1", "docs/key.md": SECRET, "else": "1"})
     write(here, {f"docs/.env{number:02}": "x" for number in range(20)})
     assert one.carrier.collect(claim(), "main", head()) is not None
@@ -197,7 +197,7 @@ def test_what_an_agent_may_not_leave(tmp_path: Path, left: str) -> None:
     commit(here, {"a": "2"})
     git(here, "push", "-q", "origin", "main")
     one = clone(here, commit=DOCS)
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
     commit(here, {"a": "3"})
     write(here, {"docs/a": "1"})
     if left == "another branch":
@@ -227,13 +227,13 @@ def test_the_next_step_needs_no_fetch_to_know_what_was_moved(tmp_path: Path) -> 
     _, here, _ = pair(tmp_path)
     one = clone(here, commit=DOCS)
     state = head()
-    one.carrier.ready(state)
+    one.carrier.ensure_ready(state)
     for number in range(3):
         write(here, {"docs/a": str(number)})
         commit(here, {"code": str(number)})
         state = one.push(state, token=number)
         started = one.started
-        one.carrier.ready(state)
+        one.carrier.ensure_ready(state)
         one.carrier.enter(state)
         assert one.started - started == 1
 
@@ -244,7 +244,7 @@ def test_two_processes_in_one_clone(tmp_path: Path) -> None:
     state = head()
     for number in range(4):
         at = (one, other)[number % 2]
-        at.carrier.ready(state)
+        at.carrier.ensure_ready(state)
         at.carrier.enter(state)
         write(here, {"docs/a": str(number)})
         state = at.push(state, token=number)
@@ -257,7 +257,7 @@ def test_somebody_commits_while_the_paths_are_read(
 ) -> None:
     _, here, _ = pair(tmp_path)
     one = clone(here, commit=DOCS)
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
     write(here, {"docs/a": "1"})
     times = iter([1])
     real = one.carrier._selector.select
@@ -287,7 +287,7 @@ def test_no_work_is_nothing_to_keep(tmp_path: Path) -> None:
 def test_kept_work_is_never_overwritten(tmp_path: Path) -> None:
     bare, here, _ = pair(tmp_path)
     one = clone(here, commit=DOCS)
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
     names = []
     for number in range(3):
         write(here, {"docs/a": str(number)})
@@ -300,7 +300,7 @@ def test_kept_work_is_never_overwritten(tmp_path: Path) -> None:
 def test_a_remote_that_does_not_answer_keeps_nobody_from_keeping(tmp_path: Path) -> None:
     bare, here, _ = pair(tmp_path)
     one = clone(here)
-    one.carrier.ready(head())
+    one.carrier.ensure_ready(head())
     commit(here, {"code": "1"})
     bare.rename(tmp_path / "moved away")
     name = one.carrier.keep(claim(), "main", head())
@@ -340,7 +340,7 @@ def test_what_a_killed_fetch_has_brought_is_brought_whole(share: int, tmp_path: 
     """Of commits, trees and files in this order, as git unpacks them."""
     bare, one, state, oids = two_commits(tmp_path)
     copied(bare, one.folder, oids[:share])
-    one.carrier.ready(state)
+    one.carrier.ensure_ready(state)
     one.carrier.enter(state)
     assert state.work is not None
     assert said(one.folder, "rev-parse", "HEAD") == state.work.commit
@@ -359,7 +359,7 @@ def test_what_is_missing_behind_the_ref_is_brought_again(tmp_path: Path) -> None
     _, one, state, _ = two_commits(tmp_path)
     blob = fetched(one)
     object_path(one.folder, blob).unlink()
-    one.carrier.ready(state)
+    one.carrier.ensure_ready(state)
     one.carrier.enter(state)
     assert porcelain(one.folder) == []
     assert (one.folder / "code/b").read_text() == "2\n"
@@ -370,7 +370,7 @@ def test_what_nobody_has_whole_is_refused_before_anything_is_touched(tmp_path: P
     blob = fetched(one)
     for repository in (one.folder, bare):
         object_path(repository, blob).unlink()
-    one.carrier.ready(state)
+    one.carrier.ensure_ready(state)
     before = everything(one.folder)
     with pytest.raises(StateRefused):
         one.carrier.enter(state)

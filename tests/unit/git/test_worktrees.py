@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.errors import ConfigurationError, WorkTreeRefused, out_of_resources
+from sequencer.errors import ConfigurationError, WorkTreeRefused, to_machine_busy
 from sequencer.plugins.git.code import checkout as shared
 from sequencer.plugins.git.process import UNWRITABLE, Git, GitFailed
 from sequencer.plugins.git.state.store import GitOptions, GitStore
@@ -46,7 +46,7 @@ def test_hostile_names_stay_where_they_belong(here: Path, task: str) -> None:
     write(place.cwd, {"x": "x\n"})
     left = closed(place)
     assert left.commit == said(here, "rev-parse", "HEAD")
-    assert places.merged(task, RUN_ID) == {1}
+    assert places.find_merged_tokens(task, RUN_ID) == {1}
     assert (remains(here), branches(here)) == ([], [])
     assert not list(here.rglob("pwned"))
 
@@ -118,7 +118,7 @@ def test_without_a_commit_to_begin_on_tasks_share_the_folder_and_are_told_once(
     left = first.end(is_accepted=True, wait_for_turn=at_once)
     assert (left.error is not None, left.written) == (False, ())
     assert not (here / "sync").exists()
-    (problem,) = places.problems()
+    (problem,) = places.find_problems()
     assert reason in problem.message
     assert problem.hint is not None
     assert "share the project's folder" in problem.hint
@@ -129,7 +129,7 @@ def test_without_git_tasks_share_the_folder(here: Path, tmp_path: Path) -> None:
     place = placed(places, "one", 1)
     assert place.cwd == here
     assert "git is not installed" in place.notices[0]
-    (problem,) = places.problems()
+    (problem,) = places.find_problems()
     assert isinstance(problem, ConfigurationError)
     assert problem.message == "git is not installed"
 
@@ -147,25 +147,25 @@ def with_git(tmp_path: Path, script: str) -> dict[str, str]:
 
 
 def test_nothing_is_wrong_with_a_repository(here: Path) -> None:
-    assert workplaces(here).problems() == ()
+    assert workplaces(here).find_problems() == ()
 
 
 def test_an_old_git_is_told(here: Path, tmp_path: Path) -> None:
     old = with_git(tmp_path, "echo git version 2.29.3")
-    (problem,) = workplaces(here, git=Git(here, old)).problems()
+    (problem,) = workplaces(here, git=Git(here, old)).find_problems()
     assert problem.message == "git version 2.29.3 is too old"
     assert problem.hint == "install git 2.30 or newer"
 
 
 def test_a_git_that_does_not_run_is_told(here: Path, tmp_path: Path) -> None:
     broken = with_git(tmp_path, "echo fatal: broken >&2; exit 3")
-    (problem,) = workplaces(here, git=Git(here, broken)).problems()
+    (problem,) = workplaces(here, git=Git(here, broken)).find_problems()
     assert problem.message == "git does not run: broken"
 
 
 def test_a_merge_under_way_is_told(here: Path) -> None:
     (here / ".git/MERGE_HEAD").write_text(said(here, "rev-parse", "HEAD") + "\n")
-    (problem,) = workplaces(here).problems()
+    (problem,) = workplaces(here).find_problems()
     assert problem.message == "a merge is under way"
 
 
@@ -173,7 +173,7 @@ def test_a_merge_under_way_is_told(here: Path) -> None:
 
 
 def test_where_there_is_no_repository_nothing_was_merged(tmp_path: Path) -> None:
-    assert workplaces(tmp_path).merged("build", RUN_ID) == frozenset()
+    assert workplaces(tmp_path).find_merged_tokens("build", RUN_ID) == frozenset()
 
 
 # --- locks that somebody else holds --------------------------------------------------------
@@ -243,7 +243,7 @@ def store_of(tree: Path) -> GitStore:
 )
 def test_whose_fault_it_is_is_told_by_gits_words(stderr: str, *, is_local: bool) -> None:
     failed = GitFailed(("fetch",), 128, stderr)
-    assert failed.says(UNWRITABLE) is is_local
+    assert failed.has_message(UNWRITABLE) is is_local
     # A full disk of this machine is a shortage, whoever met it.
     is_full = is_local and "No space left" in stderr
-    assert (out_of_resources(failed) is not None) is is_full
+    assert (to_machine_busy(failed) is not None) is is_full

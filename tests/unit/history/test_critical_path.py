@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.history.spans import Figures, critical_path, figures_of, timeline_of
-from sequencer.history.story import story_of
+from sequencer.history.spans import Figures, build_timeline, compute_figures, critical_path
+from sequencer.history.story import build_story
 from tests.unit.history.journal_facts import NOON_S, Told
 
 Dag = tuple[dict[int, float], dict[int, list[int]]]
@@ -55,7 +55,7 @@ def test_tasks_that_wait_for_each_other_have_none() -> None:
 
 
 def figures(told: Told, places: int | None = None) -> Figures:
-    return figures_of(timeline_of(story_of(told.facts), NOON_S + 1000), places)
+    return compute_figures(build_timeline(build_story(told.facts), NOON_S + 1000), places)
 
 
 def side_by_side() -> Told:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.history.facts import MEANINGS, EndState, meaning_of, read
-from sequencer.history.spans import SpanKind, timeline_of
-from sequencer.history.story import KEPT_CHARS, STATES, Story, story_of
-from sequencer.history.view import NodeState, view_of
+from sequencer.history.facts import MEANINGS, EndState, find_meaning, read_facts
+from sequencer.history.spans import SpanKind, build_timeline
+from sequencer.history.story import KEPT_CHARS, STATES, Story, build_story
+from sequencer.history.view import NodeState, build_view
 from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.model.graph.marking import Marking
 from sequencer.model.head import Head
@@ -19,13 +19,13 @@ ENDS = {event: meaning.ends for event, meaning in MEANINGS.items() if meaning.en
 
 def states(told: Told, step: str) -> list[str]:
     """Return the states of the attempts at *step*, oldest first."""
-    steps = story_of(told.facts).steps(by_name=True)
+    steps = build_story(told.facts).group_steps(by_name=True)
     return [attempt.state for attempt in steps[step].tries]
 
 
 def kinds(told: Told) -> list[SpanKind]:
     """Return the kinds of all spans."""
-    return [span.kind for span in timeline_of(story_of(told.facts), NOON_S + 1000).spans]
+    return [span.kind for span in build_timeline(build_story(told.facts), NOON_S + 1000).spans]
 
 
 HEAD = Head(
@@ -41,7 +41,7 @@ WORK = "succeeded fixed invalid failed released taken-over"
 def test_every_event_has_a_meaning_and_every_end_a_word() -> None:
     assert MEANINGS.keys() == set(Event)
     assert STATES.keys() == set(EndState)
-    assert meaning_of("an event of a later version") == meaning_of("warned")
+    assert find_meaning("an event of a later version") == find_meaning("warned")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_an_attempt_ends_the_same_in_every_view(
     assert [str(one) for one in kinds(told)] == [kind]
     sums = [
         name
-        for total in story_of(told.facts).totals.by_maker.values()
+        for total in build_story(told.facts).totals.by_maker.values()
         for name in ("accepted", "failed", "released", "taken_over")
         if getattr(total, name)
     ]
@@ -103,7 +103,7 @@ def test_a_step_that_is_stamped_as_failed_has_failed_even_while_it_runs() -> Non
     told = Told().claim("a", 0).tell("stamped", "a", 5, {"note": "fail: wrong branch"})
     assert states(told, "a") == ["failed"]
     assert kinds(told) == [SpanKind.FAILED]
-    assert not story_of(told.facts).turns[0].is_accepted
+    assert not build_story(told.facts).turns[0].is_accepted
     ok = Told().claim("a", 0).tell("stamped", "a", 5, {"note": "failed before, fine now"})
     assert states(ok, "a") == ["done"]
 
@@ -120,13 +120,13 @@ def test_a_gate_that_a_person_skips_is_a_wait_and_a_report() -> None:
     told = Told().claim("a", 0).end("a", 0.1, 1, gate=True).tell("skipped", "a", 5)
     assert states(told, "a") == ["done", "skipped"]
     assert kinds(told) == [SpanKind.DONE, SpanKind.PERSON]
-    numbers = [one.number for one in story_of(told.facts).steps(by_name=True)["a"].tries]
+    numbers = [one.number for one in build_story(told.facts).group_steps(by_name=True)["a"].tries]
     assert numbers == [1, 2]
 
 
 def test_a_long_output_is_cut_to_its_end_for_lists_and_whole_for_prompts() -> None:
     told = Told().claim("a", 0).end("a", 0.1, 1, output="x" * 9_999 + "end")
-    story = story_of(told.facts)
+    story = build_story(told.facts)
     assert story.tries[0].said == "…" + "x" * (KEPT_CHARS - 3) + "end"
     assert len(story.outputs.records["a"]["output"]) == 10_002
 
@@ -134,20 +134,20 @@ def test_a_long_output_is_cut_to_its_end_for_lists_and_whole_for_prompts() -> No
 def test_a_lost_attempt_ends_with_its_start_if_nothing_is_known_of_it() -> None:
     told = Told().claim("a", 0)
     told.tell("taken-over", "a", 900, token=told.tokens["a"])
-    (span,) = timeline_of(story_of(told.facts), NOON_S + 1000).spans
+    (span,) = build_timeline(build_story(told.facts), NOON_S + 1000).spans
     assert span.seconds == 0
 
 
 def test_a_run_that_starts_again_after_its_end_is_not_over() -> None:
     told = Told().run("a", 0, 1).tell("completed", "a", 1).tell("rewound", "a", 2)
-    assert story_of(told.facts).is_over
-    assert not story_of(told.claim("a", 3).facts).is_over
+    assert build_story(told.facts).is_over
+    assert not build_story(told.claim("a", 3).facts).is_over
 
 
 def test_nodes_that_a_rewind_names_have_not_ended() -> None:
     told = Told().run("a", 0, 1).run("b", 1, 2, ["a"])
     told.tell("rewound", "a", 5, {"again": ["a", "b"]})
-    story = story_of(told.facts)
+    story = build_story(told.facts)
     assert [story.nodes[name].ending for name in "ab"] == [None, None]
     assert story.began == told.facts[0]["at"]
 
@@ -157,7 +157,7 @@ def test_a_cancelled_attempt_is_not_running_and_keeps_what_it_used() -> None:
     told.end("b", 0.1, 1, "failed", error="boom", cancelled=["a"])
     assert states(told, "a") == ["cancelled"]
     told.end("a", 0.1, 2, "released", agent="codex", note="interrupted")
-    (attempt,) = story_of(told.facts).steps(by_name=True)["a"].tries
+    (attempt,) = build_story(told.facts).group_steps(by_name=True)["a"].tries
     assert (attempt.state, attempt.agent, attempt.usage.seconds) == ("cancelled", "codex", 1.9)
 
 
@@ -169,33 +169,33 @@ def test_an_attempt_that_a_later_start_replaces_is_cancelled() -> None:
 
 def test_a_step_that_nobody_ran_has_the_report_of_a_person() -> None:
     told = Told().tell("stamped", "a", 5, {"note": "by hand"})
-    (attempt,) = story_of(told.facts).steps(by_name=True)["a"].tries
+    (attempt,) = build_story(told.facts).group_steps(by_name=True)["a"].tries
     assert (attempt.state, attempt.number, attempt.said) == ("done", 1, "by hand")
     assert kinds(told) == []
 
 
 def test_a_reset_forgets_everything_but_the_newest_time() -> None:
     told = Told().claim("a", 0).end("a", 0.1, 1).tell("reset", "a", 9)
-    story = story_of(told.facts)
+    story = build_story(told.facts)
     assert (story.tries, story.turns, story.nodes, story.began) == ([], [], {}, None)
     assert (story.latest, story.has_beginning) == (told.facts[-1]["at"], True)
 
 
 def test_a_fact_of_a_newer_version_is_kept_as_it_is() -> None:
-    (fact,) = read([{"event": "praised", "step": "a", "revision": 3, "at": "x"}])
+    (fact,) = read_facts([{"event": "praised", "step": "a", "revision": 3, "at": "x"}])
     assert (fact.event, fact.details, fact.token) == ("praised", {}, 0)
 
 
 def test_a_view_of_no_run_needs_no_story() -> None:
     graph = Graph(nodes=(Node(id="a", kind=NodeKind.AGENT),), edges=(), entries=("a",))
-    view = view_of("t", graph, None, None, Story())
+    view = build_view("t", graph, None, None, Story())
     assert [node.state for node in view.nodes] == [NodeState.PENDING]
 
 
 def test_an_answer_that_leads_nowhere_stays_the_wait_of_a_person() -> None:
     told = Told().tell("asked", "q", 0, {"from": []}, token=1).tell("answered", "q", 5, token=1)
     told.tell("failed", "q", 5, {"error": "no way"}, token=1)
-    story = story_of(told.facts)
+    story = build_story(told.facts)
     assert (kinds(told), story.turns[0].is_accepted) == ([SpanKind.PERSON], False)
 
 
@@ -212,14 +212,14 @@ def test_an_answer_that_leads_nowhere_stays_the_wait_of_a_person() -> None:
 def test_a_node_stands_as_its_newest_attempt_ended(event: str, state: NodeState) -> None:
     graph = Graph(nodes=(Node(id="a", kind=NodeKind.AGENT),), edges=(), entries=("a",))
     told = Told().claim("a", 0).end("a", 0.1, 1, event)
-    view = view_of("t", graph, HEAD, Marking(graph), story_of(told.facts))
+    view = build_view("t", graph, HEAD, Marking(graph), build_story(told.facts))
     assert [node.state for node in view.nodes] == [state]
 
 
 def test_a_fact_that_names_no_agent_is_of_the_one_before() -> None:
     told = Told().claim("a", 0).end("a", 0.1, 1, "failed", agent="codex")
     told.claim("a", 2).tell("taken-over", "a", 5, token=told.tokens["a"])
-    (maker,) = story_of(told.facts).totals.by_maker
+    (maker,) = build_story(told.facts).totals.by_maker
     assert maker.agent == "codex"
 
 
@@ -227,9 +227,9 @@ def test_what_steps_and_people_said_for_later_prompts() -> None:
     told = Told().claim("a", 0).end("a", 0.1, 1, output="plan")
     told.claim("judge", 2).end("judge", 2.1, 3, "invalid", output="no")
     told.tell("feedback", "a", 4, {"note": "shorter"}).tell("feedback", "b", 4, {"note": "x"})
-    outputs = story_of(told.facts).outputs
+    outputs = build_story(told.facts).outputs
     assert (outputs.newest, sorted(outputs.records)) == ("a", ["a", "judge"])
     assert [said.text for said in outputs.feedback] == ["shorter", "x"]
-    approved = story_of(told.tell("approved", "a", 5).facts).outputs
+    approved = build_story(told.tell("approved", "a", 5).facts).outputs
     assert [said.text for said in approved.feedback] == ["x"]
-    assert story_of(told.tell("rewound", "a", 6).facts).outputs.feedback == []
+    assert build_story(told.tell("rewound", "a", 6).facts).outputs.feedback == []

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.history.spans import Execution, SpanKind, figures_of, timeline_of
-from sequencer.history.story import story_of
+from sequencer.history.spans import Execution, SpanKind, build_timeline, compute_figures
+from sequencer.history.story import build_story
 from tests.unit.history.journal_facts import NOON_S, Told
 
 LATER = NOON_S + 1000
@@ -22,7 +22,7 @@ def spans(told: Told, step: str, now: float = LATER) -> list[tuple[str, float, f
 
 
 def executions(told: Told, now: float = LATER) -> tuple[Execution, ...]:
-    return timeline_of(story_of(told.facts), now).executions
+    return build_timeline(build_story(told.facts), now).executions
 
 
 def sources(told: Told) -> list[tuple[str, list[str]]]:
@@ -78,14 +78,16 @@ def test_the_time_in_which_a_machine_was_off_is_no_work(
     told.tell("taken-over", "a", three_days, seen, token=lost)
     told.tell("claimed", "a", three_days, {"again": True}, token=5, attempt=2).tokens["a"] = 5
     told.end("a", three_days, three_days + 10, attempt=2)
-    timeline = timeline_of(story_of(told.facts), LATER)
+    timeline = build_timeline(build_story(told.facts), LATER)
     assert spans(told, "a")[0] == ("cut", 0, worked_s)
-    assert figures_of(timeline).work_s == pytest.approx(worked_s + 10)
+    assert compute_figures(timeline).work_s == pytest.approx(worked_s + 10)
 
 
 def test_an_attempt_whose_process_is_gone_does_not_run_on() -> None:
     told = Told().claim("a", 0)
-    (execution,) = timeline_of(story_of(told.facts), LATER, {told.tokens["a"]: 12.0}).executions
+    (execution,) = build_timeline(
+        build_story(told.facts), LATER, {told.tokens["a"]: 12.0}
+    ).executions
     (span,) = execution.spans
     assert (span.kind, span.seconds) == (SpanKind.CUT, 12.0)
 
@@ -107,10 +109,10 @@ def test_the_end_of_the_run_ends_everything() -> None:
     told = Told().claim("a", 0).claim("b", 0).end("b", 0, 2, "failed")
     told.tell("completed", "", 2, {"status": "failed"})
     assert spans(told, "a") == [("cut", 0, 2)]
-    assert timeline_of(story_of(told.facts), LATER).is_over
+    assert build_timeline(build_story(told.facts), LATER).is_over
     told.tell("resumed", "", 9, {"note": "retry"})
     told.tell("claimed", "b", 9, {"again": True}, token=9, attempt=2)
-    assert not timeline_of(story_of(told.facts), LATER).is_over
+    assert not build_timeline(build_story(told.facts), LATER).is_over
     assert spans(told, "b", NOON_S + 11)[-1] == ("running", 9, 11)
 
 
@@ -188,7 +190,7 @@ def test_whatever_a_journal_says_is_read(moves: list[tuple[str, str, float, bool
         record = {"usage": {"seconds": took}} if has_record else {"cancelled": ["a"], "to": "b"}
         more = {"from": ["a", "c"]} if event in ("claimed", "asked", "started") else {}
         told.tell(event, step, len(told.facts), {"to": "b", **record, **more}, token=took > 50)
-    timeline = timeline_of(story_of(told.facts), LATER)
+    timeline = build_timeline(build_story(told.facts), LATER)
     for number, one in enumerate(timeline.executions):
         # A source began before, so that no chain runs in a circle.
         assert all(place < number for place in one.sources)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.history.story import story_of
+from sequencer.history.story import build_story
 from sequencer.history.totals import BY_HAND, Maker, Total
 from tests.unit.history.journal_facts import Told
 
@@ -10,7 +10,7 @@ USAGE = {"input_tokens": 100, "output_tokens": 7, "cost_usd": 0.25}
 
 
 def tallies(told: Told) -> dict[Maker, Total]:
-    return story_of(told.facts).totals.by_maker
+    return build_story(told.facts).totals.by_maker
 
 
 def only(told: Told) -> Total:

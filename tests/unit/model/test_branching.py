@@ -6,13 +6,13 @@ import pytest
 
 from sequencer.model.graph.choices import (
     NoMatchingBranch,
-    candidates,
     choose,
+    find_candidates,
+    find_required_labels,
     forward_label,
     is_choice,
-    labels_of,
-    normalise,
-    picks_none,
+    is_unmatched,
+    normalize,
 )
 from tests.flows import graph
 
@@ -44,7 +44,7 @@ from tests.flows import graph
     ],
 )
 def test_labels_are_compared_without_what_only_decorates_them(text: str, expected: str) -> None:
-    assert normalise(text) == expected
+    assert normalize(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_labels_are_compared_without_what_only_decorates_them(text: str, expecte
     ],
 )
 def test_the_field_of_a_json_object_comes_first(output: str, first: str) -> None:
-    assert next(candidates(output)) == first
+    assert next(find_candidates(output)) == first
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_the_field_of_a_json_object_comes_first(output: str, first: str) -> None
     ["- **ok**", "* ok", "1. `ok`", "```\nok\n```", "~~~text\n**ok**\n~~~", "- Verdict: **ok**"],
 )
 def test_markdown_around_the_last_line_is_no_part_of_it(end: str) -> None:
-    assert "ok" in candidates(f"I have read all of it.\n\n{end}\n")
-    assert "ok" not in candidates("I have read all of it.\n\n- not **ok**\n")
-    assert "1. ok" in candidates("It is this:\n1. ok")
+    assert "ok" in find_candidates(f"I have read all of it.\n\n{end}\n")
+    assert "ok" not in find_candidates("I have read all of it.\n\n- not **ok**\n")
+    assert "1. ok" in find_candidates("It is this:\n1. ok")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_markdown_around_the_last_line_is_no_part_of_it(end: str) -> None:
     ['{"decision": 5}', '["decision"]', '{"decision": "yes"', "{}", "{" * 200_000, "```", '"yes"'],
 )
 def test_other_json_says_nothing_by_its_fields(output: str) -> None:
-    assert next(candidates(output)) == normalise(output)
+    assert next(find_candidates(output)) == normalize(output)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_the_labels_that_an_answer_needs_and_the_one_that_goes_forward(
 ) -> None:
     name = "a" if text.startswith("a -->|") else "b"
     drawn = graph(text)
-    assert (labels_of(drawn, name), forward_label(drawn, name)) == (labels, forward)
+    assert (find_required_labels(drawn, name), forward_label(drawn, name)) == (labels, forward)
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_the_labels_that_an_answer_needs_and_the_one_that_goes_forward(
 def test_an_output_that_picks_no_way_is_known_before_it_is_taken(
     output: str, *, expected: bool
 ) -> None:
-    assert picks_none(graph(CHOICE), "a", output) is expected
-    assert picks_none(graph(f"{CHOICE}; a --> e"), "a", output) is False
+    assert is_unmatched(graph(CHOICE), "a", output) is expected
+    assert is_unmatched(graph(f"{CHOICE}; a --> e"), "a", output) is False
 
 
 def person(**fields: Any) -> dict[str, Any]:

@@ -52,18 +52,18 @@ def test_what_has_a_command_is_not_changed_in_the_file(
     before: dict[str, Any], edit: dict[str, Any], command: str
 ) -> None:
     accepted = {**new_head(**HEAD).model_dump(mode="json"), **_plain(before)}
-    made = edits.edit_of(accepted, {**accepted, **_plain(edit)})
+    made = edits.compute_edit(accepted, {**accepted, **_plain(edit)})
     assert made.content == accepted
     assert set(made.refused) == set(edit)
     (field,) = edit
     own = f"no command changes {field}, which only the program writes"
-    hint = made.hint(None)
+    hint = made.format_hint(None)
     assert hint.startswith(f"use 'sequencer {command}") if command else hint == own
 
 
 def test_fields_with_a_command_and_without_one_are_told_apart() -> None:
     refused = ("step_index", "usage", "expected_step", "token")
-    assert edits.FileEdit({}, refused).hint("night") == (
+    assert edits.FileEdit({}, refused).format_hint("night") == (
         "use 'sequencer --run night set step_index=N'; "
         "no command changes usage, token, which only the program writes"
     )
@@ -88,7 +88,7 @@ def _plain(fields: dict[str, Any]) -> dict[str, Any]:
 )
 def test_a_run_may_be_stopped_and_notes_kept_in_the_file(edit: dict[str, Any]) -> None:
     accepted = new_head(**HEAD).model_dump(mode="json")
-    made = edits.edit_of(accepted, {**accepted, **edit})
+    made = edits.compute_edit(accepted, {**accepted, **edit})
     assert (made.content, made.refused) == ({**accepted, **edit}, ())
     head = Head.model_validate(accepted)
     changed = edits.accept_file(head, Head.model_validate(made.content), at=AT)
@@ -98,7 +98,7 @@ def test_a_run_may_be_stopped_and_notes_kept_in_the_file(edit: dict[str, Any]) -
 
 def test_notes_can_go() -> None:
     accepted = {**new_head(**HEAD).model_dump(mode="json"), "ticket": "ABC-1"}
-    made = edits.edit_of(accepted, {k: v for k, v in accepted.items() if k != "ticket"})
+    made = edits.compute_edit(accepted, {k: v for k, v in accepted.items() if k != "ticket"})
     assert ("ticket" in made.content, made.refused) == (False, ())
 
 
@@ -106,7 +106,7 @@ def test_a_stop_counts_beside_what_is_refused() -> None:
     accepted = {**new_head(**HEAD).model_dump(mode="json"), "ticket": "ABC-1"}
     content = {**accepted, "exit": True, "step_index": 7, "token": 9}
     del content["ticket"], content["usage"]
-    made = edits.edit_of(accepted, content)
+    made = edits.compute_edit(accepted, content)
     assert set(made.refused) == {"step_index", "token", "usage"}
     assert made.content["exit"] is True
     assert made.content["ticket"] == "ABC-1", "no notes from a file that may be damaged"
@@ -206,7 +206,7 @@ def test_a_person_waits_for_any_date() -> None:
 def test_how_a_run_has_ended_is_not_changed() -> None:
     head = in_status(Status.COMPLETE, exit_reason="rejected at 'ask'")
     accepted = head.model_dump(mode="json")
-    made = edits.edit_of(accepted, {**accepted, "exit": True, "exit_reason": "approved"})
+    made = edits.compute_edit(accepted, {**accepted, "exit": True, "exit_reason": "approved"})
     assert made.refused == ("exit_reason",)
     with pytest.raises(EditRefused, match="how the run has ended"):
         edits.edit_field(head, "exit_reason", "approved", at=AT)

@@ -259,7 +259,7 @@ def test_the_size_is_that_of_all_of_them(before: list[list[Any]], more: list[lis
     since, chain = tuple(before), Chain()
     whole = encoded([*before, *more])
     assert chain.size_with(since, more) == whole
-    chain.has(since, encoded(before))
+    chain.remember_size(since, encoded(before))
     assert chain.size_with(since, more) == whole
 
 

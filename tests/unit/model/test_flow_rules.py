@@ -75,7 +75,7 @@ def test_of_two_jumps_that_name_each_other_the_second_is_a_loop() -> None:
 @pytest.mark.parametrize(
     ("end", "status", "line"),
     [
-        ("time_is_up", "timed_out", "workflow timeout; cancelled a, b"),
+        ("time_out", "timed_out", "workflow timeout; cancelled a, b"),
         ("cancel", "cancelled", "stopped by hand; cancelled a, b"),
     ],
 )

@@ -11,7 +11,7 @@ from sequencer.model.commands import Accept, RunCommand, Skip
 from sequencer.model.head import Head
 from sequencer.model.kind import AttemptResult, CommandContext
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus
-from sequencer.model.sequence.order import place
+from sequencer.model.sequence.order import find_step_ref
 from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
 from sequencer.model.transitions import StepRef
@@ -24,9 +24,9 @@ NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
 class Backwards(SequenceKind):
     """Goes through the steps from the last to the first."""
 
-    def following(self, head: Head, step_index: int) -> StepRef:
+    def find_following(self, head: Head, step_index: int) -> StepRef:
         del head
-        return place(self.workflow, step_index + len(self.workflow.steps) - 1)
+        return find_step_ref(self.workflow, step_index + len(self.workflow.steps) - 1)
 
 
 @pytest.mark.parametrize("command", [Accept(note="by hand"), Skip(note="not now")])
@@ -35,7 +35,7 @@ def test_a_person_passes_a_step_in_the_order_of_the_kind(
     command: RunCommand, kind: Callable[[Workflow], SequenceKind], then: str
 ) -> None:
     decides = kind(DECK)
-    head = decides.fresh("run-1", at=NOW)
+    head = decides.create_head("run-1", at=NOW)
     made = decides.apply(head, command, CommandContext(at=NOW))
     assert made.head.expected_step == then
 
@@ -48,11 +48,11 @@ def test_a_hook_goes_on_in_the_order_of_the_kind(
     kind: Callable[[Workflow], SequenceKind], move: Move, then: str
 ) -> None:
     decides = kind(DECK)
-    head = decides.fresh("run-1", at=NOW)
+    head = decides.create_head("run-1", at=NOW)
     result = AttemptResult(
         outcome=Outcome(status=OutcomeStatus.OK),
         step=DECK.steps[0],
-        place=place(DECK, 0),
+        place=find_step_ref(DECK, 0),
         agent="tester",
         decision=Decision(move=move, reason="a hook"),
     )
@@ -65,5 +65,5 @@ def test_a_plan_is_in_the_order_of_the_kind(
     kind: Callable[[Workflow], SequenceKind], order: str
 ) -> None:
     decides = kind(DECK)
-    for head in (None, decides.fresh("run-1", at=NOW)):
-        assert "".join(step["step"] for step in decides.upcoming(head, 5)) == order
+    for head in (None, decides.create_head("run-1", at=NOW)):
+        assert "".join(step["step"] for step in decides.list_upcoming(head, 5)) == order

@@ -73,7 +73,7 @@ def looks(made: Graph) -> int:
     marking = Marking(made)
     for name in made.entries:
         marking.apply(["token", name, None])
-    while (name := marking.next_startable() or "") != "":
+    while (name := marking.find_next_startable() or "") != "":
         run(marking, name)
     assert marking.is_over
     assert sum(marking.done.values()) == len(made.nodes)

@@ -7,7 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sequencer.model.head import Session
-from sequencer.model.limits import bounded, due_again, excused, parse_time, worn_out
+from sequencer.model.limits import (
+    compute_pause_end,
+    find_renewal_reason,
+    limit_attempts,
+    parse_time,
+    postpone_unexplained,
+)
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import ContinuedSession, Step
 
@@ -16,13 +22,13 @@ UNEXPLAINED = Outcome(status=OutcomeStatus.FAILED, error="it ended", is_unexplai
 
 
 def pause_s(outcome: Outcome, attempt: int, jitter: float = 0.0) -> float:
-    due = parse_time(due_again(outcome, attempt, NOW, jitter))
+    due = parse_time(compute_pause_end(outcome, attempt, NOW, jitter))
     assert due is not None
     return (due - NOW).total_seconds()
 
 
 def test_an_unexplained_failure_is_tried_again_after_1_and_5_minutes_and_then_is_one() -> None:
-    first, second, third = (excused(UNEXPLAINED, attempt) for attempt in (1, 2, 3))
+    first, second, third = (postpone_unexplained(UNEXPLAINED, attempt) for attempt in (1, 2, 3))
     assert (first.status, second.status) == (OutcomeStatus.UNAVAILABLE,) * 2
     assert (pause_s(first, 1), pause_s(second, 2)) == (60, 300)
     assert 60 <= pause_s(first, 1, 0.999) < 76
@@ -39,11 +45,11 @@ def test_an_unexplained_failure_is_tried_again_after_1_and_5_minutes_and_then_is
     ],
 )
 def test_nothing_else_is_excused(outcome: Outcome) -> None:
-    assert excused(outcome, 1) is outcome
+    assert postpone_unexplained(outcome, 1) is outcome
 
 
 def test_it_is_a_failure_where_no_attempt_is_left() -> None:
-    outcome = bounded(excused(UNEXPLAINED, 1), 1, 1)
+    outcome = limit_attempts(postpone_unexplained(UNEXPLAINED, 1), 1, 1)
     assert outcome.status is OutcomeStatus.FAILED
     assert "it ended" in (outcome.error or "")
 
@@ -82,7 +88,7 @@ def test_a_conversation_goes_on_within_its_limits(
     limits: object, kept: Session, why: str | None
 ) -> None:
     goes_on = ContinuedSession.model_validate(limits) if isinstance(limits, dict) else True
-    found = worn_out(kept, Step(name="a", continue_session=goes_on), NOW)
+    found = find_renewal_reason(kept, Step(name="a", continue_session=goes_on), NOW)
     assert found is None if why is None else why in (found or "")
 
 

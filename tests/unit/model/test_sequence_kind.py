@@ -15,7 +15,7 @@ from sequencer.model.kind import Capacity, CommandContext
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.sequence import gates
 from sequencer.model.sequence import order as loops
-from sequencer.model.sequence.order import describe, place, resolve
+from sequencer.model.sequence.order import describe, find_step_ref, resolve
 from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, StepRef, Transition
@@ -25,7 +25,7 @@ from tests.contract.store_cases import STRANGER, new_head
 CHECK = Step.model_validate({"name": "check", "validation": {"fixer": {"name": "fix"}}})
 LINE = SequenceKind(Workflow("w", (CHECK, Step(name="end")), kind="procedure"))
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-RUN = LINE.fresh("r", at=NOW)
+RUN = LINE.create_head("r", at=NOW)
 
 
 @pytest.mark.parametrize(("command", "event"), [(Skip(), Event.SKIPPED), (Accept(), Event.STAMPED)])
@@ -87,7 +87,7 @@ def claimed(head: Head, place: StepRef) -> Head:
 
 def judged(head: Head, place: StepRef = FIXER, reason: str = "2 fail") -> Head:
     held = claimed(head, VERIFY)
-    return loops.judged(
+    return loops.record_judgment(
         held, held.token, Event.INVALID, NO, place, reason=reason, at=AT, record={}
     ).head
 
@@ -95,21 +95,21 @@ def judged(head: Head, place: StepRef = FIXER, reason: str = "2 fail") -> Head:
 def test_a_lost_claim_judges_nothing() -> None:
     head = new_head(step_index=2)
     with pytest.raises(StaleClaim):
-        loops.judged(head, 7, Event.INVALID, NO, FIXER, reason="no", at=AT, record={})
+        loops.record_judgment(head, 7, Event.INVALID, NO, FIXER, reason="no", at=AT, record={})
     with pytest.raises(StaleClaim):
-        loops.judged(head, 7, Event.FIXED, YES, VERIFY, reason="no", at=AT, record={})
+        loops.record_judgment(head, 7, Event.FIXED, YES, VERIFY, reason="no", at=AT, record={})
 
 
 def test_without_a_fixer_the_step_itself_comes_again() -> None:
     head = judged(new_head(step_index=2), VERIFY)
     assert head.loop == Loop(stage="verify", round=2, reason="2 fail")
-    assert loops.round_of(head) == 2
+    assert loops.current_round(head) == 2
     assert head.usage.steps == 0
 
 
 def test_a_fix_is_a_step_and_the_judge_comes_again() -> None:
     head = claimed(judged(new_head(step_index=2)), FIXER)
-    made = loops.judged(
+    made = loops.record_judgment(
         head, head.token, Event.FIXED, YES, VERIFY, reason="2 fail", at=AT, record={}
     ).head
     assert (made.usage.steps, made.step_index, made.expected_step) == (1, 2, "verify")
@@ -134,7 +134,7 @@ def test_python_would_have_accepted_minus_one() -> None:
     with pytest.raises(ValueError, match="-1"):
         resolve(REVIEWED, -1)
     with pytest.raises(ValueError, match="-1"):
-        place(ONCE, -1)
+        find_step_ref(ONCE, -1)
 
 
 ASK, FIX, END = (
@@ -180,13 +180,13 @@ def test_rejection_ends_the_run_and_says_so() -> None:
 @pytest.mark.parametrize("text", ["", "  \n", "x" * (gates.MAX_FEEDBACK_CHARS + 1)])
 def test_feedback_that_no_prompt_can_use_is_refused(text: str) -> None:
     with pytest.raises(TransitionRefused, match="feedback"):
-        gates.feedback(at_gate(), text, FIRST, at=AT, by="ann")
+        gates.send_feedback(at_gate(), text, FIRST, at=AT, by="ann")
 
 
 def test_nothing_is_decided_twice() -> None:
     approved = gates.approve(at_gate(), FIX, None, at=AT, by="ann").head
     rejected = gates.reject(at_gate(), None, at=AT, by="ann").head
-    told = gates.feedback(at_gate(), "again", FIRST, at=AT, by="ann").head
+    told = gates.send_feedback(at_gate(), "again", FIRST, at=AT, by="ann").head
     with pytest.raises(TransitionRefused, match="no gate waits"):
         gates.approve(approved, FIX, None, at=AT, by="bob")
     with pytest.raises(TransitionRefused, match=r"rejected at 'ask' already"):
@@ -194,7 +194,7 @@ def test_nothing_is_decided_twice() -> None:
     with pytest.raises(TransitionRefused, match="feedback was given"):
         gates.reject(told, None, at=AT, by="bob")
     with pytest.raises(TransitionRefused, match="no gate waits"):
-        gates.feedback(new_head(), "x", FIRST, at=AT, by="bob")
+        gates.send_feedback(new_head(), "x", FIRST, at=AT, by="bob")
 
 
 def test_what_was_read_is_what_is_decided() -> None:
@@ -205,7 +205,7 @@ def test_what_was_read_is_what_is_decided() -> None:
     with pytest.raises(TransitionRefused, match=asks):
         gates.reject(later, None, at=AT, by="ann", token=3)
     with pytest.raises(TransitionRefused, match=asks):
-        gates.feedback(later, "x", FIRST, at=AT, by="ann", token=3)
+        gates.send_feedback(later, "x", FIRST, at=AT, by="ann", token=3)
     assert gates.approve(later, FIX, None, at=AT, by="ann", token=9).facts
 
 

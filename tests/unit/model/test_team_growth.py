@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind, TaskExpansion, grown_graph
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind, TaskExpansion, expand_graph
 from sequencer.model.graph.marking import Marking
 from sequencer.model.graph.record import read
 from sequencer.model.graph.rules import MarkingEditor
 from sequencer.model.graph.task import TaskTraits
 from sequencer.model.head import Flow
 from sequencer.model.step import Step
-from sequencer.model.workflow import Workflow, grown
+from sequencer.model.workflow import Workflow, expand_workflow
 from tests.flows import graph
 
 
@@ -47,7 +47,7 @@ def begun(made: Graph) -> MarkingEditor:
 )
 def test_what_can_not_be_added(wrong: TaskExpansion) -> None:
     with pytest.raises(ValueError, match=r"two nodes have the same id|there is no node"):
-        grown_graph(crew(), wrong)
+        expand_graph(crew(), wrong)
 
 
 def test_an_addition_has_a_node() -> None:
@@ -70,11 +70,11 @@ def test_a_workflow_with_what_was_added() -> None:
     before = Workflow("w", (Step(name="a"), Step(name="b")), kind="graph", graph=crew())
     first = growth("x", edges="a>x", steps=(Step(name="x"),))
     second = growth("y", edges="x>y y>b", steps=(Step(name="y"),))
-    after = grown(before, [first, second])
+    after = expand_workflow(before, [first, second])
     assert list(after.steps_by_name) == ["a", "b", "x", "y"]
     assert after.graph is not None
     assert after.graph.incoming["b"] == ("a", "y")
-    assert grown(before, []) is before
+    assert expand_workflow(before, []) is before
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_who_has_asked_for_an_addition(made: TaskExpansion, by: str | None) -> N
 def test_closed_nodes_are_passed_over_and_stay() -> None:
     editor = begun(crew("a --> x --> y; b --> z; c", entries=["a", "b", "c"]))
     marking = editor.marking
-    assert marking.next_startable(closed={"a"}) == "b"
-    assert marking.next_startable(closed={"a", "b"}) == "c"
-    assert marking.next_startable(closed={"a", "b", "c"}) is None
-    assert marking.next_startable() == "a"
+    assert marking.find_next_startable(closed={"a"}) == "b"
+    assert marking.find_next_startable(closed={"a", "b"}) == "c"
+    assert marking.find_next_startable(closed={"a", "b", "c"}) is None
+    assert marking.find_next_startable() == "a"
 
 
 # --- tasks that have failed --------------------------------------------------------------

@@ -16,7 +16,7 @@ from sequencer.model.graph.task import Budget
 from sequencer.model.limits import RunLimits
 from sequencer.plugins.teams.budgets import TeamBudgets
 from sequencer.plugins.teams.graphs import workflow_of
-from sequencer.plugins.teams.options import roles
+from sequencer.plugins.teams.options import merge_roles
 from sequencer.plugins.teams.team import Task, TeamRules
 from tests.contract.store_cases import STRANGER, new_head
 
@@ -33,7 +33,7 @@ def graph_of(count: int = 9, **budgets: Budget) -> Graph:
         )
         for n in range(count)
     ]
-    graph = workflow_of("team", tasks, roles({})).graph
+    graph = workflow_of("team", tasks, merge_roles({})).graph
     assert graph is not None
     return graph
 
@@ -48,7 +48,7 @@ def test_the_sums_are_those_of_all_tasks_however_it_came_to_them() -> None:
     for _ in range(200):
         spend(marking, f"t{chance.randrange(9)}", chance.randint(1, 100) / 1000, 7)
     spent = marking.ledger.spent
-    for made in (marking, flow_record.restored(graph, flow_record.snapshot(marking), "running")):
+    for made in (marking, flow_record.restore(graph, flow_record.snapshot(marking), "running")):
         tally = made.tally
         assert tally.total.usd == pytest.approx(sum(one[0] for one in spent.values()), abs=1e-9)
         assert tally.total.tokens == 1400
@@ -67,7 +67,7 @@ def test_a_task_is_used_up_when_all_its_attempts_together_are() -> None:
     spend(marking, "t1", 0.5)
     spend(marking, "t2", 1000.0)
     assert marking.tally.used_up == {"t0", "t1"}
-    assert set(TeamBudgets(TeamRules()).closed(marking)) == {"t0", "t1"}
+    assert set(TeamBudgets(TeamRules()).find_closed(marking)) == {"t0", "t1"}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_when_a_budget_is_used_up(
 
 
 def left_of(caps: TeamBudgets, marking: Marking, name: str) -> float | None:
-    use = caps.of_task(marking, name)
+    use = caps.find_task_use(marking, name)
     assert use is not None
     return use.left_usd()
 
@@ -113,14 +113,14 @@ def test_no_transition_looks_at_every_task(budget: dict[str, float]) -> None:
     marking.ledger.spent = Counted(marking.ledger.spent)
     head = new_head()
     caps = TeamBudgets(TeamRules.model_validate({"budget": budget}))
-    assert not caps.closed(marking)
-    assert not caps.to_kill(marking, {})
+    assert not caps.find_closed(marking)
+    assert not caps.find_nodes_to_kill(marking, {})
     assert left_of(caps, marking, "t0") == 4.0
     spend(marking, "t0", 1.0)
     assert left_of(caps, marking, "t0") == 3.0
-    assert Shares(RunLimits(), caps, STRANGER).of(head, marking, "t0", 4, frozenset()) == {
-        "usd": 3.0
-    }
+    assert Shares(RunLimits(), caps, STRANGER).compute_share(
+        head, marking, "t0", 4, frozenset()
+    ) == {"usd": 3.0}
     with pytest.raises(AssertionError, match="every task"):
         list(marking.ledger.spent)
 

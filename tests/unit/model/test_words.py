@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.errors import command
+from sequencer.errors import format_command
 from sequencer.executors.claude import ClaudeOptions
 from sequencer.executors.codex import CodexOptions
 from sequencer.executors.gemini import GeminiOptions
@@ -37,8 +37,8 @@ PLAN, BUILD, CHECK = Step(name="plan"), Step(name="build"), Step(name="check")
 )
 def test_a_limit_of_the_run(limits: dict[str, Any], usage: dict[str, Any], words: str) -> None:
     chosen = RunLimits(**limits)
-    assert words in (chosen.reached(new_head(usage=Usage(**usage))) or "")
-    assert chosen.reached(new_head()) is None
+    assert words in (chosen.describe_reached(new_head(usage=Usage(**usage))) or "")
+    assert chosen.describe_reached(new_head()) is None
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_a_model_is_never_an_option_nor_several_lines(model: str) -> None:
 
 @pytest.mark.parametrize("name", ["my run", "it's", "$HOME", "a;b", "", 'a"b'])
 def test_an_odd_name_can_be_typed_as_it_stands(name: str) -> None:
-    assert shlex.split(command(name, "adopt")) == ["sequencer", "--run", name, "adopt"]
+    assert shlex.split(format_command(name, "adopt")) == ["sequencer", "--run", name, "adopt"]
 
 
 def test_no_name_in_a_command_is_an_option_of_it() -> None:
     """Neither for click nor for what looks for options before it does."""
-    line = command("--config=x", "skip --as-done", "--run=y", "a b")
+    line = format_command("--config=x", "skip --as-done", "--run=y", "a b")
     words = ["sequencer", "--run=--config=x", "skip", "--as-done", "--", "--run=y", "a b"]
     assert shlex.split(line) == words
-    assert command(None, "trust", "flows/a.md") == "'sequencer trust flows/a.md'"
+    assert format_command(None, "trust", "flows/a.md") == "'sequencer trust flows/a.md'"

@@ -11,7 +11,7 @@ from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
-from sequencer.model.transitions import Event, Fact, Transition, initialise
+from sequencer.model.transitions import Event, Fact, Transition, initialize
 from sequencer.plugins.posting.lane import Lane, Surroundings
 from sequencer.plugins.posting.protocol import Post, Refused, Unreachable
 from sequencer.store.file import FileStore
@@ -36,7 +36,7 @@ def begin(store: FileStore, run_id: str = "run-1", run_name: str | None = None) 
         expected_step="main",
         last_update="2027-01-31T08:00:00Z",
     )
-    store.update(lambda _: initialise(head))
+    store.update(lambda _: initialize(head))
     return store
 
 
@@ -128,7 +128,7 @@ class Told:
     notices: list[str]
 
     def deliver(self) -> None:
-        self.lane.poke()
+        self.lane.note_news()
         self.lane.deliver(lambda: True)
 
 

@@ -11,7 +11,7 @@ from sequencer.plugins.posting.cursor import (
     CursorFile,
     CursorUnreadable,
     Trouble,
-    moved_to_run,
+    move_to_run,
 )
 
 HERE = Cursor("run-1", 12, 1)
@@ -60,10 +60,10 @@ def test_what_is_behind_a_cursor(place: tuple[int, int], *, is_before: bool) -> 
 
 @pytest.mark.parametrize("revision", [3, 12, 40])
 def test_another_run_in_the_same_folder_is_all_new(revision: int) -> None:
-    assert moved_to_run(HERE, "run-2", revision, was_reset=False) == Cursor("run-2", 0, -1)
+    assert move_to_run(HERE, "run-2", revision, was_reset=False) == Cursor("run-2", 0, -1)
 
 
 def test_a_journal_that_ends_before_the_cursor_goes_on_from_its_end() -> None:
-    moved = moved_to_run(HERE, "run-1", 9, was_reset=False)
+    moved = move_to_run(HERE, "run-1", 9, was_reset=False)
     assert not moved.is_before(9, 3)
     assert moved.is_before(10, 0)

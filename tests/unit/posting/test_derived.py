@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.history.facts import read
+from sequencer.history.facts import read_facts
 from sequencer.history.results import ASKED, QUESTION
 from sequencer.model.transitions import Event
 from sequencer.plugins.posting.protocol import ActivityType
@@ -13,9 +13,10 @@ from sequencer.plugins.posting.results import activities_of
 
 def test_what_was_rehearsed_is_no_result() -> None:
     outcome = {"output": "no agent ran", "usage": {"rehearsed": 1}}
-    assert activities_of(*read([fact("succeeded", outcome)])) == []
+    assert activities_of(*read_facts([fact("succeeded", outcome)])) == []
     assert (
-        len(activities_of(*read([fact("succeeded", {**outcome, "usage": {"seconds": 1.0}})]))) == 1
+        len(activities_of(*read_facts([fact("succeeded", {**outcome, "usage": {"seconds": 1.0}})])))
+        == 1
     )
 
 
@@ -72,7 +73,7 @@ def fact(event: str, outcome: Any = None) -> dict[str, Any]:
     ],
 )
 def test_what_a_fact_tells(event: Event, outcome: Any, kind: str, title: str, body: str) -> None:
-    (told,) = activities_of(*read([fact(event, outcome)]))
+    (told,) = activities_of(*read_facts([fact(event, outcome)]))
     assert (told.type, told.step, told.step_index, told.attempt) == (kind, "fix", 2, 1)
     assert (told.at, told.event) == ("2027-01-31T08:00:00Z", str(event))
     assert title in told.title
@@ -83,11 +84,11 @@ def test_what_a_fact_tells(event: Event, outcome: Any, kind: str, title: str, bo
 
 
 def test_a_question_of_a_node_says_how_it_is_answered() -> None:
-    (told,) = activities_of(*read([fact("asked", {"from": ["a"]})]))
+    (told,) = activities_of(*read_facts([fact("asked", {"from": ["a"]})]))
     assert (told.type, told.title, told.question) == ("elicitation", "asks for an answer", ASKED)
 
 
 @pytest.mark.parametrize("outcome", ["text", 7, [], {"output": 7}, {"output_file": ["x"]}])
 def test_an_outcome_of_another_shape_is_survived(outcome: Any) -> None:
-    (told,) = activities_of(*read([fact("succeeded", outcome)]))
+    (told,) = activities_of(*read_facts([fact("succeeded", outcome)]))
     assert (told.type, told.body, told.output_file) == (ActivityType.RESPONSE, "", None)

@@ -16,7 +16,7 @@ def fixture_gist() -> Gist:
 
 
 def taken(gist: Gist) -> tuple[str, ...] | None:
-    told = gist.take()
+    told = gist.pop_newest()
     if told is None:
         return None
     assert (told.step, told.step_index, told.attempt) == ("main", 4, 2)
@@ -49,7 +49,7 @@ def test_the_rest_is_not_for_others(gist: Gist, kind: Piece) -> None:
 def test_only_the_first_write_wakes(gist: Gist) -> None:
     assert gist.write(b"a", Piece.THOUGHT)
     assert not gist.write(b"b", Piece.THOUGHT)
-    gist.take()
+    gist.pop_newest()
     assert gist.write(b"c", Piece.THOUGHT)
 
 
@@ -83,10 +83,10 @@ def test_of_a_long_thought_the_end_is_told(gist: Gist) -> None:
 def test_a_flood_is_left_out_up_to_the_next_change(gist: Gist) -> None:
     for _ in range(10):
         gist.write(b"x" * (HELD_BYTES // 4), Piece.THOUGHT)
-    assert gist.take() is None
+    assert gist.pop_newest() is None
     # It may have stopped in the middle of a secret.
     gist.write(SECRET[5:].encode() + b" and more\n", Piece.RESPONSE)
-    assert gist.take() is None
+    assert gist.pop_newest() is None
     gist.write(b"-> Read a\n", Piece.ACTION)
     gist.write(b"I see\n", Piece.THOUGHT)
     assert taken(gist) == ("thought", "I see")

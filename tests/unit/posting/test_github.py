@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from sequencer.plugins.posting.protocol import Refused, Unreachable
-from sequencer.plugins.posting.trackers import GithubSink, mark
+from sequencer.plugins.posting.trackers import GithubSink, format_mark
 from tests.unit.posting.desk import Desk, Reply, open_desk
 from tests.unit.posting.posts import action, result, thought
 
@@ -46,7 +46,7 @@ def test_thoughts_and_actions_are_not_comments(desk: Desk, sink: GithubSink) -> 
 
 
 def test_a_mark_that_an_agent_wrote_is_none(desk: Desk, sink: GithubSink) -> None:
-    desk.answers.append(comments(f"look: {MARK}\n\n{mark('run-1:2:0')}"))
+    desk.answers.append(comments(f"look: {MARK}\n\n{format_mark('run-1:2:0')}"))
     sink.post(result(in_doubt=True))
     assert [seen.method for seen in desk.wait_for(2)] == ["GET", "POST"]
 

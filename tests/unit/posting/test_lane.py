@@ -33,7 +33,7 @@ from tests.unit.posting.runs import (
 def test_the_lock_of_another_process_is_respected(store: FileStore) -> None:
     told = lane_for(store)
     succeed(store)
-    with CursorFile(store.folder, "box").held():
+    with CursorFile(store.folder, "box").hold_lock():
         told.deliver()
         assert told.box.tries == 0
         assert told.notices == []
@@ -48,7 +48,7 @@ def test_nothing_is_lost_where_the_first_process_died_before_it_wrote_a_cursor(
     store: FileStore,
 ) -> None:
     succeed(store, "before both")
-    with CursorFile(store.folder, "box").held():
+    with CursorFile(store.folder, "box").hold_lock():
         told = lane_for(store)
     succeed(store, "after it began")
     told.deliver()
@@ -220,7 +220,7 @@ def test_delivery_stops_when_the_time_is_over(store: FileStore) -> None:
     for number in range(5):
         succeed(store, str(number))
     allowed = iter([True, True, False])
-    told.lane.poke()
+    told.lane.note_news()
     told.lane.deliver(lambda: next(allowed))
     assert told.box.bodies == ["0", "1"]
     told.deliver()
@@ -241,10 +241,10 @@ def test_a_thought_that_can_not_be_posted_is_dropped_and_not_repeated(store: Fil
     told = lane_for(store, Box(trouble=[unreachable()]))
     told.deliver()
     told.lane.post_thought(thought("lost"), "run-1", None)
-    assert not told.lane.takes_thoughts_now()
+    assert not told.lane.can_post_thought()
     told.clock.now += 10
     told.deliver()
-    assert told.lane.takes_thoughts_now()
+    assert told.lane.can_post_thought()
     told.lane.post_thought(thought("next"), "run-1", None)
     assert told.box.bodies == ["next"]
     assert len(told.notices) == 2
@@ -296,21 +296,21 @@ def test_what_is_no_plain_file_is_an_outage(tmp_path: Path, kind: str) -> None:
 
 def test_one_passes_and_the_next_waits(tmp_path: Path) -> None:
     pace = Pace(tmp_path / "activity" / "box.pace", 2.0)
-    assert pace.left_s(100.0) == 0.0
-    assert pace.take(100.0)
-    assert not pace.take(100.0)
-    assert not pace.take(101.9)
-    assert pace.left_s(101.5) == pytest.approx(0.5)
-    assert pace.left_s(102.0) == 0.0
-    assert pace.take(102.0)
-    assert not pace.take(103.0)
+    assert pace.remaining_s(100.0) == 0.0
+    assert pace.record_post(100.0)
+    assert not pace.record_post(100.0)
+    assert not pace.record_post(101.9)
+    assert pace.remaining_s(101.5) == pytest.approx(0.5)
+    assert pace.remaining_s(102.0) == 0.0
+    assert pace.record_post(102.0)
+    assert not pace.record_post(103.0)
 
 
 def test_many_at_the_same_moment_are_one(tmp_path: Path) -> None:
     path = tmp_path / "box.pace"
     code = (
         "import sys; from pathlib import Path; from sequencer.plugins.posting.cursor import Pace\n"
-        f"sys.stdin.readline(); sys.exit(Pace(Path({str(path)!r}), 2.0).take(100.0))"
+        f"sys.stdin.readline(); sys.exit(Pace(Path({str(path)!r}), 2.0).record_post(100.0))"
     )
     started = [
         subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for _ in "1234"
@@ -327,8 +327,8 @@ def test_what_says_nothing_holds_nobody_up(tmp_path: Path, held: bytes) -> None:
     path = tmp_path / "box.pace"
     path.write_bytes(held)
     pace = Pace(path, 2.0)
-    assert pace.left_s(100.0) == 0.0
-    assert pace.take(100.0)
+    assert pace.remaining_s(100.0) == 0.0
+    assert pace.record_post(100.0)
     assert path.read_bytes() == b"100.000\n"
 
 
@@ -336,7 +336,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     other = tmp_path / "precious"
     other.write_text("mine")
     (tmp_path / "box.pace").symlink_to(other)
-    assert Pace(tmp_path / "box.pace", 2.0).take(100.0)
+    assert Pace(tmp_path / "box.pace", 2.0).record_post(100.0)
     assert other.read_text() == "mine"
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sequencer.history.story import story_of
+from sequencer.history.story import build_story
 from sequencer.model.outcome import Usage
 from sequencer.plugins.metrics.facts import Metrics, metrics_of
 from sequencer.plugins.posting.protocol import ActivityType, Post
-from sequencer.plugins.posting.text import polished
+from sequencer.plugins.posting.text import sanitize_activity
 from sequencer.plugins.posting.trackers import result_text
 from sequencer.store.file import FileStore
 from tests.unit.posting.posts import activity
@@ -51,7 +51,7 @@ RUN = [
 
 
 def test_the_head_counts_where_the_journal_has_dropped_the_beginning() -> None:
-    told = metrics_of(story_of(RUN[4:]), Usage(steps=9, seconds=99.0, unpriced=3)).document()
+    told = metrics_of(build_story(RUN[4:]), Usage(steps=9, seconds=99.0, unpriced=3)).to_data()
     assert (told["steps"], told["agent_seconds"], told["cost_usd"]) == (9, 99.0, None)
     # Nobody knows when it began.
     assert told["attempts"] is None
@@ -59,7 +59,7 @@ def test_the_head_counts_where_the_journal_has_dropped_the_beginning() -> None:
 
 
 def test_people_read_it_as_a_line_or_two() -> None:
-    text = metrics_of(story_of(RUN)).text()
+    text = metrics_of(build_story(RUN)).format_text()
     assert text == (
         "took 12.0 s · 2 steps · 3 attempts, 1 failed · 12.0 s of agents · 30 + 15 tokens, "
         "0.5000 USD and 2 calls of unknown cost · claude, codex\n\n"
@@ -69,9 +69,9 @@ def test_people_read_it_as_a_line_or_two() -> None:
 
 
 def test_a_tracker_shows_names_as_they_are_and_no_secret(store: FileStore) -> None:
-    metrics = replace(metrics_of(story_of(RUN)), critical_path=("a_b", SECRET))
+    metrics = replace(metrics_of(build_story(RUN)), critical_path=("a_b", SECRET))
     end = activity(ActivityType.RESPONSE, event="completed", title="the end", metrics=metrics)
-    clean = polished(end, REDACTION, store.folder, 1000)
+    clean = sanitize_activity(end, REDACTION, store.folder, 1000)
     assert "a\\_b → " in result_text(clean)
     document = Post(activity=clean, run_id="r", revision=8).document()
     assert SECRET not in result_text(clean) + str(document)
@@ -81,4 +81,4 @@ def test_a_tracker_shows_names_as_they_are_and_no_secret(store: FileStore) -> No
 def test_what_has_no_metrics_has_no_empty_ones() -> None:
     told = Post(activity=activity(ActivityType.RESPONSE), run_id="r", revision=1).document()
     assert "metrics" not in told
-    assert Metrics(usage=Usage()).text() == "0 steps · 0.0 s of agents"
+    assert Metrics(usage=Usage()).format_text() == "0 steps · 0.0 s of agents"

@@ -90,7 +90,9 @@ def test_a_wrong_entry_is_refused(entry: dict[str, Any], complaint: str) -> None
 @pytest.mark.parametrize("name", ["HOOK_TOKEN", "TOKEN", "MY_API_KEY", "DB_PASSWORD", "A_SECRET"])
 def test_a_name_that_may_hold_a_secret_is_one_whose_value_is_hidden(name: str) -> None:
     SinkOptions.model_validate({**HOOK, "secret_env": name})
-    assert Redaction.of({name: "a-long-value"}).hide_text("a-long-value") == "[secret]"
+    assert (
+        Redaction.from_environment({name: "a-long-value"}).hide_text("a-long-value") == "[secret]"
+    )
 
 
 @pytest.mark.parametrize(

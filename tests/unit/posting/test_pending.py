@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sequencer.plugins.posting.cursor import CursorFile
-from sequencer.plugins.posting.results import pending
+from sequencer.plugins.posting.results import find_pending
 from sequencer.project.posting import Pending
 from sequencer.store.file import FileStore
 from tests.unit.posting.runs import Box, lane_for, refused, succeed
@@ -15,7 +15,7 @@ from tests.unit.posting.runs import Box, lane_for, refused, succeed
 def seen(store: FileStore, *sinks: str) -> tuple[Pending, ...]:
     head = store.view().head
     assert head is not None
-    return pending(store.folder, sinks or ("box",), head, store.history)
+    return find_pending(store.folder, sinks or ("box",), head, store.history)
 
 
 def test_nothing_waits_for_a_sink_that_took_all_or_that_was_never_seen(store: FileStore) -> None:
@@ -41,7 +41,7 @@ def test_a_cursor_that_can_not_be_read_is_said_and_is_behind(store: FileStore) -
     CursorFile(store.folder, "box").path.write_text("half a fi")
     (one,) = seen(store)
     assert one.is_behind
-    assert "can't be read" in one.text(str)
+    assert "can't be read" in one.format_text(str)
 
 
 def test_it_can_be_printed_as_json(store: FileStore) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.plugins.posting.protocol import Activity, ActivityType
-from sequencer.plugins.posting.text import hidden, polished, without_controls
+from sequencer.plugins.posting.text import hide_secrets, sanitize_activity, strip_controls
 from tests.unit.posting.runs import REDACTION, SECRET
 
 
@@ -27,18 +27,18 @@ def activity(**fields: str | None) -> Activity:
     ],
 )
 def test_control_characters_go(text: str, plain: str) -> None:
-    assert without_controls(text) == plain
+    assert strip_controls(text) == plain
 
 
 def test_a_secret_that_control_characters_cut_up_is_found() -> None:
     cut_up = f"{SECRET[:9]}\x1b[1m{SECRET[9:]}"
-    assert hidden(f"it is {cut_up}.", REDACTION) == "it is [secret]."
+    assert hide_secrets(f"it is {cut_up}.", REDACTION) == "it is [secret]."
 
 
 def test_the_half_of_a_secret_at_a_cut_is_held_back(tmp_path: Path) -> None:
     body = "x" * 90 + SECRET
     for length in range(91, 90 + len(SECRET)):
-        cut = polished(activity(body=body), REDACTION, tmp_path, length)
+        cut = sanitize_activity(activity(body=body), REDACTION, tmp_path, length)
         assert cut.body.startswith("x" * 90 + "\n\n[cut after ")
         assert SECRET[:2] not in cut.body
 
@@ -52,7 +52,7 @@ NAME = "results/0-1-0123456789abcdef/output.txt"
 def test_no_file_outside_of_the_run_is_read(tmp_path: Path, name: str) -> None:
     (tmp_path / "outside.txt").write_text("private")
     (tmp_path / "run" / "results").mkdir(parents=True)
-    told = polished(activity(output_file=name), REDACTION, tmp_path / "run", 1000)
+    told = sanitize_activity(activity(output_file=name), REDACTION, tmp_path / "run", 1000)
     assert told.body == f"[the file that the record names is not a step's output: `{name}`]"
 
 
@@ -65,5 +65,5 @@ def test_an_output_that_is_gone_or_no_file_is_said_to_be(tmp_path: Path) -> None
     (tmp_path / "results/0-4").symlink_to(tmp_path / "elsewhere")
     for token in range(1, 5):
         name = f"results/0-{token}/output.txt"
-        told = polished(activity(output_file=name), REDACTION, tmp_path, 1000)
+        told = sanitize_activity(activity(output_file=name), REDACTION, tmp_path, 1000)
         assert told.body == f"[the output can no longer be read: `{name}`]"

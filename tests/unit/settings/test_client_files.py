@@ -19,8 +19,8 @@ from sequencer.project.client_files import (
     client_of,
     clients_of,
     file_of,
-    look_of,
     scan,
+    stat_signature,
 )
 from sequencer.project.settings import load
 
@@ -410,11 +410,11 @@ def test_nothing_new_costs_one_look_for_each_name(tmp_path: Path, stats: list[st
 
 def test_a_look_tells_one_file_from_another(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    assert look_of(str(path)) is None
-    assert look_of("a\0b") is None
+    assert stat_signature(str(path)) is None
+    assert stat_signature("a\0b") is None
     put(path, "x")
-    before = look_of(str(path))
+    before = stat_signature(str(path))
     other = tmp_path / "b"
     put(other, "y")
     other.replace(path)
-    assert look_of(str(path)) != before
+    assert stat_signature(str(path)) != before

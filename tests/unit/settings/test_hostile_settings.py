@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequencer.errors import ConfigurationError, ConfigurationErrors
-from sequencer.files.keys import annotation_at, is_mapping, leaves
+from sequencer.files.keys import annotation_at, is_mapping, iter_leaves
 from sequencer.files.textfile import locate
 from sequencer.model.sequence.order import describe
 from sequencer.project.legacy import tables
 from sequencer.project.schema import Schema
 from sequencer.project.settings import Settings, load
-from sequencer.project.sources import kept_at, variable_name
+from sequencer.project.sources import to_program_path, variable_name
 from tests.property.amounts import FACTOR, RULES, in_memory
 
 AMOUNT = RULES * int(os.environ.get(FACTOR, "1"))
@@ -39,7 +39,7 @@ odd_scalars = st.one_of(
 odd_keys = st.sampled_from(
     sorted(
         set(Schema.model_fields)
-        | {str(path[-1]) for path, _ in leaves(Schema)}
+        | {str(path[-1]) for path, _ in iter_leaves(Schema)}
         | {"steps", "review", "every", "step", "kind", "argv", "nonsense", "name", "executor"}
     )
 )
@@ -82,7 +82,7 @@ def test_any_values_give_settings_or_places(folder: Path, data: dict[str, Any]) 
             assert str(error.where).startswith(str(folder / "orchestration.yaml"))
             assert len(str(error)) < 2_000
         return
-    assert describe(found.chosen_workflow(), 10**6)["iteration"] == 10**6 + 1
+    assert describe(found.default_workflow(), 10**6)["iteration"] == 10**6 + 1
     assert all(path.is_absolute() for path in (found.prompts_dir, found.logs_dir))
     assert locate(folder, None, {}).state_path == found.state_file
     assert [key for key, _, _ in found.rows()]
@@ -115,7 +115,7 @@ def test_each_unknown_key_is_one_problem_and_what_is_right_adds_none(
 
 
 scalar_paths = st.sampled_from(
-    [path for path, _ in leaves(Schema) if not is_mapping(annotation_at(Schema, path))]
+    [path for path, _ in iter_leaves(Schema) if not is_mapping(annotation_at(Schema, path))]
 )
 
 
@@ -138,4 +138,4 @@ def test_any_text_in_a_variable_is_read_or_refused_by_its_name(
     if isinstance(found, list):
         assert all(variable_name(path) in str(error.where) for error in found)
     else:
-        assert found.sources[kept_at(path)].name == variable_name(path)
+        assert found.sources[to_program_path(path)].name == variable_name(path)

@@ -61,7 +61,7 @@ def loaded(tmp_path: Path, text: str) -> Settings:
 
 def test_the_whole_file_loads_as_it_is(tmp_path: Path) -> None:
     settings = loaded(tmp_path, WHOLE)
-    workflow = settings.chosen_workflow()
+    workflow = settings.default_workflow()
     names = [resolve(workflow, index).name for index in range(6)]
     assert names == ["supervisor", "main", "reviewer", "reviewer", "supervisor", "main"]
     assert settings.router.allowlist == ("supervisor.md", "main.md", "reviewer.md")
@@ -96,7 +96,7 @@ def test_keys_that_mean_nothing_have_no_effect(tmp_path: Path, key: str, store: 
 )
 def test_the_cadence_of_the_router_is_inherited(tmp_path: Path, text: str, every: int) -> None:
     settings = loaded(tmp_path, f"workflow_name: review_cadence\n{text}\n")
-    assert settings.chosen_workflow().review_every == every
+    assert settings.default_workflow().review_every == every
 
 
 GIT = "store: {kind: git}\n"

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import NotTrusted
-from sequencer.project.named_files import MAX_WORDS, modules, named, read_unnamed
+from sequencer.project.named_files import (
+    MAX_WORDS,
+    find_module_paths,
+    find_possible_paths,
+    list_uncompared_files,
+)
 from sequencer.project.project import open_project
 from sequencer.project.trust import acts_of
 
@@ -55,7 +60,7 @@ def test_a_file_named_in_an_argument_counts_like_a_whole_argument(
     before = acts_of(entry, tmp_path)
     for name in files:
         (tmp_path / name).write_text("two = 2\n")
-    assert acts_of(entry, tmp_path).beyond(before)
+    assert acts_of(entry, tmp_path).diff_from(before)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +83,7 @@ def test_a_file_that_a_shell_only_writes_may_change_with_each_step(
     entry = {"agents": {"a": {"kind": "command", "argv": ["sh", "-c", text]}}}
     before = acts_of(entry, tmp_path)
     (tmp_path / "notes.md").write_text("one\n")
-    assert not acts_of(entry, tmp_path).beyond(before)
+    assert not acts_of(entry, tmp_path).diff_from(before)
 
 
 def test_an_empty_file_that_marks_something_is_no_question_until_it_has_content(
@@ -88,12 +93,12 @@ def test_an_empty_file_that_marks_something_is_no_question_until_it_has_content(
     entry = {"agents": {"a": {"kind": "command", "argv": ["sh"], "env": {"CHECK": text}}}}
     before = acts_of(entry, tmp_path)
     (tmp_path / "done.txt").touch()
-    assert not acts_of(entry, tmp_path).beyond(before)
+    assert not acts_of(entry, tmp_path).diff_from(before)
     (tmp_path / "done.txt").write_text("true\n")
     full = acts_of(entry, tmp_path)
-    assert full.beyond(before)
+    assert full.diff_from(before)
     (tmp_path / "done.txt").write_text("")
-    assert acts_of(entry, tmp_path).beyond(full)
+    assert acts_of(entry, tmp_path).diff_from(full)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +121,7 @@ def test_a_file_that_a_shell_writes_and_runs_counts(text: str, tmp_path: Path) -
     (tmp_path / "agent.sh").write_text("one\n")
     before = acts_of(entry, tmp_path)
     (tmp_path / "agent.sh").write_text("two\n")
-    assert acts_of(entry, tmp_path).beyond(before)
+    assert acts_of(entry, tmp_path).diff_from(before)
 
 
 def test_what_a_module_imports_of_the_project_counts_as_for_hooks(tmp_path: Path) -> None:
@@ -126,7 +131,7 @@ def test_what_a_module_imports_of_the_project_counts_as_for_hooks(tmp_path: Path
     entry = {"agents": {"a": {"kind": "command", "argv": ["python3", "-m", "pkg"]}}}
     before = acts_of(entry, tmp_path)
     (tmp_path / "pkg" / "inner.py").write_text("two = 2\n")
-    (line, _) = acts_of(entry, tmp_path).beyond(before)
+    (line, _) = acts_of(entry, tmp_path).diff_from(before)
     assert line.startswith("- agents.a, file pkg/inner.py")
 
 
@@ -147,7 +152,7 @@ def test_other_options_of_an_agent_name_files_too(
     entry = {"agents": {"a": {"kind": "claude", option: value}}}
     before = acts_of(entry, tmp_path)
     (tmp_path / "agent.sh").write_text("two")
-    assert acts_of(entry, tmp_path).beyond(before)
+    assert acts_of(entry, tmp_path).diff_from(before)
 
 
 def test_setup_is_read_the_same_way(tmp_path: Path) -> None:
@@ -156,21 +161,21 @@ def test_setup_is_read_the_same_way(tmp_path: Path) -> None:
         (tmp_path / "tools.sh").write_text("one")
         before = acts_of({"setup": setup}, tmp_path)
         (tmp_path / "tools.sh").write_text("two")
-        assert acts_of({"setup": setup}, tmp_path).beyond(before)
+        assert acts_of({"setup": setup}, tmp_path).diff_from(before)
 
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("text", ["'" * 100_000, "a " * 100_000, "(" * 100_000, "$(" * 50_000])
 def test_a_hostile_argument_costs_little(text: str) -> None:
-    assert len(list(named(["sh", "-c", text]))) <= MAX_WORDS
-    list(modules(["python3", "-c", f"import {text}"]))
+    assert len(list(find_possible_paths(["sh", "-c", text]))) <= MAX_WORDS
+    list(find_module_paths(["python3", "-c", f"import {text}"]))
 
 
 def test_what_programs_read_by_themselves_is_listed_if_it_is_there(tmp_path: Path) -> None:
-    assert read_unnamed(tmp_path) == []
+    assert list_uncompared_files(tmp_path) == []
     (tmp_path / "Makefile").write_text("all:\n")
     (tmp_path / "tests").mkdir()
-    assert read_unnamed(tmp_path) == ["Makefile", "tests/"]
+    assert list_uncompared_files(tmp_path) == ["Makefile", "tests/"]
 
 
 def test_a_named_file_that_appears_during_a_run_is_asked_about_before_the_next_attempt(
@@ -182,7 +187,7 @@ def test_a_named_file_that_appears_during_a_run_is_asked_about_before_the_next_a
     folder.mkdir()
     argv = "[sh, -c, 'test -e extra.sh && . ./extra.sh; make >> made.txt']"
     (folder / "orchestration.yaml").write_text(f"agents: {{x: {{kind: command, argv: {argv}}}}}\n")
-    open_project(folder).trust.keep()
+    open_project(folder).trust.save_record()
     trust = open_project(folder).trust
     trust.ensure()
     looks: dict[Path, tuple[int, ...]] = {}

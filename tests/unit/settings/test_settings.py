@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
-from sequencer.files.yamlfile import dotted
+from sequencer.files.yamlfile import format_key_path
 from sequencer.project.legacy import TEAM_KEYS, TOP_KEYS
 from sequencer.project.settings import HIDDEN, load
 from tests.unit.settings.loading import loaded, refusal, refusals
@@ -129,7 +129,7 @@ def test_a_wrong_section_is_not_covered_up_by_a_later_layer(tmp_path: Path) -> N
 def test_secrets_are_not_listed(tmp_path: Path) -> None:
     text = "agents: {a: {kind: anthropic, api_key: sk-1, env: {GH_TOKEN: t}, keep: k}}\n"
     settings = loaded(tmp_path, text)
-    rows = {dotted(key): value for key, value, _ in settings.rows()}
+    rows = {format_key_path(key): value for key, value, _ in settings.rows()}
     assert rows["agents.a.api_key"] == rows["agents.a.env.GH_TOKEN"] == HIDDEN
     assert rows["agents.a.keep"] == "k"
     assert "sk-1" not in repr(settings)
@@ -512,6 +512,6 @@ def test_the_other_names(tmp_path: Path) -> None:
     assert teams.classifications == ("orchestrator", "code")
     assert settings.notices == ()
     assert str(settings.sources["teams", "threshold"]).endswith("orchestration.yaml:4")
-    rows = {dotted(key): value for key, value, _ in settings.rows()}
+    rows = {format_key_path(key): value for key, value, _ in settings.rows()}
     assert rows["teams.lead_model"] == "opus"
     assert not [key for key in rows if key.startswith(tuple(TOP_KEYS))]

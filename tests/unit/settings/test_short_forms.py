@@ -38,7 +38,7 @@ def meaning(settings: Settings) -> dict[str, Any]:
 def test_both_forms_mean_the_same(tmp_path: Path) -> None:
     short, long = loaded(tmp_path, SHORT), loaded(tmp_path, LONG)
     assert meaning(short) == meaning(long)
-    workflow = short.chosen_workflow()
+    workflow = short.default_workflow()
     named = [resolve(workflow, index).name for index in range(6)]
     assert named == ["supervisor", "main", "supervisor", "main", "checker", "checker"]
 
@@ -59,13 +59,13 @@ def test_what_may_act_is_the_same_in_both_forms(tmp_path: Path) -> None:
 
 
 def test_a_review_alone_has_a_supervisor_and_a_main_step(tmp_path: Path) -> None:
-    workflow = loaded(tmp_path, "review: {every: 2}\n").chosen_workflow()
+    workflow = loaded(tmp_path, "review: {every: 2}\n").default_workflow()
     assert [step.name for step in workflow.own_steps] == ["supervisor", "main", "reviewer"]
 
 
 def test_another_workflow_can_be_named_beside_steps(tmp_path: Path) -> None:
     text = "steps: [a]\nworkflow: nightly\nworkflows: {nightly: {steps: [b]}}\n"
-    assert loaded(tmp_path, text).chosen_workflow().name == "nightly"
+    assert loaded(tmp_path, text).default_workflow().name == "nightly"
 
 
 def test_variables_have_the_short_forms_too(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_variables_have_the_short_forms_too(tmp_path: Path) -> None:
     settings = loaded(tmp_path, "agent: claude\n", env=env)
     assert settings.agent.default == "codex"
     assert settings.step_defaults["retry"].max_attempts == 2
-    assert [step.name for step in settings.chosen_workflow().steps] == ["a", "b"]
+    assert [step.name for step in settings.default_workflow().steps] == ["a", "b"]
     assert settings.notices == ()
 
 
@@ -87,7 +87,7 @@ def test_the_old_name_of_the_time_for_a_remote_means_the_new_one(tmp_path: Path)
 
 
 def test_a_step_has_the_short_retry_too(tmp_path: Path) -> None:
-    (step,) = loaded(tmp_path, "steps: [{name: a, retry: 4}]\n").chosen_workflow().steps
+    (step,) = loaded(tmp_path, "steps: [{name: a, retry: 4}]\n").default_workflow().steps
     assert step.retry is not None
     assert [step.retry.delay_s(failures) for failures in (1, 2, 3)] == [60.0, 120.0, 240.0]
 

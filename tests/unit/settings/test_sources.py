@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError
-from sequencer.files.keys import leaves
-from sequencer.files.yamlfile import dotted
+from sequencer.files.keys import iter_leaves
+from sequencer.files.yamlfile import format_key_path
 from sequencer.project.schema import Schema
 from sequencer.project.settings import load
 from sequencer.project.sources import IDENTITY_VARIABLES, variable_name
@@ -104,13 +104,13 @@ def test_a_mapping_that_is_replaced_whole_leaves_no_sources_behind(tmp_path: Pat
     write(tmp_path, "agents: {claude: {kind: command, argv: [a]}}\n")
     settings = load(tmp_path, env={"SEQUENCER_AGENTS__CLAUDE": "{}"})
     assert settings.agents["claude"].options == {}
-    rows = {dotted(key): (value, str(source)) for key, value, source in settings.rows()}
+    rows = {format_key_path(key): (value, str(source)) for key, value, source in settings.rows()}
     assert rows["agents.claude"] == ({}, "SEQUENCER_AGENTS__CLAUDE")
     assert "agents.claude.argv" not in rows
 
 
 def test_every_scalar_key_can_be_set_by_a_variable(tmp_path: Path) -> None:
-    for path, default in leaves(Schema):
+    for path, default in iter_leaves(Schema):
         if path[0] == "step_defaults" or isinstance(default, dict):
             continue
         wrong = load_problem(tmp_path, variable_name(path))

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.files.keys import leaves
-from sequencer.files.yamlfile import KeyPath, dotted
+from sequencer.files.keys import iter_leaves
+from sequencer.files.yamlfile import KeyPath, format_key_path
 from sequencer.project.schema import Schema
 from sequencer.project.settings import load
 from sequencer.project.trust import Acts, Rule, acts_of, rule_of, rules
 
-LEAVES = [path for path, _ in leaves(Schema)]
+LEAVES = [path for path, _ in iter_leaves(Schema)]
 HERE = Path("/nonexistent")
 
 
@@ -39,7 +39,7 @@ def names(path: KeyPath) -> Iterator[str]:
 
 def test_every_key_says_whether_it_acts() -> None:
     # A key that is not listed acts; a new one has to be thought about all the same.
-    assert [dotted(path) for path in LEAVES if not rules().keys() & set(names(path))] == []
+    assert [format_key_path(path) for path in LEAVES if not rules().keys() & set(names(path))] == []
 
 
 def test_the_table_has_no_key_that_is_gone() -> None:
@@ -55,34 +55,38 @@ def test_a_key_that_nobody_knows_acts() -> None:
 texts = st.text(min_size=1, max_size=20)
 
 
-@pytest.mark.parametrize("path", [p for p in LEAVES if rule_of(p) is Rule.ACTS], ids=dotted)
+@pytest.mark.parametrize(
+    "path", [p for p in LEAVES if rule_of(p) is Rule.ACTS], ids=format_key_path
+)
 @settings(max_examples=10)
 @given(before=texts, after=texts)
 def test_a_change_of_what_acts_is_seen(path: KeyPath, before: str, after: str) -> None:
     old, new = acts(path, before), acts(path, after)
     assert (old.digest == new.digest) == (before == after)
-    assert bool(new.beyond(old)) == (before != after)
-    assert acts_of({}, HERE).beyond(old), "taken away"
-    assert old.beyond(acts_of({}, HERE)), "added"
+    assert bool(new.diff_from(old)) == (before != after)
+    assert acts_of({}, HERE).diff_from(old), "taken away"
+    assert old.diff_from(acts_of({}, HERE)), "added"
 
 
-@pytest.mark.parametrize("path", [p for p in LEAVES if rule_of(p) is Rule.FREE], ids=dotted)
+@pytest.mark.parametrize(
+    "path", [p for p in LEAVES if rule_of(p) is Rule.FREE], ids=format_key_path
+)
 @settings(max_examples=10)
 @given(before=texts, after=texts)
 def test_a_change_of_what_is_free_is_not(path: KeyPath, before: str, after: str) -> None:
     old, new = acts(path, before), acts(path, after)
     assert old.digest == new.digest
-    assert new.beyond(old) == []
+    assert new.diff_from(old) == []
 
 
-@pytest.mark.parametrize("path", [p for p in LEAVES if rule_of(p) is Rule.CAP], ids=dotted)
+@pytest.mark.parametrize("path", [p for p in LEAVES if rule_of(p) is Rule.CAP], ids=format_key_path)
 @settings(max_examples=20)
 @given(before=st.integers(1, 10**6), after=st.integers(1, 10**6))
 def test_a_cap_may_fall_and_not_rise(path: KeyPath, before: int, after: int) -> None:
     old, new = acts(path, before), acts(path, str(after))
     assert old.digest == new.digest
-    assert bool(new.beyond(old)) == (after > before)
-    assert acts(path, None).beyond(old), "taken away"
+    assert bool(new.diff_from(old)) == (after > before)
+    assert acts(path, None).diff_from(old), "taken away"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +109,7 @@ def test_of_a_step_only_what_it_grants_counts(
     for steps in (before, after):
         (tmp_path / "orchestration.yaml").write_text(f"workflows: {{w: {{steps: {steps}}}}}\n")
         found.append(acts_of(load(tmp_path, env={}).written, tmp_path))
-    assert bool(found[1].beyond(found[0])) is is_more
+    assert bool(found[1].diff_from(found[0])) is is_more
 
 
 @pytest.mark.parametrize(
@@ -128,7 +132,7 @@ def test_whatever_the_form_a_grant_in_a_flow_is_seen(
     for text in (before, after):
         (tmp_path / "flows" / "a.md").write_text(f"---\n{text}---\n")
         found.append(acts_of({}, tmp_path))
-    assert found[1].beyond(found[0])
+    assert found[1].diff_from(found[0])
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,7 @@ def test_files_of_the_project_that_are_run_count(
     before = acts_of(entry, tmp_path)
     for name in files:
         (tmp_path / name).write_text("two")
-    assert bool(acts_of(entry, tmp_path).beyond(before)) is is_seen
+    assert bool(acts_of(entry, tmp_path).diff_from(before)) is is_seen
 
 
 def test_a_link_out_of_the_project_counts_as_where_it_leads(tmp_path: Path) -> None:
@@ -165,7 +169,7 @@ def test_a_link_out_of_the_project_counts_as_where_it_leads(tmp_path: Path) -> N
     before = acts_of(entry, folder)
     (folder / "tool").unlink()
     (folder / "tool").symlink_to("/bin/cat")
-    assert len(acts_of(entry, folder).beyond(before)) == 2
+    assert len(acts_of(entry, folder).diff_from(before)) == 2
 
 
 def test_what_is_no_file_of_the_project_grants_nothing_and_is_not_read(tmp_path: Path) -> None:
@@ -177,7 +181,7 @@ def test_what_is_no_file_of_the_project_grants_nothing_and_is_not_read(tmp_path:
     before = acts_of(entry, folder)
     (folder / "flows" / "away.md").symlink_to(outside)
     (folder / "flows" / "folder.md").mkdir()
-    assert acts_of(entry, folder).beyond(before) == []
+    assert acts_of(entry, folder).diff_from(before) == []
 
 
 def test_secrets_are_not_shown_and_still_compared(tmp_path: Path) -> None:
@@ -185,12 +189,12 @@ def test_secrets_are_not_shown_and_still_compared(tmp_path: Path) -> None:
         return acts_of({"agents": {"a": {"env": {"MY_TOKEN": value}}}}, tmp_path)
 
     assert "hunter2" not in "\n".join(entry("hunter2").described)
-    assert entry("hunter3").beyond(entry("hunter2"))
+    assert entry("hunter3").diff_from(entry("hunter2"))
 
 
 def test_what_the_repository_lets_git_run_counts(tmp_path: Path) -> None:
     found = acts_of({}, tmp_path, {"core.sshcommand": "evil"})
-    assert found.beyond(acts_of({}, tmp_path)) == ['+ git.core.sshcommand: "evil"']
+    assert found.diff_from(acts_of({}, tmp_path)) == ['+ git.core.sshcommand: "evil"']
 
 
 def test_what_is_shown_can_not_look_like_something_else(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from sequencer.project.step_facts import (
     FREE,
     StepFacts,
     facts_of_step,
+    find_removed_gates,
     losses,
-    moved_gates,
 )
 from sequencer.project.trust import Acts, acts_of
 from sequencer.project.workflow_facts import Recorded
@@ -45,7 +45,7 @@ def acts(folder: Path, text: str, **flows: str) -> Acts:
 def asked(folder: Path, before: str, after: str, head: str = "") -> list[str]:
     """Return what a person is shown after the file says *after* instead of *before*."""
     trusted = acts(folder, head + before)
-    return acts(folder, head + after).beyond(trusted)
+    return acts(folder, head + after).diff_from(trusted)
 
 
 def steps(*entries: str) -> str:
@@ -356,7 +356,7 @@ def test_of_a_flow(tmp_path: Path, old: str, new: str, is_asked: bool) -> None:
     changed = FLOW.replace(old, new)
     if "---\ntimeout" in old:
         changed = changed.replace("E))\n b", "E))\n b")
-    told = acts(tmp_path, "", f=changed).beyond(trusted)
+    told = acts(tmp_path, "", f=changed).diff_from(trusted)
     assert bool(told) is is_asked, told
     assert all(line[2:].startswith("file flows/f.md, ") for line in told)
 
@@ -369,9 +369,9 @@ def test_a_flow_under_the_same_name_elsewhere_is_compared_with_the_one_that_is_g
     other = tmp_path / ".opencode" / "workflows" / "f.md"
     other.parent.mkdir(parents=True)
     other.write_text(FLOW)
-    assert acts_of({}, tmp_path).beyond(trusted) == []
+    assert acts_of({}, tmp_path).diff_from(trusted) == []
     other.write_text(FLOW.replace("ask{{Go on?}}", "ask{Go on?}"))
-    told = acts_of({}, tmp_path).beyond(trusted)
+    told = acts_of({}, tmp_path).diff_from(trusted)
     assert "- file .opencode/workflows/f.md, ask, asks a person: true, continues after 60 s" in told
 
 
@@ -380,21 +380,21 @@ def test_a_workflow_that_gets_another_file_is_compared_with_the_one_it_had(tmp_p
     head = "workflow: w\nworkflows: {w: flows/%s.md}\n"
     both = {"f": FLOW, "g": easy}
     trusted = acts(tmp_path, head % "f", **both)
-    assert acts(tmp_path, head % "f", **both).beyond(trusted) == []
-    assert acts(tmp_path, head % "g", **both).beyond(trusted)
+    assert acts(tmp_path, head % "f", **both).diff_from(trusted) == []
+    assert acts(tmp_path, head % "g", **both).diff_from(trusted)
 
 
 def test_a_file_that_its_reader_refuses_counts_with_its_whole_content(tmp_path: Path) -> None:
     trusted = acts(tmp_path, "", f="no chart\n")
-    assert acts(tmp_path, "", f="no chart\n").beyond(trusted) == []
-    told = acts(tmp_path, "", f="still no chart\n").beyond(trusted)
+    assert acts(tmp_path, "", f="no chart\n").diff_from(trusted) == []
+    told = acts(tmp_path, "", f="still no chart\n").diff_from(trusted)
     assert [line.partition("sha256")[0] for line in told] == [
         "- file flows/f.md, whole content: ",
         "+ file flows/f.md, whole content: ",
     ]
-    assert acts(tmp_path, "", f=FLOW).beyond(trusted)
-    assert acts(tmp_path, "", f="no chart\n").beyond(acts(tmp_path, ""))
-    assert acts(tmp_path, "", readme="no chart\n").beyond(acts(tmp_path, "")) == []
+    assert acts(tmp_path, "", f=FLOW).diff_from(trusted)
+    assert acts(tmp_path, "", f="no chart\n").diff_from(acts(tmp_path, ""))
+    assert acts(tmp_path, "", readme="no chart\n").diff_from(acts(tmp_path, "")) == []
 
 
 def test_more_than_can_be_looked_through_counts_with_its_whole_content(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_more_than_can_be_looked_through_counts_with_its_whole_content(tmp_path:
     flows = {f"f{number}": text for number in range(6)}
     trusted = acts(tmp_path, "", **flows)
     changed = {name: flow.replace("Do more.", "More.") for name, flow in flows.items()}
-    told = acts(tmp_path, "", **changed).beyond(trusted)
+    told = acts(tmp_path, "", **changed).diff_from(trusted)
     about = {line.partition(", ")[0] for line in told}
     assert about == {f"{sign} file flows/f{number}.md" for sign in "+-" for number in (4, 5)}
 
@@ -414,7 +414,7 @@ def test_what_is_as_it_was_is_not_read_again(
     record = msgspec.convert(msgspec.to_builtins(trusted.recorded), Recorded)
     monkeypatch.setattr("sequencer.project.workflow_facts.Registry", None)
     now = acts(tmp_path, steps("{name: a, max_turns: 2}"), f=FLOW)
-    assert now.beyond(Acts(now.lines, now.caps, kept=record)) == []
+    assert now.diff_from(Acts(now.lines, now.caps, kept=record)) == []
 
 
 def test_a_long_list_of_steps_is_one_line(tmp_path: Path) -> None:
@@ -470,9 +470,9 @@ def test_a_record_from_before_steps_were_compared_asks_only_where_a_step_says_so
     tmp_path: Path,
 ) -> None:
     plain = acts(tmp_path, steps("a", "b"))
-    assert plain.beyond(Acts(plain.lines, plain.caps)) == []
+    assert plain.diff_from(Acts(plain.lines, plain.caps)) == []
     capped = acts(tmp_path, steps("{name: a, max_turns: 3}"))
-    assert capped.beyond(Acts(capped.lines, capped.caps)) == [
+    assert capped.diff_from(Acts(capped.lines, capped.caps)) == [
         "+ workflows.default, a, max_turns: 3"
     ]
 
@@ -489,7 +489,7 @@ def test_names_that_a_terminal_or_a_record_could_not_take_are_spelled_out(tmp_pa
     record = json.loads(json.dumps(msgspec.to_builtins(found.recorded)))
     kept = Acts(found.lines, found.caps, kept=msgspec.convert(record, Recorded))
     assert kept.digest == found.digest
-    assert found.beyond(kept) == []
+    assert found.diff_from(kept) == []
 
 
 def test_a_review_alone_has_steps_of_its_own(tmp_path: Path) -> None:
@@ -504,10 +504,10 @@ def test_gates_of_renamed_steps_are_matched_with_those_that_wait_as_long() -> No
     def gates(*waits: float | None) -> dict[str, StepFacts]:
         return {f"{n}": StepFacts(gates={"g": wait}) for n, wait in enumerate(waits)}
 
-    assert list(moved_gates(gates(5, None), gates(None, 5))) == []
-    assert list(moved_gates(gates(5, 6), gates(7, 5))) == []
-    assert [step for step, _ in moved_gates(gates(5, None), gates(None))] == ["0"]
-    assert [step for step, _ in moved_gates(gates(5, None), gates(5, 5))] == ["1"]
+    assert list(find_removed_gates(gates(5, None), gates(None, 5))) == []
+    assert list(find_removed_gates(gates(5, 6), gates(7, 5))) == []
+    assert [step for step, _ in find_removed_gates(gates(5, None), gates(None))] == ["0"]
+    assert [step for step, _ in find_removed_gates(gates(5, None), gates(5, 5))] == ["1"]
 
 
 GATED = "steps: [a, b]\nreview: {every: %s, step: {name: c, requires_approval: true}}\n"
@@ -559,7 +559,7 @@ def test_a_flow_whose_grants_another_agent_gets_asks(tmp_path: Path) -> None:
     flow += "tools: {bash: true}\n---\nDo.\n"
     trusted = acts(tmp_path, "agent: claude\n", one=flow)
     assert any("tools.bash" in line for line in trusted.described)
-    assert acts(tmp_path, "agent: codex\n", one=flow).beyond(trusted)
+    assert acts(tmp_path, "agent: codex\n", one=flow).diff_from(trusted)
 
 
 def test_a_runs_own_work_tree_that_goes_asks(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ import pytest
 
 from sequencer.errors import SequencerError, TransitionRefused
 from sequencer.model.head import Head
-from sequencer.model.moving import closed, confirmed, opened
-from sequencer.model.transitions import Transition, initialise
+from sequencer.model.moving import close_run, confirm_arrival, reopen_run
+from sequencer.model.transitions import Transition, initialize
 from sequencer.store import folder as folders
-from sequencer.store.arrival import Arrival, PastRecord, journal_of
+from sequencer.store.arrival import Arrival, PastRecord, encode_journal
 from sequencer.store.file import FileStore
 from sequencer.store.head import write_head
-from sequencer.store.journal import JournalFile, facts_of
+from sequencer.store.journal import JournalFile, list_facts
 from tests.contract import store_cases as cases
 
 AT = "2026-01-02T03:04:05Z"
@@ -35,22 +35,22 @@ def steps(store: FileStore, number: int) -> None:
 def closing(where: str) -> Callable[[Head | None], Transition]:
     def change(head: Head | None) -> Transition:
         assert head is not None
-        return closed(head, where, at=AT)
+        return close_run(head, where, at=AT)
 
     return change
 
 
 def confirming(head: Head | None) -> Transition | None:
     assert head is not None
-    return confirmed(head, at=AT)
+    return confirm_arrival(head, at=AT)
 
 
 def lines_in(folder: Path) -> list[bytes]:
-    return [one.line + b"\n" for one in JournalFile(folder, 0, 0).records()]
+    return [one.line + b"\n" for one in JournalFile(folder, 0, 0).read_records()]
 
 
 def arrived(head: Head) -> Transition:
-    return opened(head, "moved here from there", None, at=AT)
+    return reopen_run(head, "moved here from there", None, at=AT)
 
 
 @pytest.fixture
@@ -78,13 +78,13 @@ def continued(left: Path, folder: Path) -> Path:
     """Return *folder* with the run that was in *left*, as it has continued elsewhere."""
     before = store_in(left).view().head
     assert before is not None
-    past = list(JournalFile(left, 0, 0).records())[-1]
+    past = list(JournalFile(left, 0, 0).read_records())[-1]
     head = before.replace(revision=past.revision)
-    lines = journal_of(
-        [PastRecord(past.revision, past.data["at"], facts_of(past.data), head)], head.run_id
+    lines = encode_journal(
+        [PastRecord(past.revision, past.data["at"], list_facts(past.data), head)], head.run_id
     )
     store = store_in(folder)
-    Arrival(store, head.run_id).bring(lines, head, arrived(head), {}, {})
+    Arrival(store, head.run_id).import_run(lines, head, arrived(head), {}, {})
     steps(store, 3)
     store.update(closing(HERE))
     return folder
@@ -94,7 +94,7 @@ def bring(there: Path, here: Path) -> Head:
     head = store_in(there).view().head
     assert head is not None
     target = store_in(here)
-    return Arrival(target, head.run_id).bring(lines_in(there), head, arrived(head), {}, {})
+    return Arrival(target, head.run_id).import_run(lines_in(there), head, arrived(head), {}, {})
 
 
 def ensure_whole(here: Path, head: Head, first: int) -> None:
@@ -128,7 +128,7 @@ def test_what_attempts_have_left_here_is_no_run(there: Path, tmp_path: Path) -> 
 
 def test_another_run_is_not_replaced(there: Path, tmp_path: Path) -> None:
     other = store_in(tmp_path / "other")
-    other.update(lambda _: initialise(cases.new_head(run_id="another")))
+    other.update(lambda _: initialize(cases.new_head(run_id="another")))
     other.update(closing("elsewhere"))
     with pytest.raises(TransitionRefused, match="already"):
         bring(there, tmp_path / "other")
@@ -154,7 +154,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 
         return wrapped
 
-    for name in ("put", "link", "move", "remove"):
+    for name in ("write_atomically", "link", "move", "remove"):
         monkeypatch.setattr(folders, name, guarded(getattr(folders, name)))
     monkeypatch.setattr("sequencer.store.arrival.write_head", guarded(write_head))
 
@@ -183,7 +183,7 @@ def test_whoever_is_killed_leaves_what_was_or_what_is_to_be(
     if found is None or found.moved_to is not None:
         found = bring(source, here)
     assert (found.step_index, found.moved_to) == (5, None)
-    first = next(JournalFile(source, 0, 0).records()).revision
+    first = next(JournalFile(source, 0, 0).read_records()).revision
     ensure_whole(here, found, first if is_new else 1)
 
 
@@ -192,7 +192,7 @@ def test_what_is_known_nowhere_any_more_leaves_the_copy_aside(left: Path, tmp_pa
     head = store_in(source).view().head
     assert head is not None
     newest = lines_in(source)[-3:]
-    done = Arrival(store_in(left), head.run_id).bring(newest, head, arrived(head), {}, {})
+    done = Arrival(store_in(left), head.run_id).import_run(newest, head, arrived(head), {}, {})
     ensure_whole(left, done, head.revision - 2)
     aside = next(left.glob("set-aside-*"))
     assert {"state.json", "journal.jsonl"} <= {path.name for path in aside.iterdir()}

@@ -13,7 +13,7 @@ from sequencer.model.commands import Accept, Pause, Reset, Resume, Rewind, SetFi
 from sequencer.model.limits import InvocationLimits
 from sequencer.project.checks import check_state
 from sequencer.project.diagnostics import Level
-from sequencer.store.continuity import misfit
+from sequencer.store.continuity import find_misfit
 from sequencer.store.diagnosis import diagnose
 from tests.acceptance.flow_projects import make_project, write_flow
 from tests.unit.cli.calling import call
@@ -114,18 +114,18 @@ def test_what_a_record_says_of_the_one_before_it() -> None:
     }
     fact = {"revision": 2, "at": "", "event": "claimed", "step_index": 3, "token": 8}
     same = {"head": {"usage": head["usage"]}}
-    assert misfit(head, {**fact, **same}) is None
-    assert "step_index 4" in str(misfit(head, {**fact, **same, "step_index": 4}))
-    assert "token 9" in str(misfit(head, {**fact, **same, "token": 9}))
+    assert find_misfit(head, {**fact, **same}) is None
+    assert "step_index 4" in str(find_misfit(head, {**fact, **same, "step_index": 4}))
+    assert "token 9" in str(find_misfit(head, {**fact, **same, "token": 9}))
     grown = {"head": {"usage": {"seconds": 2.5, "cost_usd": 0.5}}}
-    assert "usage.seconds" in str(misfit(head, {**fact, **grown}))
+    assert "usage.seconds" in str(find_misfit(head, {**fact, **grown}))
     done = {**fact, **grown, "event": "failed", "token": 7, "outcome": {"usage": {"seconds": 1.5}}}
-    assert misfit(head, done) is None
-    assert "ends token 6" in str(misfit(head, {**done, "token": 6}))
+    assert find_misfit(head, done) is None
+    assert "ends token 6" in str(find_misfit(head, {**done, "token": 6}))
     fused = {**fact, **same, "also": [{"event": "released", "token": 8, "outcome": None}]}
-    assert misfit(head, fused) is None
-    assert misfit(head, {**done, "outcome": {"usage": {"seconds": 0.5}}}) is not None
-    assert misfit(head, {**fact, **grown, "event": "edited", "step_index": 9}) is None
+    assert find_misfit(head, fused) is None
+    assert find_misfit(head, {**done, "outcome": {"usage": {"seconds": 0.5}}}) is not None
+    assert find_misfit(head, {**fact, **grown, "event": "edited", "step_index": 9}) is None
 
 
 def test_what_a_record_of_a_graph_says_of_the_one_before_it() -> None:
@@ -142,22 +142,24 @@ def test_what_a_record_of_a_graph_says_of_the_one_before_it() -> None:
         "attempt": 1,
     }
     # Granted side by side, so each ends where it was granted.
-    assert misfit(head, ended) is None
-    assert "step_index 1" in str(misfit({**head, "flow": None}, ended))
-    assert "step_index 2" in str(misfit(head, {**ended, "step_index": 2}))
-    assert "ends token 6" in str(misfit(head, {**ended, "token": 6}))
+    assert find_misfit(head, ended) is None
+    assert "step_index 1" in str(find_misfit({**head, "flow": None}, ended))
+    assert "step_index 2" in str(find_misfit(head, {**ended, "step_index": 2}))
+    assert "ends token 6" in str(find_misfit(head, {**ended, "token": 6}))
     granted = {**ended, "event": "claimed", "token": 9, "step_index": 2}
-    assert misfit(head, granted) is None
-    assert "step_index 1" in str(misfit(head, {**granted, "step_index": 1}))
-    assert "token 10" in str(misfit(head, {**granted, "token": 10}))
+    assert find_misfit(head, granted) is None
+    assert "step_index 1" in str(find_misfit(head, {**granted, "step_index": 1}))
+    assert "token 10" in str(find_misfit(head, {**granted, "token": 10}))
     by_person = {**ended, "event": "answered", "token": 0, "step_index": 2}
-    assert misfit(head, by_person) is None
+    assert find_misfit(head, by_person) is None
     # Who is asked gets a token as well, but no claim.
     asks = {"event": "asked", "step": "h", "token": 9, "step_index": 3}
-    assert misfit(head, {**ended, "also": [asks]}) is None
-    assert "grants token 10" in str(misfit(head, {**ended, "also": [{**asks, "token": 10}]}))
-    assert misfit(head, {**by_person, "also": [{**asks, "event": "failed", "token": 6}]}) is None
-    assert "it is from run q" in str(misfit(head, {**ended, "head": {"run_id": "q"}}))
+    assert find_misfit(head, {**ended, "also": [asks]}) is None
+    assert "grants token 10" in str(find_misfit(head, {**ended, "also": [{**asks, "token": 10}]}))
+    assert (
+        find_misfit(head, {**by_person, "also": [{**asks, "event": "failed", "token": 6}]}) is None
+    )
+    assert "it is from run q" in str(find_misfit(head, {**ended, "head": {"run_id": "q"}}))
 
 
 # Two more steps: the ends of a and b can be one record, and theirs has to be the longer one.

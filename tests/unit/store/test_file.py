@@ -365,13 +365,13 @@ def test_what_was_published_is_freed_outside_of_the_lock_and_only_once_it_is_rep
 ) -> None:
     path, freed_with = tmp_path / "state.json", list[bool]()
     store, other = FileStore(path), FileStore(path)
-    free = store._free_replaced
+    free = store._close_replaced
 
     def watched(left: int = 1) -> None:
         freed_with.append(store._lock._threads.locked())
         free(left)
 
-    store._free_replaced = watched  # type: ignore[method-assign]
+    store._close_replaced = watched  # type: ignore[method-assign]
     before = opened_states()
     cases.begin(store)
     for _ in range(3):

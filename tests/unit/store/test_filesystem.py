@@ -7,7 +7,7 @@ import pytest
 from sequencer.errors import NetworkFileSystem
 from sequencer.store import lock as filesystem
 from sequencer.store.file import FileStore
-from sequencer.store.lock import ensure_local, type_of
+from sequencer.store.lock import ensure_local, filesystem_type
 from tests.contract import store_cases as cases
 
 
@@ -23,7 +23,7 @@ def fake_mounts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mounts: tuple[
         return text if is_asked else real(path, *args, **kwargs)
 
     monkeypatch.setattr(Path, "read_text", read_text)
-    assert filesystem.type_of(Path("/")) == "ext4"
+    assert filesystem.filesystem_type(Path("/")) == "ext4"
     assert tmp_path.is_absolute()
 
 
@@ -41,9 +41,9 @@ def test_the_mount_point_that_is_nearest_counts(
     inside.mkdir(parents=True)
     mounts = ((escaped(point), "nfs4"), (escaped(inside), "ext4"))
     fake_mounts(monkeypatch, tmp_path, *mounts)
-    assert type_of(point) == type_of(point / "x" / "y") == "nfs4"
-    assert type_of(inside) == "ext4"
-    assert type_of(tmp_path) == "ext4"
+    assert filesystem_type(point) == filesystem_type(point / "x" / "y") == "nfs4"
+    assert filesystem_type(inside) == "ext4"
+    assert filesystem_type(tmp_path) == "ext4"
 
 
 def test_a_link_into_a_network_folder_is_seen_through(

@@ -13,7 +13,7 @@ from sequencer.model.graph import record as flow_record
 from sequencer.model.head import Flow, Head
 from sequencer.store import diagnosis
 from sequencer.store import documents as flow_documents
-from sequencer.store.documents import problems
+from sequencer.store.documents import find_problems
 from tests.unit.engine.flow.labs import lab
 
 
@@ -30,7 +30,7 @@ def head_on(base: str | None) -> Head:
 
 def kept(folder: Path, content: Mapping[str, Any] | list[int]) -> str:
     """Write *content* as the run would, and return its name."""
-    name, data = flow_record._document(content)  # type: ignore[arg-type]
+    name, data = flow_record._build_document(content)  # type: ignore[arg-type]
     (folder / name).write_bytes(data)
     return name
 
@@ -44,14 +44,14 @@ def chain(folder: Path) -> list[str]:
 
 
 def test_a_whole_chain_has_no_problems(tmp_path: Path) -> None:
-    assert problems(tmp_path, head_on(chain(tmp_path)[0])) == ()
+    assert find_problems(tmp_path, head_on(chain(tmp_path)[0])) == ()
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_the_one_that_is_missing_is_named(tmp_path: Path, which: int) -> None:
     names = chain(tmp_path)
     (tmp_path / names[which]).unlink()
-    ((path, why),) = problems(tmp_path, head_on(names[0]))
+    ((path, why),) = find_problems(tmp_path, head_on(names[0]))
     assert (path, why.split(",")[0]) == (tmp_path / names[which], "is missing")
 
 
@@ -60,7 +60,7 @@ def test_the_one_that_is_missing_is_named(tmp_path: Path, which: int) -> None:
 def test_the_one_that_was_changed_is_named(tmp_path: Path, which: int, data: bytes) -> None:
     names = chain(tmp_path)
     (tmp_path / names[which]).write_bytes(data)
-    ((path, why),) = problems(tmp_path, head_on(names[0]))
+    ((path, why),) = find_problems(tmp_path, head_on(names[0]))
     assert (path, why.split(",")[0]) == (
         tmp_path / names[which],
         "was changed after it was written",
@@ -69,14 +69,14 @@ def test_the_one_that_was_changed_is_named(tmp_path: Path, which: int, data: byt
 
 def test_what_is_no_document_is_no_bug(tmp_path: Path) -> None:
     name = kept(tmp_path, [1, 2])
-    assert problems(tmp_path, head_on(name)) == (
+    assert find_problems(tmp_path, head_on(name)) == (
         (tmp_path / name, "is not a document of a marking"),
     )
 
 
 @pytest.mark.parametrize("name", ["../state.json", "/etc/passwd", "a/b", ".."])
 def test_nothing_outside_the_folder_is_read(tmp_path: Path, name: str) -> None:
-    assert len(problems(tmp_path, head_on(name))) == 1
+    assert len(find_problems(tmp_path, head_on(name))) == 1
 
 
 def test_a_document_that_a_writer_replaced_meanwhile_is_no_damage(
@@ -95,9 +95,9 @@ def test_a_document_that_a_writer_replaced_meanwhile_is_no_damage(
         if len(looks) == 1:
             # A worker goes on, between the head and its document.
             made.work(limits={"max_steps": 30})
-        return problems(folder, head)
+        return find_problems(folder, head)
 
-    monkeypatch.setattr(flow_documents, "problems", look)
+    monkeypatch.setattr(flow_documents, "find_problems", look)
     state = tmp_path / "sync/state.json"
     assert diagnosis.diagnose(state).documents == ()
     assert len(looks) == 2

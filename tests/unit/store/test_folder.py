@@ -39,7 +39,7 @@ def test_a_link_anywhere_on_the_way_is_refused(tmp_path: Path, outside: Path, li
     (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / link).symlink_to(outside)
     path = tmp_path / "a/b/c"
-    for reach in (folders.opened, folders.made, folders.names):
+    for reach in (folders.open_folder, folders.make_folder, folders.list_names):
         with pytest.raises(UnsafeFolder) as refused:
             reach(path)
         assert refused.value.where == str(tmp_path / link)
@@ -57,16 +57,16 @@ def test_a_link_anywhere_on_the_way_is_refused(tmp_path: Path, outside: Path, li
 def test_a_link_that_leads_nowhere_or_round_is_one(tmp_path: Path, link: str) -> None:
     (tmp_path / "a").symlink_to(link)
     with pytest.raises(UnsafeFolder, match="is a link"):
-        folders.made(tmp_path / "a")
+        folders.make_folder(tmp_path / "a")
 
 
 def test_a_new_file_is_never_an_old_one(tmp_path: Path, outside: Path) -> None:
     """A name that somebody has given to another file as well is taken from it, not written."""
     os.link(outside / "1", tmp_path / "x.tmp")
-    with folders.open_new(tmp_path / "x.tmp") as file:
+    with folders.open_new_file(tmp_path / "x.tmp") as file:
         file.write(b"ours")
     (tmp_path / "y.tmp").symlink_to(outside / "1")
-    folders.open_new(tmp_path / "y.tmp").close()
+    folders.open_new_file(tmp_path / "y.tmp").close()
     assert (outside / "1").read_text() == "a stranger's"
     assert (tmp_path / "x.tmp").read_text() == "ours"
 
@@ -94,7 +94,7 @@ def test_modes_follow_the_setting_and_the_umask(
     umask = os.umask(0o002)
     try:
         folders.open_to_others(mode)
-        os.close(folders.made(tmp_path / "run").create("x"))
+        os.close(folders.make_folder(tmp_path / "run").create("x"))
     finally:
         folders.open_to_others(folders.FILE_MODE)
         os.umask(umask)

@@ -14,7 +14,7 @@ from sequencer.errors import CorruptState
 from sequencer.store import highwater
 from sequencer.store.file import FileStore
 from sequencer.store.recovery import ensure_shared_is_newest
-from sequencer.store.user_state import STATE_VARIABLE, own_state
+from sequencer.store.user_state import STATE_VARIABLE, user_state_path
 from tests.acceptance.cli_process import cli
 from tests.unit.cli.calling import call, project, state
 
@@ -29,7 +29,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 
 def records() -> list[dict[str, object]]:
-    return [json.loads(path.read_text()) for path in sorted(own_state("runs").glob("*.json"))]
+    return [json.loads(path.read_text()) for path in sorted(user_state_path("runs").glob("*.json"))]
 
 
 def work(folder: Path, steps: int = 1, code: int = 0) -> str:
@@ -178,7 +178,7 @@ def test_a_project_that_was_moved_is_no_copy_whoever_else_has_the_run(tmp_path: 
     # Nor is a copy that is moved one for the second time.
     assert "is a copy" not in work(copy.rename(tmp_path / "copy-2"))
     # A record of an earlier program does not say which folder it was.
-    for path in own_state("runs").glob("*.json"):
+    for path in user_state_path("runs").glob("*.json"):
         record = json.loads(path.read_text())
         del record["folders"]
         path.write_text(json.dumps(record))
@@ -224,7 +224,7 @@ def test_without_a_home_nothing_is_compared_and_check_says_so(
     checked = call(folder, "check")
     assert "remembered nowhere" not in checked.out + checked.err
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert "can't be written to" in (highwater.problem() or "")
+    assert "can't be written to" in (highwater.find_problem() or "")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_without_a_home_nothing_is_compared_and_check_says_so(
 def test_a_record_that_says_nothing_is_written_again(tmp_path: Path, content: str) -> None:
     folder = project(tmp_path / "p")
     work(folder)
-    (path,) = own_state("runs").glob("*.json")
+    (path,) = user_state_path("runs").glob("*.json")
     path.write_text(content)
     work(folder)
     (record,) = records()
@@ -244,7 +244,7 @@ def test_a_run_id_is_no_path(tmp_path: Path) -> None:
     mark = highwater.HighWaterMark(tmp_path / "p" / "state.json")
     head = call(project(tmp_path / "p"), "run", "--max-steps", "1")
     assert head.code == 0
-    assert list(mark.marks("../../../etc/passwd\0")) == []
+    assert list(mark.find_marks("../../../etc/passwd\0")) == []
 
 
 def test_old_records_of_what_is_gone_go_when_a_new_one_is_made(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_old_records_of_what_is_gone_go_when_a_new_one_is_made(tmp_path: Path) -
     for folder in (gone, there):
         work(folder)
     shutil.rmtree(gone)
-    for path in own_state("runs").glob("*.json"):
+    for path in user_state_path("runs").glob("*.json"):
         os.utime(path, (1, 1))
     work(project(tmp_path / "new"))
     assert {Path(str(record["state_file"])).parts[-3] for record in records()} == {"there", "new"}
@@ -265,8 +265,8 @@ def test_a_peer_that_is_behind_is_told_apart(tmp_path: Path) -> None:
     head = FileStore(path).view().head
     assert head is not None
     mark = highwater.HighWaterMark(path)
-    assert mark.shown_beyond(head) is None
-    shown = mark.shown_beyond(head.replace(token=1, revision=2))
+    assert mark.find_later_mark(head) is None
+    shown = mark.find_later_mark(head.replace(token=1, revision=2))
     assert shown is not None
     with pytest.raises(CorruptState, match="token 2"):
         ensure_shared_is_newest(head.replace(token=1, revision=2), shown, "branch x")

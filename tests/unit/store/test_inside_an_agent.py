@@ -25,7 +25,7 @@ ROOT = str(Path(__file__).parents[3])
 NOBODY = 65534
 ASK = f"import sys; sys.path.insert(0, {ROOT!r}); from sequencer.store import identity as i; "
 ASKS = [sys.executable, "-c", f"{ASK}print(i.is_inside_agent())"]
-ELSEWHERE = [sys.executable, "-c", f"{ASK}print(i._is_below_agent_elsewhere(i.os.getpid()))"]
+ELSEWHERE = [sys.executable, "-c", f"{ASK}print(i._is_below_agent_by_psutil(i.os.getpid()))"]
 WALLED = f"""{ASK}
 import ctypes, os
 libc, scopes = ctypes.CDLL(None), (ctypes.c_uint64 * 3)(0, 0, 3)
@@ -64,12 +64,12 @@ class Heard:
     def __init__(self) -> None:
         self.text = b""
 
-    def stdout(self, data: bytes) -> bool:
+    def feed_stdout(self, data: bytes) -> bool:
         self.text += data
         return True
 
-    def stderr(self, data: bytes) -> bool:
-        return self.stdout(data)
+    def feed_stderr(self, data: bytes) -> bool:
+        return self.feed_stdout(data)
 
 
 def said_below_a_real_guard(folder: Path, script: str) -> str:
@@ -212,7 +212,7 @@ class Looks:
 @pytest.fixture
 def among(monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool | None]:
     def look(*looks: dict[int | str, tuple[int, bool] | None]) -> bool | None:
-        monkeypatch.setattr(identity, "_ancestor", Looks(*looks))
+        monkeypatch.setattr(identity, "_read_ancestor", Looks(*looks))
         monkeypatch.setattr(identity, "pid_namespace", lambda: identity._FIRST_NAMESPACE)
         return identity._is_below_agent("self")
 
@@ -238,7 +238,7 @@ def test_what_is_hidden_is_unknown_and_what_has_no_end_is_an_agent(
 
 
 def test_a_top_of_another_namespace_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "_ancestor", Looks({"self": (0, False)}))
+    monkeypatch.setattr(identity, "_read_ancestor", Looks({"self": (0, False)}))
     monkeypatch.setattr(identity, "pid_namespace", lambda: "pid:[4026532000]")
     assert identity._is_below_agent("self") is None
 

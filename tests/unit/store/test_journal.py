@@ -161,8 +161,8 @@ def test_the_newest_records_are_the_end_of_all_of_them(
         (folder / "journal-000001.jsonl").write_bytes(lines(1, older + 1))
     (folder / "journal.jsonl").write_bytes(lines(older + 1, older + newer + 1) + b"torn")
     journal = JournalFile(folder, 0, 0)
-    every = [record.line for record in journal.records()]
-    found = [record.line for record in journal.newest(size)]
+    every = [record.line for record in journal.read_records()]
+    found = [record.line for record in journal.read_newest(size)]
     assert found == every[len(every) - len(found) :]
     assert sum(map(len, found)) <= size
     if size >= sum(path.stat().st_size for path in folder.iterdir()):
@@ -172,4 +172,4 @@ def test_the_newest_records_are_the_end_of_all_of_them(
 def test_newest_records_with_a_gap_before_them_are_none(tmp_path: Path) -> None:
     (tmp_path / "journal-000001.jsonl").write_bytes(line(1) + line(2))
     (tmp_path / "journal.jsonl").write_bytes(line(5) + line(6))
-    assert JournalFile(tmp_path, 0, 0).newest(10_000) == ()
+    assert JournalFile(tmp_path, 0, 0).read_newest(10_000) == ()

@@ -69,7 +69,7 @@ OWNERS: dict[str, tuple[Callable[[], dict[str, Any]], Liveness]] = {
 def test_what_is_known_about_an_owner(
     name: str, table: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "machine", lambda: "m")
+    monkeypatch.setattr(identity, "machine_digest", lambda: "m")
     update, expected = OWNERS[name]
     claim = owned(**update())
     table.beat(claim, 0)
@@ -80,7 +80,7 @@ def test_what_is_known_about_an_owner(
 def test_a_machine_without_an_id_proves_nothing(
     table: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "machine", lambda: "")
+    monkeypatch.setattr(identity, "machine_digest", lambda: "")
     claim = owned(boot_id="earlier", machine="")
     table.beat(claim, 0)
     assert table.liveness(claim) is UNKNOWN
@@ -190,23 +190,23 @@ def test_a_beat_that_is_no_plain_file_does_not_hang(table: Leases, clock: Clock)
 
 def test_how_long_a_holder_was_not_heard_of(table: Leases, clock: Clock) -> None:
     claim = owned().replace(claimed_boottime=900.0)
-    assert table.quiet_s(claim) == 100, "since the claim, which is the first sign of life"
+    assert table.silence_s(claim) == 100, "since the claim, which is the first sign of life"
     table.beat(claim, 0)
     clock.now += 7
-    assert table.quiet_s(claim) == pytest.approx(7, abs=0.01)
-    assert table.quiet_s(owned().replace(claimed_boottime=None, token=99)) is None
+    assert table.silence_s(claim) == pytest.approx(7, abs=0.01)
+    assert table.silence_s(owned().replace(claimed_boottime=None, token=99)) is None
 
 
 def test_how_long_a_strangers_beat_has_stood_still(table: Leases, clock: Clock) -> None:
     claim = make_claim(owner=STRANGER)
-    assert table.quiet_s(claim) is None, "nobody has looked yet"
+    assert table.silence_s(claim) is None, "nobody has looked yet"
     table.liveness(claim)
     clock.now += 7
-    assert table.quiet_s(claim) == 7
-    table.keep(claim.token, {"beat": 1, "deadline_boottime": 5.0})
-    assert table.quiet_s(claim) is None, "this beat was not looked at yet"
+    assert table.silence_s(claim) == 7
+    table.write_beat(claim.token, {"beat": 1, "deadline_boottime": 5.0})
+    assert table.silence_s(claim) is None, "this beat was not looked at yet"
     table.liveness(claim)
-    assert table.quiet_s(claim) == 0
+    assert table.silence_s(claim) == 0
 
 
 def test_sweeping_leaves_what_stands(table: Leases, clock: Clock) -> None:
@@ -223,8 +223,8 @@ def test_sweeping_leaves_what_stands(table: Leases, clock: Clock) -> None:
     left = {path.name.partition("-0")[0] for path in table.folder.iterdir()}
     assert {name for name in left if not name.startswith("2")} == {*strangers, "4", "5"}
     assert {name.partition("-")[0] for name in left if name.startswith("2")} == {"2", "2.seen"}
-    table.forget(make_claim(2))
-    table.forget(make_claim(2))
+    table.remove_files(make_claim(2))
+    table.remove_files(make_claim(2))
     assert clock.now == 1_000.0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.store import folder as folders
-from sequencer.store.ownership import refused, set_project_folders, user_name
+from sequencer.store.ownership import explain_refusal, set_project_folders, user_name
 
 SOMEBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files for others")
@@ -32,11 +32,11 @@ def owner(path: Path) -> tuple[int, int]:
 @as_root
 def test_new_files_and_folders_are_the_owners(theirs: Path) -> None:
     below = theirs / "sync" / "runs"
-    folders.made(below)
-    folders.put(below / "state.json", b"1")
+    folders.make_folder(below)
+    folders.write_atomically(below / "state.json", b"1")
     os.close(folders.open_file(below / "lock", os.O_RDWR | os.O_CREAT))
-    folders.opened(below).make("beats")
-    folders.make_fresh(below / "results" / "1")
+    folders.open_folder(below).mkdir("beats")
+    folders.make_new_folder(below / "results" / "1")
     made = list(theirs.rglob("*"))
     assert len(made) == 7
     assert {owner(path) for path in made} == {(SOMEBODY, SOMEBODY)}
@@ -75,14 +75,14 @@ def test_a_folder_that_was_put_in_the_way_stays_its_owners(
         (theirs / "roots").rename(theirs / name)
 
     monkeypatch.setattr(os, "mkdir", made_and_swapped)
-    folders.opened(theirs).make("sync")
+    folders.open_folder(theirs).mkdir("sync")
     assert owner(theirs / "sync") == (0, 0)
 
 
 @as_root
 def test_a_folder_of_root_has_files_of_root(tmp_path: Path) -> None:
-    folders.made(tmp_path / "sync")
-    folders.put(tmp_path / "sync" / "state.json", b"1")
+    folders.make_folder(tmp_path / "sync")
+    folders.write_atomically(tmp_path / "sync" / "state.json", b"1")
     assert owner(tmp_path / "sync" / "state.json") == (0, 0)
 
 
@@ -95,19 +95,19 @@ def test_a_refusal_says_who_owns_it_and_how_to_get_it_back(
     state.write_text("{}")
     denied = OSError(errno.EACCES, "Permission denied")
     # It is this user's own: the mode is the reason.
-    assert refused(denied, state, "fix it") == ("Permission denied", "fix it")
+    assert explain_refusal(denied, state, "fix it") == ("Permission denied", "fix it")
     owner, me = user_name(os.geteuid()), 4_000_000_001
     monkeypatch.setattr(os, "geteuid", lambda: me)
     set_project_folders(tmp_path / "sync", tmp_path / "logs", tmp_path / "missing")
     try:
-        why, hint = refused(denied, state, "fix it")
+        why, hint = explain_refusal(denied, state, "fix it")
         assert why == f"Permission denied: it belongs to {owner}, and you are {me}"
         folders_shown = f"{tmp_path}/sync {tmp_path}/logs"
         assert hint == f"give it back to you: 'sudo chown -R {me} {folders_shown}'"
         # A file that is still to be made: its folder is the reason.
-        why, _ = refused(denied, tmp_path / "sync" / "new", "fix it")
+        why, _ = explain_refusal(denied, tmp_path / "sync" / "new", "fix it")
         assert why == f"Permission denied: its folder belongs to {owner}, and you are {me}"
-        _, hint = refused(denied, tmp_path / "elsewhere", "fix it")
+        _, hint = explain_refusal(denied, tmp_path / "elsewhere", "fix it")
         assert hint == f"give it back to you: 'sudo chown -R {me} {tmp_path}/elsewhere'"
     finally:
         set_project_folders()
@@ -124,7 +124,7 @@ def test_a_refusal_says_who_owns_it_and_how_to_get_it_back(
 )
 def test_the_hint_follows_the_reason(tmp_path: Path, number: int, hint: str) -> None:
     error = OSError(number, os.strerror(number))
-    assert refused(error, tmp_path, "look at it") == (os.strerror(number), hint)
+    assert explain_refusal(error, tmp_path, "look at it") == (os.strerror(number), hint)
 
 
 def test_a_user_without_a_name_is_a_number() -> None:

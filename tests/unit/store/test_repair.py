@@ -196,7 +196,7 @@ def test_a_journal_cut_anywhere_in_its_last_line(tmp_path: Path, cut: int) -> No
     holds(state_path, step_index=4, revision=6)
 
 
-@pytest.mark.parametrize("stopped_at", ["put", "write_head", "sync_folder"])
+@pytest.mark.parametrize("stopped_at", ["write_atomically", "write_head", "sync_folder"])
 def test_an_interrupted_repair_can_be_repeated(
     tmp_path: Path, stopped_at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,7 +274,7 @@ def test_a_network_file_system_is_refused_unless_allowed(
 ) -> None:
     state_path = begun(tmp_path, 2)
     state_path.write_text("{")
-    monkeypatch.setattr("sequencer.store.lock.type_of", lambda _: "nfs4")
+    monkeypatch.setattr("sequencer.store.lock.filesystem_type", lambda _: "nfs4")
     with pytest.raises(NetworkFileSystem):
         repair(state_path)
     assert repair(state_path, allow_network_fs=True).head is not None
@@ -379,14 +379,14 @@ def test_a_folder_that_may_not_be_looked_at_is_no_empty_one(
     state_path = begun(tmp_path, 1)
     results = state_path.with_name("results")
     results.mkdir()
-    real = folders.opened
+    real = folders.open_folder
 
     def refuse(path: Path) -> folders.Folder:
         if path == results:
             raise PermissionError(13, "Permission denied", str(path))
         return real(path)
 
-    monkeypatch.setattr(folders, "opened", refuse)
+    monkeypatch.setattr(folders, "open_folder", refuse)
     with pytest.raises(CorruptState, match="can't be read: Permission denied") as caught:
         diagnose(state_path)
     assert caught.value.where == str(results)

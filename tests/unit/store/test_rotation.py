@@ -63,7 +63,7 @@ def test_only_so_many_are_kept_and_outputs_go_with_them(tmp_path: Path) -> None:
     assert oldest > 1
     assert [f["revision"] for f in facts] == list(range(oldest, oldest + len(facts)))
     mentioned = {(f["step_index"], f["token"]) for f in facts if f["event"] == "succeeded"}
-    left = {results.attempt_of(path.name) for path in (tmp_path / "results").iterdir()}
+    left = {results.parse_attempt_name(path.name) for path in (tmp_path / "results").iterdir()}
     assert mentioned <= left
     assert len(left) < 20
 

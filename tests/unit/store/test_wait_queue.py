@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.store.queue import WaitQueue, file_name
+from sequencer.store.queue import WaitQueue, queue_file_name
 from tests.concurrency import children
 
 
@@ -41,7 +41,7 @@ def queue_of(path: Path, names: str) -> list[int]:
 
 
 def test_processes_are_served_in_order_and_the_killed_are_forgotten(tmp_path: Path) -> None:
-    path = tmp_path / file_name(())
+    path = tmp_path / queue_file_name(())
     mine = WaitQueue(path)
     assert mine.enter()
     pids = queue_of(path, "abcdef")
@@ -59,7 +59,7 @@ def test_processes_are_served_in_order_and_the_killed_are_forgotten(tmp_path: Pa
 
 
 def test_a_file_that_somebody_has_locked_whole_keeps_nobody_waiting(tmp_path: Path) -> None:
-    path = tmp_path / file_name(())
+    path = tmp_path / queue_file_name(())
     read_fd, write_fd = os.pipe()
 
     def hold() -> None:
@@ -99,7 +99,7 @@ def no_folder(path: Path) -> None:
 def test_without_a_file_everybody_is_first(
     tmp_path: Path, obstacle: Callable[[Path], None]
 ) -> None:
-    path = tmp_path / "sync" / file_name(())
+    path = tmp_path / "sync" / queue_file_name(())
     path.parent.mkdir()
     obstacle(path)
     one, two = WaitQueue(path), WaitQueue(path)
@@ -112,18 +112,18 @@ def test_without_a_file_everybody_is_first(
 
 
 def test_a_fifo_in_its_place_blocks_nobody(tmp_path: Path) -> None:
-    path = tmp_path / file_name(())
+    path = tmp_path / queue_file_name(())
     os.mkfifo(path)
     started = time.monotonic()
     one = WaitQueue(path)
     assert one.enter()
-    assert not WaitQueue(tmp_path / file_name(["a"])).is_awaited()
+    assert not WaitQueue(tmp_path / queue_file_name(["a"])).is_awaited()
     one.leave()
     assert time.monotonic() - started < 1
 
 
 def test_a_deleted_file_holds_up_nobody(tmp_path: Path) -> None:
-    path = tmp_path / file_name(())
+    path = tmp_path / queue_file_name(())
     before, after = WaitQueue(path), WaitQueue(path)
     assert before.enter()
     path.unlink()
@@ -136,7 +136,7 @@ def test_a_deleted_file_holds_up_nobody(tmp_path: Path) -> None:
 def test_a_process_that_can_start_no_thread_does_not_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = (WaitQueue(tmp_path / file_name(())) for _ in range(2))
+    one, two = (WaitQueue(tmp_path / queue_file_name(())) for _ in range(2))
     assert one.enter()
 
     def refuse(_: threading.Thread) -> None:
@@ -173,7 +173,7 @@ def opened_here(folder: Path) -> list[str]:
 def test_nothing_stays_open(tmp_path: Path) -> None:
     # A run of another test that nobody closed may still have one.
     of_others = threading.enumerate()
-    first = WaitQueue(tmp_path / file_name(()))
+    first = WaitQueue(tmp_path / queue_file_name(()))
     asleep, write_fd = os.pipe()
     # The folder stays open for the next time.
     assert first.wait(5.0, asleep)
@@ -182,7 +182,7 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
     for _ in range(20):
         # Those of the round before give the lock back when they get it.
         assert first.wait(5.0, asleep)
-        others = [WaitQueue(tmp_path / file_name(())) for _ in range(3)]
+        others = [WaitQueue(tmp_path / queue_file_name(())) for _ in range(3)]
         for other in others:
             assert not other.enter()
             assert other.is_awaited()

@@ -44,8 +44,8 @@ def taken_apart(text: str) -> dict[str, Any]:
     findings = Diagnostics(Path("flow.md"))
     parts = split(text, findings)
     sections = {
-        "any": parts.sections(None, KEYS),
-        "a, b": parts.sections(("a", "b"), KEYS),
+        "any": parts.read_sections(None, KEYS),
+        "a, b": parts.read_sections(("a", "b"), KEYS),
     }
     try:
         findings.ensure_none()

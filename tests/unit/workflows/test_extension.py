@@ -33,7 +33,7 @@ def extending(base: Workflow, **changes: Any) -> Extension:
 
 def extended(base: Workflow, **changes: Any) -> Workflow:
     extension = extending(base, **changes)
-    made = extension.workflow("own")
+    made = extension.build_workflow("own")
     assert extension.problems == []
     assert made is not None
     return made
@@ -41,7 +41,7 @@ def extended(base: Workflow, **changes: Any) -> Workflow:
 
 def problems(base: Workflow, **changes: Any) -> list[Found]:
     extension = extending(base, **changes)
-    assert extension.workflow("own") is None
+    assert extension.build_workflow("own") is None
     assert extension.problems
     return extension.problems
 
@@ -155,7 +155,7 @@ def test_whatever_is_asked_either_a_workflow_or_a_problem_comes_out(
         after={name: [f"after {name}"] for name in after},
         remove=remove,
     )
-    made = extension.workflow("own")
+    made = extension.build_workflow("own")
     is_known = {*before, *after, *remove} <= set(steps)
     is_anything_left = bool(set(steps) - set(remove) or before or after)
     assert (made is not None) == (is_known and is_anything_left)

@@ -19,7 +19,7 @@ from sequencer.workflows.finding import MAX_CHARS, MAX_LISTED, GraphFile
 from sequencer.workflows.flowfile.markdown import NodeSection, split
 from sequencer.workflows.flowfile.problems import MAX_PROBLEMS, Diagnostics, FlowErrors
 from sequencer.workflows.flowfile.reader import load_flow, read_flow
-from sequencer.workflows.flowfile.rules import at_once
+from sequencer.workflows.flowfile.rules import find_parallel_pairs
 from sequencer.workflows.flowfile.settings import (
     AGENT_KEYS,
     KEYS,
@@ -112,10 +112,10 @@ def test_each_valid_flow_is_read_with_its_loops(given: dict[str, Any]) -> None:
 def test_a_setting_has_its_place_and_what_is_not_written_that_of_its_section_or_node() -> None:
     rest = settings("a", "model: m\ntools:\n  write: false") + sections("b")
     flow = read(flow_text("a --> h{{Q}}\nh --> b", rest))
-    assert flow.where("a", "model") == "flow.md:8:1"
-    assert flow.where("a", "tools", "write") == "flow.md:10:3"
-    assert flow.where("a", "max_turns") == "flow.md:6:1"
-    assert flow.where("h", "timeout") == "flow.md:3:7"
+    assert flow.locate_setting("a", "model") == "flow.md:8:1"
+    assert flow.locate_setting("a", "tools", "write") == "flow.md:10:3"
+    assert flow.locate_setting("a", "max_turns") == "flow.md:6:1"
+    assert flow.locate_setting("h", "timeout") == "flow.md:3:7"
     assert flow.mermaid.splitlines()[0] == "flowchart TD"
 
 
@@ -243,7 +243,7 @@ def test_known_names_are_listed_the_nearest_first_and_not_without_end() -> None:
 
 def sections_of(text: str, *names: str) -> tuple[NodeSection, ...]:
     """Return the sections of *text*; without *names* each ``###`` heading starts one."""
-    return split(text, Diagnostics(FILE)).sections(names or None, KEYS)
+    return split(text, Diagnostics(FILE)).read_sections(names or None, KEYS)
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def graph_of(*edges: str, entries: tuple[str, ...] = ()) -> Graph:
 
 
 def meet(graph: Graph, *names: str) -> bool:
-    return list(at_once(graph, {"k": names})) != []
+    return list(find_parallel_pairs(graph, {"k": names})) != []
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_what_leads_to_the_other_never_meets_it(pairs: set[tuple[int, int]]) -> 
     letters = "abcdefg"
     graph = graph_of(*sorted(f"{letters[one]}{letters[other]}" for one, other in pairs))
     names = sorted(graph.by_id)
-    for _, one, other in at_once(graph, {"k": names}):
+    for _, one, other in find_parallel_pairs(graph, {"k": names}):
         assert one != other
         assert not _leads(graph, one, other)
         assert not _leads(graph, other, one)

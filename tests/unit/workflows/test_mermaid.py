@@ -23,7 +23,7 @@ from sequencer.workflows.mermaid.text import (
     prepare,
     read_properties,
     read_shape_data,
-    reveal,
+    restore_entities,
 )
 
 DATA = Path(__file__).parents[2] / "data" / "flowcharts"
@@ -255,7 +255,7 @@ def test_nodes_and_groups_are_counted_before_they_are_made(declared: str) -> Non
 def prepared(text: str) -> str:
     source = ChartText(text, None, 1)
     prepare(source)
-    return reveal(source.text)
+    return restore_entities(source.text)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_runs_of_earlier_versions_go_on_under_the_same_digest(name: str, digest:
 
 
 def define(**raw: Any) -> Workflow:
-    return WorkflowDefinition.model_validate(raw).named("nightly")
+    return WorkflowDefinition.model_validate(raw).build_workflow("nightly")
 
 
 @pytest.mark.parametrize(

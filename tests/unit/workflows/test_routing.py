@@ -10,8 +10,8 @@ from sequencer.workflows.router import (
     RouterMode,
     RouterRefused,
     RouterSettings,
+    format_answer,
     parse_answer,
-    shown,
 )
 
 ALLOWED = frozenset({"main.md", "reviewer.md", "team/plan.txt"})
@@ -72,7 +72,7 @@ def test_a_wrong_answer_fails_the_step_and_is_shown(answer: str, problem: str) -
         parse_answer(answer, ALLOWED)
     assert isinstance(refused.value, StepFailed)
     assert refused.value.exit_code == 1
-    assert shown(answer) in str(refused.value)
+    assert format_answer(answer) in str(refused.value)
     assert "main.md, reviewer.md, team/plan.txt" in str(refused.value)
 
 

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.workflows.prompts import as_text, look_up, names, parsed, render
+from sequencer.workflows.prompts import (
+    as_text,
+    iter_template_paths,
+    look_up,
+    parse_loose_json,
+    render,
+)
 
 
 def value_of(path: tuple[str, ...]) -> Any:
@@ -29,10 +35,10 @@ def test_how_values_stand_in_a_prompt(value: Any, text: str) -> None:
 def test_json_in_a_text_may_be_looked_into() -> None:
     fenced = '```json\n{"a": [{"b": 2}]}\n```\n'
     assert look_up({"output": fenced}, ("output", "a", "0", "b")) == 2
-    assert parsed('{"x": 1}') == {"x": 1}
+    assert parse_loose_json('{"x": 1}') == {"x": 1}
     for text in ("no json", "", "[" * 100_000):
         with pytest.raises(KeyError):
-            parsed(text)
+            parse_loose_json(text)
 
 
 @pytest.mark.parametrize("path", [("a", "x"), ("l", "2"), ("l", "-1"), ("l", "9" * 30), ("n", "x")])
@@ -46,4 +52,4 @@ def test_a_path_that_leads_nowhere(path: tuple[str, ...]) -> None:
 @given(st.text(alphabet="{} outpsefdbackv.x\n", max_size=200))
 def test_any_text_is_rendered_or_left(text: str) -> None:
     rendered = render(text, lambda path: f"<{'.'.join(path)}>")
-    assert rendered.count("<") == len(list(names(text)))
+    assert rendered.count("<") == len(list(iter_template_paths(text)))

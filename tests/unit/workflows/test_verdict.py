@@ -12,7 +12,12 @@ import pytest
 
 from sequencer.errors import ConfigurationError
 from sequencer.model.outcome import Outcome, OutcomeStatus, Verdict
-from sequencer.workflows.verdicts import EXIT_REASON_CHARS, check_schema, ensure_schema, verdict_of
+from sequencer.workflows.verdicts import (
+    EXIT_REASON_CHARS,
+    check_schema,
+    ensure_schema,
+    read_verdict,
+)
 
 NONE = Verdict(is_pass=False, reason="no verdict in the answer", source="none")
 YES = '{"pass": true}'
@@ -24,7 +29,7 @@ def said(output: str = "", **more: Any) -> Outcome:
 
 
 def judged(output: str) -> Verdict:
-    return verdict_of(said(output), is_command=False)
+    return read_verdict(said(output), is_command=False)
 
 
 # --- structured output --------------------------------------------------------------
@@ -33,20 +38,20 @@ def judged(output: str) -> Verdict:
 @pytest.mark.parametrize("is_command", [True, False])
 def test_a_structured_answer_goes_before_text_and_exit_code(is_command: bool) -> None:
     outcome = said(YES, structured={"pass": False, "reason": "two fail"}, exit_code=0)
-    verdict = verdict_of(outcome, is_command=is_command)
+    verdict = read_verdict(outcome, is_command=is_command)
     assert verdict == Verdict(is_pass=False, reason="two fail", source="structured")
 
 
 @pytest.mark.parametrize("value", ["yes", 1, 0, None, "true", [True], {"pass": True}])
 def test_what_is_no_boolean_is_no_verdict(value: object) -> None:
     structured = {"pass": value, "reason": "x"}
-    assert verdict_of(said(structured=structured), is_command=False) == NONE
+    assert read_verdict(said(structured=structured), is_command=False) == NONE
     assert judged(json.dumps(structured)) == NONE
 
 
 @pytest.mark.parametrize("structured", [True, [YES], "yes", {"Pass": True}, {}, 3])
 def test_a_structured_answer_without_a_verdict_leaves_it_to_the_text(structured: object) -> None:
-    verdict = verdict_of(said(NO, structured=structured), is_command=False)
+    verdict = read_verdict(said(NO, structured=structured), is_command=False)
     assert (verdict.is_pass, verdict.source) == (False, "json")
 
 
@@ -149,14 +154,14 @@ def test_a_command_without_json_is_judged_by_its_exit_code(
     code: int, status: OutcomeStatus, is_pass: bool
 ) -> None:
     outcome = said("3 passed", status=status, exit_code=code)
-    verdict = verdict_of(outcome, is_command=True)
+    verdict = read_verdict(outcome, is_command=True)
     assert verdict == Verdict(is_pass=is_pass, reason="3 passed", source="exit-code")
-    assert verdict_of(outcome, is_command=False) == NONE
+    assert read_verdict(outcome, is_command=False) == NONE
 
 
 def test_a_last_line_that_is_too_long_is_cut() -> None:
     outcome = said("x" * 9_000, exit_code=0)
-    reason = verdict_of(outcome, is_command=True).reason
+    reason = read_verdict(outcome, is_command=True).reason
     assert (len(reason), reason[:3], reason[-1]) == (EXIT_REASON_CHARS, "xxx", "…")
 
 
@@ -164,9 +169,9 @@ def test_a_last_line_that_is_too_long_is_cut() -> None:
 def test_what_failed_never_passes_whatever_it_said(is_structured: bool) -> None:
     more = {"structured": json.loads(YES)} if is_structured else {}
     outcome = said(YES, status=OutcomeStatus.FAILED, error="exit code 3", exit_code=3, **more)
-    verdict = verdict_of(outcome, is_command=True)
+    verdict = read_verdict(outcome, is_command=True)
     assert (verdict.is_pass, verdict.reason) == (False, "exit code 3")
-    assert verdict_of(said(YES, status=OutcomeStatus.LIMITED), is_command=False).reason == (
+    assert read_verdict(said(YES, status=OutcomeStatus.LIMITED), is_command=False).reason == (
         "the attempt ended limited"
     )
 

@@ -22,8 +22,8 @@ from sequencer.engine.tree_state import (
     TreeChanges,
     TreeState,
     TreeUnknown,
-    differing,
     file_mark,
+    find_changed_paths,
     last_change,
 )
 from sequencer.errors import SequencerError
@@ -35,7 +35,7 @@ _COMMITTED = re.compile(
     rb"[^:\n]*:(?! Fast-forward)"
 )
 """Matches the entries in git's log of HEAD that made a commit."""
-_MOST_MOVES = 1024 * 1024
+_MAX_MOVES = 1024 * 1024
 IGNORED_S = 0.5
 """How long it may take to find out whether git ignores a folder."""
 
@@ -77,13 +77,13 @@ class GitTree(Struct, frozen=True):
     own: tuple[str, ...]
     """Folders that do not count, relative to the folder that git runs in."""
 
-    def state(self, deadline: Deadline) -> TreeState:
-        status = parse_status(self._output(deadline, *STATUS, *self._pathspecs))
-        entries, log = dict[str, str](), self._moves()
+    def read_state(self, deadline: Deadline) -> TreeState:
+        status = parse_status(self._run_git(deadline, *STATUS, *self._pathspecs))
+        entries, log = dict[str, str](), self._stat_head_log()
         newest = 0.0 if log is None else last_change(log)
         for entry in status.entries:
             deadline.left_s()
-            mark, changed = self._file(entry.path)
+            mark, changed = self._fingerprint_file(entry.path)
             facts = (entry.change, entry.is_staged, entry.is_unmerged, entry.mode, mark)
             entries[entry.path] = " ".join(map(str, facts))
             newest = max(newest, changed)
@@ -95,12 +95,14 @@ class GitTree(Struct, frozen=True):
         """Return the git arguments that select the paths that count."""
         return ["--", ":(top)", *(f":(exclude,literal){name}" for name in self.own)]
 
-    def changes(self, before: TreeState, after: TreeState, deadline: Deadline) -> TreeChanges:
-        paths = differing(before, after)
-        commits = self._commits(before, after, deadline)
+    def compare_states(
+        self, before: TreeState, after: TreeState, deadline: Deadline
+    ) -> TreeChanges:
+        paths = find_changed_paths(before, after)
+        commits = self._count_commits(before, after, deadline)
         old, new = before.commit, after.commit
         if old and new and old != new:
-            names = self._output(deadline, "diff", "--name-only", "-z", old, new, *self._pathspecs)
+            names = self._run_git(deadline, "diff", "--name-only", "-z", old, new, *self._pathspecs)
             paths |= {os.fsdecode(name) for name in names.split(b"\0") if name}
             # A commit with only the run's own files is no change.
             commits = commits if paths else 0
@@ -109,31 +111,31 @@ class GitTree(Struct, frozen=True):
             commits = max(commits, 1)
         return TreeChanges(len(paths), commits)
 
-    def _commits(self, before: TreeState, after: TreeState, deadline: Deadline) -> int:
+    def _count_commits(self, before: TreeState, after: TreeState, deadline: Deadline) -> int:
         """Return how many commits were made in this work tree."""
         if before.moves < after.moves:
             with suppress(OSError), (self._git_folder() / "logs" / "HEAD").open("rb") as file:
                 file.seek(before.moves)
-                return len(_COMMITTED.findall(file.read(_MOST_MOVES)))
+                return len(_COMMITTED.findall(file.read(_MAX_MOVES)))
         if not before.commit or before.commit == after.commit:
             return 0
         span = f"{before.commit}..{after.commit}"
-        return int(self._output(deadline, "rev-list", "--count", span))
+        return int(self._run_git(deadline, "rev-list", "--count", span))
 
-    def _output(self, deadline: Deadline, *argv: str) -> bytes:
+    def _run_git(self, deadline: Deadline, *argv: str) -> bytes:
         try:
             return self.git.run(*argv, timeout_s=deadline.left_s()).stdout
         except (GitFailed, SequencerError) as error:
             raise TreeUnknown(str(error)) from error
 
-    def _file(self, path: str) -> tuple[str, float]:
+    def _fingerprint_file(self, path: str) -> tuple[str, float]:
         """Return a fingerprint of the file at *path*, and when it or its folder was changed."""
         full_path = self.top / path
         try:
             info = full_path.lstat()
             return file_mark(str(full_path), info), last_change(info)
         except OSError:
-            return "-", _folder_change(full_path)
+            return "-", _folder_change_time(full_path)
 
     def _git_folder(self) -> Path:
         path = self.top / ".git"
@@ -143,14 +145,14 @@ class GitTree(Struct, frozen=True):
             return self.top / file.read(4096).removeprefix("gitdir:").strip()
         return path
 
-    def _moves(self) -> os.stat_result | None:
+    def _stat_head_log(self) -> os.stat_result | None:
         """Return the size and times of git's log of HEAD, if it keeps one."""
         with suppress(OSError):
             return (self._git_folder() / "logs" / "HEAD").lstat()
         return None
 
 
-def _folder_change(path: Path) -> float:
+def _folder_change_time(path: Path) -> float:
     """Return when the nearest existing folder above *path* was changed."""
     for above in path.parents:
         with suppress(OSError):

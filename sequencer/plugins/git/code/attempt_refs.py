@@ -21,7 +21,7 @@ from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import is_branch_name, ref_part, slug
 from sequencer.model.head import Claim, Head, Work
-from sequencer.plugins.git.code.tree import WorkTree, listed
+from sequencer.plugins.git.code.tree import WorkTree, format_paths
 from sequencer.plugins.git.code.workspace import GitWorkspace, folders_of
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.plugins.git.state.branch import MOVED_MEANWHILE
@@ -69,12 +69,12 @@ class AttemptWorkspace(GitWorkspace):
 
     # --- names ---------------------------------------------------------------------
 
-    def _attempts(self, head: Head) -> str:
+    def _attempt_ref_prefix(self, head: Head) -> str:
         return f"{ATTEMPTS}/{ref_part(slug(self._run or 'default'))}/{ref_part(slug(head.run_id))}/"
 
-    def _accepted_by(self, head: Head) -> str | None:
+    def _accepted_ref(self, head: Head) -> str | None:
         """Return the ref that *head* names, if it belongs to an attempt of this run."""
-        ref, folder = "" if head.work is None else head.work.ref, self._attempts(head)
+        ref, folder = "" if head.work is None else head.work.ref, self._attempt_ref_prefix(head)
         return ref if ref.startswith(folder) and ref.removeprefix(folder).isdecimal() else None
 
     @property
@@ -90,7 +90,7 @@ class AttemptWorkspace(GitWorkspace):
             refs[self._accepted] = f"{local}/{self.branch}"
         return {ref: ours for ref, ours in refs.items() if ref in self._tips}
 
-    def _theirs(self, head: Head) -> str | None:
+    def _remote_commit(self, head: Head) -> str | None:
         """Return the accepted commit, or the remote's branch if that contains it."""
         visible, work = self._tips.get(self._visible), head.work
         if work is None or work.branch != self.branch or self._tree.resolve(work.commit) is None:
@@ -101,22 +101,24 @@ class AttemptWorkspace(GitWorkspace):
 
     # --- before an attempt ---------------------------------------------------------
 
-    def ready(self, head: Head) -> None:
+    def ensure_ready(self, head: Head) -> None:
         """Check that a step may start on the accepted code, and move the visible branch to it.
 
-        Raises: see `Workspace.ready`.
+        Raises: see `Workspace.ensure_ready`.
         """
-        self._settle()
-        self._ensure_branch(self._tree.status(), head)
-        self._look(head)
-        super().ready(head)
+        self._finish_commit()
+        self._ensure_branch(self._tree.read_status(), head)
+        self._fetch_tips(head)
+        super().ensure_ready(head)
         self._forward_branch(head)
 
-    def _look(self, head: Head) -> None:
+    def _fetch_tips(self, head: Head) -> None:
         """Fetch the branch and the accepted code as they are on the remote."""
-        self._accepted = self._accepted_by(head)
+        self._accepted = self._accepted_ref(head)
         for _ in range(_LOOKS):
-            self._tips = self._remote.tips([self._visible, f"{self._attempts(head)}*"])
+            self._tips = self._remote.list_tips(
+                [self._visible, f"{self._attempt_ref_prefix(head)}*"]
+            )
             wanted = {ref: ours for ref, ours in self.refs.items() if not self._is_here(ref, ours)}
             # A failed fetch means that one of them was removed meanwhile: look again.
             if not wanted or self._remote.fetch(wanted):
@@ -126,15 +128,15 @@ class AttemptWorkspace(GitWorkspace):
             return
         contains = self._tree.contains
         if not (contains(work.commit, visible) or contains(visible, work.commit)):
-            raise self._diverged_from_accepted(work, visible)
+            raise self._accepted_divergence_error(work, visible)
 
     def _is_here(self, ref: str, ours: str) -> bool:
         tip = self._tips[ref]
         return self._tree.resolve(ours) == tip or self._was_used_here(tip)
 
-    def _diverged_from_accepted(self, work: Work, visible: str) -> WorkTreeRefused:
+    def _accepted_divergence_error(self, work: Work, visible: str) -> WorkTreeRefused:
         remote, branch = quote(self._remote.name), quote(str(self.branch))
-        return self._tree.refused(
+        return self._tree.make_refusal(
             f"someone has moved branch {self.branch} of {self._remote.name!r} to {visible[:12]}, "
             f"which does not have {work.commit[:12]}, the run's accepted code",
             f"bring both together: 'git switch {branch}', 'git pull {remote} {branch}', "
@@ -156,9 +158,9 @@ class AttemptWorkspace(GitWorkspace):
         base = None if head.work is None else head.work.commit
         if self.cargo is None:
             return Work.model_validate({**work.model_dump(), "base": base})
-        folder = self._attempts(head)
+        folder = self._attempt_ref_prefix(head)
         ref = f"{folder}{claim.token}"
-        tips = self._remote.tips([self._visible, f"{folder}*"])
+        tips = self._remote.list_tips([self._visible, f"{folder}*"])
         visible = tips.pop(self._visible, None)
         # The run itself moves the branch to accepted commits while other attempts still work.
         is_own_move = visible == self._tips.get(self._visible) or visible in tips.values()
@@ -167,7 +169,7 @@ class AttemptWorkspace(GitWorkspace):
             and self._tree.resolve(visible) is not None
             and self._tree.contains(work.commit, visible)
         ):
-            raise self._tree.refused(
+            raise self._tree.make_refusal(
                 f"branch {self.branch} {MOVED_MEANWHILE}",
                 "the next attempt starts from what the branch has then",
             )
@@ -191,20 +193,20 @@ class AttemptWorkspace(GitWorkspace):
             raise RemoteUnreachable(message, where=remote, hint=hint, is_denied=True)
         if pushed.verdict is not PushVerdict.ACCEPTED:
             details = f" ({pushed.hook_output})" if pushed.hook_output else ""
-            raise self._tree.refused(
+            raise self._tree.make_refusal(
                 f"{remote} refused {ref}: {self._hide(pushed.reason + details)}",
                 f"allow workers to create branches below {ATTEMPTS}/",
             )
 
-    def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
+    def merge_work(self, claim: Claim, head: Head, work: Work) -> Work | str:
         """Return *work* merged with the code that *head* has accepted since, or a conflict message.
 
-        It needs no work tree. Raises: see `Workspace.merged`.
+        It needs no work tree. Raises: see `Workspace.merge_work`.
         """
-        folder, accepted = self._attempts(head), head.work
-        ref, accepted_ref = f"{folder}{claim.token}", self._accepted_by(head)
+        folder, accepted = self._attempt_ref_prefix(head), head.work
+        ref, accepted_ref = f"{folder}{claim.token}", self._accepted_ref(head)
         visible = f"refs/heads/{work.branch}"
-        tips = self._remote.tips([visible, f"{folder}*"])
+        tips = self._remote.list_tips([visible, f"{folder}*"])
         head_ref = accepted_ref if accepted_ref in tips else visible
         prefix = f"refs/worktree/sequencer-work/merging/{claim.token}"
         local = {name: f"{prefix}-{i}" for i, name in enumerate({ref, head_ref}) if name in tips}
@@ -215,18 +217,21 @@ class AttemptWorkspace(GitWorkspace):
             if accepted is None or contains(accepted.commit, commit):
                 return accepted or work
             if not contains(commit, work.commit):
-                raise self._tree.refused(f"{self._remote.name!r} does not have {work.commit[:12]}")
+                raise self._tree.make_refusal(
+                    f"{self._remote.name!r} does not have {work.commit[:12]}"
+                )
             if contains(commit, accepted.commit):
                 return work.replace(commit=commit)
             merge = self._merge(claim, accepted.commit, commit)
             if isinstance(merge, str):
                 self._ensure_accepted(self._push([RefMove(ref, tips.get(ref), merge)]), ref)
                 return Work.model_validate({"branch": work.branch, "commit": merge, "ref": ref})
-            branch = self._work_tree_lock.kept_name(claim)
+            branch = self._work_tree_lock.kept_branch_name(claim)
             self._push([RefMove(f"refs/heads/{branch}", None, commit)])
             return (
                 f"its changes conflict with what was accepted meanwhile in "
-                f"{listed(merge, self._hide)}; they are on branch {branch} of {self._remote.name!r}"
+                f"{format_paths(merge, self._hide)}; they are on branch {branch} of "
+                f"{self._remote.name!r}"
             )
         finally:
             with contextlib.suppress(GitFailed):
@@ -241,12 +246,12 @@ class AttemptWorkspace(GitWorkspace):
             tree, *files = os.fsdecode(result.stdout).rstrip("\0").split("\0")
             if result.code:
                 return files
-            message = self._message(claim, claim.step)
-            return self._committer.merge(tree, (accepted, commit), message)
+            message = self._commit_message(claim, claim.step)
+            return self._committer.write_merge_commit(tree, (accepted, commit), message)
         except GitFailed as failed:
             hint = "install git 2.38 or newer"
             message = f"an attempt's changes can't be merged: {failed.reason}"
-            raise self._tree.refused(message, hint) from failed
+            raise self._tree.make_refusal(message, hint) from failed
 
     # --- the branch that people see ------------------------------------------------
 
@@ -256,7 +261,7 @@ class AttemptWorkspace(GitWorkspace):
             return
         self.branch = work.branch
         try:
-            self._look(head)
+            self._fetch_tips(head)
             self._forward_branch(head)
         except SequencerError as error:
             self._notify(f"{error.message}: {error.hint}" if error.hint else error.message)
@@ -264,7 +269,7 @@ class AttemptWorkspace(GitWorkspace):
     def _forward_branch(self, head: Head) -> None:
         """Move the branch to the accepted commit, and remove refs of ended attempts."""
         visible, work, moves = self._tips.get(self._visible), head.work, list[RefMove]()
-        stale = [RefMove(ref, self._tips[ref], None) for ref in self._stale(head)][:SWEPT]
+        stale = [RefMove(ref, self._tips[ref], None) for ref in self._find_stale_refs(head)][:SWEPT]
         contains = self._tree.contains
         if work is not None and work.branch == self.branch and self._has_accepted(work, visible):
             moves.append(RefMove(self._visible, visible, work.commit))
@@ -277,7 +282,7 @@ class AttemptWorkspace(GitWorkspace):
         if pushed.verdict is PushVerdict.ACCEPTED and work is not None and moves:
             self._tips = {**self._tips, self._visible: work.commit}
         elif pushed.verdict is PushVerdict.REFUSED and moves:
-            self._look(head)
+            self._fetch_tips(head)
             tip = self._tips.get(self._visible)
             has_work = work is not None and tip is not None and contains(tip, work.commit)
             if not has_work and not self._is_denied:
@@ -293,18 +298,18 @@ class AttemptWorkspace(GitWorkspace):
             return False
         return visible is None or self._tree.contains(work.commit, visible)
 
-    def _stale(self, head: Head) -> list[str]:
+    def _find_stale_refs(self, head: Head) -> list[str]:
         """Return the refs of ended attempts, except the one that was accepted last."""
-        folder, stale = self._attempts(head), list[str]()
+        folder, stale = self._attempt_ref_prefix(head), list[str]()
         for ref in self._tips:
             token = ref.removeprefix(folder) if ref.startswith(folder) else ""
             # A higher token was granted after this head, so its attempt may still work.
             if token.isdecimal() and int(token) <= head.token and ref != self._accepted:
-                stale += [] if head.claim_with(int(token)) else [ref]
+                stale += [] if head.find_claim(int(token)) else [ref]
         return stale
 
 
-def of_attempts(request: CodeRequest) -> AttemptWorkspace | None:
+def open_attempt_workspace(request: CodeRequest) -> AttemptWorkspace | None:
     """Return the checkout of a run whose state is not in git.
 
     None: no branch should move, or the project is not in a clone of ``store.remote``.

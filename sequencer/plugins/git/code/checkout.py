@@ -27,7 +27,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from sequencer.engine.attempt import Leftovers
-from sequencer.errors import SequencerError, command, typed_command
+from sequencer.errors import SequencerError, format_command, format_other_command
 from sequencer.plugins.git.code.tree import (
     LOCK_POLL_S,
     RUN_FILES,
@@ -36,9 +36,9 @@ from sequencer.plugins.git.code.tree import (
     StatusEntry,
     TreeStatus,
     WorkTree,
-    listed,
+    format_paths,
     parse_status,
-    status_of,
+    read_status,
 )
 from sequencer.plugins.git.code.worktrees import BRANCHES, FOLDER, RUN_BRANCHES, TRAILER, Worktree
 from sequencer.plugins.git.process import Git, GitFailed
@@ -96,26 +96,28 @@ class Checkout(WorkTree):
             return names | {f"GIT_{role}_EMAIL": _ADDRESS for role in roles}
         return {}
 
-    def where_kept(self, worktree: Worktree) -> str:
+    def describe_kept_work(self, worktree: Worktree) -> str:
         """Return a message that says where the work of *worktree* is."""
         return f"its work is on branch {worktree.branch}, and none of it is in {self.label}"
 
     def merge_command(self, worktree: Worktree) -> str:
         """Return the command that merges the work of *worktree*."""
-        return self.typed("merge", worktree.branch)
+        return self.format_git_command("merge", worktree.branch)
 
-    def typed(self, *argv: str) -> str:
+    def format_git_command(self, *argv: str) -> str:
         """Return ``git ARGV`` for this work tree, to be typed in the project's folder."""
-        return typed_command("git", *(["-C", self.elsewhere] if self.elsewhere else []), *argv)
+        return format_other_command(
+            "git", *(["-C", self.elsewhere] if self.elsewhere else []), *argv
+        )
 
-    def commit(self) -> str | None:
+    def checked_out_commit(self) -> str | None:
         """Return the commit that is checked out; None: there is none yet."""
         result = self.git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", accepts=(0, 1))
         return result.stdout.decode("ascii").strip() or None
 
-    def checked_out(self) -> str:
+    def checked_out_branch(self) -> str:
         """Return the branch that is checked out; empty: none is."""
-        ref = self.git.text("symbolic-ref", "--quiet", "HEAD", accepts=(0, 1))
+        ref = self.git.read_output("symbolic-ref", "--quiet", "HEAD", accepts=(0, 1))
         return ref.removeprefix("refs/heads/")
 
     def tracked_changes(self) -> TreeStatus:
@@ -141,15 +143,15 @@ class Checkout(WorkTree):
     def repository_lock(self) -> contextlib.AbstractContextManager[None]:
         """Keep other processes from adding or removing worktrees while the block runs."""
         # Needed because git's own locks fail at once instead of waiting.
-        return self._locked(self.common_dir / REPOSITORY_LOCK)
+        return self._hold_lock(self.common_dir / REPOSITORY_LOCK)
 
     def merge_lock(self) -> contextlib.AbstractContextManager[None]:
         """Keep other processes from merging into this checkout while the block runs."""
-        return self._locked(self.git_dir / MERGE_LOCK)
+        return self._hold_lock(self.git_dir / MERGE_LOCK)
 
-    def _locked(self, path: Path) -> contextlib.AbstractContextManager[None]:
+    def _hold_lock(self, path: Path) -> contextlib.AbstractContextManager[None]:
         hint = "another process is working there; start again when it has ended"
-        return self.locked(path, LOCK_WAIT_S, hint)
+        return self.hold_lock(path, LOCK_WAIT_S, hint)
 
     # --- moving --------------------------------------------------------------------
 
@@ -180,18 +182,18 @@ class Checkout(WorkTree):
         Git itself would find the lock only after it had changed the files.
         """
         locks = [self.git_dir / "HEAD.lock"]
-        if branch := self.checked_out():
+        if branch := self.checked_out_branch():
             locks.append(self.common_dir / "refs" / "heads" / f"{branch}.lock")
         lock = next((path for path in locks if os.path.lexists(path)), None)
         text = f"fatal: Unable to create '{lock}': File exists."
         return None if lock is None else GitFailed(("merge",), 128, text)
 
-    def in_the_way(self, before: str, commit: str) -> tuple[str, ...]:
+    def find_overwritten_files(self, before: str, commit: str) -> tuple[str, ...]:
         """Return the files that a move from *before* to *commit* would overwrite here."""
         output = self.git.run("diff", "--name-status", "-z", "--no-renames", before, commit).stdout
         fields = output.decode("utf-8", "surrogateescape").split("\0")
         kinds = dict(zip(fields[1::2], fields[::2], strict=False))
-        changed = {entry.path for entry in self.status().entries}
+        changed = {entry.path for entry in self.read_status().entries}
         obstacles = []
         for path, kind in kinds.items():
             # A new file must not overwrite a file here, even one that git ignores.
@@ -248,20 +250,20 @@ class CheckoutWatch:
         """Watch *checkout*, at most `MAX_FILES` of its files."""
         self._checkout = checkout
 
-    def look(self) -> CheckoutLook:
+    def read_state(self) -> CheckoutLook:
         """Return the present state: from two git processes, or from a walk without a repository.
 
         Waits for a merge that is writing there.
         """
         try:
             with self._checkout.merge_lock():
-                return self._look()
+                return self._read_git_state()
         except (SequencerError, GitFailed, OSError):
-            return self._walked()
+            return self._read_folder_state()
 
-    def _look(self) -> CheckoutLook:
+    def _read_git_state(self) -> CheckoutLook:
         git = self._checkout.git
-        status = status_of(git)
+        status = read_status(git)
         refs = git.run("for-each-ref", "--format=%(refname:lstrip=2) %(objectname)", "refs/heads")
         heads = dict(
             line.rsplit(" ", 1)
@@ -271,7 +273,7 @@ class CheckoutWatch:
         dirty = [entry for entry in status.entries if not self._checkout.is_own(entry.path)]
         left_bytes, files = MAX_HASHED_BYTES, {}
         for entry in dirty[:MAX_FILES]:
-            state, used = _state(self._checkout.top / entry.path, left_bytes)
+            state, used = _fingerprint_file(self._checkout.top / entry.path, left_bytes)
             left_bytes -= used
             files[entry.path] = f"{_kind(entry)} {state}"
         is_partial = len(dirty) > MAX_FILES
@@ -279,12 +281,12 @@ class CheckoutWatch:
 
     # --- without a repository ------------------------------------------------------
 
-    def _walked(self) -> CheckoutLook:
+    def _read_folder_state(self) -> CheckoutLook:
         files: dict[str, str] = {}
         for path in self._walk(self._checkout.folders.project):
             if len(files) >= MAX_FILES:
                 return CheckoutLook(None, None, files, is_partial=True, is_walk=True)
-            files[os.path.relpath(path, self._checkout.folders.project)] = _times(path)
+            files[os.path.relpath(path, self._checkout.folders.project)] = _stat_fingerprint(path)
         return CheckoutLook(None, None, files, is_walk=True)
 
     def _walk(self, folder: Path) -> Iterator[str]:
@@ -312,7 +314,7 @@ class CheckoutWatch:
 
     # --- comparing -----------------------------------------------------------------
 
-    def changes_between(self, before: CheckoutLook, after: CheckoutLook) -> tuple[str, ...]:
+    def describe_changes(self, before: CheckoutLook, after: CheckoutLook) -> tuple[str, ...]:
         """Return "PATH (how)" for each change from *before* to *after*.
 
         Merges of tasks, which move the branch, do not count, and neither do new branches.
@@ -363,7 +365,7 @@ def _kind(entry: StatusEntry) -> str:
     return f"{kind}-and-staged" if entry.is_staged else kind
 
 
-def _state(path: Path, left_bytes: int) -> tuple[str, int]:
+def _fingerprint_file(path: Path, left_bytes: int) -> tuple[str, int]:
     """Return a fingerprint of *path*, and how many bytes were read for it."""
     try:
         info = path.lstat()
@@ -372,7 +374,7 @@ def _state(path: Path, left_bytes: int) -> tuple[str, int]:
         if not stat.S_ISREG(info.st_mode):
             return "other", 0
         if info.st_size > left_bytes:
-            return _times(path), 0
+            return _stat_fingerprint(path), 0
         digest = blake2b(digest_size=16)
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:
@@ -383,7 +385,7 @@ def _state(path: Path, left_bytes: int) -> tuple[str, int]:
     return f"{info.st_mode & stat.S_IXUSR} {digest.hexdigest()}", info.st_size
 
 
-def _times(path: str | Path) -> str:
+def _stat_fingerprint(path: str | Path) -> str:
     try:
         info = os.lstat(path)
     except OSError:
@@ -433,7 +435,7 @@ class ClosedFolder(Struct, frozen=True):
     """Tasks of this process that may have made these changes, because they work there too."""
     notices: tuple[str, ...] = ()
 
-    def leftovers(self, *, fails_on_write: bool) -> Leftovers:
+    def to_leftovers(self, *, fails_on_write: bool) -> Leftovers:
         """Return it for the engine; *fails_on_write*: changes in `written` are an error."""
         error, notices = self.error, list(self.notices)
         if error is not None and self.hint is not None:
@@ -461,7 +463,7 @@ class Merge(NamedTuple):
     run: str | None
     """The run of the worktree; None: the default run."""
 
-    def make(self, tip: str) -> ClosedFolder:
+    def perform(self, tip: str) -> ClosedFolder:
         """Merge *tip*, which has all work of the worktree; the caller holds the merge lock.
 
         Raises:
@@ -471,61 +473,65 @@ class Merge(NamedTuple):
             merged = self.try_merge(tip)
             if merged is not None:
                 return merged
-        return self.in_the_way("someone else keeps committing there")
+        return self.refuse_move("someone else keeps committing there")
 
     def try_merge(self, tip: str) -> ClosedFolder | None:
         """Merge *tip* once; None: the checkout's commit has changed, so the caller tries again."""
         checkout = self.checkout
         checkout.ensure_in_place()
-        head = checkout.commit()
-        operation = checkout.under_way()
+        head = checkout.checked_out_commit()
+        operation = checkout.find_operation()
         if head is None or operation:
-            return self.in_the_way(f"{operation or 'its first commit'} is under way")
-        merged = self.wrong_start(head) or self.merge_commit(head, tip)
+            return self.refuse_move(f"{operation or 'its first commit'} is under way")
+        merged = self.check_start(head) or self.create_merge_commit(head, tip)
         if merged.commit is None:
             return merged
         # Check again: the merge takes a while, and git would fast-forward an older branch too.
-        if refusal := self.wrong_start(head):
+        if refusal := self.check_start(head):
             return refusal
         checkout.ensure_in_place()
         failed = checkout.move_to(merged.commit)
-        after = checkout.commit()
+        after = checkout.checked_out_commit()
         # Git may have failed only after it had moved the branch.
         if after is not None and checkout.contains(after, merged.commit):
             return merged
         if failed is None or after != head:
             return None
-        files, reason, first = checkout.in_the_way(head, merged.commit), failed.reason, ""
+        files, reason, first = (
+            checkout.find_overwritten_files(head, merged.commit),
+            failed.reason,
+            "",
+        )
         if lock := _LOCKED.search(failed.stderr):
             # Long messages are cut at the end, so the advice comes right after the path.
             reason = f"{lock[1]} is a git lock: remove it if no git runs there"
             first = "wait for git there to finish, or remove its lock"
-        return self.in_the_way(reason, files, first)
+        return self.refuse_move(reason, files, first)
 
-    def wrong_start(self, head: str) -> ClosedFolder | None:
+    def check_start(self, head: str) -> ClosedFolder | None:
         """Return a refusal if the work did not start on the branch of *head*, else None.
 
         A merge would also bring the other branch's commits.
         """
         worktree = self.worktree
-        start, present = worktree.checked_out, self.checkout.checked_out()
+        start, present = worktree.checked_out, self.checkout.checked_out_branch()
         if start is not None and start != present:
             was, now = (name or "no branch" for name in (start, present))
             reason = f"the work was started on {was}, but {now} is checked out"
             target = [start] if start else ["--detach", worktree.base]
-            switch_back = self.checkout.typed("switch", *target)
-            return self.in_the_way(reason, first=f"go back with {switch_back}")
+            switch_back = self.checkout.format_git_command("switch", *target)
+            return self.refuse_move(reason, first=f"go back with {switch_back}")
         if self.checkout.contains(head, worktree.base):
             return None
         short = worktree.base[:12]
         reason = (
             f"{self.checkout.label} no longer has commit {short}, which the work was started on"
         )
-        cherry_pick = self.checkout.typed("cherry-pick", f"{short}..{worktree.branch}")
+        cherry_pick = self.checkout.format_git_command("cherry-pick", f"{short}..{worktree.branch}")
         hint = f"{cherry_pick} applies only the work; or bring that commit back"
-        return self.in_the_way(reason, first=hint)
+        return self.refuse_move(reason, first=hint)
 
-    def merge_commit(self, head: str, tip: str) -> ClosedFolder:
+    def create_merge_commit(self, head: str, tip: str) -> ClosedFolder:
         """Merge *tip* into *head* in the worktree; the checkout does not have the merge yet."""
         git, worktree, checkout = self.git, self.worktree, self.checkout
         git.run("checkout", "--quiet", "--detach", head, settings=QUIET)
@@ -537,24 +543,27 @@ class Merge(NamedTuple):
             unmerged = git.run("diff", "--name-only", "--diff-filter=U", "-z").stdout
             files = tuple(sorted({os.fsdecode(path) for path in unmerged.split(b"\0") if path}))
             if not files:
-                return self.in_the_way(failed.reason)
+                return self.refuse_move(failed.reason)
             return ClosedFolder(
                 FolderResult.CONFLICT,
-                f"can't be merged: conflicts in {listed(files)}; {checkout.where_kept(worktree)}",
+                f"can't be merged: conflicts in {format_paths(files)}; "
+                f"{checkout.describe_kept_work(worktree)}",
                 f"merge it by hand with {checkout.merge_command(worktree)}{self.continue_hint}",
                 files=files,
             )
-        commit = git.text("rev-parse", "HEAD")
+        commit = git.read_output("rev-parse", "HEAD")
         if commit == head:  # git makes no merge if *head* has everything already
             return ClosedFolder(FolderResult.UNCHANGED)
         return ClosedFolder(FolderResult.MERGED, commit=commit)
 
-    def in_the_way(self, reason: str, files: tuple[str, ...] = (), first: str = "") -> ClosedFolder:
+    def refuse_move(
+        self, reason: str, files: tuple[str, ...] = (), first: str = ""
+    ) -> ClosedFolder:
         """Return a refusal: the checkout can't be moved for *reason*; *first* says what to do."""
         checkout, worktree = self.checkout, self.worktree
-        paths = f": {listed(files)}" if files else ""
+        paths = f": {format_paths(files)}" if files else ""
         first, reason = first or "commit or stash these changes", reason.rstrip(":")
-        where_kept = checkout.where_kept(worktree)
+        where_kept = checkout.describe_kept_work(worktree)
         return ClosedFolder(
             FolderResult.IN_THE_WAY,
             f"{checkout.label} is in the way of the merge{paths} ({reason}); {where_kept}",
@@ -567,7 +576,7 @@ class Merge(NamedTuple):
         """Return how to continue the team after a person has merged a task's work."""
         if not (task := self.worktree.task):
             return ""
-        skip = command(self.run, f"skip {task} --as-done")
+        skip = format_command(self.run, f"skip {task} --as-done")
         return f" and then {skip}, or have the task done again"
 
 

@@ -25,8 +25,8 @@ from sequencer.model.head import Owner
 from sequencer.plugins.git.code.selection import Chosen, Selection, is_unchanged
 from sequencer.plugins.git.code.tree import WorkTree
 from sequencer.plugins.git.process import GitFailed
-from sequencer.plugins.git.state.locks import look
-from sequencer.plugins.git.state.objects import blob_name, change, commit_stream, quoted
+from sequencer.plugins.git.state.locks import read_lock
+from sequencer.plugins.git.state.objects import blob_name, commit_stream, format_change, quote_path
 from sequencer.store.folder import read_regular
 from sequencer.store.identity import is_proven_dead, this_process
 from sequencer.store.strictjson import parse_object
@@ -89,7 +89,7 @@ class Committer:
         selection, oids = self._hash(selection)
         return WrittenCommit(self._write(selection, oids, parent, ref, message), selection)
 
-    def merge(self, tree: str, parents: tuple[str, ...], message: str) -> str:
+    def write_merge_commit(self, tree: str, parents: tuple[str, ...], message: str) -> str:
         """Write a commit of *tree* on top of *parents* and return it; no ref is moved.
 
         Raises:
@@ -102,11 +102,11 @@ class Committer:
         argv = ("hash-object", "-t", "commit", "-w", "--stdin")
         return self._tree.git.run(*argv, stdin=b"\n".join(lines)).stdout.decode("ascii").strip()
 
-    def is_cut_off(self) -> bool:
+    def has_abandoned_lock(self) -> bool:
         """Return whether a killed process of this program has left its lock on the index."""
-        return is_cut_off(self._tree.git_dir / "index.lock")
+        return is_abandoned_lock(self._tree.git_dir / "index.lock")
 
-    def settle(self) -> None:
+    def finish_interrupted_commit(self) -> None:
         """Complete the commit of a killed process: if the ref has it, update the index too.
 
         Only one process may call this at a time.
@@ -126,7 +126,7 @@ class Committer:
                 draft.replace(self._tree.git_dir / "index")
             _remove(self._tree.git_dir)
         except OSError as error:
-            raise self._tree.refused(f"can't be written: {error.strerror}") from error
+            raise self._tree.make_refusal(f"can't be written: {error.strerror}") from error
 
     def _has_moved(self, note: Mapping[str, Any]) -> bool:
         """Return whether the ref in *note* has the commit that *note* describes."""
@@ -153,16 +153,18 @@ class Committer:
                 "hash-object",
                 "-w",
                 "--stdin-paths",
-                stdin=b"".join(quoted(path) + b"\n" for path in paths),
+                stdin=b"".join(quote_path(path) + b"\n" for path in paths),
             )
         except GitFailed as failed:
             # One file that disappeared must not prevent the whole commit.
-            changed = _changed(self._tree.top, selection.chosen)
+            changed = _find_changed(self._tree.top, selection.chosen)
             if not changed:
-                raise self._tree.refused(f"can't be committed: {failed.reason}") from failed
-            return self._hash(selection.without(changed, CHANGED))
+                raise self._tree.make_refusal(f"can't be committed: {failed.reason}") from failed
+            return self._hash(selection.with_skipped(changed, CHANGED))
         oids = dict(zip(paths, result.stdout.decode("ascii").split(), strict=True))
-        return selection.without(_changed(self._tree.top, selection.chosen), CHANGED), oids
+        return selection.with_skipped(
+            _find_changed(self._tree.top, selection.chosen), CHANGED
+        ), oids
 
     # --- the commit ----------------------------------------------------------------
 
@@ -174,7 +176,7 @@ class Committer:
             person = b"%s %d %s" % (author, int(time.time()), zone)
             people = b"author %s\ncommitter %s\n" % (person, person)
             start = b"from %s\n" % parent.encode()
-            changes = (_change_command(chosen, oids) for chosen in _removed_first(selection))
+            changes = (_change_command(chosen, oids) for chosen in _sort_removed_first(selection))
             stream = commit_stream(ref, people, message, start, changes)
         else:
             stream = b"reset %s\nfrom %s\n\ndone\n" % (os.fsencode(ref), parent.encode())
@@ -185,7 +187,7 @@ class Committer:
         except GitFailed as failed:
             if "Not updating" in failed.stderr or "does not contain" in failed.stderr:
                 raise RefMoved from failed
-            raise self._tree.refused(f"can't be committed: {failed.reason}") from failed
+            raise self._tree.make_refusal(f"can't be committed: {failed.reason}") from failed
         return result.stdout.decode("ascii").strip() or parent
 
     def _identity(self) -> tuple[bytes, bytes]:
@@ -214,14 +216,14 @@ class _Index:
         self._is_accepted = False
 
     def __enter__(self) -> Self:
-        self._take()
+        self._acquire_lock()
         try:
             # With its time, by which git recognizes files that were written right after they
             # were staged, and reads them again.
             shutil.copy2(self._path, self._draft)
         except OSError as error:
             _remove(self._tree.git_dir)
-            raise self._tree.refused(f"has no index: {error.strerror}") from error
+            raise self._tree.make_refusal(f"has no index: {error.strerror}") from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -235,7 +237,7 @@ class _Index:
         self._lock.unlink()
         self._is_accepted = True
 
-    def _take(self) -> None:
+    def _acquire_lock(self) -> None:
         deadline = time.monotonic() + LOCK_WAIT_S
         while True:
             try:
@@ -244,12 +246,12 @@ class _Index:
                 if time.monotonic() < deadline:
                     time.sleep(_PAUSE_S)
                     continue
-                lock = look(self._lock, self._tree.git_dir)
+                lock = read_lock(self._lock, self._tree.git_dir)
                 detail, hint = (f": {lock.description}", lock.hint) if lock else ("", "start again")
                 message = f"is locked by another git process{detail}"
-                raise self._tree.refused(message, hint) from None
+                raise self._tree.make_refusal(message, hint) from None
             except OSError as error:
-                raise self._tree.refused(f"can't be written: {error.strerror}") from error
+                raise self._tree.make_refusal(f"can't be written: {error.strerror}") from error
             else:
                 break
         try:
@@ -257,7 +259,7 @@ class _Index:
                 json.dump({"owner": this_process().model_dump(), **self._note}, file)
         except OSError as error:
             self._lock.unlink()
-            raise self._tree.refused(f"can't be written: {error.strerror}") from error
+            raise self._tree.make_refusal(f"can't be written: {error.strerror}") from error
 
     def update(self, selection: Selection, oids: Mapping[str, str], oid_chars: int) -> None:
         """Write only the entries of *selection* into the copy.
@@ -265,12 +267,12 @@ class _Index:
         Raises:
             WorkTreeRefused: git failed.
         """
-        chosen_paths = _removed_first(selection)
+        chosen_paths = _sort_removed_first(selection)
         names = b"".join(os.fsencode(chosen.path) + b"\0" for chosen in chosen_paths)
         with contextlib.suppress(GitFailed):
             # From the files if possible, because then the index has their times too.
             self._update_index("--add", "--remove", "-z", "--stdin", stdin=names)
-            if not _changed(self._tree.top, chosen_paths):
+            if not _find_changed(self._tree.top, chosen_paths):
                 return
         lines = []
         for chosen in chosen_paths:
@@ -284,14 +286,14 @@ class _Index:
         try:
             self._update_index("-z", "--index-info", stdin=b"".join(lines))
         except GitFailed as failed:
-            raise self._tree.refused(f"can't be committed: {failed.reason}") from failed
+            raise self._tree.make_refusal(f"can't be committed: {failed.reason}") from failed
 
     def _update_index(self, *flags: str, stdin: bytes) -> None:
         extra = {"GIT_INDEX_FILE": str(self._draft)}
         self._tree.git.run("update-index", *flags, stdin=stdin, extra=extra)
 
 
-def is_cut_off(lock: Path) -> bool:
+def is_abandoned_lock(lock: Path) -> bool:
     """Return whether *lock* is from a dead process of this program: the next one removes it."""
     return _dead_owner_note(lock) is not None
 
@@ -316,16 +318,16 @@ def _change_command(chosen: Chosen, oids: Mapping[str, str]) -> bytes:
     """Return the `git fast-import` command for *chosen*; *oids* has the object id of each file."""
     path, content = chosen.path, chosen.content
     if content is None or content.target is not None:
-        return change(path, None if content is None else content.target, b"120000")
-    return b"M %o %s %s\n" % (content.mode, oids[path].encode(), quoted(path))
+        return format_change(path, None if content is None else content.target, b"120000")
+    return b"M %o %s %s\n" % (content.mode, oids[path].encode(), quote_path(path))
 
 
-def _removed_first(selection: Selection) -> list[Chosen]:
+def _sort_removed_first(selection: Selection) -> list[Chosen]:
     """Return the chosen paths, removed ones first, so that a file can replace a folder."""
     return sorted(selection.chosen, key=lambda chosen: chosen.content is not None)
 
 
-def _changed(top: Path, chosen_paths: Iterable[Chosen]) -> list[str]:
+def _find_changed(top: Path, chosen_paths: Iterable[Chosen]) -> list[str]:
     """Return the paths that have changed since they were chosen."""
     return [
         chosen.path

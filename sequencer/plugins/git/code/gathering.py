@@ -15,34 +15,34 @@ from collections.abc import Callable, Collection, Iterator
 
 from msgspec import Struct
 
-from sequencer.errors import SequencerError, WorkTreeRefused, typed_command
+from sequencer.errors import SequencerError, WorkTreeRefused, format_other_command
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import ref_part, slug
-from sequencer.plugins.git.code.checkout import (
-    LONG_TIMEOUT_S,
-    QUIET,
-    Checkout,
-    stage,
-)
+from sequencer.plugins.git.code.checkout import LONG_TIMEOUT_S, QUIET, Checkout, stage
 from sequencer.plugins.git.code.selection import (
     Content,
     Skipped,
     Unfit,
     ensure_fit_name,
+    find_new_secrets,
+    format_reasons,
     is_unchanged,
+    make_secret_check,
     read_content,
-    reasons,
-    secrets_by,
-    with_keys,
 )
-from sequencer.plugins.git.code.stranded import keep, left_in, log_size, stranded
+from sequencer.plugins.git.code.stranded import (
+    find_stranded,
+    keep_on_branches,
+    log_size,
+    read_left_commits,
+)
 from sequencer.plugins.git.code.tree import (
     Change,
     StatusEntry,
     TreeStatus,
-    listed,
-    status_of,
-    under_way_in,
+    find_git_operation,
+    format_paths,
+    read_status,
 )
 from sequencer.plugins.git.code.worktrees import (
     BRANCHES,
@@ -51,13 +51,13 @@ from sequencer.plugins.git.code.worktrees import (
     Worktree,
     Worktrees,
     admin_dir_of,
-    branch_of,
-    git_dirs,
+    branch_name,
+    find_git_dirs,
     is_linked,
-    name_of,
     relink,
     relink_problem,
-    remove,
+    remove_folder,
+    worktree_name,
 )
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.project.schema import MIB
@@ -114,7 +114,7 @@ class TaskTrees:
         self.checkout = checkout
         self.notes = Worktrees(checkout.folders.state_file.parent, run, redaction.hide_text)
         self.run = run
-        self._is_secret = secrets_by(redaction)
+        self._is_secret = make_secret_check(redaction)
 
     # --- adding --------------------------------------------------------------------
 
@@ -133,9 +133,9 @@ class TaskTrees:
             WorkTreeRefused: git can't create it.
         """
         note = self._unused_note(task, token, run_id, status, subject)
-        return self.make(note, phase, "--no-track", "-b", note.branch, start=note.base)
+        return self.add_from_note(note, phase, "--no-track", "-b", note.branch, start=note.base)
 
-    def make(self, note: Worktree, phase: Phase, *flags: str, start: str) -> Worktree:
+    def add_from_note(self, note: Worktree, phase: Phase, *flags: str, start: str) -> Worktree:
         """Create the worktree of *note* on *start*, with the *flags* of ``git worktree add``.
 
         Raises: see `add`.
@@ -159,17 +159,18 @@ class TaskTrees:
             admin_dir = admin_dir_of(checkout.common_dir, worktree)
             return self.notes.write(worktree.replace(git_dir=str(admin_dir)))
         except GitFailed as failed:
-            raise checkout.refused(f"can't have another worktree: {failed.reason}") from failed
+            raise checkout.make_refusal(f"can't have another worktree: {failed.reason}") from failed
         except OSError as error:
-            raise checkout.refused(f"can't have another worktree: {error}") from error
+            raise checkout.make_refusal(f"can't have another worktree: {error}") from error
 
     def _unused_note(
         self, task: str, token: int, run_id: str, status: TreeStatus, subject: str
     ) -> Worktree:
         """Return the note of a new worktree, with a folder and a branch that do not exist yet."""
-        first = name = name_of(task, token) if task else run_worktree_name(ref_part(slug(run_id)))
+        run_name = run_worktree_name(ref_part(slug(run_id)))
+        first = name = worktree_name(task, token) if task else run_name
         number, branches = 1, BRANCHES if task else RUN_BRANCHES
-        while self._tip(branch_of(self.run, name, branches)) or not self.notes.is_free(name):
+        while self._tip(branch_name(self.run, name, branches)) or not self.notes.is_free(name):
             number += 1
             name = f"{first}-again{number}"
         return Worktree(
@@ -178,7 +179,7 @@ class TaskTrees:
             subject=subject,
             token=token,
             run_id=run_id,
-            branch=branch_of(self.run, name, branches),
+            branch=branch_name(self.run, name, branches),
             base=str(status.commit),
             checked_out=status.branch or "",
             owner=this_process(),
@@ -186,7 +187,7 @@ class TaskTrees:
 
     def _tip(self, branch: str) -> str | None:
         argv = ("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")
-        return self.checkout.git.text(*argv, accepts=(0, 1)) or None
+        return self.checkout.git.read_output(*argv, accepts=(0, 1)) or None
 
     # --- committing ----------------------------------------------------------------
 
@@ -198,11 +199,11 @@ class TaskTrees:
         folder, admin_dir = self.notes.folder(worktree), worktree.admin_dir
         if admin_dir != admin_dir_of(self.checkout.common_dir, worktree):
             # In a copy of the project the note still names the original, where nothing may change.
-            raise self._foreign(worktree, "its note names another repository")
-        return self.checkout.git.at(folder, timeout_s=LONG_TIMEOUT_S, git_dir=admin_dir)
+            raise self._foreign_error(worktree, "its note names another repository")
+        return self.checkout.git.with_folder(folder, timeout_s=LONG_TIMEOUT_S, git_dir=admin_dir)
 
     def link_problem(self, worktree: Worktree) -> tuple[str, bool] | None:
-        """Return why git does not work in *worktree*, and whether `linked` can fix that.
+        """Return why git does not work in *worktree*, and whether `ensure_linked` can fix that.
 
         None: it works.
         """
@@ -216,7 +217,7 @@ class TaskTrees:
             return reason, False
         return "the project was moved or copied with it", True
 
-    def linked(self, worktree: Worktree) -> Worktree:
+    def ensure_linked(self, worktree: Worktree) -> Worktree:
         """Return *worktree*, whose git files and note lead to this repository.
 
         They are written again if needed and safe. Nothing else is changed.
@@ -228,23 +229,23 @@ class TaskTrees:
         if problem is None:
             return worktree
         if not problem[1]:
-            raise self._foreign(worktree, problem[0])
+            raise self._foreign_error(worktree, problem[0])
         admin_dir = admin_dir_of(self.checkout.common_dir, worktree)
         relink(admin_dir, self.notes.folder(worktree))
         return self.notes.write(worktree.replace(git_dir=str(admin_dir)))
 
     def link_refusal(self, worktree: Worktree) -> tuple[WorkTreeRefused, bool] | None:
-        """Return the problem that `linked` would raise or fix, and whether it would fix it."""
+        """Return the problem that `ensure_linked` raises or fixes, and whether it would fix it."""
         problem = self.link_problem(worktree)
         if problem is None or not problem[1]:
-            return None if problem is None else (self._foreign(worktree, problem[0]), False)
+            return None if problem is None else (self._foreign_error(worktree, problem[0]), False)
         where, hint = str(self.notes.folder(worktree)), "the next start of the run repairs it"
         message = "git does not work in this worktree: the project was moved or copied with it"
         return WorkTreeRefused(message, where=where, hint=hint), True
 
-    def _foreign(self, worktree: Worktree, reason: str) -> WorkTreeRefused:
+    def _foreign_error(self, worktree: Worktree, reason: str) -> WorkTreeRefused:
         folder = self.notes.folder(worktree)
-        repair = typed_command(
+        repair = format_other_command(
             "git", "-C", str(self.checkout.top), "worktree", "repair", str(folder)
         )
         return WorkTreeRefused(
@@ -263,10 +264,10 @@ class TaskTrees:
             GitFailed: git failed; the files are unchanged.
         """
         git = self.git_of(worktree)
-        status = status_of(git)
+        status = read_status(git)
         if status.commit is None:
             return Gathered(worktree.base, (Skipped(".", "is on a branch without a commit"),))
-        if operation := under_way_in(worktree.admin_dir):
+        if operation := find_git_operation(worktree.admin_dir):
             return Gathered(status.commit, (Skipped(".", f"is in the middle of {operation}"),))
         is_own = self.checkout.is_own
         run_files = {e.path for e in status.entries if not e.is_tracked and is_own(e.path)}
@@ -274,7 +275,7 @@ class TaskTrees:
         nested -= run_files
         entries = [e for e in status.entries if e.path not in run_files | nested]
         read_before: dict[str, Content] = {}
-        refused = tuple(self._refused(git, entries, read_before))
+        refused = tuple(self._find_refused(git, entries, read_before))
         if refused:
             return Gathered(status.commit, refused, tuple(sorted(nested)))
         tip = status.commit
@@ -293,11 +294,11 @@ class TaskTrees:
             paths = ", ".join(sorted(run_files))
             notices.append(f"left out because they are files of a run: {paths}")
         notices += self._move_branch(worktree, git, status, tip)
-        notices += self.look_for_left(worktree)[1]
+        notices += self.keep_stranded_commits(worktree)[1]
         has_agent_commits = status.commit != worktree.base
         return Gathered(tip, (), tuple(sorted(nested)), tuple(notices), has_agent_commits)
 
-    def with_keys(self, worktree: Worktree, gathered: Gathered) -> tuple[Skipped, ...]:
+    def find_new_secrets(self, worktree: Worktree, gathered: Gathered) -> tuple[Skipped, ...]:
         """Return the paths that forbid a merge because one of the agent's commits adds a key.
 
         Raises:
@@ -310,8 +311,8 @@ class TaskTrees:
         def is_new(path: str, data: bytes) -> bool:
             return self._is_new(git, path, data, worktree.base)
 
-        known = [worktree.base, *filter(None, [self.checkout.commit()])]
-        secrets = with_keys(
+        known = [worktree.base, *filter(None, [self.checkout.checked_out_commit()])]
+        secrets = find_new_secrets(
             git,
             gathered.tip,
             known,
@@ -323,14 +324,14 @@ class TaskTrees:
 
     # --- files that may be committed -----------------------------------------------
 
-    def _refused(
+    def _find_refused(
         self, git: Git, entries: list[StatusEntry], read_before: dict[str, Content]
     ) -> Iterator[Skipped]:
         """Yield the *entries* that may not be committed; add the others to *read_before*."""
         left_bytes = MAX_TOTAL_BYTES
         for entry in entries:
             try:
-                content = self._content(git, entry)
+                content = self._read_entry(git, entry)
                 if content is None:
                     continue
             except Unfit as unfit:
@@ -342,7 +343,7 @@ class TaskTrees:
                 yield Skipped(entry.path, reason)
             read_before[entry.path] = content
 
-    def _content(self, git: Git, entry: StatusEntry) -> Content | None:
+    def _read_entry(self, git: Git, entry: StatusEntry) -> Content | None:
         if entry.is_unmerged:
             raise Unfit("has conflicts of a merge")
         try:
@@ -385,7 +386,7 @@ class TaskTrees:
             # 1: nothing to commit, for example because git normalized the line ends.
             accepts=(0, 1),
         )
-        commit = git.text("rev-parse", "HEAD")
+        commit = git.read_output("rev-parse", "HEAD")
         if commit == parent:
             git.run("diff", "--cached", "--quiet")
         return commit
@@ -398,16 +399,16 @@ class TaskTrees:
         if status.branch == worktree.branch:
             return []
         ref = f"refs/heads/{worktree.branch}"
-        old = git.text("rev-parse", "--verify", "--quiet", ref, accepts=(0, 1))
+        old = git.read_output("rev-parse", "--verify", "--quiet", ref, accepts=(0, 1))
         notices = []
         if old and not self.checkout.contains(tip, old):
-            for left in keep(git, worktree.branch, [old], [tip]):
+            for left in keep_on_branches(git, worktree.branch, [old], [tip]):
                 text = f"the agent continued from another commit; what it left is on {left.branch}"
                 notices.append(text)
         git.run("update-ref", ref, tip)
         return notices
 
-    def look_for_left(self, worktree: Worktree) -> tuple[Worktree, tuple[str, ...]]:
+    def keep_stranded_commits(self, worktree: Worktree) -> tuple[Worktree, tuple[str, ...]]:
         """Keep the commits that agents made in *worktree* and then left, each on a branch.
 
         Returns the note, which remembers how far the log of HEAD was read, and notices. If git
@@ -418,16 +419,15 @@ class TaskTrees:
         if size == worktree.looked_at:
             return worktree, ()
         try:
-            if left := left_in(worktree.admin_dir, start):
-                git, head = self.git_of(worktree), self.checkout.commit()
-                known = [worktree.base, git.text("rev-parse", "HEAD"), *([head] if head else [])]
-                lost = stranded(git, left, known)
-                tips = [
-                    commit for commit in lost if not self._is_unfinished_merge(commit, worktree)
-                ]
-                stranded_work = keep(git, worktree.branch, tips, known)
+            if left := read_left_commits(worktree.admin_dir, start):
+                git, head = self.git_of(worktree), self.checkout.checked_out_commit()
+                tip = git.read_output("rev-parse", "HEAD")
+                known = [commit for commit in (worktree.base, tip, head) if commit]
+                lost = find_stranded(git, left, known)
+                tips = [tip for tip in lost if not self._is_unfinished_merge(tip, worktree)]
+                stranded_work = keep_on_branches(git, worktree.branch, tips, known)
                 notices = tuple(
-                    f"{work.description}; {work.unmerged_work().hint}" for work in stranded_work
+                    f"{work.description}; {work.to_unmerged_work().hint}" for work in stranded_work
                 )
             notices += self._follow_agent(worktree)
         except GitFailed:
@@ -440,7 +440,7 @@ class TaskTrees:
         Such a merge need not be kept: it adds nothing to the worktree and the checkout, and it is
         made again.
         """
-        output = self.git_of(worktree).text("show", "--no-patch", "--format=%P%n%B", commit)
+        output = self.git_of(worktree).read_output("show", "--no-patch", "--format=%P%n%B", commit)
         parents, _, message = output.partition("\n")
         is_merge = len(parents.split()) > 1
         return is_merge and message.strip() == self.notes.merge_message(worktree).strip()
@@ -451,8 +451,8 @@ class TaskTrees:
         Returns a notice if the branch was moved.
         """
         git, ref = self.git_of(worktree), f"refs/heads/{worktree.branch}"
-        branch = git.text("symbolic-ref", "--quiet", "--short", "HEAD", accepts=(0, 1))
-        old, tip = self._tip(worktree.branch), git.text("rev-parse", "HEAD")
+        branch = git.read_output("symbolic-ref", "--quiet", "--short", "HEAD", accepts=(0, 1))
+        old, tip = self._tip(worktree.branch), git.read_output("rev-parse", "HEAD")
         has_all = branch == worktree.branch or old in {None, tip}
         if has_all or not self.checkout.contains(tip, old or tip):
             return ()
@@ -475,24 +475,25 @@ class TaskTrees:
     def _remove_locked(self, worktree: Worktree, drop_branch: Callable[[], str | None]) -> Cleared:
         """Remove *worktree* under the repository's lock; *drop_branch* may remove its branch."""
         folder = self.notes.folder(worktree)
-        if not remove(folder):
+        if not remove_folder(folder):
             return Cleared(drop_branch(), (f"can't be removed: {folder}",))
-        for path in git_dirs(self.checkout.common_dir, folder):
-            remove(path)
+        for path in find_git_dirs(self.checkout.common_dir, folder):
+            remove_folder(path)
         branch = drop_branch()
         if branch is None or worktree.task:
-            self.notes.forget(worktree)
+            self.notes.remove_note(worktree)
         else:
             # The note stays, so that the branch is reported until it is merged.
-            reason = f"is not merged: {self.checkout.where_kept(worktree)}"
+            reason = f"is not merged: {self.checkout.describe_kept_work(worktree)}"
             hint = self.checkout.merge_command(worktree)
             self.notes.write(worktree.replace(phase=Phase.LEFT, why=reason, hint=hint))
         return Cleared(branch)
 
     def _drop_branch_at(self, worktree: Worktree, merged: str | None) -> str | None:
-        """Remove the branch of *worktree* if it is at *merged*; else return its name."""
+        """Remove the branch, which has to be at *merged*; None keeps it and returns its name."""
         if merged is None:
             return worktree.branch
+        # Raises `GitFailed` if the branch is at another commit.
         self.checkout.git.run("update-ref", "-d", f"refs/heads/{worktree.branch}", merged)
         return None
 
@@ -500,16 +501,16 @@ class TaskTrees:
         """Remove the branch of *worktree* if it has no unmerged commits; else return its name."""
         ref = f"refs/heads/{worktree.branch}"
         git = self.checkout.git
-        tip = git.text("rev-parse", "--verify", "--quiet", ref, accepts=(0, 1))
+        tip = git.read_output("rev-parse", "--verify", "--quiet", ref, accepts=(0, 1))
         if not tip:
             return None
-        head = self.checkout.commit()
+        head = self.checkout.checked_out_commit()
         if tip != worktree.base and (head is None or not self.checkout.contains(head, tip)):
             return worktree.branch
         git.run("update-ref", "-d", ref, tip)
         return None
 
-    def keep(self, worktree: Worktree) -> tuple[str, ...]:
+    def leave_to_person(self, worktree: Worktree) -> tuple[str, ...]:
         """Leave *worktree* to a person; after an unfinished merge, check out its branch again."""
         if worktree.phase is Phase.MERGING and self.link_problem(worktree) is None:
             with contextlib.suppress(GitFailed, SequencerError):
@@ -519,7 +520,7 @@ class TaskTrees:
             self.notes.write(worktree.replace(phase=Phase.KEPT))
         return (f"stays until you look at it: {self.notes.folder(worktree)}",)
 
-    def nested_in(self, worktree: Worktree, gathered: Gathered) -> tuple[str, ...]:
+    def find_nested_repositories(self, worktree: Worktree, gathered: Gathered) -> tuple[str, ...]:
         """Return the repositories inside *worktree* that would be lost with it."""
         nested, git_path = [*gathered.nested], self.notes.folder(worktree) / ".git"
         # In a worktree .git is a file; a folder there is a repository that the agent has made.
@@ -535,7 +536,7 @@ class TaskTrees:
         """Remove abandoned worktrees whose tokens are not in *live*; return notices for people."""
         notices: list[str] = []
         ends = time.monotonic() + CLEANING_S
-        for name in self.notes.names():
+        for name in self.notes.list_names():
             if time.monotonic() > ends:
                 notices.append("there was not enough time to remove all old worktrees")
                 break
@@ -545,13 +546,13 @@ class TaskTrees:
             if not self.notes.is_abandoned(worktree):
                 continue
             try:
-                texts = self.clear(worktree)
+                texts = self.remove_unused(worktree)
             except (GitFailed, SequencerError, OSError) as error:
                 texts = (f"can't be cleaned up: {error}",)
             notices += [f"worktree of task {worktree.task!r}: {text}" for text in texts]
         return tuple(notices)
 
-    def clear(self, worktree: Worktree) -> tuple[str, ...]:
+    def remove_unused(self, worktree: Worktree) -> tuple[str, ...]:
         """Remove *worktree*, which no process uses any more; its work is then on its branch.
 
         If files can't be committed, the worktree stays. Returns notices for people.
@@ -559,41 +560,41 @@ class TaskTrees:
         with self.checkout.repository_lock():
             # Another process may have removed it before this one got the lock.
             present = self.notes.read(worktree.name)
-            return () if present is None else self._clear_locked(present)
+            return () if present is None else self._remove_unused_locked(present)
 
-    def _clear_locked(self, worktree: Worktree) -> tuple[str, ...]:
+    def _remove_unused_locked(self, worktree: Worktree) -> tuple[str, ...]:
         has_folder = self.notes.folder(worktree).is_dir()
         if worktree.phase is Phase.LEFT or (worktree.phase is Phase.KEPT and has_folder):
             return ()
         notices: tuple[str, ...] = ()
         if worktree.phase is Phase.WORKING and has_folder:
-            worktree = self.linked(worktree)
-            self._unlock(worktree)
+            worktree = self.ensure_linked(worktree)
+            self._remove_locks(worktree)
             try:
                 gathered = self.gather(worktree)
             except GitFailed as failed:
-                return (f"can't be committed: {failed.reason}", *self.keep(worktree))
+                return (f"can't be committed: {failed.reason}", *self.leave_to_person(worktree))
             if gathered.refused:
-                return (refusal_text(gathered), *self.keep(worktree))
-            if nested := self.nested_in(worktree, gathered):
-                return (nested_text(nested), *gathered.notices, *self.keep(worktree))
+                return (format_refusals(gathered), *self.leave_to_person(worktree))
+            if nested := self.find_nested_repositories(worktree, gathered):
+                return (format_nested(nested), *gathered.notices, *self.leave_to_person(worktree))
             notices = gathered.notices
         cleared = self._remove_locked(worktree, lambda: self._drop_empty_branch(worktree))
         where = () if cleared.branch is None else (f"its work is on branch {cleared.branch}",)
         return (*notices, *where, *cleared.notices)
 
-    def _unlock(self, worktree: Worktree) -> None:
+    def _remove_locks(self, worktree: Worktree) -> None:
         """Remove the locks that a killed git left in *worktree*, which no process uses any more."""
         branch = self.checkout.common_dir / "refs" / "heads" / f"{worktree.branch}.lock"
         for path in (worktree.admin_dir / "index.lock", worktree.admin_dir / "HEAD.lock", branch):
             path.unlink(missing_ok=True)
 
 
-def refusal_text(gathered: Gathered) -> str:
+def format_refusals(gathered: Gathered) -> str:
     """Return a message that lists the files that can't be committed."""
-    return f"nothing was committed: {reasons(gathered.refused)}"
+    return f"nothing was committed: {format_reasons(gathered.refused)}"
 
 
-def nested_text(paths: Collection[str]) -> str:
+def format_nested(paths: Collection[str]) -> str:
     """Return a message that lists *paths*, the repositories inside a worktree."""
-    return f"it contains repositories that no commit holds: {listed(paths)}"
+    return f"it contains repositories that no commit holds: {format_paths(paths)}"

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from sequencer.errors import SequencerError
 from sequencer.plugins.git.code.checkout import Checkout
-from sequencer.plugins.git.code.worktrees import Worktrees, branch_of
+from sequencer.plugins.git.code.worktrees import Worktrees, branch_name
 from sequencer.plugins.git.process import GitFailed
 
 CLEANING_S = 60.0
@@ -26,22 +26,27 @@ def remove_merged_branches(checkout: Checkout, run: str | None, notes: Worktrees
     """
     ends = time.monotonic() + CLEANING_S
     with contextlib.suppress(GitFailed, SequencerError, OSError):
-        if not _merged(checkout, run, notes.names()) or checkout.under_way():
+        if (
+            not _find_merged_branches(checkout, run, notes.list_names())
+            or checkout.find_operation()
+        ):
             return
         with checkout.repository_lock():
             # Read again under the lock: no process can add a worktree or a note now.
-            for ref, tip in _merged(checkout, run, notes.names()).items():
+            for ref, tip in _find_merged_branches(checkout, run, notes.list_names()).items():
                 if time.monotonic() > ends:
                     return
                 with contextlib.suppress(GitFailed):
                     checkout.git.run("update-ref", "--no-deref", "-d", ref, tip)
 
 
-def _merged(checkout: Checkout, run: str | None, held: Collection[str]) -> dict[str, str]:
+def _find_merged_branches(
+    checkout: Checkout, run: str | None, held: Collection[str]
+) -> dict[str, str]:
     """Return ref -> tip for the run's branches that the checked-out commit contains."""
-    prefix = f"refs/heads/{branch_of(run, '')}"
+    prefix = f"refs/heads/{branch_name(run, '')}"
     form = "--format=%(refname)%00%(objectname)%00%(symref)%00%(worktreepath)"
-    output = checkout.git.text("for-each-ref", "--merged=HEAD", form, prefix)
+    output = checkout.git.read_output("for-each-ref", "--merged=HEAD", form, prefix)
     merged = {}
     for line in output.splitlines():
         ref, tip, *users = line.split("\0")

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from sequencer.plugins.git.code.tree import listed
+from sequencer.plugins.git.code.tree import format_paths
 from sequencer.plugins.git.process import Git, GitFailed
 
 LOOK_S = 20.0
 """How long git may take to list ignored files."""
-MOST_FILES = 1000
+MAX_FILES = 1000
 """How many git-lfs files are looked at."""
 FILLS = "setup: [[git, submodule, update, --init, --recursive]]"
 PULLS = "setup: [[git, lfs, pull]] brings their contents"
@@ -55,10 +55,10 @@ class MissingFiles(Struct, frozen=True):
             (False, "files that git ignores are not there", self.ignored, BRINGS),
         ):
             if paths:
-                message = f"{problem} in a new worktree: {listed(paths)}"
+                message = f"{problem} in a new worktree: {format_paths(paths)}"
                 yield is_sure, message, BY_AGENTS if in_team else hint
 
-    def without(self, setup: Sequence[Sequence[str]]) -> MissingFiles:
+    def without_setup(self, setup: Sequence[Sequence[str]]) -> MissingFiles:
         """Return what is probably still missing after the commands of *setup*."""
         if not setup:
             return self
@@ -67,7 +67,7 @@ class MissingFiles(Struct, frozen=True):
         return MissingFiles(submodules=() if brings else self.submodules)
 
 
-def missing_files(
+def find_missing_files(
     git: Git, top: Path, is_own: Callable[[str], bool], fresh: Path | None = None
 ) -> MissingFiles:
     """Return what the work tree *top* has and the worktree in *fresh* does not have.
@@ -75,16 +75,16 @@ def missing_files(
     With *fresh* None, the answer is for any new worktree. *is_own* is true for files of the run,
     which do not count. If git fails, nothing counts as missing.
     """
-    git = git.at(top, timeout_s=LOOK_S)
+    git = git.with_folder(top, timeout_s=LOOK_S)
 
     def is_missing(path: str) -> bool:
         return fresh is None or not os.path.lexists(fresh / path)
 
     results: list[tuple[str, ...]] = []
     for look in (
-        lambda: [p for p in _submodules(git, top) if fresh is None or _is_empty(fresh / p)],
-        lambda: _pointers(git, top, fresh),
-        lambda: [p for p in _ignored(git) if is_missing(p) and not is_own(p)],
+        lambda: [p for p in _list_submodules(git, top) if fresh is None or _is_empty(fresh / p)],
+        lambda: _list_pointers(git, top, fresh),
+        lambda: [p for p in _list_ignored(git) if is_missing(p) and not is_own(p)],
     ):
         try:
             results.append(tuple(look()))
@@ -93,7 +93,7 @@ def missing_files(
     return MissingFiles(*results)
 
 
-def _submodules(git: Git, top: Path) -> Iterator[str]:
+def _list_submodules(git: Git, top: Path) -> Iterator[str]:
     """Yield the submodules of the commit that are not empty in *top*."""
     if not (top / ".gitmodules").is_file():
         return
@@ -110,7 +110,7 @@ def _submodules(git: Git, top: Path) -> Iterator[str]:
             or _is_empty(top / path)
         ):
             continue
-        entry = git.text("ls-tree", "HEAD", "--", path.rstrip("/"))
+        entry = git.read_output("ls-tree", "HEAD", "--", path.rstrip("/"))
         if entry.startswith(_GIT_LINK):
             yield f"{path.rstrip('/')}/"
 
@@ -122,7 +122,7 @@ def _is_empty(folder: Path) -> bool:
         return True
 
 
-def _pointers(git: Git, top: Path, fresh: Path | None) -> Iterator[str]:
+def _list_pointers(git: Git, top: Path, fresh: Path | None) -> Iterator[str]:
     """Yield git-lfs files whose contents are in *top* but would not be in a worktree."""
     pattern = ("-e", "^[^#]*[[:space:]]filter=lfs", "--", ":(top,glob)**/.gitattributes")
     if git.run("grep", "--quiet", "-I", *pattern, accepts=(0, 1)).code:
@@ -131,7 +131,7 @@ def _pointers(git: Git, top: Path, fresh: Path | None) -> Iterator[str]:
     if fresh is None and not git.run("config", "--get-regexp", names, accepts=(0, 1)).code:
         return  # git brings the contents itself
     output = git.run("ls-files", "-z", "--", ":(top,attr:filter=lfs)").stdout
-    for path in output.decode("utf-8", "surrogateescape").split("\0")[:MOST_FILES]:
+    for path in output.decode("utf-8", "surrogateescape").split("\0")[:MAX_FILES]:
         if path and not _is_pointer(top / path) and (fresh is None or _is_pointer(fresh / path)):
             yield path
 
@@ -150,7 +150,7 @@ def _is_pointer(path: Path) -> bool:
         os.close(fd)
 
 
-def _ignored(git: Git) -> Iterator[str]:
+def _list_ignored(git: Git) -> Iterator[str]:
     flags = ("--others", "--ignored", "--exclude-standard", "--directory", "-z")
     output = git.run("ls-files", *flags).stdout.decode("utf-8", "surrogateescape")
     for path in output.split("\0"):

@@ -12,13 +12,13 @@ from sequencer.errors import SequencerError, WorkTreeRefused
 from sequencer.plugins.git.code.checkout import Checkout
 from sequencer.plugins.git.code.gathering import TaskTrees
 from sequencer.plugins.git.code.run_worktree import RunWorktree
-from sequencer.plugins.git.code.set_aside import forget
+from sequencer.plugins.git.code.set_aside import remove_attempt_refs
 from sequencer.plugins.git.code.task_folders import TaskFolders
 from sequencer.plugins.git.code.task_worktrees import TaskWorktrees
 from sequencer.plugins.git.code.unmerged import Unmerged
 from sequencer.plugins.git.code.workspace import folders_of
 from sequencer.plugins.git.process import Git
-from sequencer.project.diagnostics import Area, Diagnostic, Level, of_error, place_of
+from sequencer.project.diagnostics import Area, Diagnostic, Level, diagnose_error, locate_setting
 from sequencer.project.project import Project
 from sequencer.project.runs import state_path_of
 from sequencer.project.schema import NONE
@@ -42,7 +42,7 @@ def run_worktree(
     return RunWorktree(outer, folders, settings.setup, limit_s, vet=vet, notify=notify)
 
 
-def unmerged_in(project: Project) -> tuple[UnmergedWork, ...]:
+def find_unmerged_work(project: Project) -> tuple[UnmergedWork, ...]:
     """Return the work of *project*'s runs that is not merged; nothing is written."""
     settings = project.settings
     git, hide = Git(settings.project_dir), project.redaction
@@ -61,12 +61,12 @@ def unmerged_in(project: Project) -> tuple[UnmergedWork, ...]:
         return head is not None and head.run_id == run_id and head.status != "complete"
 
     unmerged = Unmerged(git, trees, is_under_way).find()
-    return tuple(stranded.unmerged_work() for stranded in unmerged)
+    return tuple(stranded.to_unmerged_work() for stranded in unmerged)
 
 
 def forget_attempts(project: Project, run: str | None) -> None:
     """Remove the refs of the attempts of *run*; if git fails, they stay."""
-    forget(Git(project.settings.project_dir), run)
+    remove_attempt_refs(Git(project.settings.project_dir), run)
 
 
 def task_worktrees(
@@ -107,23 +107,23 @@ def diagnostics(project: Project) -> Iterator[Diagnostic]:
     """Yield why a run would get no worktree, and what is wrong with existing worktrees."""
     if project.settings.worktree:
         hint = "commit the project to a repository, or leave worktree out"
-        for problem in _task_folders(project, None).problems():
+        for problem in _task_folders(project, None).find_problems():
             error = WorkTreeRefused(problem.message, where=problem.where, hint=hint)
-            yield from of_error(Area.CONFIGURATION, error)
+            yield from diagnose_error(Area.CONFIGURATION, error)
         yield from _check_missing_files(project)
-    for work in project.unmerged():
+    for work in project.find_unmerged_work():
         yield Diagnostic(Level.WARNING, Area.FILES, work.words, None, work.hint)
     for name in (None, *project.run_names()):
-        for refusal, is_fixable in _task_folders(project, name).foreign():
+        for refusal, is_fixable in _task_folders(project, name).find_foreign_worktrees():
             level = Level.WARNING if is_fixable else Level.ERROR
-            yield from of_error(Area.STATE, refusal, level)
+            yield from diagnose_error(Area.STATE, refusal, level)
 
 
 def _check_missing_files(project: Project, *, in_team: bool = False) -> Iterator[Diagnostic]:
     """Yield what a new worktree would lack and no setup command seems to bring."""
-    missing = _task_folders(project, None).missing_files()
+    missing = _task_folders(project, None).find_missing_files()
     if not in_team:
-        missing = missing.without(project.settings.setup)
+        missing = missing.without_setup(project.settings.setup)
     for is_sure, message, hint in missing.messages(in_team=in_team):
         yield Diagnostic(
             Level.WARNING if is_sure else Level.NOTICE, Area.FILES, message, None, hint
@@ -135,12 +135,12 @@ def graph_findings(project: Project, flow: GraphFile) -> Iterator[Diagnostic]:
     has_none = not any(node.task is not None and node.task.worktree for node in flow.graph.nodes)
     if has_none or project.settings.worktree:
         return  # `diagnostics` reports about the run's own worktree
-    for problem in _task_folders(project, None).problems():
-        yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
+    for problem in _task_folders(project, None).find_problems():
+        yield from diagnose_error(Area.WORKFLOW, problem, Level.WARNING)
     yield from _check_missing_files(project, in_team=True)
     store = project.settings.store
     if project.settings.store_kind.carries_code and store.work.branch == NONE:
         message = "each machine merges its tasks' work only locally: store.work.branch is 'none'"
         hint = "set it to 'current' or to a branch, or use only one machine and push by hand"
-        where = place_of(project.settings, "store", "work", "branch")
+        where = locate_setting(project.settings, "store", "work", "branch")
         yield Diagnostic(Level.WARNING, Area.WORKFLOW, message, where, hint)

@@ -31,19 +31,19 @@ from sequencer.plugins.git.code.set_aside import (
     AttemptFiles,
     Unkept,
     WorktreeFiles,
-    attempts_of,
-    complete,
+    attempt_ref_prefix,
+    complete_restoration,
 )
 from sequencer.plugins.git.code.task_folders import OwnTaskFolder, TaskFolders
 from sequencer.plugins.git.code.tree import TreeStatus
-from sequencer.plugins.git.code.unmerged import commits_of
+from sequencer.plugins.git.code.unmerged import count_commits
 from sequencer.plugins.git.code.worktrees import (
     RUN_BRANCHES,
     Phase,
     Worktree,
-    branch_of,
-    git_dirs,
-    remove,
+    branch_name,
+    find_git_dirs,
+    remove_folder,
 )
 from sequencer.plugins.git.process import GitFailed
 from sequencer.project.worktrees import run_worktree_name
@@ -98,31 +98,31 @@ class RunWorktree(InnerWorkspace):
         return None if self._worktree is None else RunCheckout(self._trees, self._worktree)
 
     def begin(self, head: Head, stop: Cancellation) -> None:
-        with self._alone():
-            # Before `_find`, which clears a worktree whose folder is missing.
+        with self._hold_run_lock():
+            # Recreate it before `_find`, which clears a worktree whose folder is missing.
             recreated = self._recreate(head)
             if recreated is not None:
                 try:
                     self._worktree = self._prepare(recreated, stop)
                 except BaseException:
-                    # In this phase the next start makes it again; its branch has work of the run.
+                    # The next start recreates a WORKING worktree from its branch, which has work.
                     self._trees.notes.write(recreated.replace(phase=Phase.WORKING))
                     raise
                 return
             worktree = self._find(head)
             if worktree is None:
-                # First, because this refuses if the run's branch is not checked out.
-                self.outer.ready(head)
-                worktree = self._prepare(self._make(head), stop)
+                # Check before a worktree is made: the run's branch may not be checked out.
+                self.outer.ensure_ready(head)
+                worktree = self._prepare(self._create_worktree(head), stop)
             self._worktree = worktree
 
-    def ready(self, head: Head) -> None:
-        self.outer.ready(head)
+    def ensure_ready(self, head: Head) -> None:
+        self.outer.ensure_ready(head)
         if self._worktree is not None:
             # Another process of the run may have changed the note since.
             note = self._trees.notes.read(self._worktree.name) or self._worktree
-            linked = self._restored(self._linked(note))
-            self._worktree, notices = self._trees.look_for_left(linked)
+            linked = self._complete_restoration(self._ensure_linked(note))
+            self._worktree, notices = self._trees.keep_stranded_commits(linked)
             for text in notices:
                 self._notify(text)
 
@@ -132,7 +132,7 @@ class RunWorktree(InnerWorkspace):
             return self.outer.open(attempt)
         with self._guard:
             # Another attempt of this run may have overwritten the files by which git finds it.
-            worktree = self._linked(self._trees.notes.read(worktree.name) or worktree)
+            worktree = self._ensure_linked(self._trees.notes.read(worktree.name) or worktree)
         return RunFolder(self.folder, self._save_files(attempt, worktree))
 
     def _save_files(self, attempt: Attempt, worktree: Worktree) -> AttemptFiles | None:
@@ -144,15 +144,17 @@ class RunWorktree(InnerWorkspace):
                 self._trees.notes.write(note.replace(restoring=restoring))
 
         try:
-            files = WorktreeFiles.of(self._trees, worktree, attempt.run_name)
+            files = WorktreeFiles.from_worktree(self._trees, worktree, attempt.run_name)
         except SequencerError as error:
-            attempt.notice(f"the files before this attempt can't be kept: {error}")
+            attempt.write_notice(f"the files before this attempt can't be kept: {error}")
             return None
-        saved = AttemptFiles(files, attempt, attempt.prior.is_shared, attempt.notice, write_note)
+        saved = AttemptFiles(
+            files, attempt, attempt.prior.is_shared, attempt.write_notice, write_note
+        )
         saved.begin()
         return saved
 
-    def _restored(self, worktree: Worktree) -> Worktree:
+    def _complete_restoration(self, worktree: Worktree) -> Worktree:
         """Complete the restoration of *worktree* if a kill interrupted it; return its note.
 
         Raises:
@@ -161,7 +163,9 @@ class RunWorktree(InnerWorkspace):
         if not worktree.restoring:
             return worktree
         try:
-            complete(WorktreeFiles.of(self._trees, worktree, None), self._notify)
+            complete_restoration(
+                WorktreeFiles.from_worktree(self._trees, worktree, None), self._notify
+            )
         except Unkept as error:
             hint = "what the failed attempt left is in commit " + worktree.restoring.get(
                 "failed", ""
@@ -171,9 +175,9 @@ class RunWorktree(InnerWorkspace):
             raise WorkTreeRefused(message, where=where, hint=hint) from error
         return self._trees.notes.write(worktree.replace(restoring={}))
 
-    def _linked(self, worktree: Worktree) -> Worktree:
-        """Return *worktree*, linked to this repository, or raise; see `TaskTrees.linked`."""
-        linked = self._trees.linked(worktree)
+    def _ensure_linked(self, worktree: Worktree) -> Worktree:
+        """Return *worktree*, linked to this repository, or raise; see `TaskTrees.ensure_linked`."""
+        linked = self._trees.ensure_linked(worktree)
         if linked is not worktree:
             self._notify(
                 f"worktree {worktree.name} was moved or copied: it is this repository's now"
@@ -182,9 +186,9 @@ class RunWorktree(InnerWorkspace):
 
     def end(self, head: Head) -> None:
         notes = self._trees.notes
-        if not notes.names():
+        if not notes.list_names():
             return
-        with self._alone():
+        with self._hold_run_lock():
             worktree = self._find(head)
             if worktree is None:
                 self._ensure_merged(head)
@@ -202,7 +206,7 @@ class RunWorktree(InnerWorkspace):
             self._notify(f"the run's work is merged: commit {closed.commit[:12]}")
 
     def _ensure_merged(self, head: Head) -> None:
-        """Return if the work of the run of *head* is merged by now.
+        """Check that the work of the run of *head* is merged by now.
 
         Raises:
             WorkTreeRefused: it is not; with the reason that was given the first time.
@@ -217,18 +221,18 @@ class RunWorktree(InnerWorkspace):
         Notes whose branch is merged by now are removed.
         """
         notes = self._trees.notes
-        for note in filter(None, map(notes.read, notes.names())):
+        for note in filter(None, map(notes.read, notes.list_names())):
             if note.task or note.phase is not Phase.LEFT:
                 continue
             with contextlib.suppress(GitFailed):
-                if commits_of(self._trees.checkout.git, note):
+                if count_commits(self._trees.checkout.git, note):
                     yield note
                 else:
-                    notes.forget(note)
+                    notes.remove_note(note)
 
-    def _make(self, head: Head) -> Worktree:
+    def _create_worktree(self, head: Head) -> Worktree:
         """Return a new worktree for the run of *head*; it still has to be set up."""
-        notes, status = self._trees.notes, self._folders.look()
+        notes, status = self._trees.notes, self._folders.inspect_checkout()
         for note in self._unmerged_notes():
             # Its branch is still listed, but to start another run is a decision against the merge.
             notes.write(note.replace(why=""))
@@ -238,7 +242,7 @@ class RunWorktree(InnerWorkspace):
         subject = head.workflow_name
         worktree = self._trees.add("", 0, head.run_id, status, subject, Phase.ADDING)
         self._notify(f"the run works in {notes.folder(worktree)} on branch {worktree.branch}")
-        for text in self._folders.uncommitted(status):
+        for text in self._folders.describe_uncommitted(status):
             self._notify(text)
         return worktree
 
@@ -246,7 +250,7 @@ class RunWorktree(InnerWorkspace):
         """Set up the new *worktree*, and report what it lacks."""
         notes = self._trees.notes
         self._set_up(worktree, stop)
-        for _, message, hint in self._folders.missing_files(notes.folder(worktree)).messages():
+        for _, message, hint in self._folders.find_missing_files(notes.folder(worktree)).messages():
             self._notify(f"{message}; {hint}")
         return notes.write(worktree.replace(phase=Phase.WORKING))
 
@@ -255,40 +259,40 @@ class RunWorktree(InnerWorkspace):
 
         None: the folder exists, or the branch has no unmerged commits.
         """
-        trees, notes, status = self._trees, self._trees.notes, self._folders.look()
+        trees, notes, status = self._trees, self._trees.notes, self._folders.inspect_checkout()
         if isinstance(status, str):
             return None
         matching = [
             note
-            for note in filter(None, map(notes.read, notes.names()))
+            for note in filter(None, map(notes.read, notes.list_names()))
             if not note.task and note.run_id == head.run_id and note.phase is not Phase.LEFT
         ]
-        note = matching[0] if matching else self._rebuilt_note(head, status)
-        if note is None or not commits_of(trees.checkout.git, note):
+        note = matching[0] if matching else self._rebuild_note(head, status)
+        if note is None or not count_commits(trees.checkout.git, note):
             return None
         folder = notes.folder(note)
         if note.phase is Phase.ADDING:
             # It has commits, so it was made again before, and a kill interrupted its setup.
-            remove(folder)
+            remove_folder(folder)
         if os.path.lexists(folder):
             return None
-        for stale in git_dirs(trees.checkout.common_dir, folder):
-            remove(stale)
+        for stale in find_git_dirs(trees.checkout.common_dir, folder):
+            remove_folder(stale)
         new_note = note.replace(owner=this_process(), looked_at=0, restoring={})
-        worktree = trees.make(new_note, Phase.ADDING, start=note.branch)
+        worktree = trees.add_from_note(new_note, Phase.ADDING, start=note.branch)
         self._notify(
             f"the worktree of the run was gone, and is made again from branch {worktree.branch}; "
             "what was not committed there is gone, but the files before each attempt are kept in "
-            f"{attempts_of(head.run_name)}"
+            f"{attempt_ref_prefix(head.run_name)}"
         )
         return worktree
 
-    def _rebuilt_note(self, head: Head, status: TreeStatus) -> Worktree | None:
+    def _rebuild_note(self, head: Head, status: TreeStatus) -> Worktree | None:
         """Return a new note for the run's worktree if its branch exists but no note does."""
         trees, git = self._trees, self._trees.checkout.git
         name = run_worktree_name(ref_part(slug(head.run_id)))
-        branch = branch_of(head.run_name, name, RUN_BRANCHES)
-        base = git.text("merge-base", "HEAD", f"refs/heads/{branch}", accepts=(0, 1, 128))
+        branch = branch_name(head.run_name, name, RUN_BRANCHES)
+        base = git.read_output("merge-base", "HEAD", f"refs/heads/{branch}", accepts=(0, 1, 128))
         if not base or trees.notes.read(name) is not None:
             return None
         return Worktree(
@@ -305,30 +309,32 @@ class RunWorktree(InnerWorkspace):
         )
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _hold_run_lock(self) -> Iterator[None]:
         notes = self._trees.notes
         notes.prepare()
         hint = "another process makes or merges the run's worktree; start again when it has ended"
-        with self._trees.checkout.locked(notes.path / RUN_LOCK, RUN_LOCK_WAIT_S, hint):
+        with self._trees.checkout.hold_lock(notes.path / RUN_LOCK, RUN_LOCK_WAIT_S, hint):
             yield
 
     def _find(self, head: Head) -> Worktree | None:
         """Return the worktree of the run of *head*; clear those of other run ids."""
         notes, current = self._trees.notes, None
-        for note in filter(None, map(notes.read, notes.names())):
+        for note in filter(None, map(notes.read, notes.list_names())):
             if note.task or note.phase is Phase.LEFT:
                 continue
             exists = note.phase is not Phase.ADDING and notes.folder(note).is_dir()
             is_half_restored = exists and bool(note.restoring)
-            worktree = self._restored(self._linked(note)) if is_half_restored else note
+            worktree = (
+                self._complete_restoration(self._ensure_linked(note)) if is_half_restored else note
+            )
             if worktree.run_id != head.run_id or not exists:
-                for text in self._trees.clear(worktree):
+                for text in self._trees.remove_unused(worktree):
                     self._notify(f"worktree {worktree.name}: {text}")
                 continue
-            current = self._linked(worktree)
+            current = self._ensure_linked(worktree)
             if current.phase is not Phase.WORKING:
                 # A merge was interrupted, or a person has looked at uncommitted files.
-                self._trees.keep(current)
+                self._trees.leave_to_person(current)
                 current = notes.write(current.replace(phase=Phase.WORKING))
         return current
 
@@ -341,7 +347,7 @@ class RunWorktree(InnerWorkspace):
                     self._notify(f"setup: {shlex.join(argv)}")
                     self._run_setup(core, argv, cwd, stop)
         except BaseException:
-            self._trees.clear(worktree)
+            self._trees.remove_unused(worktree)
             raise
 
     def _run_setup(
@@ -398,7 +404,7 @@ class RunCheckout(Checkout):
         Git gets its own folder by name, so it works even if an agent has changed ``.git`` there.
         """
         outer, top, git_dir = trees.checkout, trees.notes.folder(worktree), worktree.admin_dir
-        git = outer.git.at(top, timeout_s=LONG_TIMEOUT_S, git_dir=git_dir)
+        git = outer.git.with_folder(top, timeout_s=LONG_TIMEOUT_S, git_dir=git_dir)
         super().__init__(outer.folders._replace(project=top / outer.prefix), git)
         self._trees, self._worktree = trees, worktree
         self.top, self.git_dir, self.common_dir = top, git_dir, outer.common_dir
@@ -407,12 +413,12 @@ class RunCheckout(Checkout):
         self.elsewhere = os.path.relpath(top, home) if top.is_relative_to(home) else str(top)
 
     def ensure_in_place(self) -> None:
-        """Check that the worktree belongs to this repository and no link leads elsewhere.
+        """Check that the worktree belongs to this repository, and that no link leads elsewhere.
 
         Raises:
-            WorkTreeRefused: see `TaskTrees.linked`.
+            WorkTreeRefused: see `TaskTrees.ensure_linked`.
         """
-        self._trees.linked(self._worktree)
+        self._trees.ensure_linked(self._worktree)
 
 
 class RunFolder(AttemptFolder):
@@ -438,9 +444,9 @@ class _Tail:
 
     tail = b""
 
-    def stdout(self, data: bytes) -> bool:
+    def feed_stdout(self, data: bytes) -> bool:
         self.tail = (self.tail + data)[-TAIL:]
         return True
 
-    def stderr(self, data: bytes) -> bool:
-        return self.stdout(data)
+    def feed_stderr(self, data: bytes) -> bool:
+        return self.feed_stdout(data)

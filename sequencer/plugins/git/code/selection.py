@@ -58,7 +58,7 @@ class Unfit(Exception):
     """The reason, for people, why a file is not committed; never leaves this package."""
 
 
-def secrets_by(redaction: Redaction) -> IsSecret:
+def make_secret_check(redaction: Redaction) -> IsSecret:
     """Return a function that finds the secrets that *redaction* would hide."""
     return lambda data: redaction.hide(data) != data
 
@@ -95,7 +95,7 @@ def read_content(top: Path, path: str, max_bytes: int, is_secret: IsSecret) -> C
     except OSError as error:
         raise Unfit(f"can't be read: {error.strerror}") from error
     if stat.S_ISLNK(info.st_mode):
-        return _link(top, full_path, info)
+        return _read_link(top, full_path, info)
     if not stat.S_ISREG(info.st_mode):
         raise Unfit("is not a regular file")
     if info.st_size > max_bytes:
@@ -120,7 +120,7 @@ def _read(path: Path, max_bytes: int) -> tuple[bytes, os.stat_result]:
         return data, os.fstat(file.fileno())
 
 
-def _link(top: Path, path: Path, info: os.stat_result) -> Content:
+def _read_link(top: Path, path: Path, info: os.stat_result) -> Content:
     try:
         # Not Path.readlink, which would normalize the target.
         target = os.readlink(os.fsencode(path))  # noqa: PTH115
@@ -183,7 +183,7 @@ class Selection(Struct, frozen=True):
     chosen: tuple[Chosen, ...] = ()
     skipped: tuple[Skipped, ...] = ()
 
-    def without(self, paths: Sequence[str], reason: str) -> Selection:
+    def with_skipped(self, paths: Sequence[str], reason: str) -> Selection:
         """Return the same with *paths* skipped for *reason*."""
         removed = frozenset(paths)
         return Selection(
@@ -226,22 +226,22 @@ class Selector:
         self._tree = tree
         self._options = options
         self._is_secret = is_secret
-        self._excluded = tree.patterns(options.exclude)
+        self._excluded = tree.make_patterns(options.exclude)
 
     def select(self, status: TreeStatus) -> Selection:
         """Return which entries of *status* are committed; files are read, nothing is written."""
-        groups = self._groups()
+        groups = self._build_groups()
         staged = {entry.path for entry in status.entries if entry.is_staged}
         chosen, skipped, left_bytes = [], [], self._options.max_total_bytes
         for entry in sorted(status.entries, key=lambda entry: entry.path):
             group = next((group for group in groups if group.declares(entry)), None)
-            reason = self._outside(entry.path, staged)
+            reason = self._find_exclusion(entry.path, staged)
             if group is None or reason is not None:
                 reason = reason or "is not declared in 'commit'"
                 skipped.append(Skipped(entry.path, reason, is_declared=group is not None))
                 continue
             try:
-                choice = self._chosen(entry, group, left_bytes)
+                choice = self._choose(entry, group, left_bytes)
             except Unfit as unfit:
                 skipped.append(Skipped(entry.path, str(unfit)))
                 continue
@@ -252,11 +252,11 @@ class Selector:
         reason = (
             "can't be committed: a tracked file that stays is where its folder would be, or in it"
         )
-        while clashing := list(_clashing(selection, status)):
-            selection = selection.without(clashing, reason)
+        while clashing := list(_find_clashes(selection, status)):
+            selection = selection.with_skipped(clashing, reason)
         return selection
 
-    def _outside(self, path: str, staged: Collection[str]) -> str | None:
+    def _find_exclusion(self, path: str, staged: Collection[str]) -> str | None:
         """Return why *path* is never committed here, whatever its content; None: it may be."""
         if self._tree.is_own(path):
             return "is a file of the run"
@@ -264,7 +264,7 @@ class Selector:
             return f"is excluded by {pattern!r}"
         return "has staged changes" if path in staged else None
 
-    def _chosen(self, entry: StatusEntry, group: _Group, left_bytes: int) -> Chosen:
+    def _choose(self, entry: StatusEntry, group: _Group, left_bytes: int) -> Chosen:
         if entry.is_unmerged:
             raise Unfit("has conflicts of a merge")
         if entry.is_submodule:
@@ -284,11 +284,11 @@ class Selector:
             content = replace(content, mode=entry.mode)
         return Chosen(entry.path, entry.change, group.key, content)
 
-    def _groups(self) -> list[_Group]:
+    def _build_groups(self) -> list[_Group]:
         groups: list[_Group] = []
 
         def add(key: str, globs: Sequence[str], *more: Any, **flags: Any) -> None:
-            groups.append(_Group(key, self._tree.patterns(globs), *more, **flags))
+            groups.append(_Group(key, self._tree.make_patterns(globs), *more, **flags))
 
         options = self._options
         caps = (options.max_file_bytes, options.max_total_bytes)
@@ -308,7 +308,7 @@ class Selector:
         return groups
 
 
-def _clashing(selection: Selection, status: TreeStatus) -> Iterator[str]:
+def _find_clashes(selection: Selection, status: TreeStatus) -> Iterator[str]:
     """Yield chosen files that would replace tracked paths which are not chosen.
 
     A tree can't have a file and a folder of the same name: writing one removes the other.
@@ -345,7 +345,7 @@ class _Object(Struct, frozen=True):
     path: str
 
 
-def with_keys(
+def find_new_secrets(
     git: Git,
     tip: str,
     known: list[str],
@@ -362,16 +362,18 @@ def with_keys(
     Raises:
         GitFailed: git failed.
     """
-    candidates = [found for found in _new(git, tip, known) if found.kind in ("blob", "commit")]
+    candidates = [
+        found for found in _list_new_objects(git, tip, known) if found.kind in ("blob", "commit")
+    ]
     for candidate in candidates:
         # Git prints a name with a newline only up to there; that part is checked.
         if candidate.path and is_secret(os.fsencode(candidate.path)):
-            yield _without_keys(candidate.path, is_secret), IN_NAME
+            yield _mask_keys(candidate.path, is_secret), IN_NAME
     with contextlib.closing(Objects(git)) as objects:
         for candidate in candidates:
             if candidate.size > max_bytes:
                 continue
-            data = objects.needed(candidate.oid, candidate.kind)
+            data = objects.read_required(candidate.oid, candidate.kind)
             if candidate.kind == "commit":
                 if is_secret(data.partition(b"\n\n")[2]):
                     yield f"commit {candidate.oid[:12]}", IN_MESSAGE
@@ -379,14 +381,14 @@ def with_keys(
                 yield candidate.path, IN_FILE
 
 
-def _without_keys(path: str, is_secret: IsSecret) -> str:
+def _mask_keys(path: str, is_secret: IsSecret) -> str:
     """Return *path* with parts that look like a key replaced by ``…``."""
     parts = ["…" if is_secret(os.fsencode(part)) else part for part in path.split("/")]
     shown = "/".join(parts)
     return "…" if is_secret(os.fsencode(shown)) else shown
 
 
-def _new(git: Git, tip: str, known: list[str]) -> Iterator[_Object]:
+def _list_new_objects(git: Git, tip: str, known: list[str]) -> Iterator[_Object]:
     """Yield each object in the history of *tip* but of no *known* commit, once."""
     output = git.run("rev-list", "--objects", tip, "--not", *known).stdout
     lines = [line.partition(b" ") for line in output.splitlines()]
@@ -398,7 +400,7 @@ def _new(git: Git, tip: str, known: list[str]) -> Iterator[_Object]:
         yield _Object(oid.decode(), kind, int(size), os.fsdecode(path))
 
 
-def reasons(refused: Sequence[Skipped]) -> str:
+def format_reasons(refused: Sequence[Skipped]) -> str:
     """Return a text that lists the *refused* paths with their reasons."""
     shown = [f"{skipped.path!r} {skipped.reason}" for skipped in refused[:SHOWN_PATHS]]
     more = len(refused) - len(shown)

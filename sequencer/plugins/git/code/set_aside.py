@@ -28,11 +28,17 @@ from sequencer.errors import SequencerError
 from sequencer.files.textfile import is_branch_name, ref_part, slug
 from sequencer.plugins.git.code.checkout import QUIET, stage
 from sequencer.plugins.git.code.gathering import TaskTrees
-from sequencer.plugins.git.code.tree import STATUS, Change, listed, parse_status, under_way_in
+from sequencer.plugins.git.code.tree import (
+    STATUS,
+    Change,
+    find_git_operation,
+    format_paths,
+    parse_status,
+)
 from sequencer.plugins.git.code.worktrees import Worktree
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.project.schema import MIB
-from sequencer.store.folder import open_new, read_regular
+from sequencer.store.folder import open_new_file, read_regular
 
 ATTEMPTS = "refs/sequencer/attempts"
 """Prefix of the refs; the name of the run and the token of the attempt follow."""
@@ -40,9 +46,9 @@ LOOK_S = 30.0
 """How long saving the files before an attempt may take."""
 SAVE_S = 120.0
 """How long saving the files of a failed attempt may take."""
-MOST_BYTES = 1024 * MIB
+MAX_BYTES = 1024 * MIB
 """Most bytes of files that differ from the commit; with more, nothing is saved."""
-MOST_INDEX = 512 * MIB
+MAX_INDEX = 512 * MIB
 FAST = "core.looseCompression=0"
 """Compression would take most of the time, for files that are mostly written once."""
 DURABLE = ("core.fsync=all", "core.fsyncMethod=batch")
@@ -57,7 +63,7 @@ _OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _TOKEN = re.compile(r"[1-9][0-9]{0,18}")
 
 
-def attempts_of(run: str | None) -> str:
+def attempt_ref_prefix(run: str | None) -> str:
     """Return the prefix of the refs of *run*'s attempts, with a slash at its end."""
     return f"{ATTEMPTS}/{ref_part(slug(run or 'default'))}/"
 
@@ -96,7 +102,7 @@ class Restoring(Struct, frozen=True):
     """The commit of the branch after the attempt."""
 
     @classmethod
-    def of(cls, fields: Mapping[str, str]) -> Restoring | None:
+    def from_fields(cls, fields: Mapping[str, str]) -> Restoring | None:
         """Return the restoration in a note's *fields*, or None if there is none that is valid."""
         try:
             plan = cls(**fields)
@@ -106,7 +112,7 @@ class Restoring(Struct, frozen=True):
         is_sound = all(isinstance(oid, str) and _OID.fullmatch(oid) for oid in oids)
         return plan if is_sound and (not plan.branch or is_branch_name(plan.branch)) else None
 
-    def as_fields(self) -> dict[str, str]:
+    def to_fields(self) -> dict[str, str]:
         """Return the fields for a note."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
@@ -125,15 +131,15 @@ class WorktreeFiles(Struct):
     settings: tuple[str, ...] = (*QUIET, FAST)
 
     @classmethod
-    def of(cls, trees: TaskTrees, worktree: Worktree, run: str | None) -> Self:
+    def from_worktree(cls, trees: TaskTrees, worktree: Worktree, run: str | None) -> Self:
         """Return the files of *worktree*, in which *run* works.
 
         Raises:
             WorkTreeRefused: the worktree belongs to another repository.
         """
-        return cls(worktree, trees.git_of(worktree), trees.checkout.is_own, attempts_of(run))
+        return cls(worktree, trees.git_of(worktree), trees.checkout.is_own, attempt_ref_prefix(run))
 
-    def save(self) -> None:
+    def make_durable(self) -> None:
         """Allow more time from now on, and make all writes survive a power cut."""
         self.ends, self.settings = time.monotonic() + SAVE_S, (*QUIET, FAST, *DURABLE)
 
@@ -164,7 +170,7 @@ class WorktreeFiles(Struct):
     # --- looking -------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def index(self, token: int) -> Iterator[dict[str, str]]:
+    def copy_index(self, token: int) -> Iterator[dict[str, str]]:
         """Give the block a copy of the worktree's index, as environment variables for git."""
         admin_dir = self.worktree.admin_dir
         path = admin_dir / f"sequencer-attempt-{token}.index"
@@ -173,15 +179,15 @@ class WorktreeFiles(Struct):
             leftover.unlink(missing_ok=True)
         try:
             with contextlib.suppress(FileNotFoundError):
-                data = read_regular(admin_dir / "index", max_bytes=MOST_INDEX)
-                with open_new(path) as file:
+                data = read_regular(admin_dir / "index", max_bytes=MAX_INDEX)
+                with open_new_file(path) as file:
                     file.write(data)
             yield {"GIT_INDEX_FILE": str(path)}
         finally:
             for leftover in (path, lock):
                 leftover.unlink(missing_ok=True)
 
-    def look(self, index: Mapping[str, str], before: str = "") -> TreeLook:
+    def snapshot_files(self, index: Mapping[str, str], before: str = "") -> TreeLook:
         """Write the present files to git's objects and to *index*; return their trees.
 
         *before* is the tree of an earlier look: a file that was ignored then and was added by
@@ -197,15 +203,15 @@ class WorktreeFiles(Struct):
         status = parse_status(git.run(*STATUS, timeout_s=self.left_s()).stdout)
         if status.commit is None:
             raise Unkept("its branch has no commit")
-        if operation := under_way_in(admin_dir):
+        if operation := find_git_operation(admin_dir):
             raise Unkept(f"{operation} is under way there")
         run_files = {e.path for e in status.entries if not e.is_tracked and self.is_own(e.path)}
         nested = {e.path for e in status.entries if e.is_submodule or e.path.endswith("/")}
         nested -= run_files
         entries = [e for e in status.entries if e.path not in run_files | nested]
         changed = (e.path for e in entries if e.change is not Change.DELETED)
-        if sum(map(partial(_size, git.folder), changed)) > MOST_BYTES:
-            raise Unkept(f"more than {MOST_BYTES // MIB} MiB differ from the commit")
+        if sum(map(partial(_size, git.folder), changed)) > MAX_BYTES:
+            raise Unkept(f"more than {MAX_BYTES // MIB} MiB differ from the commit")
         staged, has_conflicts = "", any(entry.is_unmerged for entry in entries)
         if has_conflicts and not before:
             raise Unkept("there are conflicts of a merge")
@@ -218,7 +224,7 @@ class WorktreeFiles(Struct):
         tree = self.run_git("write-tree", extra=index)
         return TreeLook(tree, status.commit, status.branch or "", staged, tuple(sorted(nested)))
 
-    def changed_rules(self, before: str, after: str) -> list[str]:
+    def find_changed_rules(self, before: str, after: str) -> list[str]:
         """Return the ``.gitignore`` files that differ between the two trees."""
         argv = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", before, after)
         paths = self.run_git(*argv).split("\0")
@@ -249,7 +255,7 @@ class WorktreeFiles(Struct):
         text = f"{message}\n".encode()
         return self.run_git("commit-tree", tree, *flags, "-F", "-", stdin=text)
 
-    def refs(self) -> dict[str, tuple[str, str]]:
+    def list_refs(self) -> dict[str, tuple[str, str]]:
         """Return ref -> (commit, subject of its message) for the run's attempts."""
         form = "--format=%(refname) %(objectname) %(contents:subject)"
         output = self.run_git("for-each-ref", form, self.folder)
@@ -260,7 +266,7 @@ class WorktreeFiles(Struct):
             if _TOKEN.fullmatch(ref.removeprefix(self.folder))
         }
 
-    def point(self, ref: str, commit: str, stale: Mapping[str, str]) -> None:
+    def update_ref(self, ref: str, commit: str, stale: Mapping[str, str]) -> None:
         """Point *ref* to *commit*, and remove the refs *stale* (ref -> commit) if possible."""
         removed = "".join(f"delete {name} {old}\n" for name, old in stale.items())
         text = f"update {ref} {commit}\n"
@@ -310,7 +316,7 @@ class AttemptFiles(Struct):
             if self.is_shared():
                 self.why_not = _SHARED
                 return
-            refs = files.refs()
+            refs = files.list_refs()
             earlier = [
                 ref
                 for ref, (_, subject) in refs.items()
@@ -318,18 +324,18 @@ class AttemptFiles(Struct):
                 and (int(match[1]), match[2]) == (attempt.iteration, attempt.run_id)
             ]
             if earlier:
-                self.notes = (_prompt_note(max(earlier, key=_token)),)
-            with files.index(attempt.token) as index:
-                self.before = files.look(index)
+                self.notes = (_prompt_note(max(earlier, key=_parse_token)),)
+            with files.copy_index(attempt.token) as index:
+                self.before = files.snapshot_files(index)
             message = f"The files before attempt {attempt.token}"
             self.kept = files.commit(self.before, message, self.before.head)
             stale = {
                 ref: oid for ref, (oid, subject) in refs.items() if not _FAILED.fullmatch(subject)
             }
             stale.pop(self.ref, None)
-            files.point(self.ref, self.kept, stale)
+            files.update_ref(self.ref, self.kept, stale)
         except _FAILURES as error:
-            self.before, self.why_not = None, _reason(error)
+            self.before, self.why_not = None, _format_reason(error)
             self.notify(f"{_NOT_KEPT}: {self.why_not}; if it fails, its changes stay")
 
     def set_aside(self) -> bool:
@@ -346,8 +352,8 @@ class AttemptFiles(Struct):
             self.notify(f"the changes of this attempt stay: {error}")
         except _FAILURES as error:
             self.notify(
-                f"the changes of this attempt could not be set aside: {_reason(error)}; the next "
-                "attempt completes what was started"
+                f"the changes of this attempt could not be set aside: {_format_reason(error)}; "
+                "the next attempt completes what was started"
             )
         return False
 
@@ -355,31 +361,31 @@ class AttemptFiles(Struct):
         files = self.files
         if self.is_shared():
             raise Unkept(_SHARED)
-        files.save()
-        with files.index(self.attempt.token) as index:
-            after = files.look(index, before.tree)
+        files.make_durable()
+        with files.copy_index(self.attempt.token) as index:
+            after = files.snapshot_files(index, before.tree)
             if (after.tree, after.head, after.index) == (before.tree, before.head, before.index):
                 return False
-            plan = self._saved(before, after)
-            self.note(plan.as_fields())
-            if rules := files.changed_rules(before.tree, after.tree):
+            plan = self._save_attempt(before, after)
+            self.note(plan.to_fields())
+            if rules := files.find_changed_rules(before.tree, after.tree):
                 # First, because the rest must be judged by the old rules for ignored files.
                 files.restore_rules(rules, self.kept, index)
-                after = files.look(index, before.tree)
-                plan = self._saved(before, after, plan.failed)
-                self.note(plan.as_fields())
+                after = files.snapshot_files(index, before.tree)
+                plan = self._save_attempt(before, after, plan.failed)
+                self.note(plan.to_fields())
             obstacle = _SHARED if self.is_shared() else restore(files, plan, index)
         self.note({})
         if obstacle is not None:
             raise Unkept(f"{obstacle}; {self.ref} has them too")
-        stays = f"; repositories inside stay: {listed(after.nested)}" if after.nested else ""
+        stays = f"; repositories inside stay: {format_paths(after.nested)}" if after.nested else ""
         self.notify(
             f"the changes of this attempt were set aside on {self.ref}, and the files are as they "
             f"were before it{stays}"
         )
         return True
 
-    def _saved(self, before: TreeLook, after: TreeLook, *first: str) -> Restoring:
+    def _save_attempt(self, before: TreeLook, after: TreeLook, *first: str) -> Restoring:
         """Save the files *after* the attempt; return the plan that restores those of *before*.
 
         The first parent of the commit has the files from before, so ``git show`` shows the changes.
@@ -389,7 +395,7 @@ class AttemptFiles(Struct):
             tip = files.run_git("rev-parse", f"refs/heads/{before.branch}")
         moved = (commit for commit in (*first, tip, after.head) if commit != before.head)
         failed = files.commit(after, self._subject(), self.kept, *moved)
-        files.point(self.ref, failed, {})
+        files.update_ref(self.ref, failed, {})
         staged = before.index or files.run_git("rev-parse", f"{before.head}^{{tree}}")
         old = before.head, before.branch, staged
         return Restoring(failed, before.tree, *old, after.head, tip)
@@ -413,8 +419,8 @@ def restore(files: WorktreeFiles, plan: Restoring, index: Mapping[str, str]) -> 
         return "someone has committed there meanwhile"
     now = files.run_git("write-tree", extra=index)
     if now != plan.tree:
-        if foreign := _foreign(files, plan, now):
-            return f"someone has changed {listed(foreign)} meanwhile"
+        if foreign := _find_foreign_changes(files, plan, now):
+            return f"someone has changed {format_paths(foreign)} meanwhile"
         try:
             files.run_git("read-tree", "-m", "-u", now, plan.tree, extra=index)
         except GitFailed as failed:
@@ -426,7 +432,7 @@ def restore(files: WorktreeFiles, plan: Restoring, index: Mapping[str, str]) -> 
     return None
 
 
-def _foreign(files: WorktreeFiles, plan: Restoring, now: str) -> list[str]:
+def _find_foreign_changes(files: WorktreeFiles, plan: Restoring, now: str) -> list[str]:
     """Return the paths that are neither as the attempt left them nor as they were before it."""
 
     def changed_since(tree: str) -> set[str]:
@@ -447,33 +453,35 @@ def _move_head(files: WorktreeFiles, plan: Restoring) -> None:
     files.run_git("symbolic-ref", *log_message, "HEAD", ref)
 
 
-def complete(files: WorktreeFiles, notify: Callable[[str], object]) -> None:
+def complete_restoration(files: WorktreeFiles, notify: Callable[[str], object]) -> None:
     """Complete a restoration that was interrupted, if there is one.
 
     Raises:
         Unkept: it can't be completed.
     """
-    plan = Restoring.of(files.worktree.restoring)
+    plan = Restoring.from_fields(files.worktree.restoring)
     if plan is None:
         return
-    files.save()
+    files.make_durable()
     try:
-        with files.index(0) as index:
-            files.look(index, plan.tree)
+        with files.copy_index(0) as index:
+            files.snapshot_files(index, plan.tree)
             obstacle = restore(files, plan, index)
     except _FAILURES as error:
-        raise Unkept(_reason(error)) from error
+        raise Unkept(_format_reason(error)) from error
     if obstacle is not None:
         notify(f"the changes of a failed attempt stay: {obstacle}; {plan.failed} has them too")
     else:
         notify(f"the changes of a failed attempt were set aside in commit {plan.failed[:12]}")
 
 
-def forget(git: Git, run: str | None) -> None:
+def remove_attempt_refs(git: Git, run: str | None) -> None:
     """Remove the refs of all attempts of *run*; if git fails, they stay."""
-    folder = attempts_of(run)
+    folder = attempt_ref_prefix(run)
     with contextlib.suppress(GitFailed, SequencerError):
-        commands = git.text("for-each-ref", "--format=delete %(refname) %(objectname)", folder)
+        commands = git.read_output(
+            "for-each-ref", "--format=delete %(refname) %(objectname)", folder
+        )
         if commands:
             git.run("update-ref", "--stdin", stdin=f"{commands}\n".encode())
 
@@ -483,13 +491,13 @@ _SHARED = "another node works in the same folder, or has meanwhile"
 _NOT_KEPT = "the files before this attempt can't be kept"
 
 
-def _reason(error: BaseException) -> str:
+def _format_reason(error: BaseException) -> str:
     if isinstance(error, GitFailed):
         return f"git {error.argv[0]}: {error.reason}"
     return error.message if isinstance(error, SequencerError) else str(error)
 
 
-def _token(ref: str) -> int:
+def _parse_token(ref: str) -> int:
     return int(ref.rpartition("/")[2])
 
 

@@ -24,9 +24,9 @@ from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import run_option
 from sequencer.plugins.git.process import Git
 
-MOST_READ = 1024 * 1024
+MAX_READ = 1024 * 1024
 """How many bytes at the end of the log of HEAD are read."""
-MOST_TIPS = 100
+MAX_TIPS = 100
 _LEFT = re.compile(
     rb"^([0-9a-f]{40,64}) [0-9a-f]{40,64} [^\t\n]*\tcheckout: moving from ", re.MULTILINE
 )
@@ -60,7 +60,7 @@ class Stranded(NamedTuple):
     frees: tuple[tuple[str, ...], ...] = ()
     """Commands that free the branch from its worktree; before, git does not remove the branch."""
 
-    def unmerged_work(self) -> UnmergedWork:
+    def to_unmerged_work(self) -> UnmergedWork:
         """Return it as text and commands for people."""
         return UnmergedWork(self.run, self.branch, self.description, self._commands(), self.run_id)
 
@@ -111,7 +111,7 @@ def log_size(git_dir: Path) -> int:
         return 0
 
 
-def left_in(git_dir: Path, start: int = 0) -> list[str]:
+def read_left_commits(git_dir: Path, start: int = 0) -> list[str]:
     """Return the commits that HEAD in *git_dir* has left, as its log says from byte *start* on."""
     try:
         fd = os.open(git_dir / "logs" / "HEAD", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -121,16 +121,16 @@ def left_in(git_dir: Path, start: int = 0) -> list[str]:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             return []
-        log = os.pread(fd, MOST_READ, max(start, info.st_size - MOST_READ))
+        log = os.pread(fd, MAX_READ, max(start, info.st_size - MAX_READ))
     except OSError:
         return []
     finally:
         os.close(fd)
     commits = dict.fromkeys(match.decode() for match in _LEFT.findall(log))
-    return [oid for oid in commits if set(oid) != {"0"}][-MOST_TIPS:]
+    return [oid for oid in commits if set(oid) != {"0"}][-MAX_TIPS:]
 
 
-def stranded(git: Git, left: Collection[str], known: Collection[str]) -> list[str]:
+def find_stranded(git: Git, left: Collection[str], known: Collection[str]) -> list[str]:
     """Return the commits in *left* that are in the history of no *known* commit.
 
     Ancestors of other commits in the result are left out.
@@ -140,12 +140,14 @@ def stranded(git: Git, left: Collection[str], known: Collection[str]) -> list[st
     """
     if not left:
         return []
-    unknown = set(git.text("rev-list", "--ignore-missing", *left, "--not", *known).split())
+    unknown = set(git.read_output("rev-list", "--ignore-missing", *left, "--not", *known).split())
     lost = [oid for oid in left if oid in unknown]
-    return git.text("merge-base", "--independent", *lost).split() if lost else []
+    return git.read_output("merge-base", "--independent", *lost).split() if lost else []
 
 
-def keep(git: Git, branch: str, tips: Collection[str], known: Collection[str]) -> list[Stranded]:
+def keep_on_branches(
+    git: Git, branch: str, tips: Collection[str], known: Collection[str]
+) -> list[Stranded]:
     """Put each of *tips* on a branch ``BRANCH.leftN``; return those that had none before.
 
     *known* are commits that are merged or will be.
@@ -155,38 +157,42 @@ def keep(git: Git, branch: str, tips: Collection[str], known: Collection[str]) -
     """
     added = []
     for tip in tips:
-        branches = _left_branches(git, branch)
+        branches = _list_left_branches(git, branch)
         if tip in branches.values():
             continue
-        number = max((int(n or 1) for n in map(_number, branches) if n is not None), default=0) + 1
+        number = (
+            max((int(n or 1) for n in map(_parse_number, branches) if n is not None), default=0) + 1
+        )
         name = f"{branch}.left{number if number > 1 else ''}"
         git.run("update-ref", f"refs/heads/{name}", tip, "")
-        added.append(described(git, name, tip, known))
+        added.append(inspect_branch(git, name, tip, known))
     return added
 
 
-def _left_branches(git: Git, branch: str) -> dict[str, str]:
+def _list_left_branches(git: Git, branch: str) -> dict[str, str]:
     """Return name -> commit for the existing branches ``BRANCH.leftN``."""
     folder = branch.rpartition("/")[0]
     form = "--format=%(objectname) %(refname:lstrip=2)"
-    lines = git.text("for-each-ref", form, f"refs/heads/{folder}/").splitlines()
+    lines = git.read_output("for-each-ref", form, f"refs/heads/{folder}/").splitlines()
     pairs = (line.partition(" ")[::2] for line in lines)
     return {name: oid for oid, name in pairs if name.startswith(f"{branch}.left")}
 
 
-def _number(name: str) -> str | None:
+def _parse_number(name: str) -> str | None:
     match = _NUMBERED.search(name)
     return None if match is None else match[1]
 
 
-def described(git: Git, name: str, tip: str, known: Collection[str]) -> Stranded:
+def inspect_branch(git: Git, name: str, tip: str, known: Collection[str]) -> Stranded:
     """Return the work on branch *name* at commit *tip* that no *known* commit contains.
 
     Raises:
         GitFailed: git failed.
     """
-    count = int(git.text("rev-list", "--count", tip, "--not", *known))
+    count = int(git.read_output("rev-list", "--count", tip, "--not", *known))
     form = "--format=%(refname:lstrip=2)"
-    branches = git.text("for-each-ref", form, f"--contains={tip}", "refs/heads/").splitlines()
+    branches = git.read_output(
+        "for-each-ref", form, f"--contains={tip}", "refs/heads/"
+    ).splitlines()
     others = tuple(branch for branch in branches if not LEFT_BRANCH.fullmatch(branch))
     return Stranded(name, count, others)

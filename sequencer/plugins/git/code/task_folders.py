@@ -25,7 +25,7 @@ from sequencer.errors import (
     ConfigurationError,
     SequencerError,
     WorkTreeRefused,
-    typed_command,
+    format_other_command,
 )
 from sequencer.executors.redaction import Redaction
 from sequencer.model.graph.graph import Node
@@ -43,14 +43,14 @@ from sequencer.plugins.git.code.gathering import (
     Cleared,
     Gathered,
     TaskTrees,
-    nested_text,
-    refusal_text,
+    format_nested,
+    format_refusals,
 )
 from sequencer.plugins.git.code.merged_branches import remove_merged_branches
-from sequencer.plugins.git.code.missing_files import MissingFiles, missing_files
-from sequencer.plugins.git.code.selection import reasons
-from sequencer.plugins.git.code.tree import TreeStatus, listed
-from sequencer.plugins.git.code.worktrees import Phase, Worktree, token_in
+from sequencer.plugins.git.code.missing_files import MissingFiles, find_missing_files
+from sequencer.plugins.git.code.selection import format_reasons
+from sequencer.plugins.git.code.tree import TreeStatus, format_paths
+from sequencer.plugins.git.code.worktrees import Phase, Worktree, parse_token
 from sequencer.plugins.git.process import GitFailed
 
 _FAILURES = (GitFailed, SequencerError, OSError)
@@ -81,7 +81,7 @@ class SharedTaskFolder(AttemptFolder):
         self._ended = ended
         self._before: CheckoutLook | None = None
         if watch is not None:
-            self._before = watch.look()
+            self._before = watch.read_state()
             notices += self._before.notices
         self.notices = (*notices, *outer.notices)
         self.notes = outer.notes
@@ -93,7 +93,7 @@ class SharedTaskFolder(AttemptFolder):
         task that only reads has written.
         """
         closed = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
-        left = closed.leftovers(fails_on_write=self._fails_on_write)
+        left = closed.to_leftovers(fails_on_write=self._fails_on_write)
         if left.error is not None or closed.written:
             status = OutcomeStatus.FAILED
         after = self._outer.close(status, wait_for_turn)
@@ -108,7 +108,7 @@ class SharedTaskFolder(AttemptFolder):
         writers = self._ended()
         if self._watch is None or self._before is None:
             return ClosedFolder(FolderResult.SHARED)
-        written = self._watch.changes_between(self._before, self._watch.look())
+        written = self._watch.describe_changes(self._before, self._watch.read_state())
         return ClosedFolder(
             FolderResult.SHARED, written=written, writers=writers if written else ()
         )
@@ -132,7 +132,7 @@ class OwnTaskFolder(AttemptFolder):
 
     def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Leftovers:
         left = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
-        return left.leftovers(fails_on_write=False)
+        return left.to_leftovers(fails_on_write=False)
 
     def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> ClosedFolder:
         """Commit the work; merge it if the attempt *is_accepted*, else keep it on a branch.
@@ -153,11 +153,11 @@ class OwnTaskFolder(AttemptFolder):
             return self._leave_uncommitted(error)
         if gathered.refused:
             files = tuple(skipped.path for skipped in gathered.refused)
-            return replace(self._leave(refusal_text(gathered)), files=files)
+            return replace(self._leave(format_refusals(gathered)), files=files)
         try:
-            unmerged = self._not_merged(gathered, is_accepted=is_accepted)
+            unmerged = self._refuse_merge(gathered, is_accepted=is_accepted)
         except _FAILURES as error:
-            return self._leave(f"can't be merged: {_reason(error)}")
+            return self._leave(f"can't be merged: {_format_reason(error)}")
         if unmerged is not None:
             return self._remove(gathered, unmerged)
         try:
@@ -168,7 +168,7 @@ class OwnTaskFolder(AttemptFolder):
         try:
             return self._merge(gathered)
         except _FAILURES as error:
-            return self._check_merge(gathered, f"can't be merged: {_reason(error)}")
+            return self._check_merge(gathered, f"can't be merged: {_format_reason(error)}")
 
     def _merge(self, gathered: Gathered) -> ClosedFolder:
         with self._trees.checkout.merge_lock():
@@ -176,32 +176,32 @@ class OwnTaskFolder(AttemptFolder):
             self._worktree = worktree
             git, message = self._trees.git_of(worktree), self._trees.notes.merge_message(worktree)
             merge = Merge(self._trees.checkout, git, worktree, message, self._trees.run)
-            merged = merge.make(gathered.tip)
+            merged = merge.perform(gathered.tip)
         return self._remove(gathered, merged)
 
     def _check_merge(self, gathered: Gathered, message: str) -> ClosedFolder:
         """After an error, return MERGED if the checkout has the merge; else leave the worktree."""
         tip, contains = gathered.tip, self._trees.checkout.contains
         with contextlib.suppress(*_FAILURES):
-            merge = self._trees.git_of(self._worktree).text("rev-parse", "HEAD")
-            head = self._trees.checkout.commit()
+            merge = self._trees.git_of(self._worktree).read_output("rev-parse", "HEAD")
+            head = self._trees.checkout.checked_out_commit()
             if merge != tip and head and contains(merge, tip) and contains(head, merge):
                 return self._remove(gathered, ClosedFolder(FolderResult.MERGED, commit=merge))
         return self._leave(message)
 
-    def _not_merged(self, gathered: Gathered, *, is_accepted: bool) -> ClosedFolder | None:
+    def _refuse_merge(self, gathered: Gathered, *, is_accepted: bool) -> ClosedFolder | None:
         """Return the result for work that must not be merged, or None if it may be merged."""
         if gathered.tip == self._worktree.base:
             return ClosedFolder(FolderResult.UNCHANGED)
         if not is_accepted:
             return ClosedFolder(FolderResult.KEPT)
-        refused = self._trees.with_keys(self._worktree, gathered)
+        refused = self._trees.find_new_secrets(self._worktree, gathered)
         if not refused:
             return None
         return ClosedFolder(
             FolderResult.KEPT,
-            f"is not merged, because one of its commits adds a key: {reasons(refused)}; "
-            + self._trees.checkout.where_kept(self._worktree),
+            f"is not merged, because one of its commits adds a key: {format_reasons(refused)}; "
+            + self._trees.checkout.describe_kept_work(self._worktree),
             f"take the key out of these commits, then {self._merge_command}; "
             "revoke a key that has left this machine",
             files=tuple(skipped.path for skipped in refused),
@@ -210,8 +210,12 @@ class OwnTaskFolder(AttemptFolder):
     def _remove(self, gathered: Gathered, closed: ClosedFolder) -> ClosedFolder:
         """Remove the worktree unless something in it would be lost; return *closed*, completed."""
         branch = None if closed.result is FolderResult.MERGED else self._worktree.branch
-        if nested := self._trees.nested_in(self._worktree, gathered):
-            notices = (nested_text(nested), *gathered.notices, *self._trees.keep(self._worktree))
+        if nested := self._trees.find_nested_repositories(self._worktree, gathered):
+            notices = (
+                format_nested(nested),
+                *gathered.notices,
+                *self._trees.leave_to_person(self._worktree),
+            )
             return replace(closed, branch=branch, folder=self.folder, notices=notices)
         # Only then may the branch be removed too.
         has_all = closed.result in (FolderResult.MERGED, FolderResult.UNCHANGED)
@@ -219,14 +223,14 @@ class OwnTaskFolder(AttemptFolder):
             cleared = self._trees.remove(self._worktree, gathered.tip if has_all else None)
         except _FAILURES as error:
             # The result holds nevertheless; the next cleanup tries again to remove the folder.
-            cleared = Cleared(branch, (f"{self.folder} can't be removed: {_reason(error)}",))
+            cleared = Cleared(branch, (f"{self.folder} can't be removed: {_format_reason(error)}",))
         notices = (*gathered.notices, *cleared.notices)
         return replace(closed, branch=cleared.branch, notices=notices)
 
     def _leave_uncommitted(self, error: Exception) -> ClosedFolder:
         """Leave files that could not be committed to a person, if the folder still exists."""
         if self.folder.is_dir():
-            return self._leave(f"can't be committed: {_reason(error)}")
+            return self._leave(f"can't be committed: {_format_reason(error)}")
         branch = self._worktree.branch
         return ClosedFolder(
             FolderResult.REFUSED,
@@ -242,7 +246,7 @@ class OwnTaskFolder(AttemptFolder):
 
     def _leave(self, message: str) -> ClosedFolder:
         """Leave the worktree to a person, for the reason in *message*."""
-        status_command = typed_command("git", "-C", str(self.folder), "status")
+        status_command = format_other_command("git", "-C", str(self.folder), "status")
         return ClosedFolder(
             FolderResult.REFUSED,
             f"{message}; its work is in {self.folder}, "
@@ -250,11 +254,11 @@ class OwnTaskFolder(AttemptFolder):
             f"look there ({status_command}) and fix the problem, or copy what you need by hand",
             branch=self._worktree.branch,
             folder=self.folder,
-            notices=self._trees.keep(self._worktree),
+            notices=self._trees.leave_to_person(self._worktree),
         )
 
 
-def _reason(error: Exception) -> str:
+def _format_reason(error: Exception) -> str:
     if isinstance(error, GitFailed):
         return error.reason
     if not isinstance(error, SequencerError):
@@ -316,36 +320,36 @@ class TaskFolders:
         """
         traits, task = node.task or TaskTraits(), node.id
         if not traits.writes:
-            return self._reading(token, shared())
+            return self._open_for_reading(token, shared())
         if not traits.worktree:
-            return self._writing(task, token, shared())
+            return self._open_for_writing(task, token, shared())
         folder: OwnTaskFolder | SharedTaskFolder
-        if isinstance(status := self.look(), TreeStatus):
-            folder = self._isolated(task, token, run_id, node.label, status)
+        if isinstance(status := self.inspect_checkout(), TreeStatus):
+            folder = self._open_isolated(task, token, run_id, node.label, status)
         else:
-            folder = self._writing(task, token, shared(), self._why_shared(status))
-        if not is_first and self.merged(task, run_id):
+            folder = self._open_for_writing(task, token, shared(), self._explain_sharing(status))
+        if not is_first and self.find_merged_tokens(task, run_id):
             # The earlier process ended after the merge and before it was recorded.
             folder.notices += (
                 f"the work of an earlier attempt at {task} is already in {self._checkout.label}",
             )
         return folder
 
-    def _isolated(
+    def _open_isolated(
         self, task: str, token: int, run_id: str, subject: str, status: TreeStatus
     ) -> OwnTaskFolder:
         worktree = self.trees.add(task, token, run_id, status, subject)
         missing = self._missing_notices(self.trees.notes.folder(worktree))
-        return OwnTaskFolder(self.trees, worktree, (*self.uncommitted(status), *missing))
+        return OwnTaskFolder(self.trees, worktree, (*self.describe_uncommitted(status), *missing))
 
-    def _why_shared(self, obstacle: str) -> tuple[str, ...]:
+    def _explain_sharing(self, obstacle: str) -> tuple[str, ...]:
         """Return a notice that there are no worktrees; only the first attempt gets it."""
         with self._guard:
             is_first, self._has_reported = not self._has_reported, True
         notice = f"no worktrees: {obstacle}; all tasks work in the project's folder"
         return (notice,) if is_first else ()
 
-    def _reading(self, token: int, shared: AttemptFolder) -> SharedTaskFolder:
+    def _open_for_reading(self, token: int, shared: AttemptFolder) -> SharedTaskFolder:
         with self._guard:
             self._meanwhile[token] = dict(self._writers)
 
@@ -357,7 +361,7 @@ class TaskFolders:
             shared, self._watch, fails_on_write=self._fails_on_write, ended=ended
         )
 
-    def _writing(
+    def _open_for_writing(
         self, task: str, token: int, shared: AttemptFolder, notices: tuple[str, ...] = ()
     ) -> SharedTaskFolder:
         with self._guard:
@@ -372,7 +376,7 @@ class TaskFolders:
 
         return SharedTaskFolder(shared, notices=notices, ended=ended)
 
-    def look(self) -> TreeStatus | str:
+    def inspect_checkout(self) -> TreeStatus | str:
         """Return the status of the checkout's tracked files, or why there can be no worktrees."""
         checkout = self._checkout
         try:
@@ -391,7 +395,7 @@ class TaskFolders:
             return failed.reason
         return status
 
-    def uncommitted(self, status: TreeStatus) -> tuple[str, ...]:
+    def describe_uncommitted(self, status: TreeStatus) -> tuple[str, ...]:
         """Return a notice about uncommitted changes in *status*: no worktree has them."""
         dirty = [entry.path for entry in status.entries if not self._checkout.is_own(entry.path)]
         if not dirty:
@@ -399,9 +403,9 @@ class TaskFolders:
         changes = "uncommitted changes"
         if self._checkout.elsewhere:
             changes += f" of {self._checkout.label}"
-        return (f"{changes} are not in the worktree: {self._hide(listed(dirty))}",)
+        return (f"{changes} are not in the worktree: {self._hide(format_paths(dirty))}",)
 
-    def missing_files(self, fresh: Path | None = None) -> MissingFiles:
+    def find_missing_files(self, fresh: Path | None = None) -> MissingFiles:
         """Return what the checkout has and the worktree in *fresh* does not have.
 
         *fresh* is its top folder; None: any new worktree.
@@ -418,13 +422,13 @@ class TaskFolders:
             is_above = any(Path(run_path).is_relative_to(top / path) for run_path in resolved)
             return is_above or self._checkout.is_own(path)
 
-        return missing_files(self._checkout.project_git, top, is_own, fresh)
+        return find_missing_files(self._checkout.project_git, top, is_own, fresh)
 
     def _missing_notices(self, fresh: Path) -> tuple[str, ...]:
         """Return notices about what *fresh* lacks, for the first worktree only: all are alike."""
         with self._guard:
             is_first, self._has_looked = not self._has_looked, True
-        missing = self.missing_files(fresh) if is_first else MissingFiles()
+        missing = self.find_missing_files(fresh) if is_first else MissingFiles()
         messages = missing.messages(in_team=True)
         return tuple(self._hide(f"{message}; {hint}") for _, message, hint in messages)
 
@@ -443,7 +447,7 @@ class TaskFolders:
         remove_merged_branches(self._checkout, self._run, self.trees.notes)
         return tuple(map(self._hide, notices))
 
-    def merged(self, task: str, run_id: str) -> frozenset[int]:
+    def find_merged_tokens(self, task: str, run_id: str) -> frozenset[int]:
         """Return the tokens of attempts at *task* whose work is in the checkout already.
 
         The merge commits say so, even if a kill came before the attempt was recorded.
@@ -453,38 +457,38 @@ class TaskFolders:
         except (GitFailed, SequencerError):
             return frozenset()
         wanted = self.trees.notes.trailers(run_id, task)
-        tokens = (token_in(message, wanted) for parents, message in log if len(parents) > 1)
+        tokens = (parse_token(message, wanted) for parents, message in log if len(parents) > 1)
         return frozenset(token for token in tokens if token is not None)
 
-    def foreign(self) -> Iterator[tuple[SequencerError, bool]]:
+    def find_foreign_worktrees(self) -> Iterator[tuple[SequencerError, bool]]:
         """Yield an error for each worktree of the run that does not lead to this repository.
 
         With it: whether the next start fixes that by itself. For ``sequencer check``.
         """
         notes = self.trees.notes
-        for worktree in filter(None, map(notes.read, notes.names())):
+        for worktree in filter(None, map(notes.read, notes.list_names())):
             if worktree.phase is not Phase.ADDING and notes.folder(worktree).is_dir():
                 with contextlib.suppress(GitFailed, SequencerError):
                     if (refusal := self.trees.link_refusal(worktree)) is not None:
                         yield refusal
 
-    def problems(self) -> tuple[SequencerError, ...]:
+    def find_problems(self) -> tuple[SequencerError, ...]:
         """Return why tasks would get no worktrees or could not be merged.
 
         For ``sequencer check``.
         """
         checkout = self._checkout
         project = checkout.folders.project
-        if (unusable := self._checkout.project_git.unusable(NEEDED)) is not None:
+        if (unusable := self._checkout.project_git.check_version(NEEDED)) is not None:
             if unusable.message.startswith("git is not installed"):
                 hint = "install git; without it, tasks share the project's folder"
                 unusable = ConfigurationError("git is not installed", hint=hint)
             return (unusable,)
-        obstacle = self.look()
+        obstacle = self.inspect_checkout()
         if isinstance(obstacle, str):
             hint = "tasks share the project's folder; a repository with a commit keeps them apart"
             return (WorkTreeRefused(f"no worktrees: {obstacle}", where=str(project), hint=hint),)
-        if operation := checkout.under_way():
+        if operation := checkout.find_operation():
             hint = "finish it or abort it; until then no task's work can be merged"
-            return (checkout.refused(f"{operation} is under way", hint),)
+            return (checkout.make_refusal(f"{operation} is under way", hint),)
         return ()

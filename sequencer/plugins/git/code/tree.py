@@ -1,6 +1,6 @@
 """One work tree: its folders, its uncommitted changes, operations under way, and its history.
 
-Only `forward` changes anything. Files that the run itself writes (its folder, the logs) never
+Only `fast_forward` changes anything. Files that the run itself writes (its folder, the logs) never
 count as changes. Not promised: that nothing changes after a look; code that writes has git compare
 again.
 """
@@ -24,9 +24,9 @@ from msgspec import Struct
 from sequencer.errors import CorruptState, WorkTreeRefused
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import ValidationError
-from sequencer.plugins.git.own_settings import common_of
+from sequencer.plugins.git.own_settings import find_common_dir
 from sequencer.plugins.git.process import Git, GitFailed
-from sequencer.plugins.git.state.locks import in_the_way
+from sequencer.plugins.git.state.locks import find_named_lock
 from sequencer.plugins.git.state.objects import Objects
 from sequencer.store.folder import read_regular
 
@@ -53,7 +53,7 @@ class Patterns:
         """Read *patterns*; *prefix* is the project's folder, relative to the repository's."""
         self._patterns: list[tuple[str, list[re.Pattern[str] | None]]] = []
         for pattern in patterns:
-            parsed = _compiled(pattern, prefix)
+            parsed = _compile_pattern(pattern, prefix)
             self._patterns.append((pattern, parsed))
             if _WILD.search(pattern.rpartition("/")[2] or "*") is None:
                 self._patterns.append((pattern, [*parsed, _ANY]))
@@ -68,7 +68,7 @@ class Patterns:
         return next((text for text, parsed in self._patterns if _is_match(parsed, parts)), None)
 
 
-def _compiled(pattern: str, prefix: str) -> list[re.Pattern[str] | None]:
+def _compile_pattern(pattern: str, prefix: str) -> list[re.Pattern[str] | None]:
     if pattern.startswith("/"):
         prefix = ""
     below = pattern.removeprefix("./").strip("/").split("/")
@@ -151,7 +151,7 @@ class TreeStatus(Struct, frozen=True):
     entries: tuple[StatusEntry, ...] = ()
 
 
-def status_of(git: Git) -> TreeStatus:
+def read_status(git: Git) -> TreeStatus:
     """Return the state of the work tree that *git* runs in.
 
     Raises:
@@ -176,12 +176,12 @@ def parse_status(data: bytes) -> TreeStatus:
         elif kind == "?":
             entries.append(StatusEntry(rest, Change.ADDED))
         elif kind == "1":
-            entries.append(_changed(rest))
+            entries.append(_parse_changed(rest))
         elif kind == "2":
             # Some versions of git report renames nevertheless: both paths are staged.
             old_path = next(fields, "")
             entries += [
-                _changed(rest, 8),
+                _parse_changed(rest, 8),
                 StatusEntry(old_path, Change.DELETED, is_staged=True, mode=0),
             ]
         elif kind == "u":
@@ -190,7 +190,7 @@ def parse_status(data: bytes) -> TreeStatus:
     return TreeStatus(commit, branch, tuple(entries))
 
 
-def _changed(rest: str, before_path: int = 7) -> StatusEntry:
+def _parse_changed(rest: str, before_path: int = 7) -> StatusEntry:
     parts = rest.split(" ", before_path)
     index, tree = parts[0][0], parts[0][1]
     mode = int(parts[4], 8)
@@ -275,7 +275,9 @@ class WorkTree:
 
     def _rev_parse(self, option: str) -> Path:
         try:
-            output = self._objects.git.at(self.folders.project).run("rev-parse", option).stdout
+            output = (
+                self._objects.git.with_folder(self.folders.project).run("rev-parse", option).stdout
+            )
         except GitFailed as failed:
             raise WorkTreeRefused(
                 f"is not in a git work tree: {failed.reason}",
@@ -287,21 +289,21 @@ class WorkTree:
     @cached_property
     def git(self) -> Git:
         """Return a `Git` that runs in the top folder, so relative paths need no prefix."""
-        return self._objects.git.at(self.top)
+        return self._objects.git.with_folder(self.top)
 
     @cached_property
     def prefix(self) -> str:
         """Return the project's folder relative to the top; empty if it is the top."""
-        return self._below(self.folders.project) or ""
+        return self._relative_to_top(self.folders.project) or ""
 
-    def _below(self, path: Path) -> str | None:
+    def _relative_to_top(self, path: Path) -> str | None:
         """Return *path* relative to the top, or None if it is outside."""
         below = os.path.relpath(os.path.realpath(path), os.path.realpath(self.top))
         if below == ".":
             return ""
         return None if Path(below).parts[0] == ".." else below
 
-    def patterns(self, patterns: Iterable[str]) -> Patterns:
+    def make_patterns(self, patterns: Iterable[str]) -> Patterns:
         """Return *patterns* of the project as patterns of this tree."""
         return Patterns(patterns, self.prefix)
 
@@ -309,7 +311,7 @@ class WorkTree:
     def branch(self) -> str | None:
         """Return the branch that was checked out at the first call; None: HEAD was detached."""
         try:
-            name = self.git.text("symbolic-ref", "--quiet", "HEAD")
+            name = self.git.read_output("symbolic-ref", "--quiet", "HEAD")
         except GitFailed:
             return None
         return name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else None
@@ -323,37 +325,37 @@ class WorkTree:
     @cached_property
     def _run_files(self) -> Patterns:
         folders = self.folders
-        project, patterns = self._below(folders.project) or "", []
-        state = self._below(folders.state_file.parent)
-        if state is not None and _holds(state, project):
+        project, patterns = self._relative_to_top(folders.project) or "", []
+        state = self._relative_to_top(folders.state_file.parent)
+        if state is not None and _is_inside(state, project):
             name = folders.state_file.name
-            patterns += [_joined(state, name) for name in (*RUN_FILES, _literal(name))]
-            patterns.append(_joined(state, f"{_literal(name)}.*"))
+            patterns += [_join_pattern(state, name) for name in (*RUN_FILES, _escape_pattern(name))]
+            patterns.append(_join_pattern(state, f"{_escape_pattern(name)}.*"))
         elif state is not None:
-            patterns.append(f"/{_literal(state)}/")
-        logs = self._below(folders.logs)
-        if logs is not None and not _holds(logs, project):
-            patterns.append(f"/{_literal(logs)}/")
+            patterns.append(f"/{_escape_pattern(state)}/")
+        logs = self._relative_to_top(folders.logs)
+        if logs is not None and not _is_inside(logs, project):
+            patterns.append(f"/{_escape_pattern(logs)}/")
         for path in folders.others:
-            other = self._below(path)
+            other = self._relative_to_top(path)
             if other:
-                patterns += [f"/{_literal(other)}", f"/{_literal(other)}/"]
+                patterns += [f"/{_escape_pattern(other)}", f"/{_escape_pattern(other)}/"]
         return Patterns(patterns)
 
     # --- changes -------------------------------------------------------------------
 
-    def status(self) -> TreeStatus:
+    def read_status(self) -> TreeStatus:
         """Return the differences from the commit; runs one git process.
 
         Raises:
             WorkTreeRefused: git failed.
         """
         try:
-            return status_of(self.git)
+            return read_status(self.git)
         except GitFailed as failed:
-            raise self.refused(f"can't be inspected: {failed.reason}") from failed
+            raise self.make_refusal(f"can't be inspected: {failed.reason}") from failed
 
-    def dirt(self, status: TreeStatus, tolerated: Patterns) -> list[StatusEntry]:
+    def find_dirty(self, status: TreeStatus, tolerated: Patterns) -> list[StatusEntry]:
         """Return the entries of *status* that are neither the run's nor *tolerated*."""
         return [
             entry
@@ -361,9 +363,9 @@ class WorkTree:
             if not self.is_own(entry.path) and tolerated.match(entry.path) is None
         ]
 
-    def under_way(self) -> str | None:
+    def find_operation(self) -> str | None:
         """Return the git operation that was started here and not ended: "a merge", … or None."""
-        return under_way_in(self.git_dir)
+        return find_git_operation(self.git_dir)
 
     def resolve(self, name: str) -> str | None:
         """Return the object that *name* means, or None; starts no extra process.
@@ -374,7 +376,7 @@ class WorkTree:
         try:
             return self._objects.resolve(name)
         except GitFailed as failed:
-            raise self.refused(f"can't be read: {failed.reason}") from failed
+            raise self.make_refusal(f"can't be read: {failed.reason}") from failed
 
     # --- history -------------------------------------------------------------------
 
@@ -415,12 +417,12 @@ class WorkTree:
             seen.update(parents)
         return None
 
-    def commit_text(self, commit: str) -> str:
+    def read_commit(self, commit: str) -> str:
         """Return the headers and message of *commit*; empty if it is not in the repository."""
         try:
             data = self._objects.read(commit, "commit")
         except GitFailed as failed:
-            raise self.refused(f"can't be read: {failed.reason}") from failed
+            raise self.make_refusal(f"can't be read: {failed.reason}") from failed
         return (data or b"").decode("utf-8", "replace")
 
     @property
@@ -431,13 +433,15 @@ class WorkTree:
     def divergence(self, commit: str, other: str) -> Divergence:
         """Return how far *commit* is from *other*."""
         try:
-            counts = self.git.text("rev-list", "--left-right", "--count", f"{commit}...{other}")
+            counts = self.git.read_output(
+                "rev-list", "--left-right", "--count", f"{commit}...{other}"
+            )
             ahead, behind = map(int, counts.split())
         except (GitFailed, ValueError) as failed:
-            raise self.refused(f"histories can't be compared: {failed}") from failed
+            raise self.make_refusal(f"histories can't be compared: {failed}") from failed
         return Divergence(ahead, behind)
 
-    def is_whole(self, commit: str) -> bool:
+    def has_all_objects(self, commit: str) -> bool:
         """Return whether all objects of *commit* that HEAD does not have are in the repository.
 
         Git checks the same after a fetch. Objects that a partial clone left on its remote do not
@@ -456,9 +460,9 @@ class WorkTree:
 
         If git were killed while it writes files, it would leave half of them and a locked index.
         """
-        return self._objects.git.at(self.top, timeout_s=LONG_TIMEOUT_S)
+        return self._objects.git.with_folder(self.top, timeout_s=LONG_TIMEOUT_S)
 
-    def forward(self, commit: str) -> Obstacle | None:
+    def fast_forward(self, commit: str) -> Obstacle | None:
         """Fast-forward to *commit*; return the obstacle if that is not possible.
 
         In that case nothing has changed except git's ORIG_HEAD, because git checks first.
@@ -468,19 +472,19 @@ class WorkTree:
             flags = ("--ff-only", "--quiet", "--no-stat")
             self.slow_git.run("merge", *flags, commit, settings=settings)
         except GitFailed as failed:
-            return self._obstacle(failed, commit)
+            return self._to_obstacle(failed, commit)
         return None
 
     @cached_property
     def common_dir(self) -> Path:
         """Return the folder of the repository, which all its work trees share."""
-        return common_of(self.git_dir)
+        return find_common_dir(self.git_dir)
 
-    def _obstacle(self, failed: GitFailed, commit: str) -> Obstacle:
+    def _to_obstacle(self, failed: GitFailed, commit: str) -> Obstacle:
         files = [line.strip() for line in failed.stderr.splitlines() if line.startswith("\t")]
         hint = f"see what 'git merge --ff-only {commit[:12]}' says"
         folders = (self.git_dir, self.common_dir)
-        lock = next(filter(None, (in_the_way(failed.stderr, path) for path in folders)), None)
+        lock = next(filter(None, (find_named_lock(failed.stderr, path) for path in folders)), None)
         if lock is not None:
             return Obstacle(f"{failed.reason}: {lock.description}", lock.hint)
         if "index.lock" in failed.stderr:
@@ -490,7 +494,7 @@ class WorkTree:
         return Obstacle(f"{failed.reason} {', '.join(files[:10])}".strip(), hint)
 
     @contextlib.contextmanager
-    def locked(self, path: Path, wait_s: float, hint: str) -> Iterator[None]:
+    def hold_lock(self, path: Path, wait_s: float, hint: str) -> Iterator[None]:
         """Hold the lock *path* while the block runs; *hint* is for a person if that fails.
 
         Raises:
@@ -501,13 +505,13 @@ class WorkTree:
         try:
             lock.acquire(poll_interval=LOCK_POLL_S)
         except Timeout:
-            raise self.refused(f"is locked by {path}", hint) from None
+            raise self.make_refusal(f"is locked by {path}", hint) from None
         try:
             yield
         finally:
             lock.release()
 
-    def refused(self, message: str, hint: str | None = None) -> WorkTreeRefused:
+    def make_refusal(self, message: str, hint: str | None = None) -> WorkTreeRefused:
         """Return a refusal about this work tree."""
         return WorkTreeRefused(message, where=f"work tree {self.top}", hint=hint)
 
@@ -533,26 +537,26 @@ def write_note(path: Path, note: Frozen, mode: int) -> None:
     temporary.replace(path)
 
 
-def under_way_in(git_dir: Path) -> str | None:
-    """Return the git operation under way in *git_dir*, if any; see `WorkTree.under_way`."""
+def find_git_operation(git_dir: Path) -> str | None:
+    """Return the git operation under way in *git_dir*, if any; see `WorkTree.find_operation`."""
     return next((text for name, text in _UNDER_WAY.items() if (git_dir / name).exists()), None)
 
 
-def listed(paths: Collection[str], hide: Callable[[str], str] = str) -> str:
+def format_paths(paths: Collection[str], hide: Callable[[str], str] = str) -> str:
     """Return the first few of *paths* for a message, and how many more there are."""
     shown = ", ".join(repr(hide(path)) for path in list(paths)[:SHOWN_PATHS])
     more = len(paths) - SHOWN_PATHS
     return shown + (f" and {more} more" if more > 0 else "")
 
 
-def _holds(folder: str, inner: str) -> bool:
+def _is_inside(folder: str, inner: str) -> bool:
     return folder in ("", inner) or inner.startswith(f"{folder}/")
 
 
-def _joined(folder: str, pattern: str) -> str:
-    return f"/{_literal(folder)}/{pattern}" if folder else f"/{pattern}"
+def _join_pattern(folder: str, pattern: str) -> str:
+    return f"/{_escape_pattern(folder)}/{pattern}" if folder else f"/{pattern}"
 
 
-def _literal(path: str) -> str:
+def _escape_pattern(path: str) -> str:
     """Return the pattern that matches only *path*."""
     return re.sub(r"([*?\[])", r"[\1]", path)

@@ -15,14 +15,20 @@ from msgspec import Struct
 from sequencer.errors import SequencerError
 from sequencer.files.textfile import ref_part, slug
 from sequencer.plugins.git.code.gathering import TaskTrees
-from sequencer.plugins.git.code.stranded import LEFT_BRANCH, Stranded, described
-from sequencer.plugins.git.code.tree import status_of
-from sequencer.plugins.git.code.worktrees import BRANCHES, RUN_BRANCHES, Phase, Worktree, git_dirs
+from sequencer.plugins.git.code.stranded import LEFT_BRANCH, Stranded, inspect_branch
+from sequencer.plugins.git.code.tree import read_status
+from sequencer.plugins.git.code.worktrees import (
+    BRANCHES,
+    RUN_BRANCHES,
+    Phase,
+    Worktree,
+    find_git_dirs,
+)
 from sequencer.plugins.git.process import Git, GitFailed
 
 LOOK_S = 10.0
 """How long git may take to compare the branches."""
-MOST_BRANCHES = 100
+MAX_BRANCHES = 100
 _HEADS = "refs/heads/"
 
 
@@ -41,16 +47,16 @@ class Unmerged(Struct, frozen=True):
         with contextlib.suppress(GitFailed, SequencerError):
             notes = {note.branch: (run, note) for run, note in self._notes()}
             tips = self._tips()
-            for branch in sorted({*tips, *notes})[:MOST_BRANCHES]:
+            for branch in sorted({*tips, *notes})[:MAX_BRANCHES]:
                 run, note = notes.get(branch, (None, None))
                 if note is None:
-                    yield from self._without_note(branch, tips[branch])
+                    yield from self._find_without_note(branch, tips[branch])
                 elif note.phase is Phase.LEFT or not self.is_under_way(run, note.run_id):
-                    yield from self._with_note(note, run, tips.get(branch))
+                    yield from self._find_with_note(note, run, tips.get(branch))
 
     def _notes(self) -> Iterator[tuple[str | None, Worktree]]:
         for run, trees in self.trees.items():
-            for note in filter(None, map(trees.notes.read, trees.notes.names())):
+            for note in filter(None, map(trees.notes.read, trees.notes.list_names())):
                 if not note.task:
                     yield run, note
 
@@ -67,27 +73,29 @@ class Unmerged(Struct, frozen=True):
             if LEFT_BRANCH.fullmatch(name) or name.startswith(f"{RUN_BRANCHES}/")
         }
 
-    def _without_note(self, branch: str, tip: str) -> Iterator[Stranded]:
+    def _find_without_note(self, branch: str, tip: str) -> Iterator[Stranded]:
         """Yield the work on *branch*; without a note, only the branch's name says which run's."""
         known = {ref_part(slug(run or "default")): run for run in reversed([*self.trees])}
         part = branch.split("/")[1]
         run, is_gone = known.get(part, part), part not in known
         if LEFT_BRANCH.fullmatch(branch):
-            yield described(self.git, branch, tip, ["HEAD"])._replace(run=run, is_gone=is_gone)
+            yield inspect_branch(self.git, branch, tip, ["HEAD"])._replace(run=run, is_gone=is_gone)
         elif count := _count(self.git, tip, ["HEAD"]):
             yield Stranded(branch, count, run=run, is_of_run=True, is_gone=is_gone)
 
-    def _with_note(self, note: Worktree, run: str | None, tip: str | None) -> Iterator[Stranded]:
+    def _find_with_note(
+        self, note: Worktree, run: str | None, tip: str | None
+    ) -> Iterator[Stranded]:
         trees = self.trees[run]
         folder, has_files = trees.notes.folder(note), False
         is_ours = trees.link_problem(note) is None
         if note.phase is not Phase.ADDING and is_ours:
             with contextlib.suppress(GitFailed, SequencerError):
-                status = status_of(trees.git_of(note))
+                status = read_status(trees.git_of(note))
                 has_files = any(not trees.checkout.is_own(entry.path) for entry in status.entries)
                 # A merge would take its HEAD, even if that is not on its branch.
                 tip = status.commit or tip
-        count = 0 if tip is None else commits_of(self.git, note, tip)
+        count = 0 if tip is None else count_commits(self.git, note, tip)
         if not (count or has_files):
             return
         frees: list[tuple[str, ...]] = []
@@ -96,7 +104,7 @@ class Unmerged(Struct, frozen=True):
         if not is_ours and os.path.lexists(folder):
             # No git command may run in it: an agent may have written its configuration.
             frees.append(("rm", "-rf", str(folder)))
-        if not is_ours and any(git_dirs(trees.checkout.common_dir, folder)):
+        if not is_ours and any(find_git_dirs(trees.checkout.common_dir, folder)):
             frees.append(("git", "worktree", "prune"))
         into = note.checked_out or ""
         yield Stranded(
@@ -107,12 +115,12 @@ class Unmerged(Struct, frozen=True):
             run_id=note.run_id,
             into=into,
             folder=str(folder) if has_files else "",
-            is_elsewhere=bool(into) and trees.checkout.checked_out() not in (into, ""),
+            is_elsewhere=bool(into) and trees.checkout.checked_out_branch() not in (into, ""),
             frees=tuple(frees),
         )
 
 
-def commits_of(git: Git, note: Worktree, tip: str | None = None) -> int:
+def count_commits(git: Git, note: Worktree, tip: str | None = None) -> int:
     """Return the number of commits of a run that are neither in HEAD nor in its start branch.
 
     *tip* is the newest commit; None: the tip of its branch, which may be missing.
@@ -120,12 +128,12 @@ def commits_of(git: Git, note: Worktree, tip: str | None = None) -> int:
     Raises:
         GitFailed: git failed.
     """
-    tip = tip or _tip(git, note.branch)
-    into = _tip(git, note.checked_out) if note.checked_out else None
+    tip = tip or _resolve_tip(git, note.branch)
+    into = _resolve_tip(git, note.checked_out) if note.checked_out else None
     return 0 if tip is None else _count(git, tip, ["HEAD", *([into] if into else [])])
 
 
-def _tip(git: Git, branch: str) -> str | None:
+def _resolve_tip(git: Git, branch: str) -> str | None:
     argv = ("rev-parse", "--verify", "--quiet", f"{_HEADS}{branch}")
     result = git.run(*argv, accepts=(0, 1), timeout_s=LOOK_S)
     return result.stdout.decode("ascii", "replace").strip() or None

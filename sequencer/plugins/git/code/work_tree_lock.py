@@ -122,19 +122,19 @@ class WorkTreeLock:
         self._agents_lock: FileLock | None = None
         """Held while agents of this process work here."""
 
-    def note(self) -> Note | None:
+    def load_note(self) -> Note | None:
         """Return the note of the step that started here last; None: none, or not readable."""
         note = read_note(self._tree.git_dir / NOTE, Note, _MAX_BYTES)
         return note if note is not None and note.top == str(self._tree.top) else None
 
     def ensure_free(self, note: Note | None, head: Head) -> None:
-        """Return if, according to *note*, no run other than the run of *head* works here.
+        """Check that according to *note*, no run other than the run of *head* works here.
 
         Raises:
             WorkTreeRefused: another run works here.
         """
         if note is not None and note.run_id != head.run_id and note.is_at_work():
-            raise self._tree.refused(
+            raise self._tree.make_refusal(
                 f"run {note.run or 'default'!r} is working in it (process {note.owner.pid})",
                 "start again when its step has ended, or give each run a clone of its own",
             )
@@ -151,14 +151,14 @@ class WorkTreeLock:
         """
         if self._agents_lock is not None:
             return False
-        if not self._take(PROBE_S):
-            raise self._busy(note)
+        if not self._acquire(PROBE_S):
+            raise self._busy_error(note)
         was_killed = self._mark.exists()
-        self._give_back()
+        self._release()
         if was_killed and note is not None and is_same_boot(note.owner):
             # In this time, the guards of its agents end them.
             time.sleep(ENDED_S)
-        return was_killed or self.note() != note
+        return was_killed or self.load_note() != note
 
     def occupy(self, note: Note | None) -> None:
         """Keep the tree for agents of this process, until `vacate` or the end of the process.
@@ -166,9 +166,9 @@ class WorkTreeLock:
         Raises:
             WorkTreeRefused: another process was faster.
         """
-        if self._agents_lock is None and not self._take(TAKE_S):
-            busy = self._busy(note)
-            raise self._tree.refused(busy.message, busy.hint)
+        if self._agents_lock is None and not self._acquire(TAKE_S):
+            busy = self._busy_error(note)
+            raise self._tree.make_refusal(busy.message, busy.hint)
         with contextlib.suppress(OSError):
             self._mark.touch(LOCK_MODE)
 
@@ -177,7 +177,7 @@ class WorkTreeLock:
         if self._agents_lock is not None:
             with contextlib.suppress(OSError):
                 self._mark.unlink(missing_ok=True)
-            self._give_back()
+            self._release()
 
     @property
     def is_occupied(self) -> bool:
@@ -189,7 +189,7 @@ class WorkTreeLock:
         """Return the file that exists while a process keeps the tree, or if it was killed then."""
         return self._tree.git_dir / AGENTS_MARK
 
-    def _take(self, timeout_s: float) -> bool:
+    def _acquire(self, timeout_s: float) -> bool:
         # Any thread may release it, and child processes do not inherit it.
         lock = FileLock(
             self._tree.git_dir / AGENTS_LOCK,
@@ -203,16 +203,16 @@ class WorkTreeLock:
         except Timeout:
             return False
         except OSError as error:
-            raise self._tree.refused(f"can't be locked: {error.strerror}") from error
+            raise self._tree.make_refusal(f"can't be locked: {error.strerror}") from error
         self._agents_lock = lock
         return True
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         lock, self._agents_lock = self._agents_lock, None
         if lock is not None:
             lock.release()
 
-    def _busy(self, note: Note | None) -> WorkTreeBusy:
+    def _busy_error(self, note: Note | None) -> WorkTreeBusy:
         process = (
             f"process {note.owner.pid} of run {note.run or 'default'!r}" if note else "a process"
         )
@@ -227,23 +227,23 @@ class WorkTreeLock:
     # --- the note ------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[Note | None]:
+    def lock_note(self) -> Iterator[Note | None]:
         """Give the block the note; no other process can change it while the block runs.
 
         Raises:
             WorkTreeRefused: the lock is held for too long.
         """
         hint = "another process is looking at it; start again"
-        with self._tree.locked(self._tree.git_dir / LOCK, LOCK_WAIT_S, hint):
-            yield self.note()
+        with self._tree.hold_lock(self._tree.git_dir / LOCK, LOCK_WAIT_S, hint):
+            yield self.load_note()
 
-    def begin(self, head: Head, branch: str | None = None) -> Note:
+    def record_start(self, head: Head, branch: str | None = None) -> Note:
         """Write and return the note that this process starts the step of *head* on *branch*.
 
         Raises:
             WorkTreeRefused: the note can't be written.
         """
-        owner, before = this_process(), self.note()
+        owner, before = this_process(), self.load_note()
         note = Note(
             top=str(self._tree.top),
             run=self._run,
@@ -261,23 +261,23 @@ class WorkTreeLock:
         self._write(note)
         return note
 
-    def collect(self, collecting: Collecting | None) -> None:
+    def record_collecting(self, collecting: Collecting | None) -> None:
         """Write to the note that code will be pushed; None: that this is done.
 
         Raises:
             WorkTreeRefused: the note can't be written.
         """
-        note = self.note()
+        note = self.load_note()
         if note is not None and note.collecting != collecting:
             self._write(note.replace(collecting=collecting))
 
-    def end(self, note: Note, dirty: Iterable[str]) -> None:
+    def record_end(self, note: Note, dirty: Iterable[str]) -> None:
         """Write to *note* that its agents have ended and left the *dirty* paths as they are now.
 
         Raises:
             WorkTreeRefused: the note can't be written.
         """
-        left = marks(self._tree.top, dirty)
+        left = fingerprint_paths(self._tree.top, dirty)
         self._write(note.replace(left=left if len(left) <= MAX_LEFT else None))
 
     def _write(self, note: Note) -> None:
@@ -285,11 +285,11 @@ class WorkTreeLock:
         try:
             write_note(path, note, LOCK_MODE)
         except OSError as error:
-            raise self._tree.refused(f"{path} can't be written: {error.strerror}") from error
+            raise self._tree.make_refusal(f"{path} can't be written: {error.strerror}") from error
 
     # --- taking code back ----------------------------------------------------------
 
-    def plan(
+    def record_plan(
         self, claim: Claim, branch: str, commit: str, theirs: str | None, *, has_more: bool
     ) -> None:
         """Write to the note that the code of *claim*'s attempt, up to *commit*, will be pushed.
@@ -303,13 +303,15 @@ class WorkTreeLock:
         if base is not None and theirs is not None and self._tree.contains(theirs, base):
             base = theirs
         if base is not None and (has_more or commit != base):
-            ref, kept_branch = f"refs/heads/{branch}", self.kept_name(claim)
+            ref, kept_branch = f"refs/heads/{branch}", self.kept_branch_name(claim)
             plan = Collecting(
                 base=base, commit=commit, ref=ref, kept=kept_branch, token=claim.token
             )
-            self.collect(plan)
+            self.record_collecting(plan)
 
-    def due_back(self, note: Note | None, theirs: str | None) -> tuple[Collecting, str] | None:
+    def find_unaccepted(
+        self, note: Note | None, theirs: str | None
+    ) -> tuple[Collecting, str] | None:
         """Return the plan in *note* and HEAD, if HEAD has code of the attempt that is not accepted.
 
         *theirs* is the last accepted commit. None: there is nothing to take back.
@@ -321,7 +323,7 @@ class WorkTreeLock:
         is_accepted = theirs is not None and self._tree.contains(theirs, commit)
         return None if is_accepted or not self._is_of_attempt(plan, commit) else (plan, commit)
 
-    def take_back(self, note: Note | None, theirs: str | None) -> str | None:
+    def reset_unaccepted(self, note: Note | None, theirs: str | None) -> str | None:
         """Reset the branch if it has code that was not accepted; return a notice, or None.
 
         Only one process may call this at a time, while no agent works.
@@ -329,7 +331,7 @@ class WorkTreeLock:
         Raises:
             WorkTreeRefused: the branch can't be reset.
         """
-        due = self.due_back(note, theirs)
+        due = self.find_unaccepted(note, theirs)
         if due is None:
             return None
         plan, commit = due
@@ -337,9 +339,9 @@ class WorkTreeLock:
         if theirs is not None and self._tree.contains(theirs, base):
             base = theirs if self._tree.contains(commit, theirs) else base
         # First put the code on its own branch, so that the reset loses nothing.
-        name = self.keep(plan.kept, commit)
+        name = self.keep_on_branch(plan.kept, commit)
         self._reset(base)
-        self.collect(None)
+        self.record_collecting(None)
         branch = plan.ref.removeprefix("refs/heads/")
         notice = f"branch {branch} is at {base[:12]} again, the last accepted commit"
         return f"{notice}; the work that was not accepted is on branch {name}"
@@ -350,7 +352,7 @@ class WorkTreeLock:
             return False
         if commit == plan.commit:
             return True
-        head, _, message = self._tree.commit_text(commit).partition("\n\n")
+        head, _, message = self._tree.read_commit(commit).partition("\n\n")
         is_next = _PARENT.findall(head) == [plan.commit]
         return is_next and f"Token: {plan.token}" in message.splitlines()
 
@@ -362,12 +364,12 @@ class WorkTreeLock:
             try:
                 git.run("reset", "--quiet", "--mixed", base, accepts=(0, 1))
             except GitFailed as failed:
-                raise self._tree.refused(
+                raise self._tree.make_refusal(
                     f"can't be reset to {base[:12]}, the last accepted commit: {failed.reason}",
                     f"'git reset --keep {base}', then start again",
                 ) from failed
 
-    def keep(
+    def keep_on_branch(
         self, base: str, commit: str, selection: Selection | None = None, text: str = ""
     ) -> str:
         """Put *selection* on top of *commit* on a branch *base* or ``BASE.N``; return its name.
@@ -388,13 +390,13 @@ class WorkTreeLock:
             except RefMoved:
                 continue
             return name
-        raise self._tree.refused(f"has too many branches {base}.N", "remove old ones")
+        raise self._tree.make_refusal(f"has too many branches {base}.N", "remove old ones")
 
-    def kept_name(self, claim: Claim) -> str:
-        """Return the name of the branch that keeps an attempt's work; see `keep`."""
+    def kept_branch_name(self, claim: Claim) -> str:
+        """Return the name of the branch that keeps an attempt's work; see `keep_on_branch`."""
         return f"{KEPT}/{ref_part(slug(self._run or 'default'))}/{claim.step_index}-{claim.token}"
 
-    def accepted(self, head: Head, theirs: str | None) -> str | None:
+    def find_accepted_commit(self, head: Head, theirs: str | None) -> str | None:
         """Return the newest accepted commit: from the state *head*, or the remote's *theirs*."""
         work = None if head.work is None else head.work.commit
         if work is None or self._tree.resolve(work) is None:
@@ -402,28 +404,28 @@ class WorkTreeLock:
         return work if theirs is None or self._tree.contains(work, theirs) else theirs
 
 
-def marks(top: Path, paths: Iterable[str]) -> dict[str, str]:
+def fingerprint_paths(top: Path, paths: Iterable[str]) -> dict[str, str]:
     """Return path -> fingerprint of the file below *top*, which changes with the file."""
     result = {}
     for path in paths:
         try:
             info = (top / path).lstat()
         except OSError:
-            result[_key(path)] = "gone"
+            result[_encode_path(path)] = "gone"
         else:
-            result[_key(path)] = f"{info.st_mode:o}-{info.st_size}-{info.st_mtime_ns}"
+            result[_encode_path(path)] = f"{info.st_mode:o}-{info.st_size}-{info.st_mtime_ns}"
     return result
 
 
-def changed_since(note: Note, top: Path, paths: Iterable[str]) -> list[str]:
+def find_changed_paths(note: Note, top: Path, paths: Iterable[str]) -> list[str]:
     """Return the *paths* that have changed since the agents of *note* ended."""
     if note.left is None:
         return []
-    now = {path: marks(top, [path])[_key(path)] for path in paths}
-    return [path for path, mark in now.items() if note.left.get(_key(path)) != mark]
+    now = {path: fingerprint_paths(top, [path])[_encode_path(path)] for path in paths}
+    return [path for path, mark in now.items() if note.left.get(_encode_path(path)) != mark]
 
 
-def _key(path: str) -> str:
+def _encode_path(path: str) -> str:
     """Return *path* as text that is valid in JSON, whatever bytes it has."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 

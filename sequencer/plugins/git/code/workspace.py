@@ -3,7 +3,7 @@
 A step starts on the code that belongs to the state. Its commits, and the files that are committed
 for it, are pushed by the store together with the state, in one push. Nothing here forces or merges:
 a branch is fast-forwarded or left alone, and if that is not possible, a person is told before
-anything runs. Only code that was not accepted is reset (see `WorkTreeLock.take_back`).
+anything runs. Only code that was not accepted is reset (see `WorkTreeLock.reset_unaccepted`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ from pathlib import Path
 from shlex import quote
 
 from sequencer.engine.workspace import Workspace
-from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused, typed_command
+from sequencer.errors import (
+    RemoteUnreachable,
+    SequencerError,
+    WorkTreeRefused,
+    format_other_command,
+)
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import is_branch_name, slug
 from sequencer.model.head import Claim, Head, Work
 from sequencer.plugins.git.code.commit import Committer, RefMoved
-from sequencer.plugins.git.code.selection import Selection, Selector, secrets_by
-from sequencer.plugins.git.code.tree import SHOWN_PATHS, Folders, TreeStatus, WorkTree, listed
-from sequencer.plugins.git.code.work_tree_lock import Note, WorkTreeLock, changed_since
+from sequencer.plugins.git.code.selection import Selection, Selector, make_secret_check
+from sequencer.plugins.git.code.tree import SHOWN_PATHS, Folders, TreeStatus, WorkTree, format_paths
+from sequencer.plugins.git.code.work_tree_lock import Note, WorkTreeLock, find_changed_paths
 from sequencer.plugins.git.process import GitFailed
 from sequencer.plugins.git.state.remote import DEEPER, NoAtomicPush, PushVerdict, RefMove, Remote
 from sequencer.plugins.git.state.store import GitStore
@@ -66,8 +71,8 @@ class GitWorkspace(Workspace):
         self._work = work
         self._options = commit
         self._hide, self._notify = redaction.hide_text, notify
-        self._tolerated = tree.patterns(work.tolerated)
-        self._selector = Selector(tree, commit, secrets_by(redaction))
+        self._tolerated = tree.make_patterns(work.tolerated)
+        self._selector = Selector(tree, commit, make_secret_check(redaction))
         self._committer = Committer(tree)
         self._work_tree_lock = WorkTreeLock(tree, run, state, self._committer)
         self.cargo: RefMove | None = None
@@ -98,7 +103,7 @@ class GitWorkspace(Workspace):
         # The remote may be an address, which can't be part of a ref.
         return f"refs/worktree/sequencer-work/{slug(self._remote.name)}/{self.branch}"
 
-    def _theirs(self, head: Head) -> str | None:
+    def _remote_commit(self, head: Head) -> str | None:
         """Return the remote's commit of the branch, as far as known; None: it has no such branch.
 
         The remote also has the code of an accepted state, which moved with the state; the local
@@ -121,49 +126,52 @@ class GitWorkspace(Workspace):
 
     # --- before a step -------------------------------------------------------------
 
-    def ready(self, head: Head) -> None:
-        self._settle()
-        status = self._tree.status()
+    def ensure_ready(self, head: Head) -> None:
+        self._finish_commit()
+        status = self._tree.read_status()
         commit = self._ensure_branch(status, head)
-        note = self._work_tree_lock.note()
+        note = self._work_tree_lock.load_note()
         self._work_tree_lock.ensure_free(note, head)
         has_changed = self._work_tree_lock.ensure_work_tree_free(note)
-        if self._has_taken_back(note, head) or has_changed:
+        if self._reset_unaccepted(note, head) or has_changed:
             # The files and the note may have changed meanwhile, so read them again.
-            status, note = self._tree.status(), self._work_tree_lock.note()
+            status, note = self._tree.read_status(), self._work_tree_lock.load_note()
             commit = self._ensure_branch(status, head)
         self._ensure_clean(status, head, note)
         self._seen = note
-        theirs = self._theirs(head)
+        theirs = self._remote_commit(head)
         is_unseen = self._tree.is_shallow and self._tree.resolve(self._local) is None
         if (theirs is None or is_unseen) and self._remote.fetch(self.refs):
-            theirs = self._theirs(head)
+            theirs = self._remote_commit(head)
         contains = self._tree.contains
         if theirs and not (contains(commit, theirs) or contains(theirs, commit)):
-            raise self._diverged(commit, theirs)
+            raise self._divergence_error(commit, theirs)
 
-    def _has_taken_back(self, note: Note | None, head: Head) -> bool:
+    def _reset_unaccepted(self, note: Note | None, head: Head) -> bool:
         """Take back code that was not accepted before *head*; return whether there was any."""
-        theirs = self._work_tree_lock.accepted(head, self._theirs(head))
-        if self._work_tree_lock.is_occupied or self._work_tree_lock.due_back(note, theirs) is None:
+        theirs = self._work_tree_lock.find_accepted_commit(head, self._remote_commit(head))
+        if (
+            self._work_tree_lock.is_occupied
+            or self._work_tree_lock.find_unaccepted(note, theirs) is None
+        ):
             return False
         # Another run's state may have accepted it; a fetch shows that in any case.
         self._remote.fetch(self.refs)
-        theirs = self._work_tree_lock.accepted(head, self._theirs(head))
-        with self._work_tree_lock.locked() as newest:
-            if notice := self._work_tree_lock.take_back(newest, theirs):
+        theirs = self._work_tree_lock.find_accepted_commit(head, self._remote_commit(head))
+        with self._work_tree_lock.lock_note() as newest:
+            if notice := self._work_tree_lock.reset_unaccepted(newest, theirs):
                 self._notify(notice)
         return True
 
-    def _settle(self) -> None:
+    def _finish_commit(self) -> None:
         """Complete a commit that a kill interrupted; else its files would seem to be staged."""
-        if self._committer.is_cut_off():
-            with self._work_tree_lock.locked():
-                self._committer.settle()
+        if self._committer.has_abandoned_lock():
+            with self._work_tree_lock.lock_note():
+                self._committer.finish_interrupted_commit()
 
     def _ensure_clean(self, status: TreeStatus, head: Head, note: Note | None) -> None:
-        """Return if all uncommitted changes are leftovers of the step of *head*, else raise."""
-        dirty = [entry.path for entry in self._tree.dirt(status, self._tolerated)]
+        """Check that all uncommitted changes are leftovers of the step of *head*, else raise."""
+        dirty = [entry.path for entry in self._tree.find_dirty(status, self._tolerated)]
         if not dirty:
             return
         hint = (
@@ -172,16 +180,16 @@ class GitWorkspace(Workspace):
         )
         paths = f"{len(dirty)} changed {'path' if len(dirty) == 1 else 'paths'}"
         if note is None or not note.is_of_step(head):
-            raise self._tree.refused(
+            raise self._tree.make_refusal(
                 f"branch {self.branch} has uncommitted changes ({paths}): "
-                + listed(dirty, self._hide),
+                + format_paths(dirty, self._hide),
                 hint % "",
             )
-        if changed := changed_since(note, self._tree.top, dirty):
+        if changed := find_changed_paths(note, self._tree.top, dirty):
             number = f"{len(changed)} {'path was' if len(changed) == 1 else 'paths were'}"
-            raise self._tree.refused(
+            raise self._tree.make_refusal(
                 f"{number} changed since attempt {note.attempt} ended, and the next one would "
-                f"commit that as its own: {listed(changed, self._hide)}",
+                f"commit that as its own: {format_paths(changed, self._hide)}",
                 hint % " -- PATH",
             )
         if note != self._reported:
@@ -189,37 +197,41 @@ class GitWorkspace(Workspace):
             unknown = ", or someone changed since" if note.left is None else ""
             self._notify(
                 f"continues with what attempt {note.attempt} left{unknown}: {paths}, "
-                + listed(dirty, self._hide)
+                + format_paths(dirty, self._hide)
             )
 
     def _ensure_branch(self, status: TreeStatus, head: Head) -> str:
         """Return the checked-out commit if the run's branch is checked out, else raise."""
         # First, because a rebase detaches HEAD, and the hint below would not help then.
-        if operation := self._tree.under_way():
+        if operation := self._tree.find_operation():
             where = "" if status.branch is None else f" on branch {status.branch}"
             hint = "finish it or abort it, then start again"
-            raise self._tree.refused(f"{operation} is under way{where}", hint)
+            raise self._tree.make_refusal(f"{operation} is under way{where}", hint)
         wanted = self.branch or status.branch
         if self._work.branch == CURRENT and (known := self._branch_of(head)) is not None:
             wanted = known
             if not is_branch_name(wanted):
-                raise self._tree.refused(
+                raise self._tree.make_refusal(
                     f"the run's code is on {wanted!r}, but git does not allow that branch name",
                     "look at who wrote that state: 'sequencer history'",
                 )
         if status.branch is None or wanted is None:
             detail = f"; the run's code is on {wanted}" if wanted else ""
-            hint = f"{typed_command('git', 'switch', wanted or 'BRANCH')}, then start again"
-            raise self._tree.refused(f"HEAD is detached: no branch is checked out{detail}", hint)
+            hint = f"{format_other_command('git', 'switch', wanted or 'BRANCH')}, then start again"
+            raise self._tree.make_refusal(
+                f"HEAD is detached: no branch is checked out{detail}", hint
+            )
         if status.branch != wanted:
-            raise self._tree.refused(
+            raise self._tree.make_refusal(
                 f"branch {status.branch} is checked out, but the run's code is on {wanted}",
-                f"{typed_command('git', 'switch', wanted)}, or set store.work.branch",
+                f"{format_other_command('git', 'switch', wanted)}, or set store.work.branch",
             )
         # Another branch may have been checked out when this process started.
         self.branch = wanted
         if status.commit is None:
-            raise self._tree.refused(f"branch {wanted} has no commit yet", "make the first commit")
+            raise self._tree.make_refusal(
+                f"branch {wanted} has no commit yet", "make the first commit"
+            )
         return status.commit
 
     def _branch_of(self, head: Head) -> str | None:
@@ -229,20 +241,20 @@ class GitWorkspace(Workspace):
         """
         if head.work is not None:
             return head.work.branch
-        note = self._work_tree_lock.note()
+        note = self._work_tree_lock.load_note()
         return note.branch if note is not None and note.run_id == head.run_id else None
 
     def enter(self, head: Head) -> None:
         was_occupied = self._work_tree_lock.is_occupied
         try:
-            with self._work_tree_lock.locked() as note:
+            with self._work_tree_lock.lock_note() as note:
                 self._work_tree_lock.ensure_free(note, head)
                 self._work_tree_lock.occupy(note)
                 if note != self._seen:
                     # Another step has started here since the tree was found ready.
-                    self._ensure_clean(self._tree.status(), head, note)
-                self._seen = self._work_tree_lock.begin(head, self.branch)
-            self._bring(head)
+                    self._ensure_clean(self._tree.read_status(), head, note)
+                self._seen = self._work_tree_lock.record_start(head, self.branch)
+            self._update_code(head)
             if not was_occupied:
                 self._work_tree_lock.base = self._tree.resolve("HEAD")
         except BaseException:
@@ -250,43 +262,43 @@ class GitWorkspace(Workspace):
                 self._work_tree_lock.vacate()
             raise
 
-    def _bring(self, head: Head) -> None:
+    def _update_code(self, head: Head) -> None:
         wanted = head.work.commit if head.work is not None else None
-        theirs = self._theirs(head)
-        if wanted is not None and not self._has(theirs, wanted):
-            theirs = self._theirs(head) if self._remote.fetch(self.refs) else None
-            if theirs and self._tree.is_shallow and not self._has(theirs, wanted):
+        theirs = self._remote_commit(head)
+        if wanted is not None and not self._has_commit(theirs, wanted):
+            theirs = self._remote_commit(head) if self._remote.fetch(self.refs) else None
+            if theirs and self._tree.is_shallow and not self._has_commit(theirs, wanted):
                 self._remote.fetch(self.refs, f"--deepen={DEEPER}")
-            if not self._has(theirs, wanted):
-                raise self._without(theirs, wanted)
+            if not self._has_commit(theirs, wanted):
+                raise self._missing_code_error(theirs, wanted)
         if theirs is not None:
-            self._forward(theirs)
+            self._fast_forward(theirs)
 
-    def _forward(self, theirs: str) -> None:
+    def _fast_forward(self, theirs: str) -> None:
         commit = self._tree.resolve("HEAD")
         self._used.add(theirs)
         if commit is None or self._tree.contains(commit, theirs):
             return
         if not self._tree.contains(theirs, commit):
-            raise self._diverged(commit, theirs)
-        if not self._tree.is_whole(theirs):
+            raise self._divergence_error(commit, theirs)
+        if not self._tree.has_all_objects(theirs):
             # Git trusts its refs, so a plain fetch would not bring what is missing.
             self._remote.refetch(self.refs)
-            if not self._tree.is_whole(theirs):
-                raise self._tree.refused(
+            if not self._tree.has_all_objects(theirs):
+                raise self._tree.make_refusal(
                     f"commit {theirs[:12]} of branch {self.branch} can't be fetched completely",
                     "look at both repositories with 'git fsck'; a fresh clone shows whether "
                     f"{self._remote.name!r} has it",
                 )
-        obstacle = self._tree.forward(theirs)
+        obstacle = self._tree.fast_forward(theirs)
         if obstacle is not None:
-            raise self._tree.refused(
+            raise self._tree.make_refusal(
                 f"branch {self.branch} can't be fast-forwarded to {theirs[:12]}: "
                 + obstacle.reason,
                 f"{obstacle.hint}, then start again",
             )
 
-    def _has(self, theirs: str | None, commit: str) -> bool:
+    def _has_commit(self, theirs: str | None, commit: str) -> bool:
         return theirs is not None and self._tree.contains(theirs, commit)
 
     # --- after a step --------------------------------------------------------------
@@ -294,21 +306,21 @@ class GitWorkspace(Workspace):
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
         self.cargo = None
         for _ in range(_TRIES):
-            status = self._tree.status()
+            status = self._tree.read_status()
             commit = self._ensure_branch(status, head)
-            theirs = self._theirs(head)
+            theirs = self._remote_commit(head)
             if theirs is not None and not self._tree.contains(commit, theirs):
-                raise self._tree.refused(
+                raise self._tree.make_refusal(
                     f"step {step!r} left branch {self.branch} without the commit "
                     f"{theirs[:12]} that {self._remote.name!r} has: its history was rewritten",
-                    f"look at {typed_command('git', 'reflog', str(self.branch))}; "
+                    f"look at {format_other_command('git', 'reflog', str(self.branch))}; "
                     "nothing was pushed",
                 )
             selection = self._selector.select(status)
             more, branch = bool(selection.chosen), str(self.branch)
-            self._work_tree_lock.plan(claim, branch, commit, theirs, has_more=more)
+            self._work_tree_lock.record_plan(claim, branch, commit, theirs, has_more=more)
             try:
-                commit = self._committed(selection, status, commit, claim, step)
+                commit = self._commit_selection(selection, status, commit, claim, step)
             except RefMoved:
                 continue
             move = RefMove(f"refs/heads/{branch}", theirs, commit)
@@ -318,20 +330,20 @@ class GitWorkspace(Workspace):
             self._used.add(commit)
             # Even without a move, this records the branch, and the run stays on it.
             return Work(branch=branch, commit=commit)
-        raise self._tree.refused(
+        raise self._tree.make_refusal(
             f"someone else keeps committing on branch {self.branch}",
             "work in a clone of your own while steps run",
         )
 
-    def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
+    def merge_work(self, claim: Claim, head: Head, work: Work) -> Work | str:
         """Return *work* unchanged: only code that moves with the state is accepted."""
         del claim, head
         return work
 
-    def obstacle(self, head: Head) -> SequencerError | None:
+    def find_obstacle(self, head: Head) -> SequencerError | None:
         """Return why the next step of *head* can't start here; does not ask the remote."""
         try:
-            self._ensure_clean(self._tree.status(), head, self._work_tree_lock.note())
+            self._ensure_clean(self._tree.read_status(), head, self._work_tree_lock.load_note())
         except SequencerError as error:
             return error
         return None
@@ -344,31 +356,33 @@ class GitWorkspace(Workspace):
         if not self._work_tree_lock.is_occupied:
             return
         try:
-            note = self._work_tree_lock.note()
+            note = self._work_tree_lock.load_note()
             is_own_note = note is not None and note.owner.nonce == this_process().nonce
             # Without a head the result is not known; the next process finds out.
             if (
                 head is not None
                 and is_own_note
-                and self._work_tree_lock.take_back(note, self._work_tree_lock.accepted(head, None))
+                and self._work_tree_lock.reset_unaccepted(
+                    note, self._work_tree_lock.find_accepted_commit(head, None)
+                )
             ):
-                note = self._work_tree_lock.note()
+                note = self._work_tree_lock.load_note()
             if note is not None and is_own_note and (head is None or note.is_of_step(head)):
-                dirt = self._tree.dirt(self._tree.status(), self._tolerated)
-                self._work_tree_lock.end(note, [entry.path for entry in dirt])
+                dirt = self._tree.find_dirty(self._tree.read_status(), self._tolerated)
+                self._work_tree_lock.record_end(note, [entry.path for entry in dirt])
         except SequencerError as error:
             # Without the note, the next attempt continues with all changes, of any author.
             self._notify(f"can't record what the step left: {error.message}")
         finally:
             self._work_tree_lock.vacate()
 
-    def _committed(
+    def _commit_selection(
         self, selection: Selection, status: TreeStatus, commit: str, claim: Claim, step: str
     ) -> str:
         """Commit *selection*; return the new commit, or the old one if nothing was chosen."""
         ref = f"refs/heads/{self.branch}"
         if selection.chosen:
-            message = self._message(claim, step)
+            message = self._commit_message(claim, step)
             written = self._committer.commit(selection, commit, ref, message)
             commit, selection = written.commit, written.selection
         declared = [skipped for skipped in selection.skipped if skipped.is_declared]
@@ -378,17 +392,17 @@ class GitWorkspace(Workspace):
             more = len(declared) - SHOWN_PATHS
             self._notify(f"not committed: {more} more; 'sequencer plan --commit'")
         committed = {chosen.path for chosen in selection.chosen}
-        dirt = self._tree.dirt(status, self._tolerated)
+        dirt = self._tree.find_dirty(status, self._tolerated)
         left = [entry.path for entry in dirt if entry.path not in committed]
         if left:
             self._notify(
-                f"{listed(left, self._hide)}: not committed, so no other clone gets them; no "
+                f"{format_paths(left, self._hide)}: not committed, so no other clone gets them; no "
                 "step starts here until you commit or remove them, or list them in "
                 "store.work.tolerated"
             )
         return commit
 
-    def _message(self, claim: Claim, step: str) -> str:
+    def _commit_message(self, claim: Claim, step: str) -> str:
         facts = {
             "step": step,
             "iteration": str(claim.step_index + 1),
@@ -404,26 +418,26 @@ class GitWorkspace(Workspace):
 
     # Names are quoted, so that people can copy the commands whatever a branch is called.
 
-    def _diverged(self, commit: str, theirs: str) -> WorkTreeRefused:
+    def _divergence_error(self, commit: str, theirs: str) -> WorkTreeRefused:
         """Return the error for a branch that has diverged: *commit* here, *theirs* there."""
         if self._tree.is_shallow:
-            return self._cut_short(theirs)
+            return self._shallow_error(theirs)
         remote, divergence = self._remote.name, self._tree.divergence(commit, theirs)
         remote_branch = quote(f"{remote}/{self.branch}")
-        return self._tree.refused(
+        return self._tree.make_refusal(
             f"branch {self.branch} has diverged: {divergence.ahead} commits are only here, "
             f"{divergence.behind} only on {remote!r}",
             f"bring both together ('git fetch {remote}', then 'git rebase {remote_branch}'), "
             f"or set yours aside ('git branch mine', then 'git reset --keep {remote_branch}')",
         )
 
-    def _without(self, theirs: str | None, wanted: str) -> WorkTreeRefused:
+    def _missing_code_error(self, theirs: str | None, wanted: str) -> WorkTreeRefused:
         """Return the error for a remote without *wanted*, the code that belongs to the state."""
         if self._tree.is_shallow and theirs is not None:
-            return self._cut_short(wanted)
+            return self._shallow_error(wanted)
         remote, change = self._remote.name, "is gone" if theirs is None else "was moved back"
         pushed = quote(f"{wanted}:refs/heads/{self.branch}")
-        return self._tree.refused(
+        return self._tree.make_refusal(
             f"branch {self.branch} of {remote!r} {change}: it does not have commit "
             f"{wanted[:12]}, which belongs to the state",
             f"'git push {remote} {pushed}' from "
@@ -431,9 +445,9 @@ class GitWorkspace(Workspace):
             "what the branch has, and 'sequencer set step_index=N' moves it to where this one was",
         )
 
-    def _cut_short(self, commit: str) -> WorkTreeRefused:
+    def _shallow_error(self, commit: str) -> WorkTreeRefused:
         """Return the error for a shallow clone whose history does not reach back to *commit*."""
-        return self._tree.refused(
+        return self._tree.make_refusal(
             f"this clone is shallow: its history of branch {self.branch} ends before commit "
             f"{commit[:12]}, so this clone can't tell whether the branch has it",
             f"'git fetch --unshallow {quote(self._remote.name)}' brings the rest, then start again",
@@ -442,16 +456,18 @@ class GitWorkspace(Workspace):
     # --- when it was not accepted --------------------------------------------------
 
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:
-        status = self._tree.status()
+        status = self._tree.read_status()
         commit = status.commit
         if commit is None:
             return None
         selection = self._selector.select(status)
-        before = self._theirs(head)
+        before = self._remote_commit(head)
         if not selection.chosen and (before is None or self._tree.contains(before, commit)):
             return None
-        base = self._work_tree_lock.kept_name(claim)
-        name = self._work_tree_lock.keep(base, commit, selection, self._message(claim, step))
+        base = self._work_tree_lock.kept_branch_name(claim)
+        name = self._work_tree_lock.keep_on_branch(
+            base, commit, selection, self._commit_message(claim, step)
+        )
         ref = f"refs/heads/{name}"
         tip = self._tree.resolve(ref)
         try:
@@ -485,14 +501,14 @@ class StoreWorkspace(GitWorkspace):
         self._store = store
         branch.code_refs = lambda: self.refs
 
-    def ready(self, head: Head) -> None:
+    def ensure_ready(self, head: Head) -> None:
         """Fetch the newest code and state; check that a step may start on them.
 
-        Raises: see `Workspace.ready`.
+        Raises: see `Workspace.ensure_ready`.
         """
         self._store.branch.carried = self.refs
-        self._store.bring()
-        super().ready(self._store.view().head or head)
+        self._store.pull()
+        super().ensure_ready(self._store.view().head or head)
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
         """Commit the declared files; they are pushed with the next state that names the commit."""
@@ -501,7 +517,7 @@ class StoreWorkspace(GitWorkspace):
         return work
 
 
-def of_store(request: CodeRequest) -> Workspace | None:
+def open_store_workspace(request: CodeRequest) -> Workspace | None:
     """Return the checkout for a run in a git store; None: another store, or no code moves."""
     store, settings = request.store, request.settings
     if not isinstance(store, GitStore) or settings.store.work.branch == NONE:

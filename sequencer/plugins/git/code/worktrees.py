@@ -109,7 +109,7 @@ class Worktrees:
 
     def prepare(self) -> None:
         """Create the folder, with everything in it ignored by git."""
-        folder = folders.made(self.path)
+        folder = folders.make_folder(self.path)
         with contextlib.suppress(FileExistsError):
             fd = folder.open(".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             with os.fdopen(fd, "w") as file:
@@ -121,23 +121,23 @@ class Worktrees:
 
     def is_free(self, name: str) -> bool:
         """Return whether neither a folder nor a note of a worktree called *name* exists."""
-        return not os.path.lexists(self.path / name) and not self._note(name).exists()
+        return not os.path.lexists(self.path / name) and not self._note_path(name).exists()
 
     def write(self, worktree: Worktree) -> Worktree:
         """Write the note of *worktree* atomically; return *worktree*."""
-        write_note(self._note(worktree.name), worktree, _OWN_MODE)
+        write_note(self._note_path(worktree.name), worktree, _OWN_MODE)
         return worktree
 
     def read(self, name: str) -> Worktree | None:
         """Return the note of the worktree called *name*; None: missing or unreadable."""
-        note = read_note(self._note(name), Worktree, _MAX_BYTES)
+        note = read_note(self._note_path(name), Worktree, _MAX_BYTES)
         return note if note is not None and note.name == name else None
 
-    def forget(self, worktree: Worktree) -> None:
+    def remove_note(self, worktree: Worktree) -> None:
         """Remove the note of *worktree*."""
-        self._note(worktree.name).unlink(missing_ok=True)
+        self._note_path(worktree.name).unlink(missing_ok=True)
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """Return the names of all worktrees with a note, sorted."""
         with contextlib.suppress(OSError):
             return sorted(path.stem for path in self.path.glob("*.json"))
@@ -148,7 +148,7 @@ class Worktrees:
         if is_proven_dead(worktree.owner):
             return True
         try:
-            age_s = time.time() - self._note(worktree.name).stat().st_mtime
+            age_s = time.time() - self._note_path(worktree.name).stat().st_mtime
         except OSError:
             return False
         # A process in another container, or on another machine, can't be looked up.
@@ -156,7 +156,7 @@ class Worktrees:
         is_out_of_sight = not is_same_boot(owner) or owner.pid_ns != pid_namespace()
         return is_out_of_sight and age_s > UNPROVEN_S
 
-    def _note(self, name: str) -> Path:
+    def _note_path(self, name: str) -> Path:
         return self.path / f"{name}.json"
 
     # --- messages of commits -------------------------------------------------------
@@ -189,12 +189,12 @@ class Worktrees:
         return self._hide("\n".join(lines))
 
 
-def name_of(task: str, token: int) -> str:
+def worktree_name(task: str, token: int) -> str:
     """Return the name of the worktree of *task* under the claim *token*."""
     return f"{ref_part(slug(task))}-{token}"
 
 
-def branch_of(run: str | None, name: str, branches: str = BRANCHES) -> str:
+def branch_name(run: str | None, name: str, branches: str = BRANCHES) -> str:
     """Return the branch for the worktree called *name*, below *branches*."""
     return f"{branches}/{ref_part(slug(run or 'default'))}/{name}"
 
@@ -212,7 +212,9 @@ def admin_dir_of(common_dir: Path, worktree: Worktree) -> Path:
 def is_linked(admin_dir: Path, folder: Path) -> bool:
     """Return whether the worktree in *folder* and git's *admin_dir* name each other."""
     git_file = folder / ".git"
-    names_both = _named(git_file) == admin_dir and _named(admin_dir / "gitdir") == git_file
+    names_both = (
+        _read_pointer(git_file) == admin_dir and _read_pointer(admin_dir / "gitdir") == git_file
+    )
     return names_both and not admin_dir.is_symlink()
 
 
@@ -225,12 +227,12 @@ def relink_problem(admin_dir: Path, folder: Path, common_dir: Path) -> str | Non
     git_file = folder / ".git"
     if admin_dir.is_symlink() or not (admin_dir / "HEAD").is_file():
         return "this repository knows no such worktree (any more)"
-    if _named(admin_dir / "commondir") != Path(os.path.realpath(common_dir)):
+    if _read_pointer(admin_dir / "commondir") != Path(os.path.realpath(common_dir)):
         return "this repository has a part of another one for it"
     if git_file.is_symlink() or (os.path.lexists(git_file) and not git_file.is_file()):
         return "its .git is no file that names a repository"
-    other = _named(admin_dir / "gitdir")
-    if other is not None and other != git_file and _named(other) == admin_dir:
+    other = _read_pointer(admin_dir / "gitdir")
+    if other is not None and other != git_file and _read_pointer(other) == admin_dir:
         return f"this repository has that worktree in {other.parent}"
     return None
 
@@ -239,10 +241,10 @@ def relink(admin_dir: Path, folder: Path) -> None:
     """Make the worktree in *folder* and *admin_dir* name each other; see `relink_problem`."""
     for path, target in ((admin_dir / "gitdir", folder / ".git"), (folder / ".git", admin_dir)):
         start = b"gitdir: " if path.name == ".git" else b""
-        folders.put(path, start + os.fsencode(target) + b"\n")
+        folders.write_atomically(path, start + os.fsencode(target) + b"\n")
 
 
-def _named(path: Path) -> Path | None:
+def _read_pointer(path: Path) -> Path | None:
     """Return the path that git's file *path* names; None: it is no plain file, or names none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -260,8 +262,8 @@ def _named(path: Path) -> Path | None:
     return None if target is None else Path(os.path.realpath(target.parent), target.name)
 
 
-def git_dirs(common_dir: Path, folder: Path) -> Iterator[Path]:
-    """Yield git's own folders for a worktree in *folder*, even if git was killed on the way."""
+def find_git_dirs(common_dir: Path, folder: Path) -> Iterator[Path]:
+    """Yield git's own folders for a worktree in *folder*, even if git was killed."""
     try:
         paths = sorted((common_dir / "worktrees").iterdir())
     except OSError:
@@ -271,6 +273,7 @@ def git_dirs(common_dir: Path, folder: Path) -> Iterator[Path]:
             git_file = (path / "gitdir").read_bytes().strip()
         except OSError:
             # The caller holds the repository's lock, so no other run is adding this one.
+            # Git appends a number to the folder's name if another worktree has that name.
             is_unfinished = (path / "locked").exists() and path.name.startswith(folder.name)
             if is_unfinished and not path.name.removeprefix(folder.name).strip("0123456789"):
                 yield path
@@ -279,14 +282,14 @@ def git_dirs(common_dir: Path, folder: Path) -> Iterator[Path]:
             yield path
 
 
-def remove(folder: Path) -> bool:
+def remove_folder(folder: Path) -> bool:
     """Remove *folder* with everything in it; return whether that succeeded.
 
     It tries for a few seconds: a git process whose parent was killed may still write there.
     """
     ends = time.monotonic() + _REMOVAL_S
     while os.path.lexists(folder):
-        shutil.rmtree(folder, onerror=_unlock)
+        shutil.rmtree(folder, onerror=_retry_removal)
         if not os.path.lexists(folder):
             break
         if time.monotonic() > ends:
@@ -295,7 +298,7 @@ def remove(folder: Path) -> bool:
     return True
 
 
-def _unlock(remover: Callable[..., Any], path: str, _: object) -> None:
+def _retry_removal(remover: Callable[..., Any], path: str, _: object) -> None:
     """Make *path* and its folder writable, and try again to remove it."""
     with contextlib.suppress(OSError):
         for blocked in (Path(path).parent, Path(path)):
@@ -304,7 +307,7 @@ def _unlock(remover: Callable[..., Any], path: str, _: object) -> None:
         remover(path)
 
 
-def token_in(message: str, wanted: str) -> int | None:
+def parse_token(message: str, wanted: str) -> int | None:
     """Return the token in a merge's *message*, or None if it does not have the lines *wanted*."""
     pattern = re.escape(f"\n{wanted}\n{TRAILER} ") + r"([0-9]{1,19})$"
     match = re.search(pattern, message, re.MULTILINE)

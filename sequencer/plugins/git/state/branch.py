@@ -29,7 +29,7 @@ from sequencer.errors import (
 )
 from sequencer.model.transitions import Transition
 from sequencer.plugins.git.process import Git, GitFailed
-from sequencer.plugins.git.state.locks import in_the_way
+from sequencer.plugins.git.state.locks import find_named_lock
 from sequencer.plugins.git.state.objects import Missing, Objects
 from sequencer.plugins.git.state.remote import (
     NoAtomicPush,
@@ -49,8 +49,8 @@ from sequencer.plugins.git.state.replica import (
     KnownFile,
     Replica,
     RunTree,
-    depth_of,
-    holds,
+    has_record,
+    read_depth,
     read_tree,
 )
 from sequencer.store.highwater import HighWaterMark
@@ -59,7 +59,7 @@ from sequencer.store.protocol import Agreed, Draft
 from sequencer.store.recovery import ensure_shared_is_newest
 
 REBUILDS = 5
-"""How often one call of `Branch.agree` pushes its transition."""
+"""How often one call of `Branch.propose` pushes its transition."""
 WHO_MAY_PUSH = "use a key or token that may push there"
 MOVED_MEANWHILE = "was moved on the remote by someone else while the step ran"
 _PASSING = ("lock", "failed to update ref", "unable to", "cannot update", "atomic transaction")
@@ -82,7 +82,7 @@ class PendingPush(Struct, frozen=True):
         return all(tips.get(move.ref) == move.old for move in self.moves if move.ref in refs)
 
 
-def in_doubt(refusal: StateRefused) -> RemoteUnreachable:
+def doubt_error(refusal: StateRefused) -> RemoteUnreachable:
     """Return the error for a *refusal* while an earlier push of the same change may still land."""
     return RemoteUnreachable(
         "can't tell whether the change was accepted: an earlier push of it got no answer and "
@@ -101,7 +101,7 @@ MAX_ROTATED = 4
 
 @dataclass
 class Branch:
-    """See the module. Every method except `look` is called under the lock of the run's folder."""
+    """See the module. Each method but `fetch_tips` is called under the lock of the run's folder."""
 
     git: Git
     remote: Remote
@@ -143,23 +143,23 @@ class Branch:
 
     # --- looking -------------------------------------------------------------------
 
-    def look(self) -> dict[str, str]:
+    def fetch_tips(self) -> dict[str, str]:
         """Return the remote's commits of the branch, the heartbeats and the carried refs.
 
         Raises:
             RemoteUnreachable: there was no answer.
         """
-        tips = self.remote.tips([self.refs.state, self.refs.beats, *self.carried])
+        tips = self.remote.list_tips([self.refs.state, self.refs.beats, *self.carried])
         self.has_beats = self.refs.beats in tips
         self.is_first_look = False
         return tips
 
-    def peek(self, refs: RefWatch) -> dict[str, str] | None:
+    def read_local_tips(self, refs: RefWatch) -> dict[str, str] | None:
         """Return the refs' commits on a remote of this machine, or None if only git can find them.
 
-        The heartbeats' ref is not included; `look` returns it.
+        The heartbeats' ref is not included; `fetch_tips` returns it.
         """
-        tips = {ref: refs.tip_of(ref) for ref in (self.refs.state, *self.carried)}
+        tips = {ref: refs.read_tip(ref) for ref in (self.refs.state, *self.carried)}
         known_tips = {ref: tip for ref, tip in tips.items() if tip is not None}
         if len(known_tips) < len(tips):
             return None
@@ -173,8 +173,8 @@ class Branch:
         elif self._cached_position is None or self._cached_position.commit != known.tip:
             tree, depth = None, 0
             with contextlib.suppress(Missing):
-                tree = self._tree_of(known.tip)
-                depth = depth_of(self.objects, known.tip) if tree is not None else 0
+                tree = self._read_tree(known.tip)
+                depth = read_depth(self.objects, known.tip) if tree is not None else 0
             self._cached_position = BranchPosition(known.tip, tree, known.revision, depth)
         return self._cached_position
 
@@ -183,9 +183,9 @@ class Branch:
         position = self._position()
         return None if position is None else position.commit
 
-    def before(self) -> None:
+    def catch_up(self) -> None:
         if self.is_first_look or self.unsettled is not None:
-            self.follow(self.look())
+            self.follow(self.fetch_tips())
             self.unsettled = None
 
     def follow(self, tips: Mapping[str, str]) -> bool:
@@ -200,7 +200,7 @@ class Branch:
         position, tip = self._position(), tips.get(self.refs.state)
         if tip is None:
             if position is not None:
-                raise self._branch_lost()
+                raise self._lost_branch_error()
             return self._note_look(is_new=False)
         commit_and_revision = (tip, self.replica.revision())
         if position is not None and commit_and_revision == (position.commit, position.revision):
@@ -237,10 +237,10 @@ class Branch:
         if not wanted and self._is_complete(tip):
             return tip
         if not self.remote.fetch({self.refs.state: f"{self.refs.local}/state", **wanted}):
-            raise self._branch_lost()
+            raise self._lost_branch_error()
         fetched = self.objects.resolve(f"{self.refs.local}/state")
         if fetched is None:
-            raise self._branch_lost()
+            raise self._lost_branch_error()
         return fetched
 
     def _is_complete(self, commit: str) -> bool:
@@ -270,7 +270,7 @@ class Branch:
             self.objects.close()
             self._cached_position = None
             if not self.remote.refetch({self.refs.state: f"{self.refs.local}/state"}):
-                raise self._branch_lost() from None
+                raise self._lost_branch_error() from None
         try:
             return self._follow_once(self._fetch(tips, tip))
         except Missing as missing:
@@ -282,11 +282,11 @@ class Branch:
             ) from missing
 
     def _follow_once(self, tip: str) -> bool:
-        tree, position = self._tree_of(tip), self._position()
+        tree, position = self._read_tree(tip), self._position()
         if tree is None:
             raise Missing(tip)
         is_new = self.replica.follow(tree, position.tree if position else None, self.refs.branch)
-        depth = depth_of(self.objects, tip)
+        depth = read_depth(self.objects, tip)
         self._set_position(BranchPosition(tip, tree, self.replica.revision(), depth))
         return is_new
 
@@ -305,13 +305,13 @@ class Branch:
     def _is_readable(self, commit: str) -> bool:
         self.objects.close()
         with contextlib.suppress(Missing):
-            return self._tree_of(commit) is not None
+            return self._read_tree(commit) is not None
         return False
 
-    def _tree_of(self, commit: str) -> RunTree | None:
+    def _read_tree(self, commit: str) -> RunTree | None:
         return read_tree(self.objects, commit, self.state_path.name)
 
-    def _branch_lost(self) -> CorruptState:
+    def _lost_branch_error(self) -> CorruptState:
         known = self.known.read()
         newest = f"{self.refs.local}/state" if known is None else known.tip
         return CorruptState(
@@ -322,7 +322,7 @@ class Branch:
             f"remove {self.known.path} to create it again from the files here",
         )
 
-    def _has_caught_up(self, draft: Draft) -> bool:
+    def _catch_up_if_older(self, draft: Draft) -> bool:
         """Return whether *draft* was based on files that were older than the branch's.
 
         If so, the branch's files are here now.
@@ -335,24 +335,24 @@ class Branch:
             position.tree is None or position.revision >= draft.head.revision
         ):
             # Git has pruned the commit, or someone has removed the journal's last records here.
-            self._follow_to(self.look(), position.commit)
+            self._follow_to(self.fetch_tips(), position.commit)
             return True
         shown = None
         if self.mark is not None and draft.before is not None:
-            shown = self.mark.shown_beyond(draft.before)
+            shown = self.mark.find_later_mark(draft.before)
         if shown is not None and draft.before is not None:
-            if self.follow(self.look()):
+            if self.follow(self.fetch_tips()):
                 return True
             ensure_shared_is_newest(draft.before, shown, self._where)
         return False
 
     # --- moving --------------------------------------------------------------------
 
-    def agree(self, draft: Draft) -> Agreed:
-        if self._has_caught_up(draft):
+    def propose(self, draft: Draft) -> Agreed:
+        if self._catch_up_if_older(draft):
             return Agreed.LOST
         position = self._position()
-        written = self._written(draft, position)
+        written = self._write_commit(draft, position)
         if written is None:
             return Agreed.LOST
         old = None if position is None else position.commit
@@ -361,18 +361,18 @@ class Branch:
         moves = [RefMove(self.refs.state, old, written.commit), *cargo]
         pause, is_of_change = PAUSE_S, draft.transition is self.deciding
         for _ in range(REBUILDS):
-            pushed = self._pushed(moves)
+            pushed = self._push(moves)
             if pushed.verdict is PushVerdict.ACCEPTED:
-                return self._accepted(written)
+                return self._record_accepted(written)
             self.unsettled = PendingPush(written.commit, draft.line, tuple(moves), is_of_change)
             if pushed.verdict is PushVerdict.UNKNOWN and self.unsettled not in self.doubts:
                 self.doubts.append(self.unsettled)
-            tips = self.look()
+            tips = self.fetch_tips()
             tip = tips.get(self.refs.state)
             if tip == written.commit:
-                return self._accepted(written)
+                return self._record_accepted(written)
             if tip != old:
-                return self._overtaken(tips, self.unsettled)
+                return self._follow_faster_push(tips, self.unsettled)
             if pushed.verdict is PushVerdict.REFUSED:
                 is_new = old is not None and not written.depth and not pushed.is_denied
                 if is_new and self.replica.max_commits:
@@ -384,7 +384,7 @@ class Branch:
             pause *= 2
         raise self.push_error(pushed, tips)
 
-    def _written(self, draft: Draft, position: BranchPosition | None) -> BranchPosition | None:
+    def _write_commit(self, draft: Draft, position: BranchPosition | None) -> BranchPosition | None:
         """Write the commit of *draft*; None: its base was damaged and had to be fetched again."""
         if position is None:
             self._ensure_apart(self.code_refs())
@@ -393,15 +393,15 @@ class Branch:
         except GitFailed:
             if position is None or self._is_readable(position.commit):
                 raise
-        self._follow_to(self.look(), position.commit)
+        self._follow_to(self.fetch_tips(), position.commit)
         return None
 
-    def appended(self) -> None:
+    def confirm_append(self) -> None:
         if self._ahead is not None:
             self._set_position(self._ahead)
             self._ahead = None
 
-    def _pushed(self, moves: Sequence[RefMove]) -> Pushed:
+    def _push(self, moves: Sequence[RefMove]) -> Pushed:
         try:
             return self.remote.push(moves)
         except NoAtomicPush:
@@ -417,7 +417,7 @@ class Branch:
     def ensure_may_pass(
         self, pushed: Pushed, moves: list[RefMove], tips: Mapping[str, str]
     ) -> None:
-        """Return if another push of *moves* (the state's first) may be accepted, else raise.
+        """Check that another push of *moves* (the state's first) may be accepted, else raise.
 
         If an agent has pushed some of its commits itself, the move in *moves* then starts there.
 
@@ -426,15 +426,15 @@ class Branch:
             RemoteRefused: the remote refused the state.
             RemoteUnreachable: these credentials may not push, or an earlier push may still land.
         """
-        refusal = self._refusal(pushed, moves, tips)
+        refusal = self._find_refusal(pushed, moves, tips)
         if refusal is None:
             return
         if self._has_doubts(tips):
-            raise in_doubt(refusal) from refusal
+            raise doubt_error(refusal) from refusal
         self.unsettled = None
         raise refusal
 
-    def _refusal(
+    def _find_refusal(
         self, pushed: Pushed, moves: list[RefMove], tips: Mapping[str, str]
     ) -> StateRefused | None:
         remote = f"remote {self.remote.name!r}"
@@ -488,11 +488,11 @@ class Branch:
         elif "File exists" in pushed.reason:
             hint = "if no git is working there, remove that lock by hand"
             folder = remote_folder(self.git, self.remote.name)
-            if folder is not None and (lock := in_the_way(pushed.reason, folder)) is not None:
+            if folder is not None and (lock := find_named_lock(pushed.reason, folder)) is not None:
                 message, hint = f"{message}: {lock.description}", lock.hint
         hint = f"nothing was accepted; {hint}"
         failed = StorageFailed(message, where=self._where, hint=hint)
-        return in_doubt(failed) if self._has_doubts(tips) else failed
+        return doubt_error(failed) if self._has_doubts(tips) else failed
 
     @property
     def _where(self) -> str:
@@ -503,30 +503,30 @@ class Branch:
         looked_at = (self.refs.state, *self.carried)
         return any(pending.may_land(tips, looked_at) for pending in self.doubts)
 
-    def _accepted(self, written: BranchPosition) -> Agreed:
+    def _record_accepted(self, written: BranchPosition) -> Agreed:
         self.unsettled, self.cargo, self._ahead = None, None, written
         self.doubts.clear()
         self.contact_at = time.monotonic()
         return Agreed.ACCEPTED
 
-    def _overtaken(self, tips: Mapping[str, str], pending: PendingPush) -> Agreed:
+    def _follow_faster_push(self, tips: Mapping[str, str], pending: PendingPush) -> Agreed:
         """Follow the push that was faster; this transition may be in its history nevertheless."""
         self.follow(tips)
         self.unsettled = None
-        if not self.holds(pending):
+        if not self.contains(pending):
             return Agreed.LOST
         self.cargo = None
         return Agreed.OVERTAKEN
 
-    def holds(self, pending: PendingPush) -> bool:
+    def contains(self, pending: PendingPush) -> bool:
         """Return whether *pending* is in the branch, as far as it was followed.
 
         The record decides, because no two records are equal. A commit would not: the history may
         have started again.
         """
-        if holds(self.replica.journal(), pending.line):
+        if has_record(self.replica.read_journal(), pending.line):
             return True
-        for name in sorted(self.replica.rotated(), reverse=True)[:MAX_ROTATED]:
-            if holds(self.replica.read(name, MAX_JOURNAL_BYTES) or b"", pending.line):
+        for name in sorted(self.replica.rotated_journals(), reverse=True)[:MAX_ROTATED]:
+            if has_record(self.replica.read(name, MAX_JOURNAL_BYTES) or b"", pending.line):
                 return True
         return False

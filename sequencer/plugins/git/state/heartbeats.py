@@ -66,7 +66,7 @@ class Heartbeats:
         self._retired = 0
         """How often the ref was removed."""
         self._own_tokens: set[int] = set()
-        """Tokens whose beats this process sends, so `bring` skips them."""
+        """Tokens whose beats this process sends, so `fetch_beats` skips them."""
 
     # --- the claims of this process ------------------------------------------------
 
@@ -95,15 +95,18 @@ class Heartbeats:
             if self._retired != retired:
                 raise StorageFailed("the run is over")
             commit, is_beginning = self._write(tip, token, data, active)
-            self._limit(until, reason)
+            self._set_time_limit(until, reason)
             pushed = self._pushing.push([RefMove(self._ref, tip, commit)])
             if pushed.verdict is PushVerdict.ACCEPTED:
                 self._tip = commit
                 return
             reason = pushed.reason
-            self._limit(until, reason)
-            remote_tip = self._fetched(self._pushing)
-            if remote_tip is not None and self._files(remote_tip, {token}).get(str(token)) == data:
+            self._set_time_limit(until, reason)
+            remote_tip = self._fetch_tip(self._pushing)
+            if (
+                remote_tip is not None
+                and self._read_beats(remote_tip, {token}).get(str(token)) == data
+            ):
                 # Accepted after all; another process may have pushed its beat on top of it.
                 self._tip = remote_tip
                 return
@@ -117,7 +120,7 @@ class Heartbeats:
             time.sleep(random.uniform(0, pause_s))  # noqa: S311 - no secret
             self._tip = tip = remote_tip
 
-    def _limit(self, until: float, reason: str) -> None:
+    def _set_time_limit(self, until: float, reason: str) -> None:
         """Set the time limit of the next git process to the time left before *until*."""
         left_s = until - time.monotonic()
         if left_s <= 0:
@@ -131,7 +134,7 @@ class Heartbeats:
 
         Files of tokens that are not *active* are left out.
         """
-        entries = None if tip is None else self._objects.tree(f"{tip}^{{tree}}")
+        entries = None if tip is None else self._objects.list_tree(f"{tip}^{{tree}}")
         files: dict[str, bytes | None] = {}
         for entry in entries or ():
             number = int(entry.name) if _TOKEN.fullmatch(entry.name) else -1
@@ -159,7 +162,7 @@ class Heartbeats:
         self._tip = None
         self._retired += 1
         try:
-            tip = self._remote.tips([self._ref]).get(self._ref)
+            tip = self._remote.list_tips([self._ref]).get(self._ref)
             if tip is None:
                 return True
             pushed = self._remote.push([RefMove(self._ref, tip, None)])
@@ -169,7 +172,7 @@ class Heartbeats:
 
     # --- the claims of others ------------------------------------------------------
 
-    def bring(self, tip: str | None, claims: Collection[Claim]) -> bool:
+    def fetch_beats(self, tip: str | None, claims: Collection[Claim]) -> bool:
         """Bring the beats of other workers' active *claims* here; return whether any is new.
 
         *tip* is the commit of the ref on the remote (None: there is no ref). It is fetched only
@@ -186,16 +189,16 @@ class Heartbeats:
         tokens = {claim.token for claim in others}
         try:
             if not self._is_here(tip):
-                tip = self._fetched(self._remote)
-            files = {} if tip is None else self._complete_files(tip, tokens)
+                tip = self._fetch_tip(self._remote)
+            files = {} if tip is None else self._read_or_refetch_beats(tip, tokens)
         except GitFailed as failed:
             raise StorageFailed(f"heartbeats can't be read: {failed.reason}") from failed
         # A list: `any` of a generator would stop at the first new beat.
-        changes = [self._take(claim, files.get(str(claim.token))) for claim in others]
+        changes = [self._accept_beat(claim, files.get(str(claim.token))) for claim in others]
         return any(changes)
 
-    def _take(self, claim: Claim, data: bytes | None) -> bool:
-        beat = None if data is None else _checked(data)
+    def _accept_beat(self, claim: Claim, data: bytes | None) -> bool:
+        beat = None if data is None else _parse_beat(data)
         if beat is None:
             return False
         known = self._leases.read(claim.token)
@@ -208,14 +211,14 @@ class Heartbeats:
                 return False
         elif known == beat:
             return False
-        self._leases.keep(claim.token, beat)
+        self._leases.write_beat(claim.token, beat)
         return True
 
-    def _files(self, tip: str, tokens: Collection[int]) -> dict[str, bytes]:
+    def _read_beats(self, tip: str, tokens: Collection[int]) -> dict[str, bytes]:
         names, files = {str(token) for token in tokens}, {}
-        for entry in self._objects.tree(f"{tip}^{{tree}}") or ():
+        for entry in self._objects.list_tree(f"{tip}^{{tree}}") or ():
             if entry.is_plain and entry.name in names:
-                files[entry.name] = self._objects.needed(entry.oid, "blob")
+                files[entry.name] = self._objects.read_required(entry.oid, "blob")
         return files
 
     def _is_here(self, tip: str) -> bool:
@@ -228,26 +231,26 @@ class Heartbeats:
             self._objects.resolve(ref) == tip for ref in (self._local_ref, self._draft_ref)
         )
 
-    def _complete_files(self, tip: str, tokens: Collection[int]) -> dict[str, bytes]:
+    def _read_or_refetch_beats(self, tip: str, tokens: Collection[int]) -> dict[str, bytes]:
         """Return the beats of *tokens* in *tip*; if objects of it are missing, fetch it again."""
         try:
             if self._objects.resolve(f"{tip}^{{tree}}") is not None:
-                return self._files(tip, tokens)
+                return self._read_beats(tip, tokens)
         except Missing:
             pass
         self._objects.close()
         if not self._remote.refetch({self._ref: self._local_ref}):
             return {}
         newest = self._objects.resolve(self._local_ref)
-        return {} if newest is None else self._files(newest, tokens)
+        return {} if newest is None else self._read_beats(newest, tokens)
 
-    def _fetched(self, remote: Remote) -> str | None:
+    def _fetch_tip(self, remote: Remote) -> str | None:
         """Fetch the ref; return its commit, or None if the remote does not have the ref."""
         exists = remote.fetch({self._ref: self._local_ref})
         return self._objects.resolve(self._local_ref) if exists else None
 
 
-def confirmed(
+def confirm_expiry(
     first: Liveness, look: Callable[[], object], again: Callable[[], Liveness]
 ) -> Liveness:
     """Return *first*; if it is EXPIRED, call *look* and return the answer of *again*.
@@ -264,7 +267,7 @@ def confirmed(
     return again()
 
 
-def _checked(data: bytes) -> dict[str, Any] | None:
+def _parse_beat(data: bytes) -> dict[str, Any] | None:
     """Return the beat in *data*, or None if it is not a valid one."""
     try:
         fields = parse_object(data, _MAX_BYTES)

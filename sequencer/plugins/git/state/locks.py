@@ -33,7 +33,7 @@ class Lock(Struct, frozen=True):
     @property
     def description(self) -> str:
         """Return its path, its age and its possible holders, to end a sentence with."""
-        return f"{self.path} has been there for {_duration(self.age_s)}, and {self._who}"
+        return f"{self.path} has been there for {_format_duration(self.age_s)}, and {self._who}"
 
     @property
     def hint(self) -> str:
@@ -50,7 +50,7 @@ class Lock(Struct, frozen=True):
         return f"git (process {shown}) is working there"
 
 
-def in_the_way(message: str, repository: Path) -> Lock | None:
+def find_named_lock(message: str, repository: Path) -> Lock | None:
     """Return the lock of *repository* that git names in its error *message*.
 
     None: the message names no lock of this repository, or that lock no longer exists.
@@ -60,22 +60,22 @@ def in_the_way(message: str, repository: Path) -> Lock | None:
         return None
     path = repository / match[1]
     is_inside = path.resolve().is_relative_to(repository.resolve())
-    return look(path, repository) if is_inside else None
+    return read_lock(path, repository) if is_inside else None
 
 
-def look(path: Path, *folders: Path) -> Lock | None:
+def read_lock(path: Path, *folders: Path) -> Lock | None:
     """Return the lock at *path*, or None. A git process that holds it works in *folders*."""
     try:
         age_s = time.time() - path.lstat().st_mtime
     except OSError:
         return None
-    return Lock(path, max(age_s, 0.0), tuple(_workers(folders)))
+    return Lock(path, max(age_s, 0.0), tuple(_find_git_processes(folders)))
 
 
-def stale(*folders: Path) -> Iterator[Lock]:
+def find_stale_locks(*folders: Path) -> Iterator[Lock]:
     """Yield the locks in the git *folders* that are older than any that git still needs."""
     for path in sorted(set(_candidates(folders))):
-        lock = look(path, *folders)
+        lock = read_lock(path, *folders)
         if lock is not None and lock.age_s > STALE_S:
             yield lock
 
@@ -87,7 +87,7 @@ def _candidates(folders: tuple[Path, ...]) -> Iterator[Path]:
             yield from (Path(parent, name) for name in names if name.endswith(".lock"))
 
 
-def _workers(folders: tuple[Path, ...]) -> Iterator[int]:
+def _find_git_processes(folders: tuple[Path, ...]) -> Iterator[int]:
     import psutil  # noqa: PLC0415 (only when there is a lock)
 
     tops = [top for folder in folders for top in _working_folders(folder)]
@@ -107,7 +107,7 @@ def _working_folders(folder: Path) -> Iterator[Path]:
         yield git_dir.parent
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     for unit, size in _UNITS:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"

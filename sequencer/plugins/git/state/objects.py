@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from sequencer.plugins.git.process import Git, GitFailed, end
+from sequencer.plugins.git.process import Git, GitFailed, kill_process
 
 _IDENTITY = b"Sequencer <sequencer@localhost>"
 _SHA1_CHARS = 40
@@ -76,7 +76,7 @@ class Objects:
     def _close(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
-            end(reader)
+            kill_process(reader)
 
     # --- writing -------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class Objects:
             tree = self.resolve(f"{draft.base}^{{tree}}")
             start = b"" if tree is None else b'M 040000 %s ""\n' % tree.encode()
         people = b"committer %s %d +0000\n" % (_IDENTITY, draft.at)
-        changes = (change(path, data) for path, data in draft.files.items())
+        changes = (format_change(path, data) for path, data in draft.files.items())
         stream = commit_stream(ref, people, draft.message, start, changes)
         result = self.git.run("fast-import", "--quiet", "--force", "--cat-blob-fd=1", stdin=stream)
         return result.stdout.decode("ascii").strip()
@@ -112,9 +112,9 @@ class Objects:
             GitFailed: it is of another kind, or larger than `MAX_OBJECT_BYTES`.
         """
         answer = self._ask(name)
-        return None if answer is None else _of_kind(name, kind, answer)
+        return None if answer is None else _ensure_kind(name, kind, answer)
 
-    def needed(self, name: str, kind: str) -> bytes:
+    def read_required(self, name: str, kind: str) -> bytes:
         """Return the object *name* of *kind*, to which another object in this repository refers.
 
         Raises:
@@ -126,12 +126,12 @@ class Objects:
             raise Missing(name)
         return data
 
-    def tree(self, name: str) -> list[TreeEntry] | None:
+    def list_tree(self, name: str) -> list[TreeEntry] | None:
         """Return the entries of the tree that *name* means (not of its folders), or None."""
         answer = self._ask(name)
         if answer is None:
             return None
-        return list(_entries(_of_kind(name, "tree", answer), len(answer[0]) // 2))
+        return list(_entries(_ensure_kind(name, "tree", answer), len(answer[0]) // 2))
 
     def _ask(self, name: str) -> tuple[str, str, bytes] | None:
         if "\n" in name:
@@ -156,7 +156,7 @@ class Objects:
             argv, extra = ("cat-file", "--batch"), {"GIT_NO_LAZY_FETCH": "1"}
             self._reader = self.git.start(*argv, extra=extra, stderr=DEVNULL)
             # For callers that forget to close; git ends by itself when this process ends.
-            weakref.finalize(self, end, self._reader).atexit = False
+            weakref.finalize(self, kill_process, self._reader).atexit = False
         stdin, stdout = self._reader.stdin, self._reader.stdout
         if stdin is None or stdout is None:  # for the type checker
             raise ValueError("no pipes")
@@ -183,7 +183,7 @@ def blob_name(data: bytes, chars: int) -> str:
     return digest(b"blob %d\0%s" % (len(data), data), usedforsecurity=False).hexdigest()
 
 
-def _of_kind(name: str, kind: str, answer: tuple[str, str, bytes]) -> bytes:
+def _ensure_kind(name: str, kind: str, answer: tuple[str, str, bytes]) -> bytes:
     if answer[1] != kind:
         raise GitFailed(("cat-file", name), 1, f"fatal: {name} is a {answer[1]}, not a {kind}")
     return answer[2]
@@ -198,14 +198,14 @@ def commit_stream(
     return b"".join((head, *changes, b"\nget-mark :1\ndone\n"))
 
 
-def change(path: str, data: bytes | None, mode: bytes = b"100644") -> bytes:
+def format_change(path: str, data: bytes | None, mode: bytes = b"100644") -> bytes:
     """Return the command in such a stream that sets *path* to *data*; None removes it."""
     if data is None:
-        return b"D %s\n" % quoted(path)
-    return b"M %s inline %s\ndata %d\n%s\n" % (mode, quoted(path), len(data), data)
+        return b"D %s\n" % quote_path(path)
+    return b"M %s inline %s\ndata %d\n%s\n" % (mode, quote_path(path), len(data), data)
 
 
-def quoted(path: str) -> bytes:
+def quote_path(path: str) -> bytes:
     """Return *path* quoted as git expects it in a line of its input."""
     escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'.encode("utf-8", "surrogateescape")

@@ -17,14 +17,14 @@ from urllib.parse import unquote
 
 from msgspec import Struct, field
 
-from sequencer.errors import CorruptState, RemoteUnreachable, StorageFailed, typed_command
+from sequencer.errors import CorruptState, RemoteUnreachable, StorageFailed, format_other_command
 from sequencer.files.textfile import expand_home
-from sequencer.plugins.git.own_settings import common_of, named
+from sequencer.plugins.git.own_settings import find_common_dir, read_pointer
 from sequencer.plugins.git.process import DENIED, INCOMPLETE, NOWHERE, UNWRITABLE, Git, GitFailed
-from sequencer.plugins.git.state.locks import Lock, in_the_way
+from sequencer.plugins.git.state.locks import Lock, find_named_lock
 from sequencer.store.folder import read_regular
-from sequencer.store.lock import is_network, type_of
-from sequencer.store.watch import Notifier, notifier
+from sequencer.store.lock import filesystem_type, is_network
+from sequencer.store.watch import Notifier, start_notifier
 
 _REASONS = ("error: GH", "GitLab:", "error: cannot lock ref")
 """Beginnings of server lines that explain a verdict."""
@@ -96,19 +96,19 @@ class NoAtomicPush(Exception):
     """The remote can't move several refs at once; never leaves this package."""
 
 
-def unreachable(remote: str, failed: GitFailed) -> RemoteUnreachable:
+def unreachable_error(remote: str, failed: GitFailed) -> RemoteUnreachable:
     """Return the error, with its hint, for a *remote* that could not be reached."""
-    if failed.says(DENIED):
-        command = typed_command("git", "ls-remote", remote)
+    if failed.has_message(DENIED):
+        command = format_other_command("git", "ls-remote", remote)
         hint = f"{command} has to work without a prompt: fix the credentials"
-    elif failed.says(NOWHERE):
-        hint = f"check that {typed_command('git', 'remote', 'get-url', remote)} is right"
+    elif failed.has_message(NOWHERE):
+        hint = f"check that {format_other_command('git', 'remote', 'get-url', remote)} is right"
     else:
         hint = "nothing is lost; it is tried again, or start again when the remote is back"
     return RemoteUnreachable(
         f"remote {remote!r} can't be reached: {failed.reason}",
         hint=hint,
-        is_denied=failed.says(DENIED),
+        is_denied=failed.has_message(DENIED),
     )
 
 
@@ -122,7 +122,7 @@ class Remote:
         self.is_atomic = True
         """Whether it can move several refs at once; True until a push shows that it can't."""
 
-    def tips(self, refs: Sequence[str]) -> dict[str, str]:
+    def list_tips(self, refs: Sequence[str]) -> dict[str, str]:
         """Return the commit of each of *refs* that exists; ``x/*`` means all directly below x.
 
         Raises:
@@ -132,7 +132,7 @@ class Remote:
             argv = ("ls-remote", "--refs", "--", self.name, *refs)
             result = self.git.run(*argv, timeout_s=LOOK_S)
         except GitFailed as failed:
-            raise unreachable(self.name, failed) from failed
+            raise unreachable_error(self.name, failed) from failed
         output = result.stdout.decode("utf-8", "surrogateescape")
         pairs = (line.split("\t", 1) for line in output.splitlines() if "\t" in line)
         # A pattern of ls-remote also matches refs that only end with it.
@@ -156,7 +156,7 @@ class Remote:
             # Without refs, git would fetch what its configuration says.
             return bool(refs) and self._fetch(refs, flags)
         except GitFailed as failed:
-            if failed.says(INCOMPLETE):
+            if failed.has_message(INCOMPLETE):
                 return self.refetch(refs)
             raise self._fetch_error(failed) from failed
 
@@ -174,7 +174,7 @@ class Remote:
             except GitFailed as failed:
                 if flags and "unknown option" in failed.stderr:
                     flags = ()  # before git 2.36
-                elif not self._has_removed_empty(failed.stderr):
+                elif not self._remove_empty_object(failed.stderr):
                     raise self._fetch_error(failed) from failed
 
     def _fetch(
@@ -193,14 +193,14 @@ class Remote:
             raise
         return True
 
-    def _has_removed_empty(self, stderr: str) -> bool:
+    def _remove_empty_object(self, stderr: str) -> bool:
         """Remove the empty object file that *stderr* names, if any; a power cut leaves those."""
         match = _EMPTY_OBJECT.search(stderr)
         if match is None:
             return False
         with contextlib.suppress(OSError, GitFailed):
             # The path is relative to the top of the work tree. Git itself never writes empty ones.
-            top = Path(self.git.text("rev-parse", "--show-toplevel"))
+            top = Path(self.git.read_output("rev-parse", "--show-toplevel"))
             if not (top / match[1]).stat().st_size:
                 (top / match[1]).unlink()
                 return True
@@ -208,25 +208,25 @@ class Remote:
 
     def _fetch_error(self, failed: GitFailed) -> StorageFailed:
         where, objects = str(self.git.folder), f"what was fetched from {self.name!r}"
-        if failed.says(INCOMPLETE):
+        if failed.has_message(INCOMPLETE):
             hint = "look at the repository with 'git fsck'; a fresh clone has what is missing"
             return StorageFailed(
                 f"can't keep {objects}, because objects are missing here: {failed.reason}",
                 where=where,
                 hint=hint,
             )
-        if failed.says(UNWRITABLE):
-            lock, hint = self._lock(failed.stderr), "free disk space or fix the permissions"
+        if failed.has_message(UNWRITABLE):
+            lock, hint = self._find_lock(failed.stderr), "free disk space or fix the permissions"
             detail, hint = ("", hint) if lock is None else (f": {lock.description}", lock.hint)
             message = f"can't keep {objects}: {failed.reason}{detail}"
             return StorageFailed(message, where=where, hint=hint)
-        return unreachable(self.name, failed)
+        return unreachable_error(self.name, failed)
 
-    def _lock(self, stderr: str) -> Lock | None:
+    def _find_lock(self, stderr: str) -> Lock | None:
         """Return the lock of this repository that *stderr* names, if any."""
         with contextlib.suppress(GitFailed):
-            git_dir = self.git.text("rev-parse", "--git-common-dir")
-            return in_the_way(stderr, self.git.folder / git_dir)
+            git_dir = self.git.read_output("rev-parse", "--git-common-dir")
+            return find_named_lock(stderr, self.git.folder / git_dir)
         return None
 
     def push(self, moves: Sequence[RefMove]) -> Pushed:
@@ -244,7 +244,7 @@ class Remote:
         pairs = [f"{move.new or ''}:{move.ref}" for move in moves]
         argv = ("push", *flags, "--", self.name, *pairs)
         try:
-            result = self.git.run(*argv, settings=for_pushes(self.name), accepts=(0, 1))
+            result = self.git.run(*argv, settings=push_settings(self.name), accepts=(0, 1))
         except GitFailed as failed:
             if NO_ATOMIC in failed.stderr:
                 self.is_atomic = False
@@ -252,19 +252,19 @@ class Remote:
             reason = failed.reason
             if failed.is_turned_away:
                 return Pushed(PushVerdict.REFUSED, reason, is_denied=True)
-            return Pushed(PushVerdict.UNKNOWN, reason, failure=unreachable(self.name, failed))
+            return Pushed(PushVerdict.UNKNOWN, reason, failure=unreachable_error(self.name, failed))
         if NO_ATOMIC in result.stderr:
             self.is_atomic = False
             return self.push(moves)
         return self._push_result(result.stdout.decode("utf-8", "replace"), result.stderr, moves)
 
     def _push_result(self, output: str, stderr: str, moves: Sequence[RefMove]) -> Pushed:
-        lines = {ref: (flag, text) for flag, ref, text in _reports(output)}
+        lines = {ref: (flag, text) for flag, ref, text in _parse_reports(output)}
         reports = [lines.get(move.ref) for move in moves]
         refused = [text for flag, text in filter(None, reports) if flag == "!"]
         if any("[remote failure]" in text for text in refused) or None in reports:
             failed = GitFailed(("push",), 1, stderr)
-            failure = unreachable(self.name, failed)
+            failure = unreachable_error(self.name, failed)
             return Pushed(PushVerdict.UNKNOWN, failed.reason, failure=failure)
         if not refused:
             return Pushed(PushVerdict.ACCEPTED)
@@ -285,7 +285,7 @@ class Remote:
         )
 
 
-def for_pushes(remote: str) -> tuple[str, ...]:
+def push_settings(remote: str) -> tuple[str, ...]:
     """Return the settings for a push of single refs to *remote*.
 
     Without them git would push every ref, or none, to a mirror. An address has no settings.
@@ -306,7 +306,7 @@ def _hook_output(stderr: str) -> str:
     return text if len(text) <= SAID_CHARS else f"{text[: SAID_CHARS - 1]}…"
 
 
-def _reports(output: str) -> list[tuple[str, str, str]]:
+def _parse_reports(output: str) -> list[tuple[str, str, str]]:
     """Return (flag, ref, text) for each ref in the ``--porcelain`` *output* of a push."""
     reports = []
     for line in output.splitlines():
@@ -327,18 +327,18 @@ _REF_FILE = re.compile(r"([0-9a-f]{40}(?:[0-9a-f]{24})?)\n")
 def remote_folder(git: Git, remote: str) -> Path | None:
     """Return the folder with the refs of *remote*, or None if this machine can't watch it."""
     try:
-        path = _local_path(git.text("ls-remote", "--get-url", "--", remote))
+        path = _local_path(git.read_output("ls-remote", "--get-url", "--", remote))
         if path is None:
             return None
         if not path.is_absolute():
-            is_bare = git.text("rev-parse", "--is-bare-repository") == "true"
+            is_bare = git.read_output("rev-parse", "--is-bare-repository") == "true"
             option = "--absolute-git-dir" if is_bare else "--show-toplevel"
-            path = Path(git.text("rev-parse", option)) / path
+            path = Path(git.read_output("rev-parse", option)) / path
     except GitFailed:
         return None
     try:
-        folder = _git_dir(path)
-        if folder is None or (folder / "reftable").exists() or is_network(type_of(folder)):
+        folder = _find_git_dir(path)
+        if folder is None or (folder / "reftable").exists() or is_network(filesystem_type(folder)):
             return None
     except (OSError, ValueError):
         return None
@@ -351,14 +351,16 @@ def _local_path(url: str) -> Path | None:
     return None if not url or _OTHER_TRANSPORT.match(url) else Path(expand_home(url))
 
 
-def _git_dir(path: Path) -> Path | None:
+def _find_git_dir(path: Path) -> Path | None:
     for suffix in _SUFFIXES:
         folder = Path(f"{path}{suffix}")
         if folder.is_file():
             with contextlib.suppress(OSError):
-                folder = named(folder, "gitdir: ")
+                folder = read_pointer(folder, "gitdir: ")
         if (folder / "HEAD").is_file():
-            folder = common_of(folder)  # a linked work tree has its branches in the common folder
+            folder = find_common_dir(
+                folder
+            )  # a linked work tree has its branches in the common folder
             return folder.resolve() if (folder / "objects").is_dir() else None
     return None
 
@@ -381,12 +383,12 @@ class RefWatch:
         """Start the watch, or start it again; a look after this call misses nothing."""
         previous, self._watch = self._watch, None
         try:
-            folder = self._nearest()
+            folder = self._nearest_folder()
             while self._watch is None:
                 # Until the ref's own folder exists, any change in the folder above counts.
                 name = self._path.name if folder == self._path.parent else None
-                self._watch = notifier(folder, name)
-                if (nearest := self._nearest()) != folder:
+                self._watch = start_notifier(folder, name)
+                if (nearest := self._nearest_folder()) != folder:
                     # The folder was created just now; the watch above it can't see the ref.
                     self._watch.close()
                     folder, self._watch = nearest, None
@@ -396,14 +398,14 @@ class RefWatch:
             if previous is not None:
                 previous.close()
 
-    def _nearest(self) -> Path:
+    def _nearest_folder(self) -> Path:
         """Return the ref's folder, or its nearest parent that exists: git removes empty ones."""
         folder = self._path.parent
         while not folder.is_dir() and folder != self._git_dir:
             folder = folder.parent
         return folder
 
-    def tip_of(self, ref: str) -> str | None:
+    def read_tip(self, ref: str) -> str | None:
         """Return the commit of *ref* as its file says; None: only git can find it.
 
         If a ref has a file, the file counts and not packed-refs.

@@ -50,7 +50,7 @@ class RunTree(Struct, frozen=True):
     entries: dict[str, str]
     """Path -> git's object id."""
 
-    def rotated(self) -> set[str]:
+    def rotated_journals(self) -> set[str]:
         """Return the names of the rotated journals."""
         return {name for name in self.entries if _ROTATED.fullmatch(name)}
 
@@ -80,7 +80,7 @@ def read_tree(objects: Objects, commit: str, state_name: str) -> RunTree | None:
     Raises:
         Missing: a folder of the commit is not in this repository.
     """
-    top = objects.tree(f"{commit}^{{tree}}")
+    top = objects.list_tree(f"{commit}^{{tree}}")
     if top is None:
         return None
     entries = {
@@ -94,16 +94,16 @@ def read_tree(objects: Objects, commit: str, state_name: str) -> RunTree | None:
         )
     }
     outputs = next((e for e in top if e.is_folder and e.name == results.NAME), None)
-    for attempt in _folder(objects, outputs.oid) if outputs else ():
-        if attempt.is_folder and results.attempt_of(attempt.name):
-            for entry in _folder(objects, attempt.oid):
+    for attempt in _read_folder(objects, outputs.oid) if outputs else ():
+        if attempt.is_folder and results.parse_attempt_name(attempt.name):
+            for entry in _read_folder(objects, attempt.oid):
                 if entry.is_plain and entry.name == results.OUTPUT:
                     entries[f"{results.NAME}/{attempt.name}/{entry.name}"] = entry.oid
     return RunTree(entries)
 
 
-def _folder(objects: Objects, oid: str) -> list[TreeEntry]:
-    entries = objects.tree(oid)
+def _read_folder(objects: Objects, oid: str) -> list[TreeEntry]:
+    entries = objects.list_tree(oid)
     if entries is None:
         raise Missing(oid)
     return entries
@@ -143,16 +143,16 @@ class Replica:
 
     # --- the folder ----------------------------------------------------------------
 
-    def journal(self) -> bytes:
+    def read_journal(self) -> bytes:
         """Return the folder's journal; empty if there is none."""
-        return self._bytes(JOURNAL) or b""
+        return self._read_bytes(JOURNAL) or b""
 
     def revision(self) -> int:
         """Return the revision of the folder's last readable record; 0: there is none."""
-        last = _last(self.journal())
+        last = _last_record(self.read_journal())
         return last["revision"] if last else 0
 
-    def rotated(self) -> set[str]:
+    def rotated_journals(self) -> set[str]:
         """Return the names of the folder's rotated journals."""
         return {name for name in self._names() if _ROTATED.fullmatch(name)}
 
@@ -165,25 +165,25 @@ class Replica:
         folder = self.folder / results.NAME
         return {
             f"{results.NAME}/{name}/{results.OUTPUT}"
-            for name in folders.names(folder)
-            if results.attempt_of(name) and signature(folder / name / results.OUTPUT)
+            for name in folders.list_names(folder)
+            if results.parse_attempt_name(name) and signature(folder / name / results.OUTPUT)
         }
 
     def read(self, name: str, max_bytes: int = MAX_BYTES) -> bytes | None:
         """Return the content of *name*, or None if it is missing, no plain file or too large."""
         with contextlib.suppress(CorruptState, NotADirectoryError):
-            data = self._bytes(name, max_bytes)
+            data = self._read_bytes(name, max_bytes)
             return data if data is None or len(data) <= max_bytes else None
         return None
 
-    def _bytes(self, name: str, max_bytes: int | None = None) -> bytes | None:
+    def _read_bytes(self, name: str, max_bytes: int | None = None) -> bytes | None:
         try:
             return read_regular(self.folder / name, 0, max_bytes)
         except FileNotFoundError:
             return None
 
     def _names(self) -> Iterator[str]:
-        yield from folders.names(self.folder)
+        yield from folders.list_names(self.folder)
 
     # --- the branch ----------------------------------------------------------------
 
@@ -197,27 +197,29 @@ class Replica:
             CorruptState: the branch holds no run, or not the folder's run.
             Missing: a file of *tree* is not in this repository; call again after a fetch.
         """
-        theirs = self._content(tree, JOURNAL)
-        if theirs is None or _last(theirs) is None:
+        theirs = self._read_blob(tree, JOURNAL)
+        if theirs is None or _last_record(theirs) is None:
             raise CorruptState(
                 "has no run: its journal is missing or can't be read",
                 where=f"branch {branch}",
                 hint="set store.branch to another branch, or remove this one if nothing is on it",
             )
-        ours = self.journal()
+        ours = self.read_journal()
         is_new = theirs != ours
         if is_new:
             self._ensure_contained(ours, theirs, tree, known, branch)
-        state, is_edited = self._content(tree, HEAD), self._is_edited(ours)
-        folders.made(self.folder)
+        state, is_edited = self._read_blob(tree, HEAD), self._is_edited(ours)
+        folders.make_folder(self.folder)
         # The journal comes last, so that every file that it mentions exists by then.
         for name in sorted(tree.entries.keys() - {HEAD, JOURNAL}):
-            self._bring(tree, known, name)
+            self._copy_file(tree, known, name)
         if is_new:
             self._write_journal(ours, theirs)
             if state is not None and not is_edited:
-                folders.put(self.folder / self._state_name, state, durably=False)
-        for name in (self.rotated() - tree.rotated()) | self._dropped(tree, known):
+                folders.write_atomically(self.folder / self._state_name, state, durably=False)
+        for name in (self.rotated_journals() - tree.rotated_journals()) | self._find_dropped(
+            tree, known
+        ):
             with contextlib.suppress(OSError):
                 folders.remove(self.folder / name)
         return is_new
@@ -232,18 +234,18 @@ class Replica:
             return (self.folder / self._state_name).exists()
         with contextlib.suppress(ValueError):
             head = parse_object(content)
-            return not any(record["head"] == head for record in _records(journal))
+            return not any(record["head"] == head for record in _parse_records(journal))
         return True
 
-    def _dropped(self, tree: RunTree, known: RunTree | None) -> set[str]:
+    def _find_dropped(self, tree: RunTree, known: RunTree | None) -> set[str]:
         """Return the documents that the branch had and no longer has."""
         return known.documents() - tree.documents() if known is not None else set()
 
     def _ensure_contained(
         self, ours: bytes, theirs: bytes, tree: RunTree, known: RunTree | None, branch: str
     ) -> None:
-        """Return if *theirs* has no gaps and continues *ours*, else raise CorruptState."""
-        where, last = f"branch {branch}", _last(ours)
+        """Check that *theirs* has no gaps and continues *ours*, else raise CorruptState."""
+        where, last = f"branch {branch}", _last_record(ours)
         # The records that are here already were checked when they came.
         is_continuation = last is not None and ours.endswith(b"\n") and theirs.startswith(ours)
         start, expected = (
@@ -252,54 +254,58 @@ class Replica:
         try:
             records = scan(theirs[start:], start, expected, where).winners
         except CorruptState as damage:
-            raise _broken(f"has a damaged journal: {damage.message}", where) from damage
+            raise _broken_journal_error(
+                f"has a damaged journal: {damage.message}", where
+            ) from damage
         if last is None or not records:
             return
-        if self._run_id(ours) != records[-1].data["head"].get("run_id"):
+        if self._parse_run_id(ours) != records[-1].data["head"].get("run_id"):
             raise CorruptState(
                 "has a different run than this folder (their run_id differs)",
                 where=where,
                 hint=f"to take the branch's, move {self.folder} away; to keep this one, "
                 "set store.branch to a branch of its own",
             )
-        our_lines = {} if is_continuation else _lines(ours)
+        our_lines = {} if is_continuation else _lines_by_revision(ours)
         rewritten = {
             name
-            for name in (tree.rotated() & known.rotated() if known is not None else ())
+            for name in (
+                tree.rotated_journals() & known.rotated_journals() if known is not None else ()
+            )
             if known is not None and tree.entries[name] != known.entries[name]
         }
         lines = {record.revision: record.line for record in records}
         our_newest = last["revision"]
         is_far_behind = not is_continuation and our_newest < min(lines)
-        for name in sorted(tree.rotated(), reverse=True) if is_far_behind else ():
-            lines |= _lines(self._content(tree, name) or b"")
+        for name in sorted(tree.rotated_journals(), reverse=True) if is_far_behind else ():
+            lines |= _lines_by_revision(self._read_blob(tree, name) or b"")
             if min(lines) <= our_newest:
                 break
         # If the branch rotates its journal, records older than all that it keeps can't be compared.
-        oldest = min(lines) if tree.rotated() else 0
+        oldest = min(lines) if tree.rotated_journals() else 0
         is_same = all(lines.get(n) == line for n, line in our_lines.items() if n >= oldest)
         if rewritten or not is_same:
-            raise _broken(
+            raise _broken_journal_error(
                 f"does not continue from revision {our_newest} of this clone: someone has "
                 "reset it or overwritten it",
                 where,
             )
 
     @staticmethod
-    def _run_id(journal: bytes) -> object:
-        last = _last(journal)
+    def _parse_run_id(journal: bytes) -> object:
+        last = _last_record(journal)
         return last["head"].get("run_id") if last is not None else None
 
-    def _bring(self, tree: RunTree, known: RunTree | None, name: str) -> None:
+    def _copy_file(self, tree: RunTree, known: RunTree | None, name: str) -> None:
         path = self.folder / name
         is_same = known is not None and known.entries.get(name) == tree.entries[name]
         if is_same and path.is_file():
             return
-        data = self._content(tree, name)
+        data = self._read_blob(tree, name)
         if data is None or self.read(name, len(data)) == data:
             return
-        folders.made(path.parent)
-        folders.put(path, data)
+        folders.make_folder(path.parent)
+        folders.write_atomically(path, data)
 
     def _write_journal(self, ours: bytes, theirs: bytes) -> None:
         """Write *theirs* as the journal, not durably: after a power loss the branch restores it."""
@@ -311,11 +317,11 @@ class Replica:
             finally:
                 os.close(fd)
         else:
-            folders.put(path, theirs, durably=False)
+            folders.write_atomically(path, theirs, durably=False)
 
-    def _content(self, tree: RunTree, name: str) -> bytes | None:
+    def _read_blob(self, tree: RunTree, name: str) -> bytes | None:
         oid = tree.entries.get(name)
-        return None if oid is None else self._objects.needed(oid, "blob")
+        return None if oid is None else self._objects.read_required(oid, "blob")
 
     # --- commits -------------------------------------------------------------------
 
@@ -328,18 +334,18 @@ class Replica:
         before = (
             position.tree if position is not None and position.tree is not None else RunTree({})
         )
-        files = self._files(draft, before, position)
+        files = self._collect_changes(draft, before, position)
         depth = 0 if position is None else position.depth + 1
         if position is not None and self.max_commits and depth >= self.max_commits:
             depth = 0
         old = None if position is None else position.commit
         commit = self._objects.write(
             CommitDraft(
-                _message(draft, depth),
+                _commit_message(draft, depth),
                 parent=old if depth else None,
                 base=None if depth else old,
                 files=files,
-                at=_epoch(draft.head.last_update),
+                at=_parse_epoch(draft.head.last_update),
             ),
             self._ref,
         )
@@ -348,31 +354,31 @@ class Replica:
         entries |= {n: blob_name(data, chars) for n, data in files.items() if data is not None}
         return BranchPosition(commit, RunTree(entries), draft.head.revision, depth)
 
-    def _files(
+    def _collect_changes(
         self, draft: Draft, before: RunTree, position: BranchPosition | None
     ) -> dict[str, bytes | None]:
         """Return the files that differ from *before*: path -> content, None if it is removed."""
-        journal = self.journal() + draft.closing + draft.line
+        journal = self.read_journal() + draft.closing + draft.line
         files: dict[str, bytes | None] = {HEAD: draft.content, JOURNAL: journal}
-        rotated, documents = self.rotated(), self.documents()
-        for name in sorted(rotated - before.rotated()):
+        rotated, documents = self.rotated_journals(), self.documents()
+        for name in sorted(rotated - before.rotated_journals()):
             files[name] = self.read(name, MAX_JOURNAL_BYTES)
         for name in sorted(documents):
-            if position is None or self._differs(name, before, len(position.commit)):
+            if position is None or self._is_changed(name, before, len(position.commit)):
                 files[name] = self.read(name)
         results_folder = self.folder / results.NAME
         for fact in draft.transition.facts:
-            attempt = results.folder(results_folder, fact.step_index, fact.token).name
+            attempt = results.attempt_folder(results_folder, fact.step_index, fact.token).name
             name = f"{results.NAME}/{attempt}/{results.OUTPUT}"
-            if name not in before.entries and (data := self._output(name)):
+            if name not in before.entries and (data := self._read_output(name)):
                 files[name] = data
-        removed = (before.rotated() - rotated) | (before.documents() - documents)
-        if rotated - before.rotated():
+        removed = (before.rotated_journals() - rotated) | (before.documents() - documents)
+        if rotated - before.rotated_journals():
             # Removing old rotated journals also removes the outputs of their records.
             removed |= before.outputs() - self.outputs()
         return files | dict.fromkeys(sorted(removed))
 
-    def _output(self, name: str) -> bytes | None:
+    def _read_output(self, name: str) -> bytes | None:
         data = self.read(name, MAX_OUTPUT_BYTES)
         if data is None and signature(self.folder / name):
             self.notices.append(
@@ -381,7 +387,7 @@ class Replica:
             )
         return data
 
-    def _differs(self, name: str, before: RunTree, chars: int) -> bool:
+    def _is_changed(self, name: str, before: RunTree, chars: int) -> bool:
         """Return whether the folder's document *name* differs from the one in *before*."""
         mark = signature(self.folder / name)
         known = self._hashed.get(name)
@@ -392,23 +398,23 @@ class Replica:
         return bool(known[1]) and known[1] != before.entries.get(name)
 
 
-def holds(journal: bytes, line: bytes) -> bool:
+def has_record(journal: bytes, line: bytes) -> bool:
     """Return whether the record *line*, with its newline, is in *journal*."""
     return line[:-1] in journal.split(b"\n")
 
 
-def _records(journal: bytes) -> Iterator[dict[str, Any]]:
+def _parse_records(journal: bytes) -> Iterator[dict[str, Any]]:
     """Yield the readable records of *journal*, the newest first."""
     for line in reversed(journal.split(b"\n")):
         with contextlib.suppress(ValueError):
             yield decode(line)
 
 
-def _last(journal: bytes) -> dict[str, Any] | None:
-    return next(_records(journal), None)
+def _last_record(journal: bytes) -> dict[str, Any] | None:
+    return next(_parse_records(journal), None)
 
 
-def _lines(journal: bytes) -> dict[int, bytes]:
+def _lines_by_revision(journal: bytes) -> dict[int, bytes]:
     """Return the lines of the readable records in *journal*, by revision."""
     lines: dict[int, bytes] = {}
     for line in journal.split(b"\n"):
@@ -418,7 +424,7 @@ def _lines(journal: bytes) -> dict[int, bytes]:
     return lines
 
 
-def _broken(problem: str, where: str) -> CorruptState:
+def _broken_journal_error(problem: str, where: str) -> CorruptState:
     return CorruptState(
         problem,
         where=where,
@@ -458,12 +464,12 @@ class KnownFile:
     def write(self, known: Known) -> None:
         """Write *known*. A failed write does no harm: the remote has the same facts."""
         with contextlib.suppress(OSError):
-            folders.made(self.path.parent)
+            folders.make_folder(self.path.parent)
             data = known.model_dump_json(indent=2).encode() + b"\n"
-            folders.put(self.path, data, durably=False)
+            folders.write_atomically(self.path, data, durably=False)
 
 
-def depth_of(objects: Objects, commit: str) -> int:
+def read_depth(objects: Objects, commit: str) -> int:
     """Return the number of commits before *commit* in its history, from its message."""
     data = objects.read(commit, "commit") or b""
     for line in data.decode("utf-8", "replace").splitlines():
@@ -472,7 +478,7 @@ def depth_of(objects: Objects, commit: str) -> int:
     return 0
 
 
-def _message(draft: Draft, depth: int) -> str:
+def _commit_message(draft: Draft, depth: int) -> str:
     events = ", ".join(str(fact.event) for fact in draft.transition.facts)
     fact, head = draft.transition.facts[0], draft.head
     lines = [
@@ -485,7 +491,7 @@ def _message(draft: Draft, depth: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _epoch(at: str) -> int:
+def _parse_epoch(at: str) -> int:
     try:
         return max(0, int(datetime.fromisoformat(at).timestamp()))
     except ValueError:

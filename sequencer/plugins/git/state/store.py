@@ -30,9 +30,9 @@ from sequencer.errors import (
 from sequencer.files.textfile import ref_part, slug
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.transitions import Transition
-from sequencer.plugins.git.process import Git, GitFailed, never
+from sequencer.plugins.git.process import Git, GitFailed, is_never_stopped
 from sequencer.plugins.git.state.branch import Branch, PendingPush
-from sequencer.plugins.git.state.heartbeats import Heartbeats, confirmed
+from sequencer.plugins.git.state.heartbeats import Heartbeats, confirm_expiry
 from sequencer.plugins.git.state.objects import Objects
 from sequencer.plugins.git.state.remote import Refs, RefWatch, Remote, remote_folder
 from sequencer.plugins.git.state.waiting import PollPace, SharedLook, SharedWait
@@ -41,7 +41,7 @@ from sequencer.store.file import FileStore
 from sequencer.store.head import parse_head
 from sequencer.store.highwater import HighWaterMark
 from sequencer.store.journal import decode
-from sequencer.store.ownership import refused
+from sequencer.store.ownership import explain_refusal
 from sequencer.store.protocol import Change, Liveness, View
 
 LOOKED = "remote.looked"
@@ -139,7 +139,7 @@ class GitStore:
 
         *allowed*: see `Git`; None: only read, and never ask the remote. Others: see `FileStore`.
         """
-        self._is_stopped: Callable[[], bool] = never
+        self._is_stopped: Callable[[], bool] = is_never_stopped
         git = Git(
             project_dir, timeout_s=options.timeout_s, allowed=allowed, is_stopped=self._must_stop
         )
@@ -159,7 +159,7 @@ class GitStore:
         self.ttl_s, self.retry_for_s, self.branch = options.ttl_s, options.retry_for_s, branch
         # These need no remote.
         self.owner, self.wait_queue = files.owner, files.wait_queue
-        self.kept_result, self.result_folder = files.kept_result, files.result_folder
+        self.find_result_folder, self.result_folder = files.find_result_folder, files.result_folder
         self.keep_document, self.forget_documents = files.keep_document, files.forget_documents
         self._notices: list[str] = []
         self._notify: Callable[[str], None] = self._notices.append
@@ -212,9 +212,9 @@ class GitStore:
         self._freshen()
         yield from self._files.history(after)
 
-    def document(self, name: str) -> bytes | None:
+    def read_document(self, name: str) -> bytes | None:
         self._freshen()
-        return self._files.document(name)
+        return self._files.read_document(name)
 
     def _freshen(self) -> tuple[str, ...]:
         """Look at the remote if the last look is not recent; return notices for people."""
@@ -239,7 +239,7 @@ class GitStore:
         if refs is not None:
             refs.arm()
         try:
-            self.bring()
+            self.pull()
         except RemoteUnreachable as error:
             return (f"{error.message}; this is what this clone knows",)
         except StorageFailed as error:
@@ -272,7 +272,7 @@ class GitStore:
         """
         self._is_changing = True
         try:
-            head = self._accepted(change)
+            head = self._update_resolving_doubts(change)
         finally:
             self._is_changing = False
         if head.status is Status.COMPLETE and not head.claims and self.branch.has_beats:
@@ -280,12 +280,12 @@ class GitStore:
             self.branch.has_beats = False
         return head
 
-    def _accepted(self, change: Change) -> Head:
+    def _update_resolving_doubts(self, change: Change) -> Head:
         if self._doubtful_change is not change:
             # Pushes for an earlier change say nothing about this one.
             self.branch.doubts.clear()
         self._doubtful_change = None
-        with self._git_errors():
+        with self._convert_git_errors():
             try:
                 return self._update(change)
             except _AlreadyAccepted as held:
@@ -302,7 +302,7 @@ class GitStore:
             nonlocal is_refused
             for pending in self.branch.doubts:
                 # A push may land long after this process stopped waiting for its answer.
-                if pending.is_of_change and self.branch.holds(pending):
+                if pending.is_of_change and self.branch.contains(pending):
                     raise _AlreadyAccepted(pending)
             is_refused = True
             self.branch.deciding = transition = change(head)
@@ -315,14 +315,14 @@ class GitStore:
             raise
         except (SequencerError, ValueError):
             # The refusal may come from an outdated head.
-            if not is_refused or self.branch.looks != looks or not self.bring():
+            if not is_refused or self.branch.looks != looks or not self.pull():
                 raise
             return self._files.update(decide)
-        if is_refused and self.branch.looks == looks and self.bring():
+        if is_refused and self.branch.looks == looks and self.pull():
             return self._files.update(decide)
         return head
 
-    def bring(self) -> bool:
+    def pull(self) -> bool:
         """Look at the remote and bring the folder up to date; return whether the branch moved.
 
         Raises:
@@ -330,11 +330,11 @@ class GitStore:
             CorruptState: the branch does not continue from the folder's files.
         """
         try:
-            with self._git_errors():
-                tips = self._tips()
-                if self._is_nowhere(tips):
+            with self._convert_git_errors():
+                tips = self._read_tips()
+                if self._is_unstarted(tips):
                     return False
-                with self._files.locked():
+                with self._files.hold_lock():
                     return self._follow(tips)
         finally:
             # The next read need not wait for the same remote again.
@@ -349,18 +349,18 @@ class GitStore:
                 self._files.load()
         return has_moved
 
-    def _is_nowhere(self, tips: Mapping[str, str]) -> bool:
+    def _is_unstarted(self, tips: Mapping[str, str]) -> bool:
         """Return whether the run was never started: then a look must not create its folder."""
         return self.branch.refs.state not in tips and self.branch.tip() is None
 
-    def _tips(self) -> dict[str, str]:
+    def _read_tips(self) -> dict[str, str]:
         """Return the commits of the refs, from their files if possible, else from git."""
         refs = None if self.branch.is_first_look else self._refs
-        tips = None if refs is None else self.branch.peek(refs)
-        return self.branch.look() if tips is None else tips
+        tips = None if refs is None else self.branch.read_local_tips(refs)
+        return self.branch.fetch_tips() if tips is None else tips
 
     @contextlib.contextmanager
-    def _git_errors(self) -> Iterator[None]:
+    def _convert_git_errors(self) -> Iterator[None]:
         try:
             yield
         except GitFailed as failed:
@@ -372,7 +372,7 @@ class GitStore:
         except OSError as error:
             where = str(error.filename or self.state_path.parent)
             hint = "free disk space or fix the permissions, then start again"
-            reason, hint = refused(error, where, hint)
+            reason, hint = explain_refusal(error, where, hint)
             raise StorageFailed(f"can't be written: {reason}", where=where, hint=hint) from error
 
     # --- claims and waiting --------------------------------------------------------
@@ -384,12 +384,14 @@ class GitStore:
 
         def look() -> None:
             head = self._files.view().head
-            if head is None or head.claim_with(claim.token) is None:
+            if head is None or head.find_claim(claim.token) is None:
                 raise StorageFailed(f"token {claim.token} is not in the run as it is known here")
-            with self._git_errors():
-                self._beats.bring(self.branch.look().get(self.branch.refs.beats), head.claims)
+            with self._convert_git_errors():
+                self._beats.fetch_beats(
+                    self.branch.fetch_tips().get(self.branch.refs.beats), head.claims
+                )
 
-        return confirmed(first, look, lambda: self._files.liveness(claim))
+        return confirm_expiry(first, look, lambda: self._files.liveness(claim))
 
     def beat(self, claim: Claim, number: int) -> None:
         head = self._files.view().head
@@ -419,7 +421,7 @@ class GitStore:
     def _wait(self) -> SharedWait:
         return SharedWait(
             self._files,
-            self._look,
+            self._poll,
             self._pace,
             shared=SharedLook(self.state_path.parent / LOOKED),
             refs=self._refs,
@@ -434,19 +436,19 @@ class GitStore:
         folder = remote_folder(self.branch.git, self.branch.remote.name)
         return None if folder is None else RefWatch(folder, self.branch.refs.state)
 
-    def _look(self) -> bool:
+    def _poll(self) -> bool:
         """Look at the remote during a wait; return whether the run has moved."""
-        with self._git_errors():
-            tips = self._tips()
-            if self._is_nowhere(tips):
+        with self._convert_git_errors():
+            tips = self._read_tips()
+            if self._is_unstarted(tips):
                 self._asked_at = time.monotonic()
                 return False
-            with self._files.locked():
+            with self._files.hold_lock():
                 has_moved = self._follow(tips)
                 head = self._files.view().head
                 if has_moved and head is not None:
                     self._files.leases.sweep({claim.token for claim in head.claims})
-            self._beats.bring(tips.get(self.branch.refs.beats), head.claims if head else ())
+            self._beats.fetch_beats(tips.get(self.branch.refs.beats), head.claims if head else ())
             return has_moved
 
 

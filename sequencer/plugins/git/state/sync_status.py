@@ -31,7 +31,7 @@ from sequencer.model.head import Head
 from sequencer.plugins.git.process import GitFailed
 from sequencer.plugins.git.state.branch import Branch
 from sequencer.plugins.git.state.objects import Missing
-from sequencer.plugins.git.state.remote import unreachable
+from sequencer.plugins.git.state.remote import unreachable_error
 from sequencer.plugins.git.state.replica import JOURNAL, REMOTE, Known, read_tree
 from sequencer.plugins.git.state.store import LOCAL, GitOptions, GitStore, refs_of
 from sequencer.store import folder as folders
@@ -115,72 +115,74 @@ class OtherRun(Struct, frozen=True):
     head: Head | None
 
 
-def compare(store: GitStore) -> SyncStatus:
+def compare_with_remote(store: GitStore) -> SyncStatus:
     """Look at the remote, bring its changes into the folder of *store*, and return both states.
 
     Raises:
         StorageFailed: the files of this clone can't be read or written.
     """
     branch = store.branch
-    known, journal = branch.known.read(), branch.replica.journal()
-    local_head = newest(journal)
+    known, journal = branch.known.read(), branch.replica.read_journal()
+    local_head = parse_newest_head(journal)
     was_started = bool(journal) or signature(store.state_path) is not None
     try:
-        if not was_started and known is None and branch.refs.state not in branch.look():
+        if not was_started and known is None and branch.refs.state not in branch.fetch_tips():
             # A look must not create a folder for a run that does not exist.
             return SyncStatus(Relation.NOWHERE, known, local_head, None, None)
-        store.bring()
+        store.pull()
     except RemoteUnreachable as error:
         return SyncStatus(Relation.UNKNOWN, known, local_head, None, None, error)
     except CorruptState as error:
-        return _apart(branch, known, local_head, error)
+        return _diagnose_branch(branch, known, local_head, error)
     now = branch.known.read()
     if now is None or now.branch != branch.refs.branch:
         return SyncStatus(Relation.UNPUBLISHED, known, local_head, None, None)
-    theirs = journal_of(branch, now.tip) or b""
-    damage = _damage(store, theirs)
+    theirs = read_journal(branch, now.tip) or b""
+    damage = _find_damage(store, theirs)
     if damage is not None:
-        return SyncStatus(Relation.DAMAGED, known, local_head, now.tip, newest(theirs), damage)
-    relation = Relation.EQUAL if branch.replica.journal() == journal else Relation.BEHIND
+        return SyncStatus(
+            Relation.DAMAGED, known, local_head, now.tip, parse_newest_head(theirs), damage
+        )
+    relation = Relation.EQUAL if branch.replica.read_journal() == journal else Relation.BEHIND
     return SyncStatus(
-        relation if journal else Relation.NEW, known, local_head, now.tip, newest(theirs)
+        relation if journal else Relation.NEW, known, local_head, now.tip, parse_newest_head(theirs)
     )
 
 
-def as_known(store: GitStore) -> SyncStatus:
+def compare_with_known(store: GitStore) -> SyncStatus:
     """Return the sync status of the run in *store* from local knowledge alone; change nothing."""
     branch = store.branch
-    known, journal = branch.known.read(), branch.replica.journal()
-    local_head = newest(journal)
+    known, journal = branch.known.read(), branch.replica.read_journal()
+    local_head = parse_newest_head(journal)
     if known is None or known.branch != branch.refs.branch:
         was_started = bool(journal) or signature(store.state_path) is not None
         relation = Relation.UNPUBLISHED if was_started else Relation.NOWHERE
         return SyncStatus(relation, None, local_head, None, None, is_asked=False)
-    theirs = journal_of(branch, known.tip)
+    theirs = read_journal(branch, known.tip)
     if theirs is None:
         return SyncStatus(Relation.UNKNOWN, known, local_head, known.tip, None, is_asked=False)
     relation, damage = Relation.EQUAL, None
     if not journal.startswith(theirs) and theirs.startswith(journal):
         # The next change brings the folder up to date.
         relation = Relation.BEHIND
-    elif (damage := _damage(store, theirs)) is not None:
+    elif (damage := _find_damage(store, theirs)) is not None:
         relation = Relation.DAMAGED
     return SyncStatus(
-        relation, known, local_head, known.tip, newest(theirs), damage, is_asked=False
+        relation, known, local_head, known.tip, parse_newest_head(theirs), damage, is_asked=False
     )
 
 
-def _apart(
+def _diagnose_branch(
     branch: Branch, known: Known | None, local_head: Head | None, problem: CorruptState
 ) -> SyncStatus:
     """Return the status of a branch that could not be followed because of *problem*."""
     try:
-        tip = branch.look().get(branch.refs.state)
+        tip = branch.fetch_tips().get(branch.refs.state)
     except RemoteUnreachable as error:
         return SyncStatus(Relation.UNKNOWN, known, local_head, None, None, error)
     if tip is None:
         return SyncStatus(Relation.GONE, known, local_head, None, None, problem)
-    remote_head = newest(journal_of(branch, tip) or b"")
+    remote_head = parse_newest_head(read_journal(branch, tip) or b"")
     if remote_head is None:
         relation = Relation.UNREADABLE
     elif local_head is not None and local_head.run_id != remote_head.run_id:
@@ -190,12 +192,12 @@ def _apart(
     return SyncStatus(relation, known, local_head, tip, remote_head, problem)
 
 
-def _damage(store: GitStore, theirs: bytes) -> SequencerError | None:
+def _find_damage(store: GitStore, theirs: bytes) -> SequencerError | None:
     """Return why the files here can't be used although the branch can, or None if they can."""
     if (refusal := diagnose(store.state_path).refusal) is not None:
         return refusal
     # Another process of this clone may have appended records to it since.
-    if store.branch.replica.journal().startswith(theirs):
+    if store.branch.replica.read_journal().startswith(theirs):
         return None
     return CorruptState(
         "differs from the branch's journal at the same revision",
@@ -204,7 +206,7 @@ def _damage(store: GitStore, theirs: bytes) -> SequencerError | None:
     )
 
 
-def journal_of(branch: Branch, commit: str) -> bytes | None:
+def read_journal(branch: Branch, commit: str) -> bytes | None:
     """Return the journal in *commit*, or None if it has none or is not in this repository."""
     with contextlib.suppress(Missing):
         tree = read_tree(branch.objects, commit, branch.state_path.name)
@@ -213,7 +215,7 @@ def journal_of(branch: Branch, commit: str) -> bytes | None:
     return None
 
 
-def newest(journal: bytes) -> Head | None:
+def parse_newest_head(journal: bytes) -> Head | None:
     """Return the head of the last record of *journal* that can be read."""
     for line in reversed(journal.split(b"\n")):
         with contextlib.suppress(ValueError, StateRefused):
@@ -224,7 +226,9 @@ def newest(journal: bytes) -> Head | None:
 # --- other runs ------------------------------------------------------------------------
 
 
-def runs_elsewhere(branch: Branch, template: str, local_names: Collection[str]) -> list[OtherRun]:
+def find_runs_elsewhere(
+    branch: Branch, template: str, local_names: Collection[str]
+) -> list[OtherRun]:
     """Return the runs on the remote that have no folder in this clone.
 
     *template* is ``store.branch``; *local_names* are the folder names of this clone's runs.
@@ -234,41 +238,45 @@ def runs_elsewhere(branch: Branch, template: str, local_names: Collection[str]) 
     """
     options = GitOptions(branch=template)
     ours = {refs_of(options, name).state for name in (None, *local_names)}
-    other_refs = {ref for ref in _listed(branch, template) if ref not in ours}
-    shown = [ref for ref in sorted(other_refs) if is_of_a_run(template, ref.removeprefix(_HEADS))]
+    other_refs = {ref for ref in _list_remote_refs(branch, template) if ref not in ours}
+    shown = [ref for ref in sorted(other_refs) if is_run_branch(template, ref.removeprefix(_HEADS))]
     del shown[MAX_OTHERS:]
     if not shown:
         return []
     local = {ref: f"{LOCAL}{ref.removeprefix(_HEADS)}/state" for ref in shown}
     branch.remote.fetch(local)
-    return list(_described(branch, local))
+    return list(_read_other_runs(branch, local))
 
 
-def _listed(branch: Branch, template: str) -> list[str]:
+def _list_remote_refs(branch: Branch, template: str) -> list[str]:
     pattern = template.replace("{run}", "*") if "{run}" in template else f"{template}-*"
     name = branch.remote.name
     try:
-        output = branch.git.text("ls-remote", "--refs", "--", name, f"{_HEADS}{pattern}")
+        output = branch.git.read_output("ls-remote", "--refs", "--", name, f"{_HEADS}{pattern}")
     except GitFailed as failed:
-        raise unreachable(name, failed) from failed
+        raise unreachable_error(name, failed) from failed
     return [line.partition("\t")[2] for line in output.splitlines()]
 
 
-def _described(branch: Branch, local: dict[str, str]) -> Iterator[OtherRun]:
+def _read_other_runs(branch: Branch, local: dict[str, str]) -> Iterator[OtherRun]:
     for ref, ours in local.items():
         name, head = ref.removeprefix(_HEADS), None
         with contextlib.suppress(GitFailed, StorageFailed):
             commit = branch.objects.resolve(ours)
-            head = newest(journal_of(branch, commit) or b"") if commit is not None else None
+            head = (
+                parse_newest_head(read_journal(branch, commit) or b"")
+                if commit is not None
+                else None
+            )
         yield OtherRun(name, None if head is None else head.run_name, head)
 
 
-def is_of_a_run(template: str, branch: str) -> bool:
+def is_run_branch(template: str, branch: str) -> bool:
     """Return whether *template* can give *branch* to a run, named or default.
 
-    >>> is_of_a_run("sequencer/{run}", "sequencer/nightly"), is_of_a_run("state", "state-nightly")
+    >>> is_run_branch("sequencer/{run}", "sequencer/a"), is_run_branch("state", "state-a")
     (True, True)
-    >>> is_of_a_run("sequencer/{run}", "main"), is_of_a_run("state", "state")
+    >>> is_run_branch("sequencer/{run}", "main"), is_run_branch("state", "state")
     (False, False)
     """
     first, *rest = template.split("{run}") if "{run}" in template else (f"{template}-", "")
@@ -285,7 +293,7 @@ def take_theirs(
 ) -> tuple[Path, SyncStatus]:
     """Set the run's files aside and bring the branch's; return the new folder and the new status.
 
-    *sync_status* is the result of a `compare` that was made just before.
+    *sync_status* is the result of a `compare_with_remote` that was made just before.
 
     Raises:
         UsageRefused: there is no need, because the branch continues from the folder's files.
@@ -299,18 +307,18 @@ def take_theirs(
     if sync_status.problem is not None and not sync_status.relation.allows_taking:
         raise sync_status.problem
     folder = store.state_path.parent
-    with FileStore(store.state_path).locked():
+    with FileStore(store.state_path).hold_lock():
         for head in (sync_status.local_head, sync_status.remote_head):
             if head is not None:
                 # First, because the decision for the branch holds even if the rest fails.
-                HighWaterMark(store.state_path).forget(head.run_id)
+                HighWaterMark(store.state_path).remove_record(head.run_id)
         when = datetime.fromtimestamp(now(), UTC)
-        aside = folders.make_another(folder / f"set-aside-{when:%Y%m%dT%H%M%SZ}")
-        for path in _of_the_run(store):
+        aside = folders.make_numbered_folder(folder / f"set-aside-{when:%Y%m%dT%H%M%SZ}")
+        for path in _list_run_files(store):
             folders.move(path, aside / path.name)
         sync_folder(aside)
         sync_folder(folder)
-    after = compare(store)
+    after = compare_with_remote(store)
     if after.relation is not Relation.NEW:
         raise after.problem or StateRefused(
             f"the branch could not be taken; the files that were here are in {aside}"
@@ -318,7 +326,7 @@ def take_theirs(
     return aside, after
 
 
-def _of_the_run(store: GitStore) -> Iterator[Path]:
+def _list_run_files(store: GitStore) -> Iterator[Path]:
     """Yield the files to set aside.
 
     The journal comes last but one: it is the only record of the changes that were accepted.
@@ -328,7 +336,7 @@ def _of_the_run(store: GitStore) -> Iterator[Path]:
         store.state_path.name,
         *sorted(replica.documents()),
         *_LOCAL_FILES,
-        *sorted(replica.rotated()),
+        *sorted(replica.rotated_journals()),
         JOURNAL,
         REMOTE,
     )

@@ -25,7 +25,7 @@ from sequencer.plugins.git.state.remote import RefWatch
 from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
 from sequencer.store.identity import is_proven_dead
-from sequencer.store.watch import pause_s, readable
+from sequencer.store.watch import pause_s, wait_readable
 
 FAST_S = 0.5
 SLOW_S = 15.0
@@ -67,43 +67,43 @@ class PollPace:
             return self._retry_s
         return self._slow_s if self.is_notified else self._interval_s
 
-    def due_in(self) -> float:
+    def seconds_until_due(self) -> float:
         """Return the seconds until the next look is due; 0: it is due now."""
         return max(self._next_at - self._clock(), 0.0)
 
-    def covers(self, age_s: float) -> bool:
+    def is_recent_enough(self, age_s: float) -> bool:
         """Return whether another process's look *age_s* ago makes a new one unnecessary."""
         # Less than the whole interval: jitter may shorten the next one by that share.
         return 0.0 <= age_s < (1 - JITTER) * self.interval_s
 
-    def active(self) -> None:
+    def schedule_soon(self) -> None:
         """Make the next look due soon: after a change here, another clone may react to it."""
         self._interval_s = self._fast_s
-        self._next_at = min(self._next_at, self._in(self.interval_s))
+        self._next_at = min(self._next_at, self._jittered_time(self.interval_s))
 
-    def looked(self, *, has_moved: bool, ago_s: float = 0.0) -> str | None:
+    def record_success(self, *, has_moved: bool, ago_s: float = 0.0) -> str | None:
         """Record a successful look, *ago_s* seconds ago; return a notice for people, or None."""
         notice = f"remote {self._remote!r} answers again" if self._retry_s else None
         self._retry_s, self._is_denied = 0.0, False
         longer = min(self._interval_s * GROWTH, self._slow_s)
         self._interval_s = self._fast_s if has_moved else longer
-        self._next_at = self._in(self.interval_s) - ago_s
+        self._next_at = self._jittered_time(self.interval_s) - ago_s
         return notice
 
-    def failed(self, error: RemoteUnreachable) -> str | None:
+    def record_failure(self, error: RemoteUnreachable) -> str | None:
         """Record a look that had no answer; return a notice for people if it is a new one."""
         before_s, was_denied = self._retry_s, self._is_denied
         self._is_denied = error.is_denied
         # Asking again fixes no credentials, and some servers lock out clients that ask too often.
         longer = LAST_RETRY_S if error.is_denied else max(before_s * 2, FIRST_RETRY_S)
         self._retry_s = min(longer, LAST_RETRY_S)
-        self._next_at = self._in(self._retry_s)
+        self._next_at = self._jittered_time(self._retry_s)
         if self._retry_s == before_s and self._is_denied == was_denied:
             return None
         hint = f" ({error.hint})" if error.is_denied and error.hint else ""
-        return f"{error.message}{hint}; next try in {max(round(self.due_in()), 1)} s"
+        return f"{error.message}{hint}; next try in {max(round(self.seconds_until_due()), 1)} s"
 
-    def _in(self, seconds: float) -> float:
+    def _jittered_time(self, seconds: float) -> float:
         return self._clock() + seconds * (1 - JITTER + 2 * JITTER * self._chance())
 
 
@@ -124,13 +124,13 @@ class SharedLook:
         except OSError:
             return None
 
-    def note(self) -> None:
+    def record_look(self) -> None:
         """Record that this process has looked and has written the changes to the folder."""
         now = time.time_ns()
         # Only the time is set: a write would wake every process that watches the folder.
         with contextlib.suppress(OSError):
             try:
-                folder = folders.opened(self._path.parent)
+                folder = folders.open_folder(self._path.parent)
                 name, fd = self._path.name, folder.fd
                 os.utime(name, ns=(now, now), dir_fd=fd, follow_symlinks=False)
             except FileNotFoundError:
@@ -176,28 +176,28 @@ class SharedWait(Struct):
         if timeout_s is not None:
             ends = min(ends, now + timeout_s)
         while (left := ends - time.monotonic()) > 0:
-            if wake_fd is not None and readable((wake_fd,), 0.0):
+            if wake_fd is not None and wait_readable((wake_fd,), 0.0):
                 return False
             if claim is not None and is_proven_dead(claim.owner):
                 return False
-            self._ask()
-            limit = min(left, self.pace.due_in())
+            self._look_if_due()
+            limit = min(left, self.pace.seconds_until_due())
             fds = () if self.refs is None else self.refs.fds
             if self.local.wait(revision, limit, wake_fd=wake_fd, claim=claim, fds=fds):
-                self.pace.active()
+                self.pace.schedule_soon()
                 return True
         return False
 
-    def _ask(self) -> None:
+    def _look_if_due(self) -> None:
         """Look at the remote if the watch has fired or the next look is due."""
         is_woken = self.refs is not None and self.refs.has_moved()
-        if not is_woken and self.pace.due_in() > 0:
+        if not is_woken and self.pace.seconds_until_due() > 0:
             return
         # Without an armed watch, only a look by this process sees what moved before it.
         is_blind = self.refs is not None and not self.refs.fds
         age_s = self.shared.age_s()
-        if not (is_woken or is_blind) and age_s is not None and self.pace.covers(age_s):
-            self._say(self.pace.looked(has_moved=False, ago_s=age_s))
+        if not (is_woken or is_blind) and age_s is not None and self.pace.is_recent_enough(age_s):
+            self._send_notice(self.pace.record_success(has_moved=False, ago_s=age_s))
             return
         if self.refs is not None:
             self.refs.arm()
@@ -205,14 +205,14 @@ class SharedWait(Struct):
         try:
             has_moved = self.look()
         except RemoteUnreachable as error:
-            self._say(self.pace.failed(error))
+            self._send_notice(self.pace.record_failure(error))
         except ClaimHeld:
             # Another process of this clone is pushing, and writes what it finds to the files.
-            self._say(self.pace.looked(has_moved=False))
+            self._send_notice(self.pace.record_success(has_moved=False))
         else:
-            self.shared.note()
-            self._say(self.pace.looked(has_moved=has_moved))
+            self.shared.record_look()
+            self._send_notice(self.pace.record_success(has_moved=has_moved))
 
-    def _say(self, text: str | None) -> None:
+    def _send_notice(self, text: str | None) -> None:
         if text is not None:
             self.notify(text)

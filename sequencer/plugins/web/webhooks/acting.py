@@ -23,7 +23,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from sequencer.cli.views.runs import open_at
+from sequencer.cli.views.runs import find_open_item
 from sequencer.engine.logs import current_branch
 from sequencer.engine.run import Run
 from sequencer.errors import (
@@ -34,7 +34,7 @@ from sequencer.errors import (
     StorageFailed,
     TransitionRefused,
 )
-from sequencer.history.facts import read as recorded
+from sequencer.history.facts import read_facts as recorded
 from sequencer.model.commands import (
     Resume,
     RetryNow,
@@ -47,10 +47,10 @@ from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage
 from sequencer.model.request import Route
 from sequencer.plugins.posting.trackers import activity_id
-from sequencer.plugins.requests.issues import as_request, free_name, issue_of
+from sequencer.plugins.requests.issues import find_free_name, parse_issue, to_request
 from sequencer.plugins.requests.project_requests import starter_of
-from sequencer.plugins.requests.starting import lost_words
-from sequencer.plugins.web.actions import decide, decision_of
+from sequencer.plugins.requests.starting import describe_lost_cost
+from sequencer.plugins.web.actions import decide, make_command
 from sequencer.plugins.web.section import webhooks_of
 from sequencer.plugins.web.site import ShownProject
 from sequencer.plugins.web.webhook_settings import AnyHook
@@ -60,9 +60,9 @@ from sequencer.plugins.web.webhooks.reading import (
     Document,
     TrackerEvent,
     Unwanted,
-    decision,
-    is_one,
-    read,
+    is_any_known,
+    parse_decision,
+    read_event,
 )
 from sequencer.project.project import Project
 from sequencer.store.strictjson import parse_object
@@ -80,7 +80,7 @@ TRIES, PAUSE_S = 20, 30.0
 RECHECK_S = 600.0
 HELD_S = 600
 """How long to wait for a run that another process works on."""
-MOST_OWN, OWN_EACH = 500, 4
+MAX_OWN, OWN_EACH = 500, 4
 """How many of a run's newest revisions may have posted comments, and results per revision."""
 _RETRIED = (StorageFailed, RemoteRefused, OSError, sqlite3.Error)
 _STARTS_NO_WORK = frozenset({"reject", "tell", "stop"})
@@ -88,14 +88,14 @@ _STARTS_NO_WORK = frozenset({"reject", "tell", "stop"})
 
 
 def ensure_allowed(event: TrackerEvent, options: AnyHook) -> None:
-    """Return if *options* allow *event*: its sender, and its repository or team.
+    """Check that *options* allow *event*: its sender, and its repository or team.
 
     Raises:
         Unwanted: they do not, or the event is too old; it could be a replay.
     """
-    if not is_one(event.places, options.places):
+    if not is_any_known(event.places, options.places):
         raise Unwanted("the repository or team is not on the list")
-    ensure_may(event.ask, event, options)
+    ensure_may_ask(event.ask, event, options)
     if datetime.now(UTC) - event.at > OLDEST:
         raise Unwanted("it is older than three days")
 
@@ -110,14 +110,14 @@ def is_later(at: datetime, ended: str, now: datetime) -> bool:
     return end > now + AHEAD or at > end + SKEW
 
 
-def ensure_may(ask: Ask, event: TrackerEvent, options: AnyHook) -> None:
-    """Return if *options* let the sender of *event* ask for *ask*.
+def ensure_may_ask(ask: Ask, event: TrackerEvent, options: AnyHook) -> None:
+    """Check that *options* let the sender of *event* ask for *ask*.
 
     Raises:
         Unwanted: they do not.
     """
     listed = getattr(options, f"may_{ask}")
-    if not is_one(event.who, options.people if listed is None else listed):
+    if not is_any_known(event.who, options.people if listed is None else listed):
         raise Unwanted(f"the sender is not on the list of people who may {ask}")
 
 
@@ -130,7 +130,7 @@ class Clerk:
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._started: set[int] = set()
-        """Numbers, as in `DeliveryBox.wanted`, for which this server started a process."""
+        """Numbers from `DeliveryBox.list_wanted_runs` for which this server started a process."""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         """The processes that work on runs, by run; each outlives this one."""
         self._route: Route | None = None
@@ -146,10 +146,10 @@ class Clerk:
     def begin(self) -> None:
         """Say which deliveries are taken, and continue what earlier servers left."""
         try:
-            hooks = webhooks_of(self.shown.acting().settings)
-            is_left = self.box.next() or self.box.wanted()
+            hooks = webhooks_of(self.shown.open_for_change().settings)
+            is_left = self.box.find_oldest_waiting() or self.box.list_wanted_runs()
         except NotTrusted:
-            if any(webhooks_of(self.shown.project.settings).taken()):
+            if any(webhooks_of(self.shown.project.settings).list_enabled_hooks()):
                 text = "takes no deliveries: it is not trusted, or has changed since"
                 self._say(f"{self.shown.title} {text}; 'sequencer trust' asks you")
             return
@@ -157,9 +157,9 @@ class Clerk:
             text = str(error).partition("\n")[0]
             self._say(f"{self.shown.title} takes no deliveries: {text}")
             return
-        for name, hook in hooks.taken():
+        for name, hook in hooks.list_enabled_hooks():
             text = f"{self.shown.title} takes deliveries at /hooks/{name}"
-            lack = hook.lack(os.environ)
+            lack = hook.find_secret_problem(os.environ)
             self._say(text if lack is None else f"nothing is taken from {name}: {lack}")
         if is_left:
             self.wake()
@@ -168,13 +168,15 @@ class Clerk:
         """Start the thread that works on the box, unless it is running."""
         with self._guard:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="deliveries", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._handle_deliveries, name="deliveries", daemon=True
+                )
                 self._thread.start()
 
-    def _work(self) -> None:
+    def _handle_deliveries(self) -> None:
         while True:
             try:
-                with self.box.work(), closing(watch(self.box.path, None)) as news:
+                with self.box.hold_worker_lock(), closing(watch(self.box.path, None)) as news:
                     self._begin_runs()
                     while True:
                         while self._handle_next():
@@ -189,11 +191,11 @@ class Clerk:
         """Act on the oldest delivery; return whether there was one."""
         self._route, self._paid = None, []
         for tries_left in range(TRIES - 1, -1, -1):
-            delivery = self.box.next()
+            delivery = self.box.find_oldest_waiting()
             if delivery is None:
                 return False
             try:
-                done = self._act(delivery)
+                done = self._handle_delivery(delivery)
             except Unwanted as error:
                 done = f"nothing to do: {error}"
             except _RETRIED as error:
@@ -213,21 +215,21 @@ class Clerk:
     @property
     def _lost(self) -> str:
         """Return a note on what was paid for a run that was not started; empty if nothing was."""
-        lost = lost_words(self._paid)
+        lost = describe_lost_cost(self._paid)
         return f"; {lost}" if lost else ""
 
-    def _act(self, delivery: Delivery) -> str:
+    def _handle_delivery(self, delivery: Delivery) -> str:
         """Do what *delivery* asks for; return what was done.
 
         Raises:
             Unwanted: it asks for nothing here.
             SequencerError: the project or its run refuses it.
         """
-        project, tracker = self.shown.acting(), delivery.tracker
+        project, tracker = self.shown.open_for_change(), delivery.tracker
         # The settings may have changed since the receiver accepted it.
-        options = webhooks_of(project.settings).of(tracker)
+        options = webhooks_of(project.settings).get_hook(tracker)
         document = parse_object(delivery.body.encode())
-        event = read(tracker, delivery.kind, document, options)
+        event = read_event(tracker, delivery.kind, document, options)
         ensure_allowed(event, options)
         if event.ask is Ask.START:
             done = self._start(project, event, document, options)
@@ -245,14 +247,14 @@ class Clerk:
             if head.status is not Status.COMPLETE:
                 if head.exit:
                     run.do(Resume())
-                self._want(run.name or "")
+                self._request_work(run.name or "")
                 return f"run {run.name} already exists and continues"
             if not is_later(event.at, head.last_update, datetime.now(UTC)):
                 raise Unwanted(f"run {run.name} has already done it")
         folder, starter = project.settings.project_dir, starter_of(project)
         starter = replace(starter, paid=self._paid)
-        request = as_request(
-            issue_of(document, "the delivery"),
+        request = to_request(
+            parse_issue(document, "the delivery"),
             project.redaction.hide_text,
             "the delivery",
             repository=folder.name,
@@ -262,10 +264,10 @@ class Clerk:
             self._route = starter.route(request, options.procedure)
         definition = starter.define(request, route=self._route)
         starter.ensure_installed(definition)
-        name = free_name(event.identifier, project.run_names())
+        name = find_free_name(event.identifier, project.run_names())
         project.run(name, definition).commands.start(definition)
         self._paid.clear()
-        self._want(name)
+        self._request_work(name)
         return f"run {name} of {definition.route.get('procedure')} starts, for {event.who[0]}"
 
     def _change(
@@ -276,10 +278,10 @@ class Clerk:
         head = None if run is None else run.head
         if run is None or head is None:
             raise Unwanted(f"{event.identifier} has no run")
-        if event.id in own_comments(head):
+        if event.id in compute_comment_ids(head):
             raise Unwanted("a run posted it")
         by = f"{delivery.tracker}:{event.who[0]}"
-        if event.ask is Ask.STOP or decision(event.text)[0] == "stop":
+        if event.ask is Ask.STOP or parse_decision(event.text)[0] == "stop":
             reason = stop_reason(run, event, options, by)
             decide(project, run.name, Stop(reason), by)
             # The step that is running has to end too.
@@ -294,17 +296,17 @@ class Clerk:
             decide(project, run.name, command, by)
         verb = commands[0].verb
         if verb not in _STARTS_NO_WORK:
-            self._want(run.name or "")
+            self._request_work(run.name or "")
         return f"{'guidance' if verb == 'tell' else verb} by {by}"
 
-    def _want(self, run: str) -> None:
+    def _request_work(self, run: str) -> None:
         """Have a process work on *run*: now, or when fewer than ``max_runs`` are running."""
-        self.box.want(run)
+        self.box.add_wanted_run(run)
         self._begin_runs()
 
     def _end(self, run: str) -> None:
         """End the process that works on *run*, and start no other."""
-        self.box.unwant(run)
+        self.box.remove_wanted_run(run)
         with self._guard:
             process = self._processes.get(run)
         if process is not None:
@@ -313,9 +315,9 @@ class Clerk:
     def _begin_runs(self) -> None:
         """Start processes for the wanted runs, up to the project's ``max_runs``."""
         try:
-            project = self.shown.acting()
+            project = self.shown.open_for_change()
             with self._guard:
-                for number, run in self.box.wanted():
+                for number, run in self.box.list_wanted_runs():
                     if len(self._processes) >= webhooks_of(project.settings).max_runs:
                         return
                     # If something ended its process from outside, the next server starts it again.
@@ -323,10 +325,10 @@ class Clerk:
                         continue
                     if project.run(run).head is None:
                         # The command would start a new run, with another workflow.
-                        self.box.unwant(run)
+                        self.box.remove_wanted_run(run)
                         continue
                     self._started.add(number)
-                    self._processes[run] = process = _process(project, run)
+                    self._processes[run] = process = _start_process(project, run)
                     args = (number, run, process)
                     threading.Thread(target=self._wait, args=args, daemon=True).start()
         except (SequencerError, sqlite3.Error, OSError) as error:
@@ -339,7 +341,7 @@ class Clerk:
         # If the process was ended from outside, perhaps at a shutdown, the run stays wanted.
         if code >= 0 and code != Interrupted.exit_code:
             with suppress(OSError, sqlite3.Error, SequencerError):
-                self.box.unwant(run, number)
+                self.box.remove_wanted_run(run, number)
         self._say(f"work on run {run} ended with exit code {code}")
         self._begin_runs()
 
@@ -351,8 +353,8 @@ def commands_of(run: Run, head: Head, event: TrackerEvent, by: str) -> list[RunC
         Unwanted: it decides nothing here, or was written before the question.
         TransitionRefused: it is guidance, and no agent is at work.
     """
-    verb, note = decision(event.text)
-    ask = None if head.exit else open_at(run, head)
+    verb, note = parse_decision(event.text)
+    ask = None if head.exit else find_open_item(run, head)
     if ask is None:
         if verb == "retry" and head.status is Status.FAILED:
             return [RetryNow()]
@@ -367,17 +369,17 @@ def commands_of(run: Run, head: Head, event: TrackerEvent, by: str) -> list[RunC
         if verb == "retry":
             raise Unwanted("'retry' can't answer what is waiting")
         # A comment without a deciding first line is feedback.
-        command = decision_of(verb or "feedback", note, ask.gate.token)
+        command = make_command(verb or "feedback", note, ask.gate.token)
         asked_at = ask.gate.opened_at
     else:
         if len(ask.questions) > 1:
             raise Unwanted("several questions are waiting; answer them with 'sequencer answer'")
         question = ask.questions[0]
         # The answer names the option as the chart spells it; the comment's case does not matter.
-        first = _folded(event.text.partition("\n")[0])
+        first = _fold_text(event.text.partition("\n")[0])
         names = (name for option in question.options for name in (option.value, option.label))
-        answer = next((name for name in names if name and _folded(name) == first), event.text)
-        command = decision_of("answer", answer, question.token, question.node.id)
+        answer = next((name for name in names if name and _fold_text(name) == first), event.text)
+        command = make_command("answer", answer, question.token, question.node.id)
         asked_at = question.asked_at
     asked = parse_time(asked_at)
     if asked is not None and asked > datetime.now(UTC) + AHEAD:
@@ -388,7 +390,7 @@ def commands_of(run: Run, head: Head, event: TrackerEvent, by: str) -> list[RunC
     return [command]
 
 
-def _folded(text: str) -> str:
+def _fold_text(text: str) -> str:
     return text.strip().rstrip(".!").casefold()
 
 
@@ -405,19 +407,19 @@ def is_done(run: Run, revision: int, command: RunCommand, by: str) -> bool:
     )
 
 
-def own_comments(head: Head) -> set[str]:
+def compute_comment_ids(head: Head) -> set[str]:
     """Return the ids of the newest comments that the run of *head* may have posted to Linear.
 
     The ids are computed from the keys of results, so none has to be stored.
     """
-    newest = range(max(0, head.revision - MOST_OWN), head.revision + 1)
+    newest = range(max(0, head.revision - MAX_OWN), head.revision + 1)
     keys = (f"{head.run_id}:{revision}:{n}" for revision in newest for n in range(OWN_EACH))
     return {activity_id(key) for key in keys}
 
 
 def run_of(project: Project, identifier: str) -> Run | None:
     """Return the newest run of *project* that was made from the issue *identifier*."""
-    pattern = re.compile(re.escape(free_name(identifier, ())) + r"(-\d+)?")
+    pattern = re.compile(re.escape(find_free_name(identifier, ())) + r"(-\d+)?")
     names = (name for name in project.run_names() if pattern.fullmatch(name))
     # By length first: name-10 is newer than name-9.
     for name in sorted(names, key=lambda name: (len(name), name), reverse=True):
@@ -435,15 +437,15 @@ def stop_reason(run: Run, event: TrackerEvent, options: AnyHook, by: str) -> str
         Unwanted: the sender may not stop runs, or the removed label did not start this run.
     """
     if event.ask is not Ask.STOP:
-        ensure_may(Ask.STOP, event, options)
+        ensure_may_ask(Ask.STOP, event, options)
         return f"{by} said so"
     definition = run.definition
-    if event.only_if_labeled and not (definition and definition.request.has_label(options.labels)):
+    if event.only_if_labeled and not (definition and definition.request.find_label(options.labels)):
         raise Unwanted("the run was not started by a label")
     return f"{by} took the issue away"
 
 
-def _process(project: Project, run: str) -> subprocess.Popen[bytes]:
+def _start_process(project: Project, run: str) -> subprocess.Popen[bytes]:
     """Start ``sequencer run`` for *run*, without the webhook secrets in its environment."""
     settings = project.settings
     secrets = {webhooks_of(settings).github.secret_env, webhooks_of(settings).linear.secret_env}

@@ -23,9 +23,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.store.user_state import make_own, own_state
+from sequencer.store.user_state import make_user_folder, user_state_path
 
-MOST_WAITING = 1000
+MAX_WAITING = 1000
 A_MINUTE = 600
 """Most new deliveries taken per minute; repeated ones do not count."""
 KEPT_S = 4 * 24 * 3600
@@ -73,18 +73,18 @@ class DeliveryBox:
     def __init__(self, project_key: str) -> None:
         """Use the box of the project with trust key *project_key*; the first use creates it."""
         self._name = _digest(os.fsencode(project_key))
-        self.path = Path(os.path.realpath(own_state())) / "deliveries" / self._name
+        self.path = Path(os.path.realpath(user_state_path())) / "deliveries" / self._name
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         """Open the box; all changes in the block are committed together, or none."""
-        make_own("deliveries", self._name)
+        make_user_folder("deliveries", self._name)
         with closing(sqlite3.connect(self.path / "box.db", BUSY_S)) as db:
             db.executescript(_TABLES)
             with db:
                 yield db
 
-    def take(self, tracker: str, kind: str, id: bytes, body: bytes) -> bool:  # noqa: A002
+    def add_delivery(self, tracker: str, kind: str, id: bytes, body: bytes) -> bool:  # noqa: A002
         """Store a delivery; return False if its *body* or its *id* was taken before.
 
         Either one identifies it: the id is not signed, so a replay can change it, and a
@@ -114,7 +114,7 @@ class DeliveryBox:
             if not inserted.rowcount:
                 return False
             (count,) = db.execute("SELECT count(*) FROM deliveries WHERE done IS NULL").fetchone()
-            if count > MOST_WAITING:
+            if count > MAX_WAITING:
                 raise BoxFull
             # A wrong clock may have recorded some as taken after now; those do not count.
             (count,) = db.execute(
@@ -131,12 +131,12 @@ class DeliveryBox:
         with self._open() as db:
             return db.execute(query, values).fetchall()
 
-    def next(self) -> Delivery | None:
+    def find_oldest_waiting(self) -> Delivery | None:
         """Return the oldest delivery that waits, or None."""
         rows = self._rows(f"{_READ} WHERE done IS NULL ORDER BY id LIMIT 1")
         return Delivery(*rows[0]) if rows else None
 
-    def newest(self, count: int) -> list[Delivery]:
+    def list_newest(self, count: int) -> list[Delivery]:
         """Return the last *count* deliveries that were taken, newest first."""
         return [Delivery(*row) for row in self._rows(f"{_READ} ORDER BY id DESC LIMIT ?", count)]
 
@@ -154,27 +154,27 @@ class DeliveryBox:
 
     # --- runs that need work -----------------------------------------------------------
 
-    def want(self, run: str) -> None:
+    def add_wanted_run(self, run: str) -> None:
         """Add *run* to the wanted runs, under a new number."""
         with self._open() as db:
             db.execute("INSERT OR REPLACE INTO wanted (run) VALUES (?)", [run])
 
-    def wanted(self) -> list[tuple[int, str]]:
+    def list_wanted_runs(self) -> list[tuple[int, str]]:
         """Return (number, run) for each wanted run, oldest first."""
         return self._rows("SELECT id, run FROM wanted ORDER BY id")
 
-    def unwant(self, run: str, up_to: int = 2**62) -> None:
+    def remove_wanted_run(self, run: str, up_to: int = 2**62) -> None:
         """Remove *run* from the wanted runs, unless it was added after number *up_to*."""
         with self._open() as db:
             db.execute("DELETE FROM wanted WHERE run = ? AND id <= ?", (run, up_to))
 
     @contextmanager
-    def work(self) -> Iterator[None]:
+    def hold_worker_lock(self) -> Iterator[None]:
         """Wait until no other server works on this box; keep others out during the block.
 
         Call it in a thread of its own: the wait has no limit.
         """
-        make_own("deliveries", self._name)
+        make_user_folder("deliveries", self._name)
         with (self.path / "worker.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -65,7 +65,7 @@ class Unwanted(Exception):
     """The delivery asks for nothing here; the text says why."""
 
 
-def github(kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
+def read_github_event(kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
     """Return what GitHub's event *kind* asks for.
 
     Raises:
@@ -73,8 +73,12 @@ def github(kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
     """
     if kind not in ("issues", "issue_comment"):
         raise Unwanted(f"events {kind[:40]!r} are not taken")
-    action, issue, sender = event.text("action"), event.section("issue"), event.section("sender")
-    repository, number = event.section("repository").text("full_name"), issue.get("number")
+    action, issue, sender = (
+        event.get_text("action"),
+        event.get_section("issue"),
+        event.get_section("sender"),
+    )
+    repository, number = event.get_section("repository").get_text("full_name"), issue.get("number")
     if not is_count(number) or not repository:
         raise Unwanted("it names no issue")
     fields: dict[str, Any] = {
@@ -83,30 +87,30 @@ def github(kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
         "who": _user(sender),
     }
     if kind == "issue_comment":
-        comment = event.section("comment")
-        if action != "created" or comment.section("user").get("login") != sender.get("login"):
+        comment = event.get_section("comment")
+        if action != "created" or comment.get_section("user").get("login") != sender.get("login"):
             raise Unwanted("only new comments are taken")
-        text = _addressed_text(comment.text("body"), options)
-        fields |= {"text": text, "url": comment.text("html_url")}
-        return TrackerEvent(ask=Ask.ANSWER, at=_time(comment, "created_at"), **fields)
+        text = _extract_addressed_text(comment.get_text("body"), options)
+        fields |= {"text": text, "url": comment.get_text("html_url")}
+        return TrackerEvent(ask=Ask.ANSWER, at=_read_time(comment, "created_at"), **fields)
     if action in ("labeled", "unlabeled"):
-        is_ours = is_one((event.section("label").text("name"),), options.labels)
+        is_ours = is_any_known((event.get_section("label").get_text("name"),), options.labels)
     elif action in ("assigned", "unassigned"):
-        is_ours = is_one(_user(event.section("assignee")), options.assignees)
+        is_ours = is_any_known(_user(event.get_section("assignee")), options.assignees)
     else:
         raise Unwanted(f"issues that are {action[:40]} are not taken")
     if not is_ours:
         raise Unwanted(f"this label or assignee starts no run ({action})")
     is_end = action.startswith("un")
-    people = (name for user in issue.sections("assignees") for name in _user(user))
-    labels = (label.text("name") for label in issue.sections("labels"))
-    if is_end and (is_one(labels, options.labels) or is_one(people, options.assignees)):
+    people = (name for user in issue.get_sections("assignees") for name in _user(user))
+    labels = (label.get_text("name") for label in issue.get_sections("labels"))
+    if is_end and (is_any_known(labels, options.labels) or is_any_known(people, options.assignees)):
         raise Unwanted("another label or assignee keeps the run going")
     ask = Ask.STOP if is_end else Ask.START
-    return TrackerEvent(ask=ask, at=_time(issue, "updated_at"), **fields)
+    return TrackerEvent(ask=ask, at=_read_time(issue, "updated_at"), **fields)
 
 
-def linear(_kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
+def read_linear_event(_kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
     """Return what Linear's event asks for.
 
     The kind from the header is ignored, because headers are not signed; the body has the type.
@@ -115,19 +119,19 @@ def linear(_kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
         Unwanted: it asks for nothing here.
     """
     kinds = {"Issue": _linear_issue, "Comment": _linear_comment, "AgentSessionEvent": _session}
-    kind = event.text("type")
+    kind = event.get_text("type")
     if kind not in kinds:
         raise Unwanted(f"events {kind[:40]!r} are not taken")
     return kinds[kind](event, options)
 
 
-def read(tracker: str, kind: str, document: Document, options: TrackerHook) -> TrackerEvent:
+def read_event(tracker: str, kind: str, document: Document, options: TrackerHook) -> TrackerEvent:
     """Return what the event *kind* of *tracker* asks for.
 
     Raises:
         Unwanted: it asks for nothing here, or one of its values has the wrong type.
     """
-    reader = github if tracker == "github" else linear
+    reader = read_github_event if tracker == "github" else read_linear_event
     try:
         return reader(kind, Fields(document, "", "the delivery"), options)
     except UsageRefused as error:
@@ -135,11 +139,19 @@ def read(tracker: str, kind: str, document: Document, options: TrackerHook) -> T
 
 
 def _linear_issue(event: Fields, options: TrackerHook) -> TrackerEvent:
-    issue, before, action = event.section("data"), event.section("updatedFrom"), event.get("action")
-    fields = _about(issue, event.section("actor")) | {"at": _time(event, "createdAt")}
-    labels = [*issue.sections("labels")]
-    is_labeled = is_one((label.text("name") for label in labels), options.labels)
-    is_assigned = is_one(_names(issue.section("assignee"), "email", "id"), options.assignees)
+    issue, before, action = (
+        event.get_section("data"),
+        event.get_section("updatedFrom"),
+        event.get("action"),
+    )
+    fields = _read_issue_fields(issue, event.get_section("actor")) | {
+        "at": _read_time(event, "createdAt")
+    }
+    labels = [*issue.get_sections("labels")]
+    is_labeled = is_any_known((label.get_text("name") for label in labels), options.labels)
+    is_assigned = is_any_known(
+        _names(issue.get_section("assignee"), "email", "id"), options.assignees
+    )
     if action == "create":
         if is_labeled or is_assigned:
             return TrackerEvent(ask=Ask.START, **fields)
@@ -148,62 +160,67 @@ def _linear_issue(event: Fields, options: TrackerHook) -> TrackerEvent:
         raise Unwanted("neither its labels nor its assignee have changed")
     old = before.get("labelIds")
     added = [label for label in labels if isinstance(old, list) and label.get("id") not in old]
-    has_our_label = is_one((label.text("name") for label in added), options.labels)
+    has_our_label = is_any_known((label.get_text("name") for label in added), options.labels)
     if has_our_label or (is_assigned and before.has_any("assigneeId")):
         return TrackerEvent(ask=Ask.START, **fields)
     if is_labeled or is_assigned:
         raise Unwanted("another label or assignee keeps the run going")
     # Linear gives only the id of the previous assignee, so a listed email may be the same person.
-    old_assignee = before.text("assigneeId")
+    old_assignee = before.get_text("assigneeId")
     may_be_ours = old_assignee and any("@" in name for name in options.assignees)
-    is_unassigned = bool(may_be_ours) or is_one((old_assignee,), options.assignees)
+    is_unassigned = bool(may_be_ours) or is_any_known((old_assignee,), options.assignees)
     return TrackerEvent(ask=Ask.STOP, only_if_labeled=not is_unassigned, **fields)
 
 
 def _linear_comment(event: Fields, options: TrackerHook) -> TrackerEvent:
-    comment = event.section("data")
+    comment = event.get_section("data")
     if event.get("action") != "create" or comment.get("botActor"):
         raise Unwanted("only new comments of people are taken")
-    fields = _about(comment.section("issue"), comment.section("user"), comment.text("userId"))
-    fields |= {"id": comment.text("id"), "at": _time(comment, "createdAt")}
-    fields |= {"text": _addressed_text(comment.text("body"), options), "url": event.text("url")}
+    fields = _read_issue_fields(
+        comment.get_section("issue"), comment.get_section("user"), comment.get_text("userId")
+    )
+    fields |= {"id": comment.get_text("id"), "at": _read_time(comment, "createdAt")}
+    fields |= {
+        "text": _extract_addressed_text(comment.get_text("body"), options),
+        "url": event.get_text("url"),
+    }
     return TrackerEvent(ask=Ask.ANSWER, **fields)
 
 
 def _session(event: Fields, _options: TrackerHook) -> TrackerEvent:
     """Return what a Linear agent session asks for: a person assigned an issue, or sent a prompt."""
-    session, activity = event.section("agentSession"), event.section("agentActivity")
-    issue, at = session.section("issue"), _time(event, "createdAt")
+    session, activity = event.get_section("agentSession"), event.get_section("agentActivity")
+    issue, at = session.get_section("issue"), _read_time(event, "createdAt")
     if event.get("action") == "created":
-        about = _about(issue, session.section("creator"))
-        return TrackerEvent(ask=Ask.START, at=at, url=session.text("url"), **about)
-    about = _about(issue, activity.section("user"), activity.text("userId"))
+        about = _read_issue_fields(issue, session.get_section("creator"))
+        return TrackerEvent(ask=Ask.START, at=at, url=session.get_text("url"), **about)
+    about = _read_issue_fields(issue, activity.get_section("user"), activity.get_text("userId"))
     if activity.get("signal") == "stop":
         return TrackerEvent(ask=Ask.STOP, at=at, **about)
     if event.get("action") != "prompted":
         raise Unwanted("only new prompts are taken")
     # The prompt is addressed to the agent, so it needs no mention.
-    text = activity.section("content").text("body") or activity.text("body")
-    return TrackerEvent(ask=Ask.ANSWER, at=at, text=_without_mark(text), **about)
+    text = activity.get_section("content").get_text("body") or activity.get_text("body")
+    return TrackerEvent(ask=Ask.ANSWER, at=at, text=_clean_comment(text), **about)
 
 
-def _about(issue: Fields, user: Fields, user_id: str = "") -> dict[str, Any]:
-    team = issue.section("team")
-    places = (team.text("key"), team.text("id") or issue.text("teamId"))
-    identifier = issue.text("identifier")
+def _read_issue_fields(issue: Fields, user: Fields, user_id: str = "") -> dict[str, Any]:
+    team = issue.get_section("team")
+    places = (team.get_text("key"), team.get_text("id") or issue.get_text("teamId"))
+    identifier = issue.get_text("identifier")
     if not identifier:
         raise Unwanted("it names no issue")
     person = _names(user, "email", "id") or (user_id,)
     return {"identifier": identifier, "places": tuple(filter(None, places)), "who": person}
 
 
-def _addressed_text(text: str, options: TrackerHook) -> str:
+def _extract_addressed_text(text: str, options: TrackerHook) -> str:
     """Return the part of a comment that is for the run, without the mention.
 
     Raises:
         Unwanted: a run posted it, it is empty, or it does not start with the mention.
     """
-    text = _without_mark(text)
+    text = _clean_comment(text)
     if options.mention is None:
         return text
     head, rest = text[: len(options.mention)], text[len(options.mention) :]
@@ -212,7 +229,7 @@ def _addressed_text(text: str, options: TrackerHook) -> str:
     return rest.lstrip(" \t,:\n")
 
 
-def _without_mark(text: str) -> str:
+def _clean_comment(text: str) -> str:
     if OWN_MARK in text:
         raise Unwanted("a run posted it")
     lines = text.replace("\r\n", "\n").strip().split("\n")
@@ -223,14 +240,14 @@ def _without_mark(text: str) -> str:
     return reply
 
 
-def decision(text: str) -> tuple[str, str]:
+def parse_decision(text: str) -> tuple[str, str]:
     r"""Return the verb in the first line of *text*, or "", and the rest of the text.
 
     The line must be only that word, or the word, a colon and a note.
 
-    >>> decision("Approve!\nwell done"), decision("approve: well done")
+    >>> parse_decision("Approve!\nwell done"), parse_decision("approve: well done")
     (('approve', 'well done'), ('approve', 'well done'))
-    >>> decision("approve it only if the tests pass")
+    >>> parse_decision("approve it only if the tests pass")
     ('', 'approve it only if the tests pass')
     """
     first, _, rest = text.partition("\n")
@@ -241,10 +258,10 @@ def decision(text: str) -> tuple[str, str]:
     return verb, "\n".join(filter(None, (note.strip() if colon else "", rest.strip())))
 
 
-def is_one(names: Collection[str] | Any, known: Collection[str]) -> bool:
+def is_any_known(names: Collection[str] | Any, known: Collection[str]) -> bool:
     """Return whether one of *names* is in *known*, ignoring case.
 
-    >>> is_one(("Ann",), ("ann",)), is_one(("",), ("ann",)), is_one((), ())
+    >>> is_any_known(("Ann",), ("ann",)), is_any_known(("",), ("ann",)), is_any_known((), ())
     (True, False, False)
     """
     folded = {name.casefold() for name in known}
@@ -273,8 +290,8 @@ def _user(user: Fields) -> tuple[str, ...]:
     return (*_names(user, "login"), *(f"id:{number}" for number in _names(user, "id")))
 
 
-def _time(fields: Fields, name: str) -> datetime:
-    when = parse_time(fields.text(name))
-    if when is None:
+def _read_time(fields: Fields, name: str) -> datetime:
+    moment = parse_time(fields.get_text(name))
+    if moment is None:
         raise Unwanted(f"{name} is not a time")
-    return when
+    return moment

@@ -25,13 +25,13 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sequencer.errors import SequencerError
-from sequencer.plugins.web.guard import is_two_lengths
+from sequencer.plugins.web.guard import has_two_lengths
 from sequencer.plugins.web.section import webhooks_of
 from sequencer.plugins.web.site import Site
 from sequencer.plugins.web.webhooks.acting import Clerk, Say, ensure_allowed
 from sequencer.plugins.web.webhooks.box import BoxBusy, BoxFull
-from sequencer.plugins.web.webhooks.reading import Unwanted, is_count, read
-from sequencer.plugins.web.webhooks.uploads import BODY_S, MOST_BYTES, TooMuch, Upload, Uploads
+from sequencer.plugins.web.webhooks.reading import Unwanted, is_count, read_event
+from sequencer.plugins.web.webhooks.uploads import BODY_S, MAX_BYTES, TooMuch, Upload, Uploads
 from sequencer.project.project import Project
 from sequencer.store.strictjson import parse_object
 
@@ -39,7 +39,7 @@ ADDRESS = "/hooks/"
 LINEAR_S = 60.0
 """Largest difference between Linear's time of sending and our clock; Linear recommends it."""
 NOTHING = "nothing to do: "
-MOST_REFUSED = 20
+MAX_REFUSED = 20
 """Kinds of refusals that the health page shows."""
 _HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
@@ -89,44 +89,46 @@ class WebhookReceiver:
             return
         name = scope["path"].removeprefix(ADDRESS)
         try:
-            await self._take(Request(scope, receive), name)
+            await self._receive(Request(scope, receive), name)
             status, text = (200 if name == "linear" else 202), "taken"
         except Answered as answered:
             status, text = answered.args
             if status >= 400 or text.startswith(NOTHING):  # noqa: PLR2004
-                self._remember(f"{status}, {text}" if name in TRACKERS else "404, another address")
+                self._count_refusal(
+                    f"{status}, {text}" if name in TRACKERS else "404, another address"
+                )
         # A refused request's body may be unread, so the connection can't be used again.
         more = {"connection": "close"} if status >= 400 else {}  # noqa: PLR2004
         answer = JSONResponse({"sequencer": text}, status, {**_HEADERS, **more})
         await answer(scope, receive, send)
 
-    def _remember(self, refusal: str) -> None:
+    def _count_refusal(self, refusal: str) -> None:
         count, _ = self._refused.pop(refusal, (0, 0.0))
         self._refused[refusal] = count + 1, time.time()
-        if len(self._refused) > MOST_REFUSED:
+        if len(self._refused) > MAX_REFUSED:
             del self._refused[next(iter(self._refused))]
 
-    async def _take(self, request: Request, name: str) -> None:
-        if is_two_lengths(request.headers):
+    async def _receive(self, request: Request, name: str) -> None:
+        if has_two_lengths(request.headers):
             raise Answered(400, "its length is given twice, as Content-Length and as chunks")
         length = request.headers.get("content-length")
         # Twenty digits are enough to compare; more would only cost time.
-        if not (length or "0").isdecimal() or int((length or "0")[:20]) > MOST_BYTES:
-            raise Answered(413, f"at most {MOST_BYTES} bytes")
+        if not (length or "0").isdecimal() or int((length or "0")[:20]) > MAX_BYTES:
+            raise Answered(413, f"at most {MAX_BYTES} bytes")
         address = request.client.host if request.client else ""
         size = int(length) if length else None if "transfer-encoding" in request.headers else 0
         try:
-            async with self._uploads.room(address, size) as upload:
+            async with self._uploads.reserve_space(address, size) as upload:
                 # Read first, then check: a tracker that is still sending would miss a refusal.
-                body = await _read(request, upload)
+                body = await _read_body(request, upload)
                 _ensure_delivery(request, name, self._hosts)
-                signed = await to_thread.run_sync(self._signed, name, request.headers, body)
+                signed = await to_thread.run_sync(self._find_signers, name, request.headers, body)
                 upload.is_signed = True
-                await to_thread.run_sync(_keep, name, request.headers, body, signed)
+                await to_thread.run_sync(_store_delivery, name, request.headers, body, signed)
         except TooMuch as error:
             raise Answered(429 if error.is_peer else 503, str(error)) from None
 
-    def _signed(
+    def _find_signers(
         self, name: str, headers: Mapping[str, str], body: bytes
     ) -> list[tuple[Clerk, Project]]:
         """Return each project whose secret signed *body*, with its clerk.
@@ -142,11 +144,11 @@ class WebhookReceiver:
         signed = []
         for clerk in self._clerks:
             try:
-                project = clerk.shown.acting()
+                project = clerk.shown.open_for_change()
             except SequencerError:
                 continue
-            options = webhooks_of(project.settings).of(name)
-            if not options.places or options.lack(os.environ):
+            options = webhooks_of(project.settings).get_hook(name)
+            if not options.places or options.find_secret_problem(os.environ):
                 continue
             secret = os.environ[options.secret_env].encode()
             expected = hmac.new(secret, body, "sha256").hexdigest()
@@ -157,7 +159,7 @@ class WebhookReceiver:
         return signed
 
 
-async def _read(request: Request, upload: Upload) -> bytes:
+async def _read_body(request: Request, upload: Upload) -> bytes:
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_S) as upload.arriving:
@@ -165,8 +167,8 @@ async def _read(request: Request, upload: Upload) -> bytes:
                 body += part
                 upload.received = len(body)
                 # The sender may have announced less, or no length.
-                if len(body) > MOST_BYTES:
-                    raise Answered(413, f"at most {MOST_BYTES} bytes")
+                if len(body) > MAX_BYTES:
+                    raise Answered(413, f"at most {MAX_BYTES} bytes")
         return bytes(body)
     except TimeoutError:
         if upload.made_room:
@@ -179,7 +181,7 @@ async def _read(request: Request, upload: Upload) -> bytes:
 
 
 def _ensure_delivery(request: Request, name: str, hosts: Collection[str]) -> None:
-    """Return if *request* has the headers of a delivery; the signature is not verified.
+    """Check that *request* has the headers of a delivery; the signature is not verified.
 
     Raises:
         Answered: a header is missing, wrong, or repeated.
@@ -201,7 +203,7 @@ def _ensure_delivery(request: Request, name: str, hosts: Collection[str]) -> Non
         raise Answered(415, "choose the content type application/json")
 
 
-def _keep(
+def _store_delivery(
     name: str, headers: Mapping[str, str], body: bytes, signed: list[tuple[Clerk, Project]]
 ) -> None:
     """Store a delivery for the first of the *signed* projects that accepts it; wake its clerk.
@@ -214,14 +216,16 @@ def _keep(
         raise Answered(200, "the signature is right")
     why = ""
     for clerk, project in signed:
-        options = webhooks_of(project.settings).of(name)
+        options = webhooks_of(project.settings).get_hook(name)
         try:
-            ensure_allowed(read(name, kind, document, options), options)
+            ensure_allowed(read_event(name, kind, document, options), options)
         except Unwanted as error:
             why = str(error)
             continue
         try:
-            if not clerk.box.take(name, kind, headers.get(TRACKERS[name].id, "").encode(), body):
+            if not clerk.box.add_delivery(
+                name, kind, headers.get(TRACKERS[name].id, "").encode(), body
+            ):
                 raise Answered(200, "it was taken before")
         except BoxBusy:
             raise Answered(429, "too many new deliveries in a minute") from None
@@ -241,7 +245,7 @@ def _document(name: str, body: bytes) -> dict[str, Any]:
         Answered: it can't be read, or Linear sent it more than `LINEAR_S` ago.
     """
     try:
-        document = parse_object(body, MOST_BYTES)
+        document = parse_object(body, MAX_BYTES)
     except ValueError as error:
         raise Answered(400, f"the body can't be read: {error}") from None
     sent = document.get("webhookTimestamp")

@@ -20,21 +20,21 @@ from ipaddress import IPv6Address
 
 from msgspec import Struct
 
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 """Limit of one body. GitHub's texts have at most 64 KiB, so no issue's delivery is larger."""
 SMALL_BYTES = 256 * 1024
 """A delivery with an issue's longest text is smaller."""
-FREE_BYTES = 8 * MOST_BYTES
+FREE_BYTES = 8 * MAX_BYTES
 """Limit per peer: what it holds now plus what it sent unsigned in the last minute."""
 SMALL_PLACES = 8
 """Small bodies of one peer read at the same time once it is over `FREE_BYTES`."""
-MOST_HELD_BYTES = 32 * MOST_BYTES
+MAX_HELD_BYTES = 32 * MAX_BYTES
 """Limit of what all peers hold."""
-LEAST_BYTES = 64 * 1024
+MIN_BYTES = 64 * 1024
 """Each body counts as at least this: that much is read together with its headers."""
 BODY_S = 10.0
 _MINUTE_S = 60.0
-_MOST_PEERS = 4096
+_MAX_PEERS = 4096
 
 
 class TooMuch(Exception):
@@ -77,7 +77,7 @@ class Uploads:
         self._spent: dict[str, _Spent] = {}
 
     @asynccontextmanager
-    async def room(self, address: str, size: int | None) -> AsyncIterator[Upload]:
+    async def reserve_space(self, address: str, size: int | None) -> AsyncIterator[Upload]:
         """Reserve room for a body of *size* bytes (None: unknown) from *address*.
 
         Unless the block marks the upload as signed, the bytes received count against its peer.
@@ -85,19 +85,19 @@ class Uploads:
         Raises:
             TooMuch: there is no room; nothing of the body was read.
         """
-        upload = self._admit(peer_of(address), MOST_BYTES if size is None else size)
+        upload = self._admit(peer_of(address), MAX_BYTES if size is None else size)
         self._held[upload] = None
         try:
             yield upload
         finally:
             del self._held[upload]
             if not upload.is_signed:
-                self._spend(upload.peer, max(upload.received, LEAST_BYTES))
+                self._spend(upload.peer, max(upload.received, MIN_BYTES))
 
     def _admit(self, peer: str, size: int) -> Upload:
         held = [upload for upload in self._held if not upload.made_room]
         of_peer = [upload for upload in held if upload.peer == peer]
-        size = max(size, LEAST_BYTES)
+        size = max(size, MIN_BYTES)
         is_over = sum(upload.size for upload in of_peer) + self._level(peer) + size > FREE_BYTES
         if is_over:
             if size > SMALL_BYTES:
@@ -105,7 +105,7 @@ class Uploads:
             small = [upload for upload in of_peer if upload.is_small_place]
             if len(small) >= SMALL_PLACES and not _end_first(small):
                 raise TooMuch("too many deliveries at the same time", is_peer=True)
-        is_full = sum(upload.size for upload in held) + size > MOST_HELD_BYTES
+        is_full = sum(upload.size for upload in held) + size > MAX_HELD_BYTES
         # Ending a smaller one would not free enough.
         if is_full and not _end_first([upload for upload in held if upload.size >= size]):
             raise TooMuch("too many deliveries at the same time", is_peer=False)
@@ -123,7 +123,7 @@ class Uploads:
         amount = min(self._level(peer) + size, float(FREE_BYTES))
         self._spent.pop(peer, None)
         self._spent[peer] = _Spent(amount, time.monotonic())
-        if len(self._spent) > _MOST_PEERS:
+        if len(self._spent) > _MAX_PEERS:
             del self._spent[next(iter(self._spent))]
 
 

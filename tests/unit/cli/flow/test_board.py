@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sequencer.cli.views.board import Lines, Table, screen
+from sequencer.cli.views.board import Lines, Table, make_screen
 from sequencer.executors.redaction import Redaction
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import fact
@@ -31,20 +31,20 @@ def _usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_which_screen_suits(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal() as seen:
-        shown = screen(seen.stream, Redaction())
+        shown = make_screen(seen.stream, Redaction())
         shown.close()
         assert isinstance(shown, Table)
         monkeypatch.setenv("TERM", "dumb")
-        assert isinstance(screen(seen.stream, Redaction()), Lines)
-    assert isinstance(screen(io.StringIO(), Redaction()), Lines)
+        assert isinstance(make_screen(seen.stream, Redaction()), Lines)
+    assert isinstance(make_screen(io.StringIO(), Redaction()), Lines)
 
 
 def test_a_closed_stream_gets_lines_that_nobody_reads(tmp_path: Path) -> None:
     with (tmp_path / "gone").open("w") as stream:
         pass
-    shown = screen(stream, Redaction())
+    shown = make_screen(stream, Redaction())
     shown.show(of(graph("a"), "completed", a="running"), [fact(Event.CLAIMED, "a")])
-    shown.notice("x")
+    shown.show_notice("x")
     shown.close()
     assert (tmp_path / "gone").read_text() == ""
 
@@ -76,7 +76,7 @@ def test_a_line_for_every_fact() -> None:
     over = replace(with_node(view, "a", "cancelled", runs=1, seconds=12.3), iterations=1)
     for _ in range(2):
         shown.show(over)
-    shown.notice("state\nrestored")
+    shown.show_notice("state\nrestored")
     shown.close()
     assert stream.getvalue().splitlines() == [
         "12:03:04 start a",
@@ -97,6 +97,6 @@ def test_secrets_stay_hidden_in_lines() -> None:
     shown, stream = plain(Redaction([secret]))
     failed = fact(Event.FAILED, "a", error=f"key {secret}", type="Template")
     shown.show(of(graph("a"), "running"), [failed])
-    shown.notice(secret)
+    shown.show_notice(secret)
     assert "fail a: key" in stream.getvalue()
     assert secret not in stream.getvalue()

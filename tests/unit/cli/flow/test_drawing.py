@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sequencer.cli.views.states import ACTIVE, LOOKS, PICTURES, shown, wrapped
+from sequencer.cli.views.states import ACTIVE, LOOKS, PICTURES, sanitize_text, wrap_text
 from sequencer.cli.views.text import cut, width
 from sequencer.errors import StorageFailed
 from sequencer.history.view import FlowView, NodeState
 from sequencer.model.graph.graph import Graph
-from sequencer.plugins.drawing.diagram import drawing, listing, print_diagram
-from sequencer.plugins.drawing.mermaid import charted, classed
+from sequencer.plugins.drawing.diagram import draw_flow, list_nodes, print_diagram
+from sequencer.plugins.drawing.mermaid import add_state_classes, format_view_chart
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.terminals import Terminal, terminal
 from tests.unit.cli.flow.views import RELEASE, chain, drawn_by_hand, flows, graph, of, view, views
@@ -29,7 +29,7 @@ def text(picture: str) -> str:
 
 def drawn(shape: Graph, **states: str) -> str:
     status = "running" if states else "not-started"
-    return dedent(drawing(of(shape, status, **states)).text())
+    return dedent(draw_flow(of(shape, status, **states)).to_text())
 
 
 def test_a_fork_and_a_join() -> None:
@@ -105,8 +105,8 @@ def test_a_loop_crosses_the_branch_beside_it() -> None:
 
 def test_directions_shapes_and_strokes_are_the_authors() -> None:
     shown, chart = drawn_by_hand("LR")
-    whole = drawing(shown, chart=chart)
-    assert dedent(whole.text()) == text("""
+    whole = draw_flow(shown, chart=chart)
+    assert dedent(whole.to_text()) == text("""
                     ╭───────╮
                     │ Build │
                   ╭▶│  (b)  ├┐
@@ -125,38 +125,38 @@ def test_directions_shapes_and_strokes_are_the_authors() -> None:
 
                                   ↺ again
     """)
-    assert "▶" not in drawing(shown, chart=chart, columns=40).text()
+    assert "▶" not in draw_flow(shown, chart=chart, columns=40).to_text()
     for direction, head in (("RL", "◀"), ("BT", "▲"), ("TD", "▼")):
         turned, chart = drawn_by_hand(direction)
-        assert drawing(turned, chart=chart).text().count(head) == len(turned.graph.edges)
+        assert draw_flow(turned, chart=chart).to_text().count(head) == len(turned.graph.edges)
 
 
 @given(views())
 @settings(max_examples=40)
 def test_any_graph_can_be_drawn_in_both_alphabets(found: FlowView) -> None:
     for is_ascii in (False, True):
-        for picture in (drawing(found, is_ascii=is_ascii), listing(found, is_ascii=is_ascii)):
-            plain = picture.text()
+        for picture in (draw_flow(found, is_ascii=is_ascii), list_nodes(found, is_ascii=is_ascii)):
+            plain = picture.to_text()
             assert plain.isascii() or not is_ascii
             assert "\x1b" not in plain
             assert "\u202e" not in plain
             # Nothing but the drawing's own colours.
-            colours = re.sub(r"\x1b\[[0-9;]+m", "", picture.text(has_colors=True))
+            colours = re.sub(r"\x1b\[[0-9;]+m", "", picture.to_text(has_colors=True))
             assert "\x1b" not in colours
             assert [line.rstrip() for line in colours.splitlines()] == plain.splitlines()
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_it_gets_narrower_where_it_can(columns: int) -> None:
-    found = drawing(view(RELEASE), columns=columns)
-    assert found.width <= max(columns, drawing(view(RELEASE), columns=1).width)
+    found = draw_flow(view(RELEASE), columns=columns)
+    assert found.width <= max(columns, draw_flow(view(RELEASE), columns=1).width)
     if columns >= 80:
         assert found.width <= columns
 
 
 def test_a_graph_that_nobody_could_follow_is_told_in_words() -> None:
     many = chain(3001)
-    rows = drawing(of(many)).text().splitlines()
+    rows = draw_flow(of(many)).to_text().splitlines()
     assert len(rows) == 3001
     assert rows[0] == " · n0 → n1"
 
@@ -164,9 +164,9 @@ def test_a_graph_that_nobody_could_follow_is_told_in_words() -> None:
 def test_lines_that_were_followed_stand_out() -> None:
     run = of(graph("a --> b\na --> c"), "running", a="done", b="running")
     followed = replace(run, followed=frozenset({0}))
-    heads = [style for row in drawing(followed).rows for piece, style in row if "▼" in piece]
+    heads = [style for row in draw_flow(followed).rows for piece, style in row if "▼" in piece]
     assert sorted(heads) == ["", "dim"]
-    still = drawing(of(run.graph)).rows
+    still = draw_flow(of(run.graph)).rows
     assert all(style == "" for row in still for _, style in row)
 
 
@@ -174,10 +174,10 @@ def test_lines_that_were_followed_stand_out() -> None:
 
 
 def test_a_text_that_fits_stays_whole() -> None:
-    assert wrapped("one two three", 7, 3) == ["one two", "three"]
-    assert wrapped("", 5, 3) == [""]
-    assert wrapped("abcdefgh", 3, 3) == ["abc", "def", "gh"]
-    assert wrapped("one two three four", 5, 2) == ["one", "two…"]
+    assert wrap_text("one two three", 7, 3) == ["one two", "three"]
+    assert wrap_text("", 5, 3) == [""]
+    assert wrap_text("abcdefgh", 3, 3) == ["abc", "def", "gh"]
+    assert wrap_text("one two three four", 5, 2) == ["one", "two…"]
 
 
 # --- on a stream -----------------------------------------------------------------------
@@ -242,23 +242,23 @@ class b hot
 def test_groups_have_frames_with_their_titles() -> None:
     chart = read_chart(COLORED)
     shown = of(graph("a --> b"))
-    text = drawing(shown, chart=chart).text()
+    text = draw_flow(shown, chart=chart).to_text()
     lines = text.splitlines()
     assert "╭ One of them ╌╮" in text
     top, bottom = (n for n, line in enumerate(lines) if "╌╌" in line or "One of" in line)
     (inside,) = (n for n, line in enumerate(lines) if "│ b │" in line)
     assert top < inside < bottom
-    assert ". One of them -." in drawing(shown, chart=chart, is_ascii=True).text()
+    assert ". One of them -." in draw_flow(shown, chart=chart, is_ascii=True).to_text()
 
 
 def test_an_authors_colors_are_seen_until_a_run_has_its_own() -> None:
     chart = read_chart(COLORED)
-    text = drawing(of(graph("a --> b")), chart=chart).text(has_colors=True)
+    text = draw_flow(of(graph("a --> b")), chart=chart).to_text(has_colors=True)
     # A dark ground gets light letters.
     assert "\x1b[38;2;255;255;255;48;2;17;34;51m┌" in text
     assert "\x1b[38;2;0;255;0m│ b │" in text
     ran = of(graph("a --> b"), "running", a="done", b="failed")
-    assert "48;2" not in drawing(ran, chart=chart).text(has_colors=True)
+    assert "48;2" not in draw_flow(ran, chart=chart).to_text(has_colors=True)
 
 
 CHART = "flowchart TD\n  a[One] --> b\n  b -->|x| c((End))\n"
@@ -271,7 +271,7 @@ def shape(chart: str = CHART) -> Graph:
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n%% the end", "\n  "])
 def test_however_the_text_ends(end: str) -> None:
     text = CHART.rstrip("\n") + end
-    found = classed(text, of(shape(), "running", a="done"))
+    found = add_state_classes(text, of(shape(), "running", a="done"))
     assert found.startswith(text)
     assert read_chart(found).classes == {"seqDone"}
     assert read_chart(found).edges == read_chart(text).edges
@@ -283,15 +283,15 @@ def test_however_the_text_ends(end: str) -> None:
 )
 def test_names_of_the_author_are_avoided(line: str) -> None:
     text = f"{CHART}  {line}\n"
-    found = classed(text, of(graph(text.partition("\n")[2]), "running", a="done"))
+    found = add_state_classes(text, of(graph(text.partition("\n")[2]), "running", a="done"))
     assert "    class a seq2Done\n" in found
-    assert classed(found, of(shape(), "running", a="done")).endswith("class a seq3Done\n")
+    assert add_state_classes(found, of(shape(), "running", a="done")).endswith("class a seq3Done\n")
 
 
 def test_an_id_with_a_comma_gets_a_style_of_its_own() -> None:
     # In a class statement it would be two names.
     text = "flowchart TD\n  a,b --> c\n"
-    found = classed(text, of(shape(text), "running", **{"a,b": "failed", "c": "done"}))
+    found = add_state_classes(text, of(shape(text), "running", **{"a,b": "failed", "c": "done"}))
     assert f"    style a,b {PICTURES[NodeState.FAILED]}\n" in found
     assert "classDef seqFailed" not in found
     assert [node.id for node in read_chart(found).nodes] == ["a,b", "c"]
@@ -302,7 +302,7 @@ def test_an_id_with_a_comma_gets_a_style_of_its_own() -> None:
 )
 def test_other_ids_are_named_as_they_are(name: str) -> None:
     text = f"flowchart TD\n  q --> {name}\n"
-    found = classed(text, of(shape(text), "running", **{name: "done"}))
+    found = add_state_classes(text, of(shape(text), "running", **{name: "done"}))
     assert f"    class {name} seqDone\n" in found
     assert read_chart(found).nodes == read_chart(text).nodes
 
@@ -310,7 +310,7 @@ def test_other_ids_are_named_as_they_are(name: str) -> None:
 @given(views())
 @settings(max_examples=30)
 def test_a_made_chart_says_the_same_whatever_the_names_are(found: FlowView) -> None:
-    chart = read_chart(charted(found))
+    chart = read_chart(format_view_chart(found))
     number = {node.id: f"n{place}" for place, node in enumerate(found.graph.nodes)}
     assert [node.id for node in chart.nodes] == list(number.values())
     assert [(e.source, e.target) for e in chart.edges] == [
@@ -357,11 +357,11 @@ def test_a_text_is_cut_to_what_fits(text: str, columns: int) -> None:
 
 @given(st.text(max_size=80), st.integers(2, 30), st.integers(1, 4))
 def test_wrapping_loses_nothing_where_there_is_room(text: str, columns: int, lines: int) -> None:
-    safe = shown(text)
-    found = wrapped(safe, columns, lines)
+    safe = sanitize_text(text)
+    found = wrap_text(safe, columns, lines)
     assert all(width(line) <= columns for line in found)
     assert len(found) <= lines
-    whole = wrapped(safe, columns, 1000)
+    whole = wrap_text(safe, columns, 1000)
     assert "".join(whole).replace(" ", "") == "".join(safe.split())
     if len(whole) <= lines:
         assert found == whole
@@ -371,7 +371,7 @@ def test_wrapping_loses_nothing_where_there_is_room(text: str, columns: int, lin
 
 @given(st.text())
 def test_what_is_shown_is_one_line_for_xml_and_terminals(text: str) -> None:
-    found = shown(text)
-    assert found == shown(found)
+    found = sanitize_text(text)
+    assert found == sanitize_text(found)
     assert len(found.splitlines()) <= 1
     assert not set(found) & set("\x1b\u202e\u200f\ufffe\uffff\ud800\x00")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.views.nodes import Frame, Heard, chosen
+from sequencer.cli.views.nodes import Frame, Heard, select_nodes
 from sequencer.cli.views.text import width
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.graph.graph import Node, NodeKind
@@ -31,7 +31,7 @@ def lines(screen: Terminal, view: FlowView, size: tuple[int, int], **heard: Hear
     screen.resize(*size)
     frame = Frame(screen.stream)
     assert frame.measure() == size
-    return frame.drawn(view, heard, NOW).plain.split("\n")
+    return frame.render(view, heard, NOW).plain.split("\n")
 
 
 def running(name: str = "a", **facts: Any) -> FlowView:
@@ -71,7 +71,7 @@ def test_any_run_fits_any_terminal(
 
 def test_an_encoding_that_has_no_marks(tmp_path: Path) -> None:
     with (tmp_path / "x").open("w", encoding="ascii") as stream:
-        text = Frame(stream).drawn(running(last_line="y" * 200), {}, NOW).plain
+        text = Frame(stream).render(running(last_line="y" * 200), {}, NOW).plain
     assert text.isascii()
     assert text.split("\n")[1][0] in "|/-\\"
 
@@ -88,7 +88,7 @@ def nodes_in(*states: NodeState) -> list[NodeView]:
 @pytest.mark.parametrize("crowd", [NodeState.RUNNING, NodeState.FAILED, NodeState.ASKED])
 def test_a_crowd_of_one_kind_leaves_room_for_the_others(crowd: NodeState) -> None:
     others = [NodeState.RUNNING, NodeState.FAILED, NodeState.ASKED, NodeState.RETRYING]
-    kept, rest = chosen(nodes_in(*[crowd] * 60, NodeState.READY, *others), 12)
+    kept, rest = select_nodes(nodes_in(*[crowd] * 60, NodeState.READY, *others), 12)
     assert {node.state for node in kept} == set(others)
     assert len(kept) == 11
     assert Counter(node.state for node in rest)[crowd] == 61 - 8
@@ -104,7 +104,7 @@ def between(
     frame = Frame(screen.stream)
     frame.measure()
     lines = [(f"above {n} " + "x" * 200, "") for n in range(above)]
-    text = frame.drawn(shown, {}, NOW, above=lines, below=[("the end", "dim")])
+    text = frame.render(shown, {}, NOW, above=lines, below=[("the end", "dim")])
     return text.plain.split("\n")
 
 

@@ -9,16 +9,23 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sequencer.history.view import FlowView
-from sequencer.plugins.drawing.columns import GAP, Port, middles, ports, spread
+from sequencer.plugins.drawing.columns import GAP, Port, assign_columns, assign_ports, spread
 from sequencer.plugins.drawing.diagram import Drawn, Texts
-from sequencer.plugins.drawing.layers import Group, Rows, arranged, crossings
-from sequencer.plugins.drawing.layout import WAYS, Channel, EdgeLine, GroupFrame, Layout, laid_out
+from sequencer.plugins.drawing.layers import Group, Rows, arrange_rows, count_crossings
+from sequencer.plugins.drawing.layout import (
+    WAYS,
+    Channel,
+    EdgeLine,
+    GroupFrame,
+    Layout,
+    compute_layout,
+)
 from tests.unit.cli.flow.views import RELEASE, cells, flows, graph, of, view, views
 
 
 def layout(shown: FlowView, direction: str = "TB") -> Layout:
-    words = Texts(shown, 18, Drawn(None), is_ascii=False).words()
-    return laid_out(shown.graph, words, direction)
+    words = Texts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
+    return compute_layout(shown.graph, words, direction)
 
 
 def boxed(found: Layout) -> dict[tuple[int, int], str]:
@@ -86,7 +93,7 @@ def test_the_order_of_a_row_saves_crossings() -> None:
     # In text order every line would cross every other one.
     shape = graph("s --> a & b & c\na --> z\nb --> y\nc --> x\nx & y & z --> e")
     sizes = dict.fromkeys(shape.by_id, (5, 3))
-    assert crossings(arranged(shape, sizes, lambda text: (len(text), 1))) == 0
+    assert count_crossings(arrange_rows(shape, sizes, lambda text: (len(text), 1))) == 0
 
 
 # --- groups ------------------------------------------------------------------------------
@@ -111,9 +118,9 @@ def grouped(shown: FlowView, cuts: list[int]) -> list[Group]:
 def test_frames_hold_their_own_and_nobody_else(
     shown: FlowView, cuts: list[int], direction: str
 ) -> None:
-    words = Texts(shown, 18, Drawn(None), is_ascii=False).words()
+    words = Texts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
     groups = grouped(shown, cuts)
-    found = laid_out(shown.graph, words, direction, groups)
+    found = compute_layout(shown.graph, words, direction, groups)
     ensure_sound(shown, found)
     assert {frame.group.name for frame in found.frames} == {group.name for group in groups}
     for one, other in combinations(found.frames, 2):
@@ -144,9 +151,9 @@ def are_apart(one: GroupFrame, other: GroupFrame) -> bool:
 def test_groups_whose_lines_cross_have_room_in_a_small_drawing(direction: str) -> None:
     # Each group once pushed the other to the right, and so on: 2,936,012,707 columns.
     shown = view("s --> a & b\na --> x --> d\nb --> y --> c\nc & d --> e")
-    words = Texts(shown, 18, Drawn(None), is_ascii=False).words()
+    words = Texts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
     groups = [Group("g", "One", frozenset("axc"), 1, 5), Group("h", "Two", frozenset("byd"), 1, 5)]
-    found = laid_out(shown.graph, words, direction, groups)
+    found = compute_layout(shown.graph, words, direction, groups)
     ensure_sound(shown, found)
     assert [frame.group.name for frame in found.frames] == ["g", "h"]
     assert max(found.width, found.height) <= 60
@@ -154,12 +161,12 @@ def test_groups_whose_lines_cross_have_room_in_a_small_drawing(direction: str) -
 
 def test_a_long_title_makes_no_frame_higher() -> None:
     shown = view("a --> b")
-    words = Texts(shown, 18, Drawn(None), is_ascii=False).words()
-    (frame,) = laid_out(
+    words = Texts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
+    (frame,) = compute_layout(
         shown.graph, words, "LR", [Group("g", "x" * 40, frozenset("ab"), 1, 42)]
     ).frames
     assert frame.height <= 8
-    (frame,) = laid_out(
+    (frame,) = compute_layout(
         shown.graph, words, "TB", [Group("g", "x" * 40, frozenset("ab"), 1, 42)]
     ).frames
     assert frame.width >= 42
@@ -169,20 +176,20 @@ def test_a_long_title_makes_no_frame_higher() -> None:
 def test_a_branch_beside_a_group_stands_outside(direction: str) -> None:
     shown = view("a --> b & x\nb --> c --> d\nx --> y --> d")
     group = Group("g", "Two steps", frozenset("bc"), 1, 11)
-    words = Texts(shown, 18, Drawn(None), is_ascii=False).words()
-    (frame,) = laid_out(shown.graph, words, direction, [group]).frames
+    words = Texts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
+    (frame,) = compute_layout(shown.graph, words, direction, [group]).frames
     assert frame.group is group
     # What stands between the members makes room.
     apart = Group("h", "Both ends", frozenset("ad"), 1, 11)
-    found = laid_out(shown.graph, words, direction, [apart])
+    found = compute_layout(shown.graph, words, direction, [apart])
     assert [one.group for one in found.frames] == [apart]
     ensure_sound(shown, found)
 
 
 def test_without_groups_nothing_is_moved() -> None:
     shown = view(RELEASE)
-    words = Texts(shown, 18, Drawn(None), is_ascii=False).words()
-    assert laid_out(shown.graph, words) == layout(shown)
+    words = Texts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
+    assert compute_layout(shown.graph, words) == layout(shown)
 
 
 def settled(*lines: tuple[int, int], loops: tuple[tuple[int, int], ...] = ()) -> Channel:
@@ -192,7 +199,7 @@ def settled(*lines: tuple[int, int], loops: tuple[tuple[int, int], ...] = ()) ->
         channel.add(number, start, end, comes="above", goes="below")
     for number, (start, end) in enumerate(loops, start=len(lines)):
         channel.add(number, start, end, comes="above", goes="above")
-    channel.settle()
+    channel.assign_tracks()
     return channel
 
 
@@ -211,7 +218,7 @@ def test_no_two_turns_of_a_channel_touch(starts: list[int], chance: object) -> N
     channel = Channel()
     for line, (start, end) in enumerate(zip(starts, ends, strict=True)):
         channel.add(line, start, end, comes="above", goes="below")
-    height = channel.settle()
+    height = channel.assign_tracks()
     seen: set[tuple[int, int]] = set()
     for turn in channel.turns:
         run = {(x, turn.track) for x in range(turn.left, turn.right + 1)}
@@ -243,7 +250,7 @@ def room(text: str) -> tuple[int, int]:
 
 def rows_of(chart: str, width: int = 7) -> Rows:
     shape = graph(chart)
-    return arranged(shape, dict.fromkeys(shape.by_id, (width, 3)), room)
+    return arrange_rows(shape, dict.fromkeys(shape.by_id, (width, 3)), room)
 
 
 @given(st.lists(st.tuples(st.floats(-50, 50), st.integers(0, 9)), min_size=1, max_size=12))
@@ -259,7 +266,7 @@ def test_what_is_spread_keeps_its_distances(wanted: list[tuple[float, int]]) -> 
 def test_ports_are_inside_the_border_and_apart(wanted: list[int | None]) -> None:
     width = 2 * max(1, len(wanted)) + 1
     lines = [Port(place, column, place) for place, column in enumerate(wanted)]
-    found = sorted(ports(10, width, lines).values())
+    found = sorted(assign_ports(10, width, lines).values())
     assert len(found) == len(wanted)
     assert all(b - a >= 2 for a, b in pairwise(found))
     assert all(10 - width // 2 < column < 10 + width // 2 for column in found)
@@ -268,7 +275,7 @@ def test_ports_are_inside_the_border_and_apart(wanted: list[int | None]) -> None
 @pytest.mark.parametrize("chart", [RELEASE, "a --> b & c & d --> e\na --> e", "a --> b --> c"])
 def test_neighbours_of_a_row_keep_their_distance(chart: str) -> None:
     found = rows_of(chart)
-    column = middles(found)
+    column = assign_columns(found)
     assert min(column[n] - item.width // 2 for n, item in enumerate(found.items)) == 0
     for row in found.rows:
         for left, right in pairwise(row):

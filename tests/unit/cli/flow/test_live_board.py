@@ -56,10 +56,10 @@ def test_the_table_is_redrawn_in_place(live: tuple[Table, Terminal]) -> None:
     view = of(graph("a --> b"), "running")
     view = with_node(view, "a", state=NodeState.RUNNING, attempt=1, since=since(75))
     shown.show(view)
-    seen = Saying(shown.hear)
+    seen = Saying(shown.handle_event)
     seen.started(attempt("a"))
     seen.write(b"reading\nwriting \x1b]0;owned\x07the file", Piece.OUTPUT)
-    seen.used(Usage(cost_usd=0.25))
+    seen.report_usage(Usage(cost_usd=0.25))
     screen.wait_for("writing the file")
     screen.wait_for("0.2500")
     lines = screen.screen()
@@ -111,11 +111,11 @@ def test_the_table_is_redrawn_in_place(live: tuple[Table, Terminal]) -> None:
 
 def test_notices_stay_above(live: tuple[Table, Terminal]) -> None:
     shown, screen = live
-    shown.notice("state \x1b[2Jrestored")
+    shown.show_notice("state \x1b[2Jrestored")
     screen.wait_for("state restored")
     shown.show(of(graph("a"), "running", a="running"))
     screen.wait_for("demo · running")
-    shown.notice("odd")
+    shown.show_notice("odd")
     screen.wait_for("odd")
     screen.drain()
     lines = screen.screen()
@@ -146,10 +146,10 @@ def test_nothing_happens_while_nothing_runs(live: tuple[Table, Terminal]) -> Non
 def test_hostile_output_moves_nothing(live: tuple[Table, Terminal], text: str) -> None:
     shown, screen = live
     shown.show(of(graph("a"), "running", a="running"))
-    seen = Saying(shown.hear)
+    seen = Saying(shown.handle_event)
     seen.started(attempt("a"))
     seen.write(text.encode("utf-8", "replace") + b"\nthe end", Piece.OUTPUT)
-    shown.notice(text)
+    shown.show_notice(text)
     screen.wait_for("the end")
     # `screen` fails on sequences that rich doesn't need for a live table.
     assert sum(line.startswith("NODE") for line in screen.screen()) == 1
@@ -162,10 +162,10 @@ def test_secrets_stay_hidden() -> None:
     with terminal() as screen:
         shown = Table(screen.stream, redaction=Redaction([secret]))
         shown.show(of(graph("a"), "running", a="running"))
-        seen = Saying(shown.hear)
+        seen = Saying(shown.handle_event)
         seen.started(attempt("a"))
         seen.write(f"key {secret} used\n".encode(), Piece.OUTPUT)
-        shown.notice(f"with {secret}")
+        shown.show_notice(f"with {secret}")
         screen.wait_for("used")
         shown.close()
         screen.drain()
@@ -185,14 +185,14 @@ def test_many_threads_at_once() -> None:
 
         def run(name: str) -> None:
             try:
-                seen = Saying(shown.hear)
+                seen = Saying(shown.handle_event)
                 change(name, state=NodeState.RUNNING, attempt=1, since=now())
                 seen.started(attempt(name))
                 for number in range(40):
                     seen.write(f"{name} says {number}\n".encode(), Piece.OUTPUT)
-                    seen.used(Usage(cost_usd=number / 100))
+                    seen.report_usage(Usage(cost_usd=number / 100))
                     time.sleep(number % 5 / 1000)
-                shown.notice(f"{name}: over")
+                shown.show_notice(f"{name}: over")
                 seen.ended(attempt(name), ok())
                 change(name, state=NodeState.DONE, runs=1, since=None, seconds=1.0)
             except Exception as error:  # noqa: BLE001 - told below
@@ -219,12 +219,12 @@ def test_a_terminal_that_takes_nothing_holds_nobody_up() -> None:
     with terminal(200, 60) as screen:
         shown = Table(screen.stream, redaction=Redaction())
         shown.show(of(many(50), "running", node_0="running"))
-        seen = Saying(shown.hear)
+        seen = Saying(shown.handle_event)
         seen.started(attempt("node_0"))
         begun = time.monotonic()
         for number in range(3000):
             seen.write(b"x" * 100 + b"\n", Piece.OUTPUT)
-            shown.notice(f"notice {number}" * 10)
+            shown.show_notice(f"notice {number}" * 10)
         assert time.monotonic() - begun < 5
         assert len(shown._notices) <= MAX_NOTICES
         closing = time.monotonic()

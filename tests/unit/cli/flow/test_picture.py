@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from sequencer.errors import StorageFailed, UsageRefused
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.graph.graph import Graph, Node, NodeKind
-from sequencer.plugins.drawing.pictures import flow_svg, png_of, save, without_font
+from sequencer.plugins.drawing.pictures import find_missing_letters, flow_svg, render_png, save
 from sequencer.project.extras import extra_hint
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.views import HOSTILE, chain, drawn_by_hand, flows, graph, of, views
@@ -77,7 +77,7 @@ def test_hostile_texts_are_texts(text: str) -> None:
     jump = Graph(nodes=(node,), entries=("a",), on_error="a")
     shown = FlowView(text, jump, (NodeView(node, NodeState.FAILED),), "running")
     assert {element.tag for element in parsed(flow_svg(shown)).iter()} <= ALLOWED
-    assert size(png_of(flow_svg(shown)))
+    assert size(render_png(flow_svg(shown)))
 
 
 @pytest.mark.parametrize("direction", ["TB", "BT", "LR", "RL"])
@@ -99,8 +99,8 @@ def test_directions_shapes_and_strokes_are_the_authors(direction: str) -> None:
 
 
 def test_a_large_png_has_fewer_pixels_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.plugins.drawing.pictures.MOST_PIXELS", 100_000)
-    wide, high = size(png_of(flow_svg(of(chain(12)))))
+    monkeypatch.setattr("sequencer.plugins.drawing.pictures.MAX_PIXELS", 100_000)
+    wide, high = size(render_png(flow_svg(of(chain(12)))))
     assert 80_000 < wide * high <= 102_000
 
 
@@ -110,10 +110,10 @@ def test_texts_are_seen_on_a_machine_without_fonts(tmp_path: Path) -> None:
         "import re, sys; sys.path.insert(0, '.')\n"
         "import resvg_py\n"
         "from tests.unit.cli.flow.views import view\n"
-        "from sequencer.plugins.drawing.pictures import flow_svg, png_of\n"
+        "from sequencer.plugins.drawing.pictures import flow_svg, render_png\n"
         "shown = view('a[Many words]')\n"
         "bare = re.sub('<text.*</text>', '', flow_svg(shown))\n"
-        "full = png_of(flow_svg(shown))\n"
+        "full = render_png(flow_svg(shown))\n"
         "print(len(full), len(resvg_py.svg_to_bytes(svg_string=bare, zoom=2.0)))\n"
     )
     folders = [f for f in ("/usr/share/fonts", "/usr/local/share/fonts") if Path(f).is_dir()]
@@ -136,10 +136,10 @@ def test_without_the_extra_a_png_says_what_to_install() -> None:
     code = (
         "import sys; sys.path.insert(0, '.'); sys.modules['resvg_py'] = None\n"
         "from tests.unit.cli.flow.views import view\n"
-        "from sequencer.plugins.drawing.pictures import flow_svg, png_of\n"
+        "from sequencer.plugins.drawing.pictures import flow_svg, render_png\n"
         "from sequencer.errors import ConfigurationError\n"
         "assert flow_svg(view('a')).startswith('<svg')\n"
-        "try: png_of(flow_svg(view('a')))\n"
+        "try: render_png(flow_svg(view('a')))\n"
         "except ConfigurationError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -215,5 +215,5 @@ def test_the_title_of_a_group_stands_above_its_boxes() -> None:
 
 
 def test_letters_that_no_font_has_are_told() -> None:
-    assert without_font("<text>plan → ✓ Ж</text>") == ""
-    assert without_font("a\U00012000b\U00012000") in ("\U00012000", "")
+    assert find_missing_letters("<text>plan → ✓ Ж</text>") == ""
+    assert find_missing_letters("a\U00012000b\U00012000") in ("\U00012000", "")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from sequencer.cli.views.nodes import node_table, nodes_json
-from sequencer.cli.views.states import seconds, state_words
+from sequencer.cli.views.states import format_state, node_duration_s
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.graph.graph import Node, NodeKind
 from tests.unit.cli.flow.views import graph, views
@@ -67,19 +67,19 @@ def test_titles_have_a_column_where_they_say_more_than_ids() -> None:
 
 def test_what_waits_says_for_how_long() -> None:
     later = "2026-11-22T12:00:20Z"
-    assert state_words(node(state=NodeState.RETRYING, due=later), NOW) == "retrying in 20.0 s"
+    assert format_state(node(state=NodeState.RETRYING, due=later), NOW) == "retrying in 20.0 s"
     assert (
-        state_words(node(state=NodeState.ASKED, due=later), NOW) == "waiting for you, 20.0 s left"
+        format_state(node(state=NodeState.ASKED, due=later), NOW) == "waiting for you, 20.0 s left"
     )
-    assert state_words(node(state=NodeState.ASKED), NOW) == "waiting for you"
+    assert format_state(node(state=NodeState.ASKED), NOW) == "waiting for you"
     past = "2026-11-22T11:00:00Z"
-    assert state_words(node(state=NodeState.RETRYING, due=past), NOW) == "retrying in 0.0 s"
-    assert state_words(node(state=NodeState.DONE, due=later), NOW) == "done"
+    assert format_state(node(state=NodeState.RETRYING, due=past), NOW) == "retrying in 0.0 s"
+    assert format_state(node(state=NodeState.DONE, due=later), NOW) == "done"
 
 
 def test_what_nobody_runs_any_more_is_interrupted_and_its_clock_stands() -> None:
     gone = node(state=NodeState.RUNNING, since=HALF_A_MINUTE_AGO, seconds=5, is_interrupted=True)
-    assert (state_words(gone, NOW), seconds(gone, NOW)) == ("interrupted", 5)
+    assert (format_state(gone, NOW), node_duration_s(gone, NOW)) == ("interrupted", 5)
     shown = run(a={"state": NodeState.RUNNING, "since": HALF_A_MINUTE_AGO, "is_interrupted": True})
     assert "interrupted" in node_table(shown, NOW)
     assert nodes_json(shown)["nodes"][0]["state"] == "running", "programs ask `held_by`"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.views.tails import heard_of
+from sequencer.cli.views.tails import read_last_outputs
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.logs import StepLogs
 from sequencer.model.head import Claim, Owner
@@ -48,7 +48,7 @@ def written(folder: Path, held: Claim, data: bytes, *, is_over: bool = False) ->
 
 
 def last(held: Claim, folder: Path) -> str | None:
-    found = heard_of([held], [folder]).get(held.step)
+    found = read_last_outputs([held], [folder]).get(held.step)
     return found.last if found is not None else None
 
 
@@ -75,18 +75,18 @@ def test_the_log_of_an_earlier_claim_is_another(tmp_path: Path) -> None:
     ]
     assert last(claim(token=9), folder) == "from now"
     assert last(claim(token=2), folder) is not None
-    assert heard_of([claim(token=29)], [folder]) == {}
+    assert read_last_outputs([claim(token=29)], [folder]) == {}
 
 
 def test_neither_a_link_nor_a_pipe_is_followed(tmp_path: Path) -> None:
     folder = written(tmp_path, claim("a"), b"secret\n")
     (folder / "iter-00004_b.log").symlink_to(folder / "iter-00004_a.log")
     os.mkfifo(folder / "iter-00004_c.log")
-    assert heard_of([claim("b"), claim("c")], [folder]) == {}
+    assert read_last_outputs([claim("b"), claim("c")], [folder]) == {}
 
 
 def test_what_the_log_itself_says_at_its_end_is_no_line_of_the_agent(tmp_path: Path) -> None:
     folder = written(tmp_path, claim(), b"the last word\n", is_over=True)
     assert last(claim(), folder) == "the last word"
     silent = written(tmp_path, claim("quiet"), b"", is_over=True)
-    assert heard_of([claim("quiet")], [silent]) == {}
+    assert read_last_outputs([claim("quiet")], [silent]) == {}

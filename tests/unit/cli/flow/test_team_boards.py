@@ -10,7 +10,7 @@ import pytest
 from sequencer.cli.views.nodes import Frame, Heard
 from sequencer.cli.views.text import width
 from sequencer.history.view import FlowView
-from sequencer.history.words import fact_lines
+from sequencer.history.words import format_facts
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import fact
 from tests.unit.cli.flow.teams import NOW, at_work, numbered
@@ -33,7 +33,7 @@ def drawn(screen: Terminal, view: FlowView, columns: int, rows: int, **heard: He
     screen.resize(columns, rows)
     frame = Frame(screen.stream)
     frame.measure()
-    return frame.drawn(view, heard, NOW).plain.split("\n")
+    return frame.render(view, heard, NOW).plain.split("\n")
 
 
 # --- a frame -----------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def test_a_frame_fits(screen: Terminal, columns: int, count: int) -> None:
 
 
 def lines_of(*facts: dict[str, Any], view: FlowView | None = None) -> list[str]:
-    return [line for _, line in fact_lines(facts, view or at_work())]
+    return [line for _, line in format_facts(facts, view or at_work())]
 
 
 def test_what_only_teams_know() -> None:

@@ -20,16 +20,16 @@ from sequencer.cli.views.nodes import (
     TASK,
     TIME,
     TOKENS,
-    elapsed,
     node_table,
     nodes_json,
+    run_duration_s,
     table_lines,
     task_cells,
 )
 from sequencer.cli.views.text import width
 from sequencer.history.view import NodeState, NodeView
 from sequencer.model.graph.graph import Node, NodeKind
-from sequencer.model.outcome import amount
+from sequencer.model.outcome import format_count
 from tests.unit.cli.flow.teams import NOW, TWO_MINUTES_AGO, at_work, numbered, view
 from tests.unit.cli.flow.views import HOSTILE, of, with_node
 from tests.unit.cli.flow.views import graph as chart
@@ -153,20 +153,20 @@ def test_nothing_is_ever_wider(names: list[str], said: str, columns: int) -> Non
 
 
 def test_elapsed_goes_on_while_somebody_works() -> None:
-    assert elapsed(at_work(), NOW) == 3600.0
-    assert elapsed(at_work(), NOW + timedelta(minutes=1)) == 3660.0
+    assert run_duration_s(at_work(), NOW) == 3600.0
+    assert run_duration_s(at_work(), NOW + timedelta(minutes=1)) == 3660.0
     rests = view(plan={"state": NodeState.DONE})
-    assert elapsed(rests, NOW) == 3540.0
-    assert elapsed(rests) == 3540.0
-    assert elapsed(replace(rests, began=None), NOW) == 0.0
-    assert elapsed(replace(rests, latest=None), NOW) == 0.0
+    assert run_duration_s(rests, NOW) == 3540.0
+    assert run_duration_s(rests) == 3540.0
+    assert run_duration_s(replace(rests, began=None), NOW) == 0.0
+    assert run_duration_s(replace(rests, latest=None), NOW) == 0.0
     ahead = replace(rests, began="2026-11-22T13:00:00Z")
-    assert elapsed(ahead, NOW) == 0.0
+    assert run_duration_s(ahead, NOW) == 0.0
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1_000, 99_949, 99_950, 999_499, 999_500, 10**9])
 def test_amounts_are_short(count: int) -> None:
-    found = amount(count)
+    found = format_count(count)
     assert len(found) <= 7
     factor = {"k": 1_000, "M": 1_000_000}.get(found[-1], 1)
     assert float(found.rstrip("kM")) * factor == pytest.approx(count, rel=0.051, abs=0.5)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from sequencer.cli.views.facts import NewFacts
 from sequencer.history.view import FlowView, NodeState
-from sequencer.history.words import fact_lines, moment
+from sequencer.history.words import format_facts, format_time
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import fact
 from tests.unit.cli.flow.views import graph, of, with_node
@@ -18,7 +18,7 @@ CHART = "a --> b{{Sure?}}\nb -->|no| a\nb -->|yes| c"
 
 
 def lines(*facts: dict[str, Any], view: FlowView | None = None) -> list[str]:
-    return [line for _, line in fact_lines(facts, view or of(graph(CHART), "running"))]
+    return [line for _, line in format_facts(facts, view or of(graph(CHART), "running"))]
 
 
 # --- words -------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_a_failure_that_is_tried_again() -> None:
     waits = with_node(view, "a", state=NodeState.RETRYING, attempt=1, due="2026-11-22T12:04:00Z")
     assert lines(failed(tries=1), view=view) == ["retry a after attempt 1: it broke"]
     assert lines(failed(tries=1), view=waits) == [
-        f"retry a after attempt 1: it broke (next at {moment(str(waits.nodes[0].due))})"
+        f"retry a after attempt 1: it broke (next at {format_time(str(waits.nodes[0].due))})"
     ]
     # The time is that of a later attempt by now.
     later = with_node(waits, "a", attempt=2)
@@ -195,8 +195,8 @@ def test_every_fact_has_its_line_in_the_journals_order(
     news, said = NewFacts(), list[str]()
     view = replace(of(graph(CHART), "running"), status="running")
     for end in (*looks, len(facts)):
-        said += lines(*news.of(facts[:end]), view=view)
-        assert news.of(facts[:end]) == []
+        said += lines(*news.select_new(facts[:end]), view=view)
+        assert news.select_new(facts[:end]) == []
     titled = {"a": "a", "b": "b (Sure?)", "c": "c"}
     expected = [f"{EVENTS[event]} {titled[name]}" for event, name, _ in happened if event in EVENTS]
     assert [line for line in said if line.startswith(("start", "done"))] == expected

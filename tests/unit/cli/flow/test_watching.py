@@ -16,20 +16,20 @@ def facts(first: int, last: int) -> list[dict[str, Any]]:
 
 def test_a_history_that_begins_anew_is_all_new() -> None:
     news = NewFacts()
-    news.of(facts(0, 5))
-    assert news.of([]) == []
-    assert news.of(facts(10, 12)) == facts(10, 12)
-    assert news.of(facts(10, 13)) == facts(12, 13)
+    news.select_new(facts(0, 5))
+    assert news.select_new([]) == []
+    assert news.select_new(facts(10, 12)) == facts(10, 12)
+    assert news.select_new(facts(10, 13)) == facts(12, 13)
     # As long as the one before it, or longer.
-    assert news.of(facts(20, 23)) == facts(20, 23)
-    assert news.of(facts(30, 40)) == facts(30, 40)
+    assert news.select_new(facts(20, 23)) == facts(20, 23)
+    assert news.select_new(facts(30, 40)) == facts(30, 40)
 
 
 def test_of_a_history_that_lost_its_beginning_the_end_is_new() -> None:
     news = NewFacts()
-    news.of(facts(0, 6))
-    assert news.of(facts(4, 8)) == facts(6, 8)
-    assert news.of(facts(4, 9)) == facts(8, 9)
+    news.select_new(facts(0, 6))
+    assert news.select_new(facts(4, 8)) == facts(6, 8)
+    assert news.select_new(facts(4, 9)) == facts(8, 9)
 
 
 def started_and_done(lines: list[str]) -> list[str]:

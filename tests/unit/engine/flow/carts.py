@@ -22,7 +22,7 @@ class Cart(Workspace):
     """A workspace that writes down what it is asked, and moves what a test says."""
 
     says: dict[str, SequencerError] = field(default_factory=dict)
-    """What `ready`, `enter` and `keep` raise."""
+    """What `ensure_ready`, `enter` and `keep` raise."""
     has_work: bool = False
     """Whether each step has left a commit."""
     arrived: list[Work | None] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Cart(Workspace):
         if name in self.says:
             raise self.says[name]
 
-    def ready(self, head: Head) -> None:
+    def ensure_ready(self, head: Head) -> None:
         del head
         self._raise("ready")
 
@@ -65,7 +65,7 @@ class Cart(Workspace):
         self._raise("keep")
         return "kept"
 
-    def obstacle(self, head: Head) -> SequencerError | None:
+    def find_obstacle(self, head: Head) -> SequencerError | None:
         del head
         return self.says.get("ready")
 

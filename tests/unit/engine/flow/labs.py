@@ -115,7 +115,7 @@ class Actor:
     ) -> Outcome:
         name = request.step.name
         if name in self.tells:
-            listener.used(self.tells[name])
+            listener.report_usage(self.tells[name])
         with self._lock:
             self.asked.append(request)
             count = self._counts.get(name, 0)
@@ -153,17 +153,17 @@ class Cast:
         assert step.name == position
         return "actor", self.actor
 
-    def ready(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
+    def choose_installed(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
         return *self.choose(step, position), None
 
     has_fallback = False
 
-    def instead(
+    def choose_fallback(
         self, step: Step, agent: str, not_before: str | None = None
     ) -> tuple[str, Executor] | None:
         """Return nobody."""
 
-    def unfit(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
+    def list_unfit_fallbacks(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
         """Return nobody."""
         del step, agent
         return []

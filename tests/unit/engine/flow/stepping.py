@@ -8,8 +8,8 @@ from typing import Any
 
 from sequencer.history.trace import trace_line
 from sequencer.model.graph.graph import Graph
-from sequencer.model.graph.marking import Marking, Reference, carried, text_of
-from sequencer.model.graph.transition import OpenTransition, rest_of, transition_of
+from sequencer.model.graph.marking import Marking, Reference, find_incoming_output, read_text
+from sequencer.model.graph.transition import OpenTransition, build_transition, resting_status
 from sequencer.model.head import Flow, Head
 from sequencer.model.kind import Capacity
 from sequencer.model.limits import RunLimits
@@ -57,15 +57,15 @@ class Run:
         step = OpenTransition(self.head, self.marking, date(self.now), moment, self._hand_on)
         act(step)
         step.settle(self.capacity if claims else None)
-        made = transition_of(step)
-        flow = Flow(status=str(self.marking.status), rest=rest_of(step.marking))
+        made = build_transition(step)
+        flow = Flow(status=str(self.marking.status), rest=resting_status(step.marking))
         self.head, self.facts = made.head.replace(flow=flow), made.facts
         self.granted = step.granted
         return [str(trace_line(f.event, f.step, f.outcome or {}) or f.event) for f in made.facts]
 
     def _hand_on(self, marking: Marking, name: str) -> tuple[str, Reference | None]:
-        reference = carried(marking, name)
-        return text_of(reference, self.outputs.__getitem__), reference
+        reference = find_incoming_output(marking, name)
+        return read_text(reference, self.outputs.__getitem__), reference
 
     def begin(self, *, claims: bool = True) -> list[str]:
         return self.update(lambda step: step.editor.begin(), claims=claims)

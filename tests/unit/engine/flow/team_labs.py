@@ -22,7 +22,7 @@ from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 from sequencer.plugins.teams.expansion import TeamExpander
 from sequencer.plugins.teams.graphs import workflow_of
-from sequencer.plugins.teams.project_tasks import execution
+from sequencer.plugins.teams.project_tasks import make_execution
 from sequencer.plugins.teams.team import Role, Task, TeamRules
 from tests.unit.engine.flow.labs import Actor, Cast, Lab, Said, failed, said
 
@@ -81,7 +81,7 @@ class TeamLab(Lab):
             self.roles, self.rules.max_tasks, has_fallback=self.rules.has_fallback
         )
         performer = super().performer(made, emit)
-        tasks = execution(self.rules, expander)
+        tasks = make_execution(self.rules, expander)
         return structs.replace(performer, tasks=tasks, agents=Everybody(self.actor))
 
     @property

@@ -40,7 +40,7 @@ def at_work(made: Lab, places: int, store: Store | None = None) -> Iterator[Grap
         yield worker
     finally:
         taken(worker, len(worker.attempts.running))
-        worker.leave()
+        worker.close()
 
 
 def taken(worker: GraphWorker, count: int) -> list[Attempt]:
@@ -49,7 +49,7 @@ def taken(worker: GraphWorker, count: int) -> list[Attempt]:
     deadline = time.monotonic() + LIMIT_S
     while len(found) < count:
         assert time.monotonic() < deadline, f"only {len(found)} of {count} have ended"
-        ended = worker.attempts.next_ended()
+        ended = worker.attempts.pop_ended()
         if ended is None:
             time.sleep(0.001)
         else:

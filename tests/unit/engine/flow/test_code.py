@@ -82,16 +82,16 @@ def test_a_claim_of_the_living_leaves_no_room(tmp_path: Path, moves: bool, slots
     worker = made.worker()
     found = worker.capacity(made.head, slots_of(worker))
     assert found.slots == slots
-    assert worker.must_wait(made.head) is moves
+    assert worker.is_code_busy(made.head) is moves
     # Those that it was granted a moment ago are its own.
     held = [claim.token for claim in made.head.claims]
     own = worker.capacity(made.head, slots_of(worker), held)
     assert own.slots == 8 - len(held)
     other.leave()
-    assert worker.must_wait(made.head) is False
+    assert worker.is_code_busy(made.head) is False
     free = worker.capacity(made.head, slots_of(worker))
     assert free.slots == 8
-    worker.leave()
+    worker.close()
 
 
 def test_beside_which_attempts_a_node_may_begin() -> None:
@@ -275,22 +275,22 @@ def test_attempts_of_all_runs_in_one_folder_take_turns(tmp_path: Path) -> None:
     entered = threading.Event()
 
     def enter() -> None:
-        with other.alone(new_head(), going):
+        with other.reserve(new_head(), going):
             entered.set()
 
     waiting = threading.Thread(target=enter)
-    with one.alone(new_head(), going):
+    with one.reserve(new_head(), going):
         waiting.start()
         assert not entered.wait(TURN_S * 2)
         stop.set(StopReason.CLAIM_LOST)
-        with pytest.raises(WorkTreeBusy), other.alone(new_head(), stop):
+        with pytest.raises(WorkTreeBusy), other.reserve(new_head(), stop):
             pass
     assert entered.wait(10)
     waiting.join()
     elsewhere = CodeSync(Cart({"ready": RemoteUnreachable("away")}, folder=tmp_path), retry_policy)
-    with pytest.raises(WorkTreeRefused, match="away"), elsewhere.alone(new_head(), going):
+    with pytest.raises(WorkTreeRefused, match="away"), elsewhere.reserve(new_head(), going):
         pass
-    with one.alone(new_head(), going):
+    with one.reserve(new_head(), going):
         pass
     for cancellation in (stop, going):
         cancellation.close()

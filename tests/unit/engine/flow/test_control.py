@@ -102,14 +102,14 @@ def test_what_comes_next(tmp_path: Path) -> None:
     made = lab(tmp_path, "s --> c & a; c & a --> j", {"a": hold, "c": failed()},
                retry={"c": Retry(max_attempts=2, initial_delay_s=100)})  # fmt: skip
     flow = GraphChanges(made.store(), made.workflow)
-    assert flow.graph_kind.startable(None) == ["s"]
+    assert flow.graph_kind.list_startable(None) == ["s"]
     head = made.begun()
-    assert flow.graph_kind.startable(head) == ["s"]
+    assert flow.graph_kind.list_startable(head) == ["s"]
     with let_go(hold):
         working = made.works(limits={"max_steps": 2})
         until(lambda: made.facts("failed"))
         # One runs, one rests.
-        assert flow.graph_kind.startable(made.head) == ["c"]
+        assert flow.graph_kind.list_startable(made.head) == ["c"]
         assert [one["step"] for one in made.run().next()] == ["c"]
     working.summary()
-    assert flow.graph_kind.startable(made.head) == ["c"]
+    assert flow.graph_kind.list_startable(made.head) == ["c"]

@@ -51,12 +51,12 @@ def test_what_others_did_on_the_same_base_is_applied(tmp_path: Path) -> None:
     kept, reads = keeper(made), 0
     for done in range(2, 8):
         before = made.head.flow
-        marking = kept.look(made.head)[1]
+        marking = kept.read_marking(made.head)[1]
         made.work(limits={"max_steps": 1})
         after = made.head.flow
         assert before is not None
         assert after is not None
-        now = kept.look(made.head)[1]
+        now = kept.read_marking(made.head)[1]
         assert list(now.done) == list("abcdefgh"[:done])
         if before.base == after.base:
             assert now is marking
@@ -136,14 +136,14 @@ def test_only_documents_of_markings_are_read(tmp_path: Path, name: str) -> None:
     assert head.flow is not None
     crooked = head.replace(flow=head.flow.replace(base=name))
     with pytest.raises(CorruptState, match="is not a document of a marking"):
-        keeper(made).look(crooked)
+        keeper(made).read_marking(crooked)
 
 
 def test_a_head_without_a_marking(tmp_path: Path) -> None:
     made = lab(tmp_path, "a")
     head = made.begun().replace(flow=None)
     with pytest.raises(CorruptState, match="has no marking"):
-        keeper(made).look(head)
+        keeper(made).read_marking(head)
 
 
 def test_a_stale_answer_does_not_spoil_what_is_kept(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def answered(made: Lab, said_: str) -> tuple[str, list[str]]:
     made.answer("h", said_)
     flow = made.run().flow
     _, marking = flow.marking(made.head)
-    output = flow.text(marking.outputs.get("h"))
+    output = flow.read_text(marking.outputs.get("h"))
     made.work()
     return output, made.accepted()[1:]
 
@@ -107,7 +107,7 @@ def test_free_text_where_nothing_is_to_choose_from(tmp_path: Path) -> None:
 
 def answered_text(made: Lab) -> str:
     _, marking = made.run().flow.marking(made.head)
-    return made.run().flow.text(marking.outputs["h"])
+    return made.run().flow.read_text(marking.outputs["h"])
 
 
 def test_of_answers_at_once_one_counts_and_its_text_stays(tmp_path: Path) -> None:

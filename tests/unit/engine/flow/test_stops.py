@@ -21,7 +21,7 @@ from sequencer.errors import (
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
 from sequencer.model.commands import Pause, Reset, Resume, RetryNow, Stop, TakeOver
-from sequencer.model.graph.graph_kind import end_in_time, expire_question
+from sequencer.model.graph.graph_kind import end_if_overdue, expire_question
 from sequencer.model.head import Status
 from sequencer.model.outcome import Outcome
 from tests.unit.engine.flow.labs import FREE, Hold, lab, let_go, said, until
@@ -39,10 +39,10 @@ def test_the_end_of_the_time_of_a_run_that_was_over_by_then(tmp_path: Path) -> N
     made.refused()
     before = made.head
     flow = made.run().flow
-    flow.update(end_in_time, lambda _: None)
+    flow.update(end_if_overdue, lambda _: None)
     assert made.head == before
     made.run().do(RetryNow())
-    flow.update(end_in_time, lambda _: None)
+    flow.update(end_if_overdue, lambda _: None)
     assert made.status == "running"
 
 
@@ -210,7 +210,7 @@ def test_a_run_that_was_begun_in_its_place_gets_nothing_of_it(tmp_path: Path) ->
         new.go.set()
         second.summary()
     flow = made.run().flow
-    assert flow.text(flow.marking(made.head)[1].outputs["a"]) == "new"
+    assert flow.read_text(flow.marking(made.head)[1].outputs["a"]) == "new"
     assert made.head.usage.steps == 2
 
 

@@ -166,7 +166,7 @@ class Choosy:
             raise ConfigurationError(f"the agent does not support {refused[0]}")
         return "actor", self.actor
 
-    def ready(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
+    def choose_installed(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
         return *self.choose(step, position), None
 
     def ensure_folder(self, agent: str, folder: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_fix_is_performed_without_what_only_its_role_asks(tmp_path: Path) -> N
 # --- tasks that are added by an answer: who waits for them, and what a wrong answer is --------
 
 LEAD = (task("lead", adds="tasks", **AT_ONCE), task("sum", "lead"))
-MOST_HEAD_BYTES = 4096
+MAX_HEAD_BYTES = 4096
 
 
 def test_two_leads_that_want_the_same_id(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.capacity import Shares, beside_of
+from sequencer.engine.capacity import Shares, iter_parallel_nodes
 from sequencer.errors import StepFailed
 from sequencer.model.commands import Reject
 from sequencer.model.graph.graph import Graph
@@ -149,8 +149,8 @@ def test_a_done_tasks_budget_keeps_nobody_from_anything(tmp_path: Path) -> None:
     assert made.accepted() == ["dear"]
     # It has used more than it should have, and nothing follows from that.
     assert made.warnings() == ["task dear has used 60 of 50 tokens (the task's budget)"]
-    assert made.run().stopped_by(made.head) == []
-    assert TeamBudgets(made.rules).end_of_the_work(made.marking) is None
+    assert made.run().describe_blockers(made.head) == []
+    assert TeamBudgets(made.rules).find_stop_reason(made.marking) is None
     made.work()
     assert made.accepted() == ["dear", "b"]
 
@@ -323,9 +323,9 @@ def test_a_share_that_somebody_has_spoilt_is_none(damaged: Any) -> None:
 def test_tokens_are_shared_as_money_is() -> None:
     rules = TeamRules.model_validate({"budget": {"max_tokens": 11}})
     shares, marking = Shares(RunLimits(), TeamBudgets(rules), STRANGER), four()
-    assert shares.of(head_with(), marking, "A", 4, NOBODY) == {"tokens": 2}
+    assert shares.compute_share(head_with(), marking, "A", 4, NOBODY) == {"tokens": 2}
     held = head_with(claim("A", 1, share_tokens=11))
-    assert set(shares.closed(held, marking, NOBODY)) == set("ABCDZ")
+    assert set(shares.find_closed(held, marking, NOBODY)) == set("ABCDZ")
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("ABCD")))
@@ -336,7 +336,7 @@ def test_together_they_are_never_given_more_than_there_is(
     shares, marking = Shares(RunLimits(cost_usd=limit), None, STRANGER), four()
     claims: list[Claim] = []
     for token, name in enumerate(order, 1):
-        given = shares.of(head_with(*claims), marking, name, 5 - token, NOBODY)
+        given = shares.compute_share(head_with(*claims), marking, name, 5 - token, NOBODY)
         marking.apply(["start", name, token])
         claims.append(claim(name, token, share_usd=given["usd"]))
     sums = [one.share("usd") or 0.0 for one in claims]
@@ -352,11 +352,11 @@ def test_who_waits_for_a_node_does_not_run_beside_it() -> None:
     for name in "AC":
         marking.apply(["token", name])
     marking.apply(["start", "A", 1])
-    assert set(beside_of(marking, "A", {"A"})) == {"C", "E"}
-    assert set(beside_of(marking, "C", {"A"})) == {"B"}
+    assert set(iter_parallel_nodes(marking, "A", {"A"})) == {"C", "E"}
+    assert set(iter_parallel_nodes(marking, "C", {"A"})) == {"B"}
     marking.apply(["start", "C", 2])
     # Who runs has a share already; what comes behind it does not.
-    assert set(beside_of(marking, "A", {"A", "C"})) == {"E"}
+    assert set(iter_parallel_nodes(marking, "A", {"A", "C"})) == {"E"}
     marking.apply(["step", "C", ["D", "E"]])
     # D has a token already, and waits for the one that comes through A.
-    assert set(beside_of(marking, "A", {"A"})) == {"E"}
+    assert set(iter_parallel_nodes(marking, "A", {"A"})) == {"E"}

@@ -86,7 +86,7 @@ def test_what_comes_next_is_not_what_has_failed(tmp_path: Path) -> None:
     made = team(tmp_path, CREW, {"a": fails(1)}, size=1)
     with pytest.raises(StepFailed):
         made.work(Mode.TICK)
-    assert made.run().flow.graph_kind.startable(made.head) == ["x"]
+    assert made.run().flow.graph_kind.list_startable(made.head) == ["x"]
     assert made.head.status == "waiting-next"
 
 

@@ -119,14 +119,14 @@ def test_names_of_fixes_make_way_for_the_authors(tmp_path: Path) -> None:
 
 
 def test_a_fix_is_performed_by_the_agent_of_the_run(tmp_path: Path) -> None:
-    growth = TeamExpander({}, agent="other").fix(team(tmp_path, CREW).workflow, "check", 2)
+    growth = TeamExpander({}, agent="other").build_fix(team(tmp_path, CREW).workflow, "check", 2)
     assert growth is not None
     assert growth.steps[0].agent == "other"
     own = behind(fixer={"name": "mend", "executor": "mine"})
-    growth = TeamExpander({}, agent="other").fix(team(tmp_path, own).workflow, "check", 2)
+    growth = TeamExpander({}, agent="other").build_fix(team(tmp_path, own).workflow, "check", 2)
     assert growth is not None
     assert growth.steps[0].agent == "mine"
 
 
 def test_who_judges_nothing_has_no_fix(tmp_path: Path) -> None:
-    assert TeamExpander({}).fix(team(tmp_path, CREW).workflow, "build", 1) is None
+    assert TeamExpander({}).build_fix(team(tmp_path, CREW).workflow, "build", 1) is None

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sequencer.engine.prompt_context.node_values import values_of
+from sequencer.engine.prompt_context.node_values import make_node_values
 from sequencer.errors import StorageFailed
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.graph.marking import Marking
 from sequencer.model.graph.task import TaskTraits
 from sequencer.model.request import Request
 from sequencer.plugins.teams import prompt_context
-from sequencer.plugins.teams.prompt_context import MOST_CHARS, TaskContext, context_of
+from sequencer.plugins.teams.prompt_context import MAX_CHARS, TaskContext, context_of
 from sequencer.workflows.prompts import MissingValue
 from tests.unit.engine.flow.labs import failed, said
 from tests.unit.engine.flow.team_labs import AT_ONCE, task, team
@@ -55,7 +55,7 @@ def brief(
     marking.apply(["start", "me", 1000])
     for operation in more.pop("team", ()):  # type: ignore[attr-defined]
         marking.apply(["team", *operation])
-    values = values_of(graph, "me", marking, str(more.pop("prompt", "")), read_of(said))  # type: ignore[arg-type]
+    values = make_node_values(graph, "me", marking, str(more.pop("prompt", "")), read_of(said))  # type: ignore[arg-type]
     assert values is not None
     made = context_of(
         values,
@@ -131,9 +131,9 @@ def test_what_mends_is_told_what_was_tried_before() -> None:
 
 
 def test_a_long_output_is_cut_and_the_file_is_named() -> None:
-    text = "x" * (MOST_CHARS + 5)
+    text = "x" * (MAX_CHARS + 5)
     prompt = brief(node("first"), texts={"first": text}).compose("")
-    assert len(prompt) < MOST_CHARS + 500
+    assert len(prompt) < MAX_CHARS + 500
     assert "… 5 more characters are in /run/results/first/output.txt\n</result>" in prompt
 
 
@@ -191,4 +191,4 @@ def test_secrets_stand_in_no_note(tmp_path: Path) -> None:
 
 
 def test_the_limits_are_those_that_the_docs_tell() -> None:
-    assert (prompt_context.MOST_CHARS, prompt_context.LEAST_CHARS) == (48_000, 800)
+    assert (prompt_context.MAX_CHARS, prompt_context.MIN_CHARS) == (48_000, 800)

@@ -276,9 +276,12 @@ def test_only_what_is_over_its_cap_is_stopped(tmp_path: Path) -> None:
     budgets = TeamBudgets(TeamRules.model_validate(rules))
     marking = Marking(graph)
     half = Usage(cost_usd=0.5)
-    assert set(budgets.to_kill(marking, {"soup": half, "pay": half})) == set()
-    assert set(budgets.to_kill(marking, {"soup": half, "roast": half})) == {"soup", "roast"}
-    assert set(budgets.to_kill(marking, {"taste": Usage(input_tokens=10)})) == {"taste"}
+    assert set(budgets.find_nodes_to_kill(marking, {"soup": half, "pay": half})) == set()
+    assert set(budgets.find_nodes_to_kill(marking, {"soup": half, "roast": half})) == {
+        "soup",
+        "roast",
+    }
+    assert set(budgets.find_nodes_to_kill(marking, {"taste": Usage(input_tokens=10)})) == {"taste"}
 
 
 def test_the_outcome_of_a_stopped_attempt_is_no_failure(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from sequencer.errors import StepFailed, WaitsForPerson
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
-from sequencer.model.graph.choices import normalise
+from sequencer.model.graph.choices import normalize
 from sequencer.model.graph.graph import Graph, NodeKind
 from sequencer.model.outcome import Outcome
 from sequencer.model.workflow import Workflow
@@ -155,6 +155,6 @@ def test_a_real_run_takes_the_way_that_was_recorded(flow: dict[str, Any], tmp_pa
     assert ended.wait(LIMIT_S), lab.trace()
     thread.join()
     # An option is kept as it is written, however it was typed.
-    assert [*map(normalise, lab.trace())] == [*map(normalise, expect)]
+    assert [*map(normalize, lab.trace())] == [*map(normalize, expect)]
     assert lab.status == flow["expect"]["status"]
     assert lab.head.claims == ()

@@ -16,13 +16,13 @@ from sequencer.engine.attempts import Attempts
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.errors import MachineBusy, StepFailed
 from sequencer.executors.cancellation import StopReason
-from sequencer.history.story import story_of
-from sequencer.history.view import FlowView, NodeView, view_of
+from sequencer.history.story import build_story
+from sequencer.history.view import FlowView, NodeView, build_view
 from sequencer.model.commands import Pause, RunCommand, Stop
 from sequencer.model.limits import RunLimits
 from sequencer.model.step import Output, Retry, Step
 from sequencer.model.workflow import Workflow
-from sequencer.store.watch import readable
+from sequencer.store.watch import wait_readable
 from tests.played import PlayedStore
 from tests.unit.engine.flow.labs import Hold, Lab, failed, lab, let_go, said, slots_of, until
 from tests.unit.saying import attempt
@@ -179,7 +179,7 @@ def attempts() -> Iterator[Attempts]:
     yield made
     made.cancel(StopReason.INTERRUPTED)
     while made.running:
-        if made.next_ended() is None:
+        if made.pop_ended() is None:
             made.wait()
     made.close()
     heartbeat.close()
@@ -195,7 +195,7 @@ def test_a_wake_ends_a_wait(attempts: Attempts) -> None:
     threading.Timer(0.05, attempts.wake).start()
     attempts.wait()
     assert 0.02 < time.monotonic() - before < 0.9
-    assert not readable((attempts.fileno(),), 0)
+    assert not wait_readable((attempts.fileno(),), 0)
 
 
 def test_an_attempt_that_gets_no_thread_has_ended_and_the_next_one_is_made(
@@ -207,16 +207,16 @@ def test_an_attempt_that_gets_no_thread_has_ended_and_the_next_one_is_made(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         attempts.start(running(1), wait_a_little)
-    ended = attempts.next_ended()
+    ended = attempts.pop_ended()
     assert ended is not None
     assert isinstance(ended.busy, MachineBusy)
     assert not ended.ends_the_work
     attempts.start(running(2), wait_a_little)
-    until(lambda: readable((attempts.fileno(),), 0))
-    following = attempts.next_ended()
+    until(lambda: wait_readable((attempts.fileno(),), 0))
+    following = attempts.pop_ended()
     while following is None:
         attempts.wait()
-        following = attempts.next_ended()
+        following = attempts.pop_ended()
     assert (following.claim.token, following.error) == (2, None)
 
 
@@ -233,8 +233,8 @@ def seen(made: Lab) -> FlowView:
     flow = made.run().flow
     head, marking = flow.marking(made.head)
     questions = {one.node.id: one.text for one in flow.questions(head)}
-    return view_of(
-        "t", marking.graph, head, marking, story_of(made.run().history()), questions=questions
+    return build_view(
+        "t", marking.graph, head, marking, build_story(made.run().history()), questions=questions
     )
 
 

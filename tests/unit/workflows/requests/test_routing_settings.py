@@ -10,8 +10,8 @@ from sequencer.plugins.requests.routing import (
     SHARED_PROMPT,
     SYSTEM_PROMPTS,
     RoutingSettings,
-    classifying_agent,
-    every_system_prompt,
+    choose_classifier,
+    list_system_prompts,
     system_prompts_for,
 )
 
@@ -47,12 +47,12 @@ def test_an_entry_of_ones_own_needs_both(entry: dict[str, Any]) -> None:
 
 
 def test_every_prompt_that_may_be_asked_for() -> None:
-    assert every_system_prompt(settings()) == [
+    assert list_system_prompts(settings()) == [
         SHARED_PROMPT,
         *(entry.prompt for entry in SYSTEM_PROMPTS.values()),
     ]
     fewer = {"scoper": {"labels": []}, "mine": {"labels": ["a"], "prompt": "a.md"}}
-    found = every_system_prompt(settings(system_prompts=fewer))
+    found = list_system_prompts(settings(system_prompts=fewer))
     assert "a.md" in found
     assert "system/scoper.md" not in found
 
@@ -87,4 +87,4 @@ def test_wrong_settings_are_refused(raw: dict[str, Any]) -> None:
     ],
 )
 def test_who_classifies(classifier: str, default: str | None, agent: str | None) -> None:
-    assert classifying_agent(settings(classifier=classifier), default) == agent
+    assert choose_classifier(settings(classifier=classifier), default) == agent

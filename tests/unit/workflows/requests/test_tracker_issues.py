@@ -17,9 +17,9 @@ from sequencer.plugins.requests.issues import (
     MAX_NAME_CHARS,
     NO_LABELS,
     TrackerIssue,
-    as_json,
-    free_name,
-    issue_of,
+    find_free_name,
+    find_json,
+    parse_issue,
 )
 
 SHAPES: dict[str, dict[str, Any]] = json.loads(
@@ -29,7 +29,7 @@ GH, REST, OPENED, COMMENTED, PULL, LINEAR, LINEAR_COMMENT, SESSION, API = SHAPES
 
 
 def read(value: object) -> TrackerIssue:
-    return issue_of(value, "issue.json")
+    return parse_issue(value, "issue.json")
 
 
 def test_events_of_github() -> None:
@@ -126,13 +126,13 @@ def test_the_count_of_review_comments_is_no_text() -> None:
     ],
 )
 def test_a_run_is_called_what_can_be_read(title: str, name: str) -> None:
-    assert free_name(title, ()) == name
-    assert free_name(title, {name}) == f"{name}-2"
+    assert find_free_name(title, ()) == name
+    assert find_free_name(title, {name}) == f"{name}-2"
 
 
 @given(st.text(max_size=80))
 def test_every_title_gives_a_name_that_can_be_typed(title: str) -> None:
-    name = free_name(title, ())
+    name = find_free_name(title, ())
     assert name.isprintable()
     assert 0 < len(name) <= MAX_NAME_CHARS
     assert not set(name) & set(" /\\.:'\"")
@@ -260,7 +260,7 @@ def test_of_many_comments_the_newest_are_kept() -> None:
     ],
 )
 def test_what_is_meant_to_be_json(text: str, is_json: bool) -> None:
-    assert (as_json(text) is not None) == is_json
+    assert (find_json(text) is not None) == is_json
 
 
 json_values = st.recursive(

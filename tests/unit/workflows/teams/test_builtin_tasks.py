@@ -6,7 +6,7 @@ import pytest
 
 from sequencer.plugins.teams.graphs import workflow_of
 from sequencer.plugins.teams.lists import SHARED, builtin_tasks
-from sequencer.plugins.teams.options import roles
+from sequencer.plugins.teams.options import merge_roles
 from sequencer.workflows.registry import PROCEDURES
 
 FULL_DEVELOPMENT = {
@@ -53,7 +53,7 @@ def test_what_waits_for_what(name: str, size: int, expected: object) -> None:
 def test_each_is_a_graph_that_ends_with_one_summary_and_says_what_is_done(name: str) -> None:
     assert name in PROCEDURES
     tasks = builtin_tasks(name, 6)
-    graph = workflow_of(name, tasks, roles(), size=6).graph
+    graph = workflow_of(name, tasks, merge_roles(), size=6).graph
     assert graph is not None
     assert (graph.has_tasks, graph.max_parallel) == (True, 6)
     assert graph.reachable == graph.by_id.keys()

@@ -22,7 +22,7 @@ from sequencer.plugins.teams.graphs import (
     workflow_of,
 )
 from sequencer.plugins.teams.team import Role, Task
-from sequencer.workflows.finding import MAX_LISTED, nearest
+from sequencer.workflows.finding import MAX_LISTED, suggest_nearest
 
 MEND = {"name": "mend", "text": "Mend"}
 ROLES = {
@@ -237,12 +237,12 @@ def test_who_only_answers_has_no_worktree(fields: dict[str, object], why: str | 
 
 def test_the_nearest_name() -> None:
     known = dict.fromkeys(["test", "build"])
-    assert nearest("tset", known) == "did you mean 'test'? there are: test, build"
-    assert nearest("tset", known, compares=False) == "there are: test, build"
+    assert suggest_nearest("tset", known) == "did you mean 'test'? there are: test, build"
+    assert suggest_nearest("tset", known, compares=False) == "there are: test, build"
     many = [f"n{number:03}" for number in range(100)]
-    assert nearest("zzz", many).count(", ") == MAX_LISTED
-    assert nearest("zzz", many).endswith(", …")
-    assert nearest("zzz", []) == "there is none"
+    assert suggest_nearest("zzz", many).count(", ") == MAX_LISTED
+    assert suggest_nearest("zzz", many).endswith(", …")
+    assert suggest_nearest("zzz", []) == "there is none"
 
 
 def test_long_and_hostile_lists() -> None:

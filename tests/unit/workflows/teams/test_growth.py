@@ -7,21 +7,21 @@ from typing import Any, Literal
 
 import pytest
 
-from sequencer.engine.records import checked
+from sequencer.engine.records import check_answer
 from sequencer.model.graph.graph import TaskExpansion
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Output, Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.expansion import AnswerRefused, TeamExpander, tasks_of_answer
 from sequencer.plugins.teams.graphs import MOST, form_for, schema_for, workflow_of
-from sequencer.plugins.teams.options import roles
+from sequencer.plugins.teams.options import merge_roles
 from sequencer.plugins.teams.team import STEP_FIELDS, Role, Task
 
 ONE = {"id": "a", "subject": "Do a", "description": "All of it"}
 ISSUE = {"id": "api", "title": "The API", "description": "Three routes"}
 PAGE = {**ISSUE, "id": "page"}
 LOCKED = {"executor": "locked", "writes": True, "worktree": True, "tools": {"bash": False}}
-ROLES = roles({"implementer": Role.model_validate(LOCKED)})
+ROLES = merge_roles({"implementer": Role.model_validate(LOCKED)})
 
 
 def refusal(adds: Any, answer: object, **options: Any) -> str:
@@ -38,7 +38,7 @@ def issues(*given: dict[str, Any], **options: Any) -> tuple[Task, ...]:
 def fits(adds: Any, answer: str, known: Any = ()) -> bool:
     """Return whether the engine takes *answer* for the schema of *adds*."""
     step = Step(name="lead", output=Output(format="json", schema=schema_for(adds, known)))
-    return checked(step, Outcome(status=OutcomeStatus.OK, output=answer)).is_accepted
+    return check_answer(step, Outcome(status=OutcomeStatus.OK, output=answer)).is_accepted
 
 
 # --- schemas -----------------------------------------------------------------------------
@@ -156,7 +156,9 @@ def grown(
     lead = {"id": "lead", "subject": "Cut it", "adds": "tasks"}
     last = {"id": "end", "subject": "Sum up", "blocked_by": ["lead"]}
     team: Workflow = workflow_of("team", [Task.model_validate(o) for o in (lead, last)], known)
-    found = TeamExpander(known, agent=agent).of_answer(team, "lead", json.dumps({"tasks": tasks}))
+    found = TeamExpander(known, agent=agent).expand_answer(
+        team, "lead", json.dumps({"tasks": tasks})
+    )
     assert found is not None
     return found
 
@@ -208,6 +210,6 @@ def test_a_refusal_quotes_no_secret_of_an_answer() -> None:
     said = json.dumps({"tasks": [{**ONE, "role": 'se"cret'}]})
     expander = TeamExpander(ROLES, redact=lambda text: text.replace('se"cret', "***"))
     with pytest.raises(AnswerRefused) as caught:
-        expander.of_answer(workflow_of("team", [lead], ROLES), "lead", said)
+        expander.expand_answer(workflow_of("team", [lead], ROLES), "lead", said)
     assert "***" in caught.value.message
     assert 'se"cret' not in caught.value.message

@@ -20,8 +20,8 @@ from sequencer.plugins.teams.lists import (
     load_tasks,
     read_page,
 )
-from sequencer.plugins.teams.options import roles
-from sequencer.workflows.finding import MAX_CHARS, GraphFile, page_of
+from sequencer.plugins.teams.options import merge_roles
+from sequencer.workflows.finding import MAX_CHARS, GraphFile, read_markdown_text
 
 # --- one task ----------------------------------------------------------------------------
 
@@ -187,9 +187,9 @@ def test_a_list_in_yaml_and_in_markdown(tmp_path: Path) -> None:
     assert found.workflow.steps[1].model == "opus"
     assert found.file == tmp_path / "tasks.yaml"
     assert page.workflow == found.workflow
-    assert found.where("build", "model") == f"{tmp_path}/tasks.yaml:8:5"
-    assert found.where("build") == f"{tmp_path}/tasks.yaml:5:5"
-    assert page.where("look") == f"{tmp_path}/tasks.md:6:1"
+    assert found.locate_setting("build", "model") == f"{tmp_path}/tasks.yaml:8:5"
+    assert found.locate_setting("build") == f"{tmp_path}/tasks.yaml:5:5"
+    assert page.locate_setting("look") == f"{tmp_path}/tasks.md:6:1"
 
 
 def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_files_that_are_no_list(tmp_path: Path, text: str, said: str) -> None:
 
 @pytest.mark.parametrize("listed", [None, 3, "text", [], [3], [{}]])
 def test_what_is_no_list_at_all_is_told_elsewhere(listed: object) -> None:
-    assert list_errors(listed, roles(), str) == []
+    assert list_errors(listed, merge_roles(), str) == []
 
 
 @pytest.mark.parametrize(
@@ -291,16 +291,16 @@ def test_what_is_no_list_at_all_is_told_elsewhere(listed: object) -> None:
 )
 def test_which_files_are_lists(tmp_path: Path, name: str, text: str, *, expected: bool) -> None:
     path = written(tmp_path, text, name)
-    assert has_tasks(path, page_of(path)) is expected
+    assert has_tasks(path, read_markdown_text(path)) is expected
 
 
 def test_what_can_t_be_read_is_no_list(tmp_path: Path) -> None:
-    assert page_of(tmp_path / "missing.md") is None
+    assert read_markdown_text(tmp_path / "missing.md") is None
     for name in ("bad.md", "bad.yaml"):
         (tmp_path / name).write_bytes(b"\xff\n## a: b\n")
         with pytest.raises(ConfigurationError, match="not UTF-8"):
             load_tasks(tmp_path / name, None)
-    assert page_of(tmp_path / "bad.md") is None
+    assert read_markdown_text(tmp_path / "bad.md") is None
     assert not has_tasks(tmp_path / "bad.md", None)
 
 
@@ -356,7 +356,7 @@ def told_of(text: str) -> list[str]:
     ],
 )
 def test_each_part_is_known_by_its_place(path: tuple[str | int, ...], where: str) -> None:
-    assert read(PAGE).where(path) == where
+    assert read(PAGE).locate(path) == where
 
 
 DO = {"id": "a", "subject": "Do it"}

@@ -9,7 +9,7 @@ import pytest
 from sequencer.engine.prompts import builtin_texts
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step
-from sequencer.plugins.teams.options import TeamOptions, builtin_roles, roles
+from sequencer.plugins.teams.options import TeamOptions, builtin_roles, merge_roles
 from sequencer.plugins.teams.team import Role
 
 NAMES = ["researcher", "implementer", "verifier", "git-handler", "summarizer", "lead"]
@@ -58,12 +58,12 @@ def test_each_is_a_set_of_step_fields_with_a_prompt_that_comes_along(name: str) 
 
 def test_models_for_the_lead_and_for_the_others() -> None:
     options = {"tester": role(), "verifier": role(model=None), "researcher": role(model="mine")}
-    found = roles(options, teammate_model="small", lead_model="large")
+    found = merge_roles(options, teammate_model="small", lead_model="large")
     assert {name: one.step["model"] for name, one in found.items()} == {
         **dict.fromkeys([*NAMES, "tester"], "small"),
         "lead": "large",
         "verifier": None,
         "researcher": "mine",
     }
-    assert "model" not in roles(lead_model="large")["verifier"].step
-    assert "model" not in roles(teammate_model="small")["lead"].step
+    assert "model" not in merge_roles(lead_model="large")["verifier"].step
+    assert "model" not in merge_roles(teammate_model="small")["lead"].step

@@ -11,7 +11,7 @@ from sequencer.plugins.teams.expansion import TeamExpander
 from sequencer.plugins.teams.graphs import workflow_of
 from sequencer.plugins.teams.team import Task
 from sequencer.workflows.flowfile.settings import Overrides
-from sequencer.workflows.simulate import NodeScript, Replay, overridden, read_script, simulate
+from sequencer.workflows.simulate import NodeScript, Replay, apply_overrides, read_script, simulate
 from tests.unit.engine.flow.labs import failed
 from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, adds, no, task, team
 
@@ -134,7 +134,7 @@ def test_times_and_tries_are_laid_over_the_tasks() -> None:
         "s.json",
     ).overrides
     workflow = workflow_of("crew", [task("a"), task("b", **AT_ONCE)], {})
-    found = overridden(workflow, said, "s.json", 3)
+    found = apply_overrides(workflow, said, "s.json", 3)
     a, b = found.steps
     assert a.timeout_s == 1.5
     assert a.retry is not None
@@ -144,12 +144,14 @@ def test_times_and_tries_are_laid_over_the_tasks() -> None:
     assert found.graph is not None
     assert (found.graph.timeout_ms, found.graph.max_parallel) == (9000, 3)
     sized = workflow_of("crew", [task("a")], {}, size=2)
-    assert overridden(sized, said, "s.json", 3).graph.max_parallel == 2  # type: ignore[union-attr]
+    assert apply_overrides(sized, said, "s.json", 3).graph.max_parallel == 2  # type: ignore[union-attr]
 
 
 def test_what_only_a_chart_has_is_refused_all_at_once() -> None:
     workflow = workflow_of("crew", [task("a")], {})
     with pytest.raises(ConfigurationError) as refused:
-        overridden(workflow, Overrides(entry="a", on_error="a", max_iterations=3), "s.json", None)
+        apply_overrides(
+            workflow, Overrides(entry="a", on_error="a", max_iterations=3), "s.json", None
+        )
     for key in ("entry", "onError", "maxIterations"):
         assert f"s.json: {key}: is for the file of a flowchart" in str(refused.value)
