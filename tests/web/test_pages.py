@@ -78,7 +78,7 @@ def test_runs_that_start_by_themselves_are_listed_with_their_next_date(
     date = datetime(datetime.now().astimezone().year + 1, 1, 1, 2).astimezone(UTC)
     assert f'<time datetime="{date.isoformat()}" data-due>' in page
     assert "yearly new standard 0 2 1 1 *" in words(page)
-    assert "No run yet" not in words(page)
+    assert "no runs yet" not in words(page)
     assert 'href="/p/new/yearly"' not in page, "it has no page before its first start"
     assert "yearly" not in words(client.get("/runs?q=other").text)
 

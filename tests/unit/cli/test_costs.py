@@ -140,7 +140,7 @@ def test_a_cap_with_an_agent_that_never_tells_is_a_warning(
 def test_no_warning_where_a_cap_can_count(
     tmp_path: Path, entry: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    assert "never tell" not in warned(with_agent(tmp_path / "p", entry, **more)).out
+    assert "may never report" not in warned(with_agent(tmp_path / "p", entry, **more)).out
 
 
 def test_prices_of_the_project_are_those_of_every_entry(tmp_path: Path) -> None:

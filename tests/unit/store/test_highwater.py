@@ -222,7 +222,7 @@ def test_without_a_home_nothing_is_compared_and_check_says_so(
     assert "the progress of runs is recorded only inside the project" in checked.out + checked.err
     own_folder.unlink()
     checked = call(folder, "check")
-    assert "remembered nowhere" not in checked.out + checked.err
+    assert "recorded only inside" not in checked.out + checked.err
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "can't be written to" in (highwater.find_problem() or "")
 
