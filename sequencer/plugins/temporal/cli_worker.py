@@ -146,4 +146,4 @@ def _serve_trial(invocation: Invocation) -> None:
         invocation.notify(f"Ctrl-C ends it; its data stays in {folder}")
         while not ended.wait(1.0):
             if server.wait(0) is not None:
-                raise server.failed("the Temporal server has ended")
+                raise server.make_failure("the Temporal server has ended")

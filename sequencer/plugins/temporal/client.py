@@ -294,7 +294,7 @@ class FleetStore(RemoteRun):
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             inquiry.is_unknown = True
             queue = await take_over(self)
-            async with self._serving().deciding(await self.connection.connect(), queue):
+            async with self._serving().run_workflows(await self.connection.connect(), queue):
                 return await ask(CALL_S)
 
     def _new_outputs(self) -> dict[str, str]:
