@@ -27,7 +27,7 @@ def killed(tmp_path: Path) -> Here:
     return here
 
 
-def test_retry_lets_it_start_once_more(killed: Here) -> None:
+def test_retry_allows_one_more_start(killed: Here) -> None:
     killed.call("retry")
     killed.call("run")
     assert killed.done == ["a", "a", "b"]

@@ -18,7 +18,7 @@ def here(tmp_path: Path) -> Here:
     return made
 
 
-def test_the_step_ends_and_the_process_says_that_the_run_was_stopped(here: Here) -> None:
+def test_stop_now_ends_the_step_and_the_process_reports_the_stop(here: Here) -> None:
     called = here.begin_and_wait("run")
     here.call("stop", "--now", "--reason", "enough")
     said = called.communicate(timeout=15)[0]
@@ -30,7 +30,7 @@ def test_the_step_ends_and_the_process_says_that_the_run_was_stopped(here: Here)
     assert not here.state()["claims"]
 
 
-def test_a_pause_lets_a_process_in_mode_sync_wait(here: Here) -> None:
+def test_a_paused_process_in_sync_mode_waits_for_resume(here: Here) -> None:
     called = here.begin_and_wait("run", "--mode", "sync", "--max-steps", "1")
     here.call("stop", "--pause", "--now")
     log = here.folder / "logs/local/steps/iter-00001_a.log"
@@ -45,7 +45,7 @@ def test_a_pause_lets_a_process_in_mode_sync_wait(here: Here) -> None:
     assert here.done == ["a", "a"]
 
 
-def test_who_takes_the_step_away_without_a_stop_ends_the_process(here: Here) -> None:
+def test_a_forced_takeover_without_a_stop_ends_the_process(here: Here) -> None:
     called = here.begin_and_wait("run")
     here.call("takeover", "--force")
     said = called.communicate(timeout=15)[0]

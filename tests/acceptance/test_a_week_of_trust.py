@@ -205,7 +205,7 @@ BAD_WEEK = (
 
 
 @pytest.mark.parametrize("edit", BAD_WEEK, ids=lambda edit: edit.what)
-def test_what_takes_something_away_always_asks(project: Path, edit: Edit) -> None:
+def test_removing_a_safeguard_always_asks(project: Path, edit: Edit) -> None:
     make(project, edit)
     assert asks(project)
     assert asks(project) == ()

@@ -22,7 +22,7 @@ def at(clone: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return cli(clone, *arguments, timeout_s=60.0, **IDENTITY)
 
 
-def test_a_run_in_files_is_kept_on_the_branch_that_is_named(tmp_path: Path) -> None:
+def test_a_run_in_files_runs_only_on_the_configured_branch(tmp_path: Path) -> None:
     folder = scripted_project(tmp_path)
     git(folder, "init", "-q", "-b", "main")
     config = folder / "orchestration.yaml"
@@ -52,7 +52,7 @@ def test_without_git_there_is_no_branch_to_run_on(tmp_path: Path) -> None:
     assert "there is no git repository" in refused.stderr
 
 
-def test_a_run_in_git_stays_on_the_branch_on_which_it_began(tmp_path: Path) -> None:
+def test_a_run_in_git_stays_on_the_branch_where_it_started(tmp_path: Path) -> None:
     shared = shared_project(tmp_path, configuration(workflow="standard"))
     here = shared.clone("a")
     (here / "agent.py").write_text(IDLE)

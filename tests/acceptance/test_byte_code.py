@@ -47,7 +47,7 @@ def forge(clone: Clone) -> None:
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-def test_byte_code_that_was_forged_is_not_what_runs(module: Clone, is_link: bool) -> None:
+def test_forged_byte_code_never_runs(module: Clone, is_link: bool) -> None:
     module.trust()
     cache = module.folder / "__pycache__"
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_byte_code_that_was_forged_is_not_what_runs(module: Clone, is_link: bool
             shutil.rmtree(module.folder / "real")
 
 
-def test_byte_code_of_others_stays(module: Clone) -> None:
+def test_byte_code_of_other_modules_is_not_removed(module: Clone) -> None:
     module.trust()
     (module.folder / "other.py").write_text("")
     ran(module, "-c", "import other, helper")
@@ -76,7 +76,7 @@ def test_byte_code_of_others_stays(module: Clone) -> None:
 
 
 @pytest.mark.parametrize("name", ["helper.so", "helper.abi3.so", "helper/__init__.pyc"])
-def test_what_python_loads_in_place_of_a_module_asks(module: Clone, name: str) -> None:
+def test_a_file_python_loads_instead_of_a_module_needs_trust(module: Clone, name: str) -> None:
     module.trust()
     module.cli("tick")
     path = module.folder / name

@@ -39,14 +39,14 @@ def findings(project: Path, **variables: str) -> list[dict[str, Any]]:
     return [one for one in found if "provider's variable" in one["message"]]
 
 
-def test_bedrock_variables(project: Path) -> None:
+def test_bedrock_variables_reach_the_agent_when_the_switch_is_set(project: Path) -> None:
     assert findings(project, **BEDROCK) == []
     ended = tried(project, "run", "--max-steps", "1", **BEDROCK)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert head(project)["step_index"] == 1
 
 
-def test_without_the_switch_they_do_not_and_check_names_them(project: Path) -> None:
+def test_without_the_switch_check_names_the_variables_not_passed(project: Path) -> None:
     (one,) = findings(project, **BEDROCK | {"CLAUDE_CODE_USE_BEDROCK": "0"}, GROQ_API_KEY="x")
     assert one["where"] == "agent claude"
     assert one["message"].endswith(": AWS_PROFILE, AWS_REGION, GROQ_API_KEY")
@@ -54,7 +54,7 @@ def test_without_the_switch_they_do_not_and_check_names_them(project: Path) -> N
     assert "work" not in str(one)
 
 
-def test_what_pass_env_names_is_no_finding(project: Path) -> None:
+def test_variables_named_in_pass_env_are_not_reported(project: Path) -> None:
     configuration = (project / "orchestration.yaml").read_text()
     passed = "program: standin, pass_env: [AWS_PROFILE, AWS_REGION]"
     (project / "orchestration.yaml").write_text(configuration.replace("program: standin", passed))

@@ -29,7 +29,7 @@ def waits_s(project: Path) -> float:
     "text",
     [AT_CAPACITY, "Reconnecting...", "We're currently experiencing high demand", "exit code 0"],
 )
-def test_the_step_is_put_off(project: Path, text: str) -> None:
+def test_a_busy_service_postpones_the_step(project: Path, text: str) -> None:
     events = json.loads((project / "events.json").read_text())
     if text == "exit code 0":
         events["rc"] = 0

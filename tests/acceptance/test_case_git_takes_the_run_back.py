@@ -36,7 +36,7 @@ def ran(folder: Path) -> list[str]:
     return (folder.parent / "done.txt").read_text().split()
 
 
-def test_a_folder_that_a_run_makes_is_swept_into_no_commit(project: Path) -> None:
+def test_folders_created_by_a_run_are_never_committed(project: Path) -> None:
     config = project / "orchestration.yaml"
     assert COMMITS in config.read_text()
     # With the run out of sight there is nothing to commit, at which git ends with 1.
@@ -55,7 +55,7 @@ def test_a_folder_that_a_run_makes_is_swept_into_no_commit(project: Path) -> Non
     [("stash", "-q"), ("checkout", "-q", "--", "."), ("reset", "-q", "--hard")],
     ids=" ".join,
 )
-def test_what_goes_back_all_the_same_is_refused(project: Path, words: tuple[str, ...]) -> None:
+def test_a_run_that_git_set_back_anyway_is_refused(project: Path, words: tuple[str, ...]) -> None:
     for name in ("sync", "logs"):
         (project / name).mkdir()  # a person's, or of an earlier version: nobody ignores it
     assert cli(project, "run", **home(project)).returncode == 0

@@ -41,7 +41,7 @@ def test_the_log_is_shown_on_any_branch(project: Path, branch: str) -> None:
     assert "hello" in cli(project, "log", "1", "--prompt").stdout
 
 
-def test_the_newest_is_the_last_whatever_its_branch(project: Path) -> None:
+def test_the_newest_log_is_shown_last_whatever_its_branch(project: Path) -> None:
     git(project, "checkout", "-q", "main")
     git(project, "branch", "-q", "-D", "feat/x")
     assert cli(project, "run", "--max-steps", "1").returncode == 1

@@ -23,7 +23,9 @@ def folder() -> Iterator[Path]:
     "words",
     ["trust --yes", "check", "tick", "run --max-steps 1", "start hello --no-run", "trust --list"],
 )
-def test_what_needs_the_record_of_trust_says_what_to_set(folder: Path, words: str) -> None:
+def test_commands_that_need_the_trust_record_name_the_variable_to_set(
+    folder: Path, words: str
+) -> None:
     done = cli_as_stranger(folder, *words.split())
     assert done.returncode == 2, done.stderr
     said = done.stdout + done.stderr
@@ -58,7 +60,7 @@ def test_a_vouched_for_project_needs_no_home(folder: Path, home: dict[str, str])
         ("schedule show --with launchd", "set HOME to a folder of yours"),
     ],
 )
-def test_what_writes_into_the_home_folder_says_what_to_set(
+def test_commands_that_write_to_the_home_folder_name_the_variable_to_set(
     folder: Path, words: str, hint: str
 ) -> None:
     done = cli_as_stranger(folder, *words.split(), SEQUENCER_TRUST="all")
@@ -67,7 +69,7 @@ def test_what_writes_into_the_home_folder_says_what_to_set(
     assert hint in done.stderr
 
 
-def test_a_path_at_home_in_the_configuration_is_refused(folder: Path) -> None:
+def test_a_home_path_in_the_configuration_is_refused(folder: Path) -> None:
     with (folder / "orchestration.yaml").open("a") as file:
         file.write("\nprompts_dir: ~/prompts\n")
     done = cli_as_stranger(folder, "run", "--max-steps", "1", SEQUENCER_TRUST="all")

@@ -23,7 +23,7 @@ def test_reviews_decision_and_failed_checks_are_part_of_the_request(tmp_path: Pa
     assert "not a part of the request" not in done.stderr
 
 
-def test_what_is_left_out_is_named_once(tmp_path: Path) -> None:
+def test_omitted_fields_are_named_once(tmp_path: Path) -> None:
     shutil.copytree(CASES / "pr-reviews-dropped", tmp_path, dirs_exist_ok=True)
     pull = json.loads((tmp_path / "pull.json").read_text(encoding="utf-8"))
     pull |= {"files": [{"path": "upload.py"}], "milestone": {"title": "2.0"}, "isDraft": True}

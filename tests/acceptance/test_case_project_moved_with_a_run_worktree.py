@@ -36,7 +36,7 @@ def answered(folder: Path) -> None:
     assert cli(folder, "--run", "y", "answer", "approve").returncode == 0
 
 
-def test_a_moved_project_goes_on_in_its_own_worktree(before: Path) -> None:
+def test_a_moved_project_continues_in_its_own_worktree(before: Path) -> None:
     after = before.rename(before.with_name("after"))
     checked = cli(after, "check")
     assert "moved or copied with it" in checked.stdout + checked.stderr
@@ -86,7 +86,7 @@ def test_a_worktree_that_git_has_forgotten_is_refused(before: Path) -> None:
     assert "knows no such worktree" in refused(after)
 
 
-def test_a_repository_of_its_own_in_the_worktree_is_refused(before: Path) -> None:
+def test_a_separate_repository_in_the_worktree_is_refused(before: Path) -> None:
     tree = worktree(before)
     (tree / ".git").unlink()
     git(tree, "init", "-q")
@@ -101,14 +101,14 @@ def test_a_worktree_that_is_used_from_another_folder_is_refused(before: Path) ->
     assert "has that worktree in" in refused(before)
 
 
-def test_a_link_in_place_of_what_git_has_of_it_is_refused(before: Path, tmp_path: Path) -> None:
+def test_a_link_in_place_of_gits_worktree_data_is_refused(before: Path, tmp_path: Path) -> None:
     place = before / ".git" / "worktrees" / worktree(before).name
     elsewhere = place.rename(tmp_path / "elsewhere")
     place.symlink_to(elsewhere)
     assert "knows no such worktree" in refused(before)
 
 
-def test_an_agent_that_bends_its_worktree_gets_no_second_attempt_elsewhere(
+def test_an_agent_that_redirects_its_worktree_gets_no_retry_elsewhere(
     before: Path, tmp_path: Path
 ) -> None:
     """Looked at before each attempt, not only at the start of a process."""

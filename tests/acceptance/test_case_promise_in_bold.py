@@ -33,15 +33,15 @@ def answered(project: Path, answer: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("answer", ANSWERS["complete"])
-def test_it_counts_alone_on_a_line_whatever_markdown_is_around_it(
-    project: Path, answer: str
-) -> None:
+def test_a_promise_alone_on_its_line_counts_in_any_markdown(project: Path, answer: str) -> None:
     assert answered(project, answer)["status"] == "complete"
     assert NEAR_MISS not in call(project, "history").out
 
 
 @pytest.mark.parametrize("answer", NOT_COMPLETE)
-def test_where_it_does_not_count_log_status_and_history_say_why(project: Path, answer: str) -> None:
+def test_log_status_and_history_explain_a_promise_that_does_not_count(
+    project: Path, answer: str
+) -> None:
     assert answered(project, answer)["status"] == "waiting-next"
     is_near = answer not in ANSWERS["not"]
     (log,) = project.rglob("*.log")
@@ -76,7 +76,7 @@ def test_where_it_does_not_count_log_status_and_history_say_why(project: Path, a
         ("ALL DONE", "ALL DONE?", "ok"),
     ],
 )
-def test_what_stands_alone(mark: str, output: str, status: str) -> None:
+def test_only_a_promise_that_stands_alone_counts(mark: str, output: str, status: str) -> None:
     step = Step(name="main", complete_when=mark)
     ended = apply_completion(step, Outcome(status=OutcomeStatus.OK, output=output))
     assert ended.status == status
@@ -84,7 +84,7 @@ def test_what_stands_alone(mark: str, output: str, status: str) -> None:
     assert missed == (NEAR_MISS if status == "ok" and output != "ALL" else None)
 
 
-def test_an_attempt_that_failed_has_missed_nothing() -> None:
+def test_a_failed_attempt_is_not_a_near_miss() -> None:
     step = Step(name="main", complete_when="ALL DONE")
     failed = Outcome(status=OutcomeStatus.FAILED, output="I am ALL DONE.")
     assert near_miss(step, failed) is None

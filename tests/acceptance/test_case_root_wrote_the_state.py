@@ -30,7 +30,7 @@ def owners(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.lstat().st_uid for path in folder.rglob("*")}
 
 
-def test_what_root_makes_in_somebodys_folder_is_that_users(folder: Path) -> None:
+def test_files_root_creates_belong_to_the_folder_owner(folder: Path) -> None:
     # The first of all commands, and one between the user's own.
     for first, second in ((cli, as_user), (as_user, cli)):
         for name in ("sync", "logs"):
@@ -46,9 +46,7 @@ def test_what_root_makes_in_somebodys_folder_is_that_users(folder: Path) -> None
 
 
 @pytest.mark.parametrize("given", ["sync/state.json", "sync"])
-def test_what_belongs_to_root_is_named_with_its_owner_and_the_way_back(
-    folder: Path, given: str
-) -> None:
+def test_files_owned_by_root_are_reported_with_owner_and_fix(folder: Path, given: str) -> None:
     code, said = as_user(folder, *STEP)
     assert code == 0, said
     for path in (folder / given, *(folder / given).rglob("*")):

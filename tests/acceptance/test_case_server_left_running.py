@@ -12,7 +12,7 @@ from tests.acceptance.cli_process import cli
 CASE = Path(__file__).with_name("cases") / "server-left-running"
 
 
-def test_log_and_history_say_what_was_ended(tmp_path: Path) -> None:
+def test_log_and_history_report_the_ended_process(tmp_path: Path) -> None:
     project = Path(shutil.copytree(CASE, tmp_path / "project"))
     ended = cli(project, "run", "--max-steps", "1")
     assert ended.returncode == 0, ended.stderr

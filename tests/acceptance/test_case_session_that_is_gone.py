@@ -58,7 +58,7 @@ def test_the_step_starts_a_new_conversation_at_once(project: Path, agent: str, w
     assert not facts(project, "failed")
 
 
-def test_the_new_one_is_what_is_continued_and_history_names_each(project: Path) -> None:
+def test_the_new_conversation_is_continued_and_history_names_each(project: Path) -> None:
     # The first conversation is lost, any other is there.
     rewrite(project, "standin", "\nif lost:", f"\nif lost == [{CLAUDE_HAS!r}]:")
     path = project / "standin"
@@ -82,7 +82,7 @@ def test_a_full_conversation_ends_in_the_same_way(project: Path, text: str) -> N
     assert calls(project) == [False, True, False]
 
 
-def test_a_step_that_is_too_long_by_itself_has_failed(project: Path) -> None:
+def test_a_step_too_long_on_its_own_fails(project: Path) -> None:
     """Without a conversation to blame nothing starts anew, and no next try is excused."""
     rewrite(project, "standin", "if lost:", "if True:")
     rewrite(
@@ -100,7 +100,7 @@ def test_a_step_that_is_too_long_by_itself_has_failed(project: Path) -> None:
     assert "can't be continued" not in run(project, "log")
 
 
-def test_no_retry_continues_what_may_have_caused_the_failure(project: Path) -> None:
+def test_a_retry_never_continues_a_conversation_that_may_be_at_fault(project: Path) -> None:
     """A request that is refused as wrong may be so because of what was said before."""
     rewrite(
         project,
@@ -117,7 +117,7 @@ def test_no_retry_continues_what_may_have_caused_the_failure(project: Path) -> N
     assert "API Error: 400" in failed[0]["outcome"]["error"]
 
 
-def test_after_a_skip_no_step_asks_for_the_lost_one_again(project: Path) -> None:
+def test_after_a_skip_the_lost_conversation_is_never_requested_again(project: Path) -> None:
     # Whatever the step does, it fails; the one behind it continues, too.
     rewrite(
         project,
@@ -148,7 +148,7 @@ def test_after_a_skip_no_step_asks_for_the_lost_one_again(project: Path) -> None
     assert calls(project)[3:] == [False]
 
 
-def test_an_id_that_holds_a_secret_is_not_kept(project: Path) -> None:
+def test_a_session_id_with_a_secret_is_not_saved(project: Path) -> None:
     """An agent can write as its client: what it calls a conversation may be a key."""
     path = project / "standin"
     key = "hunter2-hunter2-hunter2"
@@ -168,7 +168,7 @@ def test_an_id_that_holds_a_secret_is_not_kept(project: Path) -> None:
     assert key.encode() not in kept
 
 
-def test_after_a_skip_the_last_accepted_conversation_goes_on(project: Path) -> None:
+def test_after_a_skip_the_last_accepted_conversation_continues(project: Path) -> None:
     rewrite(project, "standin", "\nif lost:", "\nif False:")
     rewrite(
         project,

@@ -55,7 +55,7 @@ def test_each_name_means_what_its_bracket_means(project: Path, shape: str) -> No
     assert graph.by_id["b"].kind is MEANT[shape]
 
 
-def test_no_other_name_has_a_meaning_and_the_known_ones_are_listed(project: Path) -> None:
+def test_an_unknown_shape_name_is_refused_and_known_ones_are_listed(project: Path) -> None:
     assert {name for names in NAMES.values() for name in names} == MEANT.keys() <= SHAPES
     written(project, "cyl")
     refused = call(project, "plan", "one.md")
@@ -65,7 +65,7 @@ def test_no_other_name_has_a_meaning_and_the_known_ones_are_listed(project: Path
         assert f" {name}" in refused.err.rpartition("names of these:")[2]
 
 
-def test_a_picture_draws_them_like_the_brackets(project: Path) -> None:
+def test_a_picture_draws_named_shapes_like_brackets(project: Path) -> None:
     named = written(project, "diam")
     shown = call(project, "plan", "one.md", "--diagram").out
     named.write_text(named.read_text().replace('b@{ shape: diam, label: "B" }', "b{B}"))

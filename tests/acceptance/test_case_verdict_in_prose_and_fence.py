@@ -48,7 +48,7 @@ def test_a_decision_reads_it(project: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", ANSWERS["approve"])
-def test_each_way_to_say_a_label_picks_it(project: Path, answer: str) -> None:
+def test_every_form_of_a_label_selects_it(project: Path, answer: str) -> None:
     ran = answering(project, answer)
     assert ran.code == 0, ran.err
     assert [fact["step"] for fact in facts(project, "succeeded")] == ["r", "p"]
@@ -103,7 +103,7 @@ def test_a_judge_a_router_and_a_classifier_read_it_too(project: Path) -> None:
         '{"decision": "review"} would do, but {"decision": "secret"}',
     ],
 )
-def test_and_they_still_refuse_all_else(answer: str) -> None:
+def test_a_router_and_a_classifier_still_refuse_anything_else(answer: str) -> None:
     with pytest.raises(RouterRefused):
         parse_answer(answer, {"main.md", "review.md"})
     with pytest.raises(ClassificationFailed):

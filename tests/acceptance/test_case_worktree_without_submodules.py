@@ -49,7 +49,7 @@ def said(folder: Path, *words: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def test_empty_submodules_are_told_by_the_check_and_before_the_first_attempt(
+def test_empty_submodules_are_reported_by_check_and_before_the_run(
     tmp_path: Path,
 ) -> None:
     folder = repository(tmp_path / "p")
@@ -63,7 +63,7 @@ def test_empty_submodules_are_told_by_the_check_and_before_the_first_attempt(
     assert "files in data: 0" in ran
 
 
-def test_what_setup_has_brought_is_not_lacking(tmp_path: Path) -> None:
+def test_files_brought_by_setup_are_not_reported_as_missing(tmp_path: Path) -> None:
     folder = repository(tmp_path / "p")
     with_submodule(folder)
     config = folder / "orchestration.yaml"
@@ -78,7 +78,7 @@ def test_what_setup_has_brought_is_not_lacking(tmp_path: Path) -> None:
     assert "files in data: 1" in ran
 
 
-def test_ignored_files_and_pointers_are_told_too(tmp_path: Path) -> None:
+def test_ignored_files_and_lfs_pointers_are_reported_too(tmp_path: Path) -> None:
     folder = repository(tmp_path / "p")
     (folder / ".gitattributes").write_text("*.bin filter=lfs diff=lfs merge=lfs -text\n")
     (folder / "big.bin").write_text(POINTER)
@@ -97,20 +97,20 @@ def test_ignored_files_and_pointers_are_told_too(tmp_path: Path) -> None:
         assert "sync/'" not in text
 
 
-def test_nothing_is_said_where_nothing_lacks(tmp_path: Path) -> None:
+def test_nothing_is_reported_when_nothing_is_missing(tmp_path: Path) -> None:
     folder = repository(tmp_path / "p")
     assert "new worktree:" not in said(folder, "check") + said(folder, "--run", "x", "run")
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc", "data\nx"])
-def test_a_hostile_list_of_submodules_leads_nowhere(tmp_path: Path, path: str) -> None:
+def test_hostile_submodule_paths_are_ignored(tmp_path: Path, path: str) -> None:
     folder = repository(tmp_path / "p")
     git(folder, "config", "--file", ".gitmodules", "submodule.x.path", path)
     committed(folder)
     assert "submodules are empty" not in said(folder, "check") + said(folder, "--run", "x", "run")
 
 
-def test_the_worktrees_of_a_team_lack_the_same_and_it_is_said_once(tmp_path: Path) -> None:
+def test_missing_submodules_of_team_worktrees_are_reported_once(tmp_path: Path) -> None:
     tasks = [
         {"id": name, "subject": name, "role": "implementer", "blocked_by": before}
         for name, before in (("one", []), ("two", ["one"]))

@@ -35,7 +35,7 @@ def told(folder: Path) -> list[tuple[str, str, int]]:
     return [(f["event"], f["step"], f["step_index"]) for f in map(json.loads, lines)]
 
 
-def test_a_pause_ends_by_resume_alone(folder: Path) -> None:
+def test_only_resume_ends_a_pause(folder: Path) -> None:
     assert cli(folder, "run", "--max-steps", "1").returncode == 0
     cli(folder, "stop", "--pause")
     for arguments in (
@@ -78,7 +78,7 @@ def test_the_history_names_the_step_that_is_at_an_edited_step_index(folder: Path
     ]
 
 
-def test_a_status_that_is_not_so_is_refused_by_set_and_restored_in_the_file(folder: Path) -> None:
+def test_a_false_status_is_refused_by_set_and_corrected_in_the_file(folder: Path) -> None:
     assert cli(folder, "run", "--max-steps", "1").returncode == 0
     before = head(folder)
     for status, command in (("running", "run"), ("waiting-approval", "stop --pause")):
@@ -94,7 +94,7 @@ def test_a_status_that_is_not_so_is_refused_by_set_and_restored_in_the_file(fold
     assert "'sequencer stop --pause'" in ran.stderr
 
 
-def test_a_tick_without_work_tells_of_no_usage(folder: Path) -> None:
+def test_a_tick_without_work_reports_no_usage(folder: Path) -> None:
     (folder / "orchestration.yaml").write_text(TIRED)
     first, second, third = (cli(folder, "tick") for _ in range(3))
     assert [one.returncode for one in (first, second, third)] == [0, 0, 0]
@@ -104,7 +104,7 @@ def test_a_tick_without_work_tells_of_no_usage(folder: Path) -> None:
     assert "·" not in second.stdout
 
 
-def test_a_changed_cadence_blocks_no_look(folder: Path) -> None:
+def test_a_changed_cadence_does_not_block_plan(folder: Path) -> None:
     assert cli(folder, "run", "--max-steps", "2").returncode == 0
     config = folder / "orchestration.yaml"
     config.write_text(config.read_text().replace("review_every_n: 2", "review_every_n: 3"))
@@ -122,7 +122,7 @@ def test_a_changed_cadence_blocks_no_look(folder: Path) -> None:
     assert cli(folder, "plan").stderr == ""
 
 
-def test_a_second_approval_says_that_no_run_waits(folder: Path) -> None:
+def test_a_second_approval_reports_that_no_run_is_waiting(folder: Path) -> None:
     config = folder / "orchestration.yaml"
     steps = "[{name: main, requires_approval: true}, supervisor]"
     text = f"workflows:\n  gated: {{kind: procedure, steps: {steps}}}\n"

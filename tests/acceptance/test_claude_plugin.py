@@ -20,7 +20,7 @@ TOOL = "mcp__plugin_sequencer_sequencer__"
 COMMANDS = {"status", "inbox", "answer"}
 
 
-def test_it_is_of_this_version_and_names_tools_that_the_server_has() -> None:
+def test_the_plugin_has_this_version_and_names_only_tools_of_the_server() -> None:
     assert json.loads((PLUGIN / ".claude-plugin/plugin.json").read_text())["version"] == __version__
     allowed = set()
     for name in COMMANDS:
@@ -37,7 +37,7 @@ def test_it_is_of_this_version_and_names_tools_that_the_server_has() -> None:
 
 
 @pytest.mark.wheel
-def test_the_real_program_validates_it_and_connects_to_its_server(tmp_path: Path) -> None:
+def test_the_real_program_validates_the_plugin_and_connects_to_it(tmp_path: Path) -> None:
     program, home = claude_program(), tmp_path / "home"
     home.mkdir()
     (home / "bin").mkdir()

@@ -70,7 +70,7 @@ def removed(folder: Path, *options: str) -> list[tuple[str, str | None]]:
     return [(one["what"], one["run"]) for one in ended.json]
 
 
-def test_only_what_ended_long_ago_goes_and_only_on_request(folder: Path) -> None:
+def test_only_runs_that_ended_long_ago_are_removed_and_only_on_request(folder: Path) -> None:
     shown = call(folder, "clean")
     assert (shown.code, "add --yes" in shown.err) == (0, True)
     assert [line.split()[:3] for line in shown.out.splitlines()[1:]] == [["ended", "run", "old"]]
@@ -118,7 +118,7 @@ def test_no_link_is_followed(folder: Path, tmp_path: Path) -> None:
     assert (outside / "steps" / "iter-00001_main.log").read_text() == "x\n"
 
 
-def test_a_run_with_a_very_deep_folder_goes_as_others_do(folder: Path, tmp_path: Path) -> None:
+def test_a_run_with_a_very_deep_folder_is_removed_too(folder: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kept").touch()
@@ -141,14 +141,14 @@ def test_a_run_with_a_very_deep_folder_goes_as_others_do(folder: Path, tmp_path:
         subprocess.run(["rm", "-rf", folder / "sync"], check=True)
 
 
-def test_a_run_that_is_started_over_meanwhile_stays(folder: Path) -> None:
+def test_a_run_reset_in_the_meantime_is_not_removed(folder: Path) -> None:
     (one,) = find_unneeded(open_project(folder), LONG_AGO + 1)
     assert call(folder, "--run", "old", "reset", "--yes").code == 0
     assert not one.remove()
     assert "old" in runs(folder)
 
 
-def test_a_run_that_is_changed_while_the_lock_is_waited_for_stays(folder: Path) -> None:
+def test_a_run_changed_during_the_wait_for_the_lock_is_not_removed(folder: Path) -> None:
     (one,) = find_unneeded(open_project(folder), LONG_AGO + 1)
     held = open_project(folder).run("old").store
     assert isinstance(held, FileStore)
@@ -167,7 +167,9 @@ def test_a_run_that_is_changed_while_the_lock_is_waited_for_stays(folder: Path) 
     assert "old" in runs(folder)
 
 
-def test_a_kill_leaves_no_half_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_during_removal_leaves_no_partial_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def killed(_: Path) -> None:
         raise KeyboardInterrupt
 
@@ -182,7 +184,9 @@ def test_a_kill_leaves_no_half_of_a_run(folder: Path, monkeypatch: pytest.Monkey
     assert not list((folder / "sync").glob("removed-*"))
 
 
-def test_worktrees_and_agents_keep_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worktrees_and_agents_prevent_removal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "sync" / "runs" / "old" / "worktrees" / "build-1").mkdir(parents=True)
     age(folder / "sync" / "runs" / "old")
     assert removed(folder) == []
@@ -193,7 +197,7 @@ def test_worktrees_and_agents_keep_it(folder: Path, monkeypatch: pytest.MonkeyPa
     assert "old" in runs(folder)
 
 
-def test_own_records_about_what_is_gone_go_and_others_stay(tmp_path: Path) -> None:
+def test_records_of_removed_projects_are_removed_and_others_stay(tmp_path: Path) -> None:
     schedules = 'schedules: {night: {workflow: short, at: "0 2 * * *"}}\n'
     made = [project(tmp_path / name, CONFIGURATION + schedules) for name in ("here", "gone")]
     for folder in made:
@@ -217,7 +221,7 @@ def test_own_records_about_what_is_gone_go_and_others_stay(tmp_path: Path) -> No
     assert removed(made[0], "--older-than", "0") == []
 
 
-def test_what_timers_ticks_have_logged_of_a_run_goes_with_it(folder: Path) -> None:
+def test_tick_logs_of_a_run_are_removed_with_it(folder: Path) -> None:
     assert call(folder, "--run", "old", "tick", "--log", "logs/tick.old.log").code == 0
     told = [folder / "logs" / name for name in ("tick.old.log", "tick.old.log.told")]
     for name in ("tick.gone.log", "tick.gone.log.told", "tick.asks.log", "tick.log"):

@@ -13,7 +13,7 @@ def folder(tmp_path: Path) -> Path:
     return scripted_project(tmp_path)
 
 
-def test_everything_at_once_with_file_and_line(folder: Path) -> None:
+def test_all_findings_are_reported_at_once_with_file_and_line(folder: Path) -> None:
     cli(folder, "run", "--max-steps", "3")
     (folder / "sync" / "journal.jsonl").write_text("gone\n")
     config = folder / "orchestration.yaml"
@@ -40,7 +40,7 @@ def test_the_exit_code_tells_configuration_from_state(folder: Path) -> None:
     assert wrong == [("error", "state")]
 
 
-def test_outside_of_any_project_that_is_the_finding(tmp_path: Path) -> None:
+def test_outside_a_project_the_only_finding_is_the_missing_project(tmp_path: Path) -> None:
     checked = cli(tmp_path, "check", "--json")
     assert checked.returncode == 2
     said = [finding["message"] for finding in json.loads(checked.stdout)["findings"]]

@@ -21,7 +21,7 @@ def test_the_demo_shows_strict_order_in_less_than_15_seconds(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_kept_can_be_looked_at(tmp_path: Path) -> None:
+def test_a_saved_demo_can_be_inspected(tmp_path: Path) -> None:
     shown = cli(tmp_path, "demo", "--keep", "--steps", "4", "--seconds", "0", TMPDIR=str(tmp_path))
     assert shown.returncode == 0, shown.stdout + shown.stderr
     folder = next(tmp_path.iterdir())

@@ -59,7 +59,7 @@ def test_a_second_init_changes_nothing(tmp_path: Path) -> None:
     assert content() == before
 
 
-def test_a_project_of_the_older_program_goes_on_where_it_stood(tmp_path: Path) -> None:
+def test_a_project_of_the_older_program_continues_where_it_was(tmp_path: Path) -> None:
     config = "supervisor_prompt: supervisor.md\nmain_prompt: main.md\ntmp_dir: tmp\n"
     (tmp_path / "orchestration.yaml").write_text(config)
     (tmp_path / "sync").mkdir()

@@ -36,7 +36,7 @@ def goes_on(folder: Path, step_index: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["half", "empty", "conflict", "folder", "link", "gone"])
-def test_a_damaged_head_never_begins_at_0_again(folder: Path, kind: str) -> None:
+def test_a_damaged_head_never_restarts_at_0(folder: Path, kind: str) -> None:
     state = folder / "sync" / "state.json"
     whole = state.read_bytes()
     state.unlink()
@@ -56,7 +56,7 @@ def test_a_damaged_head_never_begins_at_0_again(folder: Path, kind: str) -> None
     goes_on(folder, 5)
 
 
-def test_a_gap_in_the_journal_without_a_head(folder: Path) -> None:
+def test_a_journal_gap_without_a_head_needs_repair(folder: Path) -> None:
     bad = damage_line(folder / "sync" / "journal.jsonl", 3)
     (folder / "sync" / "state.json").unlink()
     refused = cli(folder, "tick")
@@ -69,7 +69,7 @@ def test_a_gap_in_the_journal_without_a_head(folder: Path) -> None:
     goes_on(folder, 5)
 
 
-def test_a_journal_that_is_gone_is_accepted_by_a_person(folder: Path) -> None:
+def test_a_missing_journal_needs_a_person_to_accept_the_head(folder: Path) -> None:
     (folder / "sync" / "journal.jsonl").unlink()
     assert cli(folder, "tick").returncode == 3
     assert cli(folder, "repair", "--apply").returncode == 3

@@ -143,7 +143,7 @@ def test_many_processes_on_one_run_accept_each_step_once(folder: Path) -> None:
     assert accepted == list(range(20))
 
 
-def test_of_two_ticks_at_once_one_runs(folder: Path) -> None:
+def test_only_one_of_two_simultaneous_ticks_runs(folder: Path) -> None:
     with started(folder, "tick", GATE="go") as first:
         pid_in(folder / "agent.pid")
         second = cli(folder, "tick")
@@ -156,7 +156,7 @@ def test_of_two_ticks_at_once_one_runs(folder: Path) -> None:
     assert head(folder)["step_index"] == 1
 
 
-def test_waiting_for_a_turn_as_long_as_allowed(folder: Path) -> None:
+def test_waiting_for_a_turn_ends_at_the_timeout(folder: Path) -> None:
     with started(folder, "tick", GATE="go") as first:
         pid_in(folder / "agent.pid")
         with started(folder, "run", "--max-steps", "1", "--max-wait", "20") as waits:
@@ -173,7 +173,7 @@ def test_waiting_for_a_turn_as_long_as_allowed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_gives_the_step_back_and_leaves_nothing(
+def test_a_signal_releases_the_step_and_leaves_no_processes(
     folder: Path, number: signal.Signals
 ) -> None:
     with started(folder, "run", SLOW="60", CHILD="1") as process:
@@ -190,7 +190,7 @@ def test_a_signal_gives_the_step_back_and_leaves_nothing(
     assert cli(folder, "tick").returncode == 0
 
 
-def test_many_signals_are_as_good_as_one(folder: Path) -> None:
+def test_many_signals_work_like_one(folder: Path) -> None:
     with started(folder, "run", "--json", SLOW="60") as process:
         agent = pid_in(folder / "agent.pid")
         for _ in range(20):
@@ -237,7 +237,7 @@ def test_a_killed_run_is_taken_over_at_once(folder: Path) -> None:
     assert "taken-over" in events(folder)
 
 
-def test_a_reader_that_goes_away_stops_no_step(folder: Path) -> None:
+def test_a_closed_output_pipe_stops_no_step(folder: Path) -> None:
     line = f"{sys.executable} -m sequencer run --max-steps 2 2>&1 | head -n 1"
     ended = subprocess.run(
         ["bash", "-c", line], cwd=folder, env=environment(), capture_output=True, text=True,
@@ -247,7 +247,7 @@ def test_a_reader_that_goes_away_stops_no_step(folder: Path) -> None:
     until(lambda: head(folder)["step_index"] == 2)
 
 
-def test_an_agent_that_floods_neither_fills_memory_nor_is_held_up(folder: Path) -> None:
+def test_flooding_output_neither_fills_memory_nor_blocks_the_agent(folder: Path) -> None:
     flood = folder / "agent"
     flood.write_text(
         "#!/bin/bash\ncat >/dev/null\nhead -c 64M /dev/zero | tr '\\0' x | fold -w 99\n"
@@ -275,7 +275,7 @@ def test_a_failing_agent(folder: Path) -> None:
     assert [cli(folder, "tick").returncode for _ in range(3)] == [1, 1, 3]
 
 
-def test_quiet_ticks_say_nothing_and_others_one_line(folder: Path) -> None:
+def test_quiet_ticks_print_nothing_and_others_one_line(folder: Path) -> None:
     ended = cli(folder, "tick", "--quiet")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     cli(folder, "stop", "--pause")

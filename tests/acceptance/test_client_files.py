@@ -107,7 +107,7 @@ def test_an_agent_that_may_only_edit_files_gives_the_next_one_nothing(
     assert f"that act (trusted): {name}" in trusted.call("check")
 
 
-def test_a_refusal_that_goes_is_asked_about_and_a_theme_is_not(trusted: Trusted) -> None:
+def test_a_removed_deny_rule_needs_trust_and_a_theme_does_not(trusted: Trusted) -> None:
     trusted.put(".claude/settings.json", DENY)
     assert "permissions.deny" in trusted.call("trust", "--yes")
     trusted.plan("sed -i s/dark/light/ .claude/settings.json")
@@ -122,7 +122,7 @@ def test_a_refusal_that_goes_is_asked_about_and_a_theme_is_not(trusted: Trusted)
     trusted.call("tick")
 
 
-def test_a_client_that_reads_nothing_of_the_project_asks_for_nothing(trusted: Trusted) -> None:
+def test_a_client_that_ignores_project_settings_needs_no_trust(trusted: Trusted) -> None:
     trusted.configure(", setting_sources: [user]")
     trusted.call("trust", "--yes")
     trusted.plan(f"mkdir .claude; echo '{ALLOW}' > .claude/settings.json")
@@ -131,7 +131,7 @@ def test_a_client_that_reads_nothing_of_the_project_asks_for_nothing(trusted: Tr
     assert "settings.json" not in trusted.call("trust")
 
 
-def test_a_client_that_is_named_by_an_option_is_asked_about_then(trusted: Trusted) -> None:
+def test_a_client_chosen_by_an_option_needs_trust_then(trusted: Trusted) -> None:
     script = "agents: {x: {kind: command, argv: ['true']}}\nagent: x\n"
     (trusted.folder / "orchestration.yaml").write_text(script + STEPS)
     trusted.put(".claude/settings.json", ALLOW)
@@ -159,7 +159,7 @@ def test_secrets_of_a_clients_settings_are_never_printed(trusted: Trusted) -> No
     assert "hunter2" not in shown
 
 
-def test_what_an_attempt_leaves_in_a_work_tree_is_compared_too(trusted: Trusted) -> None:
+def test_files_an_attempt_leaves_in_a_work_tree_are_compared_too(trusted: Trusted) -> None:
     trusted.configure(more=f"{STEPS}worktree: true\n")
     trusted.put(".gitignore", "sync/\nlogs/\n")
     git(trusted.folder, "init", "-q", "-b", "main", "--template=")
@@ -186,7 +186,7 @@ def test_what_an_attempt_leaves_in_a_work_tree_is_compared_too(trusted: Trusted)
     assert trusted.starts == 2
 
 
-def test_a_file_of_refusals_that_an_attempt_removes_in_a_work_tree_is_missed(
+def test_a_deny_file_an_attempt_removes_in_a_work_tree_is_noticed(
     trusted: Trusted,
 ) -> None:
     trusted.configure(more=f"{STEPS}worktree: true\n")
@@ -228,7 +228,7 @@ def test_files_named_in_an_argument_are_compared(trusted: Trusted) -> None:
         assert f"file {name}" in trusted.call("tick", code=2), argv
 
 
-def test_what_a_program_reads_by_itself_is_listed_and_not_compared(trusted: Trusted) -> None:
+def test_files_a_program_reads_by_itself_are_listed_but_not_compared(trusted: Trusted) -> None:
     trusted.put("Makefile", "all:\n")
     trusted.put("tests/conftest.py", "")
     said = trusted.call("trust", "--yes")
@@ -237,7 +237,7 @@ def test_what_a_program_reads_by_itself_is_listed_and_not_compared(trusted: Trus
     trusted.call("tick")
 
 
-def test_many_links_fifos_and_odd_files_hold_nothing_up(trusted: Trusted) -> None:
+def test_links_fifos_and_odd_files_do_not_block_a_tick(trusted: Trusted) -> None:
     trusted.put(".claude/settings.json", "{" * 10_000)
     subprocess.run(["mkfifo", ".mcp.json", ".envrc"], cwd=trusted.folder, check=True)
     (trusted.folder / ".claude" / "skills").symlink_to("/")

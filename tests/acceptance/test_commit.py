@@ -36,7 +36,7 @@ def shown(folder: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_what_would_be_committed_and_what_not_and_why(tmp_path: Path) -> None:
+def test_the_plan_lists_committed_and_excluded_files_with_reasons(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     write(folder, {"docs/old.md": "22", "docs/new.md": "3", "main.py": "2", "a.png": "4444"})
     write(folder, {"docs/large": "x" * 101, "docs/key": SECRET, "docs/.env": "x", "x.tmp": "x"})
@@ -85,7 +85,7 @@ def test_nothing_has_changed(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "nothing changed in the work tree\n")
 
 
-def test_nothing_is_declared(tmp_path: Path) -> None:
+def test_without_declared_paths_nothing_is_committed(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "")
     write(folder, {"docs/new.md": "1"})
     done = cli(folder, "plan", "--commit")
@@ -134,7 +134,7 @@ def test_the_files_of_a_run_and_of_its_sinks(tmp_path: Path) -> None:
     assert any(path.startswith("logs/") for path in own)
 
 
-def test_the_older_programs_keys(tmp_path: Path) -> None:
+def test_keys_of_the_older_program_are_understood(tmp_path: Path) -> None:
     old = """\
 doc_whitelist: [docs/*.md, plans/**/*.md]
 max_autocommit_bytes: 2

@@ -94,7 +94,7 @@ def test_cyrus_1444_a_truncated_state_file_orphans_nothing(folder: Path) -> None
     assert done(folder) == [0, 0, 1, 0, 1, 2, 0, 1, 2, 3, 1, 2, 3, 4]
 
 
-def test_langgraph_8039_a_head_that_lags_behind_its_journal_replays_no_step(folder: Path) -> None:
+def test_langgraph_8039_a_head_behind_its_journal_replays_no_step(folder: Path) -> None:
     """Without an order of writes, a crash between two of them replayed side effects."""
     cli(folder, "run", "--max-steps", "2")
     before = (folder / "sync" / "state.json").read_bytes()
@@ -139,7 +139,7 @@ def test_claude_code_33764_a_restart_wipes_nothing_and_leaves_no_ghosts(folder: 
 # --- stuck for ever ----------------------------------------------------------------------
 
 
-def test_dagu_1103_a_killed_run_does_not_say_running_for_ever(folder: Path) -> None:
+def test_dagu_1103_a_killed_run_does_not_stay_running_forever(folder: Path) -> None:
     """After a restart the run was "running" for ever and blocked the next schedule."""
     killed_in_step_2(folder)
     assert head(folder)["status"] == "running", "the kill left it so"
@@ -151,7 +151,7 @@ def test_dagu_1103_a_killed_run_does_not_say_running_for_ever(folder: Path) -> N
 
 
 @pytest.mark.parametrize("way_out", [("skip",), ("rewind", "1")])
-def test_dagu_2298_what_died_running_blocks_no_retry(
+def test_dagu_2298_a_step_that_died_running_blocks_no_retry(
     folder: Path, way_out: tuple[str, ...]
 ) -> None:
     """A child that died stayed Running, and each retry of its parent was a "deadlock"."""
@@ -179,7 +179,7 @@ def test_ralph_202_a_run_whose_folder_is_removed_ends(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["os._exit(1)", "os.kill(os.getpid(), signal.SIGKILL)"])
-def test_claude_plugins_5536_an_agent_that_ends_without_a_word_is_a_failure(
+def test_claude_plugins_5536_an_agent_that_ends_silently_is_a_failure(
     folder: Path, end: str
 ) -> None:
     """A hook exited silently and left ``active: true`` behind."""
@@ -195,7 +195,7 @@ def test_claude_plugins_5536_an_agent_that_ends_without_a_word_is_a_failure(
 # --- resumption --------------------------------------------------------------------------
 
 
-def test_ralph_244_caps_of_the_run_go_on_counting_after_a_restart(folder: Path) -> None:
+def test_ralph_244_run_caps_keep_counting_after_a_restart(folder: Path) -> None:
     """--continue set iterations and cost to 0, so that each restart had the whole cap again."""
     (folder / "agent.py").write_text(PAID)
     configure(folder, "limits: {max_cost_usd: 1.4}\n")
@@ -228,7 +228,7 @@ def test_tradingagents_1089_a_changed_workflow_is_not_resumed_unasked(folder: Pa
     assert facts(folder)[-1]["step"] == "reviewer"
 
 
-def test_dagu_2388_a_step_and_all_behind_it_run_again(folder: Path) -> None:
+def test_dagu_2388_a_step_and_all_after_it_run_again(folder: Path) -> None:
     """Wished for: run one step again, and everything downstream of it."""
     cli(folder, "run", "--max-steps", "4")
     assert cli(folder, "rewind", "1").returncode == 0
@@ -237,7 +237,7 @@ def test_dagu_2388_a_step_and_all_behind_it_run_again(folder: Path) -> None:
     assert "rewound" in {fact["event"] for fact in facts(folder)}
 
 
-def test_cyrus_1389_the_result_of_a_step_that_was_asked_to_stop_is_kept(folder: Path) -> None:
+def test_cyrus_1389_the_result_of_a_step_asked_to_stop_is_saved(folder: Path) -> None:
     """After stop and resume the result of the step that had run was silently discarded."""
     agent = (folder / "agent.py").read_text()
     held = 'while not os.path.exists("go"):\n    time.sleep(0.02)\n'
@@ -289,7 +289,7 @@ def test_claude_plugins_64_one_session_does_not_hijack_another(folder: Path) -> 
     assert len(ids) == 3
 
 
-def test_dagu_1180_a_late_tick_runs_the_step_that_is_due_and_one_only(folder: Path) -> None:
+def test_dagu_1180_a_late_tick_runs_only_the_one_step_that_is_due(folder: Path) -> None:
     """Schedules that were missed while the scheduler was down were lost."""
     cli(folder, "tick")
     assert cli(folder, "set", "not_before=2020-01-01T00:00:00Z").returncode == 0

@@ -91,7 +91,7 @@ def claude(folder: Path, script: str) -> None:
 # --- loops without an end ----------------------------------------------------------------
 
 
-def test_claude_plugins_1699_a_run_that_nobody_limited_ends(folder: Path) -> None:
+def test_claude_plugins_1699_a_run_without_a_configured_limit_ends(folder: Path) -> None:
     """6,239 iterations in a night, because "0" meant unlimited and was the default."""
     ran = cli(folder, "run")
     assert ran.returncode == 0
@@ -128,7 +128,7 @@ def test_claude_code_18646_an_option_is_never_taken_for_text(
     assert not (folder / "sync" / "state.json").exists()
 
 
-def test_ralph_234_a_step_that_says_the_same_each_time_is_left_alone(folder: Path) -> None:
+def test_ralph_234_a_step_with_repeated_output_is_not_stopped(folder: Path) -> None:
     """A detector of "stale" loops killed repetitions that were meant."""
     agent(folder, 'print("nothing new; looked again")')
     for _ in range(2):
@@ -157,7 +157,7 @@ def test_claude_plugins_1682_the_mark_of_completion_is_not_missed(
     assert (folder / "calls").read_text() == "1"
 
 
-def test_ralph_187_a_loop_is_not_complete_because_the_word_was_said(folder: Path) -> None:
+def test_ralph_187_mentioning_the_promise_does_not_complete_a_loop(folder: Path) -> None:
     """Events that nobody had sent cascaded to LOOP_COMPLETE, and no work was done."""
     for prompt in (folder / "prompts").iterdir():
         prompt.write_text("Work. When all is done, say LOOP_COMPLETE on a line.\n")
@@ -195,7 +195,7 @@ def test_ralph_369_completion_on_the_last_allowed_step_is_completion(
     assert events(folder)[-1] in {"succeeded", "completed"}
 
 
-def test_ralph_143_what_did_not_work_is_not_marked_as_success(folder: Path) -> None:
+def test_ralph_143_failed_work_is_not_marked_as_success(folder: Path) -> None:
     """A merge ended in a conflict, was marked as a success, and the work was stranded."""
     agent(
         folder,

@@ -91,7 +91,7 @@ def facts(folder: Path, event: str, *run: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("flow", [False, True], ids=["line", "graph"])
-def test_what_a_dead_program_had_seen_is_counted_by_every_view(folder: Path, flow: bool) -> None:
+def test_usage_seen_before_a_kill_is_counted_in_every_view(folder: Path, flow: bool) -> None:
     words = ("run", "one", "--quiet") if flow else ("tick",)
     killed(folder, *words)
     again = cli(folder, *words)
@@ -105,7 +105,7 @@ def test_what_a_dead_program_had_seen_is_counted_by_every_view(folder: Path, flo
     assert not list(folder.glob("sync/**/beats/*.used"))
 
 
-def test_a_dead_program_that_had_seen_nothing_leaves_a_call_of_unknown_cost(folder: Path) -> None:
+def test_a_killed_program_without_usage_leaves_a_call_of_unknown_cost(folder: Path) -> None:
     (folder / "mute").touch()
     killed(folder, "tick", sees_usage=False)
     assert cli(folder, "tick").returncode == 0
@@ -113,7 +113,7 @@ def test_a_dead_program_that_had_seen_nothing_leaves_a_call_of_unknown_cost(fold
     assert found == dict.fromkeys(found, (0.125, 1))
 
 
-def test_programs_that_are_killed_in_a_row_stay_below_the_cap(folder: Path) -> None:
+def test_repeated_kills_do_not_get_around_the_cap(folder: Path) -> None:
     configure(folder, limits={"cost_usd": 2})
     for _ in range(2):
         killed(folder, "tick")
@@ -126,14 +126,14 @@ def test_programs_that_are_killed_in_a_row_stay_below_the_cap(folder: Path) -> N
     assert found == dict.fromkeys(found, (2 * SEEN_USD, 2))
 
 
-def test_a_claim_that_is_dropped_by_force_costs_what_was_seen(folder: Path) -> None:
+def test_a_forced_takeover_counts_the_cost_that_was_seen(folder: Path) -> None:
     killed(folder, "tick")
     assert cli(folder, "takeover", "--force").returncode == 0
     found = counted(folder, None)
     assert found == dict.fromkeys(found, (SEEN_USD, 1))
 
 
-def test_a_use_that_somebody_wrote_wrongly_is_unknown(folder: Path) -> None:
+def test_a_malformed_usage_file_counts_as_unknown(folder: Path) -> None:
     killed(folder, "tick")
     (used,) = folder.glob("sync/beats/*.used")
     used.write_text('{"cost_usd": -5, "input_tokens": "many"}')
@@ -143,7 +143,7 @@ def test_a_use_that_somebody_wrote_wrongly_is_unknown(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("is_free", [False, True])
-def test_a_router_that_was_killed_is_counted_though_the_step_s_agent_is_free(
+def test_a_killed_router_is_counted_even_if_the_steps_agent_is_free(
     folder: Path, *, is_free: bool
 ) -> None:
     talks = "cat > /dev/null; touch asked; while [ -e hold ]; do sleep 0.02; done; echo main.md"

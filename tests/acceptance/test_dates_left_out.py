@@ -75,7 +75,7 @@ REASONS: dict[str, tuple[list[list[str]], str]] = {
 
 
 @pytest.mark.parametrize("case", REASONS)
-def test_a_date_that_comes_while_the_run_is_not_over_is_told_once_with_the_reason(
+def test_a_date_during_an_unfinished_run_is_reported_once_with_the_reason(
     folder: Path, later: Later, case: str
 ) -> None:
     commands, reason = REASONS[case]
@@ -99,7 +99,7 @@ def test_a_date_that_comes_while_the_run_is_not_over_is_told_once_with_the_reaso
     )
 
 
-def test_each_date_that_a_question_keeps_away_is_told(folder: Path, later: Later) -> None:
+def test_each_date_blocked_by_a_question_is_reported(folder: Path, later: Later) -> None:
     started(folder, later, "letter")
     for day in (2, 3):
         later(day)
@@ -115,14 +115,14 @@ def test_each_date_that_a_question_keeps_away_is_told(folder: Path, later: Later
     assert left_out(folder, "letter") is None
 
 
-def test_a_date_that_a_failure_keeps_away_is_told(folder: Path, later: Later) -> None:
+def test_a_date_blocked_by_a_failure_is_reported(folder: Path, later: Later) -> None:
     (folder / "fail").touch()
     started(folder, later)
     later(2)
     assert ": it failed\n" in tick(folder)
 
 
-def test_a_date_before_the_end_of_the_last_start_is_told(
+def test_a_date_before_the_end_of_the_last_start_is_reported(
     folder: Path, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tick(folder)
@@ -137,7 +137,7 @@ def test_a_date_before_the_end_of_the_last_start_is_told(
     assert "it was under way until 20" in left_out(folder)["reason"]
 
 
-def test_what_a_wrong_clock_left_out_is_forgotten(folder: Path, later: Later) -> None:
+def test_dates_skipped_by_a_wrong_clock_are_forgotten(folder: Path, later: Later) -> None:
     started(folder, later)
     later(3650)
     tick(folder)
@@ -155,7 +155,7 @@ def test_what_a_wrong_clock_left_out_is_forgotten(folder: Path, later: Later) ->
     assert [json.loads(line)["event"] for line in listed].count("reset") == 2
 
 
-def test_dates_count_from_when_the_project_was_trusted_though_no_tick_came(
+def test_dates_count_from_the_time_of_trust_even_without_a_tick(
     folder: Path, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEQUENCER_TRUST", raising=False)

@@ -70,7 +70,7 @@ def test_a_run_ends_when_less_is_left_than_its_step_usually_costs(folder: Path) 
     assert calls(folder) == 3
 
 
-def test_a_step_that_the_cap_ends_is_released_and_goes_on_at_once_with_a_higher_one(
+def test_a_step_ended_by_the_cap_is_released_and_continues_if_it_is_raised(
     folder: Path,
 ) -> None:
     configure(folder, 1.0)
@@ -95,7 +95,7 @@ def test_a_step_above_its_own_budget_fails(folder: Path) -> None:
     assert events(folder)[-1] == "failed"
 
 
-def test_a_cheap_step_goes_on_with_the_last_cents(folder: Path) -> None:
+def test_a_cheap_step_still_runs_on_the_last_cents(folder: Path) -> None:
     (folder / "price").write_text("0.01")
     configure(folder, 0.1)
     ended = cli(folder, "run", "--max-steps", "9")

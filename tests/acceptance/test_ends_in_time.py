@@ -94,7 +94,7 @@ def agents(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["words", "json"])
-def test_a_lock_that_a_stopped_process_holds_keeps_no_run(
+def test_a_lock_held_by_a_stopped_process_does_not_keep_a_run_from_ending(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     folder = project(tmp_path / "p")
@@ -118,7 +118,7 @@ def test_a_lock_that_a_stopped_process_holds_keeps_no_run(
     assert json.loads(sequencer(folder, "status", "--json").out)["step_index"] == 2
 
 
-def test_a_run_that_can_end_by_itself_says_what_became_of_its_claim(tmp_path: Path) -> None:
+def test_a_run_that_ends_normally_reports_that_its_claim_was_released(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     with begin(folder, "run", "--max-steps", "2") as run:
         until(lambda: agents(folder))
@@ -138,7 +138,9 @@ exec git {program} "$@"
 
 
 @pytest.mark.parametrize("agent_obeys", [True, False], ids=["at once", "after its grace"])
-def test_a_remote_that_hangs_keeps_no_run(tmp_path: Path, *, agent_obeys: bool) -> None:
+def test_a_hanging_remote_does_not_keep_a_run_from_ending(
+    tmp_path: Path, *, agent_obeys: bool
+) -> None:
     shared = Shared(tmp_path)
     folder, hang = shared.clone("a"), tmp_path / "hang"
     project(folder, store={"kind": "git", "ttl_s": 3, "retry_for_s": 0})
@@ -174,7 +176,7 @@ def test_a_remote_that_hangs_keeps_no_run(tmp_path: Path, *, agent_obeys: bool) 
     assert json.loads(status.out)["step_index"] == 2
 
 
-def test_who_told_a_run_to_end_while_it_posts_is_not_asked_at_its_gate(tmp_path: Path) -> None:
+def test_a_run_ended_while_posting_asks_no_gate_question(tmp_path: Path) -> None:
     # A terminal, where a person would be asked what is to become of the gate.
     master, terminal = pty.openpty()
     with open_desk(Reply(waits=True)) as desk:

@@ -40,7 +40,7 @@ def project(folder: Path, calls: int, stagnation: dict[str, int]) -> Path:
 
 
 @pytest.mark.parametrize(("most", "code"), [(5, 1), (0, 0)])
-def test_equal_calls_with_equal_results_end_an_attempt_only_where_that_is_written(
+def test_repeated_equal_tool_calls_end_an_attempt_only_if_configured(
     tmp_path: Path, most: int, code: int
 ) -> None:
     folder = project(tmp_path, 600 if most else 8, {"tool_calls": most})

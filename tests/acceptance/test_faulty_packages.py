@@ -118,7 +118,7 @@ def acme(here: Packages, group: str, code: str, name: str = "mine", **modules: s
         ),
     ],
 )
-def test_check_ends_with_its_summary_whatever_a_store_does(
+def test_check_prints_its_summary_despite_any_store_fault(
     here: Packages, code: str, says: str
 ) -> None:
     settings(here, f"{PLAIN}store: {{kind: mine}}\n")
@@ -170,7 +170,7 @@ def test_a_faulty_section_is_the_fault_of_its_package(here: Packages, code: str,
         assert says in said
 
 
-def test_a_broken_section_does_not_hide_a_typing_error(here: Packages) -> None:
+def test_a_broken_section_does_not_hide_a_typo(here: Packages) -> None:
     settings(here, f"{PLAIN}ownr: {{name: Ann}}\n")
     acme(here, "sections", "1 / 0", name="owner")
     assert "unknown key 'ownr'\n  did you mean 'owner'?" in here.run("status", code=2)
@@ -243,7 +243,7 @@ def made(workflow):
         *("raise OSError(28, 'full')", "raise MemoryError"),
     ],
 )
-def test_a_kind_that_fails_keeps_what_was_done(here: Packages, fault: str) -> None:
+def test_a_failing_kind_does_not_lose_finished_work(here: Packages, fault: str) -> None:
     (here.project / "orchestration.yaml").write_text(
         STEPS.replace("own: {", "own: {kind: odd, ") + PLAIN
     )
@@ -309,7 +309,7 @@ def test_check_finds_a_sink_that_stops_a_run(here: Packages) -> None:
         assert "the package 'acme-seq' failed while it was imported" in said
 
 
-def test_check_asks_an_agent_what_is_missing_and_believes_nothing(here: Packages) -> None:
+def test_check_validates_what_an_agent_reports_as_missing(here: Packages) -> None:
     settings(here, "agents: {one: {kind: echo}}\nagent: one\n")
     place = acme(here, "executors", AGENT.replace("return []", "return None"), name="echo")
     said = here.run("check", code=2)
@@ -339,7 +339,7 @@ def test_check_loads_every_entry_point_once(here: Packages) -> None:
     assert all(one["hint"] == HINT for one in found)
 
 
-def test_what_commands_use_unasked_is_an_error(here: Packages) -> None:
+def test_faults_in_parts_every_command_uses_are_errors(here: Packages) -> None:
     points = {group: {"odd": "acme:made"} for group in ("checks", "hooks", "status_lines")}
     here.package("acme-seq", points, acme="made = 42")
     settings(here, f"{PLAIN}plugins: {{acme_seq: on}}\n")
@@ -353,7 +353,7 @@ def test_a_broken_configuration_hides_no_broken_package(here: Packages) -> None:
     assert "the package 'acme-seq' failed while it was imported" in here.run("check", code=2)
 
 
-def test_names_that_nobody_can_have(here: Packages) -> None:
+def test_names_that_are_already_taken_are_reported(here: Packages) -> None:
     points = {
         "sinks": {"jsonl": "acme:made", "same": "acme:made"},
         "executors": {"command": "acme:made"},
@@ -377,7 +377,7 @@ def test_names_that_nobody_can_have(here: Packages) -> None:
     assert "is taken by the package " in same
 
 
-def test_of_two_equal_options_the_first_counts(here: Packages) -> None:
+def test_the_first_of_two_equal_options_counts(here: Packages) -> None:
     points = {"report.a": "adding:first", "report.b": "adding:second", "report.c": "adding:drawn"}
     here.package("acme-seq", {"contributions": points}, adding=OPTIONS)
     here.run("run", "--max-steps", "1")
@@ -399,7 +399,7 @@ def test_a_contribution_may_take_an_option_of_the_command(here: Packages) -> Non
 
 
 @pytest.mark.parametrize("what", ["gone", "leaves"])
-def test_what_a_contribution_does_may_be_broken(here: Packages, what: str) -> None:
+def test_a_broken_contribution_is_reported_with_its_package(here: Packages, what: str) -> None:
     points = {"contributions": {f"report.{what}": f"adding:{what}"}}
     here.package("acme-seq", points, adding=OPTIONS, leaving="raise SystemExit(5)")
     said = here.run("report", f"--{what}", code=2)
@@ -446,7 +446,7 @@ def missing():
 """
 
 
-def test_a_command_of_a_package(here: Packages) -> None:
+def test_commands_of_a_package_run_and_report_their_errors(here: Packages) -> None:
     points = {f"acme-{one}": f"acme:{one}" for one in ("where", "leave", "missing")}
     here.package("acme-seq", {"commands": points}, acme=COMMANDS)
     assert here.run("acme-where") == "at 1\n"
@@ -467,14 +467,14 @@ def test_a_command_of_a_package(here: Packages) -> None:
         ("{web: 3}", "plugins.web: expected on or off, not 3"),
     ],
 )
-def test_what_plugins_may_say(here: Packages, text: str, says: str) -> None:
+def test_invalid_plugins_settings_are_one_error(here: Packages, text: str, says: str) -> None:
     settings(here, f"{PLAIN}plugins: {text}\n")
     said = here.run("status", code=2)
     assert said.endswith(f": {says}\n")
     assert said.count("error") == 1
 
 
-def test_a_variable_without_a_name_is_told_once(
+def test_a_variable_without_a_name_is_reported_once(
     here: Packages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEQUENCER_PLUGINS__", "off")
@@ -506,7 +506,7 @@ def test_a_hook_that_fails_can_be_disabled(here: Packages) -> None:
     assert HINT in said
 
 
-def test_a_pipe_of_its_own_is_a_fault_of_the_package(here: Packages) -> None:
+def test_a_broken_pipe_inside_a_package_is_its_own_fault(here: Packages) -> None:
     code = (
         "import click, os\n\n\n@click.command()\ndef made():\n"
         "    a, b = os.pipe()\n    os.close(a)\n    os.write(b, b'x')\n"
@@ -515,7 +515,7 @@ def test_a_pipe_of_its_own_is_a_fault_of_the_package(here: Packages) -> None:
     assert "the package 'acme-seq' failed: BrokenPipeError" in here.run("mine", code=2)
 
 
-def test_a_malformed_entry_point_is_no_bug_of_the_program(here: Packages) -> None:
+def test_a_malformed_entry_point_is_not_called_a_program_bug(here: Packages) -> None:
     here.package("acme-seq", {"contributions": {"report.x": "acme made ::"}}, acme="")
     said = here.run("report", "--nothing-of-this-name", code=2)
     assert "Traceback" not in said
@@ -523,7 +523,7 @@ def test_a_malformed_entry_point_is_no_bug_of_the_program(here: Packages) -> Non
 
 
 @pytest.mark.parametrize("group", ["console_scripts", "sequencer.executors"])
-def test_malformed_metadata_keeps_no_other_package_from_working(here: Packages, group: str) -> None:
+def test_malformed_metadata_does_not_break_other_packages(here: Packages, group: str) -> None:
     here.package("broken-seq", {}, broken="")
     metadata = here.packages / "broken_seq-1.dist-info/entry_points.txt"
     metadata.write_text(f"[{group}]\nno equals sign\n")
@@ -549,7 +549,9 @@ def test_check_continues_after_any_error_of_an_import(here: Packages) -> None:
 
 
 @pytest.mark.parametrize("fault", ["OSError(28, 'x')", "MemoryError()", "OSError(5, 'x')"])
-def test_a_status_line_is_never_a_fault_of_the_machine(here: Packages, fault: str) -> None:
+def test_errors_in_a_status_line_are_never_blamed_on_the_machine(
+    here: Packages, fault: str
+) -> None:
     settings(here, f"{PLAIN}plugins: {{acme-seq: on}}\n")
     acme(here, "status_lines", f"def made(*_): raise {fault}")
     said = here.run("status")
@@ -570,13 +572,13 @@ def test_an_added_option_is_never_required(here: Packages) -> None:
     assert "has the option --must, which is required: no added option can be" in said
 
 
-def test_the_same_is_said_once(here: Packages) -> None:
+def test_each_broken_entry_point_is_reported_once(here: Packages) -> None:
     points = {f"report.x{number}": "acme:made" for number in range(5)}
     here.package("acme-seq", {"contributions": points}, acme="1 / 0")
     said = here.run("report", "--help")
     assert said.count("notice: ") == 5  # one for each entry point, which is named
 
 
-def test_a_command_has_a_name_that_can_be_typed(here: Packages) -> None:
+def test_a_command_name_that_cannot_be_typed_is_reported(here: Packages) -> None:
     acme(here, "commands", "import click\nmade = click.Command('made')", name="--help")
     assert "a command can't be called '--help'" in here.run("check")

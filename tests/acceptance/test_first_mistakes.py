@@ -20,7 +20,7 @@ from tests.unit.cli.calling import call, project
     ],
 )
 @pytest.mark.parametrize("verb", ["run", "tick"])
-def test_no_step_is_paid_where_another_has_no_prompt(
+def test_no_step_is_paid_for_if_another_has_no_prompt(
     tmp_path: Path, verb: str, name: str, text: str | None, said: str
 ) -> None:
     text_of = "agent: rehearsal\nsteps: [supervisor, main]\nreview: {every: 3, step: reviewer}\n"
@@ -45,7 +45,7 @@ def test_a_review_that_never_comes_needs_no_prompt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "x" * 101])
-def test_a_run_has_a_name_that_can_be_seen(tmp_path: Path, name: str) -> None:
+def test_a_blank_or_too_long_run_name_is_refused(tmp_path: Path, name: str) -> None:
     folder = project(tmp_path / "p", "agent: rehearsal\n")
     ended = call(folder, "run", "--run", name, "--max-steps", "1")
     assert ended.code == 2
@@ -53,7 +53,7 @@ def test_a_run_has_a_name_that_can_be_seen(tmp_path: Path, name: str) -> None:
     assert not (folder / "sync" / "runs").exists()
 
 
-def test_the_default_run_has_the_name_that_status_gives_it(tmp_path: Path) -> None:
+def test_the_default_run_can_be_addressed_by_name(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "agent: rehearsal\n")
     for _ in range(2):
         assert call(folder, "--run", "default", "run", "--max-steps", "1", "--quiet").code == 0
@@ -61,14 +61,14 @@ def test_the_default_run_has_the_name_that_status_gives_it(tmp_path: Path) -> No
     assert not (folder / "sync" / "runs").exists()
 
 
-def test_a_name_that_is_almost_anothers_is_said(tmp_path: Path) -> None:
+def test_a_run_name_similar_to_an_existing_one_is_noticed(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "agent: rehearsal\n")
     assert "new run" not in call(folder, "--run", "release", "run", "--max-steps", "1").err
     said = call(folder, "--run", "relaese", "run", "--max-steps", "1").err
     assert "notice: 'relaese' is a new run; there is a run 'release'" in said
 
 
-def test_a_file_with_the_other_ending_is_not_passed_over(tmp_path: Path) -> None:
+def test_a_configuration_with_a_yml_ending_is_reported(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "agent: rehearsal\n")
     (folder / "orchestration.yaml").rename(folder / "orchestration.yml")
     ended = call(folder, "run", "--max-steps", "1")
@@ -77,7 +77,7 @@ def test_a_file_with_the_other_ending_is_not_passed_over(tmp_path: Path) -> None
     assert "rename it to orchestration.yaml" in ended.err
 
 
-def test_status_of_nobodys_run_lists_the_others(tmp_path: Path) -> None:
+def test_status_without_a_default_run_lists_the_others(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "agent: rehearsal\n")
     for name in ("one", "two"):
         assert call(folder, "--run", name, "run", "--max-steps", "1", "--quiet").code == 0
@@ -101,7 +101,7 @@ def test_status_of_nobodys_run_lists_the_others(tmp_path: Path) -> None:
         ("undo", "rewind"),
     ],
 )
-def test_a_command_under_another_name_is_known(tmp_path: Path, typed: str, hint: str) -> None:
+def test_common_names_of_other_commands_get_a_hint(tmp_path: Path, typed: str, hint: str) -> None:
     ended = call(tmp_path, typed)
     assert ended.code == 2
     assert f"use 'sequencer {hint}'" in ended.err
@@ -109,13 +109,13 @@ def test_a_command_under_another_name_is_known(tmp_path: Path, typed: str, hint:
     assert call(tmp_path, *hint.split(), "--help").code == 0
 
 
-def test_an_unknown_command_names_the_near_ones_and_not_all(tmp_path: Path) -> None:
+def test_an_unknown_command_suggests_only_similar_names(tmp_path: Path) -> None:
     near, far = call(tmp_path, "histroy").err, call(tmp_path, "xyzzy").err
     assert near == "error: unknown command 'histroy'\n  did you mean 'history'?\n"
     assert far == "error: unknown command 'xyzzy'\n  'sequencer help all' lists them\n"
 
 
-def test_a_folder_that_is_not_there_is_not_the_project_around_it(tmp_path: Path) -> None:
+def test_a_missing_folder_is_not_taken_for_its_parent_project(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "agent: rehearsal\n")
     ended = call(folder, "trust", "nodir")
     assert (ended.code, ended.out) == (2, "")
@@ -131,7 +131,7 @@ def test_steps_with_nothing_after_it_is_an_error(tmp_path: Path) -> None:
     assert "orchestration.yaml:2:1: steps: expected a list" in ended.out
 
 
-def test_a_command_without_a_prompt_or_with_an_empty_one_is_a_notice(tmp_path: Path) -> None:
+def test_a_command_with_a_missing_or_empty_prompt_is_a_notice(tmp_path: Path) -> None:
     folder = project(
         tmp_path / "p",
         "steps: [plan, build, empty, {name: tests, agent: make}]\nagent: sh\n"
@@ -151,14 +151,14 @@ def test_a_command_without_a_prompt_or_with_an_empty_one_is_a_notice(tmp_path: P
     ]
 
 
-def test_a_run_that_was_only_made_says_how_it_starts(tmp_path: Path) -> None:
+def test_start_without_a_run_names_the_command_to_continue(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "agent: rehearsal\n")
     made = call(folder, "start", "Login times out", "--no-run")
     assert made.code == 0, made.err
     assert "to continue: sequencer --run login-times-out run" in made.err
 
 
-def test_after_a_change_by_hand_it_says_how_to_continue(tmp_path: Path) -> None:
+def test_a_manual_change_names_the_command_to_continue(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "agent: rehearsal\n")
     assert call(folder, "--run", "a b", "run", "--max-steps", "1", "--quiet").code == 0
     said = call(folder, "--run", "a b", "skip")
@@ -166,7 +166,7 @@ def test_after_a_change_by_hand_it_says_how_to_continue(tmp_path: Path) -> None:
     assert "to continue" not in call(folder, "--run", "a b", "stop").err
 
 
-def test_a_reset_that_was_killed_before_it_replaced_the_state_is_done(tmp_path: Path) -> None:
+def test_a_reset_killed_before_replacing_the_state_is_completed(tmp_path: Path) -> None:
     text = "agent: rehearsal\nworkflow: w\nworkflows: {w: {kind: procedure, steps: [main]}}\n"
     folder = project(tmp_path / "p", text)
     assert call(folder, "run", "--quiet").code == 0

@@ -64,7 +64,7 @@ def pasted(project: Path, line: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
-def test_a_pasted_line_runs_nothing_that_an_option_says(project: Path) -> None:
+def test_a_pasted_line_never_runs_code_from_an_option(project: Path) -> None:
     hostile = ("a;touch t1", "$(touch t2)", "`touch t3`", "touch t4", "x > t5", "it's & touch t6")
     before = {path.name for path in project.iterdir()}
     for line, option in zip(asking(project, *hostile), hostile, strict=True):
@@ -79,7 +79,7 @@ def test_one_option_can_be_pasted_as_it_is(project: Path) -> None:
     assert cli(project, *shlex.split(line)[1:]).returncode == 0
 
 
-def test_an_option_that_looks_like_one_of_ours_answers_its_own_question(project: Path) -> None:
+def test_an_answer_that_looks_like_a_cli_option_still_answers(project: Path) -> None:
     line, _ = asking(project, "--run=release", "no")
     assert pasted(project, line) == ["--run", "pick", "answer", "--", "q", "--run=release"]
     done = cli(project, *shlex.split(line)[1:])
@@ -103,7 +103,7 @@ def kept(project: Path, secret: str) -> list[str]:
     return [str(path) for path in files if secret.encode() in path.read_bytes()]
 
 
-def test_a_secret_in_the_state_is_not_kept(project: Path, secret: str) -> None:
+def test_a_secret_in_the_state_is_not_saved(project: Path, secret: str) -> None:
     ended = cli(project, "run", "review", "--state", f"who=Ann and {secret}")
     assert ended.returncode == 4, ended.stderr
     assert "notice: --state who: a secret is kept as [secret]" in ended.stderr
@@ -116,7 +116,7 @@ def test_a_secret_in_the_state_is_not_kept(project: Path, secret: str) -> None:
     assert cli(project, "run", "review", "--state", f"who=Ann and {secret}").returncode == 4
 
 
-def test_a_secret_deep_in_the_state_is_not_kept(project: Path, secret: str) -> None:
+def test_a_secret_deep_in_the_state_is_not_saved(project: Path, secret: str) -> None:
     value = f"notes={{text: [1, {secret}, {{deep: '{secret}', {secret}: true}}]}}"
     ended = cli(project, "run", "review", "--state", value)
     assert ended.returncode == 4, ended.stderr
@@ -126,13 +126,13 @@ def test_a_secret_deep_in_the_state_is_not_kept(project: Path, secret: str) -> N
     assert source["state"] == {"notes": {"text": [1, hidden, {"deep": hidden, hidden: True}]}}
 
 
-def test_a_secret_of_digits_is_not_kept(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_of_digits_is_not_saved(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", "4711081542")
     assert cli(project, "run", "review", "--state", "who=4711081542").returncode == 4
     assert kept(project, "4711081542") == []
 
 
-def test_a_state_without_secrets_is_kept_as_it_is(project: Path, secret: str) -> None:
+def test_a_state_without_secrets_is_saved_unchanged(project: Path, secret: str) -> None:
     ended = cli(project, "run", "review", "--state", "notes={n: 1.5, on: true, no: null, l: [a]}")
     assert "notice" not in ended.stderr
     source = json.loads((project / "sync" / "runs" / "review" / "flow.json").read_text())
@@ -140,7 +140,7 @@ def test_a_state_without_secrets_is_kept_as_it_is(project: Path, secret: str) ->
     assert secret not in ended.stderr
 
 
-def test_a_secret_answer_is_neither_kept_nor_shown(project: Path, secret: str) -> None:
+def test_a_secret_answer_is_neither_saved_nor_shown(project: Path, secret: str) -> None:
     cli(project, "run", "review", "--quiet")
     answered = cli(project, "answer", "fine", f"use {secret}")
     assert answered.returncode == 0, answered.stderr
@@ -188,7 +188,7 @@ def at_the_question(project: Path, act: bytes | signal.Signals) -> tuple[int, st
 
 
 @pytest.mark.parametrize("takes_any_text", [True, False])
-def test_the_end_of_the_input_is_no_answer(project: Path, *, takes_any_text: bool) -> None:
+def test_end_of_input_is_not_an_answer(project: Path, *, takes_any_text: bool) -> None:
     if not takes_any_text:
         path = project / "flows" / "review.md"
         path.write_text(path.read_text().replace("allowCustomInput: true\n", ""))
@@ -208,7 +208,7 @@ def test_an_option_called_later_is_not_taken_at_the_end_of_the_input(project: Pa
     assert len(as_json(cli(project, "inbox", "--json"))) == 1
 
 
-def test_an_interrupt_at_the_question_stays_one(project: Path) -> None:
+def test_an_interrupt_at_the_question_ends_with_code_130(project: Path) -> None:
     code, shown = at_the_question(project, signal.SIGINT)
     assert code == 130, shown
     assert len(as_json(cli(project, "inbox", "--json"))) == 1
@@ -217,7 +217,7 @@ def test_an_interrupt_at_the_question_stays_one(project: Path) -> None:
 # --- which run ---------------------------------------------------------------------------
 
 
-def test_an_answer_to_a_changed_chart_is_told_why_nobody_asks(project: Path) -> None:
+def test_an_answer_to_a_changed_chart_explains_why_no_one_asks(project: Path) -> None:
     asking(project)
     write_flow(project, "pick", "q{{Which?}} --> other --> e((End))", q="Which?", other="Say it")
     shown = cli(project, "inbox")
@@ -235,7 +235,7 @@ def test_an_answer_to_a_changed_chart_is_told_why_nobody_asks(project: Path) -> 
     assert "left out" not in other.stderr
 
 
-def test_gates_of_one_run_are_its_own(project: Path) -> None:
+def test_the_inbox_of_one_run_shows_only_its_gates(project: Path) -> None:
     asking(project)
     assert cli(project, "run", "review", "--quiet").returncode == 4
     everything = cli(project, "inbox", "--json")
@@ -261,7 +261,7 @@ def test_an_unknown_flow_lists_every_flow_and_team(project: Path) -> None:
         assert "did you mean 'crew'? known flows: crew, review" in ended.stderr
 
 
-def test_a_cancelled_run_is_called_so_everywhere(project: Path) -> None:
+def test_a_cancelled_run_is_shown_as_cancelled_everywhere(project: Path) -> None:
     asking(project)
     assert cli(project, "--run", "pick", "answer", "reject").returncode == 0
     shown = cli(project, "--run", "pick", "status").stdout

@@ -30,7 +30,7 @@ def warnings(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("warning: ")]
 
 
-def test_warnings_are_told_once_when_the_run_begins(project: Path) -> None:
+def test_warnings_are_printed_once_when_the_run_starts(project: Path) -> None:
     first = cli(project, "run", "odd", "--max-steps", "1")
     assert first.returncode == 0, first.stderr
     (told,) = warnings(first.stderr)
@@ -47,18 +47,18 @@ def test_warnings_are_told_once_when_the_run_begins(project: Path) -> None:
     assert warnings(cli(project, "run", "odd", "--new").stderr) == [told]
 
 
-def test_who_wants_to_hear_of_errors_only_hears_none(project: Path) -> None:
+def test_quiet_mode_prints_no_warnings(project: Path) -> None:
     ended = cli(project, "run", "odd", "--quiet")
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_a_program_has_them_beside_its_json(project: Path) -> None:
+def test_json_output_keeps_warnings_on_stderr(project: Path) -> None:
     ended = cli(project, "run", "odd", "--json")
     assert len(warnings(ended.stderr)) == 1
     assert ended.stdout.startswith("{")
 
 
-def test_a_tick_that_begins_the_default_run_tells_them_as_well(project: Path) -> None:
+def test_a_tick_that_starts_the_default_run_prints_warnings_too(project: Path) -> None:
     configure(project, "workflow: {name: odd}\nworkflows: {odd: {file: flows/odd.md}}\n")
     first = cli(project, "tick")
     assert first.returncode == 0, first.stderr
@@ -82,7 +82,7 @@ def placed(text: str) -> str:
 
 
 @pytest.mark.parametrize("arguments", [("run", "hot"), ("run", "hot", "--dry-run")])
-def test_what_an_agent_cannot_honour_has_file_and_line(
+def test_unsupported_agent_settings_are_reported_with_file_and_line(
     project: Path, arguments: tuple[str, ...]
 ) -> None:
     write_flow(project, "hot", "a --> b", a="Say a", b="---\nmodel: opus\n---\nSay b")
@@ -95,7 +95,7 @@ def test_what_an_agent_cannot_honour_has_file_and_line(
     assert asked(project) == []
 
 
-def test_of_a_run_that_has_begun_it_is_as_the_file_has_it_now(project: Path) -> None:
+def test_a_started_run_reports_the_current_line_of_the_file(project: Path) -> None:
     write_flow(project, "hot", "a --> b", a="Say a", b="Say b")
     assert cli(project, "run", "hot", "--max-steps", "1", "--quiet").returncode == 0
     write_flow(project, "hot", "a --> b", a="Say\n\na", b="---\nmodel: opus\n---\nSay b")
@@ -106,7 +106,7 @@ def test_of_a_run_that_has_begun_it_is_as_the_file_has_it_now(project: Path) -> 
     assert placed(ended.stderr) == f"flows/hot.md:{line}:1: {REFUSED}"
 
 
-def test_a_task_of_a_list_has_its_line_too(project: Path) -> None:
+def test_errors_in_a_task_list_have_a_line_too(project: Path) -> None:
     tasks = [
         "workflow: {name: crew}",
         "workflows:",

@@ -371,7 +371,7 @@ def project(tmp_path: Path) -> Path:
     return make_project(tmp_path)
 
 
-def test_a_run_says_all_faults_of_a_flow_at_once(project: Path) -> None:
+def test_a_run_reports_all_faults_of_a_flow_at_once(project: Path) -> None:
     sections = {"a": "---\nagent: nobody\n---\nSay a", "b": "---\nmodel: x/y\n---\nSay b"}
     write_flow(project, "wrong", "a --> b --> c", a=sections["a"], b=sections["b"], c="Say c")
     ran = cli_process.cli(project, "run", "wrong")
@@ -389,7 +389,7 @@ def test_a_run_says_all_faults_of_a_flow_at_once(project: Path) -> None:
     assert not (project / "sync").exists()
 
 
-def test_a_client_that_no_node_has_is_said_once(project: Path) -> None:
+def test_a_client_missing_for_all_nodes_is_reported_once(project: Path) -> None:
     write_flow(project, "none", "a --> b --> c", a="Say a", b="Say b", c="Say c")
     (project / "orchestration.yaml").write_text("{agent: {default: auto}}")
     for verb, where in (("run", ""), ("check", " and 5 more places: ")):
@@ -400,7 +400,7 @@ def test_a_client_that_no_node_has_is_said_once(project: Path) -> None:
         assert f"{where}agent 'auto': none of claude" in told[0]
 
 
-def test_a_time_limit_is_told_in_the_words_of_the_file(project: Path) -> None:
+def test_a_time_limit_error_uses_the_words_of_the_file(project: Path) -> None:
     (project / "agent.py").write_text(
         (project / "agent.py")
         .read_text()
@@ -425,7 +425,7 @@ def test_a_time_limit_is_told_in_the_words_of_the_file(project: Path) -> None:
     assert json.loads(handled["outcome"]["output"])["type"] == "timeout"
 
 
-def test_an_end_names_what_it_has_cancelled(project: Path) -> None:
+def test_a_run_that_ends_names_what_it_cancelled(project: Path) -> None:
     (project / "agent.py").write_text(
         "import os, time\n"
         "step = os.environ['SEQUENCER_STEP']\n"
@@ -451,7 +451,7 @@ def test_an_end_names_what_it_has_cancelled(project: Path) -> None:
         assert "cancelled" in next(row for row in shown.splitlines() if row.startswith("b "))
 
 
-def test_history_says_that_an_answer_was_cut(project: Path) -> None:
+def test_history_reports_that_an_answer_was_cut(project: Path) -> None:
     (project / "agent.py").write_text("print('x' * 100_000)\n")
     write_flow(project, "long", "a", a="Say a")
     assert cli_process.cli(project, "run", "long").returncode == 0

@@ -66,7 +66,7 @@ def test_a_flow_whose_file_changed_is_shown_as_the_run_has_it(
     assert "prose" in cli(project, "--run", "review", "report").stdout
 
 
-def test_what_a_chart_says(project: Path) -> None:
+def test_chart_json_lists_nodes_and_edges(project: Path) -> None:
     (project / "c.mmd").write_text('graph LR\n  a["x (y)"] -.->|why| b{{Q}}\n')
     said = as_json(cli(project, "plan", "--chart", "c.mmd", "--json"))
     assert said["direction"] == "LR"
@@ -100,7 +100,7 @@ def test_a_simulation_with_and_without_a_script(project: Path) -> None:
     assert (wrong.returncode, "nobody" in wrong.stderr) == (2, True)
 
 
-def test_a_simulation_of_what_can_not_be_loaded(project: Path) -> None:
+def test_simulating_an_invalid_chart_reports_the_error(project: Path) -> None:
     (project / "bad.mmd").write_text("flowchart TD\na --- b\n")
     ended = cli(project, "plan", "--simulate", "bad.mmd", "--json")
     assert ended.returncode == 2
@@ -110,7 +110,7 @@ def test_a_simulation_of_what_can_not_be_loaded(project: Path) -> None:
     assert cli(project, "plan", "--simulate", "bad.mmd").returncode == 2
 
 
-def test_check_says_everything_at_once(project: Path) -> None:
+def test_check_reports_everything_at_once(project: Path) -> None:
     write_flow(
         project,
         "broken",

@@ -28,7 +28,7 @@ def project(tmp_path: Path) -> Path:
 # --- a flow from its beginning to its end ------------------------------------------------
 
 
-def test_a_flow_waits_for_a_person_and_goes_on(project: Path) -> None:
+def test_a_flow_waits_for_a_person_and_continues(project: Path) -> None:
     ended = cli_process.cli(project, "run", "flows/review.md", "--state", "who=Ann")
     assert ended.returncode == 4, ended.stderr
     assert "'fine' waits for an answer" in ended.stderr
@@ -61,7 +61,7 @@ def test_a_flow_waits_for_a_person_and_goes_on(project: Path) -> None:
     assert lines.count("done draft") == 2
 
 
-def test_another_text_goes_the_default_way(project: Path) -> None:
+def test_a_custom_answer_takes_the_default_edge(project: Path) -> None:
     cli(project, "run", "review")
     assert cli(project, "answer", "fine", "Say more about it.").returncode == 0
     assert cli(project, "run", "review").returncode == 0
@@ -94,7 +94,7 @@ def test_the_question_is_asked_on_a_terminal(project: Path) -> None:
     assert asked(project)[-1] == "publish: Say published"
 
 
-def test_later_leaves_it_open(project: Path) -> None:
+def test_answering_later_leaves_the_question_open(project: Path) -> None:
     on_terminal(project, "run", "review", typed=b"later\n")
     (gate,) = as_json(cli(project, "inbox", "--json"))
     assert gate["node"] == "fine"
@@ -114,7 +114,7 @@ def test_a_flow_by_its_configured_name(project: Path) -> None:
     assert [entry["kind"] for entry in shown if entry["name"] == "release"] == ["graph"]
 
 
-def test_new_begins_another_run_beside(project: Path) -> None:
+def test_new_starts_another_run_of_the_same_flow(project: Path) -> None:
     write_flow(
         project, "short", "a --> b", a="Say a {{state.k}}", b="Say b", front="state: {k: x}\n"
     )
@@ -144,7 +144,7 @@ def test_new_begins_another_run_beside(project: Path) -> None:
         (("run", "review", "--position", "draft"), "no positions"),
     ],
 )
-def test_what_is_refused_begins_nothing(
+def test_a_refused_command_starts_nothing(
     project: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     ended = cli(project, *arguments)
@@ -188,7 +188,7 @@ def test_a_bad_end_has_exit_code_1(
     assert lines[-2].startswith(last)
 
 
-def test_a_time_limit_ends_the_agents_and_a_retry_goes_on(project: Path) -> None:
+def test_a_time_limit_ends_the_agents_and_a_retry_continues(project: Path) -> None:
     (project / "slow.py").write_text("import time; time.sleep(30)\n")
     front = "config: {timeout: 3000}\n"
     write_flow(project, "slow", "a --> b", front, a="Say a", b="Say b")
@@ -203,7 +203,7 @@ def test_a_time_limit_ends_the_agents_and_a_retry_goes_on(project: Path) -> None
     assert asked(project) == ["a: Say a", "b: Say b"]
 
 
-def test_a_retry_by_hand_after_a_failure(project: Path) -> None:
+def test_retry_reruns_a_node_after_a_failure(project: Path) -> None:
     write_flow(project, "bad", "a --> b", a="please fail", b="Say {{output}}")
     assert cli(project, "run", "bad").returncode == 1
     assert cli(project, "run", "bad").returncode == 1

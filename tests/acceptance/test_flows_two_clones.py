@@ -115,7 +115,7 @@ def ensure_whole(shared: Shared, folder: Path) -> None:
     assert branches.count("main") == 1
 
 
-def test_branches_that_both_commit_are_taken_over_one_after_the_other(
+def test_branches_that_both_commit_run_one_after_the_other(
     shared: Shared, tmp_path: Path, begin: Begin
 ) -> None:
     """One has the long node, and the other one does not begin the short one beside it."""

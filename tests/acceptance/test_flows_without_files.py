@@ -63,7 +63,7 @@ def test_a_run_of_parallel_nodes_is_one_history(project: Path) -> None:
     assert "two histories" not in repaired.stdout
 
 
-def test_so_is_one_with_failures_answers_and_a_retry(project: Path) -> None:
+def test_a_run_with_failures_answers_and_a_retry_has_one_history(project: Path) -> None:
     write_flow(project, "odd", f"{CHART}\n  s --> h{{{{H}}}} --> j", **{**SAID, "b": "please fail"})
     assert cli(project, "run", "odd").returncode == 1
     assert cli(project, "--run", "odd", "retry").returncode == 0
@@ -81,7 +81,7 @@ def test_so_is_one_with_failures_answers_and_a_retry(project: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["run", "status", "inbox", "check"])
-def test_without_its_source_a_run_says_which_file_is_missing(begun: Path, verb: str) -> None:
+def test_a_run_without_its_source_names_the_missing_file(begun: Path, verb: str) -> None:
     path = begun / "sync/runs/review/flow.json"
     path.unlink()
     if verb == "inbox":
@@ -97,14 +97,14 @@ def test_without_its_source_a_run_says_which_file_is_missing(begun: Path, verb: 
     assert f"remove {path.parent.relative_to(begun)}" in said
 
 
-def test_begun_from_its_file_it_says_so_as_well(begun: Path) -> None:
+def test_starting_from_the_file_also_names_the_missing_source(begun: Path) -> None:
     path = begun / "sync/runs/review/flow.json"
     path.unlink()
     assert f"{path.relative_to(begun)}: is missing" in refused(begun, "run", "flows/review.md")
 
 
 @pytest.mark.parametrize("loss", ["flow.json", "torn flow.json", "review.md"])
-def test_the_ways_out_of_a_lost_workflow(begun: Path, loss: str) -> None:
+def test_a_reset_to_another_workflow_recovers_a_lost_one(begun: Path, loss: str) -> None:
     source = begun / "sync/runs/review/flow.json"
     if loss == "review.md":
         (begun / "flows/review.md").unlink()
@@ -172,7 +172,7 @@ def test_a_file_that_moved_is_named(begun: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [b"", b'{"marking":{}}', None])
-def test_a_lost_marking_is_told_by_every_verb(
+def test_every_command_reports_a_lost_marking(
     in_documents: tuple[Path, Path], spoil: bytes | None
 ) -> None:
     project, path = in_documents
@@ -196,7 +196,7 @@ def test_a_lost_marking_is_told_by_every_verb(
     assert [entry["path"] for entry in found] == [str(path)]
 
 
-def test_a_reset_is_the_way_out_of_a_lost_marking(in_documents: tuple[Path, Path]) -> None:
+def test_a_reset_recovers_from_a_lost_marking(in_documents: tuple[Path, Path]) -> None:
     project, path = in_documents
     path.unlink()
     assert cli(project, "--run", "review", "reset", "--yes").returncode == 0
@@ -223,7 +223,7 @@ def test_hints_name_the_run(begun: Path) -> None:
     assert "'sequencer --run review reset' starts over" in said
 
 
-def test_retry_says_what_it_put_back(project: Path) -> None:
+def test_retry_reports_the_status_it_replaced(project: Path) -> None:
     write_flow(project, "bad", "  a --> b", a="please fail", b="Say b")
     assert cli(project, "run", "bad").returncode == 1
     assert "'sequencer --run bad retry'" in cli(project, "--run", "bad", "status").stdout

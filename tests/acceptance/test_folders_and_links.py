@@ -129,9 +129,7 @@ print("y" * 5000)
 
 
 @pytest.mark.parametrize("name", ["sync", "sync/beats", "sync/results", "logs", "logs/local"])
-def test_a_link_that_is_put_in_place_in_the_middle_of_a_run_is_refused(
-    project: Path, home: Path, name: str
-) -> None:
+def test_a_link_created_during_a_run_is_refused(project: Path, home: Path, name: str) -> None:
     shutil.copytree(project / name, home, dirs_exist_ok=True)
     sleep = 3 if name.endswith("beats") else 0
     (project / "agent.py").write_text(SWAP.format(name=name, home=home, sleep=sleep))

@@ -47,13 +47,15 @@ def folder(tmp_path: Path) -> Path:
     ],
     ids=" ".join,
 )
-def test_it_says_and_answers_the_same(folder: Path, arguments: tuple[str, ...]) -> None:
+def test_a_forked_command_has_the_same_output_and_exit_code(
+    folder: Path, arguments: tuple[str, ...]
+) -> None:
     assert forked.run([*COMMAND, "tick"], cwd=folder, env=environment()).returncode == 0
     one, other = both(folder, *arguments, COLUMNS="70")
     assert one == other
 
 
-def test_what_python_reads_at_its_start_is_followed(folder: Path) -> None:
+def test_python_startup_variables_are_respected(folder: Path) -> None:
     arguments = ("--config", "\u00e4.yaml", "status")
     one, other = both(folder, *arguments, PYTHONIOENCODING="ascii:backslashreplace")
     assert one == other
@@ -77,7 +79,7 @@ def test_a_signal_reaches_it(folder: Path, number: int, code: int) -> None:
         process.communicate()
 
 
-def test_waiting_for_it_has_an_end(folder: Path) -> None:
+def test_waiting_for_a_forked_command_times_out(folder: Path) -> None:
     process = Forked(
         [*COMMAND, "run"], cwd=folder, env=environment(SLOW="30"), stdout=-3, stderr=-3
     )
@@ -93,7 +95,7 @@ def test_waiting_for_it_has_an_end(folder: Path) -> None:
         process.communicate()
 
 
-def test_its_streams_are_those_that_it_is_given(folder: Path, tmp_path: Path) -> None:
+def test_a_forked_command_uses_the_given_streams(folder: Path, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         ended = forked.run(
             [*COMMAND, "plan", "--json"], cwd=folder, env=environment(), stdout=out,
@@ -103,7 +105,7 @@ def test_its_streams_are_those_that_it_is_given(folder: Path, tmp_path: Path) ->
     assert b'"supervisor"' in (tmp_path / "out").read_bytes()
 
 
-def test_nobody_stays_behind(folder: Path) -> None:
+def test_no_process_is_left_behind(folder: Path) -> None:
     """The process that waits ends with the one that asked, even if that one is killed."""
     script = (
         "import os, sys, signal; from tests import forked;"

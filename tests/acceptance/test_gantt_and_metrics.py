@@ -46,7 +46,7 @@ def gantt(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_what_it_cost(tmp_path: Path) -> None:
+def test_metrics_report_the_cost_of_a_run(tmp_path: Path) -> None:
     folder = make(tmp_path, **dict.fromkeys(STEPS, 0.0))
     assert cli(folder, "run", "f", "--quiet").returncode == 0
     path = tmp_path / "out.prom"

@@ -83,7 +83,7 @@ def go_over(folder: Path) -> str:
     return said
 
 
-def test_one_machine_goes_over_and_the_other_follows(theirs: Shared) -> None:
+def test_one_machine_migrates_and_the_other_follows(theirs: Shared) -> None:
     a, b = theirs.clone("a"), theirs.clone("b")
     original = (a / "sync" / "state.json").read_bytes()
     said = go_over(a)
@@ -109,7 +109,7 @@ def test_one_machine_goes_over_and_the_other_follows(theirs: Shared) -> None:
     assert json.loads(cli(a, "status", "--json").stdout)["step_index"] == STEP_INDEX + 2
 
 
-def test_both_go_over_at_the_same_moment(theirs: Shared) -> None:
+def test_both_machines_can_migrate_at_the_same_time(theirs: Shared) -> None:
     a, b = theirs.clone("a"), theirs.clone("b")
     kept = (b / "sync" / "state.json").read_bytes()
     go_over(a)
@@ -135,7 +135,7 @@ def test_both_go_over_at_the_same_moment(theirs: Shared) -> None:
     assert sorted(int(index) for lines in worked for index in lines) == done
 
 
-def test_a_copy_that_had_stayed_behind_is_refused_and_put_aside(theirs: Shared) -> None:
+def test_an_outdated_copy_is_refused_and_set_aside(theirs: Shared) -> None:
     a, b = theirs.clone("a"), theirs.clone("b")
     go_over(a)
     assert cli(a, "run", "--max-steps", "1").returncode == 0

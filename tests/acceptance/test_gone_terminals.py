@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("term", ["dumb", "xterm"])
 @pytest.mark.parametrize("streams", [("stderr",), ("stdout",), ("stdout", "stderr")])
-def test_a_terminal_that_goes_away_changes_no_step_and_no_exit_code(
+def test_a_closed_terminal_changes_neither_steps_nor_exit_code(
     folder: Path, streams: tuple[str, ...], term: str
 ) -> None:
     """With a real interpreter, which writes at its end what is left, and buffers unless told."""

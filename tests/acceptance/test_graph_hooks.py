@@ -56,12 +56,12 @@ def events(folder: Path, work: tuple[str, ...]) -> list[str]:
     return [fact["event"] for fact in map(json.loads, told) if fact["step"] == "a"]
 
 
-def test_what_counts_is_accepted(tmp_path: Path, work: tuple[str, ...]) -> None:
+def test_a_next_decision_accepts_the_step(tmp_path: Path, work: tuple[str, ...]) -> None:
     assert ended(tmp_path, work, "NEXT") == (0, "")
     assert seen(tmp_path) == ["a", "b"]
 
 
-def test_also_where_the_agent_has_failed(tmp_path: Path, work: tuple[str, ...]) -> None:
+def test_a_next_decision_accepts_even_a_failed_agent(tmp_path: Path, work: tuple[str, ...]) -> None:
     (tmp_path / "broken").touch()
     status, said = ended(tmp_path, work, "NEXT")
     assert status == 1
@@ -70,20 +70,20 @@ def test_also_where_the_agent_has_failed(tmp_path: Path, work: tuple[str, ...]) 
     assert "succeeded" in events(tmp_path, work)
 
 
-def test_what_is_to_fail_fails(tmp_path: Path, work: tuple[str, ...]) -> None:
+def test_a_fail_decision_fails_the_step(tmp_path: Path, work: tuple[str, ...]) -> None:
     status, said = ended(tmp_path, work, "FAIL")
     assert status == 1
     assert "a hook made it fail: because" in said
     assert seen(tmp_path) == ["a"]
 
 
-def test_once_more(tmp_path: Path, work: tuple[str, ...]) -> None:
+def test_a_retry_decision_repeats_the_step(tmp_path: Path, work: tuple[str, ...]) -> None:
     assert ended(tmp_path, work, "RETRY", "context.attempt < 3") == (0, "")
     assert seen(tmp_path) == ["a", "a", "a", "b"]
     assert events(tmp_path, work).count("released") == 2
 
 
-def test_once_more_has_a_limit(tmp_path: Path, work: tuple[str, ...]) -> None:
+def test_retry_decisions_have_a_limit(tmp_path: Path, work: tuple[str, ...]) -> None:
     status, said = ended(tmp_path, work, "RETRY")
     assert status in (1, 3)
     assert "limits.attempts" in said
@@ -91,7 +91,7 @@ def test_once_more_has_a_limit(tmp_path: Path, work: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("move", ["GATE", "SKIP"])
-def test_what_a_node_can_not_do_fails_and_names_hook_decision_and_place(
+def test_an_impossible_decision_fails_and_names_the_hook_and_its_place(
     tmp_path: Path, work: tuple[str, ...], move: str
 ) -> None:
     status, said = ended(tmp_path, work, move)
@@ -151,7 +151,7 @@ def test_a_hook_can_not_go_where_no_edge_leads(tmp_path: Path) -> None:
     assert "a hook sent it to 'd', and no edge leads there" in said
 
 
-def test_a_hook_can_not_send_a_team_somewhere(tmp_path: Path) -> None:
+def test_a_hook_cannot_choose_the_next_task_of_a_team(tmp_path: Path) -> None:
     (tmp_path / "orchestration.yaml").write_text(TEAM)
     status, said = ended(tmp_path, ("run", "--quiet"), 'GOTO, target="b"')
     assert status == 1

@@ -72,7 +72,7 @@ def told(folder: Path, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("way", ["ok", "failed", "odd"])
-def test_what_an_agent_says_reaches_a_pipe_as_plain_text(tmp_path: Path, way: str) -> None:
+def test_agent_output_reaches_a_pipe_as_plain_text(tmp_path: Path, way: str) -> None:
     folder = project(tmp_path, way)
     assert "red" in told(folder, "--verbose", "tick")
     told(folder, "--verbose", "run", "--max-steps", "1")
@@ -88,7 +88,7 @@ def test_what_an_agent_says_reaches_a_pipe_as_plain_text(tmp_path: Path, way: st
         told(folder, looking, "--json")
 
 
-def test_names_in_files_and_on_the_command_line_reach_a_pipe_as_plain_text(tmp_path: Path) -> None:
+def test_names_in_files_and_arguments_reach_a_pipe_as_plain_text(tmp_path: Path) -> None:
     folder = project(tmp_path, "ok")
     odd = IN_FILES
     assert "evil" in told(folder, "plan", "--simulate", "bad")

@@ -72,7 +72,7 @@ def test_a_raised_limit_that_is_trusted_counts(
     assert "limits.steps: 6 -> 9" in ended.err
 
 
-def test_of_a_file_that_is_not_trusted_only_lower_limits_count(folder: Path) -> None:
+def test_only_lower_limits_of_an_untrusted_file_count(folder: Path) -> None:
     # An agent may make its own run end sooner, and give itself nothing.
     acting(
         folder,
@@ -86,7 +86,7 @@ def test_of_a_file_that_is_not_trusted_only_lower_limits_count(folder: Path) -> 
     assert "failures_in_row" not in ended.err
 
 
-def test_a_file_that_can_not_be_read_changes_nothing_and_is_said_once(folder: Path) -> None:
+def test_an_unreadable_file_changes_nothing_and_is_reported_once(folder: Path) -> None:
     acting(folder, "echo 'limits: [' >> orchestration.yaml")
     ended = worked(folder)
     assert steps(folder) == 6, ended.err

@@ -149,7 +149,7 @@ STEPS = "workflow: own\nworkflows: {own: {steps: [a, b]}}\n"
         (f"{STEPS}plugins: {{acme-parts: on}}\n", "acme-parts"),
     ],
 )
-def test_a_run_is_read_whatever_its_package_has_added(
+def test_a_run_can_be_read_without_the_parts_its_package_added(
     tmp_path: Path, settings: str, named: str, lacks: str
 ) -> None:
     packages = without(tmp_path / "packages", frozenset({"temporal"}))

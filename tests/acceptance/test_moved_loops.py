@@ -77,7 +77,7 @@ def run(folder: Path, *arguments: str, **variables: str) -> subprocess.Completed
     return cli(folder, *arguments, timeout_s=60.0, PATH=path, **variables)
 
 
-def test_a_moved_loop_says_that_it_reads_only_and_how_it_edits_again(moved: Path) -> None:
+def test_a_moved_loop_warns_it_cannot_edit_and_names_the_fix(moved: Path) -> None:
     checked = run(moved, "check").stdout
     assert "warning: agent: agent codex: can't edit files in step supervisor: sandbox" in checked
     assert "warning: agent: agent claude: can't edit files in step main: no permission" in checked
@@ -107,12 +107,12 @@ def test_a_moved_loop_says_that_it_reads_only_and_how_it_edits_again(moved: Path
     assert head(moved)["step_index"] == 4
 
 
-def test_a_timer_says_it_where_the_run_starts(moved: Path) -> None:
+def test_a_timer_warns_only_when_the_run_starts(moved: Path) -> None:
     assert "can't edit files" in run(moved, "tick").stderr
     assert "can't edit files" not in run(moved, "tick").stderr
 
 
-def test_whoever_decides_is_not_warned(moved: Path) -> None:
+def test_an_explicit_choice_is_not_warned_about(moved: Path) -> None:
     agents = "agents:\n  codex: {sandbox: read-only}\n  claude: {permission_mode: plan}\n"
     (moved / "orchestration.yaml").write_text(THEIRS + agents)
     checked = run(moved, "check").stdout
@@ -126,7 +126,7 @@ def test_whoever_decides_is_not_warned(moved: Path) -> None:
     assert "can't edit" not in run(moved, "check").stdout
 
 
-def test_what_has_no_effect_is_one_line_and_check_lists_it(moved: Path) -> None:
+def test_settings_without_effect_are_one_notice_and_check_lists_them(moved: Path) -> None:
     looked = run(moved, "plan", SYNC_LOOPS="5", ORCHESTRATION_BRANCH="main", POLL_INTERVAL="2")
     told = "notice: 11 settings have no effect here; 'sequencer check' lists them\n"
     assert looked.stderr == told

@@ -31,7 +31,7 @@ def docs(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_named_run_keeps_its_workflow_beside_the_one_that_is_configured(folder: Path) -> None:
+def test_a_named_run_keeps_its_workflow_despite_the_configured_one(folder: Path) -> None:
     begun = cli(folder, "run", "--run", "docs", "--workflow", "standard2", "--max-steps", "1")
     assert begun.returncode == 0, begun.stderr
     for arguments in (
@@ -71,7 +71,7 @@ def test_a_named_run_keeps_its_cadence(folder: Path) -> None:
     assert "workflow 'standard' has no review step" in refused.stderr
 
 
-def test_a_named_run_is_asked_for_something_else_by_an_option(folder: Path) -> None:
+def test_a_conflicting_workflow_option_for_a_named_run_needs_adopt(folder: Path) -> None:
     begun = cli(folder, "run", "--run", "docs", "--workflow", "standard2", "--max-steps", "1")
     assert begun.returncode == 0, begun.stderr
     refused = cli(folder, "tick", "--run", "docs", "--workflow", "standard")

@@ -90,7 +90,7 @@ def work(folder: Path, *, code: int = 0) -> None:
     assert ended.code == code, ended.err
 
 
-def test_a_run_from_its_start_to_its_end(folder: Path) -> None:
+def test_every_stage_of_a_run_names_the_next_command(folder: Path) -> None:
     assert "status      not started; " in last_line(folder, "run").out
     assert call(folder, *RUN, "--max-steps", "1").code == 0
     last_line(folder, "inbox" if is_net(folder) else "run")
@@ -103,7 +103,7 @@ def test_a_run_from_its_start_to_its_end(folder: Path) -> None:
     assert "('sequencer reset' starts it again)" in said
 
 
-def test_a_flowchart_that_is_complete_names_the_file_that_starts_it_again(tmp_path: Path) -> None:
+def test_a_complete_flowchart_names_the_command_that_starts_it_again(tmp_path: Path) -> None:
     made = project(tmp_path, "agent: rehearsal\n")
     (made / "f.md").write_text(
         "---\nid: f\n---\n\n```mermaid\nflowchart TD\na[Do it]\n```\n\n### a\nDo it.\n"
@@ -142,7 +142,7 @@ def test_a_failed_run_shows_the_first_line_of_the_error(folder: Path) -> None:
         (("set", f'not_before="{LATER}"'), "", "run"),
     ],
 )
-def test_what_a_person_has_put_in_the_way(
+def test_a_manual_block_names_the_command_that_removes_it(
     folder: Path, change: tuple[str, ...], word: str, words: str
 ) -> None:
     assert call(folder, *RUN, "--max-steps", "1").code == 0
@@ -155,7 +155,7 @@ def test_what_a_person_has_put_in_the_way(
         assert "it waits until " in said
 
 
-def test_a_limit_of_the_run_is_raised_before_it_goes_on(folder: Path) -> None:
+def test_a_reached_run_limit_must_be_raised_first(folder: Path) -> None:
     config = folder / "orchestration.yaml"
     config.write_text(config.read_text().replace("limits: {", "limits: {steps: 1, "))
     call(folder, *RUN)
@@ -165,7 +165,7 @@ def test_a_limit_of_the_run_is_raised_before_it_goes_on(folder: Path) -> None:
     assert "status      at its limit since" in said
 
 
-def test_a_step_is_tried_again_by_itself(folder: Path) -> None:
+def test_a_failed_step_reports_when_it_is_retried(folder: Path) -> None:
     config = folder / "orchestration.yaml"
     config.write_text(
         config.read_text() + "step_defaults: {retry: {max_attempts: 3, initial_delay_s: 3000}}\n"
@@ -178,7 +178,7 @@ def test_a_step_is_tried_again_by_itself(folder: Path) -> None:
     assert "(it waits until " in said
 
 
-def test_somebody_works_on_it_and_dies(folder: Path) -> None:
+def test_a_working_process_that_dies_changes_the_next_command(folder: Path) -> None:
     (folder / "hold").touch()
     process = launched(folder, *RUN)
     until(lambda: "alive" in call(folder, "status").out)
@@ -201,7 +201,7 @@ def test_somebody_works_on_it_and_dies(folder: Path) -> None:
     assert "in the way  the run was stopped" in call(folder, "status").out
 
 
-def test_other_steps_than_it_was_started_with(folder: Path) -> None:
+def test_a_changed_workflow_suggests_adopt(folder: Path) -> None:
     work(folder, code=4)
     answered(folder)
     if is_net(folder):
@@ -216,13 +216,13 @@ def test_other_steps_than_it_was_started_with(folder: Path) -> None:
     )
 
 
-def test_a_workflow_that_is_gone(folder: Path) -> None:
+def test_a_missing_workflow_suggests_check(folder: Path) -> None:
     work(folder, code=4)
     (folder / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
     last_line(folder, "check")
 
 
-def test_a_project_that_nobody_has_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_untrusted_project_suggests_trust(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work(folder, code=4)
     monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
     last_line(folder, "trust")
@@ -233,7 +233,7 @@ def test_a_project_that_nobody_has_trusted(folder: Path, monkeypatch: pytest.Mon
     last_line(folder, "trust")
 
 
-def test_a_run_that_was_taken_back_is_in_the_way(folder: Path) -> None:
+def test_a_run_restored_from_an_older_copy_suggests_repair(folder: Path) -> None:
     """Its files agree with each other, and this user's own record knows that it was further."""
     assert call(folder, *RUN, "--max-steps", "1").code == 0
     older = shutil.copytree(folder / "sync", folder.with_name("older"))
@@ -253,7 +253,7 @@ def test_a_run_that_was_taken_back_is_in_the_way(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("has_record", [True, False])
-def test_a_journal_that_a_step_log_shows_to_be_too_short(tmp_path: Path, has_record: bool) -> None:
+def test_a_journal_shorter_than_the_step_logs_is_noticed(tmp_path: Path, has_record: bool) -> None:
     """With an own record that was put back too, or without one; the logs stayed."""
     folder = project(tmp_path / "p")
     assert call(folder, *RUN, "--max-steps", "1").code == 0
@@ -270,7 +270,7 @@ def test_a_journal_that_a_step_log_shows_to_be_too_short(tmp_path: Path, has_rec
     assert call(folder, "run").code == 3
 
 
-def test_a_named_run_is_named_and_the_line_can_be_pasted(folder: Path) -> None:
+def test_the_command_for_a_named_run_can_be_pasted(folder: Path) -> None:
     assert call(folder, "--run", "a night", *RUN, "--max-steps", "1").code == 0
     assert call(folder, "--run", "a night", "stop").code == 0
     said = call(folder, "--run", "a night", "status").out

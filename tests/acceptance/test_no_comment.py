@@ -73,19 +73,19 @@ def taken(folder: Path) -> list[bool]:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_the_tools_are_taken_away(tmp_path: Path, kind: str) -> None:
+def test_comment_tools_are_removed(tmp_path: Path, kind: str) -> None:
     done = cli(project(tmp_path, KINDS[kind]), "run", "--max-steps", "1", "--quiet")
     assert done.returncode == 0, done.stderr
     assert taken(tmp_path) == [True]
 
 
-def test_in_a_flowchart_from_that_node_only(tmp_path: Path) -> None:
+def test_in_a_flowchart_only_that_node_loses_the_comment_tools(tmp_path: Path) -> None:
     done = cli(project(tmp_path, KINDS["cycle"]), "run", "flow.md", "--quiet")
     assert done.returncode == 0, done.stderr
     assert taken(tmp_path) == [True, False]
 
 
-def test_from_a_task_that_a_lead_adds(tmp_path: Path) -> None:
+def test_a_task_added_by_a_lead_loses_the_comment_tools(tmp_path: Path) -> None:
     added = {"id": "one", "subject": "One", "description": "d", "role": "quiet"}
     tasks = {"tasks": [{"id": "lead", "subject": "Lead", "adds": "tasks"}]}
     done = cli(project(tmp_path, tasks, {"tasks": [added]}), "run", "--quiet")

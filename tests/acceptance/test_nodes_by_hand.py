@@ -22,7 +22,7 @@ def begun(project: Path) -> list[str]:
     return [line[0] for line in asked(project)]
 
 
-def test_back_to_a_node_and_on_from_there(project: Path) -> None:
+def test_rewind_to_a_node_reruns_it_and_what_follows(project: Path) -> None:
     said = cli(project, "--run", "ship", "rewind", "c")
     assert said.stdout.splitlines()[0] == "back to 'c'; these run again: c, d, e"
     shown = as_json(cli(project, "--run", "ship", "plan", "--json"))
@@ -35,7 +35,7 @@ def test_back_to_a_node_and_on_from_there(project: Path) -> None:
     assert "back to c" in trace(project, "ship")
 
 
-def test_a_node_by_hand_and_one_left_out(project: Path) -> None:
+def test_a_node_can_be_marked_done_and_another_skipped(project: Path) -> None:
     assert cli(project, "--run", "ship", "rewind", "b").returncode == 0
     stamped = cli(
         project, "--run", "ship", "skip", "--as-done", "b", "--output", "mine", "--note", "x"
@@ -75,7 +75,7 @@ def test_a_failed_node_is_tried_again_alone(project: Path) -> None:
         (["rewind", "a"], 3, "the run has not started"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_meaningless_changes_are_refused(
     project: Path, arguments: list[str], code: int, words: str
 ) -> None:
     ended = cli(project, *arguments)

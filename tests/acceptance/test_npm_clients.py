@@ -157,7 +157,7 @@ def test_it_runs_a_command_and_is_counted(desk: Desk) -> None:
     assert outcome.denials == ()
 
 
-def test_unless_granted_it_changes_nothing_and_says_so(desk: Desk) -> None:
+def test_without_permission_a_client_changes_nothing_and_reports_it(desk: Desk) -> None:
     if desk.client == "codex":
         pytest.skip("its sandbox needs rights that a container may lack")
     own: dict[str, dict[str, Any]] = {
@@ -187,7 +187,7 @@ def test_a_system_prompt_replaces_the_clients_own(desk: Desk) -> None:
     assert any("MARK-ONE" in json.dumps(body) for body in desk.model.bodies())
 
 
-def test_a_continued_session_knows_what_was_said_and_is_charged_its_share(desk: Desk) -> None:
+def test_a_continued_session_has_its_context_and_is_charged_its_share(desk: Desk) -> None:
     first = desk.ask({"text": "the first answer"})
     assert first.session_id is not None
     second = desk.ask({"text": "the second answer"}, resume_session=first.session_id)
@@ -237,7 +237,7 @@ def test_opencode_offers_the_tools_of_the_step(
         assert {tool["function"]["name"] for tools in lists for tool in tools} == offered
 
 
-def test_codex_is_told_the_form_of_the_answer(tmp_path: Path) -> None:
+def test_codex_receives_the_answer_schema(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"pass": {"type": "boolean"}}}
     with fake_model() as model, ProcessCore() as core:
         desk = Desk("codex", model, tmp_path, core)

@@ -37,7 +37,7 @@ def evidence(outcome: Outcome) -> Evidence:
     return outcome.evidence
 
 
-def test_a_turn_with_tools_and_text_ends_by_itself_and_leaves_nothing(desk: Desk) -> None:
+def test_a_turn_with_tools_and_text_ends_cleanly(desk: Desk) -> None:
     run = desk.command("echo hi")
     outcome = desk.ask({"text": "I look.", **run}, run, {"text": "It is done."})
     shown = evidence(outcome)
@@ -68,7 +68,7 @@ def test_half_an_answer_is_not_accepted(desk: Desk, reasons: dict[str, str]) -> 
     assert not outcome.is_unexplained
 
 
-def test_a_stream_that_breaks_off_is_no_answer(desk: Desk) -> None:
+def test_a_broken_stream_is_not_an_answer(desk: Desk) -> None:
     outcome = desk.ask(*[{"text": "half an ans", "drop": True}] * 5)
     assert not judge_turn(outcome).is_accepted
 
@@ -76,18 +76,18 @@ def test_a_stream_that_breaks_off_is_no_answer(desk: Desk) -> None:
 # gemini tries ten times, at up to 30 s and 30 % by chance from each other: up to 280 s.
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("status", [500, 503])
-def test_an_outage_puts_the_step_off(desk: Desk, status: int) -> None:
+def test_an_outage_postpones_the_step(desk: Desk, status: int) -> None:
     outcome = desk.ask({"error": status, "times": 50, "message": "overloaded"})
     assert judge_turn(outcome).status is OutcomeStatus.UNAVAILABLE
 
 
-def test_a_limit_puts_the_step_off_whatever_the_exit_code(desk: Desk) -> None:
+def test_a_limit_postpones_the_step_whatever_the_exit_code(desk: Desk) -> None:
     message = "You exceeded your current quota, try again in 2 hours."
     outcome = desk.ask({"error": 429, "times": 50, "message": message, "details": DAILY})
     assert judge_turn(outcome).status is OutcomeStatus.LIMITED
 
 
-def test_a_conversation_that_is_gone_is_called_so(desk: Desk) -> None:
+def test_a_lost_conversation_is_reported_as_lost(desk: Desk) -> None:
     outcome = desk.ask({"text": "x"}, resume_session=UNKNOWN_SESSION[desk.client])
     assert not judge_turn(outcome).is_accepted
     assert outcome.session_fault is SessionFault.LOST

@@ -84,7 +84,7 @@ def committed(shared: Shared) -> list[tuple[str, set[str]]]:
 
 
 @pytest.mark.parametrize("kind", ["loop", "flow"])
-def test_a_step_that_was_given_back_by_hand_is_not_begun_beside_its_agent(
+def test_a_step_released_by_hand_does_not_start_beside_its_agent(
     kind: str, shared: Shared, tmp_path: Path, begin: Begin
 ) -> None:
     run = ("run", str(tmp_path / "flow.md")) if kind == "flow" else ("run",)
@@ -112,7 +112,7 @@ def test_a_step_that_was_given_back_by_hand_is_not_begun_beside_its_agent(
 
 
 @pytest.mark.parametrize("kind", ["loop", "flow"])
-def test_a_killed_process_leaves_the_tree_when_its_agents_are_gone(
+def test_the_next_process_starts_after_the_agents_of_a_killed_one(
     kind: str, tmp_path: Path, begin: Begin
 ) -> None:
     run = ("run", str(tmp_path / "flow.md")) if kind == "flow" else ("run",)

@@ -86,7 +86,7 @@ def ensure_marked(folder: Path) -> None:
         [{"says": "no idea", "cost": 0.25}, {"says": "", "cost": 0.125, "exit": 1}],
     ],
 )
-def test_a_start_counts_each_question_to_its_classifier(
+def test_start_counts_each_classifier_call(
     answers: list[dict[str, object]], tmp_path: Path
 ) -> None:
     folder = charged_project(tmp_path / "p", {"classifier": answers}, **ONE_STEP)
@@ -153,7 +153,7 @@ def test_the_nodes_of_a_flow_and_the_tasks_of_a_team_are_counted(tmp_path: Path)
     assert ("0.8750 USD" in summed, following) == (True, "next: sequencer --run t run")
 
 
-def test_what_is_planned_is_told_and_counted_in_no_run(tmp_path: Path) -> None:
+def test_the_cost_of_planning_is_reported_but_counted_in_no_run(tmp_path: Path) -> None:
     answers = {"classifier": [*says("what?", cost=0.5), *says("code", cost=None)]}
     folder = charged_project(tmp_path / "p", answers, **ONE_STEP)
     ended = cli(folder, "plan", "--request", "Improve it")
@@ -177,7 +177,7 @@ def test_an_agent_that_plans_asks_no_model(tmp_path: Path) -> None:
     assert calls_of(folder) == []
 
 
-def test_what_was_paid_for_a_start_that_fails_is_told(tmp_path: Path) -> None:
+def test_the_cost_of_a_failed_start_is_reported(tmp_path: Path) -> None:
     folder = charged_project(tmp_path / "p", {"classifier": says("code", cost=0.5)}, **ONE_STEP)
     (folder / "sync").write_text("in the way")
     ended = cli(folder, "--run", "x", "start", "Improve it", "--no-run")
@@ -185,7 +185,7 @@ def test_what_was_paid_for_a_start_that_fails_is_told(tmp_path: Path) -> None:
     assert "notice: classifying the request cost 0.5000 USD" in (ended.stderr)
 
 
-def test_a_start_that_was_cut_off_is_counted_by_who_begins_its_run(tmp_path: Path) -> None:
+def test_the_cost_of_an_interrupted_start_is_counted_when_its_run_starts(tmp_path: Path) -> None:
     folder = charged_project(tmp_path / "p", {"classifier": says("code", cost=0.5)}, **ONE_STEP)
     assert cli(folder, "--run", "x", "start", "Improve it", "--no-run").returncode == 0
     # Killed between the definition and the head, it has left only the definition.

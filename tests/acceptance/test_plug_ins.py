@@ -76,7 +76,7 @@ def test_a_store_keeps_the_run(installed: Installed) -> None:
     assert installed.run("where") == f"{path.relative_to(installed.project)}\n"
 
 
-def test_a_command_is_listed_run_and_guessed(installed: Installed) -> None:
+def test_a_packages_command_is_listed_run_and_suggested(installed: Installed) -> None:
     installed.settings("agents: {mine: {kind: echo}}\n")
     assert installed.run("where").endswith("sync/state.json\n")
     config = installed.project / "orchestration.yaml"
@@ -97,7 +97,7 @@ def test_a_report_shows_what_a_package_contributes(installed: Installed) -> None
     assert "--longest and --gantt can't be used together" in said
 
 
-def test_check_finds_what_a_package_looks_for(installed: Installed) -> None:
+def test_check_reports_findings_of_a_package(installed: Installed) -> None:
     installed.settings("agents: {mine: {kind: echo}}\nagent: {default: mine}\n")
     assert "has no heading" in installed.run("check")
 
@@ -132,7 +132,7 @@ def test_a_sink_gets_the_results(installed: Installed) -> None:
     assert "did you mean 'shout'?" in installed.run("run", code=2)
 
 
-def test_status_has_lines_of_a_package_that_is_on(installed: Installed) -> None:
+def test_status_shows_lines_of_an_enabled_package(installed: Installed) -> None:
     installed.settings(MINE)
     assert "logs  " not in installed.run("status")
     installed.settings(MINE + "plugins: {added: on}\n")
@@ -144,7 +144,7 @@ def test_status_has_lines_of_a_package_that_is_on(installed: Installed) -> None:
     assert "did you mean 'added'?" in installed.run("status", code=2)
 
 
-def test_the_pages_have_those_of_a_package(installed: Installed) -> None:
+def test_the_web_pages_include_those_of_a_package(installed: Installed) -> None:
     installed.settings(MINE + "plugins: {added: on}\n")
     code = (
         "import sys; from pathlib import Path;"
@@ -158,7 +158,7 @@ def test_the_pages_have_those_of_a_package(installed: Installed) -> None:
     assert "'plan.md'" in said
 
 
-def test_a_kind_decides_what_follows(installed: Installed) -> None:
+def test_a_workflow_kind_decides_the_next_step(installed: Installed) -> None:
     installed.settings("agents: {mine: {kind: echo}}\nagent: {default: mine}\n", "patient")
     first = installed.project / "prompts/plan.md"
     first.with_name("close.md").write_text("done\n")
@@ -173,7 +173,7 @@ def test_a_kind_decides_what_follows(installed: Installed) -> None:
     assert "unknown workflow kind 'hasty'\n  known workflow kinds: cycle, patient, pro" in said
 
 
-def test_a_package_that_is_off_is_not_asked(installed: Installed) -> None:
+def test_a_disabled_package_is_not_used(installed: Installed) -> None:
     installed.settings("agent: rehearsal\nplugins: {added: off}\n")
     (installed.packages / "longest.py").write_text("import nowhere_to_be_found\n")
     assert "command 'where' needs the package 'added', which is disabled" in installed.run(
@@ -209,7 +209,7 @@ KIND = "StoreKind('apart', make, max_open_journal_bytes=8 * 1024 * 1024)"
         ("apart", f"{APART}def make(_): return None\napart = {KIND}", ("status",)),
     ],
 )
-def test_a_fault_of_a_package_is_no_bug_of_the_program(
+def test_a_fault_of_a_package_is_not_called_a_program_bug(
     installed: Installed, name: str, code: str, words: tuple[str, ...]
 ) -> None:
     store = "store: {kind: apart}\n" if name == "apart" else ""
@@ -237,7 +237,7 @@ def test_a_broken_line_does_not_hide_the_status(installed: Installed, code: str,
     assert says in said
 
 
-def test_a_project_that_nobody_trusts_makes_no_package_run(
+def test_an_untrusted_project_runs_no_package(
     installed: Installed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
@@ -277,7 +277,7 @@ PLAIN = "agent: rehearsal\n"
 
 
 @pytest.mark.parametrize("name", list(_GROUPS))
-def test_check_names_whatever_is_of_the_wrong_type(installed: Installed, name: str) -> None:
+def test_check_reports_parts_of_the_wrong_type(installed: Installed, name: str) -> None:
     installed.settings(PLAIN)
     (installed.packages / f"{name}.py").write_text(f"{name} = 42\n")
     said = installed.run("check", code=2 if name == "tidy" else 0)
@@ -297,7 +297,7 @@ def test_check_names_whatever_is_of_the_wrong_type(installed: Installed, name: s
         ("shout", f"{PLAIN}activity: {{sinks: {{loud: {{kind: shout}}}}}}\n", "lambda *_: 7"),
     ],
 )
-def test_what_is_of_the_wrong_type_is_no_bug_of_the_program(
+def test_a_part_of_the_wrong_type_is_not_called_a_program_bug(
     installed: Installed, name: str, settings: str, code: str
 ) -> None:
     installed.settings(settings)
@@ -309,7 +309,7 @@ def test_what_is_of_the_wrong_type_is_no_bug_of_the_program(
 
 
 @pytest.mark.parametrize("code", ["42", "lambda _: 7"])
-def test_a_kind_of_workflow_that_is_none(installed: Installed, code: str) -> None:
+def test_an_invalid_workflow_kind_is_blamed_on_its_package(installed: Installed, code: str) -> None:
     installed.settings(PLAIN, kind="patient")
     (installed.packages / "patient.py").write_text(f"patient = {code}\n")
     (installed.project / "prompts/close.md").write_text("Close it.\n")
@@ -341,7 +341,7 @@ longest = Contribution("longest", "nowhere_to_be_found:x", ("svg",), (7,))
         BAD_OPTION,
     ],
 )
-def test_a_broken_contribution_takes_nothing_with_it(installed: Installed, code: str) -> None:
+def test_a_broken_contribution_breaks_nothing_else(installed: Installed, code: str) -> None:
     installed.settings(PLAIN)
     (installed.packages / "longest.py").write_text(f"{code}\n")
     installed.run("run", "--max-steps", "1")
@@ -363,7 +363,7 @@ def test_a_contribution_without_its_function_is_named(installed: Installed) -> N
     assert "bug" not in said
 
 
-def test_check_names_what_is_ignored(installed: Installed) -> None:
+def test_check_reports_ignored_entry_points(installed: Installed) -> None:
     installed.settings(PLAIN)
     taken = {
         "commands": ("status", "web"),

@@ -68,7 +68,7 @@ def test_a_slow_receiver_gets_each_result_once_and_in_order(tmp_path: Path) -> N
     assert status(folder)["posts"] == []
 
 
-def test_a_failure_and_a_slow_answer_double_nothing(tmp_path: Path) -> None:
+def test_a_failed_slow_post_is_sent_again_with_the_same_key(tmp_path: Path) -> None:
     with open_desk(Reply(after_s=1.5)) as desk:
         desk.answers.append(Reply(500, after_s=1.5))
         # The second try begins before this is over, whatever the pause, and ends after it.
@@ -81,7 +81,7 @@ def test_a_failure_and_a_slow_answer_double_nothing(tmp_path: Path) -> None:
     assert keys[0] == keys[1]
 
 
-def test_what_waits_is_shown_and_no_idle_tick_forgets_it(tmp_path: Path) -> None:
+def test_pending_posts_are_shown_and_idle_ticks_keep_them(tmp_path: Path) -> None:
     port = free_ports(1)[0]
     folder = project(tmp_path, port, steps=3)
     for _ in range(4):
@@ -109,7 +109,7 @@ def test_what_waits_is_shown_and_no_idle_tick_forgets_it(tmp_path: Path) -> None
     assert idle_record(folder).exists()
 
 
-def test_a_receiver_is_left_alone_for_as_long_as_it_asks(tmp_path: Path) -> None:
+def test_a_receivers_retry_after_is_respected(tmp_path: Path) -> None:
     with open_desk(Reply(429, headers={"Retry-After": "120"})) as desk:
         folder = project(tmp_path, desk.port)
         for _ in range(3):
@@ -121,7 +121,7 @@ def test_a_receiver_is_left_alone_for_as_long_as_it_asks(tmp_path: Path) -> None
     assert (waiting["pending"], waiting["tries"], waiting["error"]) == (2, 1, "HTTP 429")
 
 
-def test_what_a_receiver_never_takes_is_noted_and_shown(tmp_path: Path) -> None:
+def test_permanently_refused_posts_are_recorded_and_shown(tmp_path: Path) -> None:
     with open_desk(Reply(422)) as desk:
         folder = project(tmp_path, desk.port, steps=1)
         tick(folder)
@@ -180,7 +180,7 @@ def test_a_timer_that_is_stopped_while_it_posts_finishes_the_post(tmp_path: Path
 USED = {"usage": {"input_tokens": 1000, "output_tokens": 50, "cost_usd": 0.25}}
 
 
-def test_the_end_of_a_team_says_what_it_came_to_also_where_a_later_tick_says_it(
+def test_the_outcome_of_a_team_is_posted_even_by_a_later_tick(
     tmp_path: Path,
 ) -> None:
     port = free_ports(1)[0]

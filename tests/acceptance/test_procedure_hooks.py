@@ -53,7 +53,7 @@ def steps(seen: list[dict[str, Any]]) -> list[str]:
     return [one["step"] for one in seen]
 
 
-def test_without_an_opinion_nothing_changes(project: Path) -> None:
+def test_a_hook_that_returns_none_changes_nothing(project: Path) -> None:
     seen = run(project, "def sequencer_prompt(context, text):\n    return None\n")
     assert steps(seen) == ["first", "second", "third"]
     assert [one["prompt"] for one in seen][1] == "Do second for Xyzzy.\n"
@@ -90,7 +90,7 @@ def test_the_transition(project: Path) -> None:
     assert steps(run(project, hook)) == ["first", "first", "first", "third"]
 
 
-def test_a_gate_of_one_s_own(project: Path) -> None:
+def test_a_hook_adds_a_gate(project: Path) -> None:
     hook = "def sequencer_transition(context, outcome):\n"
     hook += "    return Decision(Move.GATE) if context.step.name == 'second' else None\n"
     assert steps(run(project, hook, code=4)) == ["first", "second"]

@@ -74,7 +74,7 @@ def steps_of(project: Path, event: str) -> list[str]:
 
 
 @pytest.mark.parametrize("text", REQUESTS)
-def test_what_a_request_would_become(text: str, project: Path) -> None:
+def test_plan_shows_the_procedure_a_request_would_get(text: str, project: Path) -> None:
     ended = cli(project, "plan", "--request", text, "--json")
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
@@ -109,7 +109,7 @@ def test_an_agent_classifies(
     assert not (project / "sync").exists()
 
 
-def test_a_label_decides_before_anybody_is_asked(project: Path) -> None:
+def test_a_label_decides_before_any_classifier_is_asked(project: Path) -> None:
     told = json.loads(
         cli(project, "plan", "--request", "Improve it", "--label", "EPIC", "--json").stdout
     )
@@ -158,7 +158,7 @@ def test_feedback_twice_then_approval(project: Path) -> None:
     ]
 
 
-def test_what_was_decided_stays_decided(project: Path) -> None:
+def test_a_rejection_is_final(project: Path) -> None:
     start_bug(project)
     assert cli(project, "answer", "reject", "--note", "works as designed").returncode == 0
     again = cli(project, RUN, "answer", "approve")
@@ -170,7 +170,7 @@ def test_what_was_decided_stays_decided(project: Path) -> None:
     assert cli(project, "inbox").stdout == "no run waits for a decision\n"
 
 
-def test_of_two_runs_that_wait_one_has_to_be_named(project: Path) -> None:
+def test_with_two_waiting_runs_one_must_be_named(project: Path) -> None:
     start_bug(project)
     assert cli(project, "--run", "second", "start", "Another", "--label", "bug").returncode == 4
     unclear = cli(project, "answer", "approve")
@@ -179,7 +179,7 @@ def test_of_two_runs_that_wait_one_has_to_be_named(project: Path) -> None:
     assert cli(project, "--run", "second", "answer", "approve").returncode == 0
 
 
-def test_a_title_is_used_twice_and_a_name_is_not(project: Path) -> None:
+def test_a_title_can_be_reused_but_a_run_name_cannot(project: Path) -> None:
     for _ in range(2):
         assert (
             cli(project, "start", "Fix it", "--no-run", "--procedure", "plan-mode").returncode == 0
@@ -191,7 +191,7 @@ def test_a_title_is_used_twice_and_a_name_is_not(project: Path) -> None:
     assert "run 'fix-it' exists" in refused.stderr
 
 
-def test_a_request_from_a_file_with_everything(project: Path) -> None:
+def test_a_request_file_with_all_options_reaches_the_prompt(project: Path) -> None:
     (project / "issue.md").write_text("# Add a page\n\nWith a form.\n")
     (project / "data.csv").write_text("1\n")
     ended = cli(
@@ -227,7 +227,7 @@ def test_a_request_from_a_file_with_everything(project: Path) -> None:
         (("--run", "nobody", "answer", "reject"), 2, "unknown run 'nobody'"),
     ],
 )
-def test_a_mistake_is_told_and_nothing_is_begun(
+def test_a_mistake_is_reported_and_nothing_is_started(
     arguments: tuple[str, ...], code: int, words: str, project: Path
 ) -> None:
     ended = cli(project, *arguments)
@@ -248,12 +248,12 @@ def test_a_hook_file_with_a_syntax_error_starts_nothing(project: Path) -> None:
     assert "hooks.py" in checked.stdout + checked.stderr
 
 
-def test_a_link_out_of_the_project_is_no_attachment(project: Path) -> None:
+def test_a_link_out_of_the_project_cannot_be_attached(project: Path) -> None:
     (project / "link").symlink_to("/etc/passwd")
     assert "outside the project" in cli(project, "start", "x", "--attach", "link").stderr
 
 
-def test_an_agent_that_was_asked_for_stays(project: Path) -> None:
+def test_an_agent_chosen_at_start_is_used_by_later_runs(project: Path) -> None:
     more = "  other: {kind: command, argv: [sh, -c, 'cat > other-$SEQUENCER_STEP']}\n"
     (project / "orchestration.yaml").write_text(CONFIGURATION + more)
     options = ("--procedure", "plan-mode", "--agent", "other", "--no-run")
@@ -262,7 +262,7 @@ def test_an_agent_that_was_asked_for_stays(project: Path) -> None:
     assert (project / "other-preparation").exists()
 
 
-def test_secrets_in_what_people_say_are_hidden(project: Path) -> None:
+def test_secrets_in_peoples_messages_are_hidden(project: Path) -> None:
     text = ("start", f"Debug {SECRET}", "--label", "bug")
     assert cli(project, "--run", "one", *text, MY_API_KEY=SECRET).returncode == 4
     told = cli(project, "--run", "one", "answer", f"try {SECRET}", MY_API_KEY=SECRET)
@@ -281,7 +281,7 @@ def test_one_broken_run_hides_no_other(project: Path) -> None:
     assert "two" in listed.stdout
 
 
-def test_a_decision_stands_whatever_becomes_of_the_news(project: Path) -> None:
+def test_a_decision_stands_even_if_it_cannot_be_posted(project: Path) -> None:
     start_bug(project)
     (project / "orchestration.yaml").write_text(
         CONFIGURATION + "activity: {sinks: {x: {kind: webhook, url: 'http://127.0.0.1:1/', "
@@ -315,7 +315,7 @@ def test_on_a_terminal_the_question_is_asked_at_once(project: Path) -> None:
 
 
 @pytest.mark.parametrize("said", ["aprove", "rejected", "yes", "OK", "feedback"])
-def test_a_word_that_may_be_meant_as_a_decision_decides_nothing(project: Path, said: str) -> None:
+def test_an_ambiguous_word_is_not_taken_as_a_decision(project: Path, said: str) -> None:
     assert start_bug(project).returncode == 4
     unclear = cli(project, "answer", said)
     assert unclear.returncode == 2

@@ -119,7 +119,7 @@ def test_it_edits_a_file_and_is_charged(desk: Desk) -> None:
     assert desk.heard.usages[-2].cost_usd == pytest.approx(outcome.usage.cost_usd, rel=0.01)
 
 
-def test_without_leave_an_edit_is_refused_and_seen(desk: Desk) -> None:
+def test_an_edit_without_permission_is_refused_and_reported(desk: Desk) -> None:
     target = desk.folder / "new.txt"
     outcome = desk.ask(write_turn(target), {"text": "I could not."})
     assert (outcome.status, outcome.exit_code) == (OutcomeStatus.OK, 0)
@@ -138,7 +138,7 @@ def test_without_leave_an_edit_is_refused_and_seen(desk: Desk) -> None:
         ({"error": 401}, OutcomeStatus.FAILED, "ANTHROPIC_API_KEY"),
     ],
 )
-def test_an_error_of_the_api_is_a_failure_unless_it_passes(
+def test_an_api_error_is_a_failure_unless_it_is_temporary(
     desk: Desk, turn: dict[str, Any], status: OutcomeStatus, said: str
 ) -> None:
     outcome = desk.ask(turn)
@@ -147,7 +147,7 @@ def test_an_error_of_the_api_is_a_failure_unless_it_passes(
     assert said in outcome.error
 
 
-def test_too_many_requests_are_nobodys_failure(desk: Desk) -> None:
+def test_too_many_requests_is_a_limit_not_a_failure(desk: Desk) -> None:
     outcome = desk.ask({"error": 429, "message": "This would exceed your account's rate limit."})
     assert outcome.status is OutcomeStatus.LIMITED
     assert outcome.not_before is not None
@@ -182,7 +182,7 @@ for line in sys.stdin:
 """
 
 
-def test_without_tools_means_without_those_of_servers_too(desk: Desk) -> None:
+def test_no_tools_means_no_mcp_server_tools_either(desk: Desk) -> None:
     server = desk.home / "server.py"
     server.write_text(SERVER)
     entry = {"type": "stdio", "command": sys.executable, "args": [str(server)]}
@@ -197,7 +197,7 @@ def test_without_tools_means_without_those_of_servers_too(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("step", [{}, {"single_turn": True}, {"disallow_all_tools": True}])
-def test_an_answer_comes_in_the_form_that_the_step_wants(desk: Desk, step: dict[str, Any]) -> None:
+def test_an_answer_has_the_schema_the_step_wants(desk: Desk, step: dict[str, Any]) -> None:
     answer = {"tool": "StructuredOutput", "input": {"pass": False}}
     outcome = desk.ask(
         # One that forgets the form is reminded of it.
@@ -210,7 +210,7 @@ def test_an_answer_comes_in_the_form_that_the_step_wants(desk: Desk, step: dict[
     assert (outcome.structured, json.loads(outcome.output)) == ({"pass": False}, {"pass": False})
 
 
-def test_an_answer_that_never_takes_its_form_has_none(desk: Desk) -> None:
+def test_an_answer_that_never_fits_the_schema_has_no_structure(desk: Desk) -> None:
     outcome = desk.ask({"text": "It passes."}, step={"output": {"schema": VERDICT}})
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It passes.")
     assert outcome.structured is None
@@ -265,7 +265,7 @@ def test_system_prompts_reach_the_model_also_in_a_continued_session(desk: Desk) 
     assert "MARK-ONE" not in system()
 
 
-def test_a_session_that_is_gone_is_named(desk: Desk) -> None:
+def test_a_lost_session_is_named(desk: Desk) -> None:
     lost = "00000000-0000-4000-8000-000000000001"
     outcome = desk.ask({"text": "x"}, resume_session=lost)
     assert outcome.status is OutcomeStatus.FAILED
@@ -274,7 +274,7 @@ def test_a_session_that_is_gone_is_named(desk: Desk) -> None:
     assert outcome.session_fault is SessionFault.LOST
 
 
-def test_a_session_that_is_full_is_told_from_other_wrong_requests(desk: Desk) -> None:
+def test_a_full_session_is_distinguished_from_other_bad_requests(desk: Desk) -> None:
     first = desk.ask({"text": "first", "model_usage": {"input_tokens": 100_000}})
     assert (first.context_tokens or 0) >= 100_000
     too_long = {"error": 400, "message": "prompt is too long: 202744 tokens > 200000 maximum"}

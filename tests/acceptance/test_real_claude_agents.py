@@ -48,7 +48,9 @@ def tools(body: dict[str, Any]) -> set[str]:
         {"allowed_tools": ["Read", "Agent(scout)"]},
     ],
 )
-def test_the_model_is_told_of_them_and_has_the_tool(desk: Desk, step: dict[str, Any]) -> None:
+def test_subagents_are_described_to_the_model_with_the_tool(
+    desk: Desk, step: dict[str, Any]
+) -> None:
     outcome = desk.ask({"text": "x"}, step={"agents": AGENTS, **step})
     assert outcome.status is OutcomeStatus.OK, outcome.error
     body = desk.model.bodies("/messages")[-1]
@@ -56,19 +58,19 @@ def test_the_model_is_told_of_them_and_has_the_tool(desk: Desk, step: dict[str, 
     assert "scout: SCOUT-DESCRIPTION" in json.dumps(body)
 
 
-def test_without_them_the_model_hears_of_none(desk: Desk) -> None:
+def test_without_subagents_the_model_sees_none(desk: Desk) -> None:
     desk.ask({"text": "x"})
     assert "SCOUT" not in json.dumps(desk.model.bodies("/messages"))
 
 
-def test_without_the_tool_nobody_could_start_one(desk: Desk) -> None:
+def test_without_the_tool_the_model_sees_no_subagents(desk: Desk) -> None:
     # Why such a step is refused before anything starts: the program says nothing.
     outcome = desk.ask({"text": "x"}, step={"agents": AGENTS, "allowed_tools": ["Read"]})
     assert outcome.status is OutcomeStatus.OK
     assert "SCOUT" not in json.dumps(desk.model.bodies("/messages")[-1])
 
 
-def test_one_works_with_its_own_prompt_tools_and_model_and_is_charged(desk: Desk) -> None:
+def test_a_subagent_uses_its_own_prompt_tools_and_model_and_is_charged(desk: Desk) -> None:
     script = json.dumps([{"text": "SCOUTED", "model_usage": {"input_tokens": 50_000}}])
     call = {
         "description": "look",

@@ -35,7 +35,7 @@ def evidence(outcome: Outcome) -> Evidence:
     return outcome.evidence
 
 
-def test_a_turn_with_tools_and_text_ends_by_itself_and_leaves_nothing(desk: Desk) -> None:
+def test_a_turn_with_tools_and_text_ends_cleanly(desk: Desk) -> None:
     outcome = desk.ask({"text": "I look.", **BASH}, BASH, BASH, {"text": "It is done."})
     shown = evidence(outcome)
     assert (shown.turn_end, shown.reason) == (TurnEnd.CLEAN, "end_turn")
@@ -45,7 +45,7 @@ def test_a_turn_with_tools_and_text_ends_by_itself_and_leaves_nothing(desk: Desk
 
 
 @pytest.mark.parametrize("reason", ["pause_turn", "compaction"])
-def test_its_success_at_half_a_turn_is_not_believed(desk: Desk, reason: str) -> None:
+def test_a_success_in_the_middle_of_a_turn_is_not_believed(desk: Desk, reason: str) -> None:
     outcome = desk.ask({"text": "I have looked at one of three files", "stop_reason": reason})
     assert outcome.exit_code == 0
     assert (evidence(outcome).turn_end, evidence(outcome).reason) == (TurnEnd.CUT_OFF, reason)
@@ -55,20 +55,20 @@ def test_its_success_at_half_a_turn_is_not_believed(desk: Desk, reason: str) -> 
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "tool_use", "refusal"])
-def test_what_it_calls_an_error_itself_has_failed(desk: Desk, reason: str) -> None:
+def test_an_error_reported_by_claude_is_a_failure(desk: Desk, reason: str) -> None:
     outcome = desk.ask(*[{"text": "half an ans", "stop_reason": reason}] * 5)
     assert outcome.exit_code == 1
     assert not outcome.is_accepted
     assert evidence(outcome).turn_end is TurnEnd.CUT_OFF
 
 
-def test_a_stop_reason_that_nobody_knows_counts_with_text(desk: Desk) -> None:
+def test_an_unknown_stop_reason_counts_with_text(desk: Desk) -> None:
     outcome = desk.ask({"text": "Well.", "stop_reason": "brand_new"})
     assert (evidence(outcome).turn_end, evidence(outcome).reason) == (TurnEnd.UNKNOWN, "brand_new")
     assert judge_turn(outcome).is_accepted
 
 
-def test_without_a_word_at_the_end_what_was_said_before_is_its_answer(desk: Desk) -> None:
+def test_without_final_text_the_earlier_text_is_the_answer(desk: Desk) -> None:
     silent: dict[str, Any] = {"text": ""}
     outcome = desk.ask({"text": "I look.", **BASH}, silent, silent)
     shown = evidence(outcome)
@@ -82,7 +82,7 @@ def test_without_any_text_only_its_tools_are_evidence(desk: Desk) -> None:
     assert outcome.output == ""
 
 
-def test_its_answer_in_a_form_ends_with_a_tool_call_and_counts(desk: Desk) -> None:
+def test_a_structured_answer_ends_with_a_tool_call_and_counts(desk: Desk) -> None:
     schema = {"type": "object", "properties": {"pass": {"type": "boolean"}}, "required": ["pass"]}
     turn = {"tool": "StructuredOutput", "input": {"pass": True}}
     step = {"output": {"format": "json", "schema": schema}}

@@ -95,7 +95,7 @@ def test_four_steps_of_a_review_cadence(tmp_path: Path) -> None:
         assert b"dummy-key-of-a-test" not in path.read_bytes(), path
 
 
-def test_transcripts_that_are_gone_cost_no_step(tmp_path: Path) -> None:
+def test_missing_transcripts_cost_no_step(tmp_path: Path) -> None:
     """claude removes them after a while; a renamed folder or another machine does it at once."""
     with fake_model() as model:
         project = make_project(tmp_path, model.url)

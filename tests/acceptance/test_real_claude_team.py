@@ -49,7 +49,7 @@ def as_team(project: Path, tasks: list[dict[str, Any]], **settings: Any) -> None
     git(project, "commit", "-q", "-m", "base")
 
 
-def test_teammates_work_at_once_in_trees_of_their_own(tmp_path: Path) -> None:
+def test_teammates_work_in_parallel_in_their_own_trees(tmp_path: Path) -> None:
     answer = {
         "sub_issues": [
             {"id": "api", "title": "API", "description": "Build it"},

@@ -89,7 +89,7 @@ BEHIND_WORDS = [
 
 
 @pytest.mark.wheel
-def test_claude_loses_what_a_word_takes_away(claude: wheel.Desk) -> None:
+def test_claude_loses_tools_that_a_word_disables(claude: wheel.Desk) -> None:
     before = claude_tools(claude, {}, {"tools": {"glob": True, "grep": True, "list": True}})
     assert {"Glob", "Grep"} <= before
     words = dict.fromkeys([word for word, _ in BEHIND_WORDS], False)
@@ -103,7 +103,9 @@ def test_claude_loses_what_a_word_takes_away(claude: wheel.Desk) -> None:
 
 @pytest.mark.wheel
 @pytest.mark.parametrize("entry", [{}, {"tools": ["Read"]}])
-def test_claude_runs_unasked_what_a_word_grants(claude: wheel.Desk, entry: dict[str, Any]) -> None:
+def test_claude_uses_granted_tools_without_asking(
+    claude: wheel.Desk, entry: dict[str, Any]
+) -> None:
     target = claude.folder / "new.txt"
     refused = claude.ask(wheel.write_turn(target), {"text": "I could not."}, entry=entry)
     assert not target.exists()
@@ -119,7 +121,7 @@ def test_claude_runs_unasked_what_a_word_grants(claude: wheel.Desk, entry: dict[
 
 
 @pytest.mark.wheel
-def test_claudes_subagents_lose_it_too(claude: wheel.Desk) -> None:
+def test_claudes_subagents_lose_disabled_tools_too(claude: wheel.Desk) -> None:
     ask = {"description": "d", "prompt": "look", "subagent_type": "general-purpose"}
     step = {"tools": {"bash": False, "write": False}}
     claude.ask({"tool": "Agent", "input": ask}, {"text": "x"}, step=step)
@@ -152,7 +154,7 @@ opencode = pytest.mark.parametrize("desk", ["opencode"], indirect=True)
 
 @pytest.mark.clients
 @codex
-def test_codex_switches_its_features(desk: npm.Desk) -> None:
+def test_tool_words_switch_codex_features(desk: npm.Desk) -> None:
     on = {"bash": True, "task": True, "websearch": True, "todowrite": True, "read": True}
     off = dict.fromkeys(on, False) | {"webfetch": False}
     for words in (on, off):
@@ -167,7 +169,7 @@ def test_codex_switches_its_features(desk: npm.Desk) -> None:
 @pytest.mark.clients
 @codex
 @pytest.mark.parametrize(("words", "is_read_only"), [({}, False), ({"write": False}, True)])
-def test_codex_is_kept_from_writing_by_its_sandbox(
+def test_the_sandbox_keeps_codex_from_writing(
     desk: npm.Desk, words: dict[str, bool], is_read_only: bool
 ) -> None:
     # Where a container has no rights for a sandbox the command fails, which is as good.
@@ -177,7 +179,7 @@ def test_codex_is_kept_from_writing_by_its_sandbox(
 
 @pytest.mark.clients
 @gemini
-def test_gemini_is_not_offered_what_a_word_takes_away(desk: npm.Desk) -> None:
+def test_gemini_is_not_offered_disabled_tools(desk: npm.Desk) -> None:
     words = dict.fromkeys(
         ("read", "write", "edit", "bash", "glob", "grep", "list", "webfetch", "websearch"), False
     )
@@ -192,7 +194,7 @@ def test_gemini_is_not_offered_what_a_word_takes_away(desk: npm.Desk) -> None:
 
 @pytest.mark.clients
 @gemini
-def test_gemini_runs_unasked_what_a_word_grants(desk: npm.Desk) -> None:
+def test_gemini_uses_granted_tools_without_asking(desk: npm.Desk) -> None:
     entry = {"approval_mode": "default"}
     outcome = desk.ask(
         desk.command("echo hi > ran.txt"),
@@ -222,7 +224,7 @@ def test_gemini_keeps_the_users_own_policies(desk: npm.Desk) -> None:
 
 @pytest.mark.clients
 @opencode
-def test_opencode_is_not_offered_what_a_word_takes_away(desk: npm.Desk) -> None:
+def test_opencode_is_not_offered_disabled_tools(desk: npm.Desk) -> None:
     words = dict.fromkeys(
         ("read", "write", "bash", "glob", "grep", "list", "webfetch", "websearch", "task"), False
     )
@@ -235,7 +237,7 @@ def test_opencode_is_not_offered_what_a_word_takes_away(desk: npm.Desk) -> None:
 @pytest.mark.clients
 @opencode
 @pytest.mark.parametrize("key", ["tools", "disallowed_tools"])
-def test_opencodes_subagents_lose_it_too(desk: npm.Desk, key: str) -> None:
+def test_opencodes_subagents_lose_disabled_tools_too(desk: npm.Desk, key: str) -> None:
     ask = {"description": "d", "prompt": "look", "subagent_type": "general"}
     given = {"tools": {"bash": False, "write": False}, "disallowed_tools": ["bash", "write"]}
     desk.ask({"tool": "task", "input": ask}, {"text": "x"}, step={key: given[key]})
@@ -248,7 +250,7 @@ def test_opencodes_subagents_lose_it_too(desk: npm.Desk, key: str) -> None:
 @pytest.mark.clients
 @opencode
 @pytest.mark.parametrize("more", [{}, {"allowed_tools": ["read"]}])
-def test_opencode_runs_unasked_what_a_word_grants(desk: npm.Desk, more: dict[str, Any]) -> None:
+def test_opencode_uses_granted_tools_without_asking(desk: npm.Desk, more: dict[str, Any]) -> None:
     # Its own default, which asks, and nobody is there to be asked.
     entry = {"permission": {"edit": "ask", "bash": "ask", "webfetch": "ask"}, **more}
     outcome = desk.ask(

@@ -89,7 +89,7 @@ def test_steps_work_in_it_and_the_end_is_merged(project: Path) -> None:
     assert cli(project, "run").returncode == 0
 
 
-def test_what_a_kill_left_between_the_end_and_the_merge_is_merged_by_the_next(
+def test_a_run_killed_before_its_merge_is_merged_by_the_next_run(
     project: Path,
 ) -> None:
     assert cli(project, "run", "--max-steps", "1").returncode == 0
@@ -119,7 +119,7 @@ def test_work_that_can_not_be_merged_stays_on_its_branch(project: Path) -> None:
     assert cli(project, "run").returncode == 0
 
 
-def test_a_key_stops_the_merge_until_a_person_has_taken_it_out(project: Path) -> None:
+def test_a_key_blocks_the_merge_until_a_person_removes_it(project: Path) -> None:
     refused = cli(project, "run", KEY_AT="1")
     here = worktree(project)
     assert refused.returncode == 3
@@ -147,7 +147,7 @@ def test_a_setup_that_fails_starts_no_step(project: Path) -> None:
     assert (project / "done.txt").read_text() == "0\n1\n"
 
 
-def test_a_setup_that_never_ends_is_ended_with_its_processes(project: Path) -> None:
+def test_an_endless_setup_is_ended_with_its_processes(project: Path) -> None:
     text = "sleep 300 & echo $! > ../pid; echo waiting; exec sleep 300\n"
     (project / "tools.sh").write_text(text)
     (project / "orchestration.yaml").write_text(CONFIGURATION + "setup_timeout_s: 0.5\n")
@@ -164,7 +164,7 @@ def test_a_setup_that_never_ends_is_ended_with_its_processes(project: Path) -> N
     assert not list((project / "sync" / "worktrees").glob("run-*"))
 
 
-def test_a_run_that_is_gone_back_in_after_its_merge(project: Path) -> None:
+def test_a_run_can_be_rewound_after_its_merge(project: Path) -> None:
     assert cli(project, "run").returncode == 0
     assert cli(project, "rewind", "1").returncode == 0
     again = cli(project, "run")
@@ -174,7 +174,7 @@ def test_a_run_that_is_gone_back_in_after_its_merge(project: Path) -> None:
     assert said(project, *BRANCHES) == ""
 
 
-def test_work_that_was_not_merged_stays_when_the_run_goes_back(project: Path) -> None:
+def test_unmerged_work_stays_when_the_run_is_rewound(project: Path) -> None:
     assert cli(project, "run", "--max-steps", "1").returncode == 0
     before = worktree(project).name
     (project / "done.txt").write_text("mine\n")
@@ -188,7 +188,7 @@ def test_work_that_was_not_merged_stays_when_the_run_goes_back(project: Path) ->
     assert said(project, "show", f"sequencer-run/default/{before}:done.txt") == "0\n1"
 
 
-def test_a_new_run_keeps_what_the_one_before_had_not_finished(project: Path) -> None:
+def test_a_new_run_preserves_unfinished_work_of_the_previous_one(project: Path) -> None:
     assert cli(project, "run", "--max-steps", "1").returncode == 0
     before = worktree(project).name
     assert cli(project, "reset", "--yes").returncode == 0
@@ -197,7 +197,7 @@ def test_a_new_run_keeps_what_the_one_before_had_not_finished(project: Path) -> 
     assert said(project, *BRANCHES) == f"sequencer-run/default/{before}"
 
 
-def test_setup_is_trusted_with_what_it_runs(project: Path, tmp_path: Path) -> None:
+def test_trust_covers_setup_and_the_files_it_runs(project: Path, tmp_path: Path) -> None:
     own: dict[str, Any] = {"SEQUENCER_TRUST": "", "XDG_STATE_HOME": str(tmp_path / "home")}
     untrusted = cli(project, "run", **own)
     assert untrusted.returncode == 2
@@ -220,14 +220,14 @@ def noted(folder: Path, phase: str) -> None:
     note.write_text(json.dumps(json.loads(note.read_text()) | {"phase": phase}))
 
 
-def test_a_worktree_whose_setup_was_cut_off_is_made_again(project: Path) -> None:
+def test_a_worktree_with_an_interrupted_setup_is_rebuilt(project: Path) -> None:
     assert cli(project, "run", "--max-steps", "1").returncode == 0
     noted(project, "adding")
     again = cli(project, "run")
     assert (again.returncode, again.stderr.count("setup: ")) == (0, 2)
 
 
-def test_a_merge_that_was_cut_off_is_made_again(project: Path) -> None:
+def test_an_interrupted_merge_is_repeated(project: Path) -> None:
     assert cli(project, "run", "--max-steps", "1").returncode == 0
     here = worktree(project)
     git(here, "add", "-A")
@@ -248,7 +248,7 @@ def test_the_nodes_of_a_flow_work_in_it_too(project: Path) -> None:
     assert said(project, "log", "-1", "--format=%s").startswith("Merge run flow")
 
 
-def test_without_a_repository_or_with_a_store_in_git_there_is_none(tmp_path: Path) -> None:
+def test_no_worktree_without_a_repository_or_with_a_git_store(tmp_path: Path) -> None:
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "main.md").write_text("# main\n")
     (tmp_path / "agent.py").write_text(AGENT)

@@ -67,9 +67,7 @@ def events(folder: Path) -> list[str]:
     return [json.loads(line)["event"] for line in listed]
 
 
-def test_it_starts_at_its_date_and_again_at_the_next_but_not_between(
-    folder: Path, later: Later
-) -> None:
+def test_a_run_starts_at_each_date_and_not_in_between(folder: Path, later: Later) -> None:
     for _ in range(3):
         assert "nothing due: it starts at" in tick(folder).out
     shown = call(folder, "--run", "night", "status").out
@@ -104,7 +102,7 @@ def test_it_starts_at_its_date_and_again_at_the_next_but_not_between(
     assert events(folder).count("succeeded") == 4
 
 
-def test_dates_that_come_while_it_is_under_way_are_left_out(folder: Path, later: Later) -> None:
+def test_dates_during_a_run_are_skipped(folder: Path, later: Later) -> None:
     tick(folder)
     later(DAY_S)
     tick(folder)
@@ -114,7 +112,7 @@ def test_dates_that_come_while_it_is_under_way_are_left_out(folder: Path, later:
     assert "reset" not in events(folder)
 
 
-def test_of_many_ticks_at_one_moment_one_starts_it(folder: Path, later: Later) -> None:
+def test_of_many_simultaneous_ticks_only_one_starts_the_run(folder: Path, later: Later) -> None:
     tick(folder)
     later(DAY_S)
     tick(folder)
@@ -139,7 +137,7 @@ def test_of_many_ticks_at_one_moment_one_starts_it(folder: Path, later: Later) -
         tick(folder)
 
 
-def test_a_tick_that_decided_long_ago_starts_nothing(folder: Path, later: Later) -> None:
+def test_a_tick_with_an_outdated_decision_starts_nothing(folder: Path, later: Later) -> None:
     tick(folder)
     later(DAY_S)
     tick(folder)
@@ -249,7 +247,7 @@ def test_a_date_at_fixed_hours_starts_a_run_once(change: tuple[float, int]) -> N
     assert len(starts("10,30 2 * * *", begin)) == 2
 
 
-def test_dates_of_every_hour_follow_time(change: tuple[float, int]) -> None:
+def test_hourly_dates_follow_elapsed_time(change: tuple[float, int]) -> None:
     begin, minutes = change
     # Each half hour on the wall: the clock moves by whole ones.
     dates = starts("*/30 * * * *", begin)
@@ -284,7 +282,7 @@ def test_clean_leaves_a_run_that_has_a_schedule(folder: Path, later: Later) -> N
         ("{workflow: two}", "at"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(folder: Path, entry: str, says: str) -> None:
+def test_errors_are_reported_with_their_line(folder: Path, entry: str, says: str) -> None:
     text = CONFIGURATION.replace('{workflow: two, at: "0 2 * * *"}', entry)
     (folder / "orchestration.yaml").write_text(text)
     refused = call(folder, "--run", "night", "tick")
@@ -293,7 +291,7 @@ def test_what_is_wrong_is_said_with_its_line(folder: Path, entry: str, says: str
     assert "orchestration.yaml:6" in refused.err
 
 
-def test_another_date_asks_for_trust_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_date_needs_trust_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent / "state"))
     assert call(folder, "trust", "--yes").code == 0
@@ -312,7 +310,7 @@ def test_a_timer_can_be_installed_before_the_first_start(folder: Path) -> None:
     assert call(folder, "--run", "nite", "status").code == 2
 
 
-def test_what_a_tick_remembers_ends_with_the_next_date(folder: Path, later: Later) -> None:
+def test_an_idle_ticks_record_expires_at_the_next_date(folder: Path, later: Later) -> None:
     tick(folder)
     later(DAY_S)
     tick(folder)
@@ -352,7 +350,7 @@ def test_a_flow_starts_over_too(folder: Path, later: Later) -> None:
     ],
     ids=["no-state", "ended-long-ago", "no-run"],
 )
-def test_whoever_changes_the_runs_files_starts_nothing_by_it(
+def test_changing_a_runs_files_does_not_start_it(
     folder: Path, later: Later, change: Callable[[Path], object]
 ) -> None:
     tick(folder)
@@ -373,7 +371,7 @@ def note_of(folder: Path) -> Path:
     return user_state_path("schedules", schedules._record_name(opened, opened.run("night")))
 
 
-def test_a_clock_that_was_years_ahead_keeps_no_later_date_away(folder: Path, later: Later) -> None:
+def test_a_clock_that_was_years_ahead_blocks_no_later_date(folder: Path, later: Later) -> None:
     tick(folder)
     later(9 * 365 * DAY_S)
     tick(folder)
@@ -391,7 +389,7 @@ def test_a_clock_that_was_years_ahead_keeps_no_later_date_away(folder: Path, lat
         assert events(folder).count("reset") == day
 
 
-def test_a_clock_that_is_years_behind_doubles_no_date(folder: Path, later: Later) -> None:
+def test_a_clock_that_is_years_behind_repeats_no_date(folder: Path, later: Later) -> None:
     tick(folder)
     later(DAY_S)
     tick(folder)
@@ -421,7 +419,7 @@ def test_a_clock_that_is_years_behind_doubles_no_date(folder: Path, later: Later
         b'{"since": null}',
     ],
 )
-def test_a_note_that_makes_no_sense_is_none(folder: Path, later: Later, written: bytes) -> None:
+def test_an_invalid_note_is_ignored(folder: Path, later: Later, written: bytes) -> None:
     tick(folder)
     note_of(folder).write_bytes(written)
     assert "it starts at" in call(folder, "--run", "night", "status").out + tick(folder).out
@@ -432,7 +430,7 @@ def test_a_note_that_makes_no_sense_is_none(folder: Path, later: Later, written:
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["fifo", "folder"])
 @pytest.mark.timeout(20)
-def test_what_is_no_file_in_the_place_of_a_note_is_said(
+def test_a_fifo_or_folder_in_place_of_a_note_is_reported(
     folder: Path, make: Callable[[Path], None]
 ) -> None:
     tick(folder)
@@ -443,7 +441,7 @@ def test_what_is_no_file_in_the_place_of_a_note_is_said(
     assert call(folder, "--run", "night", "status").code == 0
 
 
-def test_without_a_place_for_its_note_a_schedule_says_so(
+def test_a_schedule_reports_that_its_note_cannot_be_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "file").write_text("")
@@ -486,7 +484,7 @@ def _of_records(folder: Path) -> list[tuple[str, str]]:
     return [(level, text) for level, text in told if not text.startswith("the progress of runs")]
 
 
-def test_check_says_where_what_ticks_remember_is_not_kept(
+def test_check_reports_records_that_would_not_survive_a_restart(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timer_check, "filesystem_type", lambda _: "ext4")
@@ -510,9 +508,7 @@ def test_check_says_where_what_ticks_remember_is_not_kept(
     assert _of_records(folder) == []
 
 
-def test_a_date_that_is_left_out_because_its_note_is_gone_is_said(
-    folder: Path, later: Later
-) -> None:
+def test_a_date_skipped_because_its_note_is_missing_is_reported(folder: Path, later: Later) -> None:
     assert "nothing was noted" not in tick(folder).err
     later(DAY_S)
     for _ in range(2):

@@ -65,7 +65,7 @@ def test_the_score_of_a_file_as_a_table(project: Path) -> None:
     ]
 
 
-def test_a_label_and_a_procedure_decide(project: Path) -> None:
+def test_a_label_or_a_procedure_decides_the_classification(project: Path) -> None:
     for arguments in (["Fix it", "--label", "bug"], ["Fix it", "--procedure", "debugger-full"]):
         found = told(project, *arguments)
         assert found["procedure"] == "debugger-full"
@@ -75,7 +75,7 @@ def test_a_label_and_a_procedure_decide(project: Path) -> None:
         )
 
 
-def test_an_agent_says_which_kind_it_is(project: Path) -> None:
+def test_a_classifier_agent_decides_the_kind(project: Path) -> None:
     text = CONFIGURATION.replace("print(1)", "print('Orchestrator.')")
     (project / "orchestration.yaml").write_text(f"{text}routing: {{classifier: script}}\n")
     found = told(project, "Strawberries")
@@ -99,7 +99,7 @@ def test_a_question_never_gets_a_team(project: Path) -> None:
         (["x", "--label", ""], "labels.0"),
     ],
 )
-def test_what_is_refused(project: Path, arguments: list[str], said: str) -> None:
+def test_invalid_arguments_are_refused(project: Path, arguments: list[str], said: str) -> None:
     ended = cli(project, *asked(arguments))
     assert (ended.returncode, ended.stdout) == (2, "")
     assert said in ended.stderr
@@ -117,9 +117,7 @@ def test_what_is_refused(project: Path, arguments: list[str], said: str) -> None
         (["Improve performance", "--label", "team", "--procedure", "mine"], False),
     ],
 )
-def test_start_does_what_the_score_says(
-    project: Path, arguments: list[str], uses_team: bool
-) -> None:
+def test_start_follows_the_score(project: Path, arguments: list[str], uses_team: bool) -> None:
     own = "workflows: {mine: {kind: procedure, steps: [a]}}\nrouting: {procedures: {code: mine}}\n"
     if "mine" in arguments:
         (project / "orchestration.yaml").write_text(CONFIGURATION + own)
@@ -133,7 +131,7 @@ def test_start_does_what_the_score_says(
     assert (found["score"], found["uses_team"]) == (started["score"], uses_team)
 
 
-def test_a_machine_without_an_agent_still_tells_where_a_request_would_go(
+def test_without_an_agent_plan_still_shows_the_chosen_procedure(
     project: Path,
 ) -> None:
     (project / "orchestration.yaml").write_text("routing: {classifier: rules}\n")
@@ -146,13 +144,13 @@ def test_a_machine_without_an_agent_still_tells_where_a_request_would_go(
     assert cli(project, *asked, "--mermaid").returncode == 2
 
 
-def test_nothing_is_begun(project: Path) -> None:
+def test_planning_changes_no_files(project: Path) -> None:
     before = sorted(project.rglob("*"))
     told(project, "--file", "big.md")
     assert sorted(project.rglob("*")) == before
 
 
-def test_nothing_from_outside_reaches_the_terminal_as_a_command(project: Path) -> None:
+def test_control_characters_in_a_request_never_reach_the_terminal(project: Path) -> None:
     ended = cli(project, "plan", "--request", "Refactor\x1b[2J it\x07", "--label", "epic")
     assert ended.returncode == 0
     assert not {"\x1b", "\x07"} & set(ended.stdout)

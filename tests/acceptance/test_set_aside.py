@@ -110,7 +110,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("act", FAILURES.values(), ids=list(FAILURES))
-def test_the_files_are_as_before_a_failed_attempt(tmp_path: Path, act: str) -> None:
+def test_files_are_restored_after_a_failed_attempt(tmp_path: Path, act: str) -> None:
     folder = made(tmp_path / "p", f"{FIRST}; echo mine > kept.tmp", act, "echo two >> notes")
     assert one_step(folder).code == 0
     before = files_of(worktree(folder))
@@ -125,7 +125,7 @@ def test_the_files_are_as_before_a_failed_attempt(tmp_path: Path, act: str) -> N
     assert os.access(folder / "tool", os.X_OK)
 
 
-def test_what_it_left_is_on_a_ref_that_the_log_and_the_next_prompt_name(tmp_path: Path) -> None:
+def test_changes_set_aside_are_on_a_ref_named_by_log_and_prompt(tmp_path: Path) -> None:
     folder = made(tmp_path / "p", FIRST, DIRT, DIRT, "true")
     assert one_step(folder).code == 0
     for _ in range(2):
@@ -150,7 +150,7 @@ def test_what_it_left_is_on_a_ref_that_the_log_and_the_next_prompt_name(tmp_path
 JUDGES = "[{name: one, text: One}, {name: two, text: Two, validation: {max_attempts: 3}}]"
 
 
-def test_the_changes_of_a_judge_that_says_no_stay(tmp_path: Path) -> None:
+def test_changes_of_a_judge_that_answers_no_stay(tmp_path: Path) -> None:
     folder = made(tmp_path / "p", FIRST, "echo more >> notes; exit 1", "true", steps=JUDGES)
     assert one_step(folder).code == 0
     assert SET_ASIDE not in one_step(folder).err
@@ -266,7 +266,7 @@ def test_nothing_is_restored_where_another_node_works(begun: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["file", "commit", "git"])
-def test_nothing_is_restored_where_a_person_has_changed_it_meanwhile(
+def test_nothing_is_restored_if_a_person_changed_it_in_the_meantime(
     begun: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, run = worktree(begun), Git.run
@@ -364,9 +364,7 @@ def test_nothing_is_lost_or_half_restored_by_a_kill_at_any_git_call(
 
 
 @pytest.mark.parametrize("path", ["half", "new", "notes"])
-def test_a_restoration_that_was_cut_off_is_not_completed_over_a_persons_change(
-    begun: Path, path: str
-) -> None:
+def test_an_interrupted_restore_never_overwrites_a_persons_change(begun: Path, path: str) -> None:
     place = worktree(begun)
     assert killed(begun, lambda _, argv: "-u" in argv, is_after=False)
     (place / path).write_text("a person's\n")

@@ -73,7 +73,7 @@ def slow_collect(shared: Shared, slow: str) -> None:
 
 
 @pytest.mark.parametrize(("make", "kind"), [(slow_push, "loop"), (slow_collect, "flow")])
-def test_nobody_takes_over_a_step_that_is_only_being_recorded(
+def test_no_one_takes_over_a_step_that_is_being_recorded(
     make: Callable[[Shared, str], None], kind: str, shared: Shared, tmp_path: Path, begin: Begin
 ) -> None:
     begun = tmp_path / "begun"

@@ -57,7 +57,7 @@ def said(folder: Path, *words: str) -> str:
 
 
 @pytest.mark.parametrize("leaves", [BRANCH, DETACHED], ids=["on a branch", "detached"])
-def test_they_are_found_kept_and_listed_until_they_are_merged(tmp_path: Path, leaves: str) -> None:
+def test_stranded_commits_are_saved_and_listed_until_merged(tmp_path: Path, leaves: str) -> None:
     folder = made(tmp_path / "p", leaves, COMMIT)
     done = cli(folder, "run", **GIT)
     assert done.returncode == 0, done.stderr
@@ -77,7 +77,7 @@ def test_they_are_found_kept_and_listed_until_they_are_merged(tmp_path: Path, le
         assert "merged nowhere" not in said(folder, command)
 
 
-def test_what_was_dropped_is_not_mentioned_again(tmp_path: Path) -> None:
+def test_dropped_commits_are_not_mentioned_again(tmp_path: Path) -> None:
     folder = made(tmp_path / "p", BRANCH, "true", gate="approve")
     assert cli(folder, "run", **GIT).returncode == 4
     assert cli(folder, "answer", "approve", **GIT).returncode == 0
@@ -99,7 +99,7 @@ def test_what_was_dropped_is_not_mentioned_again(tmp_path: Path) -> None:
         "git checkout -q -b feat/x; git checkout -q -",
     ],
 )
-def test_what_is_merged_or_was_taken_back_is_no_stranded_commit(tmp_path: Path, act: str) -> None:
+def test_merged_or_undone_commits_are_not_stranded(tmp_path: Path, act: str) -> None:
     folder = made(tmp_path / "p", act, COMMIT)
     done = cli(folder, "run", **GIT)
     assert done.returncode == 0, done.stderr
@@ -108,7 +108,7 @@ def test_what_is_merged_or_was_taken_back_is_no_stranded_commit(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("go", ["checkout -q -b feat/x", "checkout -q --detach"])
-def test_the_branch_of_a_run_follows_an_agent_that_stays_elsewhere(tmp_path: Path, go: str) -> None:
+def test_the_run_branch_follows_an_agent_that_switched_branches(tmp_path: Path, go: str) -> None:
     tips = "git for-each-ref --format='%(objectname)' refs/heads/sequencer-run/"
     follows = f'test "$({tips})" = "$(git rev-parse HEAD)"'
     folder = made(tmp_path / "p", f"git {go}; {COMMIT}", follows)
@@ -119,7 +119,7 @@ def test_the_branch_of_a_run_follows_an_agent_that_stays_elsewhere(tmp_path: Pat
     assert (folder / "one.txt").exists()
 
 
-def test_a_branch_that_goes_on_from_elsewhere_leaves_both(tmp_path: Path) -> None:
+def test_a_branch_continued_from_elsewhere_loses_no_commit(tmp_path: Path) -> None:
     other = (
         f"{COMMIT}; git checkout -q -b feat/x HEAD~1; echo y > y.txt; git add -A; git commit -qm y"
     )

@@ -49,7 +49,7 @@ def is_gone(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_turns_of_two_clones_seen_from_both(shared: Shared) -> None:
+def test_both_clones_see_each_others_turns(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     assert cli(a, "run", "--max-steps", "2").returncode == 0
     shown = cli(b, "sync", "--fetch")
@@ -64,9 +64,7 @@ def test_turns_of_two_clones_seen_from_both(shared: Shared) -> None:
 
 
 @pytest.mark.parametrize("verb", [("sync", "--fetch"), ("check", "--remote")])
-def test_a_remote_that_hangs_costs_its_time_limit_and_no_more(
-    shared: Shared, verb: tuple[str, str]
-) -> None:
+def test_a_hanging_remote_costs_only_its_time_limit(shared: Shared, verb: tuple[str, str]) -> None:
     a = shared.clone("a")
     assert cli(a, "run", "--max-steps", "1").returncode == 0
     pid = hang(a)
@@ -78,7 +76,7 @@ def test_a_remote_that_hangs_costs_its_time_limit_and_no_more(
     assert is_gone(int(pid.read_text()))
 
 
-def test_what_only_looks_does_not_ask_a_remote(shared: Shared) -> None:
+def test_read_only_commands_do_not_contact_a_remote(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     assert cli(a, "run", "--max-steps", "1").returncode == 0
     pid = hang(a)
@@ -120,7 +118,7 @@ def test_ctrl_c_leaves_no_process_behind(shared: Shared) -> None:
     until(lambda: is_gone(int(pid.read_text())), 5)
 
 
-def test_nothing_of_the_users_is_touched_by_looking(shared: Shared) -> None:
+def test_sync_check_and_status_leave_the_users_files_alone(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     assert cli(a, "run", "--max-steps", "2").returncode == 0
     (b / "README.md").write_text("being edited\n")

@@ -77,7 +77,7 @@ def test_every_form_runs(project: Path, asked: tuple[str, ...]) -> None:
     assert "Role:" not in second
 
 
-def test_what_is_right_is_told_with_what_a_role_can_t_have(project: Path) -> None:
+def test_valid_lists_pass_and_unsupported_role_settings_are_listed(project: Path) -> None:
     done = cli(project, "check")
     assert done.returncode == 0, done.stdout
     assert "error:" not in done.stdout
@@ -109,7 +109,7 @@ def test_a_dry_run_starts_nothing(project: Path) -> None:
     assert not (project / "told.txt").exists()
 
 
-def test_a_field_that_the_author_wrote_is_an_error(project: Path) -> None:
+def test_an_unsupported_field_set_by_the_author_is_an_error(project: Path) -> None:
     page = PAGE.replace("role: researcher", "tools: {bash: false}")
     (project / "page.md").write_text(page)
     done = cli(project, "check")
@@ -120,7 +120,7 @@ def test_a_field_that_the_author_wrote_is_an_error(project: Path) -> None:
     assert not (project / "told.txt").exists()
 
 
-def test_all_mistakes_of_all_lists_are_told(project: Path) -> None:
+def test_all_mistakes_in_all_lists_are_reported(project: Path) -> None:
     text = (project / "orchestration.yaml").read_text()
     (project / "orchestration.yaml").write_text(
         text.replace("blocked_by: first", "blocked_by: fist")

@@ -84,7 +84,7 @@ def test_a_conflict_there_is_solved_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_a_killed_process_and_another_one_share_it(tmp_path: Path) -> None:
+def test_two_processes_share_the_worktree_even_if_one_is_killed(tmp_path: Path) -> None:
     tasks, plan = wide(4)
     project = made(tmp_path, tasks, plan, size=4, run={"max_parallel": 2})
     workers = [started(project) for _ in range(2)]
@@ -104,7 +104,7 @@ def test_a_killed_process_and_another_one_share_it(tmp_path: Path) -> None:
     assert nothing_is_left(project)
 
 
-def test_what_a_task_does_to_the_worktree_of_the_run_runs_nothing(tmp_path: Path) -> None:
+def test_a_task_cannot_run_code_through_the_runs_worktree(tmp_path: Path) -> None:
     """Git finds the repository of a folder by a file in it, which any agent can write."""
     hostile = tmp_path / "hostile"
     git(tmp_path, "init", "-q", str(hostile))
@@ -132,7 +132,7 @@ def test_what_a_task_does_to_the_worktree_of_the_run_runs_nothing(tmp_path: Path
     assert not git(hostile, "for-each-ref")
 
 
-def test_a_graph_goes_on_in_it_where_a_task_has_failed(tmp_path: Path) -> None:
+def test_a_graph_continues_in_the_worktree_after_a_failed_task(tmp_path: Path) -> None:
     plan: dict[str, Any] = {"left": {"exit": 3, "writes": {"half.txt": "half"}}}
     tasks = [{**one, "role": "implementer"} for one in DIAMOND]
     project = made(tmp_path, tasks, plan)
@@ -154,7 +154,7 @@ def refs(project: Path) -> list[str]:
     return [one for one in git(project, "for-each-ref", *form).splitlines() if "Failed" in one]
 
 
-def test_what_a_failed_task_leaves_in_the_worktree_is_set_aside(tmp_path: Path) -> None:
+def test_changes_of_a_failed_task_are_set_aside(tmp_path: Path) -> None:
     task: Task = {"id": "one", "subject": "One", "role": "implementer", "worktree": False}
     plan: dict[str, Any] = {"one": {"writes": {"half.txt": "h", "shared.txt": "half"}, "exit": 1}}
     project = made(tmp_path, [task], plan)
@@ -170,9 +170,7 @@ def test_what_a_failed_task_leaves_in_the_worktree_is_set_aside(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("on_write", ["warn", "fail"])
-def test_what_a_task_that_only_reads_has_written_is_not_merged(
-    tmp_path: Path, on_write: str
-) -> None:
+def test_changes_by_a_read_only_task_are_not_merged(tmp_path: Path, on_write: str) -> None:
     task: Task = {"id": "look", "subject": "Look", "role": "researcher"}
     plan: dict[str, Any] = {"look": {"writes": {"stray.txt": "s", "shared.txt": "changed"}}}
     project = made(tmp_path, [task], plan, teams={"on_write": on_write})
@@ -213,7 +211,7 @@ def test_accepted_tasks_stay_if_the_worktree_is_removed(tmp_path: Path, how: str
     assert nothing_is_left(project)
 
 
-def test_a_task_that_removes_the_worktree_is_no_bug_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_task_that_removes_the_worktree_loses_nothing(tmp_path: Path) -> None:
     script = "import os, shutil, glob\n"
     script += "for one in glob.glob('../run-*[0-9a-f]'):\n    shutil.rmtree(one)\n"
     plan: dict[str, Any] = {name: {"writes": {f"{name}.txt": name}} for name in "abc"}
@@ -238,7 +236,7 @@ def test_a_task_that_removes_the_worktree_is_no_bug_and_loses_nothing(tmp_path: 
     assert accepted(project) == ["a", "b", "c"]
 
 
-def test_a_link_in_place_of_the_worktree_leads_nowhere(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_worktree_is_refused(tmp_path: Path) -> None:
     plan: dict[str, Any] = {name: {"writes": {f"{name}.txt": name}} for name in "abc"}
     project = made(tmp_path, CHAIN, plan)
     assert cli(project, "run", "--max-steps", "1").returncode == 0
@@ -256,7 +254,7 @@ def test_a_link_in_place_of_the_worktree_leads_nowhere(tmp_path: Path) -> None:
     assert nothing_is_left(project)
 
 
-def test_on_another_branch_than_its_own_nothing_is_made(tmp_path: Path) -> None:
+def test_on_the_wrong_branch_no_worktree_is_created(tmp_path: Path) -> None:
     project = made(tmp_path, CHAIN, {}, store={"work": {"branch": "work"}})
     ran = cli(project, "run")
     assert ran.returncode == 3

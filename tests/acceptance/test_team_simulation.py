@@ -41,7 +41,7 @@ def test_a_list_in_the_configuration(project: Path) -> None:
     assert not (project / "seen").exists()
 
 
-def test_the_script_has_answers_for_what_is_added_too(project: Path) -> None:
+def test_the_script_can_answer_for_added_tasks_too(project: Path) -> None:
     script = {"nodes": {"check": {"out": [NO, {"pass": True}]}, "check-fix-1": {"ms": 200}}}
     (project / "s.json").write_text(json.dumps(script))
     done = json.loads(
@@ -56,7 +56,7 @@ def test_the_script_has_answers_for_what_is_added_too(project: Path) -> None:
         assert (ended.returncode, wrong in ended.stderr) == (2, True)
 
 
-def test_the_run_goes_as_the_replay_has_said(project: Path) -> None:
+def test_the_run_matches_the_simulation(project: Path) -> None:
     script = {"nodes": {"check": {"out": [NO, {"pass": True}]}}}
     (project / "s.json").write_text(json.dumps(script))
     said = lines(project, "plan", "--simulate", "team", "--script", "s.json")
@@ -92,7 +92,7 @@ def test_a_list_that_can_not_be_run(project: Path) -> None:
     assert "round.yaml:" in plain.stderr
 
 
-def test_the_graph_of_a_run_with_what_a_lead_has_added(tmp_path: Path) -> None:
+def test_the_simulated_graph_of_a_run_includes_tasks_added_by_a_lead(tmp_path: Path) -> None:
     tasks: list[dict[str, Any]] = [
         {"id": "lead", "subject": "Share it out", "adds": "tasks"},
         {"id": "sum", "subject": "Sum it up", "blocked_by": ["lead"]},
@@ -108,7 +108,7 @@ def test_the_graph_of_a_run_with_what_a_lead_has_added(tmp_path: Path) -> None:
     ]
 
 
-def test_a_cycle_is_refused_with_what_shows_it(tmp_path: Path) -> None:
+def test_a_cycle_is_refused_and_plan_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
     ended = cli(tmp_path, "plan", "--simulate")
     assert ended.returncode == 2
@@ -118,7 +118,7 @@ def test_a_cycle_is_refused_with_what_shows_it(tmp_path: Path) -> None:
     assert (unknown.returncode, "unknown run 'nobody'" in unknown.stderr) == (2, True)
 
 
-def test_what_only_a_chart_has_is_refused(project: Path) -> None:
+def test_script_keys_only_for_flowcharts_are_refused(project: Path) -> None:
     (project / "s.json").write_text('{"entry": "plan", "maxIterations": 2}')
     ended = cli(project, "plan", "--simulate", "team", "--script", "s.json")
     assert ended.returncode == 2

@@ -76,7 +76,7 @@ def seen_on_terminal(folder: Path, columns: int, *arguments: str) -> str:
         return screen.raw.decode().replace("\r\n", "\n")
 
 
-def test_a_team_from_its_beginning_to_its_end(project: Path) -> None:
+def test_a_team_is_shown_from_start_to_end(project: Path) -> None:
     before = cli(project, "plan", "parser")
     assert [row[0] for row in rows(before.stdout)] == ["TASK", "plan", "build", "log", "sum"]
     assert rows(before.stdout)[4][-2:] == ["build,", "log"]
@@ -96,7 +96,7 @@ def test_a_team_from_its_beginning_to_its_end(project: Path) -> None:
     assert by_id["sum"]["tokens"] == 0
 
 
-def test_what_it_posts(project: Path) -> None:
+def test_a_team_posts_the_result_of_each_task(project: Path) -> None:
     assert cli(project, "run", "parser").returncode == 0
     told = activities(project)
     results = [one for one in told if "key" in one]
@@ -112,7 +112,7 @@ def test_what_it_posts(project: Path) -> None:
     assert told.index(began[0]) < told.index(results[0])
 
 
-def test_a_failed_task_is_told_and_the_rest_is_done(project: Path) -> None:
+def test_a_failed_task_is_reported_and_the_rest_is_done(project: Path) -> None:
     (project / "agent.py").write_text(
         AGENT + "if name == 'build':\n    print('conflict in x.py', flush=True)\n    exit(3)\n"
     )

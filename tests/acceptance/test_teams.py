@@ -30,7 +30,7 @@ WRITERS: list[Task] = [
 ]
 
 
-def test_work_on_different_files_is_merged_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_work_on_different_files_is_merged_without_leftovers(tmp_path: Path) -> None:
     plan: dict[str, Any] = {
         "one": {"writes": {"a.txt": "a"}, "seconds": 0.4},
         "two": {"writes": {"b.txt": "b"}},
@@ -73,7 +73,7 @@ def test_a_conflict_fails_its_task_and_loses_nothing(tmp_path: Path) -> None:
     assert (project / "shared.txt").read_text() == "two\n"
 
 
-def test_a_task_whose_work_is_merged_is_gone_back_to(tmp_path: Path) -> None:
+def test_a_task_with_merged_work_can_be_rewound(tmp_path: Path) -> None:
     tasks = [WRITERS[0], {**WRITERS[1], "blocked_by": ["one"]}]
     plan: dict[str, Any] = {
         "one": {"writes": {"a.txt": "first\n"}},
@@ -101,7 +101,7 @@ def test_a_task_whose_work_is_merged_is_gone_back_to(tmp_path: Path) -> None:
     assert git(project, "status", "--porcelain") == ""
 
 
-def test_a_write_by_who_only_reads_is_told(tmp_path: Path) -> None:
+def test_a_write_by_a_read_only_role_is_reported(tmp_path: Path) -> None:
     tasks: list[Task] = [{"id": "look", "subject": "Look", "role": "researcher"}]
     plan: dict[str, Any] = {"look": {"writes": {"shared.txt": "changed\n"}}}
     project = make_project(tmp_path / "warn", tasks, plan, is_repository=True)
@@ -126,7 +126,7 @@ GUESSES: list[Task] = [
 ]
 
 
-def test_a_task_goes_on_without_what_has_failed(tmp_path: Path) -> None:
+def test_a_task_continues_without_its_failed_inputs(tmp_path: Path) -> None:
     project = make_project(tmp_path, GUESSES, {"b": {"exit": 3, "seconds": 0.3}})
     ran = cli(project, "run")
     assert ran.returncode == 0, ran.stderr
@@ -144,7 +144,7 @@ def test_a_task_goes_on_without_what_has_failed(tmp_path: Path) -> None:
     assert accepted(project)[2:] == ["b", "c", "fix"]
 
 
-def test_when_too_little_is_left_the_run_fails_and_can_be_retried(tmp_path: Path) -> None:
+def test_with_too_few_inputs_left_the_run_fails_and_can_be_retried(tmp_path: Path) -> None:
     project = make_project(tmp_path, GUESSES, {"a": {"exit": 3}, "b": {"exit": 3}})
     ran = cli(project, "run")
     assert ran.returncode == 1
@@ -285,7 +285,7 @@ def test_a_lead_adds_four_sub_issues_and_a_cycle_is_refused(tmp_path: Path) -> N
     assert 'task="verify-test"' in heard
 
 
-def test_a_failed_verification_is_mended_and_repeated(tmp_path: Path) -> None:
+def test_a_failed_verification_is_fixed_and_repeated(tmp_path: Path) -> None:
     no = json.dumps({"pass": False, "reason": "test_login fails"})
     plan: dict[str, Any] = {
         "lead": {"says": {"sub_issues": SUB_ISSUES[:1]}},
@@ -352,7 +352,7 @@ def test_the_circuit_breaker_opens_and_a_person_closes_it(tmp_path: Path) -> Non
     assert sorted(accepted(project)) == ["t0", "t1", "t2", "t3"]
 
 
-def test_start_gives_a_big_request_to_a_team_and_says_why(tmp_path: Path) -> None:
+def test_start_gives_a_big_request_to_a_team_and_explains_why(tmp_path: Path) -> None:
     plan: dict[str, Any] = {"verify": {"says": YES}}
     project = make_project(tmp_path, DIAMOND, plan, teams={"enabled": True})
     text = "Debug the flaky login: a race condition, intermittent data loss"
@@ -375,7 +375,7 @@ def test_start_gives_a_big_request_to_a_team_and_says_why(tmp_path: Path) -> Non
     assert "full-development" in refused.stderr
 
 
-def test_a_task_that_adopt_brings_is_done_before_what_waits_for_it(tmp_path: Path) -> None:
+def test_a_task_added_by_adopt_is_done_before_its_dependents(tmp_path: Path) -> None:
     project = make_project(tmp_path, DIAMOND, size=1)
     assert cli(project, "run", "--max-steps", "2").returncode == 0
     more: list[Task] = [
@@ -416,7 +416,7 @@ def test_a_killed_holder_of_a_closed_task_is_not_waited_for(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("merge", ["auto", "listed"])
-def test_who_waits_for_its_turn_costs_nobody_time(tmp_path: Path, merge: str) -> None:
+def test_a_task_waiting_to_merge_delays_no_other_task(tmp_path: Path, merge: str) -> None:
     tasks: list[Task] = [
         {"id": "slow", "subject": "Slow", "role": "implementer"},
         {"id": "quick", "subject": "Quick", "role": "implementer"},
@@ -435,7 +435,7 @@ def test_who_waits_for_its_turn_costs_nobody_time(tmp_path: Path, merge: str) ->
     assert order[0] == ("quick" if merge == "auto" else "slow")
 
 
-def test_the_graph_of_a_run_is_drawn_before_and_after(tmp_path: Path) -> None:
+def test_the_graph_of_a_run_is_drawn_before_and_after_tasks_are_added(tmp_path: Path) -> None:
     plan = {"decompose": {"says": {"sub_issues": SUB_ISSUES[:1]}}, "verify-api": {"says": YES}}
     project = make_project(tmp_path, DIAMOND, plan)
     request = ("start", "Cut it", "--procedure", "orchestrator-full", "--team")

@@ -93,7 +93,7 @@ def at_work(tmp_path: Path) -> Iterator[Forked]:
         child.wait(20)
 
 
-def test_while_it_runs(tmp_path: Path, at_work: Forked) -> None:
+def test_a_message_can_be_sent_while_the_run_works(tmp_path: Path, at_work: Forked) -> None:
     told = cli(tmp_path, "tell", "build", "Hurry")
     assert told.stderr == (
         "message sent to build: it is running and does not see this; another attempt at it will, "
@@ -108,7 +108,7 @@ def test_while_it_runs(tmp_path: Path, at_work: Forked) -> None:
     assert "Hurry" not in heard(tmp_path, "build")[0]
 
 
-def test_two_people_at_once(tmp_path: Path, at_work: Forked) -> None:
+def test_simultaneous_messages_are_never_lost(tmp_path: Path, at_work: Forked) -> None:
     """Two processes each, and the one that works: no message is lost."""
     children = [launched(tmp_path, "tell", "sum", f"message {number}") for number in range(4)]
     assert [child.wait(20) for child in children] == [0] * 4
@@ -118,7 +118,7 @@ def test_two_people_at_once(tmp_path: Path, at_work: Forked) -> None:
     assert all(text.count(f"message {number}") == 1 for number in range(4))
 
 
-def test_after_a_failure_and_a_retry(tmp_path: Path) -> None:
+def test_a_failed_run_takes_messages_only_after_a_retry(tmp_path: Path) -> None:
     project = make_project(tmp_path, "please fail")
     assert cli(project, "run", "--quiet").returncode == 1
     late = cli(project, "tell", "build", "Use port 80")
@@ -157,7 +157,7 @@ def test_an_empty_message(project: Path, text: str) -> None:
     assert "a message has 1 to 20000 characters" in ended.stderr
 
 
-def test_a_run_that_was_never_begun(project: Path) -> None:
+def test_a_run_that_never_started_takes_no_message(project: Path) -> None:
     ended = cli(project, "tell", "sum", "Hello")
     assert ended.returncode == 3
     assert "tell: the run has not started" in ended.stderr
@@ -182,7 +182,7 @@ def test_a_pipe(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b""])
-def test_a_pipe_with_nothing_that_could_be_told(
+def test_an_empty_or_undecodable_pipe_is_refused(
     project: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     cli(project, "run", "--max-steps", "1", "--quiet")
@@ -203,7 +203,7 @@ def test_no_secret_gets_into_files_or_prompts(
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
 
 
-def test_who_said_it_and_what_stands_in_the_journal(project: Path) -> None:
+def test_the_journal_records_the_sender_and_the_message(project: Path) -> None:
     cli(project, "run", "--max-steps", "1", "--quiet")
     cli(project, "tell", "build", "Mind the gap\x1b[31m")
     journal = (project / "sync" / "journal.jsonl").read_text().splitlines()
@@ -226,7 +226,7 @@ def has_begun(project: Path) -> Path:
     return project
 
 
-def test_the_next_step_of_a_line_reads_it_once(tmp_path: Path) -> None:
+def test_the_next_step_of_a_sequence_reads_the_message_once(tmp_path: Path) -> None:
     has_begun(make_line(tmp_path))
     told = cli(tmp_path, "tell", "Mind the gap")
     assert (told.returncode, told.stderr) == (
@@ -242,7 +242,7 @@ def test_the_next_step_of_a_line_reads_it_once(tmp_path: Path) -> None:
     assert "told" not in as_json(cli(tmp_path, "--json", "status"))
 
 
-def test_a_step_of_a_line_that_is_named(tmp_path: Path) -> None:
+def test_a_message_to_a_named_step_waits_for_it(tmp_path: Path) -> None:
     has_begun(make_line(tmp_path))
     for text in ("one", "two"):
         said = as_json(cli(tmp_path, "--json", "tell", "plan", text))
@@ -257,7 +257,7 @@ def test_a_step_of_a_line_that_is_named(tmp_path: Path) -> None:
     assert (first, fourth) == ("", "")
 
 
-def test_every_attempt_of_a_line_reads_it_until_one_is_accepted(tmp_path: Path) -> None:
+def test_every_attempt_reads_the_message_until_one_is_accepted(tmp_path: Path) -> None:
     make_line(tmp_path, prompt="please fail")
     assert steps(tmp_path, 1) == 1
     assert cli(tmp_path, "tell", "Use port 80").returncode == 0
@@ -269,7 +269,7 @@ def test_every_attempt_of_a_line_reads_it_until_one_is_accepted(tmp_path: Path) 
     assert heard(tmp_path, "build") == [""]
 
 
-def test_a_message_to_a_step_of_a_line_that_runs(tmp_path: Path) -> None:
+def test_a_message_to_a_running_step_is_read_by_another_attempt(tmp_path: Path) -> None:
     make_line(tmp_path, "procedure", "please wait")
     child = launched(tmp_path, "run", "--quiet", "--max-steps", "1")
     try:
@@ -286,7 +286,7 @@ def test_a_message_to_a_step_of_a_line_that_runs(tmp_path: Path) -> None:
     assert "Hurry" in heard(tmp_path, "build")[0]
 
 
-def test_a_step_that_a_program_does_itself_leaves_the_message(tmp_path: Path) -> None:
+def test_a_step_done_by_a_program_leaves_the_message_for_the_next(tmp_path: Path) -> None:
     has_begun(make_line(tmp_path))
     assert cli(tmp_path, "tell", "Mind the gap").returncode == 0
     with sequencer.open_run(tmp_path).turn() as turn:
@@ -295,7 +295,7 @@ def test_a_step_that_a_program_does_itself_leaves_the_message(tmp_path: Path) ->
     assert "Mind the gap" in heard(tmp_path, "plan")[1]
 
 
-def test_a_reset_and_an_older_message_of_the_same_token(tmp_path: Path) -> None:
+def test_a_reset_discards_an_older_message_with_the_same_token(tmp_path: Path) -> None:
     has_begun(make_line(tmp_path))
     assert cli(tmp_path, "tell", "the old one").returncode == 0
     assert cli(tmp_path, "reset", "--yes").returncode == 0
@@ -306,7 +306,7 @@ def test_a_reset_and_an_older_message_of_the_same_token(tmp_path: Path) -> None:
     assert "the old one" not in last
 
 
-def test_what_a_line_refuses_to_be_told(tmp_path: Path) -> None:
+def test_invalid_messages_to_a_sequence_are_refused(tmp_path: Path) -> None:
     make_line(tmp_path, "procedure")
     assert "has not started" in cli(tmp_path, "tell", "Hello").stderr
     has_begun(tmp_path)
@@ -324,7 +324,7 @@ def test_what_a_line_refuses_to_be_told(tmp_path: Path) -> None:
     assert "the run is complete, so no step would read it" in cli(tmp_path, "tell", "Hi").stderr
 
 
-def test_a_message_opens_no_gate_and_an_edit_takes_none_away(tmp_path: Path) -> None:
+def test_a_message_opens_no_gate_and_an_edit_removes_no_message(tmp_path: Path) -> None:
     make_line(tmp_path)
     text = (tmp_path / "orchestration.yaml").read_text()
     gate = text.replace("{name: plan,", "{name: plan, requires_approval: true,")

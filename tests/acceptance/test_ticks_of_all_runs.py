@@ -58,7 +58,7 @@ def order(folder: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_the_run_that_started_first_is_first_and_what_waits_holds_nobody_up(folder: Path) -> None:
+def test_the_oldest_run_goes_first_and_a_waiting_run_blocks_no_other(folder: Path) -> None:
     waiting_in_line(folder, "first", "asks")
     waiting_in_line(folder, "second")
     waiting_in_line(folder, "third")
@@ -76,7 +76,7 @@ def test_the_run_that_started_first_is_first_and_what_waits_holds_nobody_up(fold
     assert (nothing.returncode, nothing.stdout.strip()[:24]) == (0, "nothing due: it starts a")
 
 
-def test_beside_an_endless_cycle_a_request_and_a_date_get_their_turns(folder: Path) -> None:
+def test_an_endless_cycle_does_not_starve_requests_and_dates(folder: Path) -> None:
     assert call(folder, "run", "--max-steps", "1").code == 0
     waiting_in_line(folder, "request")
     (folder / "orchestration.yaml").write_text(CONFIGURATION.replace("0 2 1 1 *", "* * * * *"))
@@ -92,7 +92,7 @@ def test_beside_an_endless_cycle_a_request_and_a_date_get_their_turns(folder: Pa
     assert order(folder)[:4] == ["yearly supervisor", "request main", " main", "yearly main"]
 
 
-def test_of_those_that_started_at_once_the_first_is_first(folder: Path) -> None:
+def test_runs_started_at_the_same_time_keep_their_order(folder: Path) -> None:
     for name in ("b", "a", "c"):
         waiting_in_line(folder, name)
     (folder / "order.txt").unlink()
@@ -109,7 +109,7 @@ def test_a_step_that_fails_is_the_ticks_failure(folder: Path) -> None:
     assert cli(folder, "tick", "--at-most", "2").returncode == 2
 
 
-def test_so_many_work_at_the_same_time_and_a_killed_one_gives_its_place_back(
+def test_at_most_limits_parallel_ticks_and_a_killed_one_frees_its_place(
     folder: Path,
 ) -> None:
     for name in ("first", "second", "third"):
@@ -134,7 +134,7 @@ def test_so_many_work_at_the_same_time_and_a_killed_one_gives_its_place_back(
     assert [run["status"] for run in ended if run["run"] != "yearly"] == ["complete"] * 3
 
 
-def test_with_a_log_each_run_tells_once_in_its_own(folder: Path) -> None:
+def test_with_a_log_each_run_reports_once_in_its_own_log(folder: Path) -> None:
     waiting_in_line(folder, "first", "asks")
     waiting_in_line(folder, "second")
     told = [cli(folder, "tick", "--all", "--log", "logs/tick-all.log") for _ in range(3)]
@@ -146,7 +146,7 @@ def test_with_a_log_each_run_tells_once_in_its_own(folder: Path) -> None:
         assert (folder / "logs" / f"tick.{name}.log").exists()
 
 
-def test_a_project_that_changed_is_told_once_for_all_its_runs(
+def test_a_changed_project_is_reported_once_for_all_its_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting_in_line(folder, "first")
@@ -188,7 +188,7 @@ def test_one_timer_is_for_all_and_check_knows_it(
     assert shlex.split(command)[0] == "cd"
 
 
-def test_a_signal_ends_all_ticks_also_while_one_of_them_begins(folder: Path) -> None:
+def test_a_signal_ends_all_ticks_even_while_one_is_starting(folder: Path) -> None:
     for name in ("first", "second"):
         waiting_in_line(folder, name)
     (folder / "order.txt").unlink()

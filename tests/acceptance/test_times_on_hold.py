@@ -37,7 +37,7 @@ def tick(project: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("hold", ["stop", "stop --pause", "set exit=true"])
-def test_the_time_of_a_graph_does_not_run_while_a_person_holds_it(project: Path, hold: str) -> None:
+def test_the_time_limit_of_a_graph_pauses_while_a_person_holds_it(project: Path, hold: str) -> None:
     write_flow(project, "slow", "a --> b", SLOW, a="Say a", b="please fail")
     assert cli(project, "run", "slow", "--max-steps", "1").returncode == 0
     failed = tick(project)
@@ -73,7 +73,7 @@ def asks(project: Path, kind: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("kind", ["graph", "procedure"])
-def test_what_nobody_answered_in_time_is_shown_with_what_continues_the_run(
+def test_an_unanswered_question_is_shown_with_the_command_to_continue(
     project: Path, kind: str
 ) -> None:
     asks(project, kind)
@@ -97,9 +97,7 @@ def test_what_nobody_answered_in_time_is_shown_with_what_continues_the_run(
 
 
 @pytest.mark.parametrize("kind", ["graph", "procedure"])
-def test_an_answer_after_its_time_is_refused_and_the_end_is_recorded_on_resume(
-    project: Path, kind: str
-) -> None:
+def test_a_late_answer_is_refused_and_resume_records_the_end(project: Path, kind: str) -> None:
     command = asks(project, kind)
     cli(project, "--run", "asks", "tick")
     before = trace(project, "asks")

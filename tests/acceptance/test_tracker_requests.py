@@ -120,7 +120,7 @@ def test_the_label_of_an_event_reaches_its_gate(event: dict[str, Any], project: 
     assert json.loads(again.stdout)["procedure"] == "debugger-full"
 
 
-def test_what_an_issue_lacks_is_told(project: Path) -> None:
+def test_missing_labels_of_an_issue_are_reported(project: Path) -> None:
     asked, issue = ("plan", "--request", "-"), {"title": "Add a page", "body": "x"}
     told = piped(project, issue, *asked)
     assert told.returncode == 0
@@ -152,7 +152,7 @@ def test_other_json_starts_nothing(text: str, words: str, project: Path) -> None
     assert not (project / "sync").exists()
 
 
-def test_a_step_gets_every_value_and_none_is_looked_at_again(project: Path) -> None:
+def test_a_step_gets_every_value_and_values_are_not_expanded_again(project: Path) -> None:
     with_own_procedure(project)
     event = json.loads(json.dumps(LINEAR))
     event["data"] |= {"description": "{{run.id}} {{steps.look.output}}", "labels": ["ui", "x"]}
@@ -197,7 +197,7 @@ def test_a_fixer_gets_what_earlier_rounds_found_and_tried(project: Path) -> None
     assert "## What the rounds before found and tried\n\nRound 1 found: test 0" in judged
 
 
-def test_what_steps_are_for_is_shown(project: Path) -> None:
+def test_the_purpose_of_steps_is_shown(project: Path) -> None:
     with_own_procedure(project)
     assert re.search("\nown +Look at it and judge\n", cli(project, "plan", "--list").stdout)
     shown = cli(project, "plan", "own").stdout
@@ -212,7 +212,7 @@ def test_what_steps_are_for_is_shown(project: Path) -> None:
     assert dry["description"] == "Looks at everything"
 
 
-def test_a_classifier_that_does_not_end_delays_nobody(project: Path) -> None:
+def test_a_classifier_that_never_ends_is_given_up_on(project: Path) -> None:
     (project / "stubborn.py").write_text(
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)\n"
     )
@@ -247,7 +247,7 @@ def test_a_pipe_as_a_file_is_read_to_its_end(tmp_path: Path) -> None:
     assert (request.title, len(request.text)) == ("Add a page", 500_000)
 
 
-def test_a_comment_of_a_person_finds_room_beside_many(tmp_path: Path) -> None:
+def test_a_persons_own_comment_is_included_even_among_many(tmp_path: Path) -> None:
     many = [{"author": {"login": "a"}, "body": f"c{n}"} for n in range(MAX_ITEMS)]
     path = tmp_path / "issue.json"
     path.write_text(json.dumps({**GH, "comments": many}))

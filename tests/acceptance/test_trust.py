@@ -109,7 +109,7 @@ def clone(tmp_path: Path) -> Clone:
     ],
     ids=" ".join,
 )
-def test_nothing_of_a_strangers_runs(clone: Clone, arguments: tuple[str, ...]) -> None:
+def test_nothing_of_an_untrusted_project_runs(clone: Clone, arguments: tuple[str, ...]) -> None:
     ran = clone.cli(*arguments, code=2)
     assert "agents.script.argv" in ran.stderr
     assert "sequencer trust" in ran.stderr
@@ -122,7 +122,9 @@ def test_nothing_of_a_strangers_runs(clone: Clone, arguments: tuple[str, ...]) -
     [("check",), ("status",), ("plan",), ("history",), ("plan", "--list"), ("status", "--all")],
     ids=str,
 )
-def test_looking_neither_asks_nor_runs(clone: Clone, arguments: tuple[str, ...]) -> None:
+def test_read_only_commands_neither_ask_nor_run_anything(
+    clone: Clone, arguments: tuple[str, ...]
+) -> None:
     ran = clone.cli(*arguments)
     assert not clone.canary.exists()
     assert ("not trusted" in ran.stdout) == (arguments == ("check",))
@@ -140,7 +142,7 @@ def test_a_wrong_configuration_is_fixed_first_and_then_trusted(clone: Clone) -> 
     clone.cli("trust", "--yes")
 
 
-def test_what_would_be_posted_waits_for_trust_too(clone: Clone) -> None:
+def test_posting_needs_trust_too(clone: Clone) -> None:
     sinks = "{sinks: {hook: {kind: webhook, url: 'https://127.0.0.1:9/', secret_env: A_TOKEN}}}"
     clone.configure(activity=sinks)
     assert "activity.sinks.hook.url" in clone.cli("answer", "approve", code=2).stderr
@@ -149,9 +151,7 @@ def test_what_would_be_posted_waits_for_trust_too(clone: Clone) -> None:
 @pytest.mark.parametrize(
     "arguments", [("run",), ("tick",), ("stop", "--pause"), ("stop",), ("skip",)]
 )
-def test_no_remote_is_asked_on_behalf_of_a_stranger(
-    clone: Clone, arguments: tuple[str, ...]
-) -> None:
+def test_an_untrusted_project_contacts_no_remote(clone: Clone, arguments: tuple[str, ...]) -> None:
     clone.configure(store="{kind: git, remote: 'ssh://nobody@127.0.0.1/x'}")
     for command in (("init", "-q"), ("config", "core.sshCommand", f"touch {clone.canary}; false")):
         subprocess.run(["git", *command], cwd=clone.folder, check=True)
@@ -159,7 +159,7 @@ def test_no_remote_is_asked_on_behalf_of_a_stranger(
     assert not clone.canary.exists()
 
 
-def test_what_git_would_run_is_trusted_as_the_rest_is(clone: Clone) -> None:
+def test_commands_git_would_run_need_trust(clone: Clone) -> None:
     def ssh(canary: Path) -> None:
         command = ("git", "config", "core.sshCommand", f"touch {canary}; false")
         subprocess.run(command, cwd=clone.folder, check=True)
@@ -182,14 +182,14 @@ def test_what_git_would_run_is_trusted_as_the_rest_is(clone: Clone) -> None:
 
 
 @pytest.mark.parametrize("kind", ["git", "temporal"])
-def test_where_code_travels_is_trusted_as_the_rest_is(clone: Clone, kind: str) -> None:
+def test_remotes_that_receive_code_need_trust(clone: Clone, kind: str) -> None:
     clone.configure(store=f"{{kind: {kind}, remote: here}}")
     for command in (("init", "-q"), ("remote", "add", "here", "ssh://nobody@127.0.0.1/x")):
         subprocess.run(["git", *command], cwd=clone.folder, check=True)
     assert "git.remote.here.url: " in clone.cli("trust", "--yes").stdout
 
 
-def test_once_trusted_it_runs_until_something_that_acts_changes(clone: Clone) -> None:
+def test_a_trusted_project_runs_until_something_executable_changes(clone: Clone) -> None:
     said = clone.cli("trust", code=2).stdout
     assert "hooks, file helper.py: sha256" in said, "what a hook imports is its code too"
     clone.trust()
@@ -205,7 +205,7 @@ def test_once_trusted_it_runs_until_something_that_acts_changes(clone: Clone) ->
     clone.cli("tick")
 
 
-def test_an_agent_that_loses_its_wall_asks_again(clone: Clone) -> None:
+def test_removing_an_agents_wall_needs_trust_again(clone: Clone) -> None:
     clone.configure()
     clone.cli("trust", "--yes")
     clone.configure(agents="{script: {kind: command, argv: [sh, agent.sh], wall: none}}")
@@ -261,7 +261,7 @@ def test_a_project_with_many_flows_asks_about_one_line_for_each(clone: Clone) ->
 
 
 @pytest.mark.parametrize("place", ["elsewhere.md", "docs/elsewhere.md", "{outside}/elsewhere.md"])
-def test_a_flow_that_stands_anywhere_grants_only_what_was_trusted(clone: Clone, place: str) -> None:
+def test_a_flow_in_any_place_grants_only_what_was_trusted(clone: Clone, place: str) -> None:
     clone.trust()
     place = place.format(outside=clone.state.parent)
     path = clone.folder / place
@@ -328,7 +328,7 @@ def test_an_agent_that_puts_another_file_in_the_way_ends_the_same_run(
     assert (clone.folder / "steps").read_text() == "step\n"
 
 
-def test_an_agent_that_edits_the_next_ones_program_in_its_work_tree_is_not_obeyed(
+def test_an_agent_program_edited_in_its_work_tree_is_not_obeyed(
     clone: Clone,
 ) -> None:
     step = "echo step >> {0}; printf 'touch {1}' > agent.new; mv agent.new agent.sh\n"
@@ -353,7 +353,7 @@ def test_an_agent_that_edits_the_next_ones_program_in_its_work_tree_is_not_obeye
     assert not evil.exists()
 
 
-def test_a_program_in_a_folder_of_a_variable_is_compared(clone: Clone) -> None:
+def test_a_program_found_through_a_variables_folder_is_compared(clone: Clone) -> None:
     (clone.folder / "bin").mkdir()
     tool = clone.folder / "bin" / "tool"
     tool.write_text("#!/bin/sh\n")
@@ -365,7 +365,7 @@ def test_a_program_in_a_folder_of_a_variable_is_compared(clone: Clone) -> None:
     assert "agents.script, file bin/tool" in clone.cli("tick", code=2).stderr
 
 
-def test_nobody_trusts_from_inside_of_an_agent(clone: Clone) -> None:
+def test_an_agent_cannot_grant_trust(clone: Clone) -> None:
     inside: dict[str, Any] = {"SEQUENCER_TOKEN": "7"}
     clone.cli("trust", "--yes", code=2, **inside)
     ran = clone.cli("run", code=2, SEQUENCER_TRUST="all", **inside)
@@ -374,7 +374,7 @@ def test_nobody_trusts_from_inside_of_an_agent(clone: Clone) -> None:
     clone.cli("run", "--max-steps", "1", SEQUENCER_TRUST=str(clone.folder.parent))
 
 
-def test_an_agent_is_not_told_what_is_trusted(clone: Clone) -> None:
+def test_an_agent_does_not_see_the_trust_variable(clone: Clone) -> None:
     (clone.folder / "agent.sh").write_text("env > env.txt\n")
     agents = "{script: {kind: command, argv: [sh, agent.sh], pass_env: ['SEQUENCER_*']}}"
     clone.configure(agents=agents)
@@ -384,7 +384,7 @@ def test_an_agent_is_not_told_what_is_trusted(clone: Clone) -> None:
     assert "SEQUENCER_TRUST" not in seen
 
 
-def test_what_people_decide_an_agent_does_not(clone: Clone) -> None:
+def test_an_agent_cannot_make_decisions_reserved_for_people(clone: Clone) -> None:
     clone.configure()
     clone.trust()
     clone.cli("tick")
@@ -423,7 +423,7 @@ def test_what_people_decide_an_agent_does_not(clone: Clone) -> None:
     assert "has changed" in clone.cli("resume", code=2, **inside).stderr
 
 
-def test_an_agent_starts_no_runs_and_works_on_those_there_are(clone: Clone) -> None:
+def test_an_agent_cannot_start_runs_but_can_work_on_existing_ones(clone: Clone) -> None:
     clone.configure(schedules="{nightly: {workflow: standard, at: '0 2 * * *'}}")
     clone.trust()
     inside: dict[str, Any] = {"SEQUENCER_TOKEN": "7"}
@@ -448,7 +448,7 @@ def test_an_agent_starts_no_runs_and_works_on_those_there_are(clone: Clone) -> N
     assert "is done" in clone.cli("tick", "--run", "nightly", **inside).stdout
 
 
-def test_every_command_for_people_can_be_handed_over_and_no_other() -> None:
+def test_exactly_the_commands_for_people_can_be_handed_over() -> None:
     deciding = {name for name, command in COMMANDS.items() if command.decides}
     assert deciding == set(get_args(DecidingVerb))
 
@@ -490,7 +490,7 @@ def test_records_are_private_and_a_damaged_one_asks_again(clone: Clone) -> None:
     assert "not trusted" in clone.cli("tick", code=2).stderr
 
 
-def test_what_is_made_here_is_trusted_and_a_copy_of_it_is_not(clone: Clone) -> None:
+def test_a_new_project_is_trusted_and_a_moved_one_is_not(clone: Clone) -> None:
     made = clone.folder / "made"
     clone.cli("init", str(made))
     here = Clone(made, clone.state, clone.canary)

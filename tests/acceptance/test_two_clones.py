@@ -54,7 +54,7 @@ def test_two_terminals_in_two_clones_need_each_others_code(tmp_path: Path) -> No
     assert git(shared.bare, "ls-tree", "--name-only", "main", "sync") == ""
 
 
-def test_a_step_whose_branch_somebody_has_moved_moves_neither(tmp_path: Path) -> None:
+def test_a_step_moves_nothing_if_a_person_moved_its_branch(tmp_path: Path) -> None:
     shared = shared_project(tmp_path)
     (tmp_path / "hold").touch()
     side = start(tmp_path / "a", "run", "--max-steps", "1")
@@ -79,7 +79,7 @@ def test_a_step_whose_branch_somebody_has_moved_moves_neither(tmp_path: Path) ->
     assert git(shared.bare, "rev-parse", "main^") == theirs
 
 
-def test_a_branch_that_takes_no_push_fails_the_step_and_keeps_its_work(tmp_path: Path) -> None:
+def test_a_rejected_push_fails_the_step_and_preserves_its_work(tmp_path: Path) -> None:
     shared = shared_project(tmp_path, configuration("limits: {max_failures_in_row: 2}\n"))
     hook = shared.bare / "hooks" / "update"
     hook.write_text(
@@ -107,7 +107,7 @@ def test_an_agent_may_push_what_it_has_committed(tmp_path: Path) -> None:
     assert git(shared.bare, "show", "main:docs/plan.md") == "1"
 
 
-def test_who_lost_the_step_moves_nothing_and_keeps_the_work(tmp_path: Path) -> None:
+def test_a_process_that_lost_its_step_moves_nothing_and_keeps_its_work(tmp_path: Path) -> None:
     shared = shared_project(tmp_path)
     (tmp_path / "hold").touch()
     loser = start(tmp_path / "a", "run", "--max-steps", "1")
@@ -132,7 +132,9 @@ def test_who_lost_the_step_moves_nothing_and_keeps_the_work(tmp_path: Path) -> N
     ],
     ids=["changed", "new", "detached", "merging"],
 )
-def test_a_work_tree_in_which_no_step_may_begin(tmp_path: Path, spoil: object, words: str) -> None:
+def test_a_work_tree_in_a_bad_state_starts_no_step(
+    tmp_path: Path, spoil: object, words: str
+) -> None:
     shared_project(tmp_path)
     clone = tmp_path / "a"
     spoil(clone)  # type: ignore[operator]
@@ -163,7 +165,7 @@ def test_declared_paths_travel_with_the_step(tmp_path: Path) -> None:
     assert (tmp_path / "b" / "docs" / "plan.md").read_text() == "0\n"
 
 
-def test_a_remote_that_is_away_is_told_and_waited_for(tmp_path: Path) -> None:
+def test_an_unreachable_remote_is_reported_and_waited_for(tmp_path: Path) -> None:
     text = configuration().replace("retry_for_s: 0", "retry_for_s: 30")
     shared = shared_project(tmp_path, text)
     (tmp_path / "hold").touch()
@@ -185,7 +187,7 @@ def test_a_remote_that_is_away_is_told_and_waited_for(tmp_path: Path) -> None:
     assert code(shared) == [0]
 
 
-def test_a_remote_that_is_away_at_the_beginning_is_no_success(tmp_path: Path) -> None:
+def test_a_remote_unreachable_at_the_start_is_a_failure(tmp_path: Path) -> None:
     shared = shared_project(tmp_path)
     shared.bare.rename(tmp_path / "away.git")
     for arguments in (("run", "--max-steps", "1"), ("tick",), ("stop",)):
@@ -217,7 +219,7 @@ def test_code_can_be_left_alone(tmp_path: Path) -> None:
     assert head(tmp_path / "a")["step_index"] == 1
 
 
-def test_the_tick_that_leaves_a_dirty_file_says_that_no_step_starts_there(tmp_path: Path) -> None:
+def test_a_tick_that_leaves_a_dirty_file_warns_that_no_step_can_start(tmp_path: Path) -> None:
     shared_project(tmp_path)
     clone = tmp_path / "a"
     tick = ("tick", "--log=logs/tick.log")

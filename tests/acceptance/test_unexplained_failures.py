@@ -39,7 +39,7 @@ def tick(project: Path) -> tuple[int, float | None]:
     return code, None if due is None else (datetime.fromisoformat(due) - since).total_seconds()
 
 
-def test_it_is_tried_again_after_1_and_5_minutes_before_it_counts(tmp_path: Path) -> None:
+def test_an_unexplained_failure_is_retried_twice_before_it_counts(tmp_path: Path) -> None:
     project = project_with(tmp_path, "sys.exit(1)")
     for least_s, most_s in ((60, 90), (300, 390)):
         code, waits_s = tick(project)
@@ -55,7 +55,7 @@ def test_it_is_tried_again_after_1_and_5_minutes_before_it_counts(tmp_path: Path
     assert (project / "calls").read_text() == "xxx"
 
 
-def test_one_that_gets_over_it_has_not_failed(tmp_path: Path) -> None:
+def test_a_client_that_recovers_has_not_failed(tmp_path: Path) -> None:
     done = {"type": "result", "subtype": "success", "is_error": False, "result": "ok"}
     ends = f"if len(open('calls').read()) < 3: sys.exit(1)\nprint(json.dumps({done!r}))"
     project = project_with(tmp_path, ends)
@@ -84,7 +84,7 @@ CALL = '{"type": "tool_use", "name": "Read", "input": {}}'
         f"{SAYS % CALL}sys.exit(1)",
     ],
 )
-def test_what_a_second_try_would_not_change_has_failed_at_once(tmp_path: Path, ends: str) -> None:
+def test_a_failure_a_retry_would_not_fix_counts_at_once(tmp_path: Path, ends: str) -> None:
     project = project_with(tmp_path, ends)
     code, waits_s = tick(project)
     assert (code != 0, waits_s) == (True, None)

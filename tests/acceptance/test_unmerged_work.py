@@ -125,13 +125,13 @@ def test_it_is_listed_until_a_person_drops_it(folder: Path, branch: str) -> None
     assert tick(folder).code == 0
 
 
-def test_each_start_says_the_same_until_it_is_merged(folder: Path, branch: str) -> None:
+def test_each_start_reports_the_same_until_it_is_merged(folder: Path, branch: str) -> None:
     first, again = tick(folder), tick(folder)
     assert (first.code, first.err) == (3, again.err)
     assert f"merge it by hand with 'git merge {branch}'" in first.err
 
 
-def test_a_timer_tells_of_one_conflict_once(folder: Path, later: Later) -> None:
+def test_a_timer_reports_a_conflict_once(folder: Path, later: Later) -> None:
     assert tick(folder).code == 0
     later(DAY_S)
     assert tick(folder).code == 0
@@ -147,7 +147,7 @@ def test_a_timer_tells_of_one_conflict_once(folder: Path, later: Later) -> None:
     assert call(folder, *logged).err == ""
 
 
-def test_it_is_merged_once_the_branch_that_it_came_from_has_it(folder: Path, branch: str) -> None:
+def test_work_counts_as_merged_once_its_base_branch_has_it(folder: Path, branch: str) -> None:
     git(folder, "merge", "-q", "-s", "ours", "-m", "both", branch)
     git(folder, "checkout", "-q", "-b", "topic", "HEAD^")
     assert listed(folder, branch) == []
@@ -177,9 +177,7 @@ def test_a_schedule_does_not_start_over_it(folder: Path, branch: str, later: Lat
     assert branches(folder) != [branch]
 
 
-def test_a_merge_that_was_cut_off_is_made_before_its_date_counts(
-    folder: Path, later: Later
-) -> None:
+def test_an_interrupted_merge_is_completed_before_the_next_date(folder: Path, later: Later) -> None:
     assert tick(folder).code == 0
     later(DAY_S)
     assert tick(folder).code == 0
@@ -191,7 +189,7 @@ def test_a_merge_that_was_cut_off_is_made_before_its_date_counts(
     assert (folder / "notes.txt").read_text() == "start\nagent\nagent\nagent\n"
 
 
-def test_work_of_a_run_that_was_started_over_is_listed(folder: Path, later: Later) -> None:
+def test_unmerged_work_of_a_reset_run_is_listed(folder: Path, later: Later) -> None:
     assert tick(folder).code == 0
     later(DAY_S)
     assert tick(folder).code == 0
@@ -206,7 +204,7 @@ def test_work_of_a_run_that_was_started_over_is_listed(folder: Path, later: Late
     assert listed(folder, before) == ALL
 
 
-def test_work_of_a_run_that_was_removed_is_listed(folder: Path, branch: str) -> None:
+def test_unmerged_work_of_a_removed_run_is_listed(folder: Path, branch: str) -> None:
     shutil.rmtree(folder / "sync")
     told = call(folder, "inbox").out
     assert "1 commit of run 'night', which was removed, is not merged: branch" in told
@@ -226,7 +224,7 @@ def test_clean_keeps_a_run_whose_work_is_not_merged(folder: Path, branch: str) -
     assert ended() == ["night"]
 
 
-def test_the_pages_name_it_until_it_is_merged(folder: Path, branch: str) -> None:
+def test_the_web_pages_name_unmerged_work_until_it_is_merged(folder: Path, branch: str) -> None:
     client = Client([folder])
     for address in ("/", "/p/p/night"):
         page = words(client.get(address).text)
@@ -243,7 +241,7 @@ def test_the_pages_name_it_until_it_is_merged(folder: Path, branch: str) -> None
     assert "which was removed, is not merged" in words(Client([folder]).get("/").text)
 
 
-def test_a_project_without_worktrees_asks_git_nothing(
+def test_a_project_without_worktrees_never_calls_git(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = in_git(tmp_path / "p", CONFIGURATION.replace("worktree: true\n", ""))
@@ -291,7 +289,7 @@ def begun(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
-def test_the_command_that_drops_it_works_while_a_worktree_has_the_branch(
+def test_the_drop_command_works_while_a_worktree_has_the_branch(
     folder: Path, is_removed: bool
 ) -> None:
     tree = begun(folder)
@@ -303,7 +301,7 @@ def test_the_command_that_drops_it_works_while_a_worktree_has_the_branch(
     assert call(folder, "inbox", "--json").json == []
 
 
-def test_no_command_runs_what_an_agent_has_put_in_place_of_the_repository(folder: Path) -> None:
+def test_no_command_runs_code_an_agent_put_in_place_of_the_repository(folder: Path) -> None:
     tree = begun(folder)
     (tree / ".git").unlink()
     git(tree, "init", "-q")

@@ -69,7 +69,7 @@ def working(program: Path, folder: Path, position: str) -> Iterator[subprocess.P
 
 
 @pytest.mark.timeout(240)
-def test_two_versions_at_one_run_lose_double_and_reorder_nothing(
+def test_two_versions_on_one_run_lose_repeat_and_reorder_nothing(
     earlier: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "prompts").mkdir()

@@ -55,7 +55,7 @@ def said(process: Forked, words: str, within_s: float = 60.0) -> str:
     return seen
 
 
-def test_who_waits_for_a_dead_process_says_so_and_who_types_what(folder: Path) -> None:
+def test_waiting_for_a_dead_process_names_the_command_to_type(folder: Path) -> None:
     with pane(folder, "supervisor") as first:
         until(lambda: (folder / "sync" / "state.json").exists() and head(folder)["claims"])
         with pane(folder, "main") as second:
@@ -86,7 +86,7 @@ def test_who_waits_for_a_dead_process_says_so_and_who_types_what(folder: Path) -
                 assert again.wait(30) == 130
 
 
-def test_a_pair_whose_other_half_was_never_started_says_how(folder: Path) -> None:
+def test_waiting_for_a_process_never_started_names_its_command(folder: Path) -> None:
     with pane(folder, "main", "--run", "a b") as only:
         said(only, "waiting for 'supervisor', which another terminal runs")
         told = said(only, "no process runs")

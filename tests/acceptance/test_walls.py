@@ -76,7 +76,7 @@ def project(folder: Path, **entry: str) -> Path:
 
 
 @needs_wall
-def test_a_forged_result_file_decides_no_way(tmp_path: Path) -> None:
+def test_a_forged_result_file_does_not_decide_the_path(tmp_path: Path) -> None:
     made = project(tmp_path)
     ran = cli(made, "run", "f.md", "--max-parallel", "4")
     assert ran.returncode == 0, ran.stderr
@@ -107,7 +107,7 @@ def test_without_a_wall_nothing_works_beside_the_decision(tmp_path: Path) -> Non
             assert over == begun.replace("begin", "end")
 
 
-def test_the_commands_that_live_beside_agents_are_these() -> None:
+def test_exactly_these_commands_run_alongside_agents() -> None:
     program = Verbs()
     found = {
         name
@@ -128,7 +128,7 @@ def test_the_commands_that_live_beside_agents_are_these() -> None:
         ("run --dry-run", {"SEQUENCER_TOKEN": "3"}, 1),
     ],
 )
-def test_a_command_that_works_beside_agents_shows_its_secrets_to_root_alone(
+def test_only_root_can_read_secrets_of_commands_alongside_agents(
     tmp_path: Path, arguments: str, variables: dict[str, str], is_dumpable: int
 ) -> None:
     settings = {**SETTINGS, "steps": [{"name": "a", "text": "x"}]}

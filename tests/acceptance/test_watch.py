@@ -92,7 +92,7 @@ def watched(folder: Path, screen: Terminal, **variables: str) -> Iterator[subpro
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(100, 30), (80, 24), (40, 24), (80, 16)])
-def test_what_runs_and_what_failed_is_in_sight(project: Path, columns: int, rows: int) -> None:
+def test_running_and_failed_tasks_are_visible(project: Path, columns: int, rows: int) -> None:
     with terminal(columns, rows) as screen, watched(project, screen) as process:
         screen.wait_for("t-32")
         screen.wait_for("Ctrl-C ends this view")
@@ -117,7 +117,7 @@ def test_what_runs_and_what_failed_is_in_sight(project: Path, columns: int, rows
         assert process.wait(20) == 0
 
 
-def test_status_has_the_last_lines_and_who_holds_what(worker: tuple[Path, int]) -> None:
+def test_status_shows_the_last_lines_and_the_claim_holders(worker: tuple[Path, int]) -> None:
     project, pid = worker
     told = cli(project, "status").stdout
     assert f"process {pid} on {os.uname().nodename}, 3 steps: " in told
@@ -130,7 +130,7 @@ def test_status_has_the_last_lines_and_who_holds_what(worker: tuple[Path, int]) 
     assert by_id["t-50"]["last_line"] == ""
 
 
-def test_a_line_a_change_names_what_runs(project: Path) -> None:
+def test_a_watch_line_names_the_running_tasks(project: Path) -> None:
     process = launched(project, "status", "--watch", stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -138,7 +138,7 @@ def on_terminal(folder: Path, screen: Terminal, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_what_is_looked_at_fits_a_terminal(project: Path, look: str) -> None:
+def test_views_fit_a_terminal(project: Path, look: str) -> None:
     with terminal(COLUMNS, 24) as screen:
         text = on_terminal(project, screen, *look.split())
     assert text.strip()
@@ -188,7 +188,7 @@ def test_a_watch_ends_with_the_run(tmp_path: Path) -> None:
     assert err.startswith("nothing more starts on its own: the run was stopped")
 
 
-def test_the_next_try_is_told_before_it_comes(tmp_path: Path) -> None:
+def test_the_next_attempt_is_announced_before_it_starts(tmp_path: Path) -> None:
     (tmp_path / "flows").mkdir()
     chart = (
         "---\nid: f\n---\n\n```mermaid\nflowchart TD\n  a --> b\n```\n\n### a\nSay\n\n### b\nSay\n"
@@ -214,7 +214,7 @@ def test_the_next_try_is_told_before_it_comes(tmp_path: Path) -> None:
     "report", "report --metrics", "stop --pause", "answer approve", "trust",
     "schedule print", "plan --request X", "start X",
 ])  # fmt: skip
-def test_where_no_project_is_init_is_named(tmp_path: Path, verb: str) -> None:
+def test_without_a_project_init_is_suggested(tmp_path: Path, verb: str) -> None:
     ended = cli(tmp_path, *verb.split())
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: there is no project here: ")
@@ -222,7 +222,7 @@ def test_where_no_project_is_init_is_named(tmp_path: Path, verb: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_check_finds_that_no_project_is_there(tmp_path: Path) -> None:
+def test_check_reports_a_missing_project(tmp_path: Path) -> None:
     ended = cli(tmp_path, "check")
     assert ended.returncode == 2
     assert ended.stdout.startswith("error: configuration: there is no project here: ")

@@ -74,7 +74,7 @@ def test_cron_runs_one_step_at_a_time(core: Here) -> None:
     assert core.done == ["a", "b"]
 
 
-def test_nothing_of_a_plug_in_is_there(core: Here) -> None:
+def test_without_plug_ins_none_of_their_parts_exist(core: Here) -> None:
     core.configure("steps: [a]\n")
     core.prompts("a")
     for command in ("start", "web", "schedule", "sync", "worker", "mcp"):
@@ -185,7 +185,7 @@ def test_the_variable_for_all_plug_ins_counts_for_commands(
     assert "needs the plug-in 'web', which is disabled" in here.call("web", code=2)
 
 
-def test_a_report_without_anything_to_show_is_no_bug(core: Here) -> None:
+def test_a_report_with_nothing_to_show_names_the_plug_in_it_needs(core: Here) -> None:
     core.configure("steps: [a]\n")
     assert "needs the plug-in" in core.call("report", code=2)
 
@@ -272,7 +272,7 @@ def test_web_alone(tmp_path: Path) -> None:
     assert "<html" in (here.folder / "page.html").read_text()
 
 
-def test_a_run_that_was_started_in_a_worktree_goes_on_nowhere_else(tmp_path: Path) -> None:
+def test_a_run_started_in_a_worktree_continues_nowhere_else(tmp_path: Path) -> None:
     here = alone(tmp_path, "git")
     here.prompts("b")
     here.configure("workflows: {one: {kind: procedure, steps: [a, b]}}\nworktree: true\n")
@@ -289,7 +289,7 @@ def test_a_run_that_was_started_in_a_worktree_goes_on_nowhere_else(tmp_path: Pat
     assert here.done == ["a", "b"]
 
 
-def test_whoever_reads_runs_is_not_kept_from_it_by_a_key(core: Here) -> None:
+def test_a_plug_in_key_does_not_prevent_reading_runs(core: Here) -> None:
     core.configure("steps: [a]\n")
     core.prompts("a")
     core.call("run", "--max-steps", "1")
@@ -300,7 +300,7 @@ def test_whoever_reads_runs_is_not_kept_from_it_by_a_key(core: Here) -> None:
         assert "'teams'" in core.call(command, code=2)
 
 
-def test_check_says_what_a_worktree_lacks(core: Here) -> None:
+def test_check_reports_what_a_worktree_lacks(core: Here) -> None:
     core.configure("steps: [a]\nworktree: true\n")
     core.prompts("a")
     said = core.call("check", code=2)
@@ -327,7 +327,7 @@ def test_a_word_that_means_off(tmp_path: Path, word: str) -> None:
 
 
 @pytest.mark.parametrize("plugin", sorted(extensions.PLUGINS))
-def test_a_folder_that_is_missing_is_no_bug(tmp_path: Path, plugin: str) -> None:
+def test_a_missing_plug_in_folder_is_not_called_a_bug(tmp_path: Path, plugin: str) -> None:
     here = Here(tmp_path / "project", without(tmp_path / "p", frozenset({plugin})), frozenset())
     here.configure("steps: [a]\n")
     here.prompts("a")

@@ -73,7 +73,7 @@ def test_success_without_a_change_is_a_failure(folder: Path) -> None:
     assert "no change" in cli(folder, "history").stdout
 
 
-def test_what_was_done_is_told_in_one_line(folder: Path) -> None:
+def test_the_work_done_is_reported_in_one_line(folder: Path) -> None:
     done = run(folder, "write commit")
     assert done.returncode == 0, done.stderr
     line = "2 files, 1 commit"  # what it wrote, and act.txt, which was new
@@ -86,7 +86,7 @@ def test_what_was_done_is_told_in_one_line(folder: Path) -> None:
     assert (shown["outcome"]["evidence"]["files"], shown["event"]) == (2, "succeeded")
 
 
-def test_the_next_try_is_told_what_was_missing(folder: Path) -> None:
+def test_the_next_prompt_names_what_was_missing(folder: Path) -> None:
     retry = {"max_attempts": 2}
     write(folder, expects="change", retry=retry)
     done = run(folder, "obey")
@@ -98,7 +98,7 @@ def test_the_next_try_is_told_what_was_missing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("act", ["idle", "file"])
-def test_nothing_to_do_is_an_answer_of_its_own(folder: Path, act: str) -> None:
+def test_nothing_to_do_is_a_valid_answer(folder: Path, act: str) -> None:
     for _ in range(6):
         done = run(folder, act)
         assert done.returncode == 0, done.stderr
@@ -124,7 +124,7 @@ def test_a_change_is_not_expected_of_an_agent_that_only_reads(folder: Path) -> N
         assert "can't change files: its entry says sandbox read-only" in done.stdout + done.stderr
 
 
-def test_what_is_expected_of_a_command_says_nothing(folder: Path) -> None:
+def test_expects_has_no_effect_on_a_command(folder: Path) -> None:
     settings = {
         "agent": "tests",
         "agents": {"tests": {"kind": "command", "argv": ["true"]}},

@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_the_second_refusal_of_a_key_ends_the_client_and_says_to_log_in(folder: Path) -> None:
+def test_a_key_refused_twice_ends_the_client_with_a_login_hint(folder: Path) -> None:
     (folder.parent / "answers").write_text("[401, 401]")
     (folder.parent / "waits").touch()
     before = time.monotonic()
@@ -54,7 +54,7 @@ def test_the_second_refusal_of_a_key_ends_the_client_and_says_to_log_in(folder: 
 
 
 @pytest.mark.parametrize("answers", [[401], [401, 529, 401]])
-def test_a_client_that_gets_on_after_a_refusal_is_left_alone(
+def test_a_client_that_recovers_after_a_refusal_is_left_alone(
     folder: Path, answers: list[int]
 ) -> None:
     (folder.parent / "answers").write_text(json.dumps(answers))

@@ -11,7 +11,7 @@ from tests.long.report import Size
 
 
 @pytest.mark.timeout(600)
-def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_that_replaces_a_folder_is_not_followed(tmp_path: Path) -> None:
     report = linked_folders.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
     assert report.counts["cases"] >= 20

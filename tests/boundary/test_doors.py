@@ -117,7 +117,7 @@ def answered(project: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_no_door_takes_an_agent_for_a_person(project: Path, way: str) -> None:
+def test_no_door_mistakes_an_agent_for_a_person(project: Path, way: str) -> None:
     if "namespace" in way and not has_namespaces():
         pytest.skip("no user namespaces here")
     argv = doors(*DOORS)
@@ -136,7 +136,7 @@ def test_no_door_takes_an_agent_for_a_person(project: Path, way: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux here")
-def test_what_an_agent_types_into_a_persons_terminal_counts_as_the_persons(project: Path) -> None:
+def test_agent_input_in_a_persons_terminal_counts_as_the_persons(project: Path) -> None:
     """As docs/protocol.md says: what a person's own tmux server starts is not below a guard."""
     with tempfile.TemporaryDirectory() as folder:
         tmux = ["tmux", "-S", f"{folder}/socket", "-f", "/dev/null"]
@@ -153,7 +153,7 @@ def test_what_an_agent_types_into_a_persons_terminal_counts_as_the_persons(proje
     assert answered(project) == {"command"}
 
 
-def test_each_door_takes_a_person_for_one(project: Path) -> None:
+def test_each_door_accepts_a_person(project: Path) -> None:
     """So that what is refused above is refused to the agent."""
     (project / "way.json").write_text(json.dumps({"script": "echo > said.json", "argv": []}))
     cli(project, "--run", "f", "run", "f", **own(project))

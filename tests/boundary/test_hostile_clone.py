@@ -73,7 +73,7 @@ def test_a_trap_is_alive(name: str, argv: tuple[str, ...], canary: str, world: W
         assert expected in sprung
 
 
-def test_a_decoy_that_was_touched_is_seen(world: World) -> None:
+def test_a_touched_decoy_is_detected(world: World) -> None:
     untouched = world.outside()
     assert differences(untouched, world.outside()) == []
     (world.secrets / "id_rsa").unlink()
@@ -85,7 +85,7 @@ def test_a_decoy_that_was_touched_is_seen(world: World) -> None:
 
 
 @needs_a_tracer
-def test_what_a_process_asks_for_is_seen(world: World, tmp_path: Path) -> None:
+def test_requests_of_a_process_are_detected(world: World, tmp_path: Path) -> None:
     text = (
         "import os, socket, subprocess\n"
         f"open({str(world.secrets / 'id_rsa')!r})\n"
@@ -118,7 +118,7 @@ def test_what_a_process_asks_for_is_seen(world: World, tmp_path: Path) -> None:
         assert words in told
 
 
-def test_a_command_that_is_wrong_is_seen(world: World) -> None:
+def test_a_wrong_command_is_detected(world: World) -> None:
     project = armed(world, "yaml-twice")
     (seen,) = look(
         world, [Command(project, ("status",), codes=(0,), names="a word that is not there")]
@@ -137,7 +137,7 @@ def test_a_command_that_is_wrong_is_seen(world: World) -> None:
         (("log",), "\x1b[2J", True),
     ],
 )
-def test_what_steers_a_terminal_is_seen(
+def test_output_that_controls_a_terminal_is_detected(
     world: World, argv: tuple[str, ...], told: str, *, is_wrong: bool
 ) -> None:
     command = Command(Project(world, world.clone / "none"), argv)

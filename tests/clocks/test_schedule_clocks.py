@@ -19,7 +19,7 @@ def test_each_date_after_a_wrong_clock_starts_its_run_once(tmp_path: Path) -> No
     assert report.counts["inputs"] == (9 if library() else 8)
 
 
-def test_the_campaign_notices_a_note_that_is_believed_whatever_it_says(
+def test_the_campaign_detects_a_date_note_trusted_blindly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A check of the check."""

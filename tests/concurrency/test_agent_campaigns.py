@@ -10,7 +10,7 @@ from tests.concurrency import floods, odd_bytes, odd_ends, overlaps, shortages, 
 from tests.long.report import Size
 
 
-def test_stubborn_agents_are_gone_eight_seconds_after_their_start(tmp_path: Path) -> None:
+def test_stubborn_agents_are_dead_eight_seconds_after_they_start(tmp_path: Path) -> None:
     report = stubborn_agents.stubborn(tmp_path, Size.SHORT)
     assert report.violations == ()
     assert report.counts["rounds"] == len(stubborn_agents.AGENTS)
@@ -18,7 +18,7 @@ def test_stubborn_agents_are_gone_eight_seconds_after_their_start(tmp_path: Path
     assert report.figures["gone_s_max"] > stubborn_agents.TIMEOUT_S + stubborn_agents.GRACE_S - 0.5
 
 
-def test_the_agents_of_a_killed_sequencer_are_gone_within_two_seconds(tmp_path: Path) -> None:
+def test_agents_of_a_killed_sequencer_are_dead_within_two_seconds(tmp_path: Path) -> None:
     report = stubborn_agents.orphans(tmp_path, Size.SHORT)
     assert report.violations == ()
     assert report.counts["kills"] >= 9
@@ -33,14 +33,14 @@ def test_two_attempts_at_a_step_never_run_at_once(tmp_path: Path) -> None:
     assert report.figures["overlap_s_max"] == 0
 
 
-def test_the_look_for_overlaps_finds_one() -> None:
+def test_the_overlap_check_finds_an_overlap() -> None:
     apart = [["1", "7", "1.0"], ["1", "8", "1.5"], ["3", "9", "1.6"]]
     assert overlaps.overlap_s(apart) == 0
     assert overlaps.overlap_s(apart[:2]) is None
     assert overlaps.overlap_s([*apart, ["1", "8", "2.1"]]) == pytest.approx(0.5)
 
 
-def test_a_machine_that_runs_out_of_something_fails_no_step(tmp_path: Path) -> None:
+def test_running_out_of_a_resource_fails_no_step(tmp_path: Path) -> None:
     report = shortages.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
     assert report.counts["rounds"] >= 6
@@ -56,19 +56,19 @@ def test_floods_fill_neither_memory_nor_log(tmp_path: Path) -> None:
     assert 10 < report.figures["rss_mib_max"] < floods.MAX_RSS_MIB
 
 
-def test_odd_bytes_reach_the_log_and_no_terminal(tmp_path: Path) -> None:
+def test_odd_bytes_reach_the_log_but_no_terminal(tmp_path: Path) -> None:
     report = odd_bytes.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
     assert report.counts["payloads"] == odd_bytes.FEW
 
 
-def test_every_end_of_an_agent_is_what_it_is_called(tmp_path: Path) -> None:
+def test_every_way_an_agent_ends_is_classified_correctly(tmp_path: Path) -> None:
     report = odd_ends.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
     assert report.counts["ends"] == len(odd_ends.ENDS)
 
 
-def test_the_look_for_dirt_finds_it() -> None:
+def test_the_check_for_dirty_output_finds_it() -> None:
     assert odd_bytes.dirt_of(b"\x1b[31mred\x1b[0m\r\n\x1b[2K\x1b[?25l") == []
     for bad in (b"\x1b]0;owned\x07", b"\x1b[5;45mx", b"\x07", b"\xff", b"a\x1b[6n", b"\xc2\x9b"):
         assert odd_bytes.dirt_of(b"fine " + bad + b" fine")

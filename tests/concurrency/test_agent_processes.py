@@ -97,7 +97,7 @@ def others(mark: str, worker_pid: int) -> list[int]:
     return [pid for pid in marked_processes(mark) if pid != worker_pid]
 
 
-def test_nothing_is_left_when_the_guard_is_killed(
+def test_no_process_remains_when_the_guard_is_killed(
     worker: tuple[subprocess.Popen[bytes], str],
 ) -> None:
     process, mark = worker
@@ -132,7 +132,7 @@ def test_a_frozen_guard_is_given_up_and_its_agent_ended(
     assert marked_processes(mark) == []
 
 
-def test_the_sequencer_told_to_stop_by_an_exception_ends_the_agent_first(
+def test_an_exception_in_the_sequencer_ends_the_agent_first(
     core: ProcessCore, tmp_path: Path
 ) -> None:
     mark = f"raising-{uuid.uuid4()}"

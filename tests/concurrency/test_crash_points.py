@@ -29,14 +29,14 @@ def test_a_run_survives_a_fault_at_every_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_command_that_changes_a_whole_run_is_killed_at_its_calls(tmp_path: Path) -> None:
+def test_commands_that_change_a_whole_run_survive_a_kill_at_their_calls(tmp_path: Path) -> None:
     report = in_own_process("A1-command-points", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
     assert report["counts"]["crash points"] >= len(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_calls_of_a_command_are_seen(name: str, tmp_path: Path) -> None:
+def test_the_calls_of_a_command_are_intercepted(name: str, tmp_path: Path) -> None:
     """A check of the check: a call that is bound to another name would never be killed."""
     command = COMMANDS[name]
     command.prepare(tmp_path)
@@ -46,14 +46,16 @@ def test_the_calls_of_a_command_are_seen(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(tracer() is None, reason="strace can't be used here")
-def test_the_kernel_itself_refuses_or_kills(tmp_path: Path) -> None:
+def test_a_run_survives_when_the_kernel_refuses_or_kills(tmp_path: Path) -> None:
     report = kernel(tmp_path, Size.SHORT)
     assert report.violations == ()
     assert report.counts["crash points"] >= 2
 
 
 @pytest.mark.parametrize("scenario", points.SCENARIOS)
-def test_every_transition_is_seen_to_lock_write_and_sync(scenario: str, tmp_path: Path) -> None:
+def test_the_lock_write_and_sync_calls_of_transitions_are_intercepted(
+    scenario: str, tmp_path: Path
+) -> None:
     """A check of the check: a call that is bound to another name would never fail."""
     points.SCENARIOS[scenario][0](tmp_path / "sync")
     said = points.run_child(scenario, points.Injector("kill", at=10_000), tmp_path / "sync")

@@ -51,7 +51,7 @@ def head(flow: Flow) -> dict[str, Any]:
 # --- the campaigns, as every push runs them --------------------------------------------
 
 
-def test_killed_spoilt_and_shared_runs_end_with_each_node_accepted_once(tmp_path: Path) -> None:
+def test_killed_damaged_and_shared_runs_accept_each_node_once(tmp_path: Path) -> None:
     # A fork of this process is slow: it holds all tests.
     report = in_own_process("A-flow-kills", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
@@ -84,7 +84,7 @@ def test_three_processes_share_a_fan_out(tmp_path: Path) -> None:
     assert flow_runs.violations(flow, may_be_again=False) == []
 
 
-def test_max_parallel_of_the_chart_is_kept_over_processes(tmp_path: Path) -> None:
+def test_max_parallel_of_the_chart_holds_across_processes(tmp_path: Path) -> None:
     flow = flow_runs.fan(tmp_path / "p", 5, 0.2, config={"maxParallel": 2})
     flow.hold(*flow.nodes[1:-1])
     processes = [started(flow) for _ in range(2)]
@@ -100,7 +100,7 @@ def test_max_parallel_of_the_chart_is_kept_over_processes(tmp_path: Path) -> Non
     assert flow_runs.violations(flow, may_be_again=False) == []
 
 
-def test_a_sigterm_releases_every_claim_and_the_next_run_goes_on(tmp_path: Path) -> None:
+def test_a_sigterm_releases_every_claim_and_the_next_run_continues(tmp_path: Path) -> None:
     flow = flow_runs.fan(tmp_path / "p", 3, 20.0)
     (flow.folder / "flow.md").write_text(
         (flow.folder / "flow.md").read_text().replace("### s\nSleep 20.0", "### s\nSleep 0")
@@ -120,7 +120,7 @@ def test_a_sigterm_releases_every_claim_and_the_next_run_goes_on(tmp_path: Path)
     assert flow_runs.violations(flow) == []
 
 
-def test_a_sigkill_leaves_no_agent_and_the_next_takes_over(tmp_path: Path) -> None:
+def test_a_sigkill_leaves_no_agent_running_and_the_next_run_takes_over(tmp_path: Path) -> None:
     flow = flow_runs.fan(tmp_path / "p", 3, 0.0)
     flow.hold(*flow.nodes[1:-1])
     process = started(flow)
@@ -136,7 +136,7 @@ def test_a_sigkill_leaves_no_agent_and_the_next_takes_over(tmp_path: Path) -> No
     assert [fact["event"] for fact in facts].count("taken-over") == 3
 
 
-def test_a_paused_run_waits_and_goes_on(tmp_path: Path) -> None:
+def test_a_paused_run_waits_and_then_continues(tmp_path: Path) -> None:
     flow = flow_runs.fan(tmp_path / "p", 3, 0.0)
     flow.hold(*flow.nodes[1:-1])
     process = started(flow)
@@ -158,7 +158,7 @@ def test_a_paused_run_waits_and_goes_on(tmp_path: Path) -> None:
 # --- checks of the checks --------------------------------------------------------------
 
 
-def test_the_sweep_notices_a_node_that_is_accepted_before_its_output_is_kept(
+def test_the_sweep_detects_a_node_accepted_before_its_output_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unwritten(self: GraphChanges, step_index: int, token: int, output: str) -> str:

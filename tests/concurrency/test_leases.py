@@ -92,7 +92,7 @@ def test_a_killed_worker_is_taken_over_by_one_in_sync_mode(tmp_path: Path) -> No
     ]
 
 
-def test_two_ticks_at_once(tmp_path: Path) -> None:
+def test_the_second_of_two_simultaneous_ticks_is_refused(tmp_path: Path) -> None:
     argv = [sys.executable, "-IS", "-c", UNTIL_HELD_NO_MORE]
     write_project(
         tmp_path, agents={"held": {"kind": "command", "argv": argv}}, agent={"default": "held"}
@@ -112,7 +112,7 @@ def test_two_ticks_at_once(tmp_path: Path) -> None:
     assert head_of(run).step_index == 1
 
 
-def test_a_worker_that_is_stopped_past_its_lease_keeps_its_output_and_does_not_count(
+def test_output_after_an_expired_lease_is_saved_but_does_not_count(
     tmp_path: Path,
 ) -> None:
     slow = {"status": "ok", "output": "too late", "delay_s": 2.5, "attempt": 1}

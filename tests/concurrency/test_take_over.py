@@ -8,14 +8,14 @@ from tests.concurrency.take_over import AT_ONCE, P99_S, asleep, killed_holders, 
 from tests.long.report import Size
 
 
-def test_a_killed_holder_is_taken_over_by_who_waits_within_a_second(tmp_path: Path) -> None:
+def test_a_waiting_process_takes_over_from_a_killed_holder_within_a_second(tmp_path: Path) -> None:
     report = killed_holders(tmp_path, Size.SHORT)
     assert report.violations == ()
     assert report.counts["kills"] == 15
     assert 0 < report.figures["take_over_p99_s"] <= P99_S
 
 
-def test_a_holder_out_of_reach_is_believed_for_its_lease_and_not_much_longer(
+def test_an_unreachable_holder_is_trusted_for_little_longer_than_its_lease(
     tmp_path: Path,
 ) -> None:
     report = out_of_reach(tmp_path, Size.SHORT)
@@ -23,7 +23,7 @@ def test_a_holder_out_of_reach_is_believed_for_its_lease_and_not_much_longer(
     assert all(1 <= leases <= 1.5 for leases in report.figures.values())
 
 
-def test_a_holder_that_slept_past_its_lease_is_refused_every_time_and_its_output_kept(
+def test_a_holder_asleep_past_its_lease_is_refused_and_its_output_saved(
     tmp_path: Path,
 ) -> None:
     report = asleep(tmp_path, Size.SHORT)

@@ -12,7 +12,7 @@ from tests.long.report import Size
 
 
 @pytest.mark.timeout(600)  # 13 s of CPU, in 64 processes
-def test_sixty_four_claimants_and_one_winner_a_token_everybody_in_turn(tmp_path: Path) -> None:
+def test_sixty_four_claimants_get_one_winner_per_token_and_all_take_turns(tmp_path: Path) -> None:
     # A fork of this process is slow: it holds all tests.
     report = in_own_process("A5-herd", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
@@ -26,7 +26,7 @@ def test_a_race_without_losers_is_noticed(tmp_path: Path) -> None:
     assert len((tmp_path / "won").read_text().splitlines()) == 3
 
 
-def test_the_turns_of_few_are_even(tmp_path: Path) -> None:
+def test_a_few_processes_get_even_turns(tmp_path: Path) -> None:
     shares = take_turns(tmp_path, 4, 40)
     assert shares.wrong == ()
     assert sum(shares.turns.values()) == 40

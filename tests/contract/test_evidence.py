@@ -101,7 +101,7 @@ EACH_RECORDING = pytest.mark.parametrize(("client", "name"), RECORDINGS)
 
 
 @EACH_RECORDING
-def test_a_turn_that_ended_shows_text_and_tools(client: str, name: str) -> None:
+def test_a_finished_turn_shows_text_and_tools(client: str, name: str) -> None:
     outcome, shown = replayed(client, name)
     assert judge_turn(outcome).is_accepted
     assert (shown.turn_end, shown.has_text) == (CLEAN, True)
@@ -110,7 +110,7 @@ def test_a_turn_that_ended_shows_text_and_tools(client: str, name: str) -> None:
 
 
 @EACH_RECORDING
-def test_without_text_the_tools_are_left(client: str, name: str) -> None:
+def test_a_turn_without_text_still_shows_its_tools(client: str, name: str) -> None:
     outcome, shown = replayed(client, name, recorded.without_text)
     assert judge_turn(outcome).is_accepted, "what it is worth is for others to say"
     assert (shown.turn_end, shown.has_text, shown.tool_calls) == (CLEAN, False, 1)
@@ -118,14 +118,14 @@ def test_without_text_the_tools_are_left(client: str, name: str) -> None:
 
 
 @EACH_RECORDING
-def test_without_tools_the_text_is_left(client: str, name: str) -> None:
+def test_a_turn_without_tools_still_shows_its_text(client: str, name: str) -> None:
     outcome, shown = replayed(client, name, recorded.without_tools)
     assert judge_turn(outcome).is_accepted
     assert (shown.has_text, shown.tool_calls) == (True, 0)
 
 
 @EACH_RECORDING
-def test_without_the_clients_last_word_nothing_is_accepted(client: str, name: str) -> None:
+def test_a_turn_without_the_clients_end_event_is_not_accepted(client: str, name: str) -> None:
     outcome, shown = replayed(client, name, recorded.without_end)
     assert not judge_turn(outcome).is_accepted
     assert shown.turn_end is CUT_OFF
@@ -141,7 +141,7 @@ def test_a_turn_that_ends_in_a_tool_call_was_cut_off(client: str, name: str) -> 
 
 
 @EACH_RECORDING
-def test_without_a_reason_the_clients_last_word_counts(client: str, name: str) -> None:
+def test_the_clients_end_event_counts_without_a_reason(client: str, name: str) -> None:
     outcome, shown = replayed(client, name, recorded.with_reason(None))
     assert (shown.turn_end, shown.reason) == (CLEAN, None)
     assert judge_turn(outcome).is_accepted
@@ -212,7 +212,7 @@ REASONS: list[tuple[str, Change, str, TurnEnd]] = [
 
 
 @pytest.mark.parametrize(("name", "change", "reason", "meant"), REASONS)
-def test_each_reason_is_taken_for_what_it_is(
+def test_each_reason_is_classified_correctly(
     name: str, change: Change, reason: str, meant: TurnEnd
 ) -> None:
     client = name.partition("-")[0]
@@ -232,7 +232,7 @@ FAILED = sorted(
 
 
 @pytest.mark.parametrize("name", FAILED)
-def test_limits_outages_and_lost_sessions_are_no_ended_turns(name: str) -> None:
+def test_limits_outages_and_lost_sessions_are_not_finished_turns(name: str) -> None:
     end, _, lines = recording(name)
     outcome = reported(name.partition("-")[0], lines, end.exit_code or 1)
     assert not outcome.is_accepted
@@ -241,7 +241,7 @@ def test_limits_outages_and_lost_sessions_are_no_ended_turns(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["claude-332-background", "claude-332-subagent"])
-def test_what_claude_runs_in_the_background_counts_as_answered(name: str) -> None:
+def test_calls_claude_runs_in_the_background_count_as_answered(name: str) -> None:
     outcome, shown = replayed("claude", name)
     assert (shown.turn_end, shown.tool_calls, shown.open_calls) == (CLEAN, 1, 0)
     assert outcome.output == "woken", "the turn that its end has woken is the last"
@@ -255,7 +255,7 @@ def test_what_claude_runs_in_the_background_counts_as_answered(name: str) -> Non
     assert (shown.turn_end, shown.tool_calls, shown.open_calls) == (CLEAN, 1, 0)
 
 
-def test_an_answer_in_a_form_ends_claudes_turn_with_a_tool_call() -> None:
+def test_a_structured_answer_ends_claudes_turn_with_a_tool_call() -> None:
     def formed(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         given = {"structured_output": {"pass": True}, "result": '{"pass":true}'}
         return [*events[:-1], {**events[-1], **given, "stop_reason": "tool_use"}]
@@ -266,14 +266,14 @@ def test_an_answer_in_a_form_ends_claudes_turn_with_a_tool_call() -> None:
 
 
 @pytest.mark.parametrize("name", ["claude-330-edit", "claude-197-edit"])
-def test_an_empty_final_field_does_not_lose_what_claude_said(name: str) -> None:
+def test_an_empty_final_field_does_not_lose_claudes_answer(name: str) -> None:
     def emptied(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [*events[:-1], {**events[-1], "result": ""}]
 
     assert replayed("claude", name, emptied)[0].output == "It is done."
 
 
-def test_no_argument_and_no_text_is_kept() -> None:
+def test_evidence_contains_no_arguments_and_no_text() -> None:
     for client, name in RECORDINGS:
         _, shown = replayed(client, name)
         told = json.dumps(list(shown.model_dump(mode="json").values()))
@@ -284,7 +284,7 @@ def test_no_argument_and_no_text_is_kept() -> None:
 
 
 @pytest.mark.parametrize("client", STREAMS)
-def test_a_thousand_random_streams_are_taken_for_what_they_are(client: str) -> None:
+def test_a_thousand_random_streams_are_classified_correctly(client: str) -> None:
     accepted = refused = 0
     for seed in range(1_000):
         stream = STREAMS[client](random.Random(seed))  # noqa: S311 - for tests

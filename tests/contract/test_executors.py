@@ -91,7 +91,7 @@ def test_success_gives_the_final_answer_and_shows_it(stage: Stage) -> None:
         assert "It is done." in stage.recorder.text()
 
 
-def test_failure_is_an_outcome_that_says_why(agent_stage: Stage) -> None:
+def test_failure_is_an_outcome_with_a_reason(agent_stage: Stage) -> None:
     outcome = agent_stage.executor(fails=True).perform(
         request_for(agent_stage.folder), agent_stage.recorder, agent_stage.cancellation
     )
@@ -101,9 +101,7 @@ def test_failure_is_an_outcome_that_says_why(agent_stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("reason", list(StopReason))
-def test_a_cancelled_attempt_ends_soon_and_is_nobodys_failure(
-    stage: Stage, reason: StopReason
-) -> None:
+def test_a_cancelled_attempt_ends_soon_as_interrupted(stage: Stage, reason: StopReason) -> None:
     executor = stage.executor(delay_s=60)
     timer = threading.Timer(0.3, stage.cancellation.set, [reason])
     timer.start()
@@ -114,7 +112,7 @@ def test_a_cancelled_attempt_ends_soon_and_is_nobodys_failure(
     assert time.monotonic() - started < 5
 
 
-def test_an_attempt_that_is_cancelled_before_it_begins_starts_nothing(stage: Stage) -> None:
+def test_an_attempt_cancelled_before_it_starts_runs_nothing(stage: Stage) -> None:
     stage.cancellation.set(StopReason.CLAIM_LOST)
     outcome = stage.executor().perform(
         request_for(stage.folder), stage.recorder, stage.cancellation
@@ -154,7 +152,7 @@ def test_output_comes_in_order(agent_stage: Stage) -> None:
     ] == lines
 
 
-def test_usage_is_that_of_one_attempt(stage: Stage) -> None:
+def test_usage_covers_only_one_attempt(stage: Stage) -> None:
     executor = stage.executor(delay_s=0.05)
     first, second = (
         executor.perform(request_for(stage.folder), stage.recorder, stage.cancellation).usage
@@ -187,7 +185,7 @@ def test_a_long_prompt_reaches_the_agent_whole(stage: Stage) -> None:
         (True, "complete", OutcomeStatus.FAILED),
     ],
 )
-def test_the_result_file_decides_what_the_process_left_open(
+def test_the_result_file_decides_unless_the_process_failed(
     process_stage: Stage, fails: bool, said: str, status: OutcomeStatus
 ) -> None:
     result = {"status": said, "output": "from the file", "usage": {"cost_usd": 1.5}}
@@ -198,7 +196,7 @@ def test_the_result_file_decides_what_the_process_left_open(
     assert outcome.usage.cost_usd == 1.5
 
 
-def test_a_result_file_without_meaning_fails_the_step(process_stage: Stage) -> None:
+def test_a_result_file_with_an_unknown_status_fails_the_step(process_stage: Stage) -> None:
     outcome = process_stage.executor(result={"status": "fine"}).perform(
         request_for(process_stage.folder), process_stage.recorder, process_stage.cancellation
     )
@@ -222,7 +220,7 @@ def test_the_agent_knows_which_step_it_is(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_nothing_that_the_agent_started_is_left(process_stage: Stage, fails: bool) -> None:
+def test_processes_the_agent_started_are_ended(process_stage: Stage, fails: bool) -> None:
     mark = f"left-{uuid.uuid4()}"
     process_stage.executor(leaves=mark, fails=fails).perform(
         request_for(process_stage.folder), process_stage.recorder, process_stage.cancellation
@@ -230,7 +228,7 @@ def test_nothing_that_the_agent_started_is_left(process_stage: Stage, fails: boo
     assert marked_processes(mark) == []
 
 
-def test_nothing_is_left_of_a_cancelled_attempt(process_stage: Stage) -> None:
+def test_processes_of_a_cancelled_attempt_are_ended(process_stage: Stage) -> None:
     mark = f"left-{uuid.uuid4()}"
     executor = process_stage.executor(leaves=mark, delay_s=60)
     answered = process_stage.folder / "answered"

@@ -64,7 +64,7 @@ def test_it_is_a_store(peer: Peers) -> None:
     assert isinstance(peer(), Store)
 
 
-def test_a_run_that_never_began_has_no_head_and_no_history(peer: Peers) -> None:
+def test_a_run_that_never_started_has_no_head_and_no_history(peer: Peers) -> None:
     store = peer()
     assert store.view().head is None
     assert list(store.history()) == []
@@ -85,7 +85,7 @@ def test_every_worker_sees_what_one_has_changed(peer: Peers) -> None:
     assert (accepted.step_index, accepted.revision) == (1, 3)
 
 
-def test_a_change_that_raises_or_returns_nothing_leaves_everything(peer: Peers) -> None:
+def test_a_change_that_raises_or_returns_nothing_changes_nothing(peer: Peers) -> None:
     store = peer()
     begun = cases.begin(store)
 
@@ -96,7 +96,7 @@ def test_a_change_that_raises_or_returns_nothing_leaves_everything(peer: Peers) 
     assert len(list(store.history())) == 1
 
 
-def test_history_tells_each_fact_of_a_fused_transition(peer: Peers) -> None:
+def test_history_has_each_fact_of_a_fused_transition(peer: Peers) -> None:
     store = peer()
     cases.begin(store)
     first = cases.claim(store)
@@ -115,7 +115,7 @@ def test_history_tells_each_fact_of_a_fused_transition(peer: Peers) -> None:
 
 
 @pytest.mark.parametrize("after", range(5))
-def test_history_tells_only_what_came_after_a_revision(peer: Peers, after: int) -> None:
+def test_history_after_a_revision_has_only_later_facts(peer: Peers, after: int) -> None:
     store = peer()
     cases.begin(store)
     cases.commit_and_claim(store, cases.claim(store).token)
@@ -123,7 +123,7 @@ def test_history_tells_only_what_came_after_a_revision(peer: Peers, after: int) 
     assert list(peer().history(after)) == [f for f in whole if f["revision"] > after]
 
 
-def test_unknown_fields_of_the_head_are_kept(peer: Peers) -> None:
+def test_unknown_fields_of_the_head_are_preserved(peer: Peers) -> None:
     store = peer()
     cases.begin(store)
     store.update(
@@ -157,9 +157,7 @@ def test_a_live_holder_keeps_its_claim(peer: Peers) -> None:
         cases.claim(two)
 
 
-def test_a_lease_without_beats_runs_out_and_one_with_beats_does_not(
-    peer: Peers, slowness: float
-) -> None:
+def test_a_lease_expires_only_without_heartbeats(peer: Peers, slowness: float) -> None:
     one, two = peer(ttl_s=0.3 * slowness), peer()
     cases.begin(one)
     granted = cases.claim(one)
@@ -198,7 +196,7 @@ def test_waiting_ends_with_a_change(peer: Peers) -> None:
     assert one.wait(begun.revision, None)
 
 
-def test_waiting_with_a_claim_says_that_the_head_has_changed(peer: Peers) -> None:
+def test_waiting_with_a_claim_reports_a_changed_head(peer: Peers) -> None:
     one, two = peer(), peer()
     cases.begin(one)
     granted = cases.claim(two)
@@ -209,7 +207,7 @@ def test_waiting_with_a_claim_says_that_the_head_has_changed(peer: Peers) -> Non
     timer.join()
 
 
-def test_waiting_ends_with_the_time(peer: Peers) -> None:
+def test_waiting_ends_at_the_timeout(peer: Peers) -> None:
     store = peer()
     begun = cases.begin(store)
     started = time.monotonic()
@@ -232,7 +230,7 @@ def test_waiting_ends_when_the_descriptor_wakes(peer: Peers) -> None:
         os.close(write_fd)
 
 
-def test_a_run_that_begins_wakes_who_waits_for_it(peer: Peers) -> None:
+def test_a_run_that_starts_wakes_a_waiting_process(peer: Peers) -> None:
     one, two = peer(), peer()
     timer = threading.Timer(0.1, cases.begin, (two,))
     timer.start()
@@ -240,7 +238,7 @@ def test_a_run_that_begins_wakes_who_waits_for_it(peer: Peers) -> None:
     timer.join()
 
 
-def test_each_attempt_has_a_folder_of_its_own(peer: Peers) -> None:
+def test_each_attempt_has_its_own_folder(peer: Peers) -> None:
     store = peer()
     folders = {store.result_folder(0, 1), store.result_folder(0, 2), store.result_folder(1, 2)}
     assert len(folders) == 3
@@ -248,7 +246,7 @@ def test_each_attempt_has_a_folder_of_its_own(peer: Peers) -> None:
     assert store.result_folder(0, 1) in folders
 
 
-def test_a_document_is_kept_with_the_change_and_seen_by_all(peer: Peers) -> None:
+def test_a_document_is_saved_with_the_change_and_visible_to_all(peer: Peers) -> None:
     ours, other = peer(), peer()
     assert ours.read_document("definition.json") is None
 
@@ -285,7 +283,7 @@ def test_racing_changes_are_all_accepted_one_after_the_other(peer: Peers, slowne
     assert [f["revision"] for f in facts] == list(range(1, rounds * workers + 2))
 
 
-def test_nothing_is_noticed_in_peace(peer: Peers) -> None:
+def test_a_store_without_trouble_has_no_notices(peer: Peers) -> None:
     store = peer()
     cases.begin(store)
     granted = cases.claim(store)
@@ -294,7 +292,7 @@ def test_nothing_is_noticed_in_peace(peer: Peers) -> None:
     assert store.take_notices() == []
 
 
-def test_a_head_that_was_given_is_what_comes_back(peer: Peers) -> None:
+def test_a_head_is_read_back_as_it_was_written(peer: Peers) -> None:
     store = peer()
     given = cases.new_head(params={"n": 3, "x": 0.5, "s": "t", "b": True}, exit_reason="ä\n")
     begun = store.update(lambda _: transitions.initialize(given))

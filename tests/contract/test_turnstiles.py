@@ -69,7 +69,7 @@ def asleep() -> Iterator[int]:
     os.close(write_fd)
 
 
-def test_whoever_comes_first_is_first_and_stays_so(peer: Peers, asleep: int) -> None:
+def test_the_first_process_in_the_queue_stays_first(peer: Peers, asleep: int) -> None:
     one, two = peer(), peer()
     assert not one.is_awaited()
     assert one.enter()
@@ -80,7 +80,7 @@ def test_whoever_comes_first_is_first_and_stays_so(peer: Peers, asleep: int) -> 
     assert not two.wait(0.05, asleep)
 
 
-def test_the_order_is_that_of_coming(peer: Peers, come: Come, asleep: int) -> None:
+def test_the_queue_is_first_come_first_served(peer: Peers, come: Come, asleep: int) -> None:
     queue = [peer() for _ in range(5)]
     for number, wait_queue in enumerate(queue):
         come(wait_queue, number)
@@ -92,7 +92,9 @@ def test_the_order_is_that_of_coming(peer: Peers, come: Come, asleep: int) -> No
     assert not peer().is_awaited()
 
 
-def test_who_leaves_from_the_middle_is_not_waited_for(peer: Peers, come: Come, asleep: int) -> None:
+def test_a_process_that_leaves_the_middle_is_not_waited_for(
+    peer: Peers, come: Come, asleep: int
+) -> None:
     one, two, three = peer(), peer(), peer()
     for number, wait_queue in enumerate((one, two, three)):
         come(wait_queue, number)
@@ -102,7 +104,7 @@ def test_who_leaves_from_the_middle_is_not_waited_for(peer: Peers, come: Come, a
     assert three.wait(5.0, asleep)
 
 
-def test_who_comes_again_is_last(peer: Peers, come: Come, asleep: int) -> None:
+def test_a_process_that_comes_back_is_last(peer: Peers, come: Come, asleep: int) -> None:
     one, two = peer(), peer()
     come(one, 0)
     come(two, 1)
@@ -125,14 +127,14 @@ def test_leaving_is_harmless_at_any_time(peer: Peers, asleep: int) -> None:
     assert one.wait(5.0, asleep)
 
 
-def test_other_positions_have_a_queue_of_their_own(peer: Peers) -> None:
+def test_each_position_has_its_own_queue(peer: Peers) -> None:
     queues = [peer(), peer("a"), peer("a", "b"), peer("\udcff/../x")]
     assert all(wait_queue.enter() for wait_queue in queues)
     assert peer("b", "a").is_awaited()
     assert not peer("b").is_awaited()
 
 
-def test_waiting_ends_with_the_time_or_the_descriptor(peer: Peers, asleep: int) -> None:
+def test_waiting_ends_at_the_timeout_or_by_the_descriptor(peer: Peers, asleep: int) -> None:
     one, two = peer(), peer()
     one.enter()
     started = time.monotonic()
@@ -149,7 +151,7 @@ def test_waiting_ends_with_the_time_or_the_descriptor(peer: Peers, asleep: int) 
     os.close(write_fd)
 
 
-def test_who_waits_is_woken_when_its_place_comes(peer: Peers, asleep: int) -> None:
+def test_a_waiting_process_is_woken_when_its_turn_comes(peer: Peers, asleep: int) -> None:
     one, two = peer(), peer()
     one.enter()
     timer = threading.Timer(0.1, one.leave)

@@ -52,7 +52,7 @@ def test_interrupted_work_is_not_lost(site: Site) -> None:
     assert site.is_somewhere("half.txt")
 
 
-def test_what_a_killed_process_has_left_is_not_lost(site: Site) -> None:
+def test_work_of_a_killed_process_is_not_lost(site: Site) -> None:
     site.worked("a.txt")
     folder = site.opened()
     commit(folder.cwd, "killed.txt")
@@ -63,7 +63,7 @@ def test_what_a_killed_process_has_left_is_not_lost(site: Site) -> None:
     assert site.is_somewhere("a.txt")
 
 
-def test_a_folder_that_is_closed_again_says_the_same(site: Site) -> None:
+def test_closing_a_folder_again_gives_the_same_result(site: Site) -> None:
     folder = site.opened()
     commit(folder.cwd, "a.txt")
     first = folder.close(OutcomeStatus.OK, at_once)
@@ -71,7 +71,7 @@ def test_a_folder_that_is_closed_again_says_the_same(site: Site) -> None:
     assert first.error is None
 
 
-def test_it_can_be_left_and_looked_at_at_any_time(site: Site) -> None:
+def test_it_can_be_left_and_inspected_at_any_time(site: Site) -> None:
     workspace, before = site.workspace, site.head.model_dump()
     workspace.leave(None)
     workspace.ensure_ready(site.head)
@@ -84,7 +84,7 @@ def test_it_can_be_left_and_looked_at_at_any_time(site: Site) -> None:
     assert site.head.model_dump().keys() == before.keys()
 
 
-def test_a_persons_files_stay_as_they_are(site: Site) -> None:
+def test_a_persons_files_are_unchanged(site: Site) -> None:
     (site.home / "mine.txt").write_text("mine\n")
     before = dict(files_of(site.home))
     try:
@@ -120,7 +120,7 @@ def test_code_moves_together_with_the_state(site: Site) -> None:
         assert said(site.bare, "cat-file", "-t", work.commit) == "commit"
 
 
-def test_an_inner_workspace_asks_the_outer_one_whatever_it_does_not_do_itself() -> None:
+def test_an_inner_workspace_delegates_the_rest_to_the_outer_one() -> None:
     """A question that is added to `Workspace` is to be asked of the outer one as well."""
     asked = {
         name
@@ -130,7 +130,7 @@ def test_an_inner_workspace_asks_the_outer_one_whatever_it_does_not_do_itself() 
     assert asked <= vars(InnerWorkspace).keys()
 
 
-def test_the_project_s_folder_needs_nothing(tmp_path: Path) -> None:
+def test_the_project_folder_needs_no_preparation(tmp_path: Path) -> None:
     workspace, state = Workspace(tmp_path / "not there"), head()
     workspace.begin(state, Cancellation())
     assert workspace.open(attempt("main")).cwd == workspace.folder

@@ -36,7 +36,7 @@ def test_nothing_is_lost_or_doubled(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.fleet
 @pytest.mark.skipif(impossible() is not None, reason=impossible() or "")
-def test_a_cable_is_pulled_and_put_back(tmp_path: Path) -> None:
+def test_runs_survive_a_cable_pulled_and_plugged_back_in(tmp_path: Path) -> None:
     report = in_own_process("T-cables", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
     assert report["counts"] == {"cuts": 2}
@@ -61,7 +61,7 @@ RIGHT = (
 )
 
 
-def test_what_is_right_is_not_complained_of() -> None:
+def test_correct_attempts_are_not_reported() -> None:
     assert wrong_attempts(*RIGHT) == []
 
 
@@ -81,7 +81,7 @@ def test_what_is_right_is_not_complained_of() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_seen(
+def test_wrong_attempts_are_reported(
     more: list[Noted], facts: list[dict[str, object]], words: str
 ) -> None:
     wrong = wrong_attempts([*RIGHT[0], *more], [*RIGHT[1], *facts])

@@ -87,7 +87,7 @@ publish
 """
 
 
-def test_nodes_side_by_side_work_in_clones_of_their_own(make: Clones, tmp_path: Path) -> None:
+def test_parallel_nodes_work_in_separate_clones(make: Clones, tmp_path: Path) -> None:
     a, b = make("a", "b", flow=FLOW)
     hold = tmp_path / "hold-prose"
     hold.touch()
@@ -150,7 +150,7 @@ def test_the_tasks_of_a_team_are_shared_out(tmp_path: Path, address: str) -> Non
     assert "worktrees" not in git(a.folder, "worktree", "list")
 
 
-def test_each_position_is_made_in_its_own_clone_whoever_else_serves_the_run(
+def test_each_position_runs_in_its_own_clone_even_with_other_workers(
     make: Clones, tmp_path: Path
 ) -> None:
     a, b, c = make("a", "b", "c")
@@ -166,7 +166,7 @@ def test_each_position_is_made_in_its_own_clone_whoever_else_serves_the_run(
     assert [one[4] for one in done(a)] == ["a", "b"] * 4
 
 
-def test_a_position_whose_process_is_killed_is_taken_by_the_next(
+def test_a_position_of_a_killed_process_goes_to_the_next_process(
     make: Clones, tmp_path: Path
 ) -> None:
     a, b = make("a", "b")

@@ -36,7 +36,7 @@ def accepted(here: FleetProject) -> list[int]:
     return [one["step_index"] for one in here.facts("history") if one["event"] == "succeeded"]
 
 
-def test_a_run_goes_to_the_newer_release_while_the_old_one_works(releases: Releases) -> None:
+def test_a_run_moves_to_the_newer_release_while_the_old_one_works(releases: Releases) -> None:
     old, new = releases(CYCLE)
     hold = old.hold()
     with old.worker(), old.process("run", "--max-steps", "6") as run:
@@ -53,7 +53,7 @@ def test_a_run_goes_to_the_newer_release_while_the_old_one_works(releases: Relea
     assert len(old.done) + len(new.done) == 6
 
 
-def test_what_was_permitted_goes_on_after_all_workers_were_exchanged(releases: Releases) -> None:
+def test_permitted_steps_continue_after_all_workers_are_replaced(releases: Releases) -> None:
     old, new = releases(CYCLE)
     assert old.cli("run", "--detach", "--max-steps", "6").returncode == 0
     with old.worker() as worker:
@@ -70,7 +70,7 @@ def test_what_was_permitted_goes_on_after_all_workers_were_exchanged(releases: R
     assert new.facts("status")["detached"][0]["end"] == "6 steps are done (--max-steps)"
 
 
-def test_a_command_of_a_newer_release_decides_where_nobody_is(releases: Releases) -> None:
+def test_a_command_of_a_newer_release_decides_where_no_worker_runs(releases: Releases) -> None:
     old, new = releases(PROCEDURE)
     assert old.cli("run").returncode == 4
     ended = new.cli("answer", "more")
@@ -83,7 +83,7 @@ def test_a_command_of_a_newer_release_decides_where_nobody_is(releases: Releases
     assert new.facts("status")["status"] == "complete"
 
 
-def test_an_older_release_leaves_a_run_alone_that_a_newer_one_has(releases: Releases) -> None:
+def test_an_older_release_leaves_a_newer_releases_run_alone(releases: Releases) -> None:
     old, new = releases(PROCEDURE)
     assert new.cli("run").returncode == 4
     before = old.facts("history")
@@ -103,7 +103,7 @@ def test_an_older_release_leaves_a_run_alone_that_a_newer_one_has(releases: Rele
     assert old.cli("rewind", "1").returncode == 3
 
 
-def test_the_outputs_of_a_flow_come_along(releases: Releases) -> None:
+def test_the_outputs_of_a_flow_move_to_the_newer_release(releases: Releases) -> None:
     old, new = releases(AGENTS)
     for here in (old, new):
         (here.folder / "flows").mkdir()
@@ -117,7 +117,7 @@ def test_the_outputs_of_a_flow_come_along(releases: Releases) -> None:
     assert outputs[-1] == "published: prose of a draft for nobody"
 
 
-def test_a_run_that_was_ended_on_the_server_continues(project: Make, address: str) -> None:
+def test_a_run_ended_on_the_server_continues(project: Make, address: str) -> None:
     here = project(CYCLE)
     assert here.cli("run", "--max-steps", "2").returncode == 0
     _terminate(address, f"seq/{here.folder.name}/default")

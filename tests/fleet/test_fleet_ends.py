@@ -118,7 +118,7 @@ def _is_connected(run: subprocess.Popen[str]) -> bool:
     return bool(takes_term and psutil.Process(run.pid).net_connections())
 
 
-def test_a_queue_of_strangers_is_refused_and_the_run_goes_on(project: Make, address: str) -> None:
+def test_a_foreign_queue_is_refused_and_the_run_continues(project: Make, address: str) -> None:
     here = project(PROCEDURE)
     assert here.cli("run").returncode == 4
     options = FleetOptions(here.folder.name, address=address, ttl_s=TTL_S)

@@ -29,7 +29,7 @@ def accepted(here: FleetProject) -> list[int]:
     return [one["step_index"] for one in here.facts("history") if one["event"] == "succeeded"]
 
 
-def test_a_frozen_workers_late_report_is_not_accepted_and_its_agent_ends(project: Make) -> None:
+def test_a_frozen_workers_late_report_is_refused_and_its_agent_ends(project: Make) -> None:
     here = project(CYCLE)
     hold = here.hold()
     with here.worker() as one, here.process("run", "--max-steps", "2") as run:
@@ -51,7 +51,7 @@ def test_a_frozen_workers_late_report_is_not_accepted_and_its_agent_ends(project
 
 
 @pytest.mark.sample
-def test_a_server_that_is_killed_and_started_again_goes_on(tmp_path: Path) -> None:
+def test_a_run_continues_after_its_server_is_killed_and_restarted(tmp_path: Path) -> None:
     port, ui_port = free_ports(2)
     options = FleetOptions("tests", address=f"127.0.0.1:{port}")
     name = tmp_path.name
@@ -87,7 +87,7 @@ def test_an_interrupted_run_gives_its_step_back(project: Make) -> None:
     assert not psutil.pid_exists(int(here.done[0][3]))
 
 
-def test_a_worker_that_is_to_end_lets_its_attempt_end(project: Make) -> None:
+def test_a_stopping_worker_finishes_its_attempt(project: Make) -> None:
     here = project(CYCLE)
     hold = here.hold()
     with here.worker() as worker, here.process("run", "--max-steps", "1") as run:
@@ -99,7 +99,7 @@ def test_a_worker_that_is_to_end_lets_its_attempt_end(project: Make) -> None:
     assert len(here.done) == 1
 
 
-def test_what_cannot_start_ends_the_invocation_as_in_files(project: Make) -> None:
+def test_a_step_that_cannot_start_ends_the_invocation_as_in_files(project: Make) -> None:
     here = project(CYCLE)
     assert here.cli("run", "--max-steps", "1").returncode == 0
     (here.folder / "prompts" / "main.md").unlink()
@@ -121,7 +121,7 @@ def test_a_refusal_leaves_no_event(project: Make) -> None:
     assert here.facts("history") == before
 
 
-def test_looking_takes_no_worker_and_says_where_the_server_is_if_it_is_gone(tmp_path: Path) -> None:
+def test_looking_needs_no_worker_and_names_the_address_of_a_dead_server(tmp_path: Path) -> None:
     port, ui_port = free_ports(2)
     address = f"127.0.0.1:{port}"
     store = f'store: {{kind: temporal, address: "{address}", project: p}}'
@@ -138,7 +138,7 @@ def test_looking_takes_no_worker_and_says_where_the_server_is_if_it_is_gone(tmp_
     assert "Error" not in ended.stderr
 
 
-def test_a_namespace_that_is_not_there_is_no_run_that_was_never_begun(project: Make) -> None:
+def test_a_missing_namespace_is_not_a_run_that_never_started(project: Make) -> None:
     here = project(CYCLE)
     config = here.folder / "orchestration.yaml"
     config.write_text(config.read_text().replace("kind: temporal", "kind: temporal, namespace: x"))
@@ -178,7 +178,7 @@ def test_no_secret_is_on_the_server(tmp_path: Path) -> None:
         assert secret.encode() not in path.read_bytes()
 
 
-def test_a_worker_that_lacks_a_prompt_leaves_the_step_to_others(
+def test_a_worker_without_the_prompt_leaves_the_step_to_others(
     project: Make, tmp_path: Path
 ) -> None:
     here = project(CYCLE)
@@ -210,7 +210,7 @@ def test_a_worker_learns_of_a_definition_that_was_adopted(project: Make) -> None
     assert here.facts("status")["step_index"] == 4
 
 
-def test_a_step_that_is_taken_away_by_force_ends_and_begins_again(project: Make) -> None:
+def test_a_step_taken_over_by_force_ends_and_starts_again(project: Make) -> None:
     here = project(CYCLE)
     hold = here.hold()
     with here.process("run", "--max-steps", "1") as run:
@@ -231,7 +231,7 @@ def test_a_step_that_is_taken_away_by_force_ends_and_begins_again(project: Make)
 
 
 @pytest.mark.sample
-def test_decisions_at_the_same_moment_are_all_accepted_once(project: Make) -> None:
+def test_simultaneous_decisions_are_each_accepted_once(project: Make) -> None:
     here = project(CYCLE)
     here.cli("run", "--max-steps", "1")
     with here.worker():
@@ -244,7 +244,7 @@ def test_decisions_at_the_same_moment_are_all_accepted_once(project: Make) -> No
     assert len({one["revision"] for one in told}) == 5
 
 
-def test_a_trial_server_starts_says_where_it_is_and_ends(tmp_path: Path) -> None:
+def test_a_trial_server_starts_prints_its_address_and_ends(tmp_path: Path) -> None:
     port, _ = free_ports(2)
     store = f'store: {{kind: temporal, address: "127.0.0.1:{port}", project: p}}'
     here = FleetProject(tmp_path / "p", CYCLE, store)
@@ -260,7 +260,7 @@ def test_a_trial_server_starts_says_where_it_is_and_ends(tmp_path: Path) -> None
     assert (here.folder / "sync" / "fleet" / "fleet.db").exists()
 
 
-def test_what_one_machine_alone_can_do_is_refused(project: Make) -> None:
+def test_features_for_one_machine_are_refused(project: Make) -> None:
     tasks = "workflows:\n  cut:\n    tasks: [{id: a, subject: Do it.}]\n"
     here = project(AGENTS + "workflow: {name: cut}\n" + tasks)
     ended = here.cli("run")
@@ -269,7 +269,7 @@ def test_what_one_machine_alone_can_do_is_refused(project: Make) -> None:
     assert here.facts("status")["run_id"] is None
 
 
-def test_what_is_for_temporal_alone_is_refused_elsewhere(tmp_path: Path) -> None:
+def test_temporal_commands_are_refused_for_other_stores(tmp_path: Path) -> None:
     here = FleetProject(tmp_path / "p", CYCLE, "")
     for arguments in (["worker"], ["worker", "--trial"]):
         ended = here.cli(*arguments)
@@ -277,7 +277,7 @@ def test_what_is_for_temporal_alone_is_refused_elsewhere(tmp_path: Path) -> None
         assert "store.kind" in ended.stderr
 
 
-def test_a_server_that_is_away_for_long_is_waited_for_and_told_of(tmp_path: Path) -> None:
+def test_a_server_away_for_long_is_waited_for_and_reported(tmp_path: Path) -> None:
     with Arena(tmp_path) as arena:
         here = arena.project("p")
         hold = here.hold()
@@ -296,7 +296,7 @@ def test_a_server_that_is_away_for_long_is_waited_for_and_told_of(tmp_path: Path
         assert violations(here, least=2) == []
 
 
-def test_a_permit_whose_end_nobody_heard_is_not_issued_twice(tmp_path: Path) -> None:
+def test_a_work_order_whose_end_was_lost_is_not_issued_twice(tmp_path: Path) -> None:
     with Arena(tmp_path) as arena, Wire(arena.options.address) as wire:
         here = arena.project("p")
         there = arena.project("p", address=wire.address, folder="there")
@@ -314,7 +314,7 @@ def test_a_permit_whose_end_nobody_heard_is_not_issued_twice(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["status", "run", "worker", "status --all", "run --detach"])
-def test_a_namespace_that_is_not_there_is_told(project: Make, command: str) -> None:
+def test_a_missing_namespace_is_reported(project: Make, command: str) -> None:
     here = project(CYCLE)
     configuration = here.folder / "orchestration.yaml"
     text = configuration.read_text().replace("kind: temporal,", "kind: temporal, namespace: not,")
@@ -325,7 +325,7 @@ def test_a_namespace_that_is_not_there_is_told(project: Make, command: str) -> N
     assert "serving" not in ended.stderr
 
 
-def test_a_worker_whose_project_is_not_trusted_makes_nothing(project: Make, tmp_path: Path) -> None:
+def test_a_worker_of_an_untrusted_project_runs_nothing(project: Make, tmp_path: Path) -> None:
     here = project(CYCLE)
     text = (here.folder / "orchestration.yaml").read_text()
     there = FleetProject(tmp_path / "clone", "", text)
@@ -346,7 +346,7 @@ def test_a_worker_whose_project_is_not_trusted_makes_nothing(project: Make, tmp_
     assert "evil" not in outputs
 
 
-def test_a_worker_says_that_the_server_is_away_and_back(tmp_path: Path) -> None:
+def test_a_worker_reports_that_the_server_is_away_and_back(tmp_path: Path) -> None:
     with Arena(tmp_path) as arena:
         here = arena.project("p")
         with here.worker() as worker:

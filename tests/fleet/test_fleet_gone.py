@@ -22,7 +22,7 @@ LEASE_S = 600
 
 @pytest.mark.sample
 @pytest.mark.parametrize("options", [(), ("--mode", "sync", "--position", "supervisor")])
-def test_a_killed_run_is_called_gone_and_its_step_given_back_at_once(
+def test_a_killed_run_is_reported_gone_and_its_step_is_released_at_once(
     project: Make, options: tuple[str, ...]
 ) -> None:
     here = project(CYCLE)
@@ -53,7 +53,7 @@ def test_a_killed_run_is_called_gone_and_its_step_given_back_at_once(
 
 
 @pytest.mark.sample
-def test_a_run_that_the_server_did_not_hear_for_a_while_is_not_called_gone(tmp_path: Path) -> None:
+def test_a_run_silent_for_a_while_is_not_reported_gone(tmp_path: Path) -> None:
     with Arena(tmp_path) as arena, Wire(arena.options.address) as wire:
         here = arena.project("p")
         there = arena.project("p", address=wire.address, folder="there")
@@ -77,7 +77,7 @@ def _starts(here: RecordedProject) -> int:
 
 
 @pytest.mark.sample
-def test_only_what_is_proven_here_is_gone() -> None:
+def test_only_a_process_proven_dead_here_is_gone() -> None:
     own = identity()
     name, proof = own.split("#")
     machine, boot, namespace, start = proof.split("/")

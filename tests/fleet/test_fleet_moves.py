@@ -87,7 +87,7 @@ def test_a_cycle_moves_there_and_back_and_there_again(project: Make) -> None:
     ensure_whole(here, 8)
 
 
-def test_what_is_left_behind_is_closed_and_says_where_the_run_is(project: Make) -> None:
+def test_the_old_place_is_closed_and_names_the_new_one(project: Make) -> None:
     here = project(CYCLE)
     keep_in(here, "file")
     works(here, 1)
@@ -109,7 +109,7 @@ def test_what_is_left_behind_is_closed_and_says_where_the_run_is(project: Make) 
     ensure_whole(here, 2)
 
 
-def test_it_is_refused_while_somebody_works_and_where_a_run_is(project: Make) -> None:
+def test_a_move_is_refused_during_a_step_and_onto_an_existing_run(project: Make) -> None:
     here = project(CYCLE)
     keep_in(here, "file")
     gate = here.hold()
@@ -130,7 +130,7 @@ def test_it_is_refused_while_somebody_works_and_where_a_run_is(project: Make) ->
 
 
 @pytest.mark.parametrize("to", ["temporal", "file"])
-def test_whoever_was_stopped_between_the_two_does_it_again(project: Make, to: str) -> None:
+def test_an_interrupted_move_can_be_repeated(project: Make, to: str) -> None:
     here = project(CYCLE)
     origin = "file" if to == "temporal" else "temporal"
     keep_in(here, origin)
@@ -143,7 +143,7 @@ def test_whoever_was_stopped_between_the_two_does_it_again(project: Make, to: st
     ensure_whole(here, 3)
 
 
-def test_a_run_in_git_goes_to_the_server_and_its_clones_hear_it(
+def test_a_run_in_git_moves_to_the_server_and_its_clones_report_it(
     project: Make, tmp_path: Path
 ) -> None:
     here = project(CYCLE)
@@ -189,7 +189,7 @@ def test_a_procedure_moves_at_its_gate(project: Make) -> None:
     assert [one[0] for one in here.done] == ["plan", "plan", "build"]
 
 
-def test_a_flow_moves_with_what_its_nodes_have_said(project: Make) -> None:
+def test_a_flow_moves_with_the_outputs_of_its_nodes(project: Make) -> None:
     here = project(AGENTS)
     (here.folder / "flows").mkdir()
     (here.folder / "flows" / "review.md").write_text(FLOW)

@@ -77,7 +77,7 @@ def pages(project: FleetProject) -> Iterator[Reader]:
         yield Reader(server.stdout.readline().strip())
 
 
-def test_a_run_on_a_server_is_looked_at_and_its_gate_approved(project: Make) -> None:
+def test_a_run_on_a_server_is_shown_and_its_gate_approved(project: Make) -> None:
     here = project(PROCEDURE)
     assert here.cli("run").returncode == WAITS
     run = f"/p/{here.folder.name}/-"
@@ -99,7 +99,7 @@ def test_a_run_on_a_server_is_looked_at_and_its_gate_approved(project: Make) -> 
             assert reader.page(path)
 
 
-def test_a_change_on_the_server_reaches_a_page_that_is_open(project: Make) -> None:
+def test_a_change_on_the_server_reaches_an_open_page(project: Make) -> None:
     here = project(CYCLE)
     assert here.cli("run", "--max-steps", "1").returncode == 0
     run = f"/p/{here.folder.name}/-"
@@ -128,7 +128,7 @@ def test_a_flow_on_a_server_is_drawn_and_answered(project: Make) -> None:
         assert '<g class="node waiting">' not in reader.page(run)
 
 
-def test_a_step_of_another_machine_shows_its_change_and_where_its_log_is(
+def test_a_step_of_another_machine_shows_its_diff_and_the_place_of_its_log(
     tmp_path: Path, address: str
 ) -> None:
     name = tmp_path.name
@@ -144,7 +144,7 @@ def test_a_step_of_another_machine_shows_its_change_and_where_its_log_is(
     assert "iter-00002" in step
 
 
-def test_a_server_that_is_away_is_said_and_nothing_hangs(tmp_path: Path) -> None:
+def test_a_server_that_is_away_is_reported_and_nothing_hangs(tmp_path: Path) -> None:
     port, ui_port = free_ports(2)
     address = f"127.0.0.1:{port}"
     store = f'store: {{kind: temporal, address: "{address}", project: p}}'

@@ -28,7 +28,7 @@ def machines(project: Make, tmp_path: Path) -> tuple[FleetProject, FleetProject]
     return here, FleetProject(tmp_path / "there", "", text)
 
 
-def test_a_runs_steps_are_made_where_it_was_begun(
+def test_the_steps_of_a_run_execute_where_it_was_started(
     machines: tuple[FleetProject, FleetProject],
 ) -> None:
     here, there = machines
@@ -52,7 +52,7 @@ def test_a_runs_steps_are_made_where_it_was_begun(
     assert [one[1] for one in here.done] == ["0", "1", "2", "3"]
 
 
-def test_another_machine_can_take_a_machines_runs_over(
+def test_another_machine_can_take_over_the_runs_of_a_machine(
     machines: tuple[FleetProject, FleetProject],
 ) -> None:
     here, there = machines
@@ -67,7 +67,7 @@ def test_another_machine_can_take_a_machines_runs_over(
     assert store.find_worker_location() == "gpu1"
 
 
-def test_a_project_without_git_is_one_machines(tmp_path: Path) -> None:
+def test_a_project_without_git_belongs_to_one_machine(tmp_path: Path) -> None:
     store = 'store: {kind: temporal, address: "127.0.0.1:1", project: "a shop/x\'s"}'
     here = FleetProject(tmp_path / "p", CYCLE, store)
 
@@ -84,7 +84,9 @@ def test_a_project_without_git_is_one_machines(tmp_path: Path) -> None:
     assert options()[0] == ""
 
 
-def test_machines_that_share_their_logs_show_each_others(project: Make, tmp_path: Path) -> None:
+def test_machines_that_share_a_log_folder_show_each_others_logs(
+    project: Make, tmp_path: Path
+) -> None:
     here = project(CYCLE)
     config = here.folder / "orchestration.yaml"
     text = config.read_text().replace("kind: temporal", "kind: temporal, queue: shared")

@@ -90,7 +90,7 @@ def test_a_cycle_is_the_same_as_in_files(pair: Pair) -> None:
     assert [path.rsplit("/", 1)[1] for path in logs[0]] == [p.rsplit("/", 1)[1] for p in logs[1]]
 
 
-def test_a_procedure_with_a_gate_is_decided_over_without_a_worker(pair: Pair) -> None:
+def test_a_gate_is_decided_without_a_worker(pair: Pair) -> None:
     both = pair(PROCEDURE)
     for words in (
         "stop --pause", "run", "resume", "run", "status --json", "run", "answer again",
@@ -116,7 +116,7 @@ def test_decisions_reach_a_run_whose_worker_lives(project: Make) -> None:
     assert len(here.done) == 2
 
 
-def test_two_workers_and_who_lets_it_go_on_share_the_steps(project: Make) -> None:
+def test_two_workers_and_the_run_command_share_the_steps(project: Make) -> None:
     here = project(CYCLE)
     with here.worker(), here.worker():
         assert here.cli("run", "--max-steps", "8").returncode == 0
@@ -151,7 +151,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_doubled(project: Make) -> No
 
 
 @pytest.mark.sample
-def test_a_long_run_continues_as_a_new_execution_with_its_history_whole(project: Make) -> None:
+def test_a_long_run_continues_as_a_new_execution_with_its_whole_history(project: Make) -> None:
     here = project(CYCLE)
     assert here.cli("run", "--max-steps", "40", timeout_s=120).returncode == 0
     facts = here.facts("history")
@@ -172,7 +172,7 @@ def _with_flow(here: FleetProject) -> FleetProject:
     return here
 
 
-def test_a_flow_makes_two_nodes_at_once_and_asks_a_person(pair: Pair) -> None:
+def test_a_flow_runs_two_nodes_at_once_and_asks_a_person(pair: Pair) -> None:
     both = pair(AGENTS)
     for one in both:
         _with_flow(one)
@@ -192,7 +192,7 @@ def test_a_flow_makes_two_nodes_at_once_and_asks_a_person(pair: Pair) -> None:
 
 
 @pytest.mark.sample
-def test_parallel_nodes_are_made_by_two_workers(project: Make) -> None:
+def test_two_workers_run_parallel_nodes(project: Make) -> None:
     here = _with_flow(project(AGENTS))
     hold = here.hold("prose"), here.hold("facts")
     with (
@@ -234,7 +234,7 @@ def test_two_runs_of_a_project_do_not_mix(project: Make) -> None:
     until(lambda: len(here.facts("status", "--all")) == 2)
 
 
-def test_every_worker_would_decide_what_was_decided(project: Make, address: str) -> None:
+def test_replaying_a_history_gives_the_same_decisions(project: Make, address: str) -> None:
     """A run's whole history is decided again, under other hash seeds: no set's order counts."""
     here = _with_flow(project(AGENTS))
     assert here.cli("run", "flows/review.md").returncode == 4
@@ -252,7 +252,9 @@ def test_every_worker_would_decide_what_was_decided(project: Make, address: str)
         assert replayed.stdout == "the same\n", replayed.stderr
 
 
-def test_another_clone_goes_on_with_what_this_one_has_said(project: Make, tmp_path: Path) -> None:
+def test_another_clone_continues_with_the_outputs_of_this_one(
+    project: Make, tmp_path: Path
+) -> None:
     here = _with_flow(project(AGENTS))
     text = (here.folder / "orchestration.yaml").read_text()
     there = _with_flow(FleetProject(tmp_path / "clone", "", text))
@@ -288,7 +290,7 @@ def _store(here: FleetProject, address: str) -> FleetStore:
     return FleetStore(here.folder / "sync" / "state.json", None, options, import_worker_module)
 
 
-def test_detached_steps_are_made_by_workers_and_status_says_by_whom(project: Make) -> None:
+def test_workers_run_detached_steps_and_status_names_them(project: Make) -> None:
     here = project(CYCLE)
     hold = here.hold()
     ended = here.cli("run", "--detach", "--max-steps", "3")
@@ -311,7 +313,7 @@ def test_detached_steps_are_made_by_workers_and_status_says_by_whom(project: Mak
     assert "3 steps are done" in here.cli("status").stdout
 
 
-def test_a_permit_is_not_issued_where_nothing_can_begin(project: Make) -> None:
+def test_a_work_order_is_not_issued_where_nothing_can_begin(project: Make) -> None:
     here = project(PROCEDURE)
     assert here.cli("run", "--detach").returncode == 0
     with here.worker():
@@ -319,7 +321,7 @@ def test_a_permit_is_not_issued_where_nothing_can_begin(project: Make) -> None:
     assert here.cli("run", "--detach").returncode == 4
 
 
-def test_run_and_worker_tell_of_every_step_once(project: Make) -> None:
+def test_run_and_worker_report_every_step_once(project: Make) -> None:
     here = project(CYCLE)
     with here.worker() as worker:
         ended = here.cli("run", "--max-steps", "6")
@@ -334,7 +336,7 @@ def test_run_and_worker_tell_of_every_step_once(project: Make) -> None:
         assert (f"default [{number}]" in made) == is_elsewhere, (ends, made)
 
 
-def test_what_other_processes_make_is_told_also_by_the_next_execution(
+def test_steps_of_other_processes_are_reported_also_by_the_next_execution(
     project: Make, address: str
 ) -> None:
     here = project(CYCLE)
@@ -354,7 +356,7 @@ def test_what_other_processes_make_is_told_also_by_the_next_execution(
         after += count
 
 
-def test_log_says_which_machine_has_it(project: Make, tmp_path: Path) -> None:
+def test_log_names_the_machine_that_has_it(project: Make, tmp_path: Path) -> None:
     here = project(CYCLE)
     text = (here.folder / "orchestration.yaml").read_text()
     there = FleetProject(tmp_path / "clone", "", text)
@@ -365,7 +367,7 @@ def test_log_says_which_machine_has_it(project: Make, tmp_path: Path) -> None:
     assert "supervisor" not in told_there
 
 
-def test_a_restart_does_not_pass_over_another_one(project: Make, address: str) -> None:
+def test_a_restart_does_not_skip_another_one(project: Make, address: str) -> None:
     here = project(PROCEDURE)
     with here.worker():
         assert here.cli("run").returncode == 4
@@ -394,7 +396,7 @@ def test_a_restart_does_not_pass_over_another_one(project: Make, address: str) -
     assert calls == [revision, revision + 1, revision, revision + 1]
 
 
-def test_who_looks_at_the_server_is_told_how_a_run_stands(project: Make, address: str) -> None:
+def test_the_server_shows_the_state_of_a_run(project: Make, address: str) -> None:
     here = project(PROCEDURE)
     store = _store(here, address)
 

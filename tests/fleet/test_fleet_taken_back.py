@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
 
 
 @pytest.mark.sample
-def test_a_run_that_is_behind_what_was_seen_is_refused(
+def test_a_run_behind_its_last_known_state_is_refused(
     project: Callable[[str], FleetProject],
 ) -> None:
     fleet = project(CYCLE)

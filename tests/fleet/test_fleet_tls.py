@@ -45,7 +45,9 @@ def door(address: str, authority: Authority) -> Iterator[TlsProxy]:
         yield door
 
 
-def test_both_sides_show_who_they_are(there: Make, authority: Authority, door: TlsProxy) -> None:
+def test_client_and_server_identify_themselves(
+    there: Make, authority: Authority, door: TlsProxy
+) -> None:
     mine = authority.sign("mine")
     here = there(
         door.address, f"tls: {{ca: {authority.ca}, cert: {mine}, key: {mine.with_suffix('.key')}}}"
@@ -57,7 +59,9 @@ def test_both_sides_show_who_they_are(there: Make, authority: Authority, door: T
     assert door.authorized == {None}
 
 
-def test_who_is_not_let_in_hears_why(there: Make, authority: Authority, door: TlsProxy) -> None:
+def test_a_rejected_client_gets_the_reason(
+    there: Make, authority: Authority, door: TlsProxy
+) -> None:
     tls = f"tls: {{ca: {authority.ca}}}"
     ended = there(door.address, tls).cli("status")
     assert ended.returncode == 3, ended.stderr
@@ -66,7 +70,7 @@ def test_who_is_not_let_in_hears_why(there: Make, authority: Authority, door: Tl
 
 
 @pytest.mark.parametrize("what", ["another authority", "expired", "another machine's"])
-def test_a_server_that_is_not_who_it_says_is_not_spoken_to(
+def test_an_impostor_server_gets_no_requests(
     there: Make, authority: Authority, address: str, tmp_path: Path, what: str
 ) -> None:
     ca, shown = authority.ca, authority.sign("server")
@@ -84,7 +88,7 @@ def test_a_server_that_is_not_who_it_says_is_not_spoken_to(
         assert door.authorized == set()
 
 
-def test_a_server_without_tls_and_one_with_it_are_told_apart(
+def test_a_server_without_tls_is_distinguished_from_one_with_it(
     there: Make, authority: Authority, address: str, tmp_path: Path
 ) -> None:
     ended = there(address, f"tls: {{ca: {authority.ca}}}").cli("status")
@@ -97,7 +101,7 @@ def test_a_server_without_tls_and_one_with_it_are_told_apart(
         assert "ask for TLS: see store.tls" in ended.stderr
 
 
-def test_files_that_are_no_certificates_are_named(there: Make, address: str) -> None:
+def test_files_that_are_not_certificates_are_named(there: Make, address: str) -> None:
     for files, told in (
         ("{ca: /nowhere.pem}", "/nowhere.pem can't be read: No such file"),
         ("{ca: agent.py}", "agent.py has no certificate in PEM form"),
@@ -109,7 +113,7 @@ def test_files_that_are_no_certificates_are_named(there: Make, address: str) -> 
         shutil.rmtree(here.folder)
 
 
-def test_the_key_reaches_the_server_and_nobody_else(
+def test_the_key_reaches_only_the_server(
     there: Make, authority: Authority, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OUR_SERVER", KEY)
@@ -131,7 +135,7 @@ def test_the_key_reaches_the_server_and_nobody_else(
     assert not [path for path in kept if KEY.encode() in path.read_bytes()]
 
 
-def test_a_key_does_not_go_out_in_the_open(there: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_not_sent_without_tls(there: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUR_SERVER", KEY)
     here = there("temporal.example.net:7233", "api_key_env: OUR_SERVER")
     ended = here.cli("status")

@@ -68,7 +68,7 @@ def ours(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["charts.json", "more_charts.json"])
-def test_the_data_is_what_mermaid_answers(peer: Path, name: str) -> None:
+def test_the_recorded_data_matches_mermaid(peer: Path, name: str) -> None:
     entries = json.loads((DATA / name).read_text(encoding="utf-8"))
 
     assert answers(peer, [entry["text"] for entry in entries]) == [

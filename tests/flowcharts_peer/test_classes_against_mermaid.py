@@ -87,7 +87,7 @@ def ensure_colored(run: FlowView, before: dict[str, Any], found: dict[str, Any])
             assert [one[-len(state) :].casefold() for one in classes][-1] == str(state)
 
 
-def test_made_charts_are_valid_whatever_they_hold(peer: Path) -> None:
+def test_drawn_charts_are_valid_whatever_they_contain(peer: Path) -> None:
     nodes = tuple(
         Node(id=f"n {n}", kind=kind, label=label)
         for n, (label, kind) in enumerate((label, kind) for label in HOSTILE for kind in NodeKind)

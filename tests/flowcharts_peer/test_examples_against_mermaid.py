@@ -33,7 +33,7 @@ def peer(pytestconfig: pytest.Config) -> Path:
     return folder
 
 
-def test_the_record_of_the_examples_is_what_mermaid_answers(peer: Path) -> None:
+def test_the_record_of_the_examples_matches_mermaid(peer: Path) -> None:
     recorded = json.loads(DRAWN.read_text(encoding="utf-8"))
     charts = [load_flow(FLOWS / f"{name}.md").mermaid for name in recorded]
     done = subprocess.run(

@@ -36,7 +36,7 @@ def test_the_next_tick_takes_over_at_once(project: Project) -> None:
     assert project.events() == ["initialised", "claimed", "taken-over", "claimed", "succeeded"]
 
 
-def test_a_crash_is_no_failure(project: Project) -> None:
+def test_a_crash_does_not_count_as_a_failure(project: Project) -> None:
     killed_in_mid_step(project)
     project.agent("exit 0")
     project.sequencer("tick")
@@ -44,7 +44,7 @@ def test_a_crash_is_no_failure(project: Project) -> None:
     assert (head["step_index"], head["failures_in_row"], head["attempt"]) == (1, 0, 0)
 
 
-def test_a_step_that_kills_its_worker_every_time_is_not_begun_for_ever(project: Project) -> None:
+def test_a_step_that_always_kills_its_worker_is_not_restarted_forever(project: Project) -> None:
     project.configure(
         "workflow: {name: standard}\nagent: {default: scribe}\nlimits: {max_attempts: 2}\n"
     )

@@ -12,7 +12,7 @@ def test_steps_run_in_order_and_begin_again(project: Project) -> None:
     assert project.done() == ["supervisor", "main", "supervisor", "main", "supervisor"]
 
 
-def test_the_next_run_goes_on_where_the_last_one_ended(project: Project) -> None:
+def test_the_next_run_continues_where_the_last_one_ended(project: Project) -> None:
     project.sequencer("run", "--max-steps", "3")
     project.sequencer("run", "--max-steps", "1")
     assert project.done()[3:] == ["main"]
@@ -30,7 +30,7 @@ def test_eight_steps_leave_eight_logs_a_head_and_their_facts(project: Project) -
     assert events == ["initialised", *["claimed", "succeeded"] * 8]
 
 
-def test_what_comes_next_is_known_at_any_distance(project: Project) -> None:
+def test_plan_shows_steps_at_any_distance(project: Project) -> None:
     far = 10**12
     printed = project.sequencer("plan", "--count", "2", "--step-index", str(far), "--json").out
     first, second = json.loads(printed)
@@ -46,13 +46,13 @@ def test_what_comes_next_is_known_at_any_distance(project: Project) -> None:
     assert second["step"] == "main"
 
 
-def test_looking_begins_nothing(project: Project) -> None:
+def test_looking_starts_nothing(project: Project) -> None:
     for command in (["plan"], ["status"], ["history"], ["check"], ["run", "--dry-run"]):
         project.sequencer(*command)
     assert not project.state.exists()
 
 
-def test_a_cycle_of_your_own(project: Project) -> None:
+def test_a_custom_cycle_runs_its_own_steps(project: Project) -> None:
     project.prompts("plan", "build", "verify")
     project.configure(
         "workflow: {name: team}\n"
@@ -63,7 +63,7 @@ def test_a_cycle_of_your_own(project: Project) -> None:
     assert project.done() == ["plan", "work", "verify"] * 2
 
 
-def test_the_project_is_found_from_a_folder_below(project: Project) -> None:
+def test_the_project_is_found_from_a_subfolder(project: Project) -> None:
     below = project.folder / "src" / "deep"
     below.mkdir(parents=True)
     inside = Project.__new__(Project)

@@ -26,7 +26,7 @@ def left(project: Project) -> list[int]:
     return [pid for pid in map(int, pids) if is_running(pid)]
 
 
-def test_its_tree_is_ended_and_the_step_accepted(project: Project) -> None:
+def test_the_process_tree_is_ended_and_the_step_is_accepted(project: Project) -> None:
     project.configure(FILE % "out/summary.md")
     project.agent(LINGERS % "mkdir -p out; date +%N > out/summary.md")
     project.sequencer("run", "--max-steps", "2")
@@ -49,7 +49,7 @@ def test_an_agent_that_ends_by_itself_needs_no_file(project: Project) -> None:
 
 
 @pytest.mark.parametrize("how", ["ln -s done.txt %s", "mkdir %s"])
-def test_what_is_no_file_of_the_project_ends_nobody(project: Project, how: str) -> None:
+def test_a_link_or_folder_does_not_end_the_agent(project: Project, how: str) -> None:
     project.configure((FILE % "mark").replace("timeout_s: 40", "timeout_s: 1.5"))
     project.agent(LINGERS % (how % "mark"))
     ran = project.sequencer("run", code=1)
@@ -57,7 +57,7 @@ def test_what_is_no_file_of_the_project_ends_nobody(project: Project, how: str) 
     assert left(project) == []
 
 
-def test_a_path_out_of_the_project_is_refused_before_anything_starts(project: Project) -> None:
+def test_a_path_outside_the_project_is_refused_before_anything_starts(project: Project) -> None:
     project.configure(FILE % "../summary.md")
     ran = project.sequencer("run", code=2)
     assert "orchestration.yaml:3" in ran.err
@@ -66,7 +66,7 @@ def test_a_path_out_of_the_project_is_refused_before_anything_starts(project: Pr
     assert not Path(project.folder / "sync" / "state.json").exists()
 
 
-def test_an_agent_without_a_program_refuses_it(project: Project) -> None:
+def test_an_agent_without_a_program_does_not_support_it(project: Project) -> None:
     project.configure((FILE % "mark").replace("scribe", "anthropic"))
     checked = project.sequencer("check", code=2, ANTHROPIC_API_KEY="dummy")
     assert "does not support complete_when: {file}" in checked.out

@@ -26,7 +26,7 @@ def test_each_run_has_its_own_workflow_and_limits(project: Project) -> None:
     assert len(project.done()) == 4
 
 
-def test_a_typing_error_is_not_a_new_run(project: Project) -> None:
+def test_a_typo_does_not_create_a_new_run(project: Project) -> None:
     project.sequencer("run", "--run", "docs", "--max-steps", "1")
     for verb in ("status", "history", "skip", "retry"):
         ran = project.sequencer(verb, "--run", "dosc", code=2)

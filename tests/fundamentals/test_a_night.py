@@ -126,7 +126,7 @@ def test_an_overloaded_service_is_waited_for(project: Project, programs: Bin) ->
     assert project.head()["step_index"] == 1
 
 
-def test_a_run_waits_for_it_by_itself(project: Project, programs: Bin) -> None:
+def test_a_run_waits_for_an_overloaded_service_by_itself(project: Project, programs: Bin) -> None:
     programs.client(OVERLOADED_ONCE)
     project.configure("workflow: {name: standard}\nagent: {default: claude}\n")
     process = project.start("run", "--max-steps", "1", PATH=programs.path)
@@ -140,7 +140,7 @@ def test_a_run_waits_for_it_by_itself(project: Project, programs: Bin) -> None:
     assert "failed" not in project.events()
 
 
-def test_it_is_not_waited_for_without_end(project: Project, programs: Bin) -> None:
+def test_an_overloaded_service_is_not_waited_for_forever(project: Project, programs: Bin) -> None:
     programs.client('end("API Error: 500", is_error=True, api_error_status=500)')
     project.configure(
         "workflow: {name: standard}\nagent: {default: claude}\nlimits: {max_attempts: 1}\n"
@@ -160,14 +160,14 @@ def test_a_new_project_tries_failed_steps_again(project: Project) -> None:
 # --- a terminal that waits for its turns --------------------------------------------------
 
 
-def test_a_terminal_of_mode_sync_lasts_longer_than_twenty_steps(project: Project) -> None:
+def test_a_terminal_in_sync_mode_runs_more_than_twenty_steps(project: Project) -> None:
     ran = project.sequencer("run", "--mode", "sync", "--rehearse")
     assert project.head()["step_index"] == 500
     assert "500 steps are done (--max-steps)" in ran.out
     assert ran.out.count("500 steps") == 1
 
 
-def test_a_number_that_was_asked_for_holds_in_mode_sync(project: Project) -> None:
+def test_a_configured_step_limit_holds_in_sync_mode(project: Project) -> None:
     project.configure(STANDARD + "run: {mode: sync, max_steps: 3}\n")
     project.sequencer("run")
     assert project.head()["step_index"] == 3
@@ -208,7 +208,7 @@ def test_a_missing_client_is_refused_before_the_claim(
     assert project.done() == []
 
 
-def test_one_that_only_the_router_asks_for_is_waited_for(project: Project) -> None:
+def test_a_missing_client_that_only_the_router_selects_is_waited_for(project: Project) -> None:
     project.prompts("router")
     chooser = "  chooser: {kind: command, argv: [echo, main.md]}\n"
     project.configure(
@@ -221,7 +221,7 @@ def test_one_that_only_the_router_asks_for_is_waited_for(project: Project) -> No
     assert (project.events()[-1], project.head()["failures_in_row"]) == ("released", 0)
 
 
-def test_a_flow_does_not_use_up_its_error_node(project: Project) -> None:
+def test_a_missing_client_does_not_use_up_a_flows_error_node(project: Project) -> None:
     project.configure("agent: {default: scribe}\n" + GONE)
     (project.folder / "flow.md").write_text(FLOW)
     ran = project.sequencer("run", "flow.md", code=2)
@@ -230,7 +230,9 @@ def test_a_flow_does_not_use_up_its_error_node(project: Project) -> None:
     assert not (project.folder / "sync" / "runs" / "flow" / "state.json").exists()
 
 
-def test_an_overloaded_service_does_not_use_it_up_either(project: Project, programs: Bin) -> None:
+def test_an_overloaded_service_does_not_use_up_a_flows_error_node(
+    project: Project, programs: Bin
+) -> None:
     programs.client(OVERLOADED_ONCE)
     project.configure("agent: {default: scribe}\n")
     (project.folder / "flow.md").write_text(FLOW.replace("gone", "claude"))
@@ -245,7 +247,7 @@ def test_an_overloaded_service_does_not_use_it_up_either(project: Project, progr
     assert "retry build after attempt 1: claude: API Error: 529" in ran.err
 
 
-def test_a_team_does_not_begin(project: Project) -> None:
+def test_a_team_with_a_missing_client_does_not_start(project: Project) -> None:
     project.configure("agent: {default: scribe}\n" + GONE)
     tasks = [{"id": "one", "subject": "One"}, {"id": "two", "subject": "Two", "agent": "gone"}]
     (project.folder / "tasks.yaml").write_text(yaml.safe_dump({"tasks": tasks}))
@@ -257,7 +259,7 @@ def test_a_team_does_not_begin(project: Project) -> None:
 @pytest.mark.parametrize(
     "more", ["routing: {classifier: gone}\n", "agent: {prompts: {subroutines/git-gh.md: gone}}\n"]
 )
-def test_no_run_is_made_of_a_request(project: Project, more: str) -> None:
+def test_a_request_with_a_missing_client_creates_no_run(project: Project, more: str) -> None:
     project.configure(("" if "agent:" in more else "agent: {default: scribe}\n") + more + GONE)
     (project.folder / "prompts" / "subroutines").mkdir()
     ran = project.sequencer("start", "Fix it", code=2)
@@ -265,9 +267,7 @@ def test_no_run_is_made_of_a_request(project: Project, more: str) -> None:
     assert not (project.folder / "sync" / "runs").exists()
 
 
-def test_a_client_that_is_replaced_in_the_night_is_waited_for(
-    project: Project, programs: Bin
-) -> None:
+def test_a_client_replaced_during_the_night_is_waited_for(project: Project, programs: Bin) -> None:
     program = programs.client('pathlib.Path(__file__).unlink()\nend("It is done.", is_error=False)')
     project.configure("workflow: {name: standard}\nagent: {default: claude}\n")
     process = project.start("run", "--max-steps", "2", PATH=programs.path)
@@ -299,7 +299,7 @@ def test_a_client_that_sends_events_and_nothing_else_hangs(project: Project, pro
     assert "no progress for 0.8 s" in ran.err
 
 
-def test_one_that_speaks_does_not(project: Project, programs: Bin) -> None:
+def test_a_client_that_produces_output_does_not_hang(project: Project, programs: Bin) -> None:
     programs.client(SLOW)
     idle(project, 3.0)
     project.sequencer("run", "--max-steps", "1", PATH=programs.path)

@@ -22,7 +22,7 @@ def procedure(project: Project) -> Project:
     return project
 
 
-def test_it_ends(procedure: Project) -> None:
+def test_a_procedure_ends_after_its_last_step(procedure: Project) -> None:
     ran = procedure.sequencer("run")
     assert procedure.done() == STEPS
     assert procedure.head()["status"] == "complete"
@@ -30,7 +30,7 @@ def test_it_ends(procedure: Project) -> None:
     assert procedure.events()[-2:] == ["succeeded", "completed"]
 
 
-def test_nothing_is_due_behind_its_end(procedure: Project) -> None:
+def test_nothing_is_due_after_its_end(procedure: Project) -> None:
     procedure.sequencer("run")
     before = procedure.state.read_bytes()
     procedure.sequencer("tick")
@@ -40,7 +40,7 @@ def test_nothing_is_due_behind_its_end(procedure: Project) -> None:
     assert procedure.status()["next"] is None
 
 
-def test_what_comes_next_ends_too(procedure: Project) -> None:
+def test_plan_ends_with_the_last_step(procedure: Project) -> None:
     procedure.sequencer("run", "--max-steps", "1")
     upcoming = json.loads(procedure.sequencer("plan", "--count", "9", "--json").out)
     assert [entry["step"] for entry in upcoming] == ["summarise", "publish"]
@@ -59,7 +59,7 @@ def test_it_can_be_run_again(procedure: Project) -> None:
     assert procedure.done() == STEPS * 2
 
 
-def test_a_review_has_no_place_in_it(procedure: Project) -> None:
+def test_a_procedure_cannot_have_a_review(procedure: Project) -> None:
     procedure.configure(
         "workflow: {name: report}\nagent: {default: scribe}\n"
         "workflows: {report: {kind: procedure, steps: [collect], review: {every: 2, step: main}}}\n"

@@ -23,7 +23,7 @@ def in_seconds(seconds: float) -> str:
     return due.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def test_a_tick_says_that_nothing_is_due(project: Project) -> None:
+def test_a_tick_reports_that_nothing_is_due(project: Project) -> None:
     reset = in_seconds(3600)
     project.configure(LIMITED % reset)
     project.sequencer("tick")
@@ -39,7 +39,7 @@ def test_a_tick_says_that_nothing_is_due(project: Project) -> None:
     assert project.events() == ["initialised", "claimed", "released"]
 
 
-def test_a_run_sleeps_until_then_and_goes_on(project: Project) -> None:
+def test_a_run_sleeps_until_the_reset_and_continues(project: Project) -> None:
     project.configure(LIMITED % in_seconds(-8))
     project.sequencer("run", "--max-steps", "1")
     head = project.head()
@@ -47,7 +47,7 @@ def test_a_run_sleeps_until_then_and_goes_on(project: Project) -> None:
     assert "failed" not in project.events()
 
 
-def test_a_person_who_knows_better(project: Project) -> None:
+def test_a_person_can_clear_the_wait(project: Project) -> None:
     project.configure(LIMITED % in_seconds(3600))
     project.sequencer("tick")
     project.sequencer("retry")

@@ -106,7 +106,7 @@ def test_a_command_that_needs_no_prompt_has_none_in_a_rehearsal_either(project: 
     assert "first.md" in refused.err, "of an agent that reads one it is missed"
 
 
-def test_a_step_that_was_rehearsed_is_posted_by_nobody(told: Project) -> None:
+def test_a_rehearsed_step_is_not_posted(told: Project) -> None:
     told.configure(EVERYBODY.replace("router: ", "#").replace("hooks: ", "#"))
     told.sequencer("run", "--max-steps", "1")
     told.sequencer("run", "--rehearse", "--max-steps", "1")
@@ -120,7 +120,7 @@ def test_a_step_that_was_rehearsed_is_posted_by_nobody(told: Project) -> None:
     ]
 
 
-def test_who_looks_later_sees_that_nobody_did_it(told: Project) -> None:
+def test_a_rehearsed_step_is_shown_as_run_by_no_agent(told: Project) -> None:
     told.sequencer("run", "--rehearse", "--max-steps", "2", **untrusted(told))
     assert "2 steps, 2 rehearsed: no agent ran" in told.sequencer("status").out
     shown = told.sequencer("history").out
@@ -128,7 +128,7 @@ def test_who_looks_later_sees_that_nobody_did_it(told: Project) -> None:
     assert "rehearsal" in shown
 
 
-def test_a_dry_run_says_who_has_chosen(told: Project) -> None:
+def test_a_dry_run_names_the_flag_that_chose_the_agent(told: Project) -> None:
     ran = told.sequencer("run", "--rehearse", "--dry-run", "--json", **untrusted(told))
     found = json.loads(ran.out)
     assert (found["agent"], found["chosen_by"]) == ("rehearsal", "--rehearse")
@@ -140,7 +140,7 @@ def test_a_tick_rehearses_too(told: Project) -> None:
     assert (told.done(), told.head()["step_index"]) == ([], 1)
 
 
-def test_and_so_does_start_which_asks_no_classifier(told: Project) -> None:
+def test_start_rehearses_without_asking_a_classifier(told: Project) -> None:
     classifier = "routing: {classifier: scribe}\n"
     told.configure(EVERYBODY.replace("agents:\n", f"{classifier}agents:\n"))
     told.sequencer("start", "Fix the login", "--rehearse", **untrusted(told))
@@ -150,12 +150,12 @@ def test_and_so_does_start_which_asks_no_classifier(told: Project) -> None:
 
 
 @pytest.mark.parametrize("flow", ["flows/two.md", "flows/list.yaml"])
-def test_and_a_flow_and_a_team(told: Project, flow: str) -> None:
+def test_a_flow_and_a_team_rehearse_too(told: Project, flow: str) -> None:
     ran = told.sequencer("run", flow, "--rehearse", **untrusted(told))
     assert "2 rehearsed: no agent ran" in ran.out
     assert told.done() == []
 
 
-def test_without_it_the_project_has_to_be_trusted(told: Project) -> None:
+def test_without_rehearse_the_project_has_to_be_trusted(told: Project) -> None:
     told.sequencer("run", "--agent", "rehearsal", code=2, **untrusted(told))
     assert told.done() == []

@@ -16,7 +16,7 @@ def start(project: Project, prompt: str, *more: str, code: int = 0) -> str:
 
 
 @pytest.mark.parametrize("spelled", ["main", "main.md", "prompts/main.md"])
-def test_a_run_begins_there(project: Project, spelled: str) -> None:
+def test_a_run_starts_at_the_named_step(project: Project, spelled: str) -> None:
     assert "1 skipped; the run starts with step 'main' (step_index 1)" in start(project, spelled)
     assert project.done() == ["main"]
     assert project.head()["step_index"] == 2
@@ -28,7 +28,7 @@ def test_a_run_begins_there(project: Project, spelled: str) -> None:
     ]
 
 
-def test_a_run_that_stands_there_stays(project: Project) -> None:
+def test_a_run_already_at_the_named_step_skips_nothing(project: Project) -> None:
     project.sequencer("run", "--max-steps", "2")
     assert "skipped" not in start(project, "supervisor.md")
     assert project.done() == ["supervisor", "main", "supervisor"]
@@ -48,7 +48,7 @@ def test_it_goes_forward_only_and_in_one_change(project: Project) -> None:
     assert {fact["outcome"]["note"] for fact in skipped} == {"--start-at main.md"}
 
 
-def test_a_review_between_does_not_hide_it(project: Project) -> None:
+def test_a_step_after_a_review_is_found(project: Project) -> None:
     project.configure(
         "workflow: {name: review_cadence, review_every_n: 2}\nagent: {default: scribe}\n"
     )
@@ -59,7 +59,7 @@ def test_a_review_between_does_not_hide_it(project: Project) -> None:
     assert project.done() == ["supervisor", "supervisor", "reviewer"]
 
 
-def test_a_procedure_does_not_begin_again(project: Project) -> None:
+def test_a_procedure_does_not_start_over(project: Project) -> None:
     project.configure(THREE % "procedure")
     start(project, "main.md")
     said = start(project, "supervisor.md", code=2)
@@ -95,7 +95,7 @@ def test_a_flow_starts_at_a_node_once(project: Project) -> None:
     assert project.done() == ["b", "d"]
 
 
-def test_beside_the_run(project: Project) -> None:
+def test_async_mode_runs_a_step_beside_the_run(project: Project) -> None:
     start(project, "main.md", "--mode", "async")
     assert project.done() == ["main"]
     assert not project.state.exists()
@@ -104,7 +104,7 @@ def test_beside_the_run(project: Project) -> None:
     assert not project.state.exists()
 
 
-def test_a_step_that_runs_is_taken_from_nobody(project: Project) -> None:
+def test_a_running_step_is_not_skipped(project: Project) -> None:
     project.agent("touch here; sleep 600")
     with running(project.start("run", "--max-steps", "1")):
         until((project.folder / "here").exists)
@@ -115,7 +115,7 @@ def test_a_step_that_runs_is_taken_from_nobody(project: Project) -> None:
     assert project.done() == ["main"]
 
 
-def test_what_is_no_start_is_refused(project: Project) -> None:
+def test_an_invalid_start_is_refused(project: Project) -> None:
     assert "known steps: main, supervisor" in start(project, "nobody.md", code=2)
     assert "does not work with mode sync" in start(project, "main.md", "--mode", "sync", code=2)
     inside = {"SEQUENCER_TOKEN": "1"}

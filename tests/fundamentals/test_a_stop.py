@@ -7,7 +7,7 @@ import pytest
 from tests.fundamentals.scratch import Project, ended, running, until
 
 
-def test_stop_lets_the_running_step_end(project: Project) -> None:
+def test_stop_waits_for_the_running_step_to_end(project: Project) -> None:
     project.agent("echo here > begun; until test -e go; do sleep 0.05; done")
     worker = project.start("run")
     with running(worker):
@@ -30,7 +30,7 @@ def test_a_stopped_run_starts_nothing_until_it_is_resumed(project: Project) -> N
     assert project.done() == ["supervisor"]
 
 
-def test_pause_holds_those_who_wait(project: Project) -> None:
+def test_pause_holds_waiting_processes(project: Project) -> None:
     project.sequencer("stop", "--pause")
     assert project.head()["status"] == "paused"
     waiting = project.start("run", "--mode", "sync", "--max-steps", "1")
@@ -43,7 +43,7 @@ def test_pause_holds_those_who_wait(project: Project) -> None:
     assert project.done() == ["supervisor"]
 
 
-def test_a_pause_in_mid_step_takes_effect_behind_it(project: Project) -> None:
+def test_a_pause_during_a_step_takes_effect_after_it(project: Project) -> None:
     project.agent("echo here > begun; until test -e go; do sleep 0.05; done")
     worker = project.start("run")
     with running(worker):
@@ -55,7 +55,7 @@ def test_a_pause_in_mid_step_takes_effect_behind_it(project: Project) -> None:
     assert (project.head()["status"], project.head()["step_index"]) == ("paused", 1)
 
 
-def test_an_agent_that_says_complete(project: Project) -> None:
+def test_an_agent_can_complete_the_run(project: Project) -> None:
     project.agent('echo \'{"status": "complete"}\' > "$SEQUENCER_RESULT"')
     project.sequencer("run")
     head = project.head()
@@ -69,7 +69,9 @@ def test_an_agent_that_says_complete(project: Project) -> None:
     ("answer", "status"),
     [("ALL DONE", "complete"), ("I am not ALL DONE yet", "waiting-next")],
 )
-def test_a_completion_mark_stands_alone(project: Project, answer: str, status: str) -> None:
+def test_a_completion_mark_counts_only_on_its_own_line(
+    project: Project, answer: str, status: str
+) -> None:
     project.configure(
         "workflow: {name: w}\nagent: {default: scribe}\n"
         "workflows: {w: {steps: [{name: main, complete_when: ALL DONE}]}}\n"
@@ -79,13 +81,13 @@ def test_a_completion_mark_stands_alone(project: Project, answer: str, status: s
     assert project.head()["status"] == status
 
 
-def test_completion_on_the_last_allowed_step_is_completion(project: Project) -> None:
+def test_completion_on_the_last_allowed_step_completes_the_run(project: Project) -> None:
     project.agent('echo \'{"status": "complete"}\' > "$SEQUENCER_RESULT"')
     project.sequencer("run", "--max-steps", "1")
     assert project.head()["status"] == "complete"
 
 
-def test_an_agent_that_sets_exit_in_the_state(project: Project) -> None:
+def test_an_agent_can_stop_the_run_by_setting_exit(project: Project) -> None:
     project.agent('sed -i \'s/"exit": false/"exit": true/\' "$SEQUENCER_STATE"; echo x >> done.txt')
     ran = project.sequencer("run")
     assert project.done() == ["x"]
@@ -93,7 +95,7 @@ def test_an_agent_that_sets_exit_in_the_state(project: Project) -> None:
     assert (project.head()["step_index"], project.head()["exit"]) == (1, True)
 
 
-def test_a_reset_begins_again_and_forgets_nothing(project: Project) -> None:
+def test_a_reset_starts_over_and_forgets_nothing(project: Project) -> None:
     project.sequencer("run", "--max-steps", "2")
     before = project.head()
     project.sequencer("reset", code=2)

@@ -21,7 +21,7 @@ def test_leaving_the_block_accepts_the_step(project: Project) -> None:
     assert (last["event"], last["outcome"]["output"]) == ("succeeded", "a plan")
 
 
-def test_an_exception_is_a_failure_and_goes_on(project: Project) -> None:
+def test_an_exception_is_recorded_as_a_failure_and_propagates(project: Project) -> None:
     run = sequencer.open_run(project.folder)
     with pytest.raises(ValueError, match="no idea"), run.turn():
         raise ValueError("no idea")
@@ -29,7 +29,7 @@ def test_an_exception_is_a_failure_and_goes_on(project: Project) -> None:
     assert (run.head.step_index, run.head.status, run.head.failures_in_row) == (0, "failed", 1)
 
 
-def test_a_step_that_somebody_runs_is_not_given_twice(project: Project) -> None:
+def test_a_running_step_is_not_granted_twice(project: Project) -> None:
     first, second = sequencer.open_run(project.folder), sequencer.open_run(project.folder)
     with first.turn(), pytest.raises(ClaimHeld) as refused, second.turn():
         pytest.fail("both have it")
@@ -51,7 +51,7 @@ def test_a_token_is_never_granted_again(project: Project) -> None:
     assert tokens == [1, 2, 3, 4]
 
 
-def test_whoever_lost_the_claim_can_not_have_the_step_accepted(project: Project) -> None:
+def test_a_process_that_lost_its_claim_cannot_have_the_step_accepted(project: Project) -> None:
     run, other = sequencer.open_run(project.folder), sequencer.open_run(project.folder)
     turn = run.turn()
     opened = turn.__enter__()
@@ -67,7 +67,7 @@ def test_whoever_lost_the_claim_can_not_have_the_step_accepted(project: Project)
     assert kept.read_text() == "too late", "the work itself is not thrown away"
 
 
-def test_a_position_that_is_not_due(project: Project) -> None:
+def test_a_position_that_is_not_due_is_refused(project: Project) -> None:
     run = sequencer.open_run(project.folder)
     with pytest.raises(ClaimHeld, match="another position"), run.turn("main"):
         pytest.fail("it is the supervisor's turn")
@@ -75,7 +75,7 @@ def test_a_position_that_is_not_due(project: Project) -> None:
     assert run.head.step_index == 0
 
 
-def test_the_last_turn_of_all(project: Project) -> None:
+def test_no_turn_follows_completion(project: Project) -> None:
     run = sequencer.open_run(project.folder)
     with run.turn() as turn:
         turn.is_complete = True
@@ -83,7 +83,7 @@ def test_the_last_turn_of_all(project: Project) -> None:
         pytest.fail("nothing is left")
 
 
-def test_steps_by_a_program_and_by_agents_are_one_run(project: Project) -> None:
+def test_a_program_and_agents_share_one_run(project: Project) -> None:
     with sequencer.open_run(project.folder).turn() as turn:
         turn.output = "by the program"
     project.sequencer("run", "--max-steps", "1")

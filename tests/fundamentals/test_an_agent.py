@@ -33,13 +33,13 @@ def test_it_knows_which_step_it_is(project: Project) -> None:
     assert found["SEQUENCER_STATE"] == str(project.state)
 
 
-def test_it_gets_no_variable_that_nobody_listed(project: Project) -> None:
+def test_it_gets_no_unlisted_variable(project: Project) -> None:
     project.agent("env > env.txt")
     project.sequencer("run", "--max-steps", "1", AWS_SECRET_ACCESS_KEY=CANARY)
     assert CANARY not in (project.folder / "env.txt").read_text()
 
 
-def test_a_secret_is_written_down_nowhere(project: Project) -> None:
+def test_a_secret_is_not_written_anywhere(project: Project) -> None:
     project.configure(
         "agent: {default: leaky}\n"
         "agents:\n  leaky: {kind: command, argv: [sh, agent.sh], pass_env: [MY_API_KEY]}\n"
@@ -53,7 +53,7 @@ def test_a_secret_is_written_down_nowhere(project: Project) -> None:
     assert "[secret]" in (project.folder / "logs/local/steps/iter-00001_supervisor.log").read_text()
 
 
-def test_its_answer_is_kept(project: Project) -> None:
+def test_its_answer_is_saved(project: Project) -> None:
     project.agent("echo 'three files changed'")
     project.sequencer("run", "--max-steps", "1")
     *_, last = project.history()
@@ -61,7 +61,7 @@ def test_its_answer_is_kept(project: Project) -> None:
     assert last["outcome"]["agent"] == "scribe"
 
 
-def test_a_large_answer_is_kept_beside_the_journal(project: Project) -> None:
+def test_a_large_answer_is_saved_beside_the_journal(project: Project) -> None:
     project.agent("head -c 20000 /dev/zero | tr '\\0' x")
     project.sequencer("run", "--max-steps", "1")
     *_, last = project.history()
@@ -70,7 +70,7 @@ def test_a_large_answer_is_kept_beside_the_journal(project: Project) -> None:
     assert len(project.state.read_bytes()) < 4096
 
 
-def test_who_is_chosen(project: Project) -> None:
+def test_the_agent_is_chosen_by_flags_and_configuration(project: Project) -> None:
     project.configure(
         "agent: {default: scribe, prompts: {main.md: other}}\n"
         "agents:\n  other: {kind: command, argv: [sh, -c, 'echo other >> done.txt']}\n"
@@ -83,7 +83,7 @@ def test_who_is_chosen(project: Project) -> None:
     assert project.done() == ["supervisor", "other", "supervisor", "main", "other", "main"]
 
 
-def test_a_field_that_it_can_not_honour_is_refused_before_it_runs(project: Project) -> None:
+def test_an_unsupported_field_is_refused_before_it_runs(project: Project) -> None:
     project.configure(STANDARD + "step_defaults: {max_turns: 3}\n")
     ran = project.sequencer("run", code=2)
     assert "max_turns" in ran.err
@@ -101,7 +101,7 @@ def test_a_log_is_what_it_wrote(project: Project) -> None:
     assert "red" in shown
 
 
-def test_trying_a_prompt_beside_the_run(project: Project) -> None:
+def test_a_prompt_can_be_tried_beside_the_run(project: Project) -> None:
     project.sequencer("run", "--max-steps", "1")
     before = project.state.read_bytes()
     project.sequencer("run", "--mode", "async", "--step-index", "5", "--max-steps", "2")
@@ -110,7 +110,7 @@ def test_trying_a_prompt_beside_the_run(project: Project) -> None:
     assert project.logs()[1:] == ["iter-00006_main.log", "iter-00007_supervisor.log"]
 
 
-def test_a_rehearsal_asks_nobody(project: Project) -> None:
+def test_a_rehearsal_asks_no_agent(project: Project) -> None:
     project.sequencer("run", "--agent", "rehearsal", "--max-steps", "2")
     assert project.done() == []
     assert project.head()["step_index"] == 2

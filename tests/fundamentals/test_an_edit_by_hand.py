@@ -33,7 +33,7 @@ def test_exit_ends_the_run(begun: Project) -> None:
 
 
 @pytest.mark.parametrize("content", [None, {"exit": True, "exit_reason": "enough"}])
-def test_exit_ends_a_process_that_waits_for_the_end_of_a_pause(
+def test_exit_ends_a_process_that_waits_in_a_pause(
     begun: Project, content: dict[str, Any] | None
 ) -> None:
     """*content*: an agent has written nothing else."""
@@ -52,7 +52,7 @@ def test_exit_ends_a_process_that_waits_for_the_end_of_a_pause(
     assert begun.events()[-1] == "edited"
 
 
-def test_what_is_restored_is_told_once(begun: Project) -> None:
+def test_a_restored_state_is_reported_once(begun: Project) -> None:
     begun.sequencer("stop")
     edit(begun, exit=True, step_index=9)
     first, second = begun.sequencer("tick"), begun.sequencer("tick")
@@ -70,13 +70,13 @@ def test_what_is_restored_is_told_once(begun: Project) -> None:
         {"schema_version": "1"},
     ],
 )
-def test_a_stop_beside_a_wrong_value_counts(begun: Project, fields: dict[str, Any]) -> None:
+def test_an_exit_next_to_a_wrong_value_counts(begun: Project, fields: dict[str, Any]) -> None:
     edit(begun, exit=True, **fields)
     begun.sequencer("run")
     assert (len(begun.done()), begun.head()["exit"]) == (3, True)
 
 
-def test_notes_of_yours_are_kept(begun: Project) -> None:
+def test_your_own_notes_are_preserved(begun: Project) -> None:
     edit(begun, ticket="ABC-12")
     begun.sequencer("run", "--max-steps", "2")
     assert begun.head()["ticket"] == "ABC-12"
@@ -95,7 +95,7 @@ def test_notes_of_yours_are_kept(begun: Project) -> None:
         ("usage", {}, "no command changes usage"),
     ],
 )
-def test_anything_else_has_a_command_and_the_file_is_kept(
+def test_other_edits_are_undone_with_advice_and_the_file_is_saved(
     begun: Project, field: str, value: object, advice: str
 ) -> None:
     edit(begun, **{field: value})
@@ -111,7 +111,7 @@ def test_anything_else_has_a_command_and_the_file_is_kept(
     assert begun.head()["step_index"] == 4
 
 
-def test_a_stop_counts_even_beside_other_changes(begun: Project) -> None:
+def test_an_exit_counts_even_next_to_other_changes(begun: Project) -> None:
     edit(begun, exit=True, step_index=10)
     begun.sequencer("run")
     assert len(begun.done()) == 3
@@ -132,7 +132,7 @@ def test_an_edit_that_breaks_the_order_is_refused(begun: Project) -> None:
     assert len(begun.done()) == 3
 
 
-def test_what_can_not_be_read_is_restored(begun: Project) -> None:
+def test_an_unreadable_file_is_restored(begun: Project) -> None:
     spoilt = [
         b"",
         b'{"schema_version": 1, "step_in',
@@ -159,7 +159,7 @@ def test_a_missing_file_is_restored(begun: Project) -> None:
     assert begun.head()["step_index"] == 4
 
 
-def test_a_folder_or_a_link_in_its_place_is_refused(begun: Project) -> None:
+def test_a_folder_or_link_in_place_of_the_file_is_refused(begun: Project) -> None:
     elsewhere = begun.folder / "elsewhere.json"
     begun.state.rename(elsewhere)
     begun.state.mkdir()
@@ -191,7 +191,7 @@ def test_an_old_copy_is_rolled_forward(begun: Project) -> None:
     assert begun.head()["step_index"] == 6
 
 
-def test_set_is_the_same_without_an_editor(begun: Project) -> None:
+def test_set_edits_the_state_without_an_editor(begun: Project) -> None:
     begun.sequencer("set", "step_index=8")
     begun.sequencer("set", "ticket=ABC-12")
     begun.sequencer("set", "token=1", code=3)

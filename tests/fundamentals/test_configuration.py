@@ -17,7 +17,7 @@ def test_an_unknown_key_names_its_line_and_the_nearest_known_one(project: Projec
     assert not project.state.exists()
 
 
-def test_everything_wrong_is_said_at_once(project: Project) -> None:
+def test_all_errors_are_reported_at_once(project: Project) -> None:
     project.configure("workflow: {name: nope}\nagent: {default: nobody}\nlimits: {steps: 0}\n")
     ran = project.sequencer("check", code=2)
     for word in ("nope", "nobody", "limits.steps"):
@@ -28,12 +28,12 @@ def test_everything_wrong_is_said_at_once(project: Project) -> None:
     "text",
     ["- a list\n", "a: [\n", "agent: {default: a, default: b}\n", "x: !!python/object:os.x {}\n"],
 )
-def test_what_is_no_configuration_is_refused(project: Project, text: str) -> None:
+def test_a_file_that_is_not_a_configuration_is_refused(project: Project, text: str) -> None:
     (project.folder / "orchestration.yaml").write_text(text)
     assert "orchestration.yaml" in project.sequencer("run", code=2).err
 
 
-def test_a_value_says_where_it_comes_from(project: Project) -> None:
+def test_each_setting_shows_its_source(project: Project) -> None:
     printed = project.sequencer("check", "--settings", SEQUENCER_LIMITS__STEPS="7").out
     rows = {line.split(":")[0].strip(): line for line in printed.splitlines() if line.strip()}
     assert "SEQUENCER_LIMITS__STEPS" in printed.partition("\nlimits:")[2].partition("\nretry:")[0]
@@ -51,7 +51,7 @@ def test_flags_win_over_variables_and_those_over_the_file(project: Project) -> N
     assert len(project.done()) == 6
 
 
-def test_paths_are_those_of_the_file(project: Project) -> None:
+def test_paths_are_relative_to_the_file(project: Project) -> None:
     project.configure(STANDARD + "state_file: progress/run.json\nlogs_dir: out/logs\n")
     (project.folder / "below").mkdir()
     project.sequencer("run", "--max-steps", "1", "--config", "orchestration.yaml")
@@ -77,7 +77,7 @@ def test_a_new_project_is_ready_to_run(project: Project) -> None:
     assert (fresh.folder / "orchestration.yaml").read_bytes() == before
 
 
-def test_the_project_of_hoidn_orchestration_goes_on(project: Project) -> None:
+def test_a_hoidn_orchestration_project_continues(project: Project) -> None:
     project.configure(STANDARD + "auto_commit_docs: true\nrouter_enabled: false\n")
     old = {"iteration": 7, "expected_actor": "ralph", "status": "waiting-ralph"}
     (project.folder / "sync").mkdir()
@@ -102,7 +102,7 @@ NO_ARGV = (
         ("workflow: {name: review_cadence}\nagent: {default: scribe}\n", ("--position", "x")),
     ],
 )
-def test_a_run_that_could_not_start_has_not_begun(
+def test_a_run_that_cannot_start_leaves_no_state(
     project: Project, wrong: str, arguments: tuple[str, ...]
 ) -> None:
     project.configure(wrong)

@@ -8,7 +8,7 @@ import json
 from tests.fundamentals.scratch import Project
 
 
-def test_every_change_is_a_fact(project: Project) -> None:
+def test_every_change_is_recorded_as_a_fact(project: Project) -> None:
     project.sequencer("run", "--max-steps", "1")
     project.sequencer("skip", "--note", "not today")
     project.sequencer("skip", "--as-done", "--note", "by hand")
@@ -49,7 +49,7 @@ def test_accepting_a_step_and_claiming_the_next_is_one_transition(project: Proje
     ]
 
 
-def test_each_record_has_the_head_that_it_led_to(project: Project) -> None:
+def test_each_record_has_its_resulting_head(project: Project) -> None:
     project.sequencer("run", "--max-steps", "2")
     journal = (project.folder / "sync" / "journal.jsonl").read_bytes()
     records = [json.loads(line) for line in journal.splitlines()]

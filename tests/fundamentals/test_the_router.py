@@ -40,7 +40,7 @@ def test_its_answer_is_the_prompt(routed: Project) -> None:
     assert "prompt main.md" in routed.sequencer("history").out.splitlines()[-1]
 
 
-def test_it_is_told_the_state(routed: Project) -> None:
+def test_it_gets_the_state(routed: Project) -> None:
     answer(routed, "supervisor.md")
     routed.sequencer("run", "--max-steps", "1")
     asked = (routed.folder / "asked.txt").read_text()
@@ -65,7 +65,7 @@ def test_a_wrong_answer_fails_the_step_and_runs_nothing(routed: Project, said: s
 
 
 @pytest.mark.parametrize("mode", ["router_default", "router_first"])
-def test_no_answer_runs_what_the_workflow_has(routed: Project, mode: str) -> None:
+def test_no_answer_runs_the_prompt_of_the_workflow(routed: Project, mode: str) -> None:
     routed.configure(ROUTED % f", mode: {mode}")
     answer(routed, " \\n\\n")
     routed.sequencer("run", "--max-steps", "1")
@@ -82,7 +82,7 @@ def test_no_answer_is_a_failure_where_only_the_router_selects(routed: Project) -
     assert routed.done() == []
 
 
-def test_a_late_router_is_no_answer_and_its_time_is_its_own(routed: Project) -> None:
+def test_a_router_has_its_own_time_limit_and_a_late_one_gives_no_answer(routed: Project) -> None:
     # The steps' own limit would end the router at once, and the router's would end the step.
     routed.configure(f"step_defaults: {{timeout_s: 0.1}}\n{ROUTED % ', timeout_s: 60'}")
     routed.agent("head -n 1 >> done.txt; sleep 600")
@@ -103,7 +103,7 @@ def test_a_late_router_is_no_answer_and_its_time_is_its_own(routed: Project) -> 
     assert "did not answer within 0.3 s (router.timeout_s)" in failed_run.err
 
 
-def test_a_limit_of_the_router_is_no_failure_of_the_step(routed: Project) -> None:
+def test_a_usage_limit_of_the_router_does_not_fail_the_step(routed: Project) -> None:
     limited = "{status: limited, error: weekly limit, not_before: '2999-01-01T00:00:00Z'}"
     text = (ROUTED % "").replace(
         "{kind: command, argv: [sh, choose.sh]}", f"{{kind: scripted, outcomes: [{limited}]}}"
@@ -120,7 +120,7 @@ def test_a_limit_of_the_router_is_no_failure_of_the_step(routed: Project) -> Non
     assert routed.done() == []
 
 
-def test_the_exit_code_of_a_router_is_no_verdict(routed: Project) -> None:
+def test_the_exit_code_of_a_router_is_not_a_verdict(routed: Project) -> None:
     """A command that judges says no by its exit code; a router that breaks says nothing."""
     routed.configure(
         "workflows:\n  judged: {steps: [{name: main, validation: {max_attempts: 3}}]}\n"
@@ -139,7 +139,7 @@ def test_the_list_can_be_widened(routed: Project) -> None:
     assert routed.done() == ["Be the fix."]
 
 
-def test_it_can_be_left_out_for_once(routed: Project) -> None:
+def test_it_can_be_skipped_for_one_run(routed: Project) -> None:
     answer(routed, "main.md")
     routed.sequencer("run", "--no-router", "--max-steps", "1")
     assert routed.done() == ["Be the supervisor."]

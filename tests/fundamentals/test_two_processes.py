@@ -13,7 +13,7 @@ rmdir busy
 """
 
 
-def test_a_supervisor_and_a_main_terminal(project: Project) -> None:
+def test_a_supervisor_and_a_main_terminal_take_turns(project: Project) -> None:
     project.agent(ALONE)
     terminals = [
         project.start("run", "--mode", "sync", "--position", position, "--max-steps", "5")
@@ -25,7 +25,7 @@ def test_a_supervisor_and_a_main_terminal(project: Project) -> None:
     assert project.done() == ["supervisor", "main"] * 5
 
 
-def test_more_processes_than_steps(project: Project) -> None:
+def test_more_processes_than_positions_share_the_steps(project: Project) -> None:
     project.configure(
         "workflow: {name: standard}\nagent: {default: scribe}\nlimits: {max_steps: 12}\n"
     )
@@ -39,7 +39,7 @@ def test_more_processes_than_steps(project: Project) -> None:
     assert accepted == list(range(12))
 
 
-def test_two_ticks_at_once(project: Project) -> None:
+def test_the_second_of_two_simultaneous_ticks_changes_nothing(project: Project) -> None:
     gate = project.folder / "go"
     project.agent("echo here > begun; until test -e go; do sleep 0.05; done")
     first = project.start("tick")
@@ -54,7 +54,7 @@ def test_two_ticks_at_once(project: Project) -> None:
     assert project.head()["step_index"] == 1
 
 
-def test_waiting_for_a_turn_has_a_limit_if_you_want(project: Project) -> None:
+def test_waiting_for_a_turn_can_be_limited(project: Project) -> None:
     ran = project.sequencer(
         "run", "--mode", "sync", "--position", "main", "--max-wait", "0.3", code=75
     )
@@ -76,7 +76,7 @@ def test_a_waiting_process_takes_over_from_a_killed_one(project: Project) -> Non
     assert "taken-over" in project.events()
 
 
-def test_all_who_wait_hear_that_the_run_was_stopped(project: Project) -> None:
+def test_all_waiting_processes_end_when_the_run_is_stopped(project: Project) -> None:
     waiting = [project.start("run", "--mode", "sync", "--position", "main") for _ in range(2)]
     with running(*waiting):
         until(project.state.exists)
@@ -86,7 +86,7 @@ def test_all_who_wait_hear_that_the_run_was_stopped(project: Project) -> None:
     assert all("enough" in end.out + end.err for end in ends)
 
 
-def test_all_who_wait_hear_that_a_step_failed_for_good(project: Project) -> None:
+def test_a_waiting_process_ends_when_a_step_fails_for_good(project: Project) -> None:
     waiting = project.start("run", "--mode", "sync", "--position", "main")
     with running(waiting):
         until(project.state.exists)
@@ -95,12 +95,12 @@ def test_all_who_wait_hear_that_a_step_failed_for_good(project: Project) -> None
         assert ended(waiting).code == 1
 
 
-def test_a_position_that_does_not_exist(project: Project) -> None:
+def test_an_unknown_position_is_refused_with_a_suggestion(project: Project) -> None:
     ran = project.sequencer("run", "--mode", "sync", "--position", "mian", code=2)
     assert "did you mean 'main'" in ran.err
 
 
-def test_ticks_for_one_position(project: Project) -> None:
+def test_a_tick_for_a_position_runs_only_its_step(project: Project) -> None:
     project.sequencer("tick", "--position", "main")
     assert project.done() == []
     project.sequencer("tick", "--position", "supervisor")

@@ -21,7 +21,7 @@ def test_mutants_of_real_files_are_refused_or_sound(target: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_target_has_seeds_that_it_accepts_and_others_each_time(target: str) -> None:
+def test_a_target_accepts_its_seeds_and_its_mutants_vary(target: str) -> None:
     assert len(seeds(target)) > 5
     assert words(target)
     made = list(mutants(target, 100, seed=1))
@@ -31,7 +31,7 @@ def test_a_target_has_seeds_that_it_accepts_and_others_each_time(target: str) ->
             check(data)
 
 
-def test_a_door_that_lets_something_through_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_door_that_accepts_too_much_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.fuzz.targets.parse_answer", lambda text, _: text)
     with TARGETS["router"]() as check, pytest.raises(Broken, match="not allowed"):
         check(b"../secret.md")
@@ -43,7 +43,7 @@ def test_another_error_than_the_doors_own_is_a_violation(monkeypatch: pytest.Mon
     assert any("ZeroDivisionError" in violation for violation in report.violations)
 
 
-def test_without_the_fuzzer_nothing_is_tried_and_that_is_said(
+def test_without_the_fuzzer_nothing_is_tried_and_a_note_explains_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(campaigns, "find_spec", lambda _: None)

@@ -42,7 +42,7 @@ def test_clones_lose_and_double_nothing(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(impossible() is not None, reason=impossible() or "")
-def test_a_link_that_goes_down_and_comes_back(tmp_path: Path) -> None:
+def test_clones_survive_a_link_that_goes_down_and_comes_back(tmp_path: Path) -> None:
     report = in_own_process("D14-partition", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
     assert report["counts"] == {"partitions": 5}
@@ -80,7 +80,7 @@ def test_a_push_without_a_lease_is_noticed(shared: Shared, monkeypatch: pytest.M
     assert any("tokens were granted twice" in text for text in wrong), wrong
 
 
-def test_a_step_that_was_told_of_and_is_gone_is_noticed(tmp_path: Path) -> None:
+def test_a_reported_step_that_is_lost_is_detected(tmp_path: Path) -> None:
     shared = Shared(tmp_path)
     turns.turns(shared.store("ours"), shared.store("theirs"))
     told = tmp_path / "told"
@@ -97,7 +97,7 @@ def test_a_step_that_was_told_of_and_is_gone_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("deed", Deed)
-def test_the_server_does_what_it_says(deed: Deed, shared: Shared) -> None:
+def test_the_test_server_acts_as_configured(deed: Deed, shared: Shared) -> None:
     server = Server(shared.folder.parent / "server", [deed], later_s=0.2)
     clone = shared.clone("ours")
     server.install(clone)

@@ -52,7 +52,7 @@ def declining(bare: Path, ref: str) -> Path:
 
 
 @pytest.mark.parametrize("ref", [MAIN, "refs/heads/sequencer/default"])
-def test_where_one_is_declined_neither_moves(ref: str, shared: Shared) -> None:
+def test_neither_moves_when_one_is_declined(ref: str, shared: Shared) -> None:
     store, change, commit = worked(shared, "ours")
     before, state = shared.tip("main"), shared.tip()
     hook = declining(shared.bare, ref)
@@ -70,7 +70,7 @@ def test_where_one_is_declined_neither_moves(ref: str, shared: Shared) -> None:
 @pytest.mark.parametrize(
     "deed", table((Deed.CUT_AFTER, Deed.CUT_BEFORE, Deed.HELD), Deed.CUT_AFTER, Deed.HELD)
 )
-def test_a_lost_answer_is_found_out_for_both(deed: Deed, shared: Shared) -> None:
+def test_a_lost_answer_is_resolved_for_both(deed: Deed, shared: Shared) -> None:
     store, change, commit = worked(shared, "ours")
     server = Server(shared.folder.parent / "server", [Deed(deed)])
     server.install(shared.clone("ours"))

@@ -33,7 +33,7 @@ def shared(after_two_steps: Shared) -> Shared:
 # --- refs that were moved by hand -------------------------------------------------------
 
 
-def test_a_branch_that_is_gone_is_an_error_and_its_hint_brings_it_back(shared: Shared) -> None:
+def test_a_deleted_branch_is_an_error_and_its_hint_restores_it(shared: Shared) -> None:
     ours = shared.store("ours")
     before = run_files(shared.clone("ours") / "sync")
     git(shared.bare, "update-ref", "-d", STATE)
@@ -62,7 +62,7 @@ def test_the_hint_works_in_the_clone_that_moved_it_last(shared: Shared) -> None:
     assert accepted_in(ours) == [*ACCEPTED, (2, token)]
 
 
-def test_a_branch_that_is_gone_can_be_begun_anew_from_the_files(shared: Shared) -> None:
+def test_a_deleted_branch_can_be_recreated_from_the_files(shared: Shared) -> None:
     ours = shared.store("ours")
     git(shared.bare, "update-ref", "-d", STATE)
     with pytest.raises(CorruptState) as told:
@@ -75,7 +75,7 @@ def test_a_branch_that_is_gone_can_be_begun_anew_from_the_files(shared: Shared) 
     assert accepted_in(shared.store("fresh")) == [*ACCEPTED, (2, 3)]
 
 
-def test_a_branch_that_was_put_back_is_refused_by_who_knows_more(shared: Shared) -> None:
+def test_a_branch_set_back_is_refused_by_a_clone_with_newer_state(shared: Shared) -> None:
     ours, forge = shared.store("ours"), Forge(shared.bare)
     before, newest = run_files(shared.clone("ours") / "sync"), forge.tip()
     forge.move(git(shared.bare, "rev-parse", f"{STATE}~2"))
@@ -90,7 +90,7 @@ def test_a_branch_that_was_put_back_is_refused_by_who_knows_more(shared: Shared)
 
 
 @pytest.mark.parametrize("kind", table(("blob", "tree", "tag", "nothing at all"), "tree"))
-def test_a_branch_that_is_no_commit_is_refused(kind: str, shared: Shared) -> None:
+def test_a_branch_that_is_not_a_commit_is_refused(kind: str, shared: Shared) -> None:
     ours, forge = shared.store("ours"), Forge(shared.bare)
     oid = {
         "blob": lambda: forge.blob(b"x"),
@@ -316,7 +316,7 @@ def test_an_edit_by_hand_is_recorded_and_reaches_the_other_clone(shared: Shared)
 
 
 @pytest.mark.parametrize("act", table(("claims", "brings", "views"), "claims", "brings"))
-def test_an_edit_by_hand_meets_a_run_that_went_on(act: str, shared: Shared) -> None:
+def test_an_edit_by_hand_is_refused_when_the_run_has_moved_on(act: str, shared: Shared) -> None:
     ours, theirs = shared.store("ours"), shared.store("theirs")
     path = shared.clone("ours") / "sync" / "state.json"
     cases.edit(path, ticket="by hand")

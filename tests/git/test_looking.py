@@ -237,7 +237,7 @@ def test_looking_runs_nothing_of_a_hostile_repository(tmp_path: Path, kind: str)
     assert files(top) == before
 
 
-def test_the_traps_are_traps(tmp_path: Path) -> None:
+def test_the_traps_really_spring(tmp_path: Path) -> None:
     trap = Trap(tmp_path / "trap")
     top = cloned(trap, "ssh://127.0.0.1:1/x")
     trap.canary.unlink(missing_ok=True)

@@ -97,7 +97,7 @@ def go_on(lab: Lab, **options: Any) -> int:
     return token
 
 
-def test_an_answer_that_is_lost_is_looked_for(lab: Lab) -> None:
+def test_a_push_with_a_lost_answer_is_not_repeated(lab: Lab) -> None:
     lab.meets(Deed.CUT_AFTER)
     before = lab.server.pushes()
     head = lab.ours.update(lab.ending())
@@ -106,7 +106,7 @@ def test_an_answer_that_is_lost_is_looked_for(lab: Lab) -> None:
     lab.check([(0, 1)])
 
 
-def test_a_push_that_did_not_arrive_is_made_again(lab: Lab) -> None:
+def test_a_push_that_did_not_arrive_is_repeated(lab: Lab) -> None:
     lab.meets(Deed.CUT_BEFORE, Deed.CUT_BEFORE)
     before = lab.server.pushes()
     assert lab.ours.update(lab.ending()).step_index == 1
@@ -115,7 +115,7 @@ def test_a_push_that_did_not_arrive_is_made_again(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("other", table(OTHERS, "the same history", "both"))
-def test_others_may_have_gone_on_before_anybody_looked(
+def test_others_may_have_continued_before_the_check(
     other: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look, tokens = lab.ours.branch.fetch_tips, list[int]()
@@ -138,7 +138,7 @@ def test_others_may_have_gone_on_before_anybody_looked(
     ("deed", "is_overtaken"),
     [(Deed.GONE_AFTER, False), (Deed.GONE_AFTER, True), (Deed.GONE_BEFORE, False)],
 )
-def test_what_nobody_could_tell_is_found_out_by_the_same_change(
+def test_repeating_the_change_resolves_an_unknown_outcome(
     deed: Deed, lab: Lab, *, is_overtaken: bool
 ) -> None:
     lab.meets(deed)
@@ -157,7 +157,7 @@ def test_what_nobody_could_tell_is_found_out_by_the_same_change(
     lab.check(accepted)
 
 
-def test_another_change_after_that_finds_the_step_accepted(lab: Lab) -> None:
+def test_another_change_after_a_lost_answer_finds_the_step_accepted(lab: Lab) -> None:
     lab.meets(Deed.GONE_AFTER)
     with pytest.raises(RemoteUnreachable):
         lab.ours.update(lab.ending())
@@ -167,7 +167,7 @@ def test_another_change_after_that_finds_the_step_accepted(lab: Lab) -> None:
     lab.check([(0, 1)])
 
 
-def test_another_change_is_not_taken_for_the_one_that_is_under_way(lab: Lab) -> None:
+def test_another_change_is_not_mistaken_for_the_pending_one(lab: Lab) -> None:
     lab.meets(Deed.GONE_AFTER)
     failing = cases.on_run(partial(ending_badly, token=lab.token))
     with pytest.raises(RemoteUnreachable):
@@ -200,7 +200,7 @@ def test_a_push_that_arrives_after_giving_up_is_found(lab: Lab) -> None:
     lab.check([(0, 1)])
 
 
-def test_a_push_that_arrives_while_it_is_made_again_is_not_taken_for_anothers(
+def test_a_push_that_arrives_during_its_retry_is_not_mistaken_for_anothers(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.meets(Deed.HELD, *[Deed.CUT_BEFORE] * (REBUILDS - 1))
@@ -217,7 +217,7 @@ def test_a_push_that_arrives_while_it_is_made_again_is_not_taken_for_anothers(
     lab.check([(0, 1)])
 
 
-def test_a_push_that_arrives_after_a_take_over_is_refused(lab: Lab) -> None:
+def test_a_push_that_arrives_after_a_takeover_is_refused(lab: Lab) -> None:
     lab.meets(Deed.HELD, *[Deed.CUT_BEFORE] * (REBUILDS - 1))
     change = lab.ending()
     with pytest.raises(RemoteUnreachable, match="can't tell whether"):
@@ -253,7 +253,7 @@ def die(*_: object) -> None:
 
 @pytest.mark.parametrize("goes_on", table(("ours", "theirs"), "theirs"))
 @pytest.mark.parametrize("moment", table(MOMENTS, "_record_accepted", "confirm_append"))
-def test_a_process_that_is_killed_around_its_push(
+def test_a_process_killed_around_its_push_is_recovered(
     moment: str, goes_on: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.ours.close()
@@ -277,7 +277,7 @@ def test_a_process_that_is_killed_around_its_push(
     lab.check([(0, 1), (1, 2)] if was_pushed else [(0, 1)])
 
 
-def test_what_is_accepted_and_cannot_be_written_here_is_brought_later(
+def test_an_accepted_change_that_cannot_be_written_is_fetched_later(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> bool:
@@ -302,7 +302,7 @@ LOST: dict[str, bytes | None] = {
 
 
 @pytest.mark.parametrize("what", table(LOST, "no file", "another type"))
-def test_remote_json_is_found_out_again(what: str, lab: Lab) -> None:
+def test_a_damaged_remote_json_is_rebuilt(what: str, lab: Lab) -> None:
     path = lab.shared.clone("ours") / "sync" / "remote.json"
     path.unlink()
     content = LOST[what]
@@ -321,7 +321,7 @@ def lose_last_record(folder: Path) -> None:
     (folder / "state.json").write_text(json.dumps(json.loads(lines[-2])["head"]))
 
 
-def test_the_same_in_a_process_that_has_looked_before(lab: Lab) -> None:
+def test_a_lost_record_is_recovered_by_a_process_that_pulled_before(lab: Lab) -> None:
     other, folder = lab.shared.store("ours"), lab.shared.clone("ours") / "sync"
     other.pull()
     lose_last_record(folder)

@@ -81,7 +81,7 @@ def two_sides(shared: Shared) -> tuple[GitStore, GitStore]:
 
 @pytest.mark.parametrize("how", [lose, damage])
 @pytest.mark.parametrize("part", table(PARTS, "^{tree}", ":journal.jsonl"))
-def test_what_is_missing_behind_a_ref_is_brought_again(
+def test_objects_missing_behind_a_ref_are_fetched_again(
     part: str, how: object, shared: Shared
 ) -> None:
     ours, theirs = two_sides(shared)
@@ -102,7 +102,7 @@ def test_what_is_missing_behind_a_ref_is_brought_again(
     assert snapshot(clone) == before
 
 
-def test_a_document_that_is_missing_is_not_left_out(shared: Shared) -> None:
+def test_a_missing_document_is_fetched_again(shared: Shared) -> None:
     ours, theirs = two_sides(shared)
     theirs.keep_document("flow.json", b'{"a document": 1}')
     cases.commit(theirs, cases.claim(theirs).token)
@@ -117,7 +117,7 @@ def test_a_document_that_is_missing_is_not_left_out(shared: Shared) -> None:
 
 
 @pytest.mark.parametrize("folder", ["results", "results/ATTEMPT"])
-def test_a_folder_of_results_that_is_missing_is_not_left_out(folder: str, shared: Shared) -> None:
+def test_a_missing_results_folder_is_fetched_again(folder: str, shared: Shared) -> None:
     ours, theirs = shared.store("ours"), shared.store("theirs")
     cases.begin(theirs)
     token = cases.claim(theirs).token
@@ -136,7 +136,7 @@ def test_a_folder_of_results_that_is_missing_is_not_left_out(folder: str, shared
     assert (clone / "sync" / "results" / place.name / "output.txt").read_text() == "what it said\n"
 
 
-def test_a_process_at_work_goes_on_when_the_commit_below_it_is_lost(shared: Shared) -> None:
+def test_a_working_process_continues_when_its_base_commit_is_lost(shared: Shared) -> None:
     ours, _ = two_sides(shared)
     granted = cases.claim(ours)
     clone = shared.clone("ours")
@@ -149,7 +149,7 @@ def test_a_process_at_work_goes_on_when_the_commit_below_it_is_lost(shared: Shar
     assert accepted_in(again) == [(0, 1), (1, 2)]
 
 
-def test_what_the_remote_has_lost_itself_is_a_clear_error(
+def test_objects_lost_on_the_remote_are_a_clear_error(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, _ = two_sides(shared)
@@ -165,7 +165,7 @@ def test_what_the_remote_has_lost_itself_is_a_clear_error(
     assert "git fsck" in str(told.value.hint)
 
 
-def test_a_shallow_clone_mends_itself_too(shared: Shared) -> None:
+def test_a_shallow_clone_repairs_itself_too(shared: Shared) -> None:
     _, theirs = two_sides(shared)
     git(shared.folder, "clone", "-q", "--depth", "1", f"file://{shared.bare}", "shallow")
     clone = shared.folder / "shallow"
@@ -188,7 +188,7 @@ def test_a_shallow_clone_mends_itself_too(shared: Shared) -> None:
 # --- heartbeats ------------------------------------------------------------------------------
 
 
-def test_half_a_beat_is_fetched_again_so_that_nobody_seems_gone(shared: Shared) -> None:
+def test_a_partial_heartbeat_is_fetched_again(shared: Shared) -> None:
     ours, theirs = two_sides(shared)
     claim = cases.claim(theirs)
     ours.pull()
@@ -200,7 +200,7 @@ def test_half_a_beat_is_fetched_again_so_that_nobody_seems_gone(shared: Shared) 
     assert ours._files.leases.read(claim.token)["beat"] == 1
 
 
-def test_a_beat_that_is_missing_behind_its_ref_is_brought_again(shared: Shared) -> None:
+def test_a_heartbeat_missing_behind_its_ref_is_fetched_again(shared: Shared) -> None:
     ours, theirs = two_sides(shared)
     claim = cases.claim(theirs)
     ours.pull()

@@ -65,7 +65,7 @@ def test_a_partial_clone_works(shared: Shared, what: str) -> None:
     assert missing(partial), "it stays partial"
 
 
-def test_a_shallow_clone_of_the_states_code(shared: Shared) -> None:
+def test_a_shallow_clone_of_the_states_commit_works(shared: Shared) -> None:
     shallow = cloned(shared, "shallow", "--depth=1")
     assert run(shallow, 2)[0] == 0
     assert run(shared.clone("a"), 1)[0] == 0
@@ -75,7 +75,9 @@ def test_a_shallow_clone_of_the_states_code(shared: Shared) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_shallow_clone_that_begins_beyond_the_states_code(shared: Shared, count: int) -> None:
+def test_a_shallow_clone_that_starts_after_the_states_commit_works(
+    shared: Shared, count: int
+) -> None:
     commits_besides(shared, count)
     shallow = cloned(shared, "shallow", "--depth=1")
     status, said = run(shallow, 2)
@@ -84,7 +86,7 @@ def test_a_shallow_clone_that_begins_beyond_the_states_code(shared: Shared, coun
     assert git(shared.bare, "ls-tree", "--name-only", "main", "theirs.txt") == "theirs.txt"
 
 
-def test_a_history_that_is_too_short_is_told_as_that(
+def test_a_history_that_is_too_short_is_reported(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits_besides(shared, 3)

@@ -60,7 +60,7 @@ def read_only(folder: Path) -> Iterator[str]:
 # --- nobody may push --------------------------------------------------------------------
 
 
-def test_a_server_that_only_lets_read(project: Shared) -> None:
+def test_a_read_only_server_is_reported(project: Shared) -> None:
     a = project.clone("a")
     with read_only(project.folder) as address:
         git(a, "remote", "set-url", "origin", f"{address}/{project.bare.name}")
@@ -75,7 +75,7 @@ def test_a_server_that_only_lets_read(project: Shared) -> None:
     assert refs(project) == before
 
 
-def test_a_key_that_only_reads(project: Shared, tmp_path: Path) -> None:
+def test_a_read_only_key_is_reported(project: Shared, tmp_path: Path) -> None:
     a, words = project.clone("a"), f"remote: {DENIED}"
     steps(a, 1)
     only_for_readers(a, tmp_path / "server", words)
@@ -91,7 +91,7 @@ def test_a_key_that_only_reads(project: Shared, tmp_path: Path) -> None:
     steps(a, 1)
 
 
-def test_to_be_denied_is_not_the_last_word_while_an_earlier_push_may_land(
+def test_a_denial_is_not_final_while_an_earlier_push_may_land(
     held: tuple[Shared, GitStore, Server], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     shared, ours, server = held
@@ -115,7 +115,7 @@ def test_to_be_denied_is_not_the_last_word_while_an_earlier_push_may_land(
     assert ours.update(change).step_index == 1
 
 
-def test_words_of_a_denial_behind_a_lost_line_prove_nothing(shared: Shared, tmp_path: Path) -> None:
+def test_words_of_a_denial_after_a_lost_line_prove_nothing(shared: Shared, tmp_path: Path) -> None:
     ours = shared.store("ours")
     cases.begin(ours)
     token = cases.claim(ours).token
@@ -144,7 +144,7 @@ def test_words_of_a_denial_behind_a_lost_line_prove_nothing(shared: Shared, tmp_
 # --- what is set or checked out here ----------------------------------------------------
 
 
-def test_a_mirror_of_any_name_takes_the_pushes_of_a_run(project: Shared) -> None:
+def test_a_remote_of_any_name_accepts_the_pushes_of_a_run(project: Shared) -> None:
     a, name = project.clone("a"), "the.hub"
     git(a, "remote", "rename", "origin", name)
     path = a / "orchestration.yaml"
@@ -158,7 +158,7 @@ def test_a_mirror_of_any_name_takes_the_pushes_of_a_run(project: Shared) -> None
     assert "nothing is wrong" in call(a, "check", "--remote").out
 
 
-def test_an_address_is_no_name_of_a_setting(project: Shared) -> None:
+def test_a_remote_address_is_not_used_as_a_setting_name(project: Shared) -> None:
     a = project.clone("a")
     path = a / "orchestration.yaml"
     address = f"file://{project.bare}"
@@ -168,7 +168,7 @@ def test_an_address_is_no_name_of_a_setting(project: Shared) -> None:
     assert project.tip()
 
 
-def test_a_rebase_that_stopped_is_told(project: Shared) -> None:
+def test_a_stopped_rebase_is_reported(project: Shared) -> None:
     a = project.clone("a")
     git(a, "switch", "-q", "-c", "x")
     for branch, text in (("x", "1"), ("main", "2")):
@@ -186,9 +186,7 @@ def test_a_rebase_that_stopped_is_told(project: Shared) -> None:
 
 
 @pytest.mark.parametrize("branch", [STATE, "sequencer-beats/default"])
-def test_code_on_a_branch_of_the_state_is_refused_before_a_push(
-    branch: str, project: Shared
-) -> None:
+def test_code_on_the_state_branch_is_refused_before_a_push(branch: str, project: Shared) -> None:
     a = project.clone("a")
     git(a, "switch", "-q", "-c", branch)
     before, words = refs(project), f"branch '{branch}' holds the run's state"
@@ -202,7 +200,7 @@ def test_code_on_a_branch_of_the_state_is_refused_before_a_push(
     steps(a, 1)
 
 
-def test_the_state_that_somebody_looks_at_gets_no_code(project: Shared) -> None:
+def test_code_is_not_pushed_to_a_checked_out_state_branch(project: Shared) -> None:
     a, b = project.clone("a"), project.clone("b")
     steps(a, 1)
     git(b, "fetch", "-q")
@@ -226,7 +224,7 @@ def refusing(shared: Shared, script: str, name: str = "pre-receive") -> None:
     hook.chmod(0o755)
 
 
-def test_a_hook_that_refuses_says_why(project: Shared) -> None:
+def test_the_reason_of_a_refusing_hook_is_shown(project: Shared) -> None:
     a = project.clone("a")
     refusing(project, "echo no pushes on Sunday >&2; echo ask Tess >&2")
     told = call(a, "run", "--max-steps", "1")
@@ -234,7 +232,7 @@ def test_a_hook_that_refuses_says_why(project: Shared) -> None:
     assert "hook declined) (no pushes on Sunday / ask Tess)" in told.err
 
 
-def test_words_of_a_hook_are_not_taken_for_gits(project: Shared) -> None:
+def test_words_of_a_hook_are_not_mistaken_for_gits(project: Shared) -> None:
     a = project.clone("a")
     # "lock" is a word of what another try may not get.
     refusing(project, "echo n >> pushes; echo 'main is unlocked on Monday' >&2")
@@ -260,7 +258,7 @@ def test_words_of_a_hook_are_clean_short_and_without_secrets(
     assert "…" in told
 
 
-def test_a_hook_against_the_code_says_why(project: Shared) -> None:
+def test_the_reason_of_a_hook_against_the_code_is_shown(project: Shared) -> None:
     a = project.clone("a")
     steps(a, 1)
     (a / "more").write_text("x")
@@ -274,7 +272,7 @@ def test_a_hook_against_the_code_says_why(project: Shared) -> None:
     assert "(sign it off)" in told.err
 
 
-def test_a_branch_that_leaves_no_room_is_for_check_to_tell(project: Shared) -> None:
+def test_a_branch_in_the_way_is_named_by_check(project: Shared) -> None:
     a = project.clone("a")
     git(project.bare, "branch", "sequencer", "main")
     told, checked = call(a, "run", "--max-steps", "1"), call(a, "check", "--remote")

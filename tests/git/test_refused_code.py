@@ -63,7 +63,7 @@ def main(folder: Path, ref: str = "main") -> list[str]:
 
 
 @pytest.mark.parametrize(("hook", "declared"), [("update", False), ("pre-receive", True)])
-def test_what_was_refused_once_does_not_land_with_the_next_attempt(
+def test_refused_code_does_not_land_with_the_next_attempt(
     tmp_path: Path, hook: str, declared: bool
 ) -> None:
     shared = told_apart(tmp_path, DECLARED if declared else "")
@@ -97,7 +97,7 @@ def test_what_was_refused_once_does_not_land_with_the_next_attempt(
     assert code(shared) == [0, 1]
 
 
-def test_a_persons_own_commits_stay_where_they_are(tmp_path: Path) -> None:
+def test_a_persons_own_commits_are_untouched(tmp_path: Path) -> None:
     shared = shared_project(tmp_path)
     refuse_once(shared)
     a = shared.clone("a")
@@ -110,7 +110,7 @@ def test_a_persons_own_commits_stay_where_they_are(tmp_path: Path) -> None:
     assert main(shared.bare)[:2] == ["step 0", "mine"]
 
 
-def test_what_has_changes_besides_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_work_tree_with_other_changes_is_left_alone(tmp_path: Path) -> None:
     """The files of an agent that goes on writing after its commit are not overwritten."""
     shared = shared_project(tmp_path)
     a = shared.clone("a")
@@ -135,7 +135,9 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
-def test_killed_while_the_remote_decides(tmp_path: Path, is_refused: bool) -> None:
+def test_a_kill_while_the_remote_decides_lands_no_refused_code(
+    tmp_path: Path, is_refused: bool
+) -> None:
     """Between the commit and the answer; whichever it is, no refused commit lands later."""
     shared = told_apart(tmp_path, DECLARED)
     hook, asked = shared.bare / "hooks" / "update", tmp_path / "asked"

@@ -28,7 +28,7 @@ def ending() -> Callable[[Head | None], Transition]:
     return cases.on_run(partial(cases.succeeding, token=1))
 
 
-def test_a_refusal_is_not_the_last_word_while_an_earlier_push_may_land(
+def test_a_refusal_is_not_final_while_an_earlier_push_may_land(
     held: tuple[Shared, GitStore, Server],
 ) -> None:
     shared, ours, server = held
@@ -50,7 +50,7 @@ def test_a_refusal_is_not_the_last_word_while_an_earlier_push_may_land(
     assert accepted_in(ours) == [(0, 1)]
 
 
-def test_the_same_push_is_made_again_once_the_rules_let_it_in(
+def test_the_same_push_is_repeated_once_the_rules_allow_it(
     held: tuple[Shared, GitStore, Server],
 ) -> None:
     shared, ours, server = held
@@ -64,7 +64,7 @@ def test_the_same_push_is_made_again_once_the_rules_let_it_in(
     assert (shared.tip(), accepted_in(ours)) == (tip, [(0, 1)])
 
 
-def test_a_refusal_without_an_earlier_push_is_the_last_word(shared: Shared) -> None:
+def test_a_refusal_without_an_earlier_push_is_final(shared: Shared) -> None:
     ours = shared.store("ours")
     cases.begin(ours)
     cases.claim(ours)
@@ -73,7 +73,7 @@ def test_a_refusal_without_an_earlier_push_is_the_last_word(shared: Shared) -> N
         ours.update(ending())
 
 
-def test_what_landed_meanwhile_is_found_though_it_was_refused_since(
+def test_a_push_that_landed_is_found_despite_a_later_refusal(
     held: tuple[Shared, GitStore, Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared, ours, server = held
@@ -94,7 +94,7 @@ def test_what_landed_meanwhile_is_found_though_it_was_refused_since(
     assert (len(pushes), accepted_in(ours)) == (2, [(0, 1)])
 
 
-def test_somebody_elses_turn_ends_the_doubt(held: tuple[Shared, GitStore, Server]) -> None:
+def test_another_clones_turn_ends_the_doubt(held: tuple[Shared, GitStore, Server]) -> None:
     shared, ours, server = held
     hook, change = declining(shared.bare, STATE), ending()
     with pytest.raises(RemoteUnreachable, match="an earlier push"):
@@ -121,7 +121,7 @@ def held_with_code(shared: Shared) -> tuple[GitStore, Callable[[Head | None], Tr
     return store, change, server
 
 
-def test_the_same_of_code_that_a_rule_is_against(shared: Shared) -> None:
+def test_a_refusal_of_code_is_not_final_while_an_earlier_push_may_land(shared: Shared) -> None:
     store, change, server = held_with_code(shared)
     hook = declining(shared.bare, MAIN)
     with pytest.raises(RemoteUnreachable, match="an earlier push of it got no answer"):
@@ -133,7 +133,7 @@ def test_the_same_of_code_that_a_rule_is_against(shared: Shared) -> None:
     assert accepted_in(store) == [(0, 1)]
 
 
-def test_code_that_somebody_moved_ends_the_doubt(shared: Shared) -> None:
+def test_code_moved_on_the_remote_ends_the_doubt(shared: Shared) -> None:
     store, change, server = held_with_code(shared)
     first = shared.clone("first")
     git(first, "commit", "-q", "--allow-empty", "-m", "somebody else's")
@@ -145,7 +145,7 @@ def test_code_that_somebody_moved_ends_the_doubt(shared: Shared) -> None:
     assert (shared.tip("main"), accepted_in(store)) == (theirs, [])
 
 
-def test_a_remote_that_lost_its_atomic_push_leaves_the_doubt(shared: Shared) -> None:
+def test_a_remote_that_lost_atomic_push_leaves_the_doubt(shared: Shared) -> None:
     store, change, server = held_with_code(shared)
     push, pushes = store.branch.remote.push, list[int]()
 
@@ -166,7 +166,7 @@ def test_a_remote_that_lost_its_atomic_push_leaves_the_doubt(shared: Shared) -> 
     assert accepted_in(store) == [(0, 1)]
 
 
-def test_an_edit_that_came_first_is_not_taken_for_the_change_behind_it(
+def test_an_earlier_edit_is_not_mistaken_for_the_change_after_it(
     held: tuple[Shared, GitStore, Server],
 ) -> None:
     shared, ours, server = held
@@ -183,7 +183,7 @@ def test_an_edit_that_came_first_is_not_taken_for_the_change_behind_it(
     assert (head.step_index, head.claims, accepted_in(ours)) == (1, (), [(0, 1)])
 
 
-def test_a_push_lands_only_where_all_that_it_moves_is_as_it_found_it() -> None:
+def test_a_push_may_land_only_while_all_its_refs_are_unchanged() -> None:
     moves = (RefMove(STATE, "a", "b"), RefMove(MAIN, None, "c"))
     pending = PendingPush("b", b"", moves)
     assert pending.may_land({STATE: "a"}, (STATE, MAIN))

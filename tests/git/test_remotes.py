@@ -72,7 +72,7 @@ FORMATS = ("--object-format=sha256", "--shared=group")
 
 
 @pytest.mark.parametrize("option", table(FORMATS, FORMATS[0]))
-def test_a_run_in_every_kind_of_repository(option: str, tmp_path: Path) -> None:
+def test_a_run_works_in_every_kind_of_repository(option: str, tmp_path: Path) -> None:
     shared = Shared(tmp_path, options=[option])
     turns(shared.store("ours"), shared.store("theirs"))
     assert len(accepted_in(shared.store("theirs"))) == 3
@@ -124,7 +124,7 @@ def failures(store: GitStore, token: int) -> list[RemoteUnreachable]:
 
 
 @pytest.mark.parametrize("how", table(AWAY, "never_answers", "asks_for_a_password"))
-def test_a_remote_that_is_away_is_an_error_soon(how: str, shared: Shared) -> None:
+def test_an_unreachable_remote_is_soon_an_error(how: str, shared: Shared) -> None:
     ours = shared.store("ours")
     cases.begin(ours)
     token = cases.claim(ours).token
@@ -151,7 +151,7 @@ def test_a_remote_that_is_away_is_an_error_soon(how: str, shared: Shared) -> Non
     assert accepted_in(ours) == [(0, token)]
 
 
-def test_nobody_is_asked_for_a_password_on_a_terminal(shared: Shared) -> None:
+def test_git_never_asks_for_a_password_on_a_terminal(shared: Shared) -> None:
     ours, errors = shared.store("ours"), shared.folder / "errors"
     with http(shared.folder, is_open=False) as address:
         reach(shared, address, "ours")
@@ -195,7 +195,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("hook", RULES)
-def test_a_protected_branch_is_said_and_nothing_is_done(hook: str, shared: Shared) -> None:
+def test_a_protected_branch_is_reported_and_nothing_is_done(hook: str, shared: Shared) -> None:
     ours = shared.store("ours")
     cases.begin(ours)
     token = cases.claim(ours).token
@@ -215,9 +215,7 @@ def test_a_protected_branch_is_said_and_nothing_is_done(hook: str, shared: Share
 
 
 @pytest.mark.parametrize("key", ["receive.denyNonFastForwards", "receive.denyDeletes"])
-def test_a_remote_that_lets_no_history_begin_anew_gets_a_longer_one(
-    key: str, shared: Shared
-) -> None:
+def test_a_remote_that_forbids_a_new_history_gets_a_longer_one(key: str, shared: Shared) -> None:
     git(shared.bare, "config", key, "true")
     ours = shared.store("ours", max_commits=3)
     cases.begin(ours)
@@ -254,7 +252,7 @@ LOCKS = (
 
 
 @pytest.mark.parametrize("ref", table(LOCKS, LOCKS[0], LOCKS[1]))
-def test_a_lock_that_a_killed_git_left_in_the_clone_stops_nobody(ref: str, shared: Shared) -> None:
+def test_a_lock_left_by_a_killed_git_does_not_stop_a_run(ref: str, shared: Shared) -> None:
     ours, theirs = shared.store("ours"), shared.store("theirs")
     cases.begin(theirs)
     cases.commit(ours, cases.claim(ours).token)
@@ -272,7 +270,7 @@ def test_a_lock_that_a_killed_git_left_in_the_clone_stops_nobody(ref: str, share
     assert len(accepted_in(ours)) == 4
 
 
-def test_a_lock_that_somebody_may_still_hold_is_waited_for(shared: Shared) -> None:
+def test_a_lock_that_may_still_be_held_is_waited_for(shared: Shared) -> None:
     ours = shared.store("ours")
     cases.begin(ours)
     lock = shared.clone("ours") / ".git" / ours.branch.refs.local / "draft.lock"
@@ -303,7 +301,7 @@ def test_a_fetch_of_a_killed_process_may_move_the_same_ref(shared: Shared) -> No
     assert len(accepted_in(ours)) == 2
 
 
-def test_a_lock_that_a_killed_server_left_is_named(shared: Shared) -> None:
+def test_a_lock_left_by_a_killed_server_is_named(shared: Shared) -> None:
     ours = shared.store("ours")
     cases.begin(ours)
     lock = shared.bare / "refs" / "heads" / "sequencer" / "default.lock"

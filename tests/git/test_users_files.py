@@ -144,7 +144,7 @@ def tidy(folder: Path) -> None:
     git(folder, "gc", "--prune=now", "-q")
 
 
-def test_repositories_may_be_tidied_at_any_moment(shared: Shared) -> None:
+def test_repositories_may_be_garbage_collected_at_any_time(shared: Shared) -> None:
     ours, theirs = shared.store("ours"), shared.store("theirs")
     folders = [shared.bare, shared.clone("ours"), shared.clone("theirs")]
     cases.begin(ours)
@@ -172,7 +172,7 @@ def test_work_trees_of_one_repository_share_a_run_as_clones_do(shared: Shared) -
     assert run_files(clone / "sync") == second
 
 
-def test_a_submodule_keeps_a_run_of_its_own(shared: Shared) -> None:
+def test_a_submodule_has_its_own_run(shared: Shared) -> None:
     outer = shared.clone("outer")
     allowed = ("-c", "protocol.file.allow=always")
     git(outer, *allowed, "submodule", "--quiet", "add", str(shared.bare), "inner")

@@ -34,7 +34,7 @@ def same(folder: Path, name: str) -> None:
     assert expected == {}
 
 
-def test_a_run_writes_what_was_recorded(name: str, tmp_path: Path) -> None:
+def test_a_run_writes_the_recorded_files(name: str, tmp_path: Path) -> None:
     STORIES[name].make(tmp_path)
     play(tmp_path, name, 0)
     same(tmp_path, name)

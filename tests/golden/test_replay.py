@@ -91,7 +91,7 @@ def _stamp(note: str, node: str | None) -> RunCommand:
 
 
 @pytest.mark.parametrize("name", [name for name in STORIES if name != "diverted"])
-def test_decisions_and_claims_make_the_heads_that_were_recorded(name: str, tmp_path: Path) -> None:
+def test_decisions_and_claims_produce_the_recorded_heads(name: str, tmp_path: Path) -> None:
     files = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["end"]
     STORIES[name].make(tmp_path)
     bring_back(files, tmp_path)

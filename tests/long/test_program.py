@@ -42,7 +42,7 @@ def run(folder: Path, *names: str, arguments: tuple[str, ...] = ()) -> Ended:
     return Ended(ended.returncode, ended.stdout, json.loads(report.read_text()))
 
 
-def test_what_is_reported(tmp_path: Path) -> None:
+def test_the_report_has_each_campaigns_result(tmp_path: Path) -> None:
     ended = run(tmp_path, "holds", "breaks", arguments=("--jobs", "1"))
     assert ended.code == 1
     assert [c["name"] for c in ended.report["campaigns"]] == [SAMPLES["holds"], SAMPLES["breaks"]]
@@ -59,7 +59,7 @@ def test_what_is_reported(tmp_path: Path) -> None:
     assert "2 campaigns of" in ended.output
 
 
-def test_nothing_wrong_is_exit_code_0(tmp_path: Path) -> None:
+def test_no_violations_give_exit_code_0(tmp_path: Path) -> None:
     ended = run(tmp_path, "holds", arguments=("--short",))
     assert (ended.code, ended.report["counts"]) == (0, {"rounds": 2})
     assert (ended.report["violations"], ended.report["size"]) == (0, "short")
@@ -99,7 +99,7 @@ def test_the_report_is_there_before_the_last_campaign_has_ended(tmp_path: Path) 
     assert program.wait(timeout=60) == 1
 
 
-def test_again_runs_what_was_violated_or_is_missing(tmp_path: Path) -> None:
+def test_again_reruns_violated_and_missing_campaigns(tmp_path: Path) -> None:
     first = run(tmp_path, "holds", "breaks")
     report = tmp_path / "made" / "report.json"
     ended = run(tmp_path, "holds", "breaks", "raises", arguments=("--again", str(report)))
@@ -114,7 +114,7 @@ def test_again_runs_what_was_violated_or_is_missing(tmp_path: Path) -> None:
     assert "is of size long" in short.stderr
 
 
-def test_a_name_that_is_not_known_lists_those_that_are() -> None:
+def test_an_unknown_name_lists_the_known_ones() -> None:
     argv = [sys.executable, "-m", "tests.long", "--only", "A2-kils"]
     ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
@@ -132,7 +132,7 @@ def test_the_sums_are_over_all_campaigns() -> None:
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
-def test_every_campaign_says_what_it_does_and_is_in_the_table(name: str) -> None:
+def test_every_campaign_has_a_description_and_is_in_the_table(name: str) -> None:
     function = campaign(name)
     assert list(inspect.signature(function).parameters) == ["folder", "size"]
     assert len(documents.told(function)) > 10
@@ -140,11 +140,11 @@ def test_every_campaign_says_what_it_does_and_is_in_the_table(name: str) -> None
     assert name in rows, "python -m tests.long --list --docs docs/protocol.md"
 
 
-def test_no_campaign_that_is_gone_is_in_the_table() -> None:
+def test_no_removed_campaign_is_in_the_table() -> None:
     assert documents.rows_of(PAGE.read_text()).keys() <= CAMPAIGNS.keys()
 
 
-def test_what_a_campaign_does_is_its_first_line_or_its_modules() -> None:
+def test_a_campaign_is_described_by_its_first_line_or_its_modules() -> None:
     def refers(folder: Path, size: Size) -> Report:
         """See `Campaign`; the same, but slower."""
         raise NotImplementedError
@@ -207,7 +207,7 @@ def test_a_page_without_the_comments_is_left_alone() -> None:
         documents.rewritten("text", CALLED, Size.LONG)
 
 
-def test_the_names_can_be_brought_up_to_date_without_a_run(tmp_path: Path) -> None:
+def test_the_names_can_be_updated_without_a_run(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(TEXT)
     ended = run(tmp_path, arguments=("--list", "--docs", str(page)))

@@ -34,11 +34,11 @@ def test_the_protocol_holds(tmp_path: Path) -> None:
     assert report.counts["mutants"] == len(MUTANTS)
 
 
-def test_every_mutant_that_was_asked_for_is_there() -> None:
+def test_every_required_mutant_exists() -> None:
     assert ASKED_FOR - MUTANTS.keys() == set()
 
 
-def test_the_way_to_a_violation_is_shown() -> None:
+def test_the_path_to_a_violation_is_shown() -> None:
     verdict = explore(*MUTANTS["append offset unchecked, lock file deleted"])
     assert verdict.violation is not None
     first, *_, last = verdict.path
@@ -46,14 +46,16 @@ def test_the_way_to_a_violation_is_shown() -> None:
     assert last.deletions == 1
 
 
-def test_what_the_campaign_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_campaign_reports_exceeded_bounds_and_uncaught_mutants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(campaigning, "PRODUCT_BOUNDS", {"git": Bounds(states=100)})
     monkeypatch.setattr(campaigning, "MUTANTS", {"none at all": (PRODUCT, SMALL)})
     report = campaign(tmp_path, Size.SHORT)
     assert report.violations == (f"git: {TOO_MANY}", "the mutant 'none at all' is not caught")
 
 
-def test_the_long_form_has_three_workers_and_each_part() -> None:
+def test_the_long_form_has_three_workers_and_every_kind_of_fault() -> None:
     assert {bounds.workers for bounds in LONG_BOUNDS.values()} == {3}
     assert "git" in LONG_BOUNDS
     assert any(bounds.power_loss for bounds in LONG_BOUNDS.values())
@@ -84,7 +86,7 @@ REDUCED = {
 
 
 @pytest.mark.parametrize("name", REDUCED)
-def test_taking_alike_worlds_for_one_hides_nothing(name: str) -> None:
+def test_merging_equivalent_worlds_hides_nothing(name: str) -> None:
     protocol, bounds = REDUCED[name]
     assert isinstance(protocol, Protocol)
     bounds = min(bounds, replace(SMALL, power_loss=bounds.power_loss), key=lambda b: b.tokens)
@@ -99,7 +101,7 @@ def test_taking_alike_worlds_for_one_hides_nothing(name: str) -> None:
 RUNNING = Head(1, 0, is_running=True, token=1)
 
 
-def test_accepting_and_claiming_is_one_record() -> None:
+def test_accepting_and_claiming_can_be_one_record() -> None:
     model = Model(PRODUCT, Bounds())
     holder = Worker(at="commit", claim=(0, 1))
     world = World((Record(RUNNING),), 1, RUNNING, 0, (holder, Worker()), (1,))
@@ -108,7 +110,7 @@ def test_accepting_and_claiming_is_one_record() -> None:
     assert Record(Head(2, 1, is_running=False, token=1), (0, 1), 0) in records
 
 
-def test_a_line_behind_a_torn_one_that_was_not_seen_is_lost() -> None:
+def test_a_line_after_an_unseen_torn_one_is_lost() -> None:
     model = Model(PRODUCT, Bounds())
     writer = Worker(at="append", expected=0, record=Record(RUNNING, None, 0))
     world = World((TORN,), 0, lock=0, workers=(writer, Worker()))
@@ -116,7 +118,7 @@ def test_a_line_behind_a_torn_one_that_was_not_seen_is_lost() -> None:
     assert [model.winners(w.journal) for w in after] == [[]]
 
 
-def test_state_json_follows_a_line_only_when_that_is_durable() -> None:
+def test_state_json_follows_a_line_only_when_the_line_is_durable() -> None:
     model = Model(PRODUCT, Bounds(power_loss=True))
     world = World((Record(RUNNING),), 0, lock=0, workers=(Worker(at="claim"), Worker()))
     rolling = [w for w in model.moves(world) if w.workers[0].at == "roll"]
@@ -126,7 +128,7 @@ def test_state_json_follows_a_line_only_when_that_is_durable() -> None:
     assert any(w.head == RUNNING for w in model.moves(synced[0]))
 
 
-def test_a_power_loss_may_leave_any_part_of_what_was_not_synced() -> None:
+def test_a_power_loss_may_leave_any_part_of_unsynced_data() -> None:
     model = Model(PRODUCT, Bounds(power_loss=True))
     second = Head(2, 1, is_running=False, token=1)
     world = World((Record(RUNNING), Record(second)), 1, RUNNING, 0, (Worker(), Worker()))

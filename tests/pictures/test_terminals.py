@@ -22,7 +22,7 @@ def _texts(picture: str) -> dict[str, str]:
     return {unescape(re.sub("<[^>]*>", "", inside)): tag for tag, inside in found}
 
 
-def test_a_line_is_seen_while_it_stood_there() -> None:
+def test_a_line_is_visible_only_while_it_was_on_screen() -> None:
     frames = [
         Frame(0, "At first", ((_line("<one>", "red"),),)),
         Frame(4, "Later", ((_line("<one>", "red"),),)),
@@ -41,7 +41,7 @@ def test_a_line_is_seen_while_it_stood_there() -> None:
     assert "style" not in texts["shell"]
 
 
-def test_what_the_picture_shows_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_shows_a_real_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folder = tmp_path / "project"
     folder.mkdir()

@@ -43,7 +43,7 @@ EVERYTHING = Effort(10, 0, 1_000, 0)
 
 
 @pytest.mark.timeout(600)  # 20 s of CPU
-def test_the_power_may_fail_at_every_call(tmp_path: Path) -> None:
+def test_a_run_survives_a_power_loss_at_every_call(tmp_path: Path) -> None:
     report = in_own_process("B10-power-loss", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
     assert report["counts"]["power losses"] >= 300
@@ -119,11 +119,11 @@ def told(story: str, broken: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_store_that_is_careless_is_noticed(name: str, tmp_path: Path) -> None:
+def test_a_careless_store_is_detected(name: str, tmp_path: Path) -> None:
     assert told(*BROKEN[name], tmp_path) == "noticed"
 
 
-def test_a_careful_store_has_nothing_to_notice(tmp_path: Path) -> None:
+def test_a_careful_store_passes(tmp_path: Path) -> None:
     assert told("commit", "", tmp_path) == "held"
 
 
@@ -154,7 +154,7 @@ def recorded(folder: Path) -> Recorder:
     return recorder
 
 
-def test_a_new_run_is_named_durably_in_every_folder_above(tmp_path: Path) -> None:
+def test_a_new_run_syncs_every_folder_above_it(tmp_path: Path) -> None:
     recorder = recorded(tmp_path)
     store = FileStore(tmp_path / "a" / "b" / "state.json")
     with recorder.recording():
@@ -164,7 +164,7 @@ def test_a_new_run_is_named_durably_in_every_folder_above(tmp_path: Path) -> Non
     assert {*made, BASE} <= set(synced)
 
 
-def test_what_somebody_else_wrote_is_synced_before_state_json_follows(tmp_path: Path) -> None:
+def test_lines_of_another_process_are_synced_before_state_json_follows(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "state.json")
     cases.begin(store)
     before = (tmp_path / "state.json").read_bytes()
@@ -220,17 +220,17 @@ def names(*ops: Op) -> set[tuple[str, ...]]:
     return {tuple(name for name, _, _ in key) for key in trees(*ops)}
 
 
-def test_what_was_not_synced_may_be_there_or_not() -> None:
+def test_unsynced_entries_may_or_may_not_survive() -> None:
     assert names(Enter(BASE, "a", 1), Enter(BASE, "b", 2)) == {(), ("a",), ("b",), ("a", "b")}
     assert names(Enter(BASE, "a", 1), Sync(BASE), Enter(BASE, "b", 2)) == {("a",), ("a", "b")}
 
 
-def test_the_sync_of_a_file_does_not_keep_its_name() -> None:
+def test_syncing_a_file_does_not_save_its_name() -> None:
     made = (Enter(BASE, "a", 1), Write(1, 0, b"text"), Sync(1))
     assert trees(*made) == {(), (("a", "a", b"text"),)}
 
 
-def test_a_file_in_a_folder_that_is_gone_is_gone() -> None:
+def test_a_file_in_a_lost_folder_is_lost() -> None:
     made = (Enter(BASE, "sub", 1, is_folder=True), Enter(1, "a", 2), Sync(1))
     assert names(*made) == {(), ("sub", "sub/a")}
 
@@ -249,7 +249,7 @@ def test_a_removed_entry_may_come_back() -> None:
     assert names(Enter(BASE, "a", 1), Sync(BASE), Remove(BASE, "a")) == {("a",), ()}
 
 
-def test_what_a_file_may_hold() -> None:
+def test_a_file_may_hold_any_part_of_an_unsynced_write() -> None:
     found = contents(b"one\n", [Write(1, 4, b"two\n")])
     assert found[:2] == [b"one\ntwo\n", b"one\n"]
     expected = [b"\0\0\0\0", b"tw", b"tw\0\0", b"\0\0o\n", b"two", b"t"]
@@ -257,7 +257,7 @@ def test_what_a_file_may_hold() -> None:
     assert contents(b"", [Resize(1, 3), Write(1, 0, b"")])[0] == b"\0\0\0"
 
 
-def test_what_was_told_is_remembered() -> None:
+def test_the_highest_acknowledged_revision_is_remembered() -> None:
     disk = Disk(Tree())
     for op in (Told(2), Told(1)):
         disk.do(op)
@@ -334,7 +334,7 @@ def seen_by_strace(trace: str, folder: Path) -> list[str]:
 
 @pytest.mark.skipif(tracer() is None, reason="strace can't be used here")
 @pytest.mark.parametrize("story", ["a rotation from the start", "a long output"])
-def test_the_recorder_misses_nothing_that_strace_sees(story: str, tmp_path: Path) -> None:
+def test_the_recorder_sees_every_call_that_strace_sees(story: str, tmp_path: Path) -> None:
     folder, trace = tmp_path / "project", tmp_path / "trace"
     folder.mkdir()
     calls = "trace=desc,file,sync_file_range,syncfs"

@@ -60,7 +60,7 @@ def test_the_table_names_the_kinds_that_have_a_key() -> None:
 
 
 @pytest.mark.parametrize("fence", blocks("yaml"), ids=lambda fence: fence.where)
-def test_each_example_makes_its_sink(tmp_path: Path, fence: Fence) -> None:
+def test_each_example_creates_its_sink(tmp_path: Path, fence: Fence) -> None:
     (tmp_path / "orchestration.yaml").write_text(fence.text)
     settings = load(tmp_path, env={})
     place = SinkPlace(settings.state_file.parent, settings.project_dir, VARIABLES)
@@ -111,7 +111,7 @@ def test_the_metrics_are_as_shown() -> None:
     assert list(metrics.to_data().items()) == list(shown.items())
 
 
-def test_what_waits_is_shown_as_on_the_page() -> None:
+def test_pending_posts_are_shown_as_on_the_page() -> None:
     (shown,) = blocks("text")
     waits = Pending(sink="team", pending=3, since="then", tries=9, error="HTTP 500")
     assert (
@@ -129,7 +129,7 @@ def test_the_signature_is_checked_as_shown() -> None:
     assert not names["is_genuine"](body + b" ", signature("k", body), b"k")
 
 
-def test_the_types_and_figures() -> None:
+def test_the_types_and_figures_match_the_page() -> None:
     text = PAGE.read_text()
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == [
         "response",

@@ -120,7 +120,7 @@ def test_a_ratio_over_its_bar_fails() -> None:
 
 
 @pytest.mark.parametrize("entry", [row(None), row(9.0, bar=None), absent("x", "y", "z")])
-def test_what_has_no_ratio_or_no_bar_is_not_judged(entry: Row) -> None:
+def test_a_row_without_a_ratio_or_bar_is_not_judged(entry: Row) -> None:
     assert entry.ok is None
     assert failures([entry]) == []
 
@@ -130,7 +130,7 @@ def test_a_cap_is_a_ratio_of_one() -> None:
     assert capped("head", 4097, 4096, "bytes").ok is False
 
 
-def test_the_ratio_is_that_of_the_rounds_and_survives_a_slow_stretch() -> None:
+def test_the_ratio_is_taken_per_round_and_survives_a_slow_stretch() -> None:
     # The machine is ten times slower in two of five rounds, for both sides.
     comparison = compare([2, 20, 2, 20, 2], [1, 10, 1, 10, 1])
     assert comparison.ratio == 2
@@ -145,7 +145,7 @@ def test_the_ratio_is_the_median_of_the_rounds_ratios() -> None:
     assert quartiles([3.0]) == (3.0, 3.0)
 
 
-def test_the_report_says_what_is_over_and_what_is_absent() -> None:
+def test_the_report_names_rows_over_their_bar_and_absent_ones() -> None:
     found = [row(1.6), row(1.0, name="fine"), absent("step vs burr", "burr", "no wheel")]
     said = summary(found, is_quick=False)
     assert "1 of 2 ratios" in said
@@ -160,7 +160,7 @@ def test_the_report_says_what_is_over_and_what_is_absent() -> None:
 # --- what is measured ----------------------------------------------------------------
 
 
-def test_the_floor_leaves_what_a_step_leaves(tmp_path: Path) -> None:
+def test_the_floor_writes_as_much_as_a_step(tmp_path: Path) -> None:
     floor = Floor(tmp_path / "floor")
     wall, cpu = floor.block(5)
     floor.close()
@@ -186,7 +186,7 @@ def test_the_step_that_is_measured_is_a_real_one(tmp_path: Path) -> None:
     assert min(wall) > 0
 
 
-def test_the_latencies_are_between_the_two_processes() -> None:
+def test_latencies_are_measured_between_the_two_processes() -> None:
     count = SKIP + 3
     answers = [
         {
@@ -232,7 +232,7 @@ def test_a_child_answers_whatever_it_prints(
         os.kill(pid, 0)
 
 
-def test_a_child_that_cannot_begin_says_why(
+def test_a_child_that_cannot_start_reports_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = child_module(tmp_path, monkeypatch, begin="import no_such_peer")
@@ -247,14 +247,14 @@ def test_cpu_of_a_command_counts_its_work_and_not_its_sleep(tmp_path: Path) -> N
     assert sleeping < 0.3
 
 
-def test_a_command_that_fails_is_no_measurement(tmp_path: Path) -> None:
+def test_a_failed_command_is_not_a_measurement(tmp_path: Path) -> None:
     with pytest.raises(Absent, match="ended with 3"):
         cpu_of_command([sys.executable, "-c", "raise SystemExit(3)"], tmp_path)
     with pytest.raises(Absent, match="No such file"):
         cpu_of_command([str(tmp_path / "nothing")], tmp_path)
 
 
-def test_idle_percent_tells_a_sleeper_from_a_poller() -> None:
+def test_idle_percent_distinguishes_a_sleeper_from_a_poller() -> None:
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     poller = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
@@ -281,6 +281,6 @@ def test_each_peer_that_is_measured_is_in_the_requirements() -> None:
     assert {"doit", "luigi", "prefect", "matplotlib"} <= required.keys()
 
 
-def test_the_file_system_of_a_folder_is_told(tmp_path: Path) -> None:
+def test_the_file_system_of_a_folder_is_detected(tmp_path: Path) -> None:
     assert filesystem_of(Path("/proc")) == "proc"
     assert filesystem_of(tmp_path) != "unknown"

@@ -23,7 +23,7 @@ def test_the_long_run_is_in_memory_where_there_is_room(tmp_path: Path) -> None:
         assert (folder, is_memory) == (tmp_path, False)
 
 
-def test_a_side_gets_an_empty_folder_of_its_own(tmp_path: Path) -> None:
+def test_each_side_gets_its_own_empty_folder(tmp_path: Path) -> None:
     spread = disk.spread(tmp_path)
     one, two = disk.undisturbed(spread, "one"), disk.undisturbed(spread, "two")
     assert (one, two) == (tmp_path / "one", tmp_path / "two")

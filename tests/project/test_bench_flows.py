@@ -25,7 +25,7 @@ JUDGED = {"flow parse", "flow scheduling", "flow linear", "flow head", "flow hea
 SHOWN = {"flow file", "flow tokens", "flow node", "flow node beyond a step", "flow node wall"}
 
 
-def test_the_chart_is_as_large_as_the_row_says_and_has_a_bit_of_everything() -> None:
+def test_the_chart_has_the_size_in_the_row_and_a_mix_of_features() -> None:
     found = read_chart(chart())
     assert len(found.nodes) == 30
     assert 35 <= len(found.edges) <= 40
@@ -35,7 +35,7 @@ def test_the_chart_is_as_large_as_the_row_says_and_has_a_bit_of_everything() -> 
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 300])
-def test_the_scheduling_that_is_measured_goes_to_the_end(width: int) -> None:
+def test_the_measured_scheduling_runs_to_the_end(width: int) -> None:
     # It raises where a node is left over.
     assert schedule(fan(width)) > 0
     assert schedule(fan(width), is_written=False) > 0

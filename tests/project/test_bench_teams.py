@@ -55,7 +55,7 @@ def test_there_are_enough_places_for_the_sleepers() -> None:
     assert 4 <= most_at_once(earliest(found, seconds)) <= SLEEPERS_PLACES
 
 
-def test_the_earliest_time_is_behind_the_last_of_those_before() -> None:
+def test_the_earliest_start_is_after_the_last_predecessor() -> None:
     times = earliest({"a": (), "b": (), "c": ("a", "b")}, {"a": 2, "b": 3, "c": 1})
     assert times == {"a": (0, 2), "b": (0, 3), "c": (3, 4)}
     assert most_at_once(times) == 2
@@ -64,7 +64,7 @@ def test_the_earliest_time_is_behind_the_last_of_those_before() -> None:
 # --- the runs ----------------------------------------------------------------------------
 
 
-def test_a_team_of_sleepers_takes_its_critical_path_at_least(tmp_path: Path) -> None:
+def test_a_team_of_sleepers_takes_at_least_its_critical_path(tmp_path: Path) -> None:
     found = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
     seconds = {"a": 0.01, "b": 0.5, "c": 0.01, "d": 0.01}
     executor = Sleeper(seconds)
@@ -77,7 +77,7 @@ def test_a_team_of_sleepers_takes_its_critical_path_at_least(tmp_path: Path) -> 
     assert times[-1] - times[0] >= 0.51
 
 
-def test_a_run_that_is_measured_is_whole_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_measured_run_is_complete_and_leaves_nothing_behind(tmp_path: Path) -> None:
     teams = Teams(tmp_path / "project")
     found = teams.answer({"do": "run", "tasks": SMALL})
     assert found["cpu"] > 0

@@ -58,7 +58,7 @@ def step_fields(model: type[Frozen], prefix: str = "") -> Iterator[tuple[str, An
             yield prefix + name, field.get_default()
 
 
-def test_the_keys_and_their_defaults() -> None:
+def test_all_keys_are_listed_with_their_defaults() -> None:
     expected = {
         format_key_path(path): as_written(default)
         for path, default in iter_leaves(Schema)
@@ -67,13 +67,13 @@ def test_the_keys_and_their_defaults() -> None:
     assert rows("Keys") == expected | {"step_defaults": "empty"}
 
 
-def test_the_keys_of_a_workflow() -> None:
+def test_the_keys_of_a_workflow_are_listed() -> None:
     keys = set(WorkflowDefinition.model_fields) - {"review"}
     keys |= {f"review.{key}" for key in ReviewDefinition.model_fields}
     assert set(rows("Workflows")) == {f"workflows.NAME.{key}" for key in keys}
 
 
-def test_the_fields_of_a_step() -> None:
+def test_the_fields_of_a_step_are_listed() -> None:
     told = rows("Step fields")
     fields = dict(step_fields(Step))
     assert set(told) == set(fields)
@@ -82,7 +82,7 @@ def test_the_fields_of_a_step() -> None:
             assert told[name] == as_written(default), name
 
 
-def test_what_may_stand_in_step_defaults() -> None:
+def test_the_page_lists_the_fields_step_defaults_cannot_have() -> None:
     refused = set(Step.model_fields) - set(known_keys(Schema, ("step_defaults",)))
     of_one_step = {"name", "description", "prompt", "text", "agent", "requires_approval"}
     of_one_step |= {"approval", "validation", "retry"}
@@ -98,7 +98,7 @@ def test_every_built_in_workflow_is_named() -> None:
     assert [name for name in Registry().names if f"`{name}`" not in section] == []
 
 
-def test_the_kinds_of_requests_and_the_labels_of_system_prompts() -> None:
+def test_request_kinds_and_system_prompt_labels_are_listed() -> None:
     section = PAGE.read_text(encoding="utf-8").split("\n## Routing\n")[1].split("\n## ")[0]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines()]
     told = {tuple(row) for row in cells if len(row) == 3}
@@ -113,7 +113,7 @@ def test_the_kinds_of_requests_and_the_labels_of_system_prompts() -> None:
     assert entries < told
 
 
-def test_the_keys_of_an_agent() -> None:
+def test_the_keys_of_an_agent_are_listed() -> None:
     assert set(rows("Agents")) == {f"agents.NAME.{key}" for key in AgentEntry.model_fields}
     text = PAGE.read_text(encoding="utf-8").split("\n## Agents\n")[1]
     assert all(f"`{name}`" in text for name in BUILTIN_AGENTS)

@@ -256,11 +256,11 @@ def test_every_piece_of_python_runs(fence: Fence, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", RUN_PAGES, ids=by_place)
-def test_what_a_page_runs_works_as_it_says(page: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_work_as_described(page: Path, tmp_path: Path) -> None:
     ensure_true(run_region(page, tmp_path))
 
 
-def test_the_readme_the_tutorial_and_how_tos_are_run() -> None:
+def test_the_commands_of_readme_tutorial_and_how_tos_are_run() -> None:
     needs_more = {
         "docs/how-to/many-machines.md",  # a Temporal server; the tests of the fleet have one
         "docs/how-to/temporal-in-production.md",
@@ -345,7 +345,7 @@ def typed(folder: Path, place: int) -> dict[str, int]:
     return ended
 
 
-def test_two_clones_go_over_as_the_page_says(tmp_path: Path) -> None:
+def test_two_clones_switch_over_as_the_page_describes(tmp_path: Path) -> None:
     shared = as_theirs(tmp_path)
     a, b = shared.clone("a"), shared.clone("b")
     for clone in (a, b):
@@ -380,7 +380,7 @@ def setup_lines() -> tuple[str, str, str]:
 
 
 @pytest.mark.parametrize("fence", setup_blocks(), ids=["main job", "tests"])
-def test_a_command_is_right_in_every_shell_that_people_have(fence: Fence) -> None:
+def test_the_setup_commands_work_in_every_common_shell(fence: Fence) -> None:
     shells = [shell for shell in ("bash", "dash", "zsh") if shutil.which(shell)]
     assert "bash" in shells
     for shell in shells:
@@ -389,7 +389,7 @@ def test_a_command_is_right_in_every_shell_that_people_have(fence: Fence) -> Non
     assert "'.[test]'" in fence.text or "[" not in fence.text
 
 
-def test_a_command_needs_nothing_but_python_git_and_pip() -> None:
+def test_the_setup_commands_need_only_python_git_and_pip() -> None:
     clone, *others = setup_lines()
     assert [part.split()[0] for part in clone.split("&&")] == ["git", "cd"]
     for line in others:
@@ -446,7 +446,7 @@ def test_the_section_about_flowcharts_works_as_printed(tmp_path: Path) -> None:
     assert "Is the report right?" in ran[-3].output
 
 
-def test_the_promise_comes_first() -> None:
+def test_the_promise_comes_before_the_quick_start() -> None:
     text = README.read_text()
     promise = text.index("exactly-once; agent runs are at-least-once")
     assert promise < text.index("Not promised") < text.index("## Quick start")
@@ -471,7 +471,7 @@ def test_the_license_is_the_one_that_the_package_names() -> None:
     assert Path(ROOT / "pyproject.toml").read_text().count('license = "MIT"') == 1
 
 
-def test_the_comparison_has_a_cell_for_each_program_and_names_what_was_read() -> None:
+def test_the_comparison_is_complete_and_names_its_sources() -> None:
     text = README.read_text()
     start = text.index("| | `while` loop")
     rows = [row.strip("|").split("|") for row in text[start:].partition("\n\n")[0].splitlines()]
@@ -481,7 +481,7 @@ def test_the_comparison_has_a_cell_for_each_program_and_names_what_was_read() ->
     assert sources == ["mikeyobrien/ralph-orchestrator", "dagucloud/dagu"]
 
 
-def test_every_picture_is_there_and_was_made_by_a_command() -> None:
+def test_every_picture_exists_and_was_generated_by_a_command() -> None:
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README.read_text())
     makers = "".join(path.read_text() for path in (ROOT / "tests" / "pictures").glob("*.py"))
     makers += (ROOT / "CONTRIBUTING.md").read_text()
@@ -490,6 +490,6 @@ def test_every_picture_is_there_and_was_made_by_a_command() -> None:
     assert [one for one in pictures if Path(one).stem not in makers] == []
 
 
-def test_the_documented_commands_that_are_run_only_get_more() -> None:
+def test_the_number_of_documented_commands_run_does_not_shrink() -> None:
     run = sum(len(commands(fence)) for fence in in_language("console") if fence.is_run)
     assert run >= 338, f"only {run} commands are in regions that a test runs"

@@ -82,18 +82,16 @@ def test_a_method_inherits_the_docstring_of_a_base_or_a_protocol(tmp_path: Path)
         ("def f() -> None:\n    class Local:\n        def roll(self) -> None: ...", []),
     ],
 )
-def test_a_method_that_nothing_documents_is_found(
-    tmp_path: Path, more: str, expected: list[str]
-) -> None:
+def test_an_undocumented_method_is_found(tmp_path: Path, more: str, expected: list[str]) -> None:
     assert lacking(tmp_path, more) == ["Wheel.stop", *expected]
 
 
-def test_no_docstring_says_only_where_to_look(program: Program) -> None:
+def test_no_docstring_is_only_a_reference(program: Program) -> None:
     # What the other place says is inherited, or is the first sentence here.
     assert [one for one in program.docstrings() if one.what.startswith("See `")] == []
 
 
-def test_what_docstrings_name_after_see_exists(program: Program) -> None:
+def test_names_after_see_in_docstrings_exist(program: Program) -> None:
     assert program.stale_references() == []
 
 
@@ -108,5 +106,7 @@ def test_what_docstrings_name_after_see_exists(program: Program) -> None:
         ("A key; see ``axle:`` in docs/wheels.md.", []),
     ],
 )
-def test_a_name_that_nothing_has_is_found(tmp_path: Path, text: str, expected: list[str]) -> None:
+def test_a_reference_to_an_unknown_name_is_found(
+    tmp_path: Path, text: str, expected: list[str]
+) -> None:
     assert stale(tmp_path, f'def f() -> None:\n    """{text}"""') == expected

@@ -112,7 +112,7 @@ def accepted(facts: list[dict[str, Any]]) -> list[str]:
 # --- as they are written -----------------------------------------------------------------
 
 
-def test_there_are_six_and_each_is_in_the_table_and_configured() -> None:
+def test_six_flows_are_in_the_table_and_configured() -> None:
     names = [path.stem for path in FLOWS]
     assert len(names) == 6
     assert re.findall(r"^\| \[([\w-]+)\]\(\1\.md\)", README, re.MULTILINE) == [
@@ -135,7 +135,7 @@ def test_it_loads_without_a_warning(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FLOWS, ids=stem)
-def test_every_node_is_described_and_limited(path: Path) -> None:
+def test_every_node_has_a_description_and_limits(path: Path) -> None:
     flow = load_flow(path)
     for step in flow.workflow.steps:
         assert step.timeout_s, step.name
@@ -151,7 +151,7 @@ def test_every_node_is_described_and_limited(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FLOWS, ids=stem)
-def test_a_choice_tells_its_agent_each_word_that_picks_a_way(path: Path) -> None:
+def test_the_prompt_of_a_choice_names_each_of_its_answers(path: Path) -> None:
     graph = load_flow(path).graph
     steps = {step.name: step for step in load_flow(path).workflow.steps}
     for name, step in steps.items():
@@ -162,14 +162,14 @@ def test_a_choice_tells_its_agent_each_word_that_picks_a_way(path: Path) -> None
 
 
 @pytest.mark.parametrize("path", FLOWS, ids=stem)
-def test_its_chart_is_as_github_draws_it(path: Path) -> None:
+def test_its_chart_matches_what_github_draws(path: Path) -> None:
     # Recorded from the Mermaid package itself; `pytest -m mermaid` asks it again.
     drawn: dict[str, Any] = json.loads(DRAWN.read_text())
     assert drawn.keys() == {path.stem for path in FLOWS}
     assert read_chart(load_flow(path).mermaid).as_json() == drawn[path.stem]
 
 
-def test_the_readme_of_the_project_shows_a_chart_that_is_there() -> None:
+def test_the_project_readme_shows_the_chart_of_an_example() -> None:
     (shown,) = [fence for fence in fences(ROOT / "README.md") if fence.language == "mermaid"]
     assert shown.text.strip() == load_flow(FOLDER / "code-review.md").mermaid.strip()
 
@@ -178,7 +178,7 @@ def test_the_readme_of_the_project_shows_a_chart_that_is_there() -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=stem)
-def test_it_does_what_is_recorded(script: Path) -> None:
+def test_it_follows_the_recorded_trace(script: Path) -> None:
     expected = json.loads(script.read_text())["expect"]
     done = replayed(script)
     assert list(done.trace) == expected["trace"]
@@ -210,7 +210,7 @@ def test_a_recorded_trace_is_really_compared() -> None:
     assert any(line.endswith("start look_up") for line in other.trace)
 
 
-def test_no_repair_goes_on_for_ever_at_night() -> None:
+def test_no_repair_continues_forever_at_night() -> None:
     script = FOLDER / "scripts" / "nightly-maintenance.json"
     nodes = {
         "choose": {"out": ["work"]},
@@ -245,7 +245,7 @@ def problems(project: Path) -> list[str]:
     return [str(finding) for finding in found if finding.level is not Level.NOTICE]
 
 
-def test_each_agent_that_the_readme_names_can_do_what_the_nodes_ask(project: Path) -> None:
+def test_each_agent_in_the_readme_supports_what_the_nodes_need(project: Path) -> None:
     (named,) = re.findall(r"they run with (\w+), (\w+) and (\w+)\.", README)
     before = "stand-in"
     for agent in named:
@@ -257,7 +257,7 @@ def test_each_agent_that_the_readme_names_can_do_what_the_nodes_ask(project: Pat
         assert found == [], agent
 
 
-def test_an_agent_that_can_not_is_told_before_anything_starts(project: Path) -> None:
+def test_an_unsuitable_agent_is_reported_before_anything_starts(project: Path) -> None:
     edit(project / "orchestration.yaml", "agent: stand-in", "agent: anthropic")
     said = problems(project)
     assert any("research-fan-out.md" in line and "websearch" in line for line in said)
@@ -274,7 +274,7 @@ def test_a_review_is_sent_back_with_what_should_change(tried: Path) -> None:
     assert answers == ["send back", "Say how to test it.", "approve"]
 
 
-def test_a_command_picks_the_way_until_the_tests_pass(tried: Path) -> None:
+def test_a_command_picks_the_branch_until_the_tests_pass(tried: Path) -> None:
     facts = facts_of(tried, "write-test-fix")
     assert accepted(facts) == [
         *("plan", "write", "test", "fix", "test", "review", "fix", "test", "review", "commit")
@@ -284,7 +284,7 @@ def test_a_command_picks_the_way_until_the_tests_pass(tried: Path) -> None:
     assert [run["output"].splitlines()[-1] for run in runs] == ["failed", "passed", "passed"]
 
 
-def test_tests_that_can_not_be_run_are_a_failure_and_no_answer(project: Path) -> None:
+def test_tests_that_cannot_run_are_a_failure_and_not_an_answer(project: Path) -> None:
     path = project / "orchestration.yaml"
     path.write_text(re.sub(r"TEST_COMMAND: .*}", "TEST_COMMAND: nobody-has-it}", path.read_text()))
     edit(project / "write-test-fix.md", "initialDelay: 2000", "initialDelay: 10")
@@ -294,7 +294,7 @@ def test_tests_that_can_not_be_run_are_a_failure_and_no_answer(project: Path) ->
     assert accepted(facts) == ["plan", "write"]
 
 
-def test_a_release_is_let_out_with_the_version_that_was_asked_for(tried: Path) -> None:
+def test_a_release_is_published_with_the_requested_version(tried: Path) -> None:
     facts = facts_of(tried, "release")
     assert accepted(facts)[-4:] == ["approve", "tag", "upload", "announce"]
     assert facts[-1]["outcome"] == {"status": "completed"}
@@ -302,7 +302,7 @@ def test_a_release_is_let_out_with_the_version_that_was_asked_for(tried: Path) -
     assert source["state"] == {"version": "1.4.0"}
 
 
-def test_a_bug_goes_two_ways_and_is_answered_once(tried: Path) -> None:
+def test_a_bug_takes_two_branches_and_is_answered_once(tried: Path) -> None:
     facts = facts_of(tried, "triage")
     assert sorted(accepted(facts)) == ["classify", "duplicates", "reply", "reproduce"]
     assert accepted(facts)[-1] == "reply"
@@ -310,7 +310,7 @@ def test_a_bug_goes_two_ways_and_is_answered_once(tried: Path) -> None:
     assert sorted(begun["from"]) == ["duplicates", "reproduce"]
 
 
-def test_research_goes_another_round_in_the_direction_that_was_given(tried: Path) -> None:
+def test_research_goes_another_round_in_the_given_direction(tried: Path) -> None:
     facts = facts_of(tried, "research-fan-out")
     rounds = Counter(accepted(facts))
     angles = ("literature", "practice", "numbers", "critics")
@@ -323,7 +323,7 @@ def test_research_goes_another_round_in_the_direction_that_was_given(tried: Path
     assert choices == ["Look at mobile networks.", "yes"]
 
 
-def test_the_night_needs_nobody_and_begins_anew_each_time(project: Path) -> None:
+def test_the_nightly_flow_needs_no_person_and_starts_over_each_time(project: Path) -> None:
     # The first night one repair breaks a test and is put back.
     for steps in (11, 7):
         said = sequencer(project, "run", "nightly-maintenance", "--new")

@@ -167,7 +167,7 @@ def test_router_with_a_wrong_answer(project: Project) -> None:
     assert not (folder / "notes.md").exists()
 
 
-def test_mixed_agents_without_the_agents(project: Project) -> None:
+def test_mixed_agents_are_checked_without_the_agents(project: Project) -> None:
     folder = project("mixed-agents")
     with start(folder, "check") as process:
         out, err = process.communicate(timeout=60)
@@ -180,7 +180,7 @@ def test_mixed_agents_without_the_agents(project: Project) -> None:
     assert "verify" in sequencer(folder, "plan", "guarded")
 
 
-def test_mixed_agents_in_a_rehearsal(project: Project) -> None:
+def test_mixed_agents_run_in_a_rehearsal(project: Project) -> None:
     folder = project("mixed-agents")
     # A command needs no prompt; who stands in for it is shown one.
     (folder / "prompts" / "verify.md").write_text("The tests run here.\n")
@@ -215,7 +215,7 @@ def test_each_hook_example_loads_as_a_project(project: Project) -> None:
         assert not list(folder.rglob("__pycache__"))
 
 
-def test_a_hook_retries_what_is_not_reliable(project: Project) -> None:
+def test_a_hook_retries_unreliable_verifications(project: Project) -> None:
     folder = project("hooks") / "retry-verifications"
     sequencer(folder, "start", "Mend the login", "--procedure", "errand")
     assert (folder / "calls.txt").read_text() == "called\n" * 3

@@ -76,12 +76,12 @@ def test_nothing_grew() -> None:
     assert broken(written(ROOT) | counted_steps(ROOT)) == []
 
 
-def test_no_extension_point_is_excepted_without_need() -> None:
+def test_no_extension_point_is_exempted_without_need() -> None:
     """One that is gone or renamed, or has a second class by now, leaves the table."""
     assert EXTENSION_POINTS.keys() - Program(ROOT).protocols_of_one_class() == set()
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_a_meaningless_name() -> None:
     assert [shown(path) for path in SOURCES if path.stem in BANNED_MODULE_NAMES] == []
 
 
@@ -133,14 +133,14 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str]:
     return next((cycle for name in sorted(graph) if (cycle := visit(name, []))), [])
 
 
-def test_no_import_goes_in_a_circle() -> None:
+def test_there_are_no_circular_imports() -> None:
     known = {module_name(path) for path in SOURCES}
     graph = {module_name(path): imports_at_import_time(path, known) for path in SOURCES}
     assert sum(map(len, graph.values())) > len(known), "the imports were not found"
     assert find_cycle(graph) == []
 
 
-def test_the_search_for_circles_finds_one() -> None:
+def test_the_search_for_circular_imports_finds_one() -> None:
     assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
@@ -154,7 +154,7 @@ def deliberate_errors() -> list[type[errors.SequencerError]]:
 
 
 @pytest.mark.parametrize("cls", deliberate_errors(), ids=lambda cls: cls.__name__)
-def test_every_deliberate_error_has_an_exit_code_and_says_what_it_is(
+def test_every_deliberate_error_has_an_exit_code_and_a_docstring(
     cls: type[errors.SequencerError],
 ) -> None:
     assert cls.exit_code in EXIT_CODES
@@ -183,7 +183,7 @@ def called(node: ast.AST) -> str:
     return ""
 
 
-def test_no_module_state_that_changes() -> None:
+def test_no_module_has_mutable_global_state() -> None:
     assert guilty_places(lambda node: isinstance(node, ast.Global), SOURCES) == []
 
 
@@ -199,7 +199,7 @@ def uses_a_shell(node: ast.AST) -> bool:
 SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 
 
-def test_nothing_is_given_to_a_shell() -> None:
+def test_nothing_is_passed_to_a_shell() -> None:
     assert guilty_places(uses_a_shell, (*SOURCES, *SCRIPTS)) == []
 
 
@@ -217,7 +217,7 @@ def test_the_search_for_shells_finds_them(code: str, expected: bool) -> None:
     assert uses_a_shell(ast.parse(code, mode="eval").body) is expected
 
 
-def test_no_soft_lock() -> None:
+def test_no_soft_lock_is_used() -> None:
     guilty = [shown(path) for path in SOURCES if "SoftFileLock(" in path.read_text()]
     assert guilty == []
     made = [p for p in SOURCES if re.search(r"\bFileLock\(", p.read_text())]
@@ -231,7 +231,7 @@ PRINTERS = {
 }
 
 
-def test_nothing_prints_past_the_place_that_hides_secrets() -> None:
+def test_nothing_prints_without_hiding_secrets() -> None:
     # The guard is a program of its own; the idle tick repeats what was said before.
     exempt = ("sequencer/executors/guard.py", "sequencer/cli/idle.py")
     guilty = guilty_places(lambda node: called(node) in PRINTERS, SOURCES)
@@ -243,7 +243,7 @@ def test_yaml_is_loaded_safely() -> None:
     assert [shown(path) for path in SOURCES if unsafe.search(path.read_text())] == []
 
 
-def test_every_module_says_what_it_is_in_a_few_lines() -> None:
+def test_every_module_has_a_short_docstring() -> None:
     missing, long = [], []
     for path in SOURCES:
         docstring = ast.get_docstring(tree_of(path))

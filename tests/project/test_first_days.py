@@ -16,7 +16,7 @@ def test_a_first_day_ends_as_its_person_expects(day: Day, tmp_path: Path) -> Non
     play(day, tmp_path, Path(sys.executable).parent)
 
 
-def test_a_day_that_ends_otherwise_is_noticed(tmp_path: Path) -> None:
+def test_a_day_with_another_ending_is_detected(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="'7 steps'"):
         play(Day("x", ("echo 6 steps",), ("7 steps",)), tmp_path / "a", Path("/usr/bin"))
     with pytest.raises(AssertionError, match="x: false"):

@@ -41,22 +41,22 @@ def keys(model: type[FlowKeys], path: str = "") -> Iterator[str]:
             yield f"{path}{name}"
 
 
-def test_the_front_matters_keys_are_all_there() -> None:
+def test_all_front_matter_keys_are_listed() -> None:
     assert first_cells(part("Front matter")) == set(keys(FrontMatter))
 
 
-def test_the_settings_of_nodes_are_all_there() -> None:
+def test_all_settings_of_nodes_are_listed() -> None:
     known = set(keys(NodeSettings))
     written = {key for key in known if not key.startswith("config.retry.")} | {"config.retry"}
     assert first_cells(part("Sections")) == written
 
 
-def test_the_tools_are_all_there() -> None:
+def test_all_tools_are_listed() -> None:
     row = next(line for line in part("Sections").splitlines() if line.startswith("| `tools`"))
     assert set(re.findall(r"`(\w+)`", row)) - {"tools", "true", "false"} == set(TOOLS)
 
 
-def test_the_codes_are_those_that_are_used() -> None:
+def test_the_listed_codes_are_the_used_ones() -> None:
     used = {code for path in SOURCES for code in re.findall(r'"([EW]-[A-Z]+)"', path.read_text())}
     assert first_cells(part("Errors")) == used
 
@@ -73,7 +73,7 @@ def test_the_example_is_a_workflow_without_a_warning() -> None:
 @pytest.mark.parametrize(
     ("row", "kind"), [(0, "agent"), (1, "human"), (2, "marker"), (3, "decision")]
 )
-def test_the_shapes_are_what_the_table_says(row: int, kind: str) -> None:
+def test_the_shapes_match_the_table(row: int, kind: str) -> None:
     table = [line for line in part("The chart").splitlines() if line.startswith("| `a")]
     shapes = re.findall(r"`(a[^`]*)`", table[row].split("|")[1])
     assert shapes

@@ -31,7 +31,7 @@ def jobs(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_an_action_is_pinned_by_its_hash_and_says_its_version(path: Path) -> None:
+def test_an_action_is_pinned_by_its_hash_and_shows_its_version(path: Path) -> None:
     used = _USES.findall(path.read_text())
     assert used
     assert [name for name, _ in used if not _PINNED.fullmatch(name)] == []
@@ -43,7 +43,7 @@ def test_an_action_is_pinned_by_its_hash_and_says_its_version(path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_may_do_nothing_and_each_job_what_it_needs(path: Path) -> None:
+def test_workflows_have_no_permissions_and_jobs_only_what_they_need(path: Path) -> None:
     workflow = read(path)
     assert workflow["permissions"] == {}
     for name, job in workflow["jobs"].items():
@@ -70,7 +70,7 @@ def test_every_version_of_python_is_tested_on_linux_and_macos() -> None:
     assert set(named) <= set(expected)
 
 
-def test_a_release_is_built_once_without_a_key_and_published_after_it_is_attested() -> None:
+def test_a_release_is_built_without_a_key_and_published_after_attestation() -> None:
     release = jobs("release")
     assert list(release) == ["build", "attest", "pypi", "github"]
     assert [job.get("needs") for job in release.values()] == [None, "build", "attest", "pypi"]
@@ -86,7 +86,7 @@ def test_a_release_is_built_once_without_a_key_and_published_after_it_is_atteste
     assert release["pypi"]["environment"]["name"] == "pypi"
 
 
-def test_a_bug_is_reported_with_what_the_program_says_about_itself() -> None:
+def test_a_bug_report_requires_the_output_of_check_report() -> None:
     bug = read(FOLDER / "ISSUE_TEMPLATE" / "bug.yml")
     asked = {field["id"]: field for field in bug["body"] if "id" in field}
     assert asked["report"]["attributes"]["label"] == "sequencer check --report"
@@ -95,7 +95,7 @@ def test_a_bug_is_reported_with_what_the_program_says_about_itself() -> None:
         assert path.stem == "config" or {"name", "description", "body"} <= set(read(path))
 
 
-def test_the_paths_of_code_owners_and_of_updates_are_there() -> None:
+def test_the_paths_of_code_owners_and_updates_exist() -> None:
     owned = re.findall(r"^#? ?(/\S+)", (FOLDER / "CODEOWNERS").read_text(), re.MULTILINE)
     assert owned
     assert [path for path in owned if not list(ROOT.glob(path.strip("/")))] == []

@@ -135,7 +135,7 @@ def known_keys(schema: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("words", SCHEMAS["$defs"])
-def test_each_output_is_as_its_schema_says(worked: Path, words: str, tmp_path: Path) -> None:
+def test_each_output_matches_its_schema(worked: Path, words: str, tmp_path: Path) -> None:
     found = printed(worked, words, tmp_path / "p")
     assert found
     for document in found:

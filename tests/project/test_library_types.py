@@ -119,7 +119,7 @@ def test_the_types_are_installed_with_the_program() -> None:
     assert {"*.pyi", "py.typed"} <= {*built["package-data"]["sequencer"]}
 
 
-def test_to_import_the_library_loads_nothing_of_it() -> None:
+def test_importing_the_library_loads_no_submodules() -> None:
     code = "import sequencer, sys; print(*(n for n in sys.modules if n.startswith('sequencer')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["sequencer"]
@@ -133,7 +133,7 @@ def project_in(folder: Path) -> Path:
     return folder
 
 
-def test_public_objects_say_what_they_are_and_no_secret(tmp_path: Path) -> None:
+def test_public_objects_have_a_useful_repr_without_secrets(tmp_path: Path) -> None:
     found = sequencer.open_project(project_in(tmp_path), trust=True, environment={"T": "hunter2"})
     run = found.run("nightly")
     with run.turn() as turn:
@@ -147,7 +147,7 @@ def test_public_objects_say_what_they_are_and_no_secret(tmp_path: Path) -> None:
     assert repr(found) == f"<Project {tmp_path}>"
 
 
-def test_to_open_a_run_where_no_project_is_says_so_and_leaves_nothing_behind(
+def test_opening_a_run_without_a_project_is_an_error_and_writes_nothing(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(ConfigurationError, match="there is no project here"):
@@ -155,7 +155,7 @@ def test_to_open_a_run_where_no_project_is_says_so_and_leaves_nothing_behind(
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_turn_in_a_project_that_is_not_trusted_leaves_nothing_behind(
+def test_a_turn_in_an_untrusted_project_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEQUENCER_TRUST", raising=False)

@@ -55,7 +55,7 @@ def unpack(path: Path, to: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside", "a/../../outside"])
-def test_an_archive_is_unpacked_into_its_folder_only(name: str, tmp_path: Path) -> None:
+def test_an_archive_is_unpacked_only_into_its_folder(name: str, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "evil.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo(name))
     with pytest.raises(AssertionError, match="outside"):
@@ -101,7 +101,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 @pytest.mark.timeout(240)
-def test_the_source_distribution_has_the_program_and_documents_and_neither_tests_nor_pictures(
+def test_the_source_distribution_has_no_tests_and_no_pictures(
     packages: Built,
 ) -> None:
     root = packages.unpacked
@@ -116,7 +116,7 @@ def test_the_source_distribution_has_the_program_and_documents_and_neither_tests
 
 
 @pytest.mark.timeout(240)
-def test_the_wheel_has_the_program_its_manual_and_completions_and_nothing_else(
+def test_the_wheel_has_only_the_program_its_manual_and_completions(
     packages: Built, tmp_path: Path
 ) -> None:
     with zipfile.ZipFile(packages.wheel) as archive:
@@ -137,7 +137,7 @@ def test_the_wheel_has_the_program_its_manual_and_completions_and_nothing_else(
 
 
 @pytest.mark.timeout(240)
-def test_a_package_says_which_commit_it_was_built_from_also_by_way_of_its_sources(
+def test_a_package_names_its_commit_also_when_built_from_the_sdist(
     packages: Built, tmp_path: Path
 ) -> None:
     with zipfile.ZipFile(packages.wheel) as archive:
@@ -152,11 +152,11 @@ def test_a_package_says_which_commit_it_was_built_from_also_by_way_of_its_source
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_manual_and_the_completions_are_what_the_program_prints(name: str) -> None:
+def test_the_manual_and_the_completions_match_what_the_program_prints(name: str) -> None:
     assert (FOLDER / name).read_text() == printed(FILES[name]), f"run: {COMMAND}"
 
 
-def test_the_package_names_only_what_is_known() -> None:
+def test_the_package_metadata_has_only_known_facts() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert [one["name"] for one in project["authors"]] == ["The Sequencer developers"]
     assert "The Sequencer developers" in (ROOT / "LICENSE").read_text()
@@ -203,7 +203,7 @@ def ticked(
 
 
 @pytest.mark.parametrize(("code", "job"), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 0), (75, 0)])
-def test_the_action_ends_as_the_tick_says(tmp_path: Path, code: int, job: int) -> None:
+def test_the_action_ends_with_the_result_of_the_tick(tmp_path: Path, code: int, job: int) -> None:
     done, called = ticked(tmp_path, code)
     assert done.returncode == job, done.stderr
     assert (tmp_path / "output").read_text() == f"exit-code={code}\n"
@@ -234,7 +234,7 @@ def test_the_action_refuses_a_fork_before_anything_runs(
     assert ("Nothing of it was run." in done.stderr) == bool(code)
 
 
-def test_the_action_installs_nothing_out_of_the_checkout(tmp_path: Path) -> None:
+def test_the_action_installs_nothing_from_the_checkout(tmp_path: Path) -> None:
     checkout, temp = tmp_path / "checkout", tmp_path / "temp"
     tools, bins = tmp_path / "tools", temp / "sequencer/bin"
     for folder in (checkout, tools, bins):
@@ -252,7 +252,7 @@ def test_the_action_installs_nothing_out_of_the_checkout(tmp_path: Path) -> None
     ]
 
 
-def test_the_runner_takes_no_command_from_what_an_agent_says(tmp_path: Path) -> None:
+def test_the_runner_accepts_no_command_from_an_agents_output(tmp_path: Path) -> None:
     first, again = (ticked(tmp_path, 4)[0] for _ in range(2))
     for done in (first, again):
         assert done.stderr == ""
@@ -264,7 +264,7 @@ def test_the_runner_takes_no_command_from_what_an_agent_says(tmp_path: Path) -> 
     assert first.stdout != again.stdout
 
 
-def test_the_action_quotes_what_it_is_given(tmp_path: Path) -> None:
+def test_the_action_quotes_its_inputs(tmp_path: Path) -> None:
     done, called = ticked(tmp_path, 0, RUN="a b; touch owned", FOLDER=".")
     assert done.returncode == 0
     assert called.splitlines()[0] == "--run=a b; touch owned tick"
@@ -273,7 +273,7 @@ def test_the_action_quotes_what_it_is_given(tmp_path: Path) -> None:
     assert not any("${{" in step["run"] for step in action()["runs"]["steps"])
 
 
-def test_the_container_installs_extras_that_there_are() -> None:
+def test_the_container_installs_existing_extras() -> None:
     text = (ROOT / ".devcontainer/devcontainer.json").read_text()
     command = json.loads(text)["postCreateCommand"]
     named = command.partition("[")[2].partition("]")[0].split(",")

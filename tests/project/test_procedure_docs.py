@@ -31,7 +31,7 @@ def steps(settings: Settings, name: str) -> list[str]:
     return [step.name for step in settings.registry.get(name).steps]
 
 
-def test_a_changed_built_in_procedure(settings: Settings) -> None:
+def test_a_built_in_procedure_can_be_changed(settings: Settings) -> None:
     changed = settings.registry.get("full-development")
     assert changed.steps[1].agent == "tests"
     assert changed.steps[1].validation is not None
@@ -40,19 +40,19 @@ def test_a_changed_built_in_procedure(settings: Settings) -> None:
     assert settings.registry.get("my-dev").steps[2].agent == "tests"
 
 
-def test_a_gate_that_is_taken_away(settings: Settings) -> None:
+def test_a_gate_can_be_removed(settings: Settings) -> None:
     gate = settings.registry.get("debugger-unattended").steps[1]
     assert (gate.name, gate.requires_approval, gate.approval) == ("get-approval", False, None)
 
 
-def test_a_fixer_reached_by_its_name(settings: Settings) -> None:
+def test_a_fixer_can_be_changed_by_its_name(settings: Settings) -> None:
     validation = settings.registry.get("thrifty").steps[1].validation
     assert validation is not None
     assert validation.fixer is not None
     assert validation.fixer.model == "sonnet"
 
 
-def test_steps_added_and_left_out(settings: Settings) -> None:
+def test_steps_can_be_added_and_omitted(settings: Settings) -> None:
     assert steps(settings, "my-dev") == [
         *("coding-activity", "tidy", "verifications", "security-review", "git-gh")
     ]
@@ -62,7 +62,7 @@ def test_steps_added_and_left_out(settings: Settings) -> None:
     assert {"my-dev", "triage"} <= set(settings.registry.procedure_names)
 
 
-def test_routing_and_roles(settings: Settings) -> None:
+def test_routing_and_roles_can_be_configured(settings: Settings) -> None:
     routing = routing_of(settings)
     assert routing.procedure_for("planning") == "orchestrator-full"
     assert routing.fallback == "plan-mode"

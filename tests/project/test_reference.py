@@ -71,11 +71,11 @@ def first_words(text: str) -> list[str]:
         ("The owner of a claim", Owner),
     ],
 )
-def test_the_fields_of_a_head(title: str, model: type[Frozen]) -> None:
+def test_the_fields_of_a_head_are_listed(title: str, model: type[Frozen]) -> None:
     assert first_words(section(FILES, title)) == list(model.model_fields)
 
 
-def test_the_parts_of_a_head_and_its_words() -> None:
+def test_the_parts_of_a_head_and_their_values_are_listed() -> None:
     head = section(FILES, "state.json, the head")
     rows = {words(row[0])[0]: row[2] for row in table(head)}
     assert words(rows["status"]) == [str(status) for status in Status]
@@ -85,7 +85,7 @@ def test_the_parts_of_a_head_and_its_words() -> None:
     assert set(words(changeable)) == EDITABLE
 
 
-def test_the_events() -> None:
+def test_all_events_are_listed() -> None:
     listed = FILES.split("Events: ")[1].split(".")[0]
     assert words(listed) == [str(event) for event in Event]
 
@@ -124,7 +124,7 @@ def test_a_head_is_as_small_as_promised() -> None:
     assert len(head.model_dump_json(indent=2)) < 4096
 
 
-def test_every_error_and_its_exit_code() -> None:
+def test_every_error_is_listed_with_its_exit_code() -> None:
     found = {
         name: str(cls.exit_code)
         for name, cls in inspect.getmembers(errors, inspect.isclass)
@@ -141,7 +141,7 @@ def test_every_error_and_its_exit_code() -> None:
     } == documented
 
 
-def test_what_each_executor_supports() -> None:
+def test_the_fields_each_executor_supports_are_listed() -> None:
     rows = {words(row[0])[0]: row[1:] for row in table(section(EXECUTOR_PAGE, FIELDS))}
     kinds = ["claude", "codex", "gemini", "opencode", "anthropic", "command"]
     assert set(rows) | EVERY_EXECUTOR == set(Step.model_fields)
@@ -156,7 +156,7 @@ def test_what_each_executor_supports() -> None:
 FIELDS = "Which step fields each supports"
 
 
-def test_what_every_executor_supports() -> None:
+def test_the_fields_every_executor_supports_are_listed() -> None:
     sentence = section(EXECUTOR_PAGE, FIELDS).split("All support ")[1].split(".\n")[0]
     assert set(words(sentence)) == EVERY_EXECUTOR
 
@@ -167,18 +167,18 @@ def test_the_agents_that_need_no_entry() -> None:
     assert EXECUTORS.keys() - set(BUILTIN_AGENTS) == {"command", "scripted"}
 
 
-def test_the_variables_of_an_agent() -> None:
+def test_the_variables_of_an_agent_are_listed() -> None:
     from sequencer.project.sources import IDENTITY_VARIABLES  # noqa: PLC0415
 
     assert set(first_words(section(EXECUTOR_PAGE, "The environment"))) == IDENTITY_VARIABLES
 
 
-def test_the_library_names_everything_that_is_public() -> None:
+def test_the_library_page_lists_every_public_name() -> None:
     listed = {name.split("(")[0] for name in first_words(LIBRARY.split("## A run")[0])}
     assert listed == set(sequencer.__all__)
 
 
-def test_the_members_of_a_run() -> None:
+def test_the_members_of_a_run_are_listed() -> None:
     rows = table(section(LIBRARY, "A run"))
     members = {re.split(r"\W", words(row[0])[0].removeprefix("run."))[0]: row[1] for row in rows}
     own = {name for name in vars(Run) if not name.startswith("_")}
@@ -190,7 +190,7 @@ def test_the_members_of_a_run() -> None:
     assert set(words(members["commands"])) == controls
 
 
-def test_the_commands_of_a_run() -> None:
+def test_the_commands_of_a_run_are_listed() -> None:
     listed = " ".join(row[0] for row in table(section(LIBRARY, "Commands")))
     own = {
         f"{one.__name__}({', '.join(one.__struct_fields__)})" for one in RunCommand.__subclasses__()
@@ -198,7 +198,7 @@ def test_the_commands_of_a_run() -> None:
     assert set(words(listed)) == own
 
 
-def test_the_numbers_of_the_protocol() -> None:
+def test_the_numbers_of_the_protocol_match_the_code() -> None:
     store, limits = StoreOptions(), RunLimits()
     assert f"`store.ttl_s`, {store.ttl_s:g} s" in PROTOCOL
     assert f"`store.journal.keep` ({store.journal.keep})" in PROTOCOL
@@ -209,7 +209,7 @@ def test_the_numbers_of_the_protocol() -> None:
     assert f"`limits.attempts` ({limits.attempts})" in decision
 
 
-def test_the_outcomes_of_the_glossary() -> None:
+def test_the_glossary_lists_all_outcomes() -> None:
     glossary = (ROOT / "docs" / "glossary.md").read_text()
     row = next(row for row in table(glossary) if row[0] == "**outcome**")
     assert words(row[1]) == [str(status) for status in OutcomeStatus]
@@ -234,7 +234,7 @@ GLOBAL = {name for option in make_root_group().params for name in option.opts} |
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_each_command_with_its_options_and_arguments(verb: str) -> None:
+def test_each_command_is_listed_with_its_options_and_arguments(verb: str) -> None:
     command, text = verbs()[verb], section(CLI, verb)
     own = {
         name
@@ -247,11 +247,11 @@ def test_each_command_with_its_options_and_arguments(verb: str) -> None:
     assert listed - own - GLOBAL == set(), "no such option"
 
 
-def test_the_page_has_no_command_that_is_gone() -> None:
+def test_the_page_lists_exactly_the_existing_commands() -> None:
     titles = re.findall(r"^### (.+)$", CLI, re.MULTILINE)
     assert sorted(titles) == sorted(COMMANDS)
 
 
-def test_the_global_options() -> None:
+def test_the_global_options_are_listed() -> None:
     listed = {word.split()[0] for word in first_words(section(CLI, "Global options"))}
     assert listed == GLOBAL - {"-h"}

@@ -51,7 +51,7 @@ def answer_to(asked: dict[str, Any]) -> tuple[str, ...]:
     return asked["node"], values[0] if values else "Whatever you think."
 
 
-def test_there_is_something_to_rehearse() -> None:
+def test_the_expected_workflows_are_rehearsed() -> None:
     assert len(FLOWS) == 6
     assert len(BUILTIN) == 12
     assert len(TEAMS) == 3
@@ -87,7 +87,7 @@ def test_every_built_in_procedure_is_rehearsed_to_its_end(project: Path, name: s
 
 
 @pytest.mark.parametrize("name", TEAMS)
-def test_and_every_built_in_team(project: Path, name: str) -> None:
+def test_every_built_in_team_is_rehearsed_to_its_end(project: Path, name: str) -> None:
     called = rehearsed(project, "r", "start", "Fix the login", "--procedure", name, "--team")
     assert called.code == 0, called.err
     assert "the run is completed" in called.out

@@ -26,7 +26,7 @@ def problems(data: Any) -> list[str]:
     return [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(data)]
 
 
-def test_the_file_in_the_package_is_made_of_the_classes_and_the_page() -> None:
+def test_the_packaged_schema_is_built_from_the_classes_and_the_page() -> None:
     assert FILE.read_text(encoding="utf-8") == made(), f"run python -m {made.__module__}"
     Draft202012Validator.check_schema(VALIDATOR.schema)
 

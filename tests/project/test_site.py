@@ -35,14 +35,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "built"
 
 
-def test_every_page_is_in_it(site: Path) -> None:
+def test_the_site_has_every_page(site: Path) -> None:
     expected = {page.relative_to(ROOT).with_suffix(".html") for page in pages()}
     built = {file.relative_to(site) for file in site.rglob("*.html")}
     assert expected - built == set()
     assert (site / "index.html").read_text() == (site / "README.html").read_text()
 
 
-def test_the_list_at_the_left_leads_to_every_page(site: Path) -> None:
+def test_the_sidebar_leads_to_every_page(site: Path) -> None:
     reached, to_read = set(), [site / "index.html"]
     while to_read:
         page = to_read.pop()

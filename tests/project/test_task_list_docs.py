@@ -49,7 +49,7 @@ def told(default: Any) -> str:
     return f"`{default}`" if default else "empty"
 
 
-def test_the_keys_of_a_file_and_of_a_task() -> None:
+def test_the_keys_of_a_file_and_of_a_task_are_listed() -> None:
     rows = {key: default for key, _, default, _ in ROW.findall(part("## Tasks"))}
     own = {
         ".".join(map(str, path)): default
@@ -62,14 +62,14 @@ def test_the_keys_of_a_file_and_of_a_task() -> None:
             assert rows[key] == told(default), key
 
 
-def test_the_step_fields_that_a_task_has_not() -> None:
+def test_the_step_fields_a_task_does_not_have_are_listed() -> None:
     said = "every [step field](configuration.md#step-fields) except `name`, `description`"
     assert f"{said}, `requires_approval` and `approval`" in TEXT
     assert set(known_keys(TaskEntry, ())) >= STEP_FIELDS
     assert not {"name", "requires_approval", "approval"} & set(known_keys(TaskEntry, ()))
 
 
-def test_the_yaml_list_makes_a_team_in_a_file_of_its_own_too(tmp_path: Path) -> None:
+def test_the_yaml_list_creates_a_team_also_in_its_own_file(tmp_path: Path) -> None:
     text = next(text for text in fenced("yaml") if text.startswith("workflows:"))
     (tmp_path / "orchestration.yaml").write_text(text)
     made = load(tmp_path, env={}).registry.get("search")
@@ -96,7 +96,7 @@ def test_the_page_is_a_list_of_tasks() -> None:
     assert "### What stays" in build.task.description
 
 
-def test_the_roles_are_all_there_with_what_they_may() -> None:
+def test_all_roles_are_listed_with_their_permissions() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \| (.+?) \| (\w+) \| (\w+) \| .+ \|$", TEXT, re.MULTILINE)
     assert [name for name, *_ in rows] == list(builtin_roles())
     for name, tools, writes, worktree in rows:
@@ -108,7 +108,7 @@ def test_the_roles_are_all_there_with_what_they_may() -> None:
         assert (writes == "yes", worktree == "yes") == (role.writes, role.worktree), name
 
 
-def test_the_answers_of_leads_are_taken() -> None:
+def test_the_answers_of_leads_are_accepted() -> None:
     plain, issues = map(json.loads, fenced("json"))
     assert [task.id for task in tasks_of_answer("tasks", plain)] == ["api", "check"]
     assert [task.id for task in tasks_of_answer("sub-issues", issues)] == [
@@ -117,7 +117,7 @@ def test_the_answers_of_leads_are_taken() -> None:
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_the_charts_are_what_the_builders_make(name: str) -> None:
+def test_the_charts_match_what_the_builders_produce(name: str) -> None:
     drawn = read_chart(part(f"### {name}").split("```mermaid\n")[1].split("```")[0])
     graph = workflow_of(name, builtin_tasks(name, 4), merge_roles()).graph
     assert graph is not None

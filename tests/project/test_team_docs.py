@@ -31,21 +31,21 @@ def by_points(table: list[tuple[str, str]]) -> dict[str, int]:
     return {name: int(points) for points, names in table for name in names.split(", ")}
 
 
-def test_what_is_built_in() -> None:
+def test_the_built_in_points_are_listed() -> None:
     kinds, keywords, labels, _ = tables()
     assert {word: int(points) for word, points in kinds} == CLASSIFICATIONS
     assert by_points(keywords) == KEYWORDS
     assert by_points(labels) == LABELS
 
 
-def test_the_other_names() -> None:
+def test_the_aliases_are_listed() -> None:
     aliases = tables()[-1]
     assert aliases == [
         (f"`{format_key_path(a)}`", f"`{format_key_path(b)}`") for a, b in TEAM_KEYS.items()
     ]
 
 
-def test_the_keys_of_a_role() -> None:
+def test_the_keys_of_a_role_are_listed() -> None:
     told = [row[0] for row in ROW.findall(section())]
     fields = [*("writes", "worktree"), *(f"budget.{key}" for key in Budget.model_fields)]
     assert set(Role.model_fields) == {"step", "writes", "worktree", "budget"}

@@ -111,12 +111,12 @@ def problems(path: Path) -> list[str]:
     return [f"{shown(path)}:{line}: {word}" for line, text in texts(path) for word in found(text)]
 
 
-def test_what_users_read_is_no_translation() -> None:
+def test_text_for_users_is_not_a_literal_translation() -> None:
     files = [path for path in read() if shown(path) not in NOT_YET]
     assert [problem for path in files for problem in problems(path)] == []
 
 
-def test_the_list_of_files_to_rewrite_only_shrinks() -> None:
+def test_the_list_of_files_to_rewrite_has_no_clean_files() -> None:
     clean = [name for name in NOT_YET if not (ROOT / name).exists() or not problems(ROOT / name)]
     assert clean == [], f"remove these lines from {shown(LIST)}"
 
@@ -192,12 +192,31 @@ def odd_names(path: Path, source: str) -> list[str]:
     return found_names
 
 
-def test_names_are_the_words_of_the_glossary() -> None:
+def test_names_use_the_words_of_the_glossary() -> None:
     package = sorted((ROOT / "sequencer").rglob("*.py"))
     assert [name for path in package for name in odd_names(path, path.read_text())] == []
 
 
-def test_a_name_stays_only_if_the_package_has_it() -> None:
+def test_test_functions_use_the_words_of_the_glossary() -> None:
+    folder = ROOT / "tests"
+    every = [
+        (path, name)
+        for path in sorted(folder.rglob("test_*.py"))
+        for name in list_test_functions(path)
+    ]
+    words = [(path, name, part) for path, name in every for part in parts(name)]
+    odd = [f"{shown(path)}: {name}" for path, name, part in words if _PARTS.fullmatch(part)]
+    assert odd == []
+
+
+def list_test_functions(path: Path) -> list[str]:
+    """Return the names of the test functions in *path*."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    functions = (node for node in nodes if isinstance(node, ast.FunctionDef))
+    return [node.name for node in functions if node.name.startswith("test_")]
+
+
+def test_exempted_names_exist_in_the_package() -> None:
     sources = (path.read_text() for path in (ROOT / "sequencer").rglob("*.py"))
     assert ON_DISK.keys() <= {name for source in sources for _, name in names(source)}
 
@@ -219,7 +238,7 @@ def test_an_old_name_is_found(source: str) -> None:
     assert odd_names(ROOT / "sequencer" / "x.py", source)
 
 
-def test_only_the_server_has_permits() -> None:
+def test_the_old_name_is_allowed_on_the_server_only() -> None:
     assert odd_names(ROOT / "sequencer" / "x.py", "permits = 1")
     assert odd_names(ROOT / TEMPORAL / "x.py", "permits = 1") == []
 
@@ -259,7 +278,7 @@ def test_names_and_examples_in_code_are_not_read() -> None:
         "The step goes to whoever asks first.",
     ],
 )
-def test_a_translation_is_found(text: str) -> None:
+def test_a_literal_translation_is_found(text: str) -> None:
     assert found(text)
 
 

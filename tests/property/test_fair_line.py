@@ -106,13 +106,13 @@ def test_no_run_that_can_move_waits_longer_than_one_round(actions: list[tuple[st
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(ACTIONS, max_size=60), st.integers(2, 4))
-def test_nor_does_one_where_several_work_at_once(
+def test_no_run_waits_longer_when_several_work_at_once(
     actions: list[tuple[str, str]], at_most: int
 ) -> None:
     assert played(actions, at_most) == []
 
 
-def test_a_line_that_begins_with_the_oldest_each_time_is_noticed() -> None:
+def test_a_line_that_always_starts_with_the_oldest_is_detected() -> None:
     """A check of the check: this is how `tick --all` was unfair."""
     actions = [("arrive", "a"), ("arrive", "b"), *([("tick", "a"), ("end", "a")] * 3)]
     assert played(actions, 1) == []
@@ -211,7 +211,7 @@ class Lived:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(3))
-def test_in_a_real_project_nothing_starves_beside_an_endless_cycle(
+def test_nothing_starves_beside_an_endless_cycle_in_a_real_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     lived = Lived(tmp_path / "p", seed, monkeypatch)

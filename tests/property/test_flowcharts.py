@@ -79,7 +79,7 @@ def printed(nodes: list[Node], edges: list[Edge], blank: str, end: str) -> str:
     st.sampled_from([" ", "  ", "\t", "\n"]),
     st.sampled_from(["\n", ";", "\r\n", "\n\n  ", " \n", "\n%% note [\n"]),
 )
-def test_what_is_printed_is_read_back(
+def test_a_printed_chart_is_read_back(
     graph: tuple[list[Node], list[Edge]], blank: str, end: str
 ) -> None:
     nodes, edges = graph
@@ -149,7 +149,7 @@ def test_mutated_charts_are_read_or_refused(text: str, data: st.DataObject) -> N
 
 
 @given(st.sampled_from(CHARTS), st.sampled_from(["\n\n", "%% note\n", "%%{init: {}}%%\n", "  \n"]))
-def test_what_stands_above_a_chart_changes_only_places(text: str, above: str) -> None:
+def test_text_above_a_chart_changes_only_line_numbers(text: str, above: str) -> None:
     # Front matter has to be the first thing, so a chart with it is another one below a line.
     if text.startswith("---"):
         return

@@ -114,7 +114,7 @@ EVERY_FLOW = (
 """Asked of the same flows: making one up takes longer than all of these together."""
 
 
-def test_what_holds_of_every_flow() -> None:
+def test_every_flow_keeps_the_execution_rules() -> None:
     statuses: Counter[str] = Counter()
     words: Counter[str] = Counter()
 
@@ -144,14 +144,14 @@ def test_no_node_of_a_flow_without_loops_runs_twice() -> None:
     for_all(check, cases(has_loops=False, is_plain=True), examples=EXAMPLES)
 
 
-def test_a_flow_goes_the_same_way_twice() -> None:
+def test_a_replayed_flow_takes_the_same_path() -> None:
     def check(case: Case) -> None:
         assert replay(case) == replay(case)
 
     for_all(check, cases(), examples=60)
 
 
-def test_the_transitions_of_real_runs_take_the_same_way() -> None:
+def test_the_transitions_of_real_runs_take_the_same_path() -> None:
     """Every event is a transition on a head that was read back from what was written."""
 
     def check(case: Case) -> None:
@@ -165,7 +165,7 @@ def test_the_transitions_of_real_runs_take_the_same_way() -> None:
 
 
 @pytest.mark.parametrize(("inline", "since", "shortest"), [(0, 60, 5), (120, 90, 12), (150, 0, 0)])
-def test_what_was_written_is_what_is_read_however_it_was_cut(
+def test_a_flow_record_is_read_as_written_however_it_was_split(
     monkeypatch: pytest.MonkeyPatch, inline: int, since: int, shortest: int
 ) -> None:
     monkeypatch.setattr(flow_record, "INLINE_BYTES", inline)

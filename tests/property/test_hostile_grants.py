@@ -111,7 +111,7 @@ def ensure_told(workflow: Workflow, found: Acts, defaults: dict[str, Any]) -> No
             assert grant in told, (grant, told)
 
 
-def test_what_a_flow_grants_was_shown() -> None:
+def test_everything_a_flow_grants_was_shown() -> None:
     accepted: list[bool] = []
 
     def check(data: bytes) -> None:
@@ -173,7 +173,7 @@ def files(draw: st.DrawFn) -> str:
     return text.replace(old, new, draw(st.integers(0, 2)))
 
 
-def test_what_the_configuration_grants_was_shown() -> None:
+def test_everything_the_configuration_grants_was_shown() -> None:
     accepted: list[bool] = []
 
     def check(text: str) -> None:

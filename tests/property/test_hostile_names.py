@@ -43,7 +43,7 @@ def twins(name: str) -> list[str]:
     return [*forms, name.upper(), name.lower(), name.casefold(), name.swapcase(), name + "."]
 
 
-def test_twins_of_a_name_have_slugs_of_their_own() -> None:
+def test_similar_names_have_different_slugs() -> None:
     def check(name: str) -> None:
         different = {name, *twins(name), slug(name).upper(), name[:-1], name + " "}
         folded = {unicodedata.normalize("NFKC", slug(one)).casefold() for one in different}
@@ -82,7 +82,7 @@ def tree(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if not path.is_dir()}
 
 
-def test_a_log_is_really_written_there_and_nowhere_else() -> None:
+def test_a_log_is_written_only_in_its_folder() -> None:
     with in_memory() as folder:
         ensure_logs_stay_in_their_folder(folder)
 
@@ -118,7 +118,7 @@ def ensure_logs_stay_in_their_folder(folder: Path) -> None:
     for_all(check, branches, names, examples=PART // 2)
 
 
-def test_no_spelling_of_a_way_out_reads_a_file(tmp_path: Path) -> None:
+def test_no_spelling_of_an_outside_path_reads_a_file(tmp_path: Path) -> None:
     prompts = tmp_path / "project" / "prompts"
     prompts.mkdir(parents=True)
     secret = tmp_path / "project" / "secret.md"

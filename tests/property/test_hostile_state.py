@@ -142,14 +142,14 @@ def ensure_believable(run: Files, state: bytes) -> None:
         assert found.get(name) in can_be, name
 
 
-def test_any_object_as_the_head(files: Files) -> None:
+def test_any_object_as_the_head_is_handled_safely(files: Files) -> None:
     def check(content: object) -> None:
         ensure_believable(files, json.dumps(content).encode())
 
     for_all(check, values, examples=HALF)
 
 
-def test_a_head_with_other_values(files: Files) -> None:
+def test_a_head_with_other_values_is_handled_safely(files: Files) -> None:
     names = st.sampled_from(sorted(files.content)) | texts
     small = st.sampled_from([0, 1, 2, 3, 4, True, 1.0, "1", 2**62, 2**63, -1, [], {}, ""])
     changes = st.lists(st.tuples(names, small | values), min_size=1, max_size=2).map(dict)
@@ -161,7 +161,7 @@ def test_a_head_with_other_values(files: Files) -> None:
     for_all(check, changes, st.none() | names, examples=HALF)
 
 
-def test_a_head_with_a_spelling_that_is_not_json(files: Files) -> None:
+def test_a_head_that_is_not_valid_json_is_handled_safely(files: Files) -> None:
     names = sorted(files.content)
 
     def check(name: str, odd: str) -> None:
@@ -193,7 +193,7 @@ def damaged(data: bytes) -> st.SearchStrategy[bytes]:
     )
 
 
-def test_damaged_bytes_of_the_head(files: Files) -> None:
+def test_damaged_bytes_of_the_head_are_handled_safely(files: Files) -> None:
     def check(state: bytes) -> None:
         ensure_believable(files, state)
 
@@ -206,7 +206,7 @@ def rearranged(data: bytes) -> st.SearchStrategy[bytes]:
     return st.lists(st.sampled_from(lines), max_size=6).map(b"".join)
 
 
-def test_a_damaged_journal_beside_a_whole_head(files: Files) -> None:
+def test_a_damaged_journal_next_to_an_intact_head_is_handled_safely(files: Files) -> None:
     def check(journal: bytes) -> None:
         assert opened(files, files.state, journal) in (None, files.accepted)
 
@@ -274,7 +274,7 @@ def read_by(reader: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         return None
 
 
-def test_the_strict_reader_is_the_standard_one_with_refusals() -> None:
+def test_the_strict_reader_matches_the_standard_one_except_for_refusals() -> None:
     def check(content: dict[str, object], odd: str, depth: int, at: int, indent: int) -> None:
         whole = json.dumps(content, ensure_ascii=bool(at % 2), indent=indent or None)
         assert parse_object(whole.encode()) == content
@@ -316,7 +316,7 @@ def ensure_it_comes_back_whole(
     assert list_facts(found) == [{"revision": revision, "at": at, **fact} for fact in told]
 
 
-def test_records_come_back_and_losers_and_torn_lines_anywhere_change_no_winner() -> None:
+def test_records_are_read_back_and_losing_and_torn_lines_change_no_winner() -> None:
     def check(made: list[Any], first: int, rubbish: list[tuple[int, str, int]]) -> None:
         ensure_it_comes_back_whole(first, made[0])
 

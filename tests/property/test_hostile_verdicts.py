@@ -49,7 +49,7 @@ def reference(text: str) -> bool | None:
     return said
 
 
-def test_a_verdict_behind_any_prose_is_read_as_it_was_meant() -> None:
+def test_a_verdict_after_any_prose_is_read_correctly() -> None:
     def check(before: str, verdict: dict[str, Any], indent: int | None) -> None:
         read = judged(f"{before}\n{json.dumps(verdict, indent=indent)}\n")
         # Open braces before it may make it a part of something longer; it is never turned round.
@@ -61,7 +61,7 @@ def test_a_verdict_behind_any_prose_is_read_as_it_was_meant() -> None:
     for_all(check, prose, verdicts, indents, examples=PART)
 
 
-def test_nothing_passes_that_brute_force_would_not_pass() -> None:
+def test_nothing_passes_against_a_brute_force_reading() -> None:
     pieces = st.one_of(
         prose,
         verdicts.map(json.dumps),
@@ -81,7 +81,7 @@ def test_nothing_passes_that_brute_force_would_not_pass() -> None:
     for_all(check, st.lists(pieces, max_size=8), examples=PART)
 
 
-def test_any_answer_has_a_verdict_and_a_reason_that_can_be_kept() -> None:
+def test_any_answer_has_a_verdict_and_a_reason_short_enough_to_store() -> None:
     outcomes = st.builds(
         Outcome,
         status=st.sampled_from(OutcomeStatus),
@@ -101,7 +101,7 @@ def test_any_answer_has_a_verdict_and_a_reason_that_can_be_kept() -> None:
     for_all(check, outcomes, st.booleans(), examples=RULES)
 
 
-def test_a_schema_of_a_value_lets_it_through_and_no_other() -> None:
+def test_a_schema_of_a_value_accepts_only_that_value() -> None:
     def check(value: Any, other: Any) -> None:
         schema = {"const": value}
         assert check_schema(schema, value) is None

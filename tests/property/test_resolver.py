@@ -37,7 +37,7 @@ indexes = st.integers(0, 10**18)
         (5, "s m s m s m s m r r s m s m s m s m r r"),
     ],
 )
-def test_the_cadence_spelled_out(every: int, expected: str) -> None:
+def test_the_cadence_matches_the_written_examples(every: int, expected: str) -> None:
     steps = (Step(name="s"), Step(name="m"))
     workflow = Workflow("demo", steps, Review(every=every, step=Step(name="r")))
     names = expected.split()
@@ -59,7 +59,7 @@ def naive_sequence(workflow: Workflow, count: int) -> list[str]:
 
 
 @given(workflows)
-def test_the_formula_is_the_walk(workflow: Workflow) -> None:
+def test_the_formula_matches_a_step_by_step_walk(workflow: Workflow) -> None:
     names = [resolve(workflow, index).name for index in range(100)]
     assert names == naive_sequence(workflow, 100)
 
@@ -99,7 +99,7 @@ def test_a_negative_index_has_no_step(workflow: Workflow, index: int) -> None:
 
 
 @given(st.integers(1, len(LETTERS)), st.integers(0, 20))
-def test_a_procedure_counts_to_its_end_and_no_further(length: int, index: int) -> None:
+def test_a_procedure_has_no_step_after_its_end(length: int, index: int) -> None:
     steps = tuple(Step(name=letter) for letter in LETTERS[:length])
     workflow = Workflow("once", steps, kind="procedure")
     if index < length:

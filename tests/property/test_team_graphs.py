@@ -42,7 +42,7 @@ def critical_path(graph: Graph) -> int:
     return max(map(until, graph.by_id))
 
 
-def test_every_task_once_and_never_before_its_blockers_within_the_greedy_bound() -> None:
+def test_every_task_runs_once_after_its_blockers_within_the_greedy_bound() -> None:
     def check(seed: int, size: int, workers: int) -> None:
         random = random_of(seed)
         graph = graph_of(tasks_of(random, size), workers)
@@ -69,7 +69,7 @@ def test_with_enough_workers_it_takes_as_long_as_the_critical_path() -> None:
     for_all(check, SEEDS, SIZES, examples=30)
 
 
-def test_the_order_is_that_of_the_longest_way_to_the_end() -> None:
+def test_the_task_with_the_longest_remaining_path_starts_first() -> None:
     """One worker: of those that may begin the one with the heaviest rest is begun."""
 
     def check(seed: int, size: int) -> None:
@@ -116,7 +116,7 @@ def check_anything(seed: int, size: int, workers: int, seen: Counter[str]) -> No
     made.ensure_ended()
 
 
-def test_whatever_happens_is_read_as_it_was_kept() -> None:
+def test_every_state_is_read_as_it_was_saved() -> None:
     seen: Counter[str] = Counter()
 
     def check(seed: int, size: int, workers: int) -> None:
@@ -128,7 +128,7 @@ def test_whatever_happens_is_read_as_it_was_kept() -> None:
 
 
 @pytest.mark.parametrize(("inline", "since", "shortest"), [(0, 60, 5), (200, 0, 0)])
-def test_however_it_was_cut(
+def test_every_state_is_read_as_it_was_saved_however_it_was_split(
     monkeypatch: pytest.MonkeyPatch, inline: int, since: int, shortest: int
 ) -> None:
     monkeypatch.setattr(flow_record, "INLINE_BYTES", inline)

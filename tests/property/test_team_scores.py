@@ -66,7 +66,7 @@ def scored(word: Word | None, title: str, text: str, given: list[str]) -> Score:
 
 
 @given(words, st.tuples(texts, texts), labels, settings, st.integers(0, 100))
-def test_it_is_within_its_bounds_and_the_sum_of_its_reasons(
+def test_a_score_is_within_bounds_and_the_sum_of_its_reasons(
     word: Word | None, said: tuple[str, str], given: list[str], chosen: ScoreSettings, least: int
 ) -> None:
     title, text = said
@@ -96,7 +96,7 @@ def test_one_more_keyword_never_lowers_it(
 
 
 @given(words, texts, keywords)
-def test_a_keyword_of_its_own_paragraph_is_found_unless_it_is_code(
+def test_a_keyword_in_its_own_paragraph_is_found_unless_it_is_code(
     word: Word | None, text: str, keyword: str
 ) -> None:
     tokens = signals_of("", f"We {keyword}!\n\n{text}").tokens
@@ -106,7 +106,7 @@ def test_a_keyword_of_its_own_paragraph_is_found_unless_it_is_code(
 
 
 @given(words, texts, texts, labels, st.randoms(use_true_random=False))
-def test_it_is_the_same_each_time_and_in_each_order_of_labels(
+def test_a_score_is_reproducible_and_independent_of_label_order(
     word: Word | None, title: str, text: str, given: list[str], order: random.Random
 ) -> None:
     first = scored(word, title, text, given)

@@ -30,7 +30,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("path", "way"), CASES)
-def test_a_story(path: Path, way: str, tmp_path: Path) -> None:
+def test_a_story_plays_the_same_in_every_way(path: Path, way: str, tmp_path: Path) -> None:
     story = read(path)
     project, run = project_of(story, tmp_path), story.get("run")
     match way:
@@ -45,7 +45,7 @@ def test_a_story(path: Path, way: str, tmp_path: Path) -> None:
             play(story, McpClient(project, run))
 
 
-def test_every_story_has_a_name_and_is_told_in_two_ways_at_least() -> None:
+def test_every_story_has_a_name_and_at_least_two_ways() -> None:
     stories = [read(path) for path in STORIES.glob("*.yaml")]
     assert stories
     assert all(story["story"] and len(list(ways_of(story))) > 1 for story in stories)

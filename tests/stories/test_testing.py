@@ -31,7 +31,7 @@ def test_the_example_of_the_page_passes(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-def test_settings_of_the_callers_environment_do_not_count(
+def test_settings_in_the_callers_environment_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEQUENCER_AGENT", "no-such-agent")
@@ -41,7 +41,7 @@ def test_settings_of_the_callers_environment_do_not_count(
     assert project.run_command("run", variables={"SEQUENCER_AGENT": "no-such"}).exit_code == 2
 
 
-def test_output_that_is_no_json_is_shown(tmp_path: Path) -> None:
+def test_output_that_is_not_json_is_shown(tmp_path: Path) -> None:
     project = ScratchProject(tmp_path)
     assert project.run_command("status", "--json").json["run_id"] is None
     with pytest.raises(ValueError, match="on stderr: 'oh'"):

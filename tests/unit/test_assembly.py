@@ -30,7 +30,7 @@ def project(folder: Path, **settings: Any) -> Project:
 
 
 @pytest.mark.parametrize("kind", EXECUTORS)
-def test_every_recipe_names_what_is_there(kind: str) -> None:
+def test_every_recipe_names_an_existing_executor(kind: str) -> None:
     recipe = EXECUTORS[kind]
     module = import_module(recipe.module)
     assert getattr(module, recipe.executor).kind == kind
@@ -79,23 +79,23 @@ def test_an_agent_of_another_provider_is_refused(
         ("scripted", {"outcomes": [{}]}),
     ],
 )
-def test_some_have_anybodys_models(kind: str, entry: dict[str, Any]) -> None:
+def test_some_agents_accept_models_of_any_provider(kind: str, entry: dict[str, Any]) -> None:
     assert supported(kind, entry, provider="mistral", model="m") is None
 
 
 @pytest.mark.parametrize("kind", EXECUTORS)
-def test_a_prompt_of_the_workflows_own_file_is_no_agents_business(kind: str) -> None:
+def test_every_agent_accepts_a_prompt_from_the_workflow_file(kind: str) -> None:
     assert supported(kind, NEEDED.get(kind), text="Do it.") is None
 
 
 @pytest.mark.parametrize("kind", EXECUTORS)
-def test_a_temperature_is_refused_where_nobody_could_be_told(kind: str) -> None:
+def test_a_temperature_is_refused_for_agents_that_do_not_support_it(kind: str) -> None:
     said = supported(kind, NEEDED.get(kind), temperature=0.5, model="own/m")
     assert (said is None) is (kind in {"anthropic", "opencode", "rehearsal", "scripted"})
     assert said is None or "does not support temperature" in said
 
 
-def test_all_that_an_agent_can_not_honour_is_said_at_once() -> None:
+def test_all_unsupported_options_of_an_agent_are_reported_at_once() -> None:
     said = supported("gemini", provider="openai", temperature=1, tools={"todoread": True})
     assert said is not None
     assert "temperature; provider: openai, it has" in said

@@ -71,7 +71,7 @@ OF_A_POSITION = CONFIGURATION.replace("default: rehearsal", "default: rehearsal,
         ),
     ],
 )
-def test_what_is_wrong_with_a_project(
+def test_problems_of_a_project_are_reported(
     tmp_path: Path, configuration: str, level: Level, said: str
 ) -> None:
     found = only(project(tmp_path, configuration), level)
@@ -101,7 +101,7 @@ def tear(journal: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_run(
+def test_problems_of_a_run_are_reported(
     tmp_path: Path, change: Callable[[Path], object], level: Level, said: str
 ) -> None:
     worked(tmp_path, 2)
@@ -115,13 +115,15 @@ def test_what_is_wrong_with_a_run(
     ("content", "said"),
     [(b"", "is empty"), (b" \n\n", "is empty"), (b"\xff\xfe", "not UTF-8")],
 )
-def test_a_prompt_that_is_no_task_is_an_error(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_prompt_that_is_empty_or_not_utf8_is_an_error(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
     project(tmp_path)
     (tmp_path / "prompts" / "main.md").write_bytes(content)
     assert said in only(tmp_path, Level.ERROR).message
 
 
-def test_the_prompt_of_a_review_that_never_comes_is_a_warning(tmp_path: Path) -> None:
+def test_the_prompt_of_a_review_that_is_never_due_is_a_warning(tmp_path: Path) -> None:
     project(tmp_path, CONFIGURATION.replace(": 2", ": 0"), "supervisor.md", "main.md")
     found = findings(tmp_path)
     assert [finding.level for finding in found] == [Level.WARNING, Level.WARNING]
@@ -144,7 +146,7 @@ workflows:
 """
 
 
-def test_the_prompts_of_fixers_and_of_labels_have_to_be_there(tmp_path: Path) -> None:
+def test_the_prompts_of_fixers_and_labels_must_exist(tmp_path: Path) -> None:
     project(tmp_path, LABELLED, "main.md", "judge.md")
     missing = {"mend.md", "roles/defect.md", "roles/idea.md"}
     found = [one for one in findings(tmp_path, level=Level.ERROR) if one.area is Area.WORKFLOW]
@@ -159,7 +161,7 @@ def test_the_prompts_of_fixers_and_of_labels_have_to_be_there(tmp_path: Path) ->
     assert findings(tmp_path, level=Level.ERROR) == []
 
 
-def test_the_agent_of_a_fixer_has_to_be_there(tmp_path: Path) -> None:
+def test_the_agent_of_a_fixer_must_exist(tmp_path: Path) -> None:
     text = LABELLED.replace("system_from_labels: true", "model: null")
     text = text.replace("{name: mend}", "{name: mend, agent: lost}")
     project(tmp_path, text + "agents: {lost: {kind: lost}}\n", "main.md", "judge.md", "mend.md")
@@ -168,14 +170,14 @@ def test_the_agent_of_a_fixer_has_to_be_there(tmp_path: Path) -> None:
     }
 
 
-def test_an_agent_that_a_step_names_and_nobody_has_is_told_once(tmp_path: Path) -> None:
+def test_an_agent_without_its_program_is_reported_once(tmp_path: Path) -> None:
     text = "agent: mine\nagents: {mine: {kind: command, argv: [no-such-program]}}\n"
     project(tmp_path, text, "main.md", "supervisor.md")
     lost = [one for one in findings(tmp_path) if "no-such-program" in one.message]
     assert [one.level for one in lost] == [Level.ERROR]
 
 
-def test_without_any_agent_it_says_what_to_install(
+def test_without_any_agent_the_hint_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
@@ -195,7 +197,7 @@ def test_the_router_needs_its_prompt_and_those_that_it_may_name(tmp_path: Path) 
     assert "'extra.md'" in said["router.allowlist"]
 
 
-def test_a_workflow_that_is_gone_is_an_error_that_lists_the_known(tmp_path: Path) -> None:
+def test_a_removed_workflow_is_an_error_that_lists_the_known_ones(tmp_path: Path) -> None:
     own = "workflows: {own: {steps: [main]}}\nagent: {default: rehearsal}\n"
     project(tmp_path, f"workflow: {{name: own}}\n{own}")
     assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 0
@@ -300,7 +302,7 @@ WALLS = "agents: {t: {kind: command, argv: [sh], wall: none}, u: {kind: command,
         ("", 0, "an old kernel", []),
     ],
 )
-def test_what_is_open_between_agents_is_told(
+def test_missing_walls_between_agents_are_reported(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     configuration: str,

@@ -67,7 +67,7 @@ def test_every_error_has_its_exit_code() -> None:
     ],
     ids=repr,
 )
-def test_what_a_machine_ran_out_of_is_named_with_what_to_do(error: Exception, word: str) -> None:
+def test_an_exhausted_resource_is_reported_with_a_hint(error: Exception, word: str) -> None:
     found = to_machine_busy(error)
     assert found is not None
     assert word in (found.hint or "")
@@ -77,7 +77,7 @@ def test_what_a_machine_ran_out_of_is_named_with_what_to_do(error: Exception, wo
     assert to_machine_busy(found) is found
 
 
-def test_many_facts_about_one_part_of_a_project_hide_no_other() -> None:
+def test_many_changes_in_one_part_of_a_project_hide_no_other_part() -> None:
     many = [f"+ agents.a{number:03}.argv: []" for number in range(200)]
     changed = [*many, '+ hooks: ["x.py"]', '+ setup: [["x"]]', "+ file flows/x.md, x: y"]
     said = str(NotTrusted("/p", (), changed))

@@ -15,7 +15,7 @@ from sequencer.project.agents import CLIENTS
 from tests.isolation import FAKE_PROGRAMS, isolate, kept, without_agents
 
 
-def test_the_environment_has_nothing_of_the_person_who_runs_the_tests() -> None:
+def test_the_environment_contains_nothing_from_the_person_who_runs_tests() -> None:
     own = kept(os.environ)
     ours = {"HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "SEQUENCER_TRUST", "GIT_CONFIG_NOSYSTEM"}
     # What Python, pytest's processes and the helper of forked commands add for themselves.
@@ -24,7 +24,7 @@ def test_the_environment_has_nothing_of_the_person_who_runs_the_tests() -> None:
     assert list(Path.home().iterdir()) == []
 
 
-def test_a_new_environment_is_made_of_what_is_kept(
+def test_a_new_environment_contains_only_allowed_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = dict(os.environ)
@@ -36,7 +36,7 @@ def test_a_new_environment_is_made_of_what_is_kept(
     assert (os.environ["HOME"], os.environ["PATH"]) == (str(tmp_path / "home"), before["PATH"])
 
 
-def test_no_agent_of_the_person_is_on_the_path_and_what_is_beside_it_is(tmp_path: Path) -> None:
+def test_installed_agents_are_not_on_the_path_but_other_programs_are(tmp_path: Path) -> None:
     assert not any(map(shutil.which, CLIENTS))
     programs, links = tmp_path / "programs", tmp_path / "links"
     programs.mkdir()
@@ -58,7 +58,7 @@ def test_the_crontab_of_tests_is_empty_and_can_not_be_changed() -> None:
 
 
 @pytest.mark.parametrize("is_installed", [False, True])
-def test_strace_is_the_installed_one_or_says_that_it_can_not_trace(
+def test_strace_is_the_installed_one_or_reports_that_it_cannot_trace(
     tmp_path: Path, is_installed: bool
 ) -> None:
     if is_installed:

@@ -21,7 +21,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-def test_a_record_is_this_users_alone(state: Path) -> None:
+def test_a_record_is_only_accessible_to_its_user(state: Path) -> None:
     assert read_user_record("ticks", "a.json", 9) is None
     write_user_record("ticks", "a.json", b"kept")
     assert read_user_record("ticks", "a.json", 9) == b"kept"
@@ -32,7 +32,7 @@ def test_a_record_is_this_users_alone(state: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["a.json"]
 
 
-def test_links_above_are_the_users_own(state: Path, tmp_path: Path) -> None:
+def test_links_above_our_own_folder_are_followed(state: Path, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     state.symlink_to(tmp_path / "disk")
     write_user_record("ticks", "a.json", b"kept")
@@ -56,14 +56,14 @@ def test_a_link_in_the_place_of_our_own_folder_is_refused(
     assert (elsewhere / "a.json").read_bytes() == b"forged"
 
 
-def test_what_others_may_write_in_is_refused(state: Path) -> None:
+def test_a_folder_that_others_may_write_in_is_refused(state: Path) -> None:
     write_user_record("ticks", "a.json", b"kept")
     (state / "sequencer" / "ticks").chmod(0o770)
     with pytest.raises(UnsafeFolder, match="other users may write in it"):
         read_user_record("ticks", "a.json", 9)
 
 
-def test_a_folder_in_the_place_of_a_record_is_said(state: Path) -> None:
+def test_a_folder_in_place_of_a_record_is_an_error(state: Path) -> None:
     (state / "sequencer" / "ticks" / "a.json").mkdir(parents=True)
     (state / "sequencer" / "ticks").chmod(0o700)
     with pytest.raises(CorruptState):
@@ -72,7 +72,7 @@ def test_a_folder_in_the_place_of_a_record_is_said(state: Path) -> None:
         write_user_record("ticks", "a.json", b"kept")
 
 
-def test_without_a_home_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_home_folder_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STATE_VARIABLE, "not/absolute")
     monkeypatch.setenv("HOME", "nor/this")
     with pytest.raises(ConfigurationError, match="your home folder is unknown"):

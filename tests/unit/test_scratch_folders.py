@@ -22,14 +22,14 @@ with scratch_folder(Path(sys.argv[1])) as made:
 """
 
 
-def test_it_is_there_for_the_block_and_gone_behind_it(tmp_path: Path) -> None:
+def test_the_folder_exists_in_the_block_and_is_removed_after_it(tmp_path: Path) -> None:
     with scratch_folder(tmp_path) as made:
         assert made.parent == tmp_path
         assert made.is_dir()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_process_has_left_goes_and_what_a_living_one_has_stays(
+def test_only_the_folders_of_dead_processes_are_removed(
     tmp_path: Path,
 ) -> None:
     others = [tmp_path / name for name in (f"{PREFIX}x-1", f"{PREFIX}1", "tmpx")]

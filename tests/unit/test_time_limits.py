@@ -48,7 +48,7 @@ def test_one_limit_is_enough(tmp_path: Path, settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("agent", ["claude", "codex", "gemini", "opencode"])
-def test_a_client_without_any_is_named_with_its_steps(tmp_path: Path, agent: str) -> None:
+def test_a_client_without_a_limit_is_named_with_its_steps(tmp_path: Path, agent: str) -> None:
     assert warned(tmp_path, {"agent": agent}) == [
         (f"agent {agent}", "no time limit in build, look")
     ]

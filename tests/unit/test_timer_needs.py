@@ -55,7 +55,7 @@ def install(folder: Path, *more: str) -> Called:
     return ended
 
 
-def test_nothing_is_missing_where_all_is_there(folder: Path) -> None:
+def test_nothing_is_missing_if_everything_is_present(folder: Path) -> None:
     said = install(folder).err
     assert "notice" not in said
     assert "a line was added to your crontab\n" in said
@@ -73,9 +73,7 @@ def test_a_second_install_replaces(folder: Path) -> None:
     assert "was added" not in said
 
 
-def test_a_project_that_is_not_trusted_is_said(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_untrusted_project_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert call(folder, "trust", "--remove").code == 0
     lack = "notice: the project is not trusted\n  each tick refuses with exit code 2 until"
     assert lack in install(folder).err
@@ -83,7 +81,7 @@ def test_a_project_that_is_not_trusted_is_said(
     assert "is not trusted (SEQUENCER_TRUST counts only in this shell)" in install(folder).err
 
 
-def test_a_key_that_only_this_shell_has_is_said_until_a_file_has_it(
+def test_a_key_set_only_in_this_shell_is_reported_until_a_file_has_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-dummy-dummy-dummy")
@@ -105,7 +103,7 @@ def test_a_key_that_only_this_shell_has_is_said_until_a_file_has_it(
     assert not [text for text in found if "only in this shell" in text]
 
 
-def test_cron_without_mail_or_without_a_daemon_is_said(
+def test_cron_without_mail_or_a_daemon_is_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timer_needs, "_is_running", lambda _: False)
@@ -122,12 +120,12 @@ def test_cron_without_mail_or_without_a_daemon_is_said(
 @pytest.mark.parametrize(
     ("line", "is_lack"), [("MAILTO=", True), ('MAILTO=""', True), ("MAILTO=me", False)]
 )
-def test_an_empty_mailto_mails_nobody(folder: Path, line: str, is_lack: bool) -> None:
+def test_an_empty_mailto_is_reported(folder: Path, line: str, is_lack: bool) -> None:
     del folder
     assert bool([*find_cron_lacks([line], "log")]) == is_lack
 
 
-def test_this_process_is_seen_and_a_daemon_of_no_name_is_not() -> None:
+def test_a_running_process_is_found_but_an_unknown_daemon_is_not() -> None:
     own = Path(f"/proc/{os.getpid()}/comm")
     if not own.exists():
         pytest.skip("no /proc")
@@ -153,7 +151,7 @@ def test_show_has_the_interval_the_last_tick_and_the_next(folder: Path) -> None:
     )
 
 
-def test_a_tick_of_a_wrong_clock_is_not_the_last_one(folder: Path) -> None:
+def test_a_tick_in_the_future_is_not_the_last_tick(folder: Path) -> None:
     (folder / "logs").mkdir(exist_ok=True)
     (folder / "logs" / "tick.log").write_text("2031-01-01 00:00:00+0000  nothing due\n" * 3)
     settings = open_project(folder).settings

@@ -53,7 +53,7 @@ def test_path_is_short_and_keeps_its_order(
 
 
 @pytest.mark.parametrize("verb", ["cron", "systemd"])
-def test_an_entry_brings_the_folders_of_the_projects_programs(
+def test_an_entry_includes_the_folders_of_the_projects_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     folder, programs = project(tmp_path / "p", CONFIGURATION), tmp_path / "programs"
@@ -78,7 +78,7 @@ def installed(folder: Path, text: str) -> None:
     program(folder / "crontab", f"[ \"$*\" = -l ] && cat <<'END'\n{text}\nEND")
 
 
-def test_check_asks_what_the_installed_line_finds(
+def test_check_uses_the_path_of_the_installed_crontab_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, programs = project(tmp_path / "50% p", CONFIGURATION), tmp_path / "programs"
@@ -100,7 +100,7 @@ def test_check_asks_what_the_installed_line_finds(
     assert f"but {tmp_path}/older/our-tests in a timer's tick" in found
 
 
-def test_check_starts_nothing_for_a_project_that_nobody_trusts(
+def test_check_starts_nothing_for_an_untrusted_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, programs = project(tmp_path / "p", CONFIGURATION), tmp_path / "programs"
@@ -113,7 +113,9 @@ def test_check_starts_nothing_for_a_project_that_nobody_trusts(
         assert (tmp_path / "asked").exists() == bool(trusted)
 
 
-def test_check_asks_what_the_unit_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_uses_the_path_of_the_installed_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, programs = project(tmp_path / "50% p", CONFIGURATION), tmp_path / "programs"
     program(programs / "our-tests")
     monkeypatch.setenv("PATH", f"{programs}:{FAKE_PROGRAMS}:/usr/bin:/bin")
@@ -130,7 +132,7 @@ def test_check_asks_what_the_unit_finds(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("kind", ["cron", "systemd", "launchd"])
-def test_check_says_which_schedule_no_timer_starts(
+def test_check_names_the_schedule_that_no_timer_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     dates = "schedules: {good night: {workflow: standard, at: 0 2 * * *}}\n"
@@ -161,7 +163,7 @@ def test_check_says_which_schedule_no_timer_starts(
         assert bool(findings(folder)) is lacks, run
 
 
-def test_a_timer_of_another_kind_is_known_by_its_ticks(tmp_path: Path) -> None:
+def test_a_timer_of_another_kind_is_recognized_by_its_ticks(tmp_path: Path) -> None:
     dates = "schedules: {night: {workflow: standard, at: 0 2 * * *}}\n"
     folder, now = project(tmp_path / "p", CONFIGURATION + dates), time.time()
     log = folder / "logs" / "tick.night.log"
@@ -176,7 +178,7 @@ def test_a_timer_of_another_kind_is_known_by_its_ticks(tmp_path: Path) -> None:
     assert "no timer" in ticked(70000, 66400, 62800)[0], "they have stopped"
 
 
-def test_check_says_which_program_no_entry_could_find(
+def test_check_names_the_program_that_no_entry_could_find(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = project(tmp_path / "p", CONFIGURATION)
@@ -203,7 +205,7 @@ def test_lines_of_a_crontab(crontab: str, paths: list[str]) -> None:
     assert [entry.path for entry in entries_of(crontab, Path("/p"))] == paths
 
 
-def test_a_time_in_the_log_that_is_years_away_hides_no_missed_tick(tmp_path: Path) -> None:
+def test_an_absurd_time_in_the_log_does_not_hide_a_missed_tick(tmp_path: Path) -> None:
     settings = open_project(project(tmp_path / "p")).settings
     log = timers.tick_log(settings, None)
     log.parent.mkdir(exist_ok=True)

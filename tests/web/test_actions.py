@@ -29,7 +29,7 @@ def newest(client: Client, name: str | None) -> dict[str, Any]:
     return list(row_of(client, name).run.history())[-1]
 
 
-def test_approve_lets_the_run_continue_and_says_who_did(client: Client) -> None:
+def test_approve_continues_the_run_and_records_who_approved(client: Client) -> None:
     row, gate = row_of(client, "release-1.4"), head_of(client, "release-1.4").gate
     assert gate is not None
     answer = client.post(f"{row.url}/do/approve", {"token": gate.token, "back": row.url})
@@ -39,7 +39,7 @@ def test_approve_lets_the_run_continue_and_says_who_did(client: Client) -> None:
     assert (fact["event"], bool(fact["outcome"]["by"])) == ("approved", True)
 
 
-def test_after_an_answer_the_pages_say_what_continues_the_run(client: Client) -> None:
+def test_after_an_answer_the_pages_show_how_to_continue_the_run(client: Client) -> None:
     row, gate = row_of(client, "release-1.4"), head_of(client, "release-1.4").gate
     assert gate is not None
     assert "answered;" not in words(client.get("/").text)
@@ -53,7 +53,7 @@ def test_after_an_answer_the_pages_say_what_continues_the_run(client: Client) ->
     assert "answered;" not in words(client.get("/").text)
 
 
-def test_a_page_says_that_a_run_was_taken_back(client: Client, tmp_path: Path) -> None:
+def test_a_page_warns_of_a_run_restored_to_an_older_state(client: Client, tmp_path: Path) -> None:
     folder = tmp_path / "shop" / "sync"
     older = shutil.copytree(folder, tmp_path / "older")
     row_of(client, None).run.do(Skip())
@@ -103,7 +103,7 @@ def test_an_answer_follows_its_edge_and_a_wrong_one_is_refused(client: Client) -
 
 
 @pytest.mark.parametrize("verb", ["approve", "reject", "feedback"])
-def test_what_was_decided_meanwhile_is_not_decided_again(client: Client, verb: str) -> None:
+def test_a_decision_is_not_made_twice(client: Client, verb: str) -> None:
     row, gate = row_of(client, "release-1.4"), head_of(client, "release-1.4").gate
     assert gate is not None
     form = {"token": gate.token + 1, "text": "late"}
@@ -147,7 +147,7 @@ def test_a_flow_whose_file_changed_keeps_its_drawing_and_offers_to_adopt_it(
     assert "/do/answer" in client.get(row.url).text
 
 
-def test_a_change_that_can_not_be_adopted_has_a_command_and_no_button(client: Client) -> None:
+def test_a_change_that_cannot_be_adopted_has_a_command_and_no_button(client: Client) -> None:
     row = row_of(client, "login-timeout")
     file = row.project.folder / "code-review.md"
     text = file.read_text()

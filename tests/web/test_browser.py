@@ -207,7 +207,7 @@ def test_questions_are_answered(opened: Opens) -> None:
     expect(page.locator("main")).to_contain_text("Nothing waits for you.")
 
 
-def test_what_somebody_writes_is_not_swept_away_by_a_change(opened: Opens, shop: Path) -> None:
+def test_a_text_being_typed_survives_a_change(opened: Opens, shop: Path) -> None:
     page = opened()
     gate = page.locator("article", has_text="Approve publish?")
     gate.get_by_text("Send back…").click()
@@ -218,7 +218,7 @@ def test_what_somebody_writes_is_not_swept_away_by_a_change(opened: Opens, shop:
     expect(gate.get_by_role("textbox")).to_have_value("half a sent")
 
 
-def test_a_change_leaves_the_focus_on_what_does_the_same_and_on_nothing_else(
+def test_a_change_preserves_the_focus_only_on_an_equivalent_element(
     opened: Opens, shop: Path
 ) -> None:
     page = opened()
@@ -274,7 +274,7 @@ def test_every_page_fits_and_can_be_read(opened: Opens, width: int, dark: bool) 
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_projects_that_are_new_broken_large_or_not_trusted_fit(
+def test_pages_of_new_broken_large_or_untrusted_projects_fit(
     visits: Opens, tmp_path: Path, width: int
 ) -> None:
     for name in ("new", "broken", "large"):
@@ -306,7 +306,7 @@ def test_projects_that_are_new_broken_large_or_not_trusted_fit(
         page.context.close()
 
 
-def test_everything_can_be_read_and_answered_without_scripts(opened: Opens) -> None:
+def test_every_page_works_without_scripts(opened: Opens) -> None:
     page = opened(scripts=False)
     for path in PAGES:
         page.goto(path)
@@ -316,7 +316,7 @@ def test_everything_can_be_read_and_answered_without_scripts(opened: Opens) -> N
     expect(page.locator(".title .pill")).to_have_text("○ ready")
 
 
-def test_keys_alone_lead_everywhere_and_decide_nothing(opened: Opens) -> None:
+def test_keyboard_shortcuts_reach_every_page_and_decide_nothing(opened: Opens) -> None:
     page = opened()
     for key, path in (("r", "/runs"), ("c", "/costs"), ("h", "/health"), ("n", "/")):
         page.keyboard.press("g")
@@ -392,7 +392,7 @@ def test_a_log_grows_in_place_and_never_moves_its_reader(opened: Opens, shop: Pa
     expect(lines.first).to_have_text("line 77")
 
 
-def test_a_server_that_is_gone_is_said(opened: Opens, shop: Path) -> None:
+def test_a_dead_server_is_reported(opened: Opens, shop: Path) -> None:
     del shop
     page = opened()
     page.route("**/live*", lambda route: route.abort())

@@ -82,7 +82,7 @@ def test_a_foreign_page_on_this_host_can_neither_change_nor_read(
     context.close()
 
 
-def test_the_token_of_the_link_is_told_to_nobody(browser: Browser, link: str) -> None:
+def test_the_token_of_the_link_is_not_leaked(browser: Browser, link: str) -> None:
     token, context = link.partition("token=")[2], browser.new_context()
     page, told = context.new_page(), list[str]()
     page.on("request", lambda request: told.append(str(request.all_headers()) + request.url))
@@ -96,7 +96,7 @@ def test_the_token_of_the_link_is_told_to_nobody(browser: Browser, link: str) ->
     context.close()
 
 
-def test_a_foreign_name_that_leads_here_is_not_answered(browser: Browser, link: str) -> None:
+def test_requests_under_a_foreign_name_are_refused(browser: Browser, link: str) -> None:
     port = link.partition("/login")[0].rpartition(":")[2]
     root = ("--no-sandbox",) if os.geteuid() == 0 else ()
     rules = f"--host-resolver-rules=MAP evil.example 127.0.0.1:{port}"

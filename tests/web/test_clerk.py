@@ -44,7 +44,7 @@ def take(clerk: Clerk, number: int) -> None:
     clerk.wake()
 
 
-def test_a_user_without_notifications_left_has_deliveries_acted_on(
+def test_deliveries_are_processed_without_file_notifications(
     clerk: Clerk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_left(*_: object) -> None:

@@ -35,7 +35,7 @@ def test_costs_are_summed_by_run_and_agent(looking: Client) -> None:
         ("?by=run&of=nonsense", "default run $1.20 login-timeout $0.46"),
     ],
 )
-def test_costs_are_drawn_by_what_the_reader_asks_for(
+def test_costs_are_plotted_by_the_requested_grouping(
     looking: Client, query: str, said: str
 ) -> None:
     page = looking.get(f"/costs{query}").text
@@ -44,7 +44,7 @@ def test_costs_are_drawn_by_what_the_reader_asks_for(
     assert len(page) < 150_000
 
 
-def test_limits_say_when_they_are_reached_and_reviews_what_they_found(looking: Client) -> None:
+def test_limits_show_when_they_are_reached_and_reviews_their_findings(looking: Client) -> None:
     page = words(looking.get("/costs").text)
     assert "login-timeout shop 5 steps 400 steps after about 395 more steps" in page
     assert "release-1.3" not in page.partition("Reviews")[0], "what has ended reaches nothing"
@@ -65,7 +65,7 @@ store: {journal: {rotate_bytes: 65536, keep: 1}}
 """
 
 
-def test_costs_add_up_and_say_what_is_left_of_them(
+def test_costs_add_up_and_show_the_remaining_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEQUENCER_TRUST", "all")
@@ -93,7 +93,7 @@ print(json.dumps({{"type": "result", "is_error": False, "result": "done"}}))
 """
 
 
-def test_the_quota_that_is_left_is_shown_until_it_resets(
+def test_the_remaining_quota_is_shown_until_it_resets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEQUENCER_TRUST", "all")
@@ -112,7 +112,7 @@ def test_the_quota_that_is_left_is_shown_until_it_resets(
         assert ("claude five hour 87%" in page) is said
 
 
-def test_a_plot_is_as_large_for_any_number_of_attempts() -> None:
+def test_a_plot_stays_small_for_many_attempts() -> None:
     spent = [
         ("a run", Spent(1_760_000_000 + place, Usage(cost_usd=0.001), "a", f"step {place % 40}"))
         for place in range(20_000)

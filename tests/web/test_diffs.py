@@ -11,7 +11,7 @@ from tests.acceptance.team_projects import make_project
 from tests.web.conftest import Client
 
 
-def test_a_step_shows_what_it_has_changed_and_only_that(moved: Path) -> None:
+def test_a_step_shows_only_its_own_changes(moved: Path) -> None:
     client = Client([moved])
     page = client.get("/p/moved/-/step/1").text
     assert "1 file changed, 2 insertions(+)" in page
@@ -20,13 +20,13 @@ def test_a_step_shows_what_it_has_changed_and_only_that(moved: Path) -> None:
     assert '<span class="add">+&lt;b&gt;+ supervisor' not in page
 
 
-def test_of_the_first_step_its_whole_commit_is_shown(moved: Path) -> None:
+def test_the_first_step_shows_its_whole_commit(moved: Path) -> None:
     page = Client([moved]).get("/p/moved/-/step/0").text
     assert '<span class="add">+&lt;b&gt;+ supervisor' in page
     assert '<span class="file">+++ b/notes.md' in page
 
 
-def test_a_commit_that_is_gone_is_said(moved: Path) -> None:
+def test_a_missing_commit_is_reported(moved: Path) -> None:
     (moved / ".git" / "objects").rename(moved / ".git" / "elsewhere")
     (moved / ".git" / "objects").mkdir()
     answer = Client([moved]).get("/p/moved/-/step/1")
@@ -38,7 +38,7 @@ def test_a_run_that_moves_no_code_has_no_diff(looking: Client) -> None:
     assert 'id="diff"' not in looking.get("/p/shop/-/step/0").text
 
 
-def test_a_task_shows_what_its_merge_brought_and_a_kept_one_what_its_branch_has(
+def test_a_task_shows_its_merge_and_an_unmerged_one_its_branch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEQUENCER_TRUST", "all")

@@ -57,24 +57,24 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_route_answers_to_a_foreign_name(looking: Client, name: str) -> None:
+def test_every_route_refuses_a_foreign_name(looking: Client, name: str) -> None:
     for path, method in routes(looking):
         answer = looking.ask(path, method, looking.headers(host=name))
         assert answer.status == 421, (path, answer.status)
 
 
-def test_neither_no_name_nor_two_are_answered(looking: Client) -> None:
+def test_requests_with_no_name_or_two_names_are_refused(looking: Client) -> None:
     assert looking.get("/", host=None).status == 421
     twice = [*looking.headers(), ("host", "evil.example")]
     assert looking.ask("/", headers=twice).status == 421
 
 
 @pytest.mark.parametrize("name", ["localhost", "sequencer.localhost", "SEQUENCER.localhost"])
-def test_our_own_names_are_answered(looking: Client, name: str) -> None:
+def test_requests_under_our_own_names_are_answered(looking: Client, name: str) -> None:
     assert looking.get("/", host=f"{name}:{PORT}").status == 200
 
 
-def test_no_route_answers_without_the_cookie(looking: Client) -> None:
+def test_every_route_requires_the_cookie(looking: Client) -> None:
     for cookie in (None, "other=1", f"{looking.guard.cookie}=wrong", f"{looking.guard.cookie}="):
         for path, method in routes(looking):
             if path != "/login":
@@ -83,7 +83,7 @@ def test_no_route_answers_without_the_cookie(looking: Client) -> None:
                 assert answer.status == 401, (path, cookie)
 
 
-def test_the_links_token_is_no_cookie_and_no_form_token(looking: Client) -> None:
+def test_the_links_token_is_not_a_cookie_and_not_a_form_token(looking: Client) -> None:
     assert looking.get("/", cookie=f"{looking.guard.cookie}={LINK}").status == 401
     assert looking.post(ASK, {"form_token": LINK}).status == 403
 
@@ -119,7 +119,7 @@ def test_without_the_link_a_person_gets_a_page_to_type_the_key_at(looking: Clien
     assert "<form" not in looking.get("/live?at=/", cookie=None, sec_fetch_mode="cors").text
 
 
-def test_a_key_that_is_typed_gives_the_cookie_and_stands_in_no_address(looking: Client) -> None:
+def test_a_typed_key_gives_the_cookie_and_appears_in_no_address(looking: Client) -> None:
     answer = looking.post("/login", {"token": f" {LINK} ", "form_token": None}, cookie=None)
     assert answer.status == 200
     assert answer.header("set-cookie").startswith(f"{looking.guard.cookie}=")
@@ -137,7 +137,7 @@ FOREIGN = ['a="', "{own}=junk", "{own}=", "a=b=c; ;=", 'x="\\"; {own}=junk']
 
 
 @pytest.mark.parametrize("foreign", FOREIGN)
-def test_cookies_of_other_servers_on_this_host_keep_nobody_out(
+def test_cookies_of_other_servers_on_this_host_do_not_block_access(
     looking: Client, foreign: str
 ) -> None:
     name, session = looking.guard.cookie, looking.keys.session
@@ -148,7 +148,7 @@ def test_cookies_of_other_servers_on_this_host_keep_nobody_out(
     assert looking.get("/", cookie=f"x{own}").status == 401
 
 
-def test_who_has_come_by_the_link_is_told_and_nobody_else(looking: Client) -> None:
+def test_only_a_login_by_the_link_is_reported(looking: Client) -> None:
     calls: list[int] = []
     app, origins = looking.guard._app, guard.origins_of("127.0.0.1", PORT, ())
     told = guard.PageGuard(app, looking.keys, origins, PORT, opened=lambda: calls.append(1))
@@ -168,7 +168,7 @@ def test_who_has_come_by_the_link_is_told_and_nobody_else(looking: Client) -> No
 HUGE = "9" * 5000
 
 
-def test_numbers_of_any_length_are_no_fault(client: Client) -> None:
+def test_numbers_of_any_length_cause_no_server_error(client: Client) -> None:
     log = f"{RUN}/log/iter-00001_collect.log"
     for path in (f"{RUN}?before={HUGE}", f"{RUN}/step/tests?try={HUGE}", f"{log}?from={HUGE}"):
         assert client.get(path).status == 200
@@ -177,7 +177,7 @@ def test_numbers_of_any_length_are_no_fault(client: Client) -> None:
 
 
 @pytest.mark.parametrize("at", [HUGE, "99999999999999999999", "-1", "\u00b2", "x"])
-def test_a_log_is_followed_from_any_place_that_somebody_says(client: Client, at: str) -> None:
+def test_a_log_is_followed_from_any_requested_offset(client: Client, at: str) -> None:
     async def first() -> Any:
         found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -201,7 +201,7 @@ def test_a_log_is_followed_from_any_place_that_somebody_says(client: Client, at:
     asyncio.run(first())
 
 
-def test_the_name_of_a_log_is_no_header(client: Client, tmp_path: Path) -> None:
+def test_the_name_of_a_log_cannot_inject_a_header(client: Client, tmp_path: Path) -> None:
     log = next((tmp_path / "shop" / "logs").rglob("iter-00001_collect.log"))
     name = 'iter-00077_a"; filename="x\r\u2028é#%41.log'
     log.rename(log.with_name(name))
@@ -214,7 +214,7 @@ def test_the_name_of_a_log_is_no_header(client: Client, tmp_path: Path) -> None:
     assert '"' not in said
 
 
-def test_an_address_with_a_slash_too_many_leads_nowhere(looking: Client) -> None:
+def test_an_address_with_an_extra_slash_is_not_found(looking: Client) -> None:
     for path in ("/runs/", f"{RUN}/", "/health/"):
         answer = looking.get(path)
         assert (answer.status, answer.header("location")) == (404, "")
@@ -257,7 +257,7 @@ def test_a_form_without_our_token_changes_nothing(client: Client, token: str | N
     assert heads(client) == before
 
 
-def test_our_own_form_is_let_through_and_no_header_stands_for_its_token(client: Client) -> None:
+def test_our_own_form_is_accepted_and_no_header_replaces_its_token(client: Client) -> None:
     assert client.post(f"{RUN}/do/pause").status == 303
     script = client.post(f"{RUN}/do/resume", {"form_token": None}, x_sequencer="1")
     assert script.status == 403
@@ -271,7 +271,7 @@ def test_nothing_but_a_post_changes_anything(client: Client, method: str) -> Non
     assert heads(client) == before
 
 
-def test_a_link_on_a_foreign_page_may_be_followed_and_nothing_else(looking: Client) -> None:
+def test_a_foreign_page_may_link_here_and_nothing_else(looking: Client) -> None:
     opened = {"sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
     assert looking.get("/", sec_fetch_site="same-site", **opened).status == 200
     for mode, dest in (("no-cors", "image"), ("cors", "empty"), ("navigate", "iframe")):
@@ -358,9 +358,7 @@ def test_a_form_that_is_too_large_is_refused(client: Client) -> None:
     assert client.post(f"{RUN}/do/stop", {"text": text}).status == 413
 
 
-def test_a_form_that_never_ends_is_given_up(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_form_that_never_ends_times_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "BODY_S", 0.05)
     sent: list[Any] = []
 
@@ -388,7 +386,7 @@ def test_a_web_socket_is_closed(looking: Client) -> None:
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
-def test_what_agents_wrote_is_text(looking: Client) -> None:
+def test_output_of_agents_is_shown_as_text(looking: Client) -> None:
     pages: list[Answer] = [
         looking.get(path)
         for path in ("/", RUN, f"{RUN}/step/tests", f"{RUN}/log/iter-00001_collect.log")
@@ -400,13 +398,13 @@ def test_what_agents_wrote_is_text(looking: Client) -> None:
     assert "works on collect: part 1 of 6 &lt;b&gt;" in pages[3].text
 
 
-def test_a_log_is_saved_and_never_shown_as_a_page(looking: Client) -> None:
+def test_a_raw_log_is_downloaded_and_never_shown_as_a_page(looking: Client) -> None:
     answer = looking.get(f"{RUN}/log/iter-00001_collect.log/raw")
     assert answer.header("content-disposition").startswith("attachment; ")
     assert answer.header("content-type").startswith("text/plain")
 
 
-def test_an_untrusted_project_is_shown_and_never_acted_on(untrusted: Client) -> None:
+def test_an_untrusted_project_is_shown_but_cannot_be_changed(untrusted: Client) -> None:
     before = heads(untrusted)
     page = untrusted.get(RUN)
     assert page.status == 200
@@ -420,7 +418,7 @@ def test_an_untrusted_project_is_shown_and_never_acted_on(untrusted: Client) -> 
     assert heads(untrusted) == before
 
 
-def test_beyond_this_machine_only_with_a_token_of_ones_own() -> None:
+def test_binding_beyond_this_machine_requires_a_token() -> None:
     for address in ("0.0.0.0", "192.0.2.7", "::"):  # noqa: S104 - that is what is refused
         with pytest.raises(UsageRefused, match="there is no token"):
             guard.ensure_token(address, None)
@@ -443,7 +441,7 @@ def web(*options: str, folder: Path, **env: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_the_command_refuses_what_is_open_to_others_and_agents(made: Path) -> None:
+def test_the_command_refuses_open_addresses_and_agents(made: Path) -> None:
     opened = web("--bind", "0.0.0.0", folder=made / "shop")  # noqa: S104 - refused
     assert (opened.returncode, opened.stdout) == (2, "")
     assert "there is no token" in opened.stderr
@@ -452,7 +450,7 @@ def test_the_command_refuses_what_is_open_to_others_and_agents(made: Path) -> No
     assert "for a person to decide" in inside.stderr
 
 
-def test_the_key_stands_in_no_command_line(
+def test_the_key_appears_in_no_command_line(
     made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[str] = []
@@ -483,7 +481,7 @@ def test_a_key_that_others_can_read_is_refused(made: Path, tmp_path: Path) -> No
         assert "others can read or change" in refused.stderr
 
 
-def test_nobody_else_gets_the_key_at_the_other_address_of_this_machine(made: Path) -> None:
+def test_no_other_server_gets_the_key_at_our_second_address(made: Path) -> None:
     # Chromium asks for sequencer.localhost at ::1 first.
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
         port = other.getsockname()[1]
@@ -492,7 +490,7 @@ def test_nobody_else_gets_the_key_at_the_other_address_of_this_machine(made: Pat
     assert f"can't listen at ::1, port {port}" in refused.stderr
 
 
-def test_both_addresses_of_this_machine_are_ours() -> None:
+def test_the_server_listens_at_both_loopback_addresses() -> None:
     for bind in ("127.0.0.1", "localhost", "::1"):
         with contextlib.ExitStack() as stack:
             found = [stack.enter_context(one) for one in listening(bind, 0)]
@@ -500,7 +498,7 @@ def test_both_addresses_of_this_machine_are_ours() -> None:
             assert len({one.getsockname()[1] for one in found}) == 1
 
 
-def test_a_page_of_a_file_may_lead_to_the_link(looking: Client) -> None:
+def test_a_local_file_may_lead_to_the_link(looking: Client) -> None:
     opened = {"sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
     path = f"/login?token={LINK}".replace(" ", "%20")
     assert looking.get(path, cookie=None, sec_fetch_site="cross-site", **opened).status == 200
@@ -523,7 +521,7 @@ def test_the_link_has_the_best_name(bind: str, names: tuple[str, ...], first: st
     assert ("http://localhost:8420" in origins) == (bind in guard.LOOPBACK)
 
 
-def test_behind_what_encrypts_the_cookie_is_secure_and_forms_come_from_there(
+def test_behind_a_tls_proxy_the_cookie_is_secure_and_forms_are_accepted(
     client: Client,
 ) -> None:
     origins = guard.origins_of("127.0.0.1", PORT, ("https://runs.example.org",))
@@ -538,7 +536,7 @@ def test_behind_what_encrypts_the_cookie_is_secure_and_forms_come_from_there(
     assert client.post(url, host=host, origin=f"https://{host}").status == 303
 
 
-def test_no_template_can_forget_to_make_text_safe() -> None:
+def test_templates_escape_text_automatically() -> None:
     made = environment().from_string('<p title="{{ text }}">{{ text }}</p>{{ "<b>"|safe }}')
     shown = made.render(text='\x1b[2J\u202e"><img src=x onerror=alert(1)>\x07')
     assert not re.search("[\x1b\x07\u202e]", shown)
@@ -546,7 +544,7 @@ def test_no_template_can_forget_to_make_text_safe() -> None:
     assert shown.endswith("<b>")
 
 
-def test_the_file_that_leads_to_the_link_is_gone_once_somebody_came() -> None:
+def test_the_file_that_leads_to_the_link_is_deleted_after_a_login() -> None:
     way = way_to("http://sequencer.localhost:1/login?token=x")
     path = Path(way.name)
     assert path.stat().st_mode & 0o077 == 0

@@ -32,7 +32,7 @@ ASKED_TWICE: Answers = {
 }
 
 
-def test_a_start_by_a_tracker_counts_its_classification(tmp_path: Path) -> None:
+def test_a_run_started_by_a_tracker_counts_its_classification(tmp_path: Path) -> None:
     folder = charged_project(tmp_path / "p", ASKED_TWICE, **HOOKS)
     with taking(folder, tmp_path / "state") as taker:
         assert taker.send("github", labeled()) == (202, "taken")
@@ -44,7 +44,7 @@ def test_a_start_by_a_tracker_counts_its_classification(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tries", [3, 99])
-def test_a_delivery_that_is_tried_again_is_classified_once(
+def test_a_retried_delivery_is_classified_once(
     tries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -52,9 +52,7 @@ from tests.web.deliveries import (
 # --- GitHub ----------------------------------------------------------------------------
 
 
-def test_a_label_starts_a_run_and_comments_of_its_people_lead_it_to_its_end(
-    taker: Taker, folder: Path
-) -> None:
+def test_a_label_starts_a_run_and_comments_bring_it_to_its_end(taker: Taker, folder: Path) -> None:
     assert taker.send("github", labeled()) == (202, "taken")
     until(folder, Status.WAITING_APPROVAL)
     prompt = (folder / "prompt-look.txt").read_text(encoding="utf-8")
@@ -72,7 +70,7 @@ def test_a_label_starts_a_run_and_comments_of_its_people_lead_it_to_its_end(
     assert calls(folder)[-2:] == ["mend", "tell"]
 
 
-def test_an_assignment_starts_a_run_and_its_end_stops_it(taker: Taker, folder: Path) -> None:
+def test_an_assignment_starts_a_run_and_unassigning_stops_it(taker: Taker, folder: Path) -> None:
     (folder / "hold-look").touch()
     bot = {"login": "Seq-Bot", "id": 5, "type": "Bot"}
     given = issue(labels=[], assignee=bot, assignees=[bot])
@@ -92,7 +90,7 @@ def test_an_assignment_starts_a_run_and_its_end_stops_it(taker: Taker, folder: P
     assert calls(folder) == ["look", "look", "ask"]
 
 
-def test_a_comment_on_a_run_that_works_is_guidance(taker: Taker, folder: Path) -> None:
+def test_a_comment_on_a_working_run_is_guidance(taker: Taker, folder: Path) -> None:
     (folder / "hold-look").touch()
     taker.send("github", labeled())
     wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
@@ -109,7 +107,7 @@ def test_a_comment_on_a_run_that_works_is_guidance(taker: Taker, folder: Path) -
     taker.until("the run is complete")
 
 
-def test_a_word_that_decides_nothing_is_no_guidance(taker: Taker, folder: Path) -> None:
+def test_a_decision_word_without_a_question_is_not_guidance(taker: Taker, folder: Path) -> None:
     (folder / "hold-look").touch()
     taker.send("github", labeled())
     wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
@@ -121,7 +119,7 @@ def test_a_word_that_decides_nothing_is_no_guidance(taker: Taker, folder: Path) 
     assert until(folder, Status.COMPLETE).was_rejected
 
 
-def test_stop_is_for_those_who_may(taker: Taker, folder: Path) -> None:
+def test_only_permitted_people_may_stop_a_run(taker: Taker, folder: Path) -> None:
     taker.send("github", labeled())
     until(folder, Status.WAITING_APPROVAL)
     by_number = {"login": "renamed", "id": 77, "type": "User"}
@@ -139,7 +137,9 @@ def test_stop_is_for_those_who_may(taker: Taker, folder: Path) -> None:
 # --- Linear ----------------------------------------------------------------------------
 
 
-def test_a_label_in_linear_starts_a_run_and_its_loss_stops_it(taker: Taker, folder: Path) -> None:
+def test_a_label_in_linear_starts_a_run_and_removing_it_stops_it(
+    taker: Taker, folder: Path
+) -> None:
     changed = {"updatedFrom": {"labelIds": ["other"], "updatedAt": at(-60)}}
     assert taker.send("linear", linear("Issue", "update", linear_issue(), **changed)) == (
         200,
@@ -155,7 +155,7 @@ def test_a_label_in_linear_starts_a_run_and_its_loss_stops_it(taker: Taker, fold
     taker.until("linear:ann@example.invalid took the issue away")
 
 
-def test_a_comment_in_linear_answers(taker: Taker, folder: Path) -> None:
+def test_a_comment_in_linear_answers_a_question(taker: Taker, folder: Path) -> None:
     given = linear_issue(labels=[], labelIds=[], assignee=BOT)
     taker.send("linear", linear("Issue", "create", given))
     until(folder, Status.WAITING_APPROVAL, LINEAR_RUN)
@@ -175,7 +175,7 @@ def test_an_agent_session_is_a_run(taker: Taker, folder: Path) -> None:
     until(folder, Status.COMPLETE, LINEAR_RUN)
 
 
-def test_linear_has_to_have_sent_it_just_now(taker: Taker) -> None:
+def test_a_linear_delivery_must_be_recent(taker: Taker) -> None:
     for off_s in (-61, 120):
         sent = int((time.time() + off_s) * 1000)
         late = linear("Issue", "create", linear_issue(), webhookTimestamp=sent)
@@ -195,7 +195,7 @@ activity:
 TOKENS: dict[str, Any] = {"GITHUB_TOKEN": "t-github", "LINEAR_TOKEN": "t-linear"}
 
 
-def test_what_a_run_says_is_on_its_issue_and_is_no_answer(folder: Path, tmp_path: Path) -> None:
+def test_a_runs_posts_appear_on_its_issue_and_are_not_answers(folder: Path, tmp_path: Path) -> None:
     with open_desk(Reply(201, [])) as tracker:
         settings = SETTINGS + SINKS.format(url=tracker.url)
         (folder / "orchestration.yaml").write_text(settings, encoding="utf-8")
@@ -216,7 +216,7 @@ def test_what_a_run_says_is_on_its_issue_and_is_no_answer(folder: Path, tmp_path
             tracker.wait_for(len(facts(folder, "succeeded")))
 
 
-def test_what_a_run_says_in_linear_is_known_by_its_id(folder: Path, tmp_path: Path) -> None:
+def test_a_runs_posts_in_linear_are_recognized_by_id(folder: Path, tmp_path: Path) -> None:
     done = {"data": {"commentCreate": {"success": True}}}
     with open_desk(Reply(200, done)) as tracker:
         settings = SETTINGS + SINKS.format(url=tracker.url)
@@ -238,7 +238,7 @@ def test_what_a_run_says_in_linear_is_known_by_its_id(folder: Path, tmp_path: Pa
             assert head.is_at_gate
 
 
-def test_what_an_agent_of_linear_says_is_in_its_session(folder: Path, tmp_path: Path) -> None:
+def test_the_posts_of_a_linear_agent_are_in_its_session(folder: Path, tmp_path: Path) -> None:
     done = {"data": {"agentActivityCreate": {"success": True}}}
     with open_desk(Reply(200, done)) as tracker:
         settings = SETTINGS + SINKS.format(url=tracker.url)
@@ -251,7 +251,9 @@ def test_what_an_agent_of_linear_says_is_in_its_session(folder: Path, tmp_path: 
         assert "elicitation" in {one["content"]["type"] for one in told}
 
 
-def test_linear_hears_of_a_silent_agent_before_its_step_ends(folder: Path, tmp_path: Path) -> None:
+def test_a_silent_agents_start_is_posted_to_linear_before_its_step_ends(
+    folder: Path, tmp_path: Path
+) -> None:
     (folder / "hold-look").touch()
     done = {"data": {"agentActivityCreate": {"success": True}}}
     with open_desk(Reply(200, done)) as tracker:
@@ -270,7 +272,7 @@ def test_linear_hears_of_a_silent_agent_before_its_step_ends(folder: Path, tmp_p
 # --- at the same time, and after a crash -----------------------------------------------------
 
 
-def test_two_deliveries_at_the_same_time_start_one_run(taker: Taker, folder: Path) -> None:
+def test_simultaneous_deliveries_start_one_run(taker: Taker, folder: Path) -> None:
     bot = {"login": "seq-bot", "id": 5}
     both = issue(assignees=[bot])
     sent = [labeled(issue=both), event("assigned", issue=both, assignee=bot)] * 4
@@ -295,7 +297,7 @@ CRASHES = ("take", "note", "want", "start", "begun", "drop")
 
 
 @pytest.mark.parametrize("place", CRASHES)
-def test_a_server_that_is_killed_starts_a_run_exactly_once(
+def test_a_killed_server_starts_a_run_exactly_once(
     folder: Path, tmp_path: Path, place: str
 ) -> None:
     state = tmp_path / "state"
@@ -312,7 +314,7 @@ def test_a_server_that_is_killed_starts_a_run_exactly_once(
     assert len(facts(folder, "initialised")) == 1
 
 
-def test_a_delivery_whose_keys_a_crash_has_lost_counts_once(folder: Path, tmp_path: Path) -> None:
+def test_a_delivery_whose_keys_a_crash_lost_counts_once(folder: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     (folder / "hold-look").touch()
     with taking(folder, state) as taker:
@@ -331,9 +333,7 @@ def test_a_delivery_whose_keys_a_crash_has_lost_counts_once(folder: Path, tmp_pa
 
 
 @pytest.mark.parametrize("verb", ["approve", "look again"])
-def test_a_server_that_is_killed_answers_exactly_once(
-    folder: Path, tmp_path: Path, verb: str
-) -> None:
+def test_a_killed_server_answers_exactly_once(folder: Path, tmp_path: Path, verb: str) -> None:
     state = tmp_path / "state"
     with taking(folder, state) as taker:
         taker.send("github", labeled())
@@ -351,7 +351,9 @@ def test_a_server_that_is_killed_answers_exactly_once(
     assert len(facts(folder, kind)) == 1
 
 
-def test_guidance_is_told_once_though_the_server_was_killed(folder: Path, tmp_path: Path) -> None:
+def test_guidance_is_recorded_once_although_the_server_was_killed(
+    folder: Path, tmp_path: Path
+) -> None:
     state = tmp_path / "state"
     (folder / "hold-look").touch()
     with taking(folder, state) as taker:
@@ -424,7 +426,7 @@ def taking_until_it_dies(folder: Path, state: Path, place: str) -> Any:
 # --- bounds -------------------------------------------------------------------------------
 
 
-def test_it_answers_while_the_work_is_held_up(taker: Taker, folder: Path) -> None:
+def test_the_server_responds_while_the_work_is_blocked(taker: Taker, folder: Path) -> None:
     (folder / "hold-look").touch()
     taker.send("github", labeled())
     for number in range(20, 40):
@@ -435,12 +437,12 @@ def test_it_answers_while_the_work_is_held_up(taker: Taker, folder: Path) -> Non
     (folder / "hold-look").unlink()
 
 
-def test_what_a_server_takes_from_where_is_said(taker: Taker) -> None:
+def test_the_server_prints_where_it_accepts_deliveries(taker: Taker) -> None:
     taker.until("app takes deliveries at /hooks/github")
     taker.until("app takes deliveries at /hooks/linear")
 
 
-def test_a_command_line_that_is_no_server_loads_none_of_this() -> None:
+def test_the_command_line_alone_does_not_load_the_web_plugin() -> None:
     code = "import sequencer.cli.program, sys; print([m for m in sys.modules if '.hooks.' in m])"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
@@ -471,7 +473,7 @@ def test_runs_wait_for_each_other_and_a_new_server_continues_them(
     assert calls(folder) == ["look", "ask"] * 2
 
 
-def test_a_second_server_takes_the_place_of_the_first(folder: Path, tmp_path: Path) -> None:
+def test_a_second_server_replaces_the_first(folder: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with taking(folder, state) as first, taking(folder, state) as second:
         first.send("github", labeled(number=7))
@@ -552,7 +554,7 @@ def begin_flow_of_issue(folder: Path) -> None:
         run.work()
 
 
-def test_a_run_that_is_not_there_is_not_begun_by_being_wanted(folder: Path, tmp_path: Path) -> None:
+def test_a_requested_run_that_does_not_exist_is_not_started(folder: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     usual = f"workflow: {{name: fix}}\n{SETTINGS}"
     (folder / "orchestration.yaml").write_text(usual, encoding="utf-8")
@@ -568,7 +570,7 @@ def test_a_run_that_is_not_there_is_not_begun_by_being_wanted(folder: Path, tmp_
     assert open_project(folder, trust=True).run_names() == [RUN]
 
 
-def test_a_run_that_was_ended_from_outside_is_continued_by_the_next_server(
+def test_a_run_killed_from_outside_is_continued_by_the_next_server(
     folder: Path, tmp_path: Path
 ) -> None:
     state = tmp_path / "state"

@@ -47,7 +47,9 @@ from tests.web.deliveries import (
 
 
 @pytest.mark.parametrize("tracker", ["github", "linear"])
-def test_only_who_has_the_secret_is_heard(taker: Taker, folder: Path, tracker: str) -> None:
+def test_only_deliveries_signed_with_the_secret_are_accepted(
+    taker: Taker, folder: Path, tracker: str
+) -> None:
     document = labeled() if tracker == "github" else linear("Issue", "create", linear_issue())
     name = "x-hub-signature-256" if tracker == "github" else "linear-signature"
     body, headers = signed(tracker, document)
@@ -64,7 +66,7 @@ def test_only_who_has_the_secret_is_heard(taker: Taker, folder: Path, tracker: s
     assert head_of(folder) is None
 
 
-def test_a_delivery_counts_once_also_under_another_id_and_after_a_restart(
+def test_a_delivery_counts_once_even_with_another_id_and_after_a_restart(
     folder: Path, tmp_path: Path
 ) -> None:
     body, headers = signed("github", labeled())
@@ -111,7 +113,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_not_on_the_lists_does_nothing(quiet: Taker, what: str) -> None:
+def test_events_not_on_the_lists_do_nothing(quiet: Taker, what: str) -> None:
     document = REFUSED[what]
     if isinstance(document.get("repository"), dict) and "sender" in document:
         document["repository"].setdefault("default_branch", "trunk")
@@ -129,7 +131,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Taker]:
         assert not (folder / "sync").exists()
 
 
-def test_what_is_no_delivery_is_refused(quiet: Taker) -> None:
+def test_a_request_that_is_not_a_delivery_is_refused(quiet: Taker) -> None:
     body, headers = signed("github", labeled())
     assert quiet.post("gitlab", body, headers)[0] == 404
     assert quiet.post("github/", body, headers)[0] == 404
@@ -151,7 +153,7 @@ def test_what_is_no_delivery_is_refused(quiet: Taker) -> None:
     connection.close()
 
 
-def test_a_delivery_neither_opens_the_pages_nor_needs_their_cookie(quiet: Taker) -> None:
+def test_the_delivery_path_does_not_open_the_pages(quiet: Taker) -> None:
     for path in ("/hooks/../runs", "/hooks/%2e%2e/runs", "/hooks", "/runs"):
         connection = http.client.HTTPConnection("127.0.0.1", quiet.port, timeout=20)
         connection.request("GET", path)
@@ -200,7 +202,9 @@ def test_a_text_from_a_tracker_is_data_in_a_prompt(taker: Taker, folder: Path) -
     assert definition.route["source"] == "explicit"
 
 
-def test_an_answer_to_an_earlier_question_opens_no_later_one(taker: Taker, folder: Path) -> None:
+def test_an_answer_to_an_earlier_question_does_not_answer_a_later_one(
+    taker: Taker, folder: Path
+) -> None:
     taker.send("github", labeled())
     until(folder, Status.WAITING_APPROVAL)
     assert taker.send("github", comment("approve", seconds=-60))[0] == 202
@@ -210,13 +214,13 @@ def test_an_answer_to_an_earlier_question_opens_no_later_one(taker: Taker, folde
     assert head.is_at_gate
 
 
-def test_a_project_that_nobody_trusts_takes_nothing(folder: Path, tmp_path: Path) -> None:
+def test_an_untrusted_project_accepts_no_deliveries(folder: Path, tmp_path: Path) -> None:
     with taking(folder, tmp_path / "state", SEQUENCER_TRUST="") as taker:
         assert taker.send("github", labeled())[0] == 401
     assert head_of(folder) is None
 
 
-def test_a_project_that_is_not_trusted_takes_nothing_from_one_that_is(
+def test_an_untrusted_project_gets_no_deliveries_of_a_trusted_one(
     folder: Path, tmp_path: Path
 ) -> None:
     evil = make_project(tmp_path / "evil")
@@ -226,7 +230,9 @@ def test_a_project_that_is_not_trusted_takes_nothing_from_one_that_is(
     assert head_of(evil) is None
 
 
-def test_a_secret_that_is_short_or_missing_lets_nobody_in(folder: Path, tmp_path: Path) -> None:
+def test_deliveries_are_refused_if_the_secret_is_short_or_missing(
+    folder: Path, tmp_path: Path
+) -> None:
     for secret in ("", "short"):
         with taking(folder, tmp_path / "state", GITHUB_WEBHOOK_SECRET=secret) as taker:
             assert taker.send("github", labeled(), secret=secret)[0] == 401
@@ -270,7 +276,7 @@ def test_labels_of_linear_are_compared_by_name(quiet: Taker) -> None:
 # --- bounds, at the door alone -------------------------------------------------------------
 
 
-def test_more_new_ones_than_a_minute_holds_are_refused(
+def test_new_deliveries_over_the_limit_per_minute_are_refused(
     alone: receiver.WebhookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(box, "A_MINUTE", 3)
@@ -285,7 +291,7 @@ def test_more_new_ones_than_a_minute_holds_are_refused(
     assert [ask(alone, one) for one in sent] == [200, 200, 200, 202, 202]
 
 
-def test_deliveries_that_a_wrong_clock_took_later_than_now_shut_out_none(
+def test_deliveries_dated_in_the_future_by_a_wrong_clock_block_no_others(
     alone: receiver.WebhookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(box, "A_MINUTE", 1)
@@ -296,7 +302,7 @@ def test_deliveries_that_a_wrong_clock_took_later_than_now_shut_out_none(
     assert ask(alone, signed("github", labeled())) == 202
 
 
-def test_replays_shut_out_no_honest_delivery(alone: receiver.WebhookReceiver) -> None:
+def test_replays_block_no_honest_delivery(alone: receiver.WebhookReceiver) -> None:
     captured = signed("github", labeled())
     assert ask(alone, captured) == 202
     assert {ask(alone, captured) for _ in range(565)} == {200}
@@ -306,7 +312,7 @@ def test_replays_shut_out_no_honest_delivery(alone: receiver.WebhookReceiver) ->
 
 
 @pytest.mark.parametrize("number", [True, -1, 0, 7.0, "7", None, 2**63])
-def test_a_number_of_an_issue_is_one_that_counts(
+def test_an_invalid_issue_number_does_nothing(
     alone: receiver.WebhookReceiver, number: object
 ) -> None:
     sent = signed("github", labeled(issue=issue(number=number)))  # type: ignore[arg-type]
@@ -314,7 +320,7 @@ def test_a_number_of_an_issue_is_one_that_counts(
     assert box.DeliveryBox(project_key(alone)).find_oldest_waiting() is None
 
 
-def test_a_time_of_sending_that_is_no_number_is_too_late(taker: Taker) -> None:
+def test_an_invalid_timestamp_is_refused(taker: Taker) -> None:
     for when in (True, 1e999, 10**400, -1):
         document = {**linear("Issue", "create", linear_issue()), "webhookTimestamp": when}
         assert taker.send("linear", document)[0] in (400, 401), when
@@ -336,7 +342,7 @@ def project_key(made: receiver.WebhookReceiver) -> str:
 # --- floods that nobody has signed, at a server ------------------------------------------
 
 
-def test_a_flood_of_unsigned_bodies_shuts_out_neither_others_nor_its_own_address(
+def test_a_flood_of_unsigned_bodies_blocks_no_signed_deliveries(
     quiet: Taker,
 ) -> None:
     """Of a tracker and a stranger behind one proxy the server knows only the proxy's address."""
@@ -356,7 +362,7 @@ def test_a_flood_of_unsigned_bodies_shuts_out_neither_others_nor_its_own_address
         assert [status(one) for one in slow[:12]] == [503] * 12
 
 
-def test_what_a_peer_sent_unsigned_counts_after_it_has_arrived(quiet: Taker) -> None:
+def test_unsigned_bytes_count_after_they_have_arrived(quiet: Taker) -> None:
     flood = "127.0.0.4"
     body = b"x" * uploads.MAX_BYTES
     for _ in range(uploads.FREE_BYTES // uploads.MAX_BYTES):
@@ -380,7 +386,7 @@ def test_signed_bodies_use_up_nothing(quiet: Taker) -> None:
 
 
 @pytest.mark.parametrize("path", ["/hooks/github", "/runs", "/p/app/run/do/stop", "/login"])
-def test_a_request_that_tells_its_length_twice_is_refused_and_ends_the_connection(
+def test_a_request_with_two_lengths_is_refused_and_closes_the_connection(
     quiet: Taker, path: str
 ) -> None:
     ambiguous = (
@@ -427,7 +433,7 @@ def send_from(server: Taker, source: str, document: dict[str, Any] | None = None
         return connection.getresponse().status
 
 
-def test_health_tells_what_was_taken_and_what_was_refused(
+def test_health_shows_accepted_and_refused_deliveries(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acting.Clerk, "wake", lambda _: None)
@@ -454,7 +460,7 @@ def test_health_tells_what_was_taken_and_what_was_refused(
     assert any("LINEAR_WEBHOOK_SECRET is not set" in text for text in texts)
 
 
-def test_a_box_takes_no_more_than_it_holds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_box_refuses_deliveries(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(box, "MAX_WAITING", 2)
     monkeypatch.setattr(acting.Clerk, "wake", lambda _: None)
     monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
@@ -467,7 +473,7 @@ def test_a_box_takes_no_more_than_it_holds(folder: Path, monkeypatch: pytest.Mon
     ]
 
 
-def test_a_delivery_is_known_for_as_long_as_it_may_come_again(
+def test_a_delivery_is_remembered_as_long_as_it_may_be_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made, other = box.DeliveryBox("/a/project"), box.DeliveryBox("/a/project")
@@ -495,9 +501,7 @@ def test_a_delivery_is_known_for_as_long_as_it_may_come_again(
         ("when?", False),
     ],
 )
-def test_an_end_that_is_years_away_makes_no_event_an_old_one(
-    ended: str, *, is_another: bool
-) -> None:
+def test_an_end_years_away_makes_no_event_outdated(ended: str, *, is_another: bool) -> None:
     now = datetime(2026, 11, 26, 12, tzinfo=UTC)
     assert acting.is_later(now, ended, now) == is_another
 
@@ -524,7 +528,7 @@ def ask(made: receiver.WebhookReceiver, sent: tuple[bytes, dict[str, str]]) -> i
     return int(found[0]["status"])
 
 
-def test_what_is_kept_for_deliveries_leaves_trust_to_this_user(
+def test_the_folders_of_deliveries_are_private_to_this_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder above the boxes holds the records of trust too: others may not write there."""

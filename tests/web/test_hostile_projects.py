@@ -41,7 +41,7 @@ class Tags(HTMLParser):
                 self.odd.append(f"{tag} {name}={value}")
 
 
-def test_whatever_agents_and_authors_write_is_text(
+def test_anything_agents_and_authors_write_is_shown_as_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEQUENCER_TRUST", "all")
@@ -74,9 +74,7 @@ def test_whatever_agents_and_authors_write_is_text(
         assert "\u202e" not in answer.text
 
 
-def test_an_untrusted_project_runs_nothing_whoever_looks_at_it(
-    untrusted: Client, tmp_path: Path
-) -> None:
+def test_viewing_an_untrusted_project_runs_nothing(untrusted: Client, tmp_path: Path) -> None:
     shop, marks = tmp_path / "shop", tmp_path / "marks"
     marks.mkdir()
     program = shop / "evil.sh"
@@ -108,7 +106,7 @@ def test_an_untrusted_project_runs_nothing_whoever_looks_at_it(
     assert [one.read_text() for one in marks.iterdir()] == []
 
 
-def test_a_project_that_is_replaced_by_a_link_shows_and_changes_nothing_else(
+def test_a_project_replaced_by_a_link_shows_and_changes_nothing_else(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert client.get(RUN).status == 200
@@ -124,7 +122,7 @@ def test_a_project_that_is_replaced_by_a_link_shows_and_changes_nothing_else(
 
 
 @pytest.mark.parametrize("folder", ["sync", "logs"])
-def test_a_folder_of_a_run_that_becomes_a_link_is_not_followed(
+def test_a_run_folder_replaced_by_a_link_is_not_followed(
     client: Client, tmp_path: Path, folder: str
 ) -> None:
     assert client.get(RUN).status == 200

@@ -43,7 +43,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(work(), 60))
 
 
-def test_a_change_sends_the_parts_that_changed_made_once_for_all(
+def test_a_change_sends_only_changed_parts_rendered_once_for_all_readers(
     client: Client, tmp_path: Path
 ) -> None:
     made = Counted(client)
@@ -76,7 +76,7 @@ def test_a_change_sends_the_parts_that_changed_made_once_for_all(
     run(work)
 
 
-def test_hundreds_of_folders_take_one_notification_of_the_system(tmp_path: Path) -> None:
+def test_hundreds_of_folders_use_one_inotify_instance(tmp_path: Path) -> None:
     """A user has 128 of them in all, for every program."""
     folders = [tmp_path / str(number) for number in range(300)]
     for folder in folders:
@@ -107,7 +107,7 @@ def test_hundreds_of_folders_take_one_notification_of_the_system(tmp_path: Path)
     run(work)
 
 
-def test_a_page_that_fails_ends_its_stream_and_is_made_again(client: Client) -> None:
+def test_a_failing_page_ends_its_stream_and_is_rendered_again(client: Client) -> None:
     made, faults = Counted(client), [ZeroDivisionError("a fault of ours")]
 
     def render(address: str) -> MadePage:
@@ -145,7 +145,7 @@ def test_a_change_between_reading_and_watching_is_not_lost(client: Client, tmp_p
     run(work)
 
 
-def test_a_reader_who_has_seen_it_gets_only_what_is_new(client: Client, tmp_path: Path) -> None:
+def test_a_reader_with_the_current_page_gets_only_changes(client: Client, tmp_path: Path) -> None:
     made = Counted(client)
     seen = made("/runs").id
 

@@ -44,7 +44,7 @@ def test_needs_you_lists_questions_and_failures_oldest_first(looking: Client) ->
     assert "sequencer --run nightly retry" in page
 
 
-def test_a_page_without_needs_says_so(client: Client) -> None:
+def test_stopped_runs_ask_for_no_approval(client: Client) -> None:
     for row in [*client.site.rows()]:
         if row.head is not None and row.head.status != "complete":
             row.project.open_for_change().run(row.run.name).do(Stop("enough"))
@@ -53,7 +53,7 @@ def test_a_page_without_needs_says_so(client: Client) -> None:
     assert "Approve" not in page
 
 
-def test_a_run_that_has_not_started_says_so_and_needs_nobody(
+def test_a_run_that_has_not_started_is_shown_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEQUENCER_TRUST", "all")
@@ -105,7 +105,9 @@ def test_runs_are_listed_with_what_they_cost_the_newest_first(looking: Client) -
         ("from=-1&state=%00", []),
     ],
 )
-def test_runs_are_found(looking: Client, query: str, found: list[str] | None) -> None:
+def test_runs_can_be_searched_and_filtered(
+    looking: Client, query: str, found: list[str] | None
+) -> None:
     answer = looking.get(f"/runs?{query}")
     assert answer.status == 200
     names = re.findall(r'class="go" href="[^"]*">([^<]+)<', answer.text)
@@ -113,7 +115,7 @@ def test_runs_are_found(looking: Client, query: str, found: list[str] | None) ->
     assert "<b>" not in answer.text
 
 
-def test_journals_are_searched_for_what_was_said(looking: Client) -> None:
+def test_journals_can_be_searched_for_text(looking: Client) -> None:
     page = looking.get("/runs?q=Deploy.EXAMPLE&journal=1")
     assert "1 attempt mentions" in words(page.text)
     assert 'href="/p/docs/nightly/step/1?try=1"' in page.text
@@ -199,7 +201,7 @@ def test_a_step_shows_each_attempt_with_its_answer_prompt_and_log(looking: Clien
     assert looking.get(f"{RUN}/step/tests?try=99").status == 200
 
 
-def test_the_prompt_is_shown_as_it_was_sent_whatever_its_file_says_since(
+def test_the_prompt_is_shown_as_sent_even_if_its_file_changed_since(
     client: Client, tmp_path: Path
 ) -> None:
     (tmp_path / "shop/prompts/main.md").write_text("changed since\n")
@@ -263,7 +265,7 @@ def test_a_log_has_numbered_lines_ranges_and_a_search(client: Client, tmp_path: 
     assert int(offset) == sum(map(len, lines[:776]))
 
 
-def test_a_sink_that_is_behind_and_a_run_that_gave_up_need_you(
+def test_a_delayed_sink_and_a_run_that_gave_up_need_you(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEQUENCER_TRUST", "all")
@@ -337,7 +339,7 @@ def test_a_timer_that_stopped_needs_you(client: Client, tmp_path: Path) -> None:
     assert "timer has stopped" not in ticked(9000, 7200, 5400), "a person wants it to rest"
 
 
-def test_a_page_that_is_made_again_reads_no_journal_as_a_whole(client: Client) -> None:
+def test_rendering_a_page_again_reads_no_whole_journal(client: Client) -> None:
     client.get("/costs")
     opened: list[str] = []
     is_counting = True
@@ -361,7 +363,7 @@ def test_a_page_that_is_made_again_reads_no_journal_as_a_whole(client: Client) -
     assert 1 <= len(opened) <= 4, opened
 
 
-def test_health_says_what_is_wrong(client: Client, tmp_path: Path) -> None:
+def test_health_shows_what_is_wrong(client: Client, tmp_path: Path) -> None:
     (tmp_path / "docs/orchestration.yaml").write_text("nothing: here\n")
     state = tmp_path / "shop/sync/runs/login-timeout/state.json"
     state.write_text("{")
@@ -375,7 +377,7 @@ def test_health_says_what_is_wrong(client: Client, tmp_path: Path) -> None:
     assert client.get(RUN).status == 200
 
 
-def test_health_names_an_agent_that_is_not_there(client: Client, tmp_path: Path) -> None:
+def test_health_names_an_agent_whose_program_is_missing(client: Client, tmp_path: Path) -> None:
     settings = tmp_path / "docs/orchestration.yaml"
     agents = "agents:\n  gone: {kind: command, argv: [no-such-program], free: true}"
     settings.write_text(settings.read_text().replace("agents:", agents, 1))
@@ -409,9 +411,7 @@ def test_looking_changes_nothing(client: Client, tmp_path: Path) -> None:
     assert content() == before
 
 
-def test_a_run_that_appears_and_settings_that_change_are_seen(
-    client: Client, tmp_path: Path
-) -> None:
+def test_new_runs_and_changed_settings_are_noticed(client: Client, tmp_path: Path) -> None:
     assert "hotfix" not in client.get("/runs").text
     work(tmp_path / "docs", "hotfix", "ship", 1)
     assert "hotfix" in client.get("/runs").text
@@ -420,7 +420,7 @@ def test_a_run_that_appears_and_settings_that_change_are_seen(
     assert "can&#39;t be opened" in client.get("/").text
 
 
-def test_a_run_that_waits_for_a_date_says_when(client: Client, tmp_path: Path) -> None:
+def test_a_run_that_waits_for_a_date_shows_it(client: Client, tmp_path: Path) -> None:
     assert "data-due" not in client.get("/runs").text
     done = cli(tmp_path / "docs", "--run", "nightly", "set", "not_before=2031-02-03T04:05:06Z")
     assert done.returncode == 0, done.stderr
@@ -439,7 +439,7 @@ def test_a_run_that_was_reset_has_only_what_came_after(client: Client, tmp_path:
     assert "cycle 1" in page
 
 
-def test_a_claim_whose_holder_is_gone_waits_for_a_person(client: Client, tmp_path: Path) -> None:
+def test_a_claim_with_a_dead_holder_waits_for_a_person(client: Client, tmp_path: Path) -> None:
     script = (
         "import os, sys; from sequencer.project.project import open_run\n"
         "with open_run(sys.argv[1], trust=True).turn(): os._exit(0)"
@@ -455,7 +455,7 @@ def test_a_claim_whose_holder_is_gone_waits_for_a_person(client: Client, tmp_pat
     assert "gone; the next run or tick takes over" in words(client.get("/health").text)
 
 
-def test_of_a_large_graph_the_part_is_drawn_that_moves_or_is_asked_for(
+def test_a_large_graph_shows_only_its_active_or_requested_part(
     client: Client, tmp_path: Path
 ) -> None:
     docs = tmp_path / "docs"
@@ -491,7 +491,7 @@ def test_a_step_that_runs_is_seen_as_running(client: Client, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0, ""), (0.31, "0.3 s"), (340, "5 min 40 s"), (7260, "2 h 1 min")]
 )
-def test_durations_are_said_with_their_units(seconds: float, said: str) -> None:
+def test_durations_are_shown_with_their_units(seconds: float, said: str) -> None:
     assert took(seconds) == said
 
 
@@ -515,7 +515,7 @@ def test_a_report_is_one_file_without_links_scripts_and_buttons(
 
 
 @pytest.mark.parametrize("arguments", [["web", "--no-browser"], ["report", "--html", "x.html"]])
-def test_without_the_extra_it_is_named(
+def test_the_missing_extra_is_named(
     made: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -528,7 +528,7 @@ def test_without_the_extra_it_is_named(
     assert extra_hint("web") in capsys.readouterr().err
 
 
-def test_of_a_long_line_the_end_is_read_and_earlier_steps_are_there(
+def test_only_the_end_of_a_long_history_is_read_until_more_is_needed(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sequencer.plugins.web.site.LONG", 50)
@@ -564,7 +564,7 @@ workflows:
 """
 
 
-def test_a_gate_whose_time_is_over_offers_no_answer(tmp_path: Path) -> None:
+def test_an_expired_gate_offers_no_answer(tmp_path: Path) -> None:
     folder = project(tmp_path / "late", ASKS_IN_TIME)
     # A turn ends with the step: a slow tick would go on and record that the gate has expired.
     with open_project(folder, trust=True).run().turn() as turn:

@@ -72,7 +72,9 @@ def connected(
 
 @pytest.mark.parametrize("how", ["", "shared"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_the_kernel_tells_an_agents_end_from_a_persons(tmp_path: Path, host: str, how: str) -> None:
+def test_an_agents_connection_is_distinguished_from_a_persons(
+    tmp_path: Path, host: str, how: str
+) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with connected(host, how=how, family=family) as ends:
         assert not is_from_agent(*ends)
@@ -80,13 +82,13 @@ def test_the_kernel_tells_an_agents_end_from_a_persons(tmp_path: Path, host: str
         assert is_from_agent(*ends)
 
 
-def test_an_agent_that_closed_its_end_is_not_forgotten(tmp_path: Path) -> None:
+def test_an_agent_that_closed_its_end_is_still_recognized(tmp_path: Path) -> None:
     with connected("127.0.0.1", tmp_path, "closed") as ends:
         assert is_from_agent(*ends)
     assert is_from_agent(("127.0.0.1", 1), ("127.0.0.1", 2))
 
 
-def test_an_agent_that_closed_its_end_is_not_forgotten_whatever_address_of_ours_it_took(
+def test_a_closed_agent_connection_is_recognized_from_any_of_our_addresses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A process may connect to 127.0.0.1 from any address of the machine."""
@@ -96,7 +98,7 @@ def test_an_agent_that_closed_its_end_is_not_forgotten_whatever_address_of_ours_
     assert not is_from_agent(("192.0.2.8", 50000), ("127.0.0.1", 8420))
 
 
-def test_a_thread_with_descriptors_of_its_own_hides_no_agent(tmp_path: Path) -> None:
+def test_a_thread_with_its_own_descriptors_hides_no_agent(tmp_path: Path) -> None:
     with connected("127.0.0.1", how="own table") as ends:
         assert not is_from_agent(*ends)
     with connected("127.0.0.1", tmp_path, "own table") as ends:
@@ -112,7 +114,7 @@ def test_a_process_that_has_ended_hides_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("sees_all", [True, False])
-def test_a_connection_that_no_process_has_is_an_agents_where_all_can_be_seen(
+def test_an_ownerless_connection_is_an_agents_if_all_processes_are_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sees_all: bool
 ) -> None:
     monkeypatch.setattr(peer, "can_see_all_processes", lambda: sees_all)
@@ -121,11 +123,11 @@ def test_a_connection_that_no_process_has_is_an_agents_where_all_can_be_seen(
         assert is_from_agent(*ends) == sees_all
 
 
-def test_another_machine_is_no_agent_of_this_one() -> None:
+def test_another_machine_is_not_an_agent_of_this_one() -> None:
     assert not is_from_agent(("192.0.2.7", 50000), ("192.0.2.1", 8420))
 
 
-def test_an_address_of_the_other_form_is_the_same(tmp_path: Path) -> None:
+def test_an_ipv4_mapped_address_is_the_same(tmp_path: Path) -> None:
     with connected("127.0.0.1", tmp_path) as (client, server):
         assert is_from_agent((f"::ffff:{client[0]}", client[1]), server)
 
@@ -135,7 +137,7 @@ def test_without_tables_the_key_decides(monkeypatch: pytest.MonkeyPatch) -> None
     assert not is_from_agent(("127.0.0.1", 1), ("127.0.0.1", 2))
 
 
-def test_other_systems_are_asked_by_other_means(
+def test_other_systems_are_queried_in_other_ways(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
@@ -157,7 +159,7 @@ def hiding(pids: list[int]) -> Callable[[str], Any]:
     return look
 
 
-def test_an_agent_that_lets_nobody_look_is_still_an_agent(
+def test_an_agent_that_hides_its_descriptors_is_still_an_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody can see whose the connection is then; a process of a person may hide, too."""

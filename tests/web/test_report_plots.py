@@ -56,7 +56,7 @@ def test_the_picture_has_plots_and_findings(made: Path, monkeypatch: pytest.Monk
     assert render_png(text).startswith(b"\x89PNG\r\n")
 
 
-def test_a_run_that_used_nothing_is_not_drawn(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_usage_is_not_drawn(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     story_of(monkeypatch, [])
     with pytest.raises(TransitionRefused, match="nothing to draw"):
         report.plots_svg(open_project(made / "shop").settings, None)

@@ -57,7 +57,7 @@ def running(made: Path) -> Iterator[Running]:
         process.kill()
 
 
-def test_the_link_leads_in_and_the_process_ends_when_it_is_told_to(running: Running) -> None:
+def test_the_link_logs_in_and_the_process_ends_on_request(running: Running) -> None:
     assert running.get("/")[0] == 401
     _, headers, _ = running.get(f"/login?token={running.token}")
     status, found, body = running.get("/", cookie=headers["set-cookie"].partition(";")[0])
@@ -67,7 +67,7 @@ def test_the_link_leads_in_and_the_process_ends_when_it_is_told_to(running: Runn
     assert running.process.wait(timeout=20) in (0, 130, -signal.SIGINT)
 
 
-def test_only_this_machine_is_listened_to(running: Running) -> None:
+def test_the_server_is_reachable_only_from_this_machine(running: Running) -> None:
     with pytest.raises(OSError, match=r"refused|unreachable|assign|timed out"):
         socket.create_connection((own_address(), running.port), timeout=5)
 
@@ -82,7 +82,7 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def test_connections_that_ask_for_nothing_keep_nobody_out(running: Running) -> None:
+def test_idle_connections_do_not_block_others(running: Running) -> None:
     with contextlib.ExitStack() as stack:
         for number in range(IDLE):
             one = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
@@ -91,7 +91,7 @@ def test_connections_that_ask_for_nothing_keep_nobody_out(running: Running) -> N
         assert running.get(f"/login?token={running.token}")[0] == 200
 
 
-def test_more_connections_than_there_may_be_keep_nobody_out(running: Running) -> None:
+def test_too_many_connections_do_not_block_others(running: Running) -> None:
     with contextlib.ExitStack() as stack:
         for number in range(server.MAX_CONNECTIONS + 50):
             one = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
@@ -101,7 +101,7 @@ def test_more_connections_than_there_may_be_keep_nobody_out(running: Running) ->
             assert running.get(f"/login?token={running.token}")[0] == 200
 
 
-def test_a_connection_that_asks_for_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEADERS_S", 0.1)
 
     async def app(scope: object, receive: object, send: object) -> None:
@@ -126,7 +126,7 @@ def test_a_connection_that_asks_for_nothing_is_closed(monkeypatch: pytest.Monkey
     asyncio.run(work())
 
 
-def test_a_port_that_is_taken_is_said(running: Running, made: Path) -> None:
+def test_a_port_in_use_is_reported(running: Running, made: Path) -> None:
     command = [sys.executable, "-m", "sequencer", "web", "--port", str(running.port)]
     environment = {key: value for key, value in os.environ.items() if key != "SEQUENCER_TOKEN"}
     second = subprocess.run(

@@ -122,7 +122,7 @@ def test_a_service_is_installed_shown_and_removed(home: Home, kind: str) -> None
         assert (home.folder / "crontab").read_text(encoding="utf-8") == "0 1 * * * other\n"
 
 
-def test_the_lines_of_a_crontab_stay_to_the_byte(home: Home) -> None:
+def test_the_other_lines_of_a_crontab_are_preserved_byte_for_byte(home: Home) -> None:
     table = home.folder / "crontab"
     # A line end for Python and none for cron, a byte that is no UTF-8, an empty line.
     before = b"# old:\f* * * * * evil\n\n0 4 * * * echo \xe9 \xe2\x80\xa8 \x85\n"
@@ -136,7 +136,7 @@ def test_the_lines_of_a_crontab_stay_to_the_byte(home: Home) -> None:
     assert table.read_text().count("\n") == 1
 
 
-def test_a_timer_for_a_client_without_a_time_limit_is_warned_about(home: Home) -> None:
+def test_a_timer_for_a_client_without_a_time_limit_gives_a_warning(home: Home) -> None:
     config = home.project / "orchestration.yaml"
     config.write_text("agent: claude\nsteps: [{name: build, text: Build.}]\n", encoding="utf-8")
     said = home.schedule("install", "--with", "cron").stderr
@@ -149,7 +149,7 @@ def test_a_timer_for_a_client_without_a_time_limit_is_warned_about(home: Home) -
     assert "no time limit" not in home.schedule("install", "--with", "cron").stderr
 
 
-def test_a_timer_with_a_fallback_that_can_not_stand_in_is_warned_about(home: Home) -> None:
+def test_a_timer_with_an_unusable_fallback_gives_a_warning(home: Home) -> None:
     (home.project / "orchestration.yaml").write_text(
         "agent: {default: claude, fallback: [codex]}\nlimits: {cost_usd: 10}\n"
         "step_defaults: {max_cost_usd: 3, timeout_s: 60}\nsteps: [{name: build, text: Build.}]\n",
@@ -166,7 +166,7 @@ def test_a_timer_with_a_fallback_that_can_not_stand_in_is_warned_about(home: Hom
 
 
 @pytest.mark.parametrize("action", ["install", "remove", "show"])
-def test_a_crontab_that_can_not_be_read_is_not_replaced(home: Home, action: str) -> None:
+def test_an_unreadable_crontab_is_not_replaced(home: Home, action: str) -> None:
     (home.folder / "crontab").write_text("0 1 * * * other\n")
     (home.folder / "broken").touch()
     done = home.schedule(action, "--with", "cron")
@@ -175,7 +175,7 @@ def test_a_crontab_that_can_not_be_read_is_not_replaced(home: Home, action: str)
     assert (home.folder / "crontab").read_text() == "0 1 * * * other\n"
 
 
-def test_a_unit_is_one_that_systemd_takes(home: Home) -> None:
+def test_systemd_accepts_the_unit(home: Home) -> None:
     keys = home.folder / "my keys.env"
     done = home.schedule("install", "--web", "--with", "systemd", "--env-file", str(keys))
     assert done.returncode == 0, done.stderr
@@ -243,7 +243,7 @@ def test_an_installed_tick_runs_a_step_of_its_own_project(home: Home, kind: str)
 
 
 @pytest.mark.parametrize("kind", ["launchd", "cron"])
-def test_what_is_installed_starts_the_pages_with_the_keys(home: Home, kind: str) -> None:
+def test_the_installed_service_starts_the_pages_with_the_keys(home: Home, kind: str) -> None:
     keys, port = home.folder / "my keys.env", free_ports(1)[0]
     keys.write_text("GITHUB_WEBHOOK_SECRET='a secret that is long enough'\n", encoding="utf-8")
     done = home.schedule(
@@ -295,7 +295,7 @@ def test_an_agent_installs_nothing(home: Home) -> None:
     assert not (home.folder / "crontab").exists()
 
 
-def test_the_words_of_the_line_are_whole(home: Home) -> None:
+def test_the_words_of_the_command_line_are_intact(home: Home) -> None:
     home.schedule("install", "--web", "--with", "launchd", "--name", "hooks.example.com:443")
     told = plistlib.loads(installed_file(home, "launchd").read_bytes())
     words = shlex.split(told["ProgramArguments"][2])
@@ -306,7 +306,7 @@ def test_the_words_of_the_line_are_whole(home: Home) -> None:
 HOW_TO = Path(__file__).parents[2] / "docs/how-to/start-from-an-issue.md"
 
 
-def test_the_commands_of_the_how_to_work_with_its_settings(home: Home) -> None:
+def test_the_commands_of_the_how_to_guide_work_with_its_settings(home: Home) -> None:
     text = HOW_TO.read_text(encoding="utf-8")
     settings = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     (home.project / "orchestration.yaml").write_text("\n".join(settings), encoding="utf-8")

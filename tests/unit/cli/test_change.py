@@ -21,7 +21,7 @@ def hold(folder: Path, owner: Owner | None = None) -> None:
     broken_runs.hold(open_run(folder).store, owner)
 
 
-def test_stamp_ok_accepts_and_says_what_is_next(tmp_path: Path) -> None:
+def test_skip_as_done_accepts_the_step_and_prints_the_next_one(tmp_path: Path) -> None:
     worked(tmp_path, 1)
     called = call(tmp_path, "skip", "--as-done", "--note", "by hand")
     assert called.code == 0
@@ -32,7 +32,7 @@ def test_stamp_ok_accepts_and_says_what_is_next(tmp_path: Path) -> None:
     assert events(tmp_path)[-1]["outcome"] == {"note": "ok: by hand"}
 
 
-def test_stamp_fail_counts_a_failure_and_retry_forgets_it(tmp_path: Path) -> None:
+def test_skip_as_failed_counts_a_failure_and_retry_clears_it(tmp_path: Path) -> None:
     worked(tmp_path, 1)
     for count in (1, 2, 3):
         assert call(tmp_path, "skip", "--as-failed", "--note", "red").code == 0
@@ -92,7 +92,7 @@ def test_set_refuses_what_would_break_the_run(
     assert state(tmp_path) == before
 
 
-def test_reset_asks_before_something_is_lost(tmp_path: Path) -> None:
+def test_reset_requires_yes_before_accepted_steps_are_lost(tmp_path: Path) -> None:
     worked(tmp_path, 2)
     refused = call(tmp_path, "reset")
     assert refused.code == 2
@@ -118,7 +118,7 @@ def test_reset_can_change_the_workflow(tmp_path: Path) -> None:
     assert state(tmp_path)["params"] == {"review_every_n_cycles": 7}
 
 
-def test_rewind_goes_back_only(tmp_path: Path) -> None:
+def test_rewind_only_goes_back(tmp_path: Path) -> None:
     worked(tmp_path, 1)
     called = call(tmp_path, "rewind", "9")
     assert called.code == 3
@@ -126,7 +126,7 @@ def test_rewind_goes_back_only(tmp_path: Path) -> None:
     assert call(tmp_path, "rewind", "-1").code == 2
 
 
-def test_adopt_says_what_changed(tmp_path: Path) -> None:
+def test_adopt_reports_what_changed(tmp_path: Path) -> None:
     worked(tmp_path, 2)
     (tmp_path / "orchestration.yaml").write_text(CONFIGURATION.replace(": 2", ": 5"))
     assert call(tmp_path, "run").code == 3
@@ -139,7 +139,7 @@ def test_adopt_says_what_changed(tmp_path: Path) -> None:
     assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 0
 
 
-def test_takeover_says_who_holds_the_step_and_how_alive(tmp_path: Path) -> None:
+def test_takeover_names_the_holder_and_its_heartbeat(tmp_path: Path) -> None:
     worked(tmp_path, 1)
     hold(tmp_path)
     called = call(tmp_path, "takeover")
@@ -160,7 +160,7 @@ def test_takeover_knows_a_dead_holder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--force",)])
-def test_takeover_of_nothing_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_takeover_without_a_holder_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     worked(tmp_path, 1)
     called = call(tmp_path, "takeover", *arguments)
     assert called.code == 3
@@ -183,7 +183,7 @@ def test_a_step_that_runs_is_not_decided_by_hand(
 
 
 @pytest.mark.parametrize("verb", ["retry", "reset", "rewind", "adopt", "takeover"])
-def test_a_run_that_was_never_begun_has_nothing_to_change(tmp_path: Path, verb: str) -> None:
+def test_a_run_that_has_not_started_cannot_be_changed(tmp_path: Path, verb: str) -> None:
     project(tmp_path)
     called = call(tmp_path, verb, *(["0"] if verb == "rewind" else []))
     assert called.code == 3
@@ -210,7 +210,7 @@ def test_json_prints_the_head(tmp_path: Path, arguments: tuple[str, ...]) -> Non
     assert called.json == state(tmp_path)
 
 
-def test_a_change_under_a_changed_definition_still_says_where_it_stands(tmp_path: Path) -> None:
+def test_a_change_after_a_definition_change_explains_the_missing_next_step(tmp_path: Path) -> None:
     worked(tmp_path, 1)
     (tmp_path / "orchestration.yaml").write_text(CONFIGURATION.replace(": 2", ": 5"))
     called = call(tmp_path, "set", "a=1")
@@ -218,14 +218,14 @@ def test_a_change_under_a_changed_definition_still_says_where_it_stands(tmp_path
     assert "next: none: the run was started differently" in called.out
 
 
-def test_resume_of_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:
+def test_resume_of_an_active_run_is_refused(tmp_path: Path) -> None:
     worked(tmp_path, 1)
     called = call(tmp_path, "resume")
     assert called.code == 3
     assert "neither paused nor stopped" in called.err
 
 
-def test_a_stop_is_for_a_run_that_has_started_where_there_is_one(tmp_path: Path) -> None:
+def test_stop_of_an_unstarted_default_run_names_the_started_run(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", CONFIGURATION + "limits: {steps: 9}\n")
     assert call(folder, "run", "--run", "docs", "--max-steps", "1", "--quiet").code == 0
     for options in ((), ("--pause",)):
@@ -236,7 +236,7 @@ def test_a_stop_is_for_a_run_that_has_started_where_there_is_one(tmp_path: Path)
     assert call(folder, "--run", "docs", "stop").code == 0
 
 
-def test_a_run_that_was_stopped_asks_nobody(tmp_path: Path) -> None:
+def test_a_stopped_run_is_not_in_the_inbox(tmp_path: Path) -> None:
     gate = "{name: main, requires_approval: true}"
     steps = f"workflows: {{careful: {{kind: procedure, steps: [{gate}, reviewer]}}}}\n"
     folder = project(tmp_path / "p", CONFIGURATION + steps)

@@ -13,7 +13,7 @@ from tests.unit.settings.loading import loaded
 from tests.unit.store.broken_runs import edit
 
 
-def test_the_state_of_a_named_run_is_looked_at(tmp_path: Path) -> None:
+def test_the_state_of_a_named_run_is_checked(tmp_path: Path) -> None:
     worked(tmp_path, 0)
     assert call(tmp_path, "--run", "Night 1", "run", "--max-steps", "2", "--quiet").code == 0
     folder = next((tmp_path / "sync" / "runs").iterdir())
@@ -31,7 +31,7 @@ def test_an_unknown_run_is_an_error(tmp_path: Path) -> None:
     assert "unknown run" in called.err
 
 
-def test_a_named_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_config_file_is_an_error(tmp_path: Path) -> None:
     called = call(tmp_path, "check", "--config", "other.yaml")
     assert called.code == 2
     assert "file not found" in called.out
@@ -47,7 +47,7 @@ def test_json_has_everything(tmp_path: Path) -> None:
     assert set(found["findings"][0]) == {"level", "area", "message", "where", "hint"}
 
 
-def test_every_notice_is_listed_and_elsewhere_they_are_one_line(tmp_path: Path) -> None:
+def test_check_lists_every_notice_and_other_commands_print_one_line(tmp_path: Path) -> None:
     project(tmp_path, CONFIGURATION + "auto_commit_docs: true\nfindings_file: a.md\n")
     checked = call(tmp_path, "check").out.splitlines()
     assert [line.partition(":")[0] for line in checked] == ["notice", "notice", "nothing is wrong"]
@@ -69,9 +69,7 @@ def test_settings_have_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert rows["prompts_dir"] == {"key": "prompts_dir", "value": "prompts", "source": "default"}
 
 
-def test_settings_as_json_have_booleans_numbers_lists_and_null_as_what_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_as_json_keep_their_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = """\
 agent: x
 agents: {x: {kind: command, argv: [cat, "true"], free: true, env: {A: "true", B: "7"}}}
@@ -143,7 +141,7 @@ def test_settings_hide_secrets(tmp_path: Path) -> None:
     assert "review_every_n: null" in called.out
 
 
-def test_a_report_is_one_block_without_secrets_and_paths_of_home(
+def test_a_report_is_one_block_without_secrets_or_home_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -180,13 +178,13 @@ def test_a_report_is_one_block_without_secrets_and_paths_of_home(
         "--db_secret=swordfish",
     ],
 )
-def test_a_report_hides_what_a_command_is_given_as_a_secret(tmp_path: Path, given: str) -> None:
+def test_a_report_hides_secrets_in_command_arguments(tmp_path: Path, given: str) -> None:
     text = f"steps: [plan]\nagent: sh\nagents: {{sh: {{kind: command, argv: [sh, {given}]}}}}\n"
     said = call(project(tmp_path / "p", text, "plan.md"), "check", "--report").out
     assert ("swordfish" in said, "  agents.sh.argv: " in said) == (False, True)
 
 
-def test_a_report_of_a_file_that_can_not_be_used_has_what_is_wrong(tmp_path: Path) -> None:
+def test_a_report_on_an_unusable_file_contains_its_error(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "stepz: [plan]\n")
     ended = call(folder, "check", "--report")
     assert ended.code == 2

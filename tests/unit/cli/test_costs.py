@@ -42,7 +42,7 @@ def liar(folder: Path, **settings: Any) -> Path:
     return with_agent(folder, entry, **settings)
 
 
-def test_a_cap_holds_an_agent_that_denies_what_it_cost(tmp_path: Path) -> None:
+def test_a_cap_stops_an_agent_that_misreports_its_cost(tmp_path: Path) -> None:
     folder = liar(tmp_path / "p", limits={"max_cost_usd": 6})
     ended = call(folder, "run", "--max-steps", "10")
     assert ended.code == 0
@@ -106,7 +106,7 @@ CAP = {"limits": {"max_cost_usd": 6}}
         ({"kind": "gemini", "program": "true", "model": "m"}, CAP, "'m' has no price"),
     ],
 )
-def test_a_cap_with_an_agent_that_never_tells_is_a_warning(
+def test_a_cap_on_an_agent_that_may_not_report_its_cost_is_a_warning(
     tmp_path: Path, entry: dict[str, Any], more: dict[str, Any], said: str
 ) -> None:
     folder = with_agent(tmp_path / "p", entry, **more)
@@ -137,13 +137,13 @@ def test_a_cap_with_an_agent_that_never_tells_is_a_warning(
         ({"kind": "rehearsal"}, CAP),
     ],
 )
-def test_no_warning_where_a_cap_can_count(
+def test_there_is_no_warning_where_a_cap_works_or_is_not_set(
     tmp_path: Path, entry: dict[str, Any], more: dict[str, Any]
 ) -> None:
     assert "may never report" not in warned(with_agent(tmp_path / "p", entry, **more)).out
 
 
-def test_prices_of_the_project_are_those_of_every_entry(tmp_path: Path) -> None:
+def test_project_prices_apply_to_every_agent_entry(tmp_path: Path) -> None:
     told = 'echo \'{"usage": {"input_tokens": 1000000}}\' > $SEQUENCER_RESULT'
     entry = {"kind": "command", "argv": ["sh", "-c", told, "{model}"]}
     prices = {"m": {"input": 3, "output": 9}}
@@ -159,7 +159,7 @@ def test_prices_of_the_project_are_those_of_every_entry(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "price", [{"input": -1, "output": 1}, {"input": 1}, {"input": ".nan", "output": 1}, 3]
 )
-def test_a_price_that_is_none_is_refused(tmp_path: Path, price: Any) -> None:
+def test_an_invalid_price_is_refused(tmp_path: Path, price: Any) -> None:
     folder = made(tmp_path / "p", prices={"m": price})
     refused = call(folder, "check")
     assert refused.code == 2

@@ -69,7 +69,7 @@ def agent(scratch: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[str]
     monkeypatch.setattr(demo, "FILES", folder)
 
 
-def test_a_process_is_killed_in_a_step_which_is_taken_over_as_the_kept_folder_shows(
+def test_the_step_of_a_killed_process_is_taken_over(
     scratch: Path,
 ) -> None:
     called = call(scratch, "demo", "--steps", "2", "--seconds", "0", "--keep")
@@ -91,7 +91,7 @@ def test_a_process_is_killed_in_a_step_which_is_taken_over_as_the_kept_folder_sh
     assert trace == ["begin 0", "end 0", "begin 1", "begin 1", "end 1", ""]
 
 
-def test_what_happened_since_the_last_look_is_shown_before_the_kill(
+def test_events_since_the_last_poll_are_shown_before_the_kill(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One look at the start, and the next one when the step that is killed has begun.
@@ -167,7 +167,7 @@ def test_the_halves_of_a_wide_terminal_are_two_terminals(
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_no_color_is_shown_to_who_wants_none(
+def test_no_colors_are_shown_when_they_are_turned_off(
     colored: Callable[[int], Terminal], monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     screen = colored(100)
@@ -181,7 +181,9 @@ def test_no_color_is_shown_to_who_wants_none(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_it_and_leaves_no_process(scratch: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_the_demo_and_leaves_no_process(
+    scratch: Path, number: signal.Signals
+) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "sequencer", "demo", "--seconds", "30"],
         stdout=subprocess.PIPE,
@@ -243,7 +245,7 @@ def test_options_without_a_meaning_are_refused(scratch: Path, arguments: tuple[s
     assert list(scratch.iterdir()) == []
 
 
-def test_the_commands_that_it_ends_with_can_be_typed(tmp_path: Path) -> None:
+def test_the_commands_suggested_at_the_end_exist(tmp_path: Path) -> None:
     lines = (line.partition("     in ")[0] for line in demo._NEXT.splitlines())
     commands = [one.split() for line in lines for one in line.split("&&") if "sequencer" in one]
     assert len(commands) == 4
@@ -251,7 +253,7 @@ def test_the_commands_that_it_ends_with_can_be_typed(tmp_path: Path) -> None:
         assert call(tmp_path, *words[1:], "--help").code == 0, words
 
 
-def test_what_a_demo_became_meanwhile_is_not_trusted(
+def test_changes_to_a_demo_project_are_not_trusted(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = demo._show_result
@@ -271,7 +273,7 @@ def test_what_a_demo_became_meanwhile_is_not_trusted(
     assert "evil.py" in str(refused.changed)
 
 
-def test_an_agent_that_plays_a_demo_is_trusted_with_nothing(
+def test_a_demo_started_by_an_agent_grants_no_trust(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEQUENCER_TOKEN", "1")

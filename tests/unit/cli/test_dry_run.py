@@ -41,7 +41,7 @@ def test_options_and_the_fields_of_the_step(tmp_path: Path) -> None:
     assert (found["agent"], found["chosen_by"]) == ("b", "agent.roles")
 
 
-def test_everything_that_stands_in_the_way(tmp_path: Path) -> None:
+def test_everything_that_blocks_the_step_is_reported(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", CONFIGURATION)
     (folder / "prompts" / "supervisor.md").unlink()
     (way,) = report(folder)["in_the_way"]

@@ -23,7 +23,7 @@ def texts(lines: list[FeedLine]) -> list[str]:
     return [line.text for line in lines]
 
 
-def test_what_is_kept_between_chunks_is_bounded() -> None:
+def test_the_buffer_between_chunks_is_bounded() -> None:
     feed = Feed(Clock())
     for _ in range(1000):
         feed.add_output(b"z" * 10_000, OUT)
@@ -37,7 +37,7 @@ def secretive(clock: Clock | None = None) -> Feed:
     return Feed(clock or Clock(), redaction=Redaction([WORD]))
 
 
-def test_secrets_are_hidden_in_what_is_shown_and_in_the_last_line() -> None:
+def test_secrets_are_hidden_in_the_output_and_the_last_line() -> None:
     feed = secretive()
     lines = feed.add_output(f"the word is {WORD}\n{WORD} aga".encode(), Piece.OUTPUT)
     assert texts(lines) == ["the word is [secret]"]
@@ -46,7 +46,7 @@ def test_secrets_are_hidden_in_what_is_shown_and_in_the_last_line() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
-def test_a_secret_in_pieces_is_hidden_also_where_a_long_line_is_cut(size: int) -> None:
+def test_a_split_secret_is_hidden_even_where_a_long_line_is_cut(size: int) -> None:
     feed = secretive()
     text = "x" * (LINE_CHARS - 5) + WORD + "y\x1b[1m" + WORD[:6] + "\x1b[0m" + WORD[6:] + "z"
     data = text.encode()
@@ -60,7 +60,7 @@ def test_a_secret_in_pieces_is_hidden_also_where_a_long_line_is_cut(size: int) -
     assert shown == "x" * (LINE_CHARS - 5) + "[secret]y[secret]z"
 
 
-def test_half_a_secret_is_not_shown_beside_a_gap() -> None:
+def test_half_a_secret_is_not_shown_next_to_a_gap() -> None:
     clock = Clock()
     feed = secretive(clock)
     feed.add_output(b"x" * (BURST_BYTES - 8) + b"\n", OUT)

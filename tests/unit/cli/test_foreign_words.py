@@ -91,7 +91,7 @@ def test_wrong_options_of_every_command_are_refused_in_our_words(tmp_path: Path)
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_an_unknown_option_and_a_surplus_word_are_refused_in_our_words(
+def test_unknown_options_and_extra_arguments_are_refused_in_our_words(
     tmp_path: Path, verb: str
 ) -> None:
     for words in (("--nosuch",), ("--nosuch=1",), *((("x",) * 9,) if verb != "start" else ())):
@@ -100,14 +100,14 @@ def test_an_unknown_option_and_a_surplus_word_are_refused_in_our_words(
         ensure_ours(ended.err)
 
 
-def test_a_missing_word_is_named_with_what_it_can_be(tmp_path: Path) -> None:
+def test_a_missing_argument_is_named_with_its_choices(tmp_path: Path) -> None:
     ended = call(tmp_path, "schedule")
     assert ended.code == 2
     assert ended.err.startswith("error: ACTION is missing: expected install, show, remove or print")
     assert "\t" not in ended.err
 
 
-def test_a_folder_or_file_that_does_not_fit_is_told_in_our_words(tmp_path: Path) -> None:
+def test_a_wrong_folder_or_file_is_refused_in_our_words(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folder = str(tmp_path)
     for words, told in (
@@ -146,7 +146,7 @@ def refusals(folder: Path, said: dict[str, Any]) -> list[ConfigurationError]:
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
-def test_a_wrong_value_of_any_key_is_refused_in_our_words_with_line_and_key(
+def test_a_wrong_value_of_any_key_is_refused_in_our_words_with_its_line(
     tmp_path: Path, wrong: Any
 ) -> None:
     everything = nested({path: wrong for path, _ in iter_leaves(Schema)})
@@ -185,7 +185,7 @@ def test_the_library_refuses_wrong_values_in_our_words(kind: type[Frozen]) -> No
                 ensure_ours(str(refused))
 
 
-def test_a_field_that_is_set_to_a_wrong_value_is_refused_with_the_value(tmp_path: Path) -> None:
+def test_set_refuses_a_wrong_value_and_shows_it(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     before = state(folder)
     refused = call(folder, "set", "step_index=abc")
@@ -195,7 +195,7 @@ def test_a_field_that_is_set_to_a_wrong_value_is_refused_with_the_value(tmp_path
     assert state(folder) == before
 
 
-def test_an_agent_has_all_its_wrong_options_told_with_their_lines(tmp_path: Path) -> None:
+def test_all_wrong_options_of_an_agent_are_reported_with_their_lines(tmp_path: Path) -> None:
     folder = project(
         tmp_path / "p",
         "steps: [a]\nagent: sh\nagents:\n  sh:\n    kind: command\n    argv: echo hi\n"
@@ -209,7 +209,7 @@ def test_an_agent_has_all_its_wrong_options_told_with_their_lines(tmp_path: Path
     assert "did you mean 'argv'?" in said
 
 
-def test_a_mapping_that_may_also_be_a_word_has_its_keys_told(tmp_path: Path) -> None:
+def test_unknown_keys_are_named_where_a_word_is_also_allowed(tmp_path: Path) -> None:
     wrong = {"name": "a", "complete_when": {"fil": "x"}, "tools": {"reed": True}}
     said = "\n".join(map(str, refusals(tmp_path, {"steps": [wrong]})))
     assert "steps[0].complete_when: unknown key 'fil'\n  did you mean 'file'?" in said

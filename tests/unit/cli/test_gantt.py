@@ -51,7 +51,7 @@ def as_json(folder: Path, *arguments: str) -> Any:
     return json.loads(gantt(folder, "--json", *arguments).out)
 
 
-def test_attempts_are_as_precise_as_what_they_waited_for(finished: Path) -> None:
+def test_a_task_is_never_shown_starting_before_its_dependency_ends(finished: Path) -> None:
     """Whole seconds would let the tasks behind the plan begin before its end."""
     told = as_json(finished, "--run", "f")
     spans = {one["step"]: one["spans"][0] for one in told["executions"] if one["spans"]}
@@ -72,7 +72,7 @@ def test_pictures(finished: Path) -> None:
     assert "exists and is not a picture" in again.err
 
 
-def test_what_is_refused(finished: Path) -> None:
+def test_unknown_runs_and_conflicting_options_are_refused(finished: Path) -> None:
     assert call(finished, "report", "--gantt", "--run", "nobody").code == 2
     for more in (("--svg", "x.svg"), ("--png", "x.png"), ("--width", "80")):
         ended = call(finished, "report", "--run", "f", "--json", *more)
@@ -94,7 +94,7 @@ def test_tries_of_a_task_that_fails(tmp_path: Path) -> None:
     assert text.startswith("f - failed\n")
 
 
-def test_a_run_that_was_never_begun(tmp_path: Path) -> None:
+def test_a_run_that_has_not_started_has_an_empty_chart(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     ended = gantt(folder)
     assert ended.out == ""
@@ -103,7 +103,7 @@ def test_a_run_that_was_never_begun(tmp_path: Path) -> None:
     assert (told["executions"], told["began_at"], told["workflow"]) == ([], None, None)
 
 
-def test_where_only_others_have_started_their_names_are_said(tmp_path: Path) -> None:
+def test_other_started_runs_are_named_if_the_default_run_has_not_started(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     for name in ("docs", "night"):
         assert call(folder, "--run", name, "run", "--max-steps", "1", "--quiet").code == 0
@@ -130,7 +130,7 @@ def test_a_flow_that_was_changed_is_still_shown(finished: Path) -> None:
         ("--run", "f", "report", "--metrics", "--output", "-"),
     ],
 )
-def test_a_dash_is_no_file(finished: Path, options: tuple[str, ...]) -> None:
+def test_a_dash_is_refused_as_a_file_name(finished: Path, options: tuple[str, ...]) -> None:
     before = sorted(finished.iterdir())
     ended = call(finished, *options)
     assert ended.code == 2
@@ -139,7 +139,7 @@ def test_a_dash_is_no_file(finished: Path, options: tuple[str, ...]) -> None:
     assert sorted(finished.iterdir()) == before
 
 
-def test_a_file_may_be_called_so_all_the_same(finished: Path) -> None:
+def test_a_file_named_dash_can_be_written_with_a_path(finished: Path) -> None:
     gantt(finished, "--run", "f", "--svg", "./-")
     assert (finished / "-").read_bytes().startswith(b"<svg")
 
@@ -159,9 +159,7 @@ def test_a_file_may_be_called_so_all_the_same(finished: Path) -> None:
         (0, 5, ["0s"]),
     ],
 )
-def test_ticks_are_at_moments_that_people_count_in(
-    total: float, most: int, names: list[str]
-) -> None:
+def test_tick_marks_are_at_round_times(total: float, most: int, names: list[str]) -> None:
     assert [name for _, name in ticks(total, most)] == names
 
 
@@ -176,7 +174,7 @@ def test_there_are_never_too_many_ticks(total: float, most: int) -> None:
 
 
 @given(st.floats(0.1, 1e8))
-def test_a_ticks_name_is_its_own(total: float) -> None:
+def test_tick_mark_labels_are_short_and_unique(total: float) -> None:
     names = [name for _, name in ticks(total, 9)]
     assert len(set(names)) == len(names)
     assert all(len(name) <= 8 for name in names)
@@ -185,14 +183,14 @@ def test_a_ticks_name_is_its_own(total: float) -> None:
 # --- words -------------------------------------------------------------------------------
 
 
-def test_the_figures_of_nothing() -> None:
+def test_the_summary_of_no_task_or_one_task_is_short() -> None:
     lines = gantt_summary(chart(Told()).figures, "", lambda text: text)
     assert lines == ["total time 0.0 s, agent work 0.0 s"]
     one = gantt_summary(chart(Told().run("a", 0, 5)).figures, "a", lambda text: text)
     assert one == ["total time 5.0 s, agent work 5.0 s", "critical path 5.0 s", "  a"]
 
 
-def test_the_figures_of_a_run_that_rested_for_long_are_no_endless_per_cent() -> None:
+def test_a_long_idle_time_is_shown_as_a_factor_not_a_percentage() -> None:
     rested = Told().run("a", 0, 5).run("b", 9000, 9005)
     lines = gantt_summary(chart(rested, places=2).figures, "a", lambda text: text)
     assert lines[0].endswith("speedup 0.0011")
@@ -203,7 +201,7 @@ def test_the_figures_of_a_run_that_rested_for_long_are_no_endless_per_cent() -> 
     pytest.param(Told().run("a", 0, 0.05).run("b", 0.5, 0.6), id="an-instant"),
     pytest.param(Told().run("a", 0, 5).run("b", 9000, 9005), id="one-place"),
 ])  # fmt: skip
-def test_no_ratio_is_told_where_it_says_nothing(told: Told) -> None:
+def test_meaningless_ratios_are_left_out(told: Told) -> None:
     text = "\n".join(gantt_summary(chart(told, places=1).figures, "a", lambda text: text))
     assert not re.search("%|speedup|times|longer", text)
 
@@ -250,7 +248,7 @@ def test_roles_have_a_column_where_there_are_roles() -> None:
     assert "ROLE" not in text(side_by_side())
 
 
-def test_a_failure_is_never_hidden_behind_what_came_after() -> None:
+def test_a_short_failure_is_not_hidden_by_a_long_retry() -> None:
     told = Told().claim("a", 0).end("a", 0, 0.1, "failed")
     told.claim("a", 0.1, None, attempt=2).end("a", 0.1, 1000, attempt=2)
     (line,) = (line for line in text(told).splitlines() if line.startswith("◆ a"))
@@ -311,7 +309,7 @@ def numbers(root: ET.Element) -> Iterator[tuple[float, float]]:
             yield float(first[1]), float(first[2])
 
 
-def test_every_look_is_there_with_its_own_colour_and_in_the_legend() -> None:
+def test_every_look_has_its_own_color_and_a_legend_entry() -> None:
     root = parsed(chart(troubled()))
     for look in (Look.CRITICAL, Look.DONE, Look.FAILED, Look.CUT, Look.PERSON):
         assert bars(root, look), look
@@ -334,7 +332,7 @@ def test_the_figures_and_the_title_are_in_it() -> None:
     assert title.text == "demo · complete"
 
 
-def test_roles_stand_beside_the_names() -> None:
+def test_roles_are_shown_next_to_the_names() -> None:
     found = texts(parsed(chart(side_by_side(), graph=team({"plan": "researcher"}))))
     assert found[found.index("plan") + 1] == "researcher"
 
@@ -348,7 +346,7 @@ def test_roles_stand_beside_the_names() -> None:
         unique_by=lambda task: task[0],
     )
 )
-def test_whatever_happened_it_is_inside_of_the_picture(
+def test_everything_is_inside_the_picture(
     tasks: list[tuple[str, float, float]],
 ) -> None:
     told = Told()
@@ -377,7 +375,7 @@ def test_a_png_of_any_number_of_tasks(count: int) -> None:
     assert high > 40 * count
 
 
-def test_more_tasks_than_anybody_could_tell_apart_are_refused() -> None:
+def test_too_many_tasks_for_a_picture_are_refused() -> None:
     told = Told()
     for number in range(MAX_ROWS + 1):
         told.run(f"t{number}", number, number + 1)

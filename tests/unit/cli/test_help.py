@@ -47,7 +47,7 @@ def test_all_help_has_every_option(tmp_path: Path, name: str) -> None:
     )
 
 
-def test_everything_is_named_on_the_screens_of_the_whole(tmp_path: Path) -> None:
+def test_the_full_help_screens_name_every_command(tmp_path: Path) -> None:
     first = call(tmp_path, "help").out
     assert first == call(tmp_path, "--help").out
     whole = call(tmp_path, "help", "all").out
@@ -94,5 +94,5 @@ def test_completion_is_installed_for_a_shell(
 
 
 @pytest.mark.parametrize("arguments", [("run", "--man"), ("--install",)], ids=" ".join)
-def test_what_makes_no_sense_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_meaningless_arguments_are_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     assert call(tmp_path, "help", *arguments).code == 2

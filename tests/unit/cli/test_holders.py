@@ -23,7 +23,7 @@ ANY = Owner(host="fleet", boot_id="", pid_ns="", pid=0, pid_start=0, nonce="x")
         (ANY, {}, Liveness.EXPIRED, "a worker, step main, token 3, attempt 1: its lease ran out"),
     ],
 )
-def test_who_holds_a_step(
+def test_the_holder_of_a_step_is_described(
     owner: Owner, makers: Mapping[int, str] | None, liveness: Liveness, words: str
 ) -> None:
     claim = Claim(

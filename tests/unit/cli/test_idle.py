@@ -75,7 +75,7 @@ _OF_A_PERSON = tuple(
     ],
 )
 @pytest.mark.parametrize("options", [(), ("--json",), ("--quiet",), ("--max-cost", "3")])
-def test_both_ways_agree(
+def test_a_repeated_answer_equals_the_full_answer(
     tmp_path: Path,
     configuration: str,
     change: tuple[str, ...],
@@ -197,7 +197,9 @@ CHANGES: list[Callable[[Path], None]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_any_change_takes_the_long_way(tmp_path: Path, change: Callable[[Path], None]) -> None:
+def test_any_change_requires_the_full_program(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
     folder = paused(tmp_path / "p")
     call(folder, "tick")
     assert fast(folder, "tick") is not None
@@ -234,7 +236,7 @@ def _answers_in(folder: Path) -> bool:
         ({"is_rest": "yes"}, 0, False),
     ],
 )
-def test_an_answer_holds_for_a_day_at_most(
+def test_an_answer_is_valid_for_a_day_at_most(
     tmp_path: Path, change: dict[str, object], later_s: float, *, is_known: bool
 ) -> None:
     folder = paused(tmp_path / "p")
@@ -248,7 +250,7 @@ def test_an_answer_holds_for_a_day_at_most(
     assert (known is not None) == is_known
 
 
-def test_an_answer_without_an_end_is_not_kept(
+def test_an_answer_without_an_end_is_not_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = paused(tmp_path / "p")
@@ -260,7 +262,9 @@ def test_an_answer_without_an_end_is_not_kept(
     assert not idle.try_answer(["tick"])
 
 
-def test_no_file_of_the_project_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_in_the_project_is_not_used_as_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = paused(tmp_path / "p")
     call(folder, "tick")
     path, old = idle_record(folder), folder / "sync" / "idle.json"
@@ -275,7 +279,7 @@ def test_no_file_of_the_project_answers(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("where", ["file", "unknown", "open-to-others"])
-def test_without_a_place_of_ones_own_no_answer_is_kept(
+def test_no_answer_is_saved_without_a_private_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     folder, state_home = paused(tmp_path / "p"), tmp_path / "state"
@@ -324,7 +328,7 @@ def test_a_forged_answer_is_not_repeated(
         ("status", "tick"),
     ],
 )
-def test_what_is_no_tick_is_no_question(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_only_a_tick_is_a_question(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     folder = project(tmp_path / "p")
     assert fast(folder, *arguments) is None
     before = Path.cwd()
@@ -335,7 +339,7 @@ def test_what_is_no_tick_is_no_question(tmp_path: Path, arguments: tuple[str, ..
         os.chdir(before)
 
 
-def test_global_options_lead_to_the_same_run_as_on_the_long_way(tmp_path: Path) -> None:
+def test_global_options_select_the_same_run_as_in_the_full_program(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     for arguments in (("--run", "nightly", "tick"), ("tick", "--run=nightly")):
         assert call(folder, "--run", "nightly", "run", "--max-steps", "1", "--quiet").code == 0
@@ -377,7 +381,7 @@ def test_notices_of_the_configuration_are_repeated(tmp_path: Path) -> None:
     assert (answer.out, answer.err) == (slow.out, slow.err)
 
 
-def test_several_questions_are_kept_and_old_ones_go(tmp_path: Path) -> None:
+def test_several_questions_are_saved_and_old_ones_are_dropped(tmp_path: Path) -> None:
     folder = paused(tmp_path / "p")
     for number in range(idle.MAX_ANSWERS + 2):
         call(folder, "tick", "--max-cost", str(number + 1))
@@ -388,7 +392,7 @@ def test_several_questions_are_kept_and_old_ones_go(tmp_path: Path) -> None:
     assert idle_record(folder).stat().st_size < idle.MAX_BYTES
 
 
-def test_a_folder_that_cannot_be_written_is_nobodys_error(tmp_path: Path) -> None:
+def test_an_answer_that_cannot_be_saved_is_no_error(tmp_path: Path) -> None:
     folder = paused(tmp_path / "p")
     idle_record(folder).mkdir(parents=True)
     ended = call(folder, "tick")
@@ -405,7 +409,7 @@ def test_a_folder_that_cannot_be_written_is_nobodys_error(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_what_has_changed_since_a_tick_looked_is_not_answered_with_what_it_saw(
+def test_a_change_during_a_tick_prevents_a_repeated_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
 ) -> None:
     folder, said = paused(tmp_path / "p"), run_work._report_end

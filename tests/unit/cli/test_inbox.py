@@ -22,7 +22,7 @@ limits: {steps: 1}
 """
 
 
-def test_a_run_that_failed_for_good_is_listed_with_its_last_lines(tmp_path: Path) -> None:
+def test_a_run_with_no_tries_left_is_listed_with_its_last_lines(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", FAILS)
     assert call(folder, "--run", "night", "run", "--quiet").code == 1
     assert call(folder, "inbox").out.splitlines() == [
@@ -53,9 +53,7 @@ def test_a_run_at_its_own_limit_is_listed_with_what_to_do(tmp_path: Path) -> Non
     assert call(folder, "inbox", "--json").json == []
 
 
-def test_changes_that_nobody_has_trusted_are_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_untrusted_changes_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
     folder = project(tmp_path / "p", LIMITED.replace("steps: 1", "steps: 5"))
     assert call(folder, "inbox").out == "no run waits for a decision\n"
@@ -72,7 +70,7 @@ def test_changes_that_nobody_has_trusted_are_listed(
     assert (row["run"], row["need"], row["commands"]) == (None, "untrusted", ["sequencer trust"])
 
 
-def test_an_edit_by_hand_is_noticed_wherever_runs_are_shown(tmp_path: Path) -> None:
+def test_a_manual_edit_is_reported_wherever_runs_are_shown(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", LIMITED.replace("steps: 1", "steps: 5"))
     for option in ((), ("--run", "night")):
         assert call(folder, *option, "run", "--max-steps", "1", "--quiet").code == 0

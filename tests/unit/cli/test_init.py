@@ -35,21 +35,21 @@ def install(folder: Path, *names: str) -> None:
         (folder / name).chmod(0o755)
 
 
-def test_a_link_is_kept_and_not_followed(tmp_path: Path) -> None:
+def test_a_link_is_preserved_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "main.md").symlink_to(tmp_path / "outside.md")
     assert "kept     prompts/main.md" in call(tmp_path, "init").out
     assert not (tmp_path / "outside.md").exists()
 
 
-def test_an_unknown_example_lists_the_known_and_writes_nothing(tmp_path: Path) -> None:
+def test_an_unknown_example_lists_the_known_ones_and_writes_nothing(tmp_path: Path) -> None:
     called = call(tmp_path, "init", "app", "--example", "review")
     assert called.code == 2
     assert "cron, flows, procedures, review-cadence, teams, two-terminals" in called.err
     assert not (tmp_path / "app").exists()
 
 
-def test_what_can_not_be_finished_is_undone(tmp_path: Path) -> None:
+def test_an_incomplete_init_is_undone(tmp_path: Path) -> None:
     """Half of a file would be kept by the next try, as if somebody had written it."""
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "main.md").write_text("mine")
@@ -70,7 +70,7 @@ def test_what_can_not_be_finished_is_undone(tmp_path: Path) -> None:
     assert "steps:" in (tmp_path / "orchestration.yaml").read_text()
 
 
-def test_prompts_that_nobody_else_can_write_are_named(tmp_path: Path) -> None:
+def test_prompts_that_init_cannot_write_are_listed_as_missing(tmp_path: Path) -> None:
     (tmp_path / "orchestration.yaml").write_text(
         "workflow: {name: nightly}\n"
         "agents: {tests: {kind: command, argv: [make, test]}}\n"
@@ -90,7 +90,7 @@ def test_logs_in_the_project_folder_do_not_hide_the_project(tmp_path: Path) -> N
     assert "add them to .gitignore by hand" in called.err
 
 
-def test_a_folder_with_other_files_does_not_become_ignored(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_added_to_gitignore(tmp_path: Path) -> None:
     (tmp_path / "sync").mkdir()
     (tmp_path / "sync" / "notes.txt").write_text("shared")
     called = call(tmp_path, "init")
@@ -105,7 +105,7 @@ def test_agents_found_on_path_get_an_entry(tmp_path: Path, path_with: Path) -> N
     assert set(settings.agents) == {"codex", "gemini"}
 
 
-def test_without_an_agent_the_file_says_what_to_do(tmp_path: Path, path_with: Path) -> None:
+def test_without_an_agent_the_file_explains_what_to_do(tmp_path: Path, path_with: Path) -> None:
     assert path_with.is_dir()
     assert call(tmp_path, "init", "app").code == 0
     text = (tmp_path / "app" / "orchestration.yaml").read_text()
@@ -132,7 +132,7 @@ def test_without_an_agent_the_file_says_what_to_do(tmp_path: Path, path_with: Pa
         ("notes.txt", "", ""),
     ],
 )
-def test_how_a_project_is_tested_is_found_in_its_files(
+def test_the_test_command_is_detected_from_project_files(
     tmp_path: Path, path_with: Path, name: str, text: str, command: str
 ) -> None:
     install(path_with, "claude", "opencode")
@@ -146,13 +146,13 @@ def test_how_a_project_is_tested_is_found_in_its_files(
     assert (f"Bash({command} *)" in written) == bool(command)
 
 
-def test_a_hostile_file_tells_nothing_and_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_hostile_file_is_ignored_and_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pyproject.toml")
     (tmp_path / "package.json").symlink_to("/dev/zero")
     assert "tests: none" in call(tmp_path, "init").out
 
 
-def test_the_first_client_performs_and_only_its_costs_are_capped(path_with: Path) -> None:
+def test_the_first_client_is_the_agent_and_only_its_costs_are_capped(path_with: Path) -> None:
     assert path_with.is_dir()
     claude, codex = (
         scaffold.format_configuration(["claude", "codex"]),
@@ -188,7 +188,7 @@ def test_an_example_is_copied_whole_and_trusted(tmp_path: Path, name: str) -> No
     assert (again.code, "this folder already has a project" in again.err) == (2, True)
 
 
-def test_an_example_among_files_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
+def test_an_example_among_existing_files_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("raise SystemExit('mine')\n")
     called = call(tmp_path, "init", "--example", "cron")
     assert "kept     agent.py" in called.out
@@ -196,7 +196,7 @@ def test_an_example_among_files_of_somebody_else_is_not_trusted(tmp_path: Path) 
     assert trusting.read(open_project(tmp_path).trust.key) is None
 
 
-def test_the_schema_stands_beside_the_file(tmp_path: Path) -> None:
+def test_the_schema_is_written_next_to_the_configuration(tmp_path: Path) -> None:
     call(tmp_path, "init")
     (first, *_) = (tmp_path / "orchestration.yaml").read_text().splitlines()
     assert first == f"# yaml-language-server: $schema={SCHEMA_NAME}"
@@ -228,7 +228,7 @@ def test_the_prompts_are_whole_and_name_real_variables() -> None:
             assert "SEQUENCER_RESULT" in text, name
 
 
-def test_the_project_itself_has_what_init_makes() -> None:
+def test_this_project_has_the_files_that_init_creates() -> None:
     texts = scaffold.prompt_texts()
     for name, text in texts.items():
         assert (PROJECT / "prompts" / name).read_text() == text, name
@@ -246,7 +246,7 @@ def test_a_folder_that_can_not_be_written_to_is_named(tmp_path: Path) -> None:
     assert "Permission denied" in called.err
 
 
-def test_a_file_that_somebody_else_has_put_here_is_not_trusted(tmp_path: Path) -> None:
+def test_an_existing_file_that_would_be_run_is_not_trusted(tmp_path: Path) -> None:
     # `python -m pytest` would run it, and nothing that init writes is called so.
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     (tmp_path / "pytest.py").write_text("open('obeyed', 'w')\n")

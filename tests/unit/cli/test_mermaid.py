@@ -38,7 +38,7 @@ def test_a_procedure_ends() -> None:
     assert edges == {("s0", "s1"), ("s1", "done")}
 
 
-def test_a_review_has_a_cycle_of_its_own() -> None:
+def test_a_review_has_its_own_cycle() -> None:
     text = format_workflow_chart(Workflow("w", (PLAN, BUILD), Review(every=3, step=CHECK)))
     nodes, edges = parsed(text)
     assert nodes == {"s0", "s1", "r0", "r1", "cadence"}
@@ -64,7 +64,7 @@ def test_a_review_of_every_cycle_leaves_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("every", [0, -2])
-def test_a_review_that_never_comes_is_not_drawn(every: int) -> None:
+def test_a_review_that_is_never_due_is_not_drawn(every: int) -> None:
     nodes, _ = parsed(
         format_workflow_chart(Workflow("w", (PLAN, BUILD), Review(every=every, step=CHECK)))
     )

@@ -72,7 +72,7 @@ def test_no_other_file_is_overwritten(tmp_path: Path) -> None:
     assert "review_cadence" in (folder / "orchestration.yaml").read_text()
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_wrong_options_are_refused(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     assert call(folder, "report", "--metrics", "--json").code == 2
     assert call(folder, "report", "--metrics", "--format", "xml").code == 2
@@ -82,7 +82,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert "can't be used together" in both.err
 
 
-def test_a_changed_definition_costs_the_roles_and_nothing_else(tmp_path: Path) -> None:
+def test_a_changed_definition_only_removes_the_roles(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     text = (folder / "orchestration.yaml").read_text()
     (folder / "orchestration.yaml").write_text(
@@ -140,7 +140,7 @@ def test_the_roles_and_the_budgets_of_a_team(tmp_path: Path) -> None:
     assert told["figures"]["places"] == 2
 
 
-def test_who_asks_for_no_metrics_loads_nothing_for_them() -> None:
+def test_metrics_libraries_are_not_loaded_without_metrics() -> None:
     code = (
         "import sys\n"
         "from sequencer.plugins.drawing import cli_gantt as gantt\n"

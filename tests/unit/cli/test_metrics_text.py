@@ -90,7 +90,7 @@ def value(
 
 
 @pytest.mark.parametrize("text_format", FORMATS)
-def test_what_attempts_have_come_to(text_format: str) -> None:
+def test_attempts_are_counted_by_step_role_and_agent(text_format: str) -> None:
     found = samples([seen(roles={"a": "coder"})], text_format)
     a = {"run": DEFAULT_RUN, "workflow": "team", "step": "a", "role": "coder", "model": "opus"}
     assert value(found, "sequencer_steps_accepted_total", **a, agent="claude") == 1
@@ -106,7 +106,7 @@ def test_what_attempts_have_come_to(text_format: str) -> None:
 
 
 @pytest.mark.parametrize("text_format", FORMATS)
-def test_how_a_run_stands(text_format: str) -> None:
+def test_the_totals_of_a_run_are_written(text_format: str) -> None:
     found = samples([seen("nightly")], text_format)
     run = {"run": "nightly", "workflow": "team"}
     assert value(found, "sequencer_run_steps_accepted_total", **run) == 5
@@ -121,7 +121,7 @@ def test_how_a_run_stands(text_format: str) -> None:
     assert value(found, "sequencer_run_readable", run="nightly") == 1
 
 
-def test_caps_and_what_is_left_of_them() -> None:
+def test_caps_and_remaining_budgets_are_written() -> None:
     caps = (
         Cap("run", "", "usd", 2, 1.25),
         Cap("role", "coder", "tokens", 1000, 1500),
@@ -148,7 +148,7 @@ HOSTILE = st.text(max_size=20)
 
 @settings(max_examples=40)
 @given(st.text(min_size=1), HOSTILE, HOSTILE, st.text(max_size=5), st.sampled_from(FORMATS))
-def test_any_name_comes_back_as_it_was(
+def test_any_name_is_read_back_unchanged(
     run: str, step: str, model: str, agent: str, text_format: str
 ) -> None:
     tallies = Totals()
@@ -165,7 +165,7 @@ def test_any_name_comes_back_as_it_was(
         assert value(found, "sequencer_steps_accepted_total", run=run, step=step, model=model) == 1
 
 
-def test_what_nobody_told_is_no_sample() -> None:
+def test_an_unreported_cost_has_no_sample() -> None:
     unknown = Totals(by_maker={Maker("a", "x", ""): Total(usage=Usage(unpriced=1))})
     names = {name for name, _ in samples([seen(tallies=unknown)])}
     assert "sequencer_calls_unpriced_total" in names

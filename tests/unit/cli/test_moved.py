@@ -36,7 +36,7 @@ def left(tmp_path: Path) -> Path:
     ["run", "resume", "skip", "rewind 0", "retry", "stop", "stop --pause", "reset --yes",
      "tell main hi", "skip --as-done"],
 )  # fmt: skip
-def test_nothing_changes_it_and_whoever_tries_hears_where_the_run_is(
+def test_commands_leave_the_copy_unchanged_and_report_where_the_run_is(
     left: Path, words: str
 ) -> None:
     before = state(left)
@@ -46,12 +46,12 @@ def test_nothing_changes_it_and_whoever_tries_hears_where_the_run_is(
     assert state(left) == before
 
 
-def test_looking_tells_where_the_run_is(left: Path) -> None:
+def test_status_and_history_show_where_the_run_is(left: Path) -> None:
     assert ELSEWHERE in call(left, "status").out
     assert ELSEWHERE in call(left, "history").out
 
 
-def test_an_edit_of_the_file_does_not_open_it(left: Path) -> None:
+def test_editing_the_file_does_not_reopen_the_copy(left: Path) -> None:
     path = left / "sync" / "state.json"
     path.write_text(path.read_text().replace('"moved"', '"moved_once"'))
     called = call(left, "status")
@@ -61,14 +61,14 @@ def test_an_edit_of_the_file_does_not_open_it(left: Path) -> None:
     assert call(left, "resume").code == 3
 
 
-def test_a_person_can_open_it_where_the_other_store_is_gone_for_good(left: Path) -> None:
+def test_a_person_can_reopen_the_copy_with_set_and_resume(left: Path) -> None:
     assert call(left, "set", "moved=null").code == 0
     assert call(left, "resume").code == 0
     assert call(left, "run", "--max-steps", "1").code == 0
     assert state(left)["step_index"] == 3
 
 
-def test_somebody_who_works_on_it_keeps_it_here(tmp_path: Path) -> None:
+def test_a_claimed_run_cannot_be_closed(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "state.json")
     cases.begin(store)
     cases.claim(store)
@@ -98,7 +98,7 @@ def test_a_stopped_run_is_stopped_where_it_arrives(tmp_path: Path) -> None:
     assert (back.exit, back.exit_reason) == (True, "enough")
 
 
-def test_an_edit_can_not_say_that_a_run_has_moved(tmp_path: Path) -> None:
+def test_an_edit_cannot_mark_a_run_as_moved(tmp_path: Path) -> None:
     here = project(tmp_path / "p")
     assert call(here, "run", "--max-steps", "1").code == 0
     path = here / "sync" / "state.json"

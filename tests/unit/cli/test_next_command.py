@@ -135,7 +135,7 @@ def test_every_state_has_a_next_command(
     assert not words.endswith(")") or found == f"sequencer {words}"
 
 
-def test_of_a_complete_run_its_work_is_merged_first() -> None:
+def test_the_next_command_of_a_complete_run_merges_its_work() -> None:
     head = new_head(status=Status.COMPLETE)
     here = readiness(head, WORKFLOW, LIMITS, NOW)
     found = next_command(RunSituation(None, head, here, merge="git merge topic"))
@@ -148,7 +148,7 @@ def test_a_closed_copy_names_the_place_of_the_run() -> None:
     assert "store:" in next_command(RunSituation(None, head, here)).words
 
 
-def test_each_answer_to_whether_a_step_may_start_has_a_command() -> None:
+def test_every_kind_of_readiness_has_a_command() -> None:
     head = new_head()
     here = readiness(head, WORKFLOW, LIMITS, NOW)
     for kind in ReadinessKind:

@@ -59,13 +59,13 @@ def test_a_procedure_ends(tmp_path: Path) -> None:
         (("--review-every", "x"), "--review-every"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, arguments: tuple[str, ...], word: str) -> None:
+def test_wrong_options_are_refused(tmp_path: Path, arguments: tuple[str, ...], word: str) -> None:
     ended = call(tmp_path, "plan", *arguments)
     assert ended.code == 2
     assert word in ended.err
 
 
-def test_under_another_definition_it_shows_what_comes_behind_an_adopt(tmp_path: Path) -> None:
+def test_plan_under_a_changed_definition_shows_the_steps_after_adopt(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     (folder / "orchestration.yaml").write_text(
         "workflow: {name: standard}\nagent: {default: rehearsal}\n"
@@ -113,7 +113,7 @@ def crew(folder: Path) -> Path:
     return folder
 
 
-def test_of_a_team_it_says_what_may_start_and_what_it_is_about(tmp_path: Path) -> None:
+def test_plan_of_a_team_shows_tasks_that_may_start_and_their_subjects(tmp_path: Path) -> None:
     folder = crew(tmp_path / "p")
     lines = call(folder, "plan").out.splitlines()
     assert lines[0].split() == ["TASK", "STATE", "SUBJECT", "ROLE", "BY"]
@@ -128,7 +128,7 @@ def test_of_a_team_it_says_what_may_start_and_what_it_is_about(tmp_path: Path) -
     assert not (folder / "sync").exists()
 
 
-def test_of_a_changed_graph_nothing_is_said_before_it_is_adopted(tmp_path: Path) -> None:
+def test_a_changed_graph_is_refused_until_it_is_adopted(tmp_path: Path) -> None:
     folder = crew(tmp_path / "p")
     assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
     config = folder / "orchestration.yaml"
@@ -138,7 +138,7 @@ def test_of_a_changed_graph_nothing_is_said_before_it_is_adopted(tmp_path: Path)
     assert call(folder, "plan").code == 3
 
 
-def test_of_a_run_it_goes_by_where_the_run_is(tmp_path: Path) -> None:
+def test_plan_of_a_team_follows_the_position_of_the_run(tmp_path: Path) -> None:
     folder = crew(tmp_path / "p")
     assert call(folder, "tick", "--quiet").code == 0
     assert call(folder, "tick", "--quiet").code == 0
@@ -149,21 +149,21 @@ def test_of_a_run_it_goes_by_where_the_run_is(tmp_path: Path) -> None:
     assert "complete" in ended.err
 
 
-def test_a_person_is_named_as_one(tmp_path: Path) -> None:
+def test_a_person_is_named_as_a_person(tmp_path: Path) -> None:
     folder = crew(tmp_path / "p")
     found = call(folder, "plan", "--workflow", "chart").out.splitlines()
     assert found[0].split() == ["NODE", "STATE", "TITLE", "BY"]
     assert found[1].split() == ["ask", "ready", "Fine?", "a", "person"]
 
 
-def test_another_graph_than_the_runs_is_shown_from_its_beginning(tmp_path: Path) -> None:
+def test_another_workflow_is_shown_from_its_beginning(tmp_path: Path) -> None:
     folder = crew(tmp_path / "p")
     assert call(folder, "tick", "--quiet").code == 0
     assert steps(folder, "--workflow", "chart") == ["ask"]
     assert steps(folder, "--workflow", "standard", "--count", "2") == ["main", "supervisor"]
 
 
-def test_a_graph_has_no_place_to_begin_at(tmp_path: Path) -> None:
+def test_step_index_is_refused_for_a_graph(tmp_path: Path) -> None:
     folder = crew(tmp_path / "p")
     ended = call(folder, "plan", "--step-index", "3")
     assert ended.code == 2
@@ -171,7 +171,7 @@ def test_a_graph_has_no_place_to_begin_at(tmp_path: Path) -> None:
     assert "sequencer plan --simulate" in ended.err
 
 
-def test_nothing_that_may_start_is_said_in_words(tmp_path: Path) -> None:
+def test_a_message_reports_that_no_node_can_start(tmp_path: Path) -> None:
     folder = crew(tmp_path / "p")
     assert call(folder, "run", "chart", "--quiet").code == 4
     ended = call(folder, "--run", "chart", "plan")

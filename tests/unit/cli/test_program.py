@@ -101,7 +101,7 @@ def test_without_a_verb_the_first_screen_is_shown_as_an_error(tmp_path: Path) ->
         (None, "unknown"),
     ],
 )
-def test_the_version_names_the_commit_that_was_written_when_the_package_was_built(
+def test_the_version_names_the_commit_of_the_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bytes | None, said: str
 ) -> None:
     path = tmp_path / "built.txt"
@@ -129,7 +129,7 @@ def test_the_version_names_the_commit_that_was_written_when_the_package_was_buil
         (("run", "--mode", "turbo"), ("--mode: expected combined, sync or async, not 'turbo'",)),
     ],
 )
-def test_wrong_usage_is_said_with_what_is_known(
+def test_usage_errors_name_the_valid_choices(
     tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     ended = call(project(tmp_path / "p"), *arguments)
@@ -149,7 +149,9 @@ def test_wrong_usage_is_said_with_what_is_known(
         ("--run=nightly", "status", "--json"),
     ],
 )
-def test_global_options_stand_before_or_behind(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_global_options_can_come_before_or_after_the_verb(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
     folder = project(tmp_path / "p")
     assert call(folder, "run", "--run", "nightly", "--max-steps", "3", "--quiet").code == 0
     assert call(folder, *arguments).json["step_index"] == 3
@@ -194,7 +196,7 @@ def test_the_console_script_and_the_module_are_the_same(tmp_path: Path) -> None:
     assert by_module.returncode == 0
 
 
-def test_a_modules_namesake_in_the_current_folder_is_not_imported(tmp_path: Path) -> None:
+def test_modules_in_the_current_folder_are_not_imported(tmp_path: Path) -> None:
     (tmp_path / "yaml.py").write_text("raise SystemExit('obeyed')\n")
     (tmp_path / "click.py").write_text("raise SystemExit('obeyed')\n")
     ended = python(tmp_path, "-m", "sequencer", "plan", "--workflow", "standard", "--json")
@@ -224,14 +226,14 @@ def test_verbs_and_options_are_completed(tmp_path: Path) -> None:
     assert completed(tmp_path, f"{NAME} status --wat", 2) == ["--watch"]
 
 
-def test_a_broken_project_completes_nothing_and_says_nothing(tmp_path: Path) -> None:
+def test_a_broken_project_completes_nothing_and_prints_nothing(tmp_path: Path) -> None:
     (tmp_path / "orchestration.yaml").write_text("nonsense: [")
     assert completed(tmp_path, f"{NAME} run --position ", 3) == []
 
 
 @pytest.mark.parametrize("name", ["evil\x1b[2J", "two\nlines", "\u2028", "pay\u202eoff"])
 @pytest.mark.parametrize("verb", [("status",), ("run", "--max-steps", "1"), ("start", "x")])
-def test_a_run_has_no_name_that_acts_on_a_terminal(
+def test_a_run_name_with_control_characters_is_refused(
     tmp_path: Path, name: str, verb: tuple[str, ...]
 ) -> None:
     folder = project(tmp_path / "p")
@@ -276,7 +278,7 @@ def test_every_error_has_its_code(error: BaseException, code: int) -> None:
     assert reported(error)[0] == code
 
 
-def test_a_bug_is_called_one_and_its_traceback_comes_on_request() -> None:
+def test_a_bug_is_reported_as_a_bug_with_a_traceback_on_request() -> None:
     def fail() -> None:
         message = "the impossible"
         raise ValueError(message)
@@ -319,7 +321,7 @@ def test_json_can_always_be_written() -> None:
     assert json_text([1], indent=1) == "[\n 1\n]"
 
 
-def test_complaining_never_fails() -> None:
+def test_writing_to_stderr_never_fails() -> None:
     closed = io.StringIO()
     closed.close()
     with contextlib.redirect_stderr(closed):
@@ -340,7 +342,7 @@ def save_numbers(path: Path, data: bytes, mode: int | None = None) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])
-def test_a_mode_of_its_own_or_that_of_new_files(tmp_path: Path, umask: int) -> None:
+def test_a_file_gets_the_given_mode_or_the_default_mode(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         save_numbers(tmp_path / "usual", b"1")
@@ -352,13 +354,13 @@ def test_a_mode_of_its_own_or_that_of_new_files(tmp_path: Path, umask: int) -> N
     assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o644
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match="can't be written") as caught:
         save_numbers(tmp_path / "no" / "n.txt", b"1")
     assert str(tmp_path / "no" / "n.txt") in str(caught.value)
 
 
-def test_ctrl_c_while_the_program_is_loaded_is_no_traceback(
+def test_ctrl_c_while_the_program_loads_shows_no_traceback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted(_: object) -> int:
@@ -370,7 +372,7 @@ def test_ctrl_c_while_the_program_is_loaded_is_no_traceback(
     assert ended.value.code == Interrupted.exit_code
 
 
-def test_an_older_python_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_an_older_python_gets_a_clear_error(tmp_path: Path) -> None:
     old = "import sys, runpy; sys.version_info = (3, 10, 12, 'final', 0); "
     ended = python(tmp_path, "-c", old + "runpy.run_module('sequencer', run_name='__main__')")
     assert (ended.returncode, ended.stdout) == (2, "")
@@ -379,7 +381,7 @@ def test_an_older_python_is_told_in_a_sentence(tmp_path: Path) -> None:
     )
 
 
-def test_a_list_of_what_can_act_is_cut_at_a_line_and_says_how_much_is_left_out() -> None:
+def test_long_lines_are_cut_and_the_rest_is_counted() -> None:
     lines = ["  agents.x.argv: " + "y" * 3000, "  short"]
     assert [*fit_lines(lines, None)] == lines
     first, second, hint = fit_lines(lines, 80)

@@ -40,7 +40,7 @@ def outcome(**changes: object) -> Outcome:
     return Outcome.model_validate({"status": OutcomeStatus.OK, "usage": usage, **changes})
 
 
-def test_waiting_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_waiting_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     shown, due = Saying(PlainProgress(Redaction())), "2027-01-01T00:00:00Z"
     for _ in range(3):
         shown.waiting("not due", due)
@@ -51,7 +51,7 @@ def test_waiting_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines == [f"waiting: not due (until {format_time(due)})", *["waiting: held"] * 2]
 
 
-def test_a_no_of_a_judge_is_said_with_its_round_and_its_reason(
+def test_a_no_from_a_judge_is_shown_with_its_round_and_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     shown = Saying(PlainProgress(Redaction()))
@@ -64,7 +64,7 @@ def test_a_no_of_a_judge_is_said_with_its_round_and_its_reason(
     )
 
 
-def test_an_attempt_is_accepted_when_the_run_has_recorded_it(
+def test_an_attempt_is_shown_as_accepted_after_the_run_records_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     shown = Saying(PlainProgress(Redaction()))
@@ -133,7 +133,7 @@ def test_waiting_counts_on_the_live_line(monkeypatch: pytest.MonkeyPatch) -> Non
         view.close()
 
 
-def test_a_command_to_type_is_whole_where_the_live_line_is_cut(
+def test_a_command_to_type_is_complete_even_if_the_live_line_is_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     command = "sequencer run --mode sync --position supervisor"
@@ -178,7 +178,7 @@ def test_a_flood_neither_blocks_nor_piles_up(
         assert b"of output is not shown" in screen.raw
 
 
-def test_a_terminal_that_takes_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_terminal_gets_all_of_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer in all than the end waits for one that takes nothing."""
     monkeypatch.setattr("sequencer.cli.views.progress.CLOSE_S", 1.0)
     with at_a_terminal(monkeypatch) as screen:
@@ -211,7 +211,7 @@ def _close_while_read(view: LiveProgress, screen: Terminal) -> None:
     screen.drain()
 
 
-def test_a_terminal_that_goes_away_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_that_disappears_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     screen = Terminal(80, 24)
     with contextlib.redirect_stderr(screen.stream):
@@ -230,7 +230,7 @@ def test_a_terminal_that_goes_away_fails_nothing(monkeypatch: pytest.MonkeyPatch
     screen.stream.close()
 
 
-def test_a_terminal_that_takes_nothing_does_not_hold_up_the_end(
+def test_a_terminal_that_reads_nothing_does_not_delay_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sequencer.cli.views.progress.CLOSE_S", 0.2)

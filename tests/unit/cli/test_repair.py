@@ -45,7 +45,7 @@ def test_json_has_the_same(tmp_path: Path) -> None:
     assert found["state"]["revision"] == 6
 
 
-def test_apply_makes_the_run_usable_and_keeps_the_originals(tmp_path: Path) -> None:
+def test_apply_makes_the_run_usable_and_saves_the_originals(tmp_path: Path) -> None:
     worked(tmp_path, 4)
     damage_line(tmp_path / "sync" / "journal.jsonl", 2)
     (tmp_path / "sync" / "state.json").unlink()
@@ -85,7 +85,7 @@ def test_a_lost_journal_waits_for_a_decision(tmp_path: Path) -> None:
     assert state(tmp_path)["step_index"] == 5
 
 
-def test_nothing_can_be_saved(tmp_path: Path) -> None:
+def test_unrecoverable_files_need_a_backup(tmp_path: Path) -> None:
     worked(tmp_path, 4)
     (tmp_path / "sync" / "journal.jsonl").write_text("x\n")
     (tmp_path / "sync" / "state.json").write_text("x\n")

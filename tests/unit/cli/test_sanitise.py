@@ -83,7 +83,7 @@ def streamed(chunks: list[bytes]) -> str:
         ("unfinished \x1b]0;title\nnext line", "unfinished \nnext line"),
     ],
 )
-def test_what_is_left_of_a_text(text: str, expected: str) -> None:
+def test_control_sequences_are_removed_from_text(text: str, expected: str) -> None:
     assert strip_controls(text) == expected
     if "\ud800" not in text:
         assert streamed([text.encode()]) == expected
@@ -104,7 +104,7 @@ def test_a_line_end_split_over_chunks_is_one_line_end() -> None:
 
 
 @given(st.lists(HOSTILE.map(str.encode), max_size=8), st.binary(max_size=40))
-def test_nothing_that_moves_a_terminal_is_left_of_a_stream(chunks: list[bytes], odd: bytes) -> None:
+def test_no_control_characters_remain_in_a_stream(chunks: list[bytes], odd: bytes) -> None:
     assert CONTROL.search(streamed([*chunks, odd])) is None
 
 

@@ -53,7 +53,7 @@ def test_the_times_of_cron(every: int, fields: str) -> None:
 
 
 @pytest.mark.parametrize("every", [7, 45, 90, 300, 1439])
-def test_a_distance_that_cron_can_not_keep_is_refused(every: int) -> None:
+def test_an_interval_that_cron_cannot_keep_is_refused(every: int) -> None:
     assert every not in REGULAR
     with pytest.raises(UsageRefused) as refused:
         cron_times(every)
@@ -63,7 +63,7 @@ def test_a_distance_that_cron_can_not_keep_is_refused(every: int) -> None:
 
 @pytest.mark.parametrize("every", ["0", "-5", "1441", "x"])
 @pytest.mark.parametrize("verb", ["cron", "systemd"])
-def test_a_distance_that_means_nothing_is_refused(tmp_path: Path, verb: str, every: str) -> None:
+def test_a_meaningless_interval_is_refused(tmp_path: Path, verb: str, every: str) -> None:
     assert call(project(tmp_path), "schedule", "print", "--with", verb, "--every", every).code == 2
 
 
@@ -142,7 +142,9 @@ def test_a_folder_with_a_line_end_in_its_name_is_refused(tmp_path: Path, verb: s
 
 
 @pytest.mark.parametrize("name", ["a ", "a\\", "a\\\\"])
-def test_a_name_whose_end_systemd_reads_differently_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_ending_in_a_blank_or_backslash_is_refused_for_systemd(
+    tmp_path: Path, name: str
+) -> None:
     """The blank would go, and the backslash would join the next line, ExecStart say, to it."""
     folder, other = project(tmp_path / name), project(tmp_path / "other")
     odd = ["--env-file", str(tmp_path / f"keys-{name}")], ["--web", str(other), str(folder)]
@@ -189,7 +191,7 @@ def test_systemd_itself_accepts_the_units(tmp_path: Path) -> None:
     assert str(tmp_path) not in done.stderr, done.stderr
 
 
-def test_without_a_configuration_the_present_folder_is_meant(tmp_path: Path) -> None:
+def test_without_a_configuration_the_current_folder_is_used(tmp_path: Path) -> None:
     (tmp_path / "prompts").mkdir()
     _, command = entry_of(call(tmp_path, "schedule", "print").out)
     assert f"cd {shlex.quote(str(tmp_path))}" in command
@@ -197,7 +199,7 @@ def test_without_a_configuration_the_present_folder_is_meant(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("verb", ["cron", "systemd"])
-def test_they_write_nothing_and_have_no_json(tmp_path: Path, verb: str) -> None:
+def test_schedule_print_writes_nothing_and_has_no_json(tmp_path: Path, verb: str) -> None:
     project(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     call(tmp_path, "schedule", "print", "--with", verb)
@@ -206,7 +208,7 @@ def test_they_write_nothing_and_have_no_json(tmp_path: Path, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["cron", "systemd"])
-def test_a_timer_finds_what_was_trusted(
+def test_a_timer_gets_the_state_folder_with_the_trust_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     folder = project(tmp_path / "app")

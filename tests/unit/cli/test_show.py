@@ -94,7 +94,7 @@ def test_options_that_contradict_are_refused(folder: Path, arguments: tuple[str,
     assert call(folder, "plan", *arguments).code == 2
 
 
-def test_auto_says_whom_it_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_names_the_agent_it_selects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = project(tmp_path, "agent: {default: auto}\n")
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -113,7 +113,7 @@ def test_a_chart_is_all_that_is_printed(folder: Path) -> None:
     assert called.err == ""
 
 
-def test_a_workflow_of_many_steps_does_not_blow_the_list_up(tmp_path: Path) -> None:
+def test_the_list_shortens_a_workflow_with_many_steps(tmp_path: Path) -> None:
     tasks = "".join(f"      - {{id: task-{n:03d}, subject: Do {n}}}\n" for n in range(300))
     folder = project(tmp_path / "p", f"workflows:\n  big:\n    tasks:\n{tasks}")
     ended = call(folder, "plan", "--list")
@@ -128,7 +128,7 @@ def test_a_workflow_of_many_steps_does_not_blow_the_list_up(tmp_path: Path) -> N
     assert len(listed["step_names"]) == 300
 
 
-def test_a_picture_without_a_flow_says_what_to_name(tmp_path: Path) -> None:
+def test_a_picture_without_a_workflow_is_refused_with_a_hint(tmp_path: Path) -> None:
     ended = call(project(tmp_path / "p"), "plan", "--svg", "x.svg")
     assert ended.code == 2
     assert "sequencer plan WORKFLOW" in ended.err
@@ -146,7 +146,7 @@ def test_a_link_out_of_the_project_is_not_read(tmp_path: Path, asked: tuple[str,
     assert call(folder, *asked, str(outside)).code == 0
 
 
-def test_the_only_run_that_has_started_is_shown_where_the_default_run_has_not(
+def test_the_only_started_run_is_shown_if_the_default_run_has_not_started(
     tmp_path: Path,
 ) -> None:
     folder = project(tmp_path / "p", "agent: rehearsal\nlimits: {steps: 9}\n")

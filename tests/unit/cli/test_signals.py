@@ -35,7 +35,7 @@ def test_a_signal_before_the_work_is_ready_is_not_lost() -> None:
         assert asked.is_set()
 
 
-def test_later_signals_are_said_once_and_do_no_harm() -> None:
+def test_later_signals_are_reported_once_and_do_no_harm() -> None:
     calls, told = list[int](), list[str]()
     asked = threading.Event()
 
@@ -95,7 +95,7 @@ time.sleep(0.5)
         ("print('unknown', flush=True)", 0.05, "ending\nended by itself\n"),
     ],
 )
-def test_what_does_not_let_the_work_end_is_left(words: str, stuck_s: float, said: str) -> None:
+def test_work_that_does_not_end_is_abandoned(words: str, stuck_s: float, said: str) -> None:
     code = STUCK.format(words=words, stuck_s=stuck_s)
     began = time.monotonic()
     ended = subprocess.run(

@@ -51,7 +51,7 @@ def state(kind: ReadinessKind | None = None, *holders: Liveness, **head: Any) ->
         (state(ReadinessKind.COMPLETE, status="complete", exit=True, gate=NO), "rejected"),
     ],
 )
-def test_what_a_run_is_doing(found: str, expected: str) -> None:
+def test_each_state_of_a_run_has_its_word(found: str, expected: str) -> None:
     assert look_of(found).word == expected
 
 

@@ -75,7 +75,9 @@ def test_before_the_run_began(tmp_path: Path) -> None:
         (("skip", "--as-failed"), "1 in a row, limit 3"),
     ],
 )
-def test_what_is_in_the_way(tmp_path: Path, change: tuple[str, ...], words: str) -> None:
+def test_status_shows_what_blocks_the_run(
+    tmp_path: Path, change: tuple[str, ...], words: str
+) -> None:
     folder = worked(tmp_path / "p", 1)
     assert call(folder, *change).code == 0
     assert words in call(folder, "status").out
@@ -90,7 +92,7 @@ def test_limits_and_how_much_of_them_is_used(tmp_path: Path) -> None:
     assert "the run's limit of 2 steps is reached" in out
 
 
-def test_who_holds_the_step(tmp_path: Path) -> None:
+def test_status_shows_the_holder_of_the_step(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     with holder(folder) as process:
         facts = call(folder, "status", "--json").json
@@ -106,7 +108,7 @@ def test_who_holds_the_step(tmp_path: Path) -> None:
         assert "gone; the next run or tick takes over" in call(folder, "status").out
 
 
-def test_another_definition_is_said_and_the_head_shown(tmp_path: Path) -> None:
+def test_a_changed_definition_is_reported_and_the_head_is_shown(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     (folder / "orchestration.yaml").write_text(
         "workflow: {name: standard}\nagent: {default: rehearsal}\n"
@@ -119,7 +121,7 @@ def test_another_definition_is_said_and_the_head_shown(tmp_path: Path) -> None:
     assert "sequencer adopt" in ended.err
 
 
-def test_a_workflow_that_is_gone_is_said_too(tmp_path: Path) -> None:
+def test_a_removed_workflow_is_reported_too(tmp_path: Path) -> None:
     text = "workflow: {name: mine}\nworkflows: {mine: {steps: [main]}}\n"
     folder = project(tmp_path / "p", text + "agent: {default: rehearsal}\n")
     assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
@@ -130,7 +132,7 @@ def test_a_workflow_that_is_gone_is_said_too(tmp_path: Path) -> None:
     assert "default, workflow mine" in ended.out
 
 
-def test_refused_tool_calls_are_seen(tmp_path: Path) -> None:
+def test_status_shows_refused_tool_calls(tmp_path: Path) -> None:
     text = (
         "agent: {default: strict}\nagents: {strict: {kind: scripted, outcomes: [{denials: "
         '["Bash: one", "Bash: two\\x1b[2J", "Bash: three", "Bash: four"]}]}}\n'
@@ -166,7 +168,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-def test_watching_prints_a_line_a_change_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+def test_watching_prints_one_line_per_change_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     with watching(folder) as process:
         assert "waiting-next · step_index 1 · next main" in line_of(process)
@@ -196,7 +198,7 @@ def facts(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ended.out.splitlines()]
 
 
-def test_refused_tool_calls_are_warned_of(tmp_path: Path) -> None:
+def test_history_warns_about_refused_tool_calls(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", DENIED)
     assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
     ended = call(folder, "history")
@@ -208,7 +210,7 @@ def test_refused_tool_calls_are_warned_of(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", [b"", b"rubbish\n"])
 @pytest.mark.parametrize("flags", [(), ("--json",), ("-n", "1")])
-def test_a_journal_that_lost_its_records_is_not_an_empty_history(
+def test_a_journal_without_its_records_is_not_an_empty_history(
     tmp_path: Path, left: bytes, flags: tuple[str, ...]
 ) -> None:
     folder = worked(tmp_path / "p", 1)
@@ -219,7 +221,7 @@ def test_a_journal_that_lost_its_records_is_not_an_empty_history(
     assert "has not started" not in ended.out + ended.err
 
 
-def test_refused_tool_calls_of_a_graph_are_seen_too(tmp_path: Path) -> None:
+def test_history_warns_about_refused_tool_calls_of_a_graph(tmp_path: Path) -> None:
     text = (
         "workflow: {name: crew}\nworkflows: {crew: {tasks: [{id: a, subject: A}]}}\n"
         "agent: {default: strict}\nagents: {strict: {kind: scripted, outcomes: [{denials: "
@@ -256,7 +258,7 @@ def planned(folder: Path, *options: str) -> str:
     return ended.out
 
 
-def test_a_team_as_json_says_who_waits_for_whom(folder: Path) -> None:
+def test_the_json_of_a_team_shows_which_tasks_block_which(folder: Path) -> None:
     ended = call(folder, *PLAN, "--team", "--json")
     steps = {step["step"]: step for step in ended.json["steps"]}
     assert steps["implement"]["blocked_by"] == ["research", "plan"]
@@ -282,7 +284,7 @@ def test_a_procedure_as_a_chart(folder: Path) -> None:
     assert "--diagram: works only with a flowchart or a team" in ended.err
 
 
-def test_the_run_that_is_made_is_drawn_as_it_was_planned(folder: Path) -> None:
+def test_a_created_run_is_drawn_as_it_was_planned(folder: Path) -> None:
     drawn = planned(folder, "--team", "--mermaid")
     assert drawn.startswith("flowchart TD\n")
     name = call(folder, "start", REQUEST, "--team", "--no-run", "--json").json["run"]
@@ -299,7 +301,9 @@ def test_the_run_that_is_made_is_drawn_as_it_was_planned(folder: Path) -> None:
         (("--comment", "x", "--count", "3"), "--count and --request can't be used together"),
     ],
 )
-def test_what_does_not_go_together(folder: Path, options: tuple[str, ...], words: str) -> None:
+def test_conflicting_options_are_refused(
+    folder: Path, options: tuple[str, ...], words: str
+) -> None:
     ended = call(folder, *PLAN, "--team", *options)
     assert (ended.code, ended.out) == (2, "")
     assert words in ended.err

@@ -46,7 +46,7 @@ def listed(folder: Path) -> dict[str | None, Any]:
     return {one["run"]: one for one in call(folder, "status", "--all", "--json").json}
 
 
-def test_it_says_what_each_run_waits_for_and_whose_turn_it_is(folder: Path) -> None:
+def test_status_shows_what_each_run_waits_for_and_whose_turn_it_is(folder: Path) -> None:
     runs = listed(folder)
     assert {name: runs[name]["waits_for"]["kind"] for name in runs} == {
         None: "ready",

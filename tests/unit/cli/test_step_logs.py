@@ -58,7 +58,7 @@ def test_paths_and_facts(tmp_path: Path) -> None:
     assert facts[0]["bytes"] == (logs(folder) / "iter-00001_supervisor.log").stat().st_size
 
 
-def test_an_unknown_step_is_refused_and_a_known_one_without_a_log_is_not(tmp_path: Path) -> None:
+def test_only_an_unknown_step_is_refused_not_a_missing_log(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     ended = call(folder, "log", "mian")
     assert ended.code == 2
@@ -128,7 +128,7 @@ def test_links_and_foreign_files_are_not_shown(tmp_path: Path) -> None:
     assert "can't be read" in ended.err
 
 
-def test_bytes_are_kept_for_programs_and_made_safe_for_terminals(tmp_path: Path) -> None:
+def test_bytes_are_unchanged_for_programs_and_safe_for_terminals(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     path = logs(folder) / "iter-00001_supervisor.log"
     path.write_bytes(b"\x1b]0;owned\x07\x1b[31mred\x1b[0m \xff\n")
@@ -197,13 +197,13 @@ def test_following_goes_from_log_to_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--path", "--json"])
-def test_following_has_no_facts(tmp_path: Path, option: str) -> None:
+def test_following_refuses_path_and_json(tmp_path: Path, option: str) -> None:
     ended = call(worked(tmp_path / "p", 1), "log", "-f", option)
     assert ended.code == 2
     assert option in ended.err
 
 
-def test_the_prompt_as_it_was_sent_is_shown_by_its_own_option_and_not_with_the_log(
+def test_only_the_prompt_option_shows_the_prompt_that_was_sent(
     tmp_path: Path,
 ) -> None:
     folder = worked(tmp_path / "p", 1)

@@ -31,7 +31,7 @@ def row(text: str, label: str) -> list[str]:
     return found[0].removeprefix(label).split()
 
 
-def test_the_same_for_programs(shared: Shared) -> None:
+def test_json_has_the_facts_of_a_fetch(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     steps(a, 1)
     called = call(b, "sync", "--fetch", "--json")
@@ -54,14 +54,14 @@ def test_the_same_for_programs(shared: Shared) -> None:
     assert again["known"]["tip"] == shared.tip()
 
 
-def test_a_run_that_nobody_has_begun(shared: Shared) -> None:
+def test_a_run_that_has_not_started_is_reported(shared: Shared) -> None:
     called = call(shared.clone("a"), "sync", "--fetch")
     assert called.code == 0, called.err
     assert "has not started" in called.out
     assert "'sequencer run' starts it here" in called.out
 
 
-def test_a_remote_that_is_away_shows_what_was_known(shared: Shared) -> None:
+def test_an_unreachable_remote_is_reported_with_the_last_known_state(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
     shared.bare.rename(shared.folder / "away.git")
@@ -76,7 +76,7 @@ def test_a_remote_that_is_away_shows_what_was_known(shared: Shared) -> None:
     assert facts["here"]["step_index"] == 1
 
 
-def test_a_branch_that_was_put_back_says_what_to_do(shared: Shared) -> None:
+def test_a_branch_that_was_reset_is_reported_with_a_way_to_fix_it(shared: Shared) -> None:
     a, _ = diverged(shared)
     called = call(a, "sync", "--fetch")
     assert called.code == 3
@@ -92,7 +92,7 @@ def test_a_branch_that_was_put_back_says_what_to_do(shared: Shared) -> None:
     steps(a, 1)
 
 
-def test_going_on_with_what_is_here_is_a_push_that_is_shown(shared: Shared) -> None:
+def test_the_command_to_push_the_local_state_is_shown(shared: Shared) -> None:
     a, b = diverged(shared)
     told = call(a, "sync", "--fetch").out
     (command,) = re.findall(r"^or +'(git push .*)' discards", told, re.MULTILINE)
@@ -102,7 +102,7 @@ def test_going_on_with_what_is_here_is_a_push_that_is_shown(shared: Shared) -> N
     assert call(b, "sync", "--fetch", "--json").json["relation"] == "diverged"
 
 
-def test_damaged_files_are_said_and_the_way_out(shared: Shared) -> None:
+def test_damaged_files_are_reported_with_a_way_to_fix_them(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
     (a / "sync" / "state.json").write_text('{"revision": "no number"}')
@@ -112,7 +112,7 @@ def test_damaged_files_are_said_and_the_way_out(shared: Shared) -> None:
     assert call(a, "sync", "--fetch", "--take-theirs").code == 0
 
 
-def test_without_need_nothing_is_taken(shared: Shared) -> None:
+def test_take_theirs_is_refused_when_nothing_diverged(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
     called = call(a, "sync", "--fetch", "--take-theirs")
@@ -120,7 +120,7 @@ def test_without_need_nothing_is_taken(shared: Shared) -> None:
     assert list((a / "sync").glob("set-aside-*")) == []
 
 
-def test_a_run_that_is_kept_in_files_has_no_other_side(tmp_path: Path) -> None:
+def test_a_run_in_a_file_store_cannot_be_fetched(tmp_path: Path) -> None:
     called = call(project(tmp_path), "sync", "--fetch")
     assert called.code == 2
     assert "store: {kind: git}" in called.err
@@ -147,7 +147,7 @@ def test_runs_that_only_the_remote_has_are_listed(shared: Shared) -> None:
     assert call(b, "sync", "--fetch", "--json").json["elsewhere"] == []
 
 
-def test_a_run_that_is_nowhere_is_a_typing_error(shared: Shared) -> None:
+def test_a_misspelled_run_name_gets_a_suggestion(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     steps(a, 1, "--run", "nightly")
     called = call(b, "--run", "nightyl", "sync", "--fetch")
@@ -159,7 +159,7 @@ def test_a_run_that_is_nowhere_is_a_typing_error(shared: Shared) -> None:
 # --- who works, and on what code -------------------------------------------------------
 
 
-def test_how_far_the_code_is_from_the_states(shared: Shared) -> None:
+def test_sync_shows_how_far_the_code_is_from_the_state(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     steps(a, 1)
     (a / "more.txt").write_text("more\n")
@@ -175,7 +175,7 @@ def test_how_far_the_code_is_from_the_states(shared: Shared) -> None:
     assert (there["ahead"], there["behind"]) == (0, 1)
 
 
-def test_where_no_code_is_moved_nothing_is_said_of_it(tmp_path: Path) -> None:
+def test_without_a_work_branch_the_code_is_not_mentioned(tmp_path: Path) -> None:
     shared = shared_project(
         tmp_path,
         "agent: {default: rehearsal}\nstore: {kind: git, work: {branch: none}}\n",
@@ -189,7 +189,7 @@ def test_where_no_code_is_moved_nothing_is_said_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "address", ["http://me:hunter22@127.0.0.1:9/x", "http://t0ken-x@127.0.0.1:9/x"]
 )
-def test_no_password_of_an_address_is_shown(shared: Shared, address: str) -> None:
+def test_passwords_in_remote_urls_are_hidden(shared: Shared, address: str) -> None:
     a = shared.clone("a")
     steps(a, 1)
     git(a, "remote", "set-url", "origin", address)

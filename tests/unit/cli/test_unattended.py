@@ -65,7 +65,7 @@ def logged(folder: Path) -> list[str]:
     return [TIMED.sub("", line) for line in lines]
 
 
-def test_a_step_that_is_done_is_no_news_and_is_in_the_log(tmp_path: Path) -> None:
+def test_a_finished_step_is_logged_but_not_reported(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     assert tick(folder) == Called(0, "", "")
     assert logged(folder)[0].startswith("[1] supervisor: rehearsal with supervisor.md")
@@ -73,7 +73,7 @@ def test_a_step_that_is_done_is_no_news_and_is_in_the_log(tmp_path: Path) -> Non
     assert (folder / "logs" / "tick.log").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_step_that_said_no_is_not_done(tmp_path: Path) -> None:
+def test_a_step_that_answered_no_is_not_done(tmp_path: Path) -> None:
     judge = "{max_attempts: 3, fixer: {name: repair, prompt: supervisor.md}}"
     step = f"{{name: main, agent: says_no, validation: {judge}}}"
     text = f"agent: rehearsal\nworkflows: {{check: {{kind: procedure, steps: [{step}]}}}}\n"
@@ -92,7 +92,7 @@ def later(log: Path, seconds: float) -> None:
     record_of(log).write_text(json.dumps(kept))
 
 
-def test_counts_and_times_in_a_message_make_no_new_problem(tmp_path: Path) -> None:
+def test_changed_counts_in_a_message_are_not_a_new_problem(tmp_path: Path) -> None:
     log = tmp_path / "tick.log"
     assert told(log, 3, "error: 18 only on 'origin'", key="diverged").startswith("error: 18")
     assert told(log, 3, "error: 20 only on 'origin'", key="diverged") == ""
@@ -109,7 +109,7 @@ def test_counts_and_times_in_a_message_make_no_new_problem(tmp_path: Path) -> No
         (70, "error: this is a bug: KeyError: 'x'"),
     ],
 )
-def test_what_is_different_is_told(tmp_path: Path, code: int, second: str) -> None:
+def test_a_different_problem_is_reported(tmp_path: Path, code: int, second: str) -> None:
     log = tmp_path / "tick.log"
     told(log, 4, "error: 'a-question-with-a-long-name-3' waits for a decision")
     told(log, 1, FAILED)
@@ -131,7 +131,7 @@ def test_a_failure_is_over_when_a_step_was_accepted(tmp_path: Path) -> None:
     assert told(log, 1, FAILED).startswith(FAILED)
 
 
-def test_what_a_person_has_to_decide_is_told_once(tmp_path: Path) -> None:
+def test_a_decision_for_a_person_is_reported_once(tmp_path: Path) -> None:
     log = tmp_path / "tick.log"
     asked = {"key": "gate", "kind": DECISION}
     assert told(log, 4, "waiting: for you", **asked).startswith("waiting: for you")
@@ -139,7 +139,7 @@ def test_what_a_person_has_to_decide_is_told_once(tmp_path: Path) -> None:
     assert told(log, 0, has_moved=True) == ""
 
 
-def test_a_pause_is_told_by_the_second_tick_that_meets_it(tmp_path: Path) -> None:
+def test_a_pause_is_reported_by_the_second_tick_that_finds_it(tmp_path: Path) -> None:
     log, now = tmp_path / "tick.log", datetime.now(UTC).timestamp()
     pause = {"key": "pause", "kind": PAUSE, "until": now + 6 * 60 * 60}
     assert told(log, 0, "limit until nine", **pause) == ""
@@ -152,7 +152,7 @@ def test_a_pause_is_told_by_the_second_tick_that_meets_it(tmp_path: Path) -> Non
     assert told(log, 0, "limit until nine", **pause) == ""
 
 
-def test_a_refusal_is_over_as_soon_as_something_can_begin(tmp_path: Path) -> None:
+def test_a_refusal_is_over_after_a_tick_that_succeeds(tmp_path: Path) -> None:
     log = tmp_path / "tick.log"
     told(log, 2, "error: unknown key", kind=REFUSAL)
     assert told(log, 2, "error: not trusted", kind=REFUSAL).startswith("error: not trusted")
@@ -162,7 +162,7 @@ def test_a_refusal_is_over_as_soon_as_something_can_begin(tmp_path: Path) -> Non
     assert told(log, 2, "error: unknown key", kind=REFUSAL).startswith("error: unknown key")
 
 
-def test_what_may_pass_by_itself_is_told_when_it_lasts_for_an_hour(tmp_path: Path) -> None:
+def test_a_temporary_problem_is_reported_after_an_hour(tmp_path: Path) -> None:
     log, away = tmp_path / "tick.log", {"key": "away", "kind": LASTING}
     assert told(log, 3, "error: the remote is away", **away) == ""
     assert told(log, 0) == ""
@@ -176,7 +176,7 @@ def test_what_may_pass_by_itself_is_told_when_it_lasts_for_an_hour(tmp_path: Pat
     assert told(log, 0) == ""
 
 
-def test_a_pause_is_told_once_with_its_end_and_again_only_if_it_grows(tmp_path: Path) -> None:
+def test_a_pause_is_reported_again_only_if_it_gets_longer(tmp_path: Path) -> None:
     log, now = tmp_path / "tick.log", datetime.now(UTC).timestamp()
     pause = {"key": "pause", "kind": PAUSE}
     assert told(log, 0, "limit until Friday", until=now + 5 * DAY_S, **pause)
@@ -185,7 +185,7 @@ def test_a_pause_is_told_once_with_its_end_and_again_only_if_it_grows(tmp_path: 
     assert told(log, 0, "limit until Sunday", until=now + 7 * DAY_S, **pause)
 
 
-def test_what_happened_besides_is_told_as_well(tmp_path: Path) -> None:
+def test_other_news_of_a_tick_is_reported_too(tmp_path: Path) -> None:
     log, left_out = tmp_path / "tick.log", News("no start at 2:00", "date", DECISION)
     assert told(log, 0, also=(left_out,)).startswith("no start at 2:00")
     said = told(log, 3, FAILED, also=(left_out._replace(text="no start at 3:00"),))
@@ -217,7 +217,7 @@ agents:
 """
 
 
-def test_a_flows_question_and_its_bad_end_are_told_once(tmp_path: Path) -> None:
+def test_a_question_and_the_failure_of_a_flow_are_each_reported_once(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", OF_A_FLOW)
     (folder / "flows").mkdir()
     (folder / "flows" / "note.md").write_text(FLOW)
@@ -233,7 +233,7 @@ def test_a_flows_question_and_its_bad_end_are_told_once(tmp_path: Path) -> None:
     assert told[1][0] == "1"
 
 
-def test_the_short_way_leaves_what_is_over_to_the_long_one(tmp_path: Path) -> None:
+def test_a_problem_that_ended_and_came_back_is_reported_again(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     call(folder, "stop")
     tick(folder), tick(folder)
@@ -256,14 +256,14 @@ def test_the_short_way_leaves_what_is_over_to_the_long_one(tmp_path: Path) -> No
     assert "unknown key 'agnet'" in tick(folder).err
 
 
-def test_a_usage_error_is_told_once_as_well(tmp_path: Path) -> None:
+def test_a_usage_error_is_reported_once_too(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     first = tick(folder, "--no-such-option")
     assert (first.code, "--no-such-option" in first.err) == (2, True)
     assert tick(folder, "--no-such-option") == Called(2, "", "")
 
 
-def test_a_log_that_can_not_be_written_is_told_once(tmp_path: Path) -> None:
+def test_an_unwritable_log_is_reported_once(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     (folder / "elsewhere").mkdir()
     (folder / "mine").symlink_to("elsewhere")
@@ -278,7 +278,7 @@ UNREADABLE = ["", "{", "[]", '{"code": 1}', '{"told": 1}', '{"told": [{"key": "x
 
 
 @pytest.mark.parametrize("kept", UNREADABLE)
-def test_what_can_not_be_read_is_told_again(tmp_path: Path, kept: str) -> None:
+def test_an_unreadable_record_means_a_new_report(tmp_path: Path, kept: str) -> None:
     log = tmp_path / "tick.log"
     told(log, 1, FAILED)
     record_of(log).write_text(kept)
@@ -287,7 +287,7 @@ def test_what_can_not_be_read_is_told_again(tmp_path: Path, kept: str) -> None:
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["fifo", "folder"])
 @pytest.mark.timeout(10)
-def test_what_is_no_file_in_the_place_of_a_record_is_no_record(
+def test_a_pipe_or_folder_in_place_of_a_record_is_ignored(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     log = tmp_path / "tick.log"
@@ -299,7 +299,7 @@ def test_what_is_no_file_in_the_place_of_a_record_is_no_record(
     assert told(log, 1, FAILED).startswith(FAILED)
 
 
-def test_no_file_of_the_project_keeps_a_person_from_being_told(tmp_path: Path) -> None:
+def test_a_file_in_the_project_cannot_suppress_a_report(tmp_path: Path) -> None:
     log = tmp_path / "tick.log"
     copy = log.with_name("tick.log.told")
     told(log, 1, FAILED)
@@ -312,7 +312,7 @@ def test_no_file_of_the_project_keeps_a_person_from_being_told(tmp_path: Path) -
     assert told(log, 1, FAILED) == ""
 
 
-def test_a_copy_that_a_clone_brings_counts_for_one_tick_at_most(tmp_path: Path) -> None:
+def test_a_copy_from_a_clone_counts_for_one_tick_at_most(tmp_path: Path) -> None:
     log, other = tmp_path / "tick.log", tmp_path / "other.log"
     told(other, 1, FAILED)
     kept = json.loads(other.with_name("other.log.told").read_text())
@@ -347,7 +347,7 @@ def test_the_copy_counts_where_there_is_no_state_folder(
     assert told(log, 1, FAILED).startswith(FAILED)
 
 
-def test_a_record_that_others_could_have_written_is_none(tmp_path: Path) -> None:
+def test_a_record_that_others_could_have_written_is_ignored(tmp_path: Path) -> None:
     log = tmp_path / "tick.log"
     told(log, 1, FAILED)
     folder = record_of(log).parent
@@ -378,7 +378,7 @@ DAY_S = 24 * 60 * 60
         (1, 1, -DAY_S - 60, True),
     ],
 )
-def test_what_lasts_is_told_again_ever_less_often(
+def test_a_lasting_problem_is_reported_less_and_less_often(
     tmp_path: Path, code: int, times: int, seconds: float, *, is_told: bool
 ) -> None:
     log = tmp_path / "tick.log"
@@ -394,7 +394,7 @@ def test_what_lasts_is_told_again_ever_less_often(
     assert told(log, code, FAILED) == ""
 
 
-def test_a_problem_that_can_not_be_remembered_is_told_once_a_day(
+def test_a_problem_that_cannot_be_recorded_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "memory"))
@@ -415,7 +415,7 @@ def test_a_problem_that_can_not_be_remembered_is_told_once_a_day(
 
 
 @pytest.mark.parametrize("kind", [FAILURE, LASTING])
-def test_where_nothing_can_be_remembered_one_hour_of_the_day_tells(
+def test_without_any_record_problems_are_reported_in_one_hour_of_the_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(unattended, "_MEMORY", ("/proc/none",))
@@ -433,7 +433,7 @@ def test_where_nothing_can_be_remembered_one_hour_of_the_day_tells(
     assert "so only ticks from 8:00 to 8:59 say this" in said[8]
 
 
-def test_a_limit_that_several_runs_meet_is_told_once(tmp_path: Path) -> None:
+def test_a_limit_shared_by_several_runs_is_reported_once(tmp_path: Path) -> None:
     now = datetime.now(UTC).timestamp()
     pause = {"kind": PAUSE, "shared": "usage limit of agent 'worker'"}
 
@@ -452,7 +452,7 @@ def test_a_limit_that_several_runs_meet_is_told_once(tmp_path: Path) -> None:
     assert tells("../other/tick", 5)
 
 
-def test_a_full_disk_is_told_though_no_new_file_can_be_made(
+def test_a_full_disk_is_reported_though_no_new_file_can_be_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, full = tmp_path / "tick.log", raising(OSError(28, "No space left on device"))
@@ -482,7 +482,7 @@ def raising(error: Exception) -> Callable[..., None]:
     return fail
 
 
-def test_a_failure_with_tries_left_is_no_news_and_one_for_good_has_all_that_is_needed(
+def test_only_a_failure_with_no_tries_left_is_reported_in_full(
     tmp_path: Path,
 ) -> None:
     folder = project(tmp_path / "p", FAILS)
@@ -496,7 +496,7 @@ def test_a_failure_with_tries_left_is_no_news_and_one_for_good_has_all_that_is_n
     assert tick(folder) == Called(3, "", "")
 
 
-def test_the_same_failure_of_another_run_is_told(tmp_path: Path) -> None:
+def test_the_same_failure_of_another_run_is_reported(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", FAILS.replace("row: 2", "row: 1"))
     assert tick(folder).err.startswith("error: ")
     assert tick(folder) == Called(3, "", "")
@@ -504,7 +504,7 @@ def test_the_same_failure_of_another_run_is_told(tmp_path: Path) -> None:
     assert tick(folder).err.startswith("error: ")
 
 
-def test_a_pause_of_days_is_told(tmp_path: Path) -> None:
+def test_a_pause_of_several_days_is_reported(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     assert tick(folder) == Called(0, "", "")
     date = (datetime.now(UTC) + timedelta(days=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -529,7 +529,7 @@ def test_the_log_is_found_among_the_arguments(arguments: list[str], log: Path | 
     assert find_log_path(arguments) == log
 
 
-def test_all_of_a_tick_is_in_the_log_with_what_was_printed(
+def test_everything_a_tick_prints_is_in_the_log(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "tick.log"

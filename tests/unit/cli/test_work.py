@@ -64,7 +64,7 @@ def test_limits_of_the_invocation(tmp_path: Path, options: tuple[str, ...], step
     ],
 )
 @pytest.mark.parametrize("verb", ["run", "tick"])
-def test_what_is_refused_before_anything_runs(
+def test_wrong_options_are_refused_before_anything_runs(
     tmp_path: Path, verb: str, options: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     folder = project(tmp_path / "p", TWO_AGENTS)
@@ -144,7 +144,7 @@ def test_a_tick_never_waits(tmp_path: Path) -> None:
         (("--rehearse",), "--rehearse"),
     ],
 )
-def test_detach_is_for_runs_that_workers_make(
+def test_detach_is_refused_without_workers(
     tmp_path: Path, options: tuple[str, ...], where: str
 ) -> None:
     folder = project(tmp_path / "p", TWO_AGENTS)
@@ -154,7 +154,7 @@ def test_detach_is_for_runs_that_workers_make(
     assert not (folder / "sync" / "state.json").exists()
 
 
-def test_who_shows_a_flow_looks_through_a_store_of_its_own(
+def test_the_board_of_a_flow_uses_its_own_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, stores = flow_projects.make_project(tmp_path), list[object]()
@@ -177,7 +177,7 @@ def test_who_shows_a_flow_looks_through_a_store_of_its_own(
         assert stores[-1] is not stores[-2]
 
 
-def test_status_shows_the_nodes_whatever_there_is_to_notice(
+def test_status_shows_the_nodes_even_if_there_are_notices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = flow_projects.make_project(tmp_path)

@@ -41,7 +41,7 @@ def tally(*outcomes: Outcome) -> WorkCount:
         (Interrupted("now"), 2),
     ],
 )
-def test_a_step_that_the_store_did_not_take_is_not_counted(error: Interrupted, steps: int) -> None:
+def test_a_step_that_the_store_rejected_is_not_counted(error: Interrupted, steps: int) -> None:
     assert tally(outcome(), outcome()).summarize(error).usage.steps == steps
 
 
@@ -71,7 +71,7 @@ def test_overrides_have_to_name_what_exists(tmp_path: Path) -> None:
         check({}, {"other": "claude"})
 
 
-def test_a_question_in_between_gives_no_more_steps_and_no_more_money() -> None:
+def test_usage_before_a_question_is_subtracted_from_the_limits() -> None:
     plan = Plan(Mode.COMBINED, InvocationLimits(max_steps=5, max_cost_usd=1.0))
     left = plan.subtract_usage(Usage(steps=3, cost_usd=0.5), Usage(steps=1, cost_usd=0.25)).limits
     assert (left.max_steps, left.max_cost_usd) == (3, 0.75)

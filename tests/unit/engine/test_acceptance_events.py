@@ -36,14 +36,14 @@ def told_of(looking: Run, *ends: str) -> tuple[list[tuple[str, bool]], Any]:
 
 
 @pytest.mark.parametrize("mode", [Mode.COMBINED, Mode.SYNC, Mode.TICK])
-def test_a_step_is_told_as_accepted_behind_its_record(tmp_path: Path, mode: Mode) -> None:
+def test_a_step_is_reported_as_accepted_after_its_record(tmp_path: Path, mode: Mode) -> None:
     run = open_scripted(tmp_path)
     seen, hear = told_of(reopen(tmp_path), "ended")
     run.work(mode, InvocationLimits(max_steps=1), on_event=hear)
     assert seen == [("ended", False), ("accepted", True)]
 
 
-def test_a_failure_is_never_told_as_accepted(tmp_path: Path) -> None:
+def test_a_failure_is_never_reported_as_accepted(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, FAILED, OK)
     seen, hear = told_of(reopen(tmp_path))
     with pytest.raises(StepFailed):
@@ -53,7 +53,7 @@ def test_a_failure_is_never_told_as_accepted(tmp_path: Path) -> None:
     assert seen == [("accepted", True)]
 
 
-def test_an_attempt_whose_claim_was_taken_is_not_told_as_accepted(tmp_path: Path) -> None:
+def test_an_attempt_whose_claim_was_taken_is_not_reported_as_accepted(tmp_path: Path) -> None:
     run, other = open_scripted(tmp_path), reopen(tmp_path)
     seen, hear = told_of(other)
 
@@ -68,7 +68,7 @@ def test_an_attempt_whose_claim_was_taken_is_not_told_as_accepted(tmp_path: Path
     assert seen == []
 
 
-def test_a_node_is_told_as_accepted_behind_its_record(tmp_path: Path) -> None:
+def test_a_node_is_reported_as_accepted_after_its_record(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b & c")
     heard: list[tuple[str, bool]] = []
 

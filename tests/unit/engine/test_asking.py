@@ -49,7 +49,7 @@ def asked(folder: Path, within_s: float = 30.0, **agent: Any) -> Iterator[Questi
         project.agents.close()
 
 
-def test_the_answer_is_what_the_agent_says(tmp_path: Path) -> None:
+def test_the_answer_is_the_output_of_the_agent(tmp_path: Path) -> None:
     with asked(tmp_path, kind="command", argv=["cat"]) as questions:
         assert questions.ask("Which?\n") == "Which?"
         assert questions.ask("And which?\n") == "And which?"
@@ -62,7 +62,7 @@ def test_an_agent_that_fails_is_an_error(tmp_path: Path) -> None:
         questions.ask("Which?")
 
 
-def test_an_agent_that_ignores_every_signal_is_ended_within_the_time(tmp_path: Path) -> None:
+def test_an_agent_that_ignores_every_signal_is_killed_in_time(tmp_path: Path) -> None:
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     argv = [sys.executable, "-IS", "stubborn.py"]
     # The entry's own grace is for steps, which have something to save.
@@ -76,7 +76,7 @@ def test_an_agent_that_ignores_every_signal_is_ended_within_the_time(tmp_path: P
 
 
 @pytest.mark.parametrize("within_s", [0.3, 2.0, 10.0])
-def test_the_time_is_enough_for_the_end_by_force_too(
+def test_the_time_limit_leaves_room_for_a_forced_end(
     within_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[StepRequest] = []
@@ -112,7 +112,7 @@ def test_all_questions_share_the_time(tmp_path: Path, monkeypatch: pytest.Monkey
             questions.ask("Which?")
 
 
-def test_an_agent_that_nobody_knows_can_not_be_asked(tmp_path: Path) -> None:
+def test_an_unknown_agent_cannot_be_asked(tmp_path: Path) -> None:
     project = open_project(tmp_path, environment={})
     questions = Questions(
         project.agents,
@@ -171,7 +171,7 @@ def test_a_client_answers_without_tools_in_an_empty_folder(kind: str, tmp_path: 
         assert set(configuration["permission"].values()) == {"deny"}
 
 
-def test_the_files_that_a_command_names_are_those_of_the_project(tmp_path: Path) -> None:
+def test_files_named_in_a_command_are_those_of_the_project(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "ask.sh").write_text('cat > /dev/null; echo "$1 $2"; ls -A\n')
     argv = ["sh", "ask.sh", "code", "ask.sh"]
@@ -195,7 +195,7 @@ def test_the_files_that_a_command_names_are_those_of_the_project(tmp_path: Path)
         ({"kind": "claude", "extra_args": ["--mcp-config=x"]}, "its extra_args may give it tools"),
     ],
 )
-def test_who_cannot_do_without_tools_is_not_asked(
+def test_an_agent_that_needs_tools_is_not_asked(
     entry: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
     program = tmp_path / "client"
@@ -220,7 +220,7 @@ def full(why: str) -> str:
     return f"{why} (it has no single_turn)" if why.startswith("kind") else why
 
 
-def test_without_a_place_nobody_is_asked(tmp_path: Path) -> None:
+def test_no_agent_is_asked_without_a_folder(tmp_path: Path) -> None:
     with asked(tmp_path, kind="command", argv=["cat"]) as questions:
         (tmp_path / "place").rmdir()
         with pytest.raises(NotAsked, match="there is no folder for it"):

@@ -46,7 +46,7 @@ TEXT = f"use {SECRET} for it"
         AnswerQuestion("q", TEXT),
     ],
 )
-def test_a_secret_that_a_person_wrote_is_kept_nowhere(tmp_path: Path, command: RunCommand) -> None:
+def test_a_secret_written_by_a_person_is_saved_nowhere(tmp_path: Path, command: RunCommand) -> None:
     make_project(tmp_path, "procedure")
     run = opened(tmp_path)
     run.do(Skip("first"))
@@ -62,7 +62,7 @@ def test_a_secret_that_a_person_wrote_is_kept_nowhere(tmp_path: Path, command: R
     assert SECRET not in "".join(written)
 
 
-def test_a_secret_in_an_edit_by_hand_is_not_taken_over(tmp_path: Path) -> None:
+def test_a_secret_in_a_manual_edit_is_not_saved(tmp_path: Path) -> None:
     make_project(tmp_path, "procedure")
     opened(tmp_path).do(Skip("first"))
     state = tmp_path / "sync" / "state.json"
@@ -86,7 +86,7 @@ def test_a_secret_in_an_edit_by_hand_is_not_taken_over(tmp_path: Path) -> None:
     assert opened(tmp_path).store.view().head == Head.model_validate(kept)
 
 
-def test_a_command_says_what_it_did_and_reads_no_journal(
+def test_a_command_reports_what_it_did_without_reading_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_project(tmp_path, "cycle")

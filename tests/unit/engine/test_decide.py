@@ -87,7 +87,7 @@ class Answers(Seen):
         ("", {}, OTHERS),
     ],
 )
-def test_the_order_of_the_questions(said: str, more: dict[str, Any], move: Move) -> None:
+def test_the_questions_are_decided_in_order(said: str, more: dict[str, Any], move: Move) -> None:
     assert next_move(Answers(said, **more)) == move
 
 
@@ -98,7 +98,7 @@ def test_a_process_that_is_asked_to_stop_claims_nothing(said: str) -> None:
     assert isinstance(end.error, Interrupted)
 
 
-def test_a_process_that_stops_waiting_for_a_run_on_hold_says_what_lets_it_continue() -> None:
+def test_stopping_the_wait_for_a_run_on_hold_reports_how_to_continue() -> None:
     seen = Answers("", is_stopped=True)
     seen.head = HEAD.replace(status=Status.PAUSED)
     end = next_move(seen)
@@ -123,7 +123,7 @@ def decided(
     return next_move(SequenceSeen(head, NOW, SequenceKind(CYCLE), budget))
 
 
-def test_what_a_sequence_waits_for() -> None:
+def test_a_sequence_waits_for_a_due_time_or_another_position() -> None:
     assert decided(HEAD) == TakeClaims()
     due = format_utc_ms(LATER)
     wait = decided(HEAD.replace(not_before=due, not_before_reason="usage limit"))
@@ -135,7 +135,7 @@ def test_what_a_sequence_waits_for() -> None:
     assert "is not at a position of this process" in wait.message
 
 
-def test_a_pause_is_news_and_a_limit_that_is_reached_with_it_is_not() -> None:
+def test_a_pause_is_reported_before_a_limit_reached_with_it() -> None:
     limit = decided(HEAD, steps=1, mode=Mode.COMBINED)
     assert limit == End("1 step is done (--max-steps)")
     paused = decided(HEAD.replace(status=Status.PAUSED), steps=1, mode=Mode.COMBINED)
@@ -143,14 +143,14 @@ def test_a_pause_is_news_and_a_limit_that_is_reached_with_it_is_not() -> None:
     assert "is paused" in paused.reason
 
 
-def test_a_process_that_has_done_its_share_does_not_wait_for_the_end_of_a_pause() -> None:
+def test_a_process_at_its_step_limit_does_not_wait_out_a_pause() -> None:
     paused = HEAD.replace(status=Status.PAUSED)
     assert decided(paused, steps=1) == End("1 step is done (--max-steps)")
     # One that may do more waits.
     assert isinstance(decided(paused), Wait)
 
 
-def test_a_failure_in_another_process_is_no_step_to_try_again() -> None:
+def test_a_failure_in_another_process_is_not_retried() -> None:
     failed = HEAD.replace(status=Status.FAILED, failures_in_row=1)
     end = decided(failed)
     assert isinstance(end, End)
@@ -159,7 +159,7 @@ def test_a_failure_in_another_process_is_no_step_to_try_again() -> None:
     assert isinstance(decided(failed.replace(not_before=format_utc_ms(LATER))), Wait)
 
 
-def test_a_failure_in_another_process_at_a_limit_is_not_started_again() -> None:
+def test_a_failure_at_a_limit_in_another_process_needs_a_retry_command() -> None:
     end = decided(HEAD.replace(status=Status.FAILED, failures_in_row=5))
     assert isinstance(end, End)
     assert isinstance(end.error, StepFailed)

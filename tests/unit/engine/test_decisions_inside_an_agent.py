@@ -161,7 +161,9 @@ def test_an_agent_decides_nothing(project: Path, monkeypatch: pytest.MonkeyPatch
     assert heads(project) == before
 
 
-def test_what_agents_may_do_they_can(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_can_run_the_commands_allowed_to_them(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     control = open_run(project).commands
     monkeypatch.setenv(INSIDE_AGENT, "7")
     assert control.do(Tell("mind the gap"), by="x").head.revision
@@ -170,14 +172,14 @@ def test_what_agents_may_do_they_can(project: Path, monkeypatch: pytest.MonkeyPa
     control.expire_waits()
 
 
-def test_a_person_decides_all_of_it(project: Path) -> None:
+def test_a_person_can_make_these_decisions(project: Path) -> None:
     """So that what is refused above is refused for the agent's sake, and not for another."""
     assert asking(project).do(AnswerQuestion("q", "yes"), by="x").head.status == "complete"
     assert open_run(project).do(Approve(), by="x").head.gate is None
     assert open_run(project).do(Skip()).head.step_index == 2
 
 
-def test_an_agent_begins_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_cannot_start_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "orchestration.yaml").write_text(SETTINGS)
     (tmp_path / "ask.md").write_text(ASK)
     monkeypatch.setenv(INSIDE_AGENT, "7")
@@ -194,7 +196,7 @@ def test_an_agent_begins_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not (tmp_path / "sync").exists()
 
 
-def test_a_run_that_no_project_has_made_is_no_way_around(
+def test_a_run_opened_without_a_project_is_no_way_around(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workflow = open_run(project).workflow
@@ -208,7 +210,7 @@ def test_a_run_that_no_project_has_made_is_no_way_around(
     assert not (project / "other" / "journal.jsonl").exists()
 
 
-def test_an_agent_may_what_its_project_was_trusted_to_allow(
+def test_an_agent_may_do_what_its_trusted_project_allows(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not what it has written itself, and whoever vouches for the project inside of it."""

@@ -23,13 +23,13 @@ def fact(event: str, step: str, **outcome: Any) -> dict[str, Any]:
         *("results/0-1-XYZ/output.txt", "/results/0-1/output.txt", "results/0-1/output.txt\n"),
     ],
 )
-def test_a_record_names_no_other_file_than_an_output(tmp_path: Path, name: Any) -> None:
+def test_a_record_that_names_anything_but_an_output_is_refused(tmp_path: Path, name: Any) -> None:
     memory = earlier_outputs_of(tmp_path, [fact("succeeded", "plan", output_file=name)])
     with pytest.raises(CorruptState, match="is not an output of a step"):
         memory.output("plan")
 
 
-def test_an_output_is_a_plain_file_and_reached_without_a_link(tmp_path: Path) -> None:
+def test_an_output_must_be_a_plain_file_reached_without_a_link(tmp_path: Path) -> None:
     for number, kind in enumerate(("plain", "link", "fifo", "folder")):
         attempt = tmp_path / f"results/{number}-1-0123456789abcdef"
         (attempt / "output.txt" if kind == "folder" else attempt).mkdir(parents=True)
@@ -59,7 +59,7 @@ def test_an_output_is_a_plain_file_and_reached_without_a_link(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "made", [b"", b"a long out", b"a long \0\0\0put", b"a long output and more"]
 )
-def test_an_output_that_is_not_as_it_was_written_is_refused(
+def test_an_output_changed_after_it_was_written_is_refused(
     tmp_path: Path, made: bytes, is_sealed: bool
 ) -> None:
     attempt = tmp_path / "results" / "3-4"
@@ -85,7 +85,7 @@ def no(number: int, reason: str = "it fails", event: str = "invalid") -> dict[st
     return fact(event, "judge", verdict=verdict)
 
 
-def test_the_rounds_of_a_judge_are_kept_until_it_is_content(tmp_path: Path) -> None:
+def test_the_rounds_of_a_judge_are_shown_until_its_step_is_settled(tmp_path: Path) -> None:
     rounds = [
         no(1, "a"),
         fact("fixed", "fix", output="did a"),
@@ -115,7 +115,7 @@ def test_the_oldest_of_many_rounds_are_left_out(tmp_path: Path) -> None:
     assert "Round 199 found" in told
 
 
-def test_a_round_whose_output_is_gone_hinders_no_fixer(tmp_path: Path) -> None:
+def test_a_round_with_a_missing_output_does_not_stop_the_fixer(tmp_path: Path) -> None:
     gone = "results/0-1-0123456789abcdef/output.txt"
     rounds = [no(1), fact("fixed", "fix", output_file=gone), no(2)]
     assert earlier_outputs_of(tmp_path, rounds).earlier_rounds().endswith("(its output is gone)")

@@ -55,7 +55,7 @@ def fixer() -> StepRef:
     return found
 
 
-def test_a_no_loops_until_it_is_exhausted() -> None:
+def test_a_no_repeats_the_loop_until_the_rounds_are_used_up() -> None:
     assert ending(at(3), FAILED, verdict=NO).kind is ContinuationKind.NO
     assert ending(at(3), verdict=YES).following == at(4)
     last = new_head(loop=Loop(stage="verify", round=2))
@@ -94,7 +94,7 @@ def test_a_hook_decides_whatever_the_outcome(
         assert ended.error == "a hook made it fail: too slow"
 
 
-def test_a_hook_is_bounded() -> None:
+def test_a_hook_cannot_retry_or_go_back_endlessly() -> None:
     tried = new_head(attempt=20)
     assert ending(at(0), head=tried, decision=Decision(Move.RETRY)).kind is ContinuationKind.FAIL
     long = new_head(usage=Usage(steps=MAX_ROUNDS * len(STEPS)))
@@ -106,13 +106,13 @@ def test_a_hook_is_bounded() -> None:
     )
 
 
-def test_a_hook_that_names_no_step_fails_it() -> None:
+def test_a_hook_that_names_an_unknown_step_fails_its_own_step() -> None:
     ended = ending(at(0), decision=Decision(Move.GOTO, "nowhere"))
     assert ended.kind is ContinuationKind.FAIL
     assert "known steps: ask, build, plan, tell, verify" in str(ended.error)
 
 
-def test_in_a_cycle_goto_goes_on_to_where_the_step_comes_next() -> None:
+def test_goto_in_a_cycle_goes_to_the_next_place_of_the_step() -> None:
     def index_from(here: int, target: str) -> int:
         there = find_step_ref(CYCLE, here)
         ran = AttemptResult(
@@ -125,7 +125,7 @@ def test_in_a_cycle_goto_goes_on_to_where_the_step_comes_next() -> None:
     assert [index_from(4, name) for name in ("plan", "build", "check")] == [6, 7, 5]
 
 
-def test_where_feedback_goes_and_until_when_a_gate_waits() -> None:
+def test_a_gate_records_its_feedback_step_and_its_deadline() -> None:
     step = Step.model_validate(
         {
             "name": "ask",

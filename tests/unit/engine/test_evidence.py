@@ -85,7 +85,9 @@ def test_a_turn_that_was_cut_off_is_never_accepted(outcome: Outcome, step: Step)
         (Evidence(is_idle=True, has_changed=False), "change", None),
     ],
 )
-def test_what_a_step_expects(shown: Evidence, expects: Expects | None, missing: str | None) -> None:
+def test_work_is_judged_by_what_the_step_expects(
+    shown: Evidence, expects: Expects | None, missing: str | None
+) -> None:
     judged = judge_work(ended(shown), expects, "main")
     assert (judged.missing, judged.is_accepted) == (missing, missing is None)
 
@@ -104,7 +106,7 @@ def test_an_attempt_that_has_failed_keeps_its_own_reason() -> None:
     assert judge_turn(limited) == limited
 
 
-def test_a_turn_that_was_cut_off_says_how() -> None:
+def test_a_turn_that_was_cut_off_reports_how() -> None:
     shown = TEXT.replace(turn_end=TurnEnd.CUT_OFF, reason="tool_use", tool_calls=2, open_calls=1)
     error = judge_turn(ended(shown)).error or ""
     assert "was cut off: its client says 'tool_use', and 1 tool call got no result" in error
@@ -112,7 +114,7 @@ def test_a_turn_that_was_cut_off_says_how() -> None:
     assert "refused before: Write x\ndo this" in told
 
 
-def test_the_last_line_of_an_answer_may_say_that_there_was_nothing_to_do() -> None:
+def test_the_last_line_of_an_answer_may_state_nothing_to_do() -> None:
     step = Step(name="main", expects="change")
     shown = Evidence(has_text=True, has_changed=False)
     idle = judge(
@@ -139,7 +141,7 @@ def test_the_last_line_of_an_answer_may_say_that_there_was_nothing_to_do() -> No
         "```text\nNothing to do: no issue is open\n```",
     ],
 )
-def test_the_line_counts_whatever_markdown_is_around_it_and_however_its_reason_begins(
+def test_the_nothing_to_do_line_counts_with_any_markdown_and_reason(
     line: str,
 ) -> None:
     assert says_nothing_to_do(f"I looked.\n\n{line}\n")
@@ -156,7 +158,7 @@ def test_the_line_counts_whatever_markdown_is_around_it_and_however_its_reason_b
         "~~Nothing to do: no issue is open~~",
     ],
 )
-def test_a_line_without_a_reason_or_in_a_sentence_says_nothing(line: str) -> None:
+def test_a_line_without_a_reason_or_in_a_sentence_does_not_count(line: str) -> None:
     assert not says_nothing_to_do(f"I looked.\n\n{line}\n")
 
 
@@ -193,7 +195,7 @@ def once(**step: Any) -> dict[str, Any]:
 LIMITS = InvocationLimits(max_steps=1)
 
 
-def test_an_attempt_that_changes_nothing_fails_and_the_next_prompt_says_so(tmp_path: Path) -> None:
+def test_an_attempt_that_changes_nothing_fails_and_the_next_is_warned(tmp_path: Path) -> None:
     retry = {"max_attempts": 2}
     run = open_scripted(tmp_path, worked(), **once(expects="change", retry=retry))
     seen = Works(tmp_path / "a.txt", 2)
@@ -216,7 +218,7 @@ def test_another_process_knows_what_was_missing(tmp_path: Path) -> None:
     assert "# Your last attempt did not count" in seen.logs[0].read_text()
 
 
-def test_the_run_s_own_files_are_no_change(tmp_path: Path) -> None:
+def test_changes_to_the_runs_own_files_do_not_count(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, worked(), **once(expects="change"))
     for path in (tmp_path / "sync" / "mine", tmp_path / "logs" / "mine"):
         path.parent.mkdir(exist_ok=True)
@@ -224,7 +226,7 @@ def test_the_run_s_own_files_are_no_change(tmp_path: Path) -> None:
             run.work(limits=LIMITS, on_event=Works(path, 1))
 
 
-def test_only_a_doubt_makes_anybody_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_checked_only_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Path] = []
     monkeypatch.setattr(
         "sequencer.engine.evidence.tree_of", lambda folder, _: looked.append(folder)
@@ -235,7 +237,9 @@ def test_only_a_doubt_makes_anybody_look(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("changes", [True, False])
-def test_an_attempt_without_a_word_may_have_changed_files(tmp_path: Path, changes: bool) -> None:
+def test_a_silent_attempt_is_accepted_only_if_it_changed_files(
+    tmp_path: Path, changes: bool
+) -> None:
     run = open_scripted(tmp_path, worked(""), **once())
     # The project's files are older than its first attempt, as they are in real life.
     until(lambda: time.time() > (tmp_path / "orchestration.yaml").stat().st_ctime + 0.05)
@@ -247,7 +251,7 @@ def test_an_attempt_without_a_word_may_have_changed_files(tmp_path: Path, change
             run.work(limits=LIMITS, on_event=seen)
 
 
-def test_what_can_t_be_seen_in_time_is_not_no_change(
+def test_a_check_that_takes_too_long_does_not_mean_no_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sequencer.engine.evidence.LOOK_S", -1.0)
@@ -256,7 +260,7 @@ def test_what_can_t_be_seen_in_time_is_not_no_change(
     assert b"whether files have changed is not known" in seen.output
 
 
-def test_an_attempt_that_costs_more_than_it_may_is_reported(tmp_path: Path) -> None:
+def test_an_attempt_over_its_cost_limit_is_reported(tmp_path: Path) -> None:
     dear = {"status": "ok", "output": "done", "usage": {"cost_usd": 1.5}}
     run, seen = open_scripted(tmp_path, dear, **once(max_cost_usd=1)), Recorder()
     run.work(limits=LIMITS, on_event=seen)
@@ -268,7 +272,7 @@ def test_an_attempt_that_costs_more_than_it_may_is_reported(tmp_path: Path) -> N
     assert f"warning     main has spent {told}" in shown
 
 
-def test_an_attempt_that_costs_what_it_may_is_not(tmp_path: Path) -> None:
+def test_an_attempt_at_its_cost_limit_is_not_reported(tmp_path: Path) -> None:
     dear = {"status": "ok", "output": "done", "usage": {"cost_usd": 1.0}}
     run, seen = open_scripted(tmp_path, dear, **once(max_cost_usd=1)), Recorder()
     run.work(limits=LIMITS, on_event=seen)
@@ -284,7 +288,7 @@ def test_an_attempt_that_costs_what_it_may_is_not(tmp_path: Path) -> None:
         Step(name="a", validation=Validation()),
     ],
 )
-def test_a_default_of_change_leaves_out_steps_that_only_answer(step: Step) -> None:
+def test_a_default_of_change_does_not_apply_to_steps_that_only_answer(step: Step) -> None:
     assert with_defaults(step, {"expects": "change"}).expects is None
     assert with_defaults(step, {"expects": "text"}).expects == "text"
     assert with_defaults(Step(name="a"), {"expects": "change"}).expects == "change"

@@ -58,7 +58,7 @@ def test_the_next_agent_performs_the_step_in_the_same_attempt(tmp_path: Path) ->
     assert "mine" not in shown
 
 
-def test_an_ordinary_failure_is_given_to_nobody(tmp_path: Path) -> None:
+def test_an_ordinary_failure_is_not_given_to_a_fallback(tmp_path: Path) -> None:
     folder = made(tmp_path, scripted("{status: failed}"))
     assert call(folder, "run", "--max-steps", "1", "--quiet").code == 1
     assert facts(folder, "succeeded") == []
@@ -77,7 +77,7 @@ def test_a_service_out_of_reach_is_asked_again_at_the_next_step(tmp_path: Path) 
     [(LIMITED, LATER), (LIMITED.replace(LATER, EARLIER), EARLIER)],
     ids=["the first", "the second"],
 )
-def test_where_nobody_can_be_had_the_run_waits_for_the_first_that_can(
+def test_the_run_waits_for_the_first_agent_to_become_available(
     tmp_path: Path, second: str, reset: str
 ) -> None:
     folder = made(tmp_path, scripted(LIMITED), scripted(second))
@@ -89,7 +89,7 @@ def test_where_nobody_can_be_had_the_run_waits_for_the_first_that_can(
     assert head["usage"]["cost_usd"] == 0.5
 
 
-def test_a_missing_program_is_replaced_and_check_knows_the_names(tmp_path: Path) -> None:
+def test_a_missing_program_is_replaced_and_check_finds_unknown_names(tmp_path: Path) -> None:
     folder = made(tmp_path, "{kind: claude, program: /nowhere/claude}")
     done = call(folder, "run", "--max-steps", "1", "--quiet")
     assert done.code == 0, done.err
@@ -106,7 +106,7 @@ def test_a_missing_program_is_replaced_and_check_knows_the_names(tmp_path: Path)
     assert "second" in checked.out + checked.err
 
 
-def test_nobody_stands_in_for_a_command(tmp_path: Path) -> None:
+def test_a_command_has_no_fallback(tmp_path: Path) -> None:
     folder = made(tmp_path, "{kind: command, argv: [/nowhere/tests]}")
     assert call(folder, "run", "--max-steps", "1", "--quiet").code == 2
 
@@ -127,7 +127,7 @@ def unfit(tmp_path: Path) -> Path:
     return made(tmp_path, scripted(LIMITED), second, "step_defaults: {max_cost_usd: 3}\n")
 
 
-def test_check_names_a_fallback_that_can_not_perform_a_step_and_the_field(unfit: Path) -> None:
+def test_check_names_the_unfit_fallback_and_the_field(unfit: Path) -> None:
     found = call(unfit, "check").out
     assert found.count(UNFIT) == 1
     assert f"{UNFIT}: {CAN_NOT}" in found
@@ -137,14 +137,14 @@ def test_check_names_a_fallback_that_can_not_perform_a_step_and_the_field(unfit:
     assert "never performs" not in call(unfit, "check").out
 
 
-def test_a_new_run_starts_with_the_fallbacks_that_can_not_stand_in(unfit: Path) -> None:
+def test_a_new_run_warns_once_about_unfit_fallbacks(unfit: Path) -> None:
     started = call(unfit, "tick")
     assert started.code == 0
     assert f"warning: {UNFIT}: {CAN_NOT}" in started.err
     assert "never performs" not in call(unfit, "tick").err
 
 
-def test_log_and_history_say_why_nobody_stood_in(unfit: Path) -> None:
+def test_log_and_history_report_why_no_fallback_was_used(unfit: Path) -> None:
     assert call(unfit, "tick").code == 0
     assert facts(unfit, "succeeded") == []
     (released,) = facts(unfit, "released")
@@ -153,7 +153,7 @@ def test_log_and_history_say_why_nobody_stood_in(unfit: Path) -> None:
     assert "second can't stand in" in call(unfit, "history").out
 
 
-def test_a_fallback_that_is_not_installed_is_told_too(tmp_path: Path) -> None:
+def test_a_fallback_that_is_not_installed_is_reported_too(tmp_path: Path) -> None:
     folder = made(tmp_path, scripted(LIMITED), "{kind: codex, program: /nowhere/codex}")
     found = call(folder, "check").out
     assert UNFIT in found
@@ -180,7 +180,7 @@ def test_a_fallback_without_a_price_is_named_under_a_cap(tmp_path: Path) -> None
     assert f"warning: {warning}" in call(folder, "run", "--max-steps", "1").err
 
 
-def test_an_agent_that_can_not_honor_the_step_is_left_out(tmp_path: Path) -> None:
+def test_an_agent_that_does_not_support_the_step_is_skipped(tmp_path: Path) -> None:
     folder = made(
         tmp_path,
         scripted(LIMITED),

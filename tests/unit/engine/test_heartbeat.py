@@ -58,7 +58,7 @@ def test_a_shorter_lease_wakes_the_thread_earlier(
     heartbeat.close()
 
 
-def test_a_claim_that_is_gone_is_heard_of(cancellation: Cancellation) -> None:
+def test_a_lost_claim_is_noticed(cancellation: Cancellation) -> None:
     run = PlayedRun()
     store, heartbeat = PlayedStore(run, ttl_s=TTL_S), Heartbeat(PlayedStore(run))
     claim = held(store)
@@ -106,7 +106,7 @@ def test_beats_that_cannot_be_written_stop_the_step_before_the_lease_ends(
     heartbeat.close()
 
 
-def test_a_state_that_cannot_be_read_says_nothing_about_the_claim(
+def test_an_unreadable_state_does_not_end_the_claim(
     cancellation: Cancellation,
 ) -> None:
     store = Failing(ttl_s=TTL_S)
@@ -138,7 +138,7 @@ def ended_within(heartbeat: Heartbeat, claim: Claim) -> float:
     return time.monotonic() - began
 
 
-def test_a_claim_has_ended_when_its_beat_is_written(
+def test_a_claim_ends_only_after_its_beat_is_written(
     cancellation: Cancellation,
 ) -> None:
     store = Hanging(ttl_s=TTL_S)
@@ -171,7 +171,7 @@ class Pushing(PlayedStore):
         super().beat(claim, number)
 
 
-def test_it_goes_on_while_the_end_is_pushed(cancellation: Cancellation) -> None:
+def test_the_heartbeat_continues_while_the_end_is_pushed(cancellation: Cancellation) -> None:
     store = Pushing()
     claim, heartbeat = held(store), Heartbeat(store)
     heartbeat.begin(claim, cancellation)
@@ -191,7 +191,7 @@ def test_it_goes_on_while_the_end_is_pushed(cancellation: Cancellation) -> None:
     store.close()
 
 
-def test_without_a_thread_nothing_is_begun_and_it_can_be_tried_again(
+def test_without_a_thread_nothing_starts_and_it_can_be_tried_again(
     tmp_path: Path, cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: threading.Thread) -> None:

@@ -86,7 +86,7 @@ def test_hooks_are_asked_before_and_after_the_agent(tmp_path: Path) -> None:
     assert found == ["keep_log", "decide_by_hook", "judge_evidence", "hold_lock", "apply_hooks"]
 
 
-def test_a_layer_that_asks_no_agent_lets_the_attempt_fail(tmp_path: Path) -> None:
+def test_a_layer_that_asks_no_agent_fails_the_attempt(tmp_path: Path) -> None:
     def forget(*_: object, proceed: Next) -> None:
         del proceed
 
@@ -102,7 +102,7 @@ def test_a_layer_that_asks_no_agent_lets_the_attempt_fail(tmp_path: Path) -> Non
     assert [type(event) for event in heard] == [AttemptStarted, AttemptEnded]
 
 
-def test_an_unsafe_folder_is_no_failure_of_the_step(tmp_path: Path) -> None:
+def test_an_unsafe_folder_is_not_a_failure_of_the_step(tmp_path: Path) -> None:
     def unsafe(*_: object, proceed: Next) -> None:
         del proceed
         raise UnsafeFolder("the log folder is a link")
@@ -121,7 +121,7 @@ def test_an_unsafe_folder_is_no_failure_of_the_step(tmp_path: Path) -> None:
     assert "is a link" in made.log.path.read_text()
 
 
-def test_outer_layers_see_the_result_and_are_inside_of_the_log(tmp_path: Path) -> None:
+def test_outer_layers_see_the_result_and_can_write_to_the_log(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def outer(_: Performer, made: Attempt, /, proceed: Next) -> None:
@@ -141,7 +141,7 @@ def test_outer_layers_see_the_result_and_are_inside_of_the_log(tmp_path: Path) -
     assert text.index("can't be merged") < text.index("# ended")
 
 
-def test_an_attempt_leaves_memory_when_nobody_has_it_any_more(tmp_path: Path) -> None:
+def test_an_attempt_is_freed_when_nothing_refers_to_it(tmp_path: Path) -> None:
     """Else each step would wait for Python's search for garbage, which costs 6 % of its time."""
     performer = replace(performer_of(tmp_path, FIRST), emit=ignore)
     made = claimed(performer, head=new_head(run_id="freed"))

@@ -67,7 +67,7 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder"])
-def test_what_stands_where_the_log_should_be_is_left_alone(place: Place, kind: str) -> None:
+def test_anything_in_the_place_of_a_log_is_left_alone(place: Place, kind: str) -> None:
     taken = place.logs.folder / "iter-00012_main.log"
     taken.parent.mkdir(parents=True)
     target = place.project / "target"
@@ -86,7 +86,9 @@ def test_what_stands_where_the_log_should_be_is_left_alone(place: Place, kind: s
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("part", ["logs", "logs/local", "logs/local/steps"])
 @pytest.mark.parametrize("kind", ["link", "fifo", "file"])
-def test_a_part_of_the_path_that_is_no_folder(place: Place, part: str, kind: str) -> None:
+def test_no_log_is_written_through_a_path_that_is_not_a_folder(
+    place: Place, part: str, kind: str
+) -> None:
     path = place.project / part
     path.parent.mkdir(parents=True, exist_ok=True)
     outside = place.project / "outside"
@@ -122,7 +124,7 @@ def test_a_log_that_cannot_be_written_does_not_fail_the_step(place: Place) -> No
     assert "ends early" in place.warnings[0]
 
 
-def test_a_log_is_capped_and_says_so(tmp_path: Path) -> None:
+def test_a_log_is_capped_and_notes_it(tmp_path: Path) -> None:
     place = Place(tmp_path, max_bytes=1_000)
     log = place.logs.open(make_attempt(tmp_path))
     for _ in range(100):
@@ -135,7 +137,7 @@ def test_a_log_is_capped_and_says_so(tmp_path: Path) -> None:
     assert "\n# ended · ".encode() in text
 
 
-def test_a_capped_log_says_so_at_once_and_has_the_end_of_what_was_said(tmp_path: Path) -> None:
+def test_a_capped_log_notes_it_at_once_and_ends_with_the_newest_lines(tmp_path: Path) -> None:
     place = Place(
         tmp_path, max_bytes=1_000, redaction=Redaction.from_environment({"API_KEY": "canary-123"})
     )
@@ -173,7 +175,7 @@ def test_a_secret_that_is_cut_in_two_by_the_cap_is_hidden(tmp_path: Path) -> Non
         assert b"\n123 and" not in log.path.read_bytes()
 
 
-def test_secrets_are_hidden_also_where_they_are_cut_in_two(tmp_path: Path) -> None:
+def test_secrets_split_between_writes_are_hidden(tmp_path: Path) -> None:
     redaction = Redaction.from_environment({"API_KEY": "canary-canary-123"})
     place = Place(tmp_path, redaction=redaction)
     log = place.logs.open(make_attempt(tmp_path, agent="canary-canary-123"))
@@ -202,7 +204,7 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
 
 
-def test_the_branch_that_is_checked_out(tmp_path: Path) -> None:
+def test_the_checked_out_branch_is_found(tmp_path: Path) -> None:
     assert current_branch(tmp_path) is None
     repository = tmp_path / "repository"
     repository.mkdir()
@@ -237,7 +239,7 @@ def test_the_log_of_an_earlier_run_is_found_among_those_of_async_mode(place: Pla
     assert place.logs.find_last_log() is None
 
 
-def test_the_newest_logs_of_a_run_tell_its_tokens(place: Place) -> None:
+def test_the_newest_logs_of_a_run_show_its_tokens(place: Place) -> None:
     progress = progress_evidence_of(place.project / "logs", None)
     assert list(progress("run")) == []
     for index in (3, 99_999, 100_000):
@@ -261,7 +263,7 @@ def test_the_newest_logs_of_a_run_tell_its_tokens(place: Place) -> None:
     assert len(list(progress("run"))) == MAX_PROGRESS_LOGS
 
 
-def test_what_a_git_file_names_is_read_only_if_it_is_a_head(tmp_path: Path) -> None:
+def test_a_path_in_a_git_file_is_used_only_if_it_holds_a_head(tmp_path: Path) -> None:
     project, other = tmp_path / "project", tmp_path / "other"
     project.mkdir()
     other.mkdir()
@@ -279,9 +281,7 @@ def test_what_a_git_file_names_is_read_only_if_it_is_a_head(tmp_path: Path) -> N
     assert current_branch(project) is None, "and nobody waits for a writer"
 
 
-def test_step_logs_that_nobody_may_look_at_are_a_refusal(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unreadable_step_logs_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def denied(path: Path) -> list[str]:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
@@ -291,7 +291,7 @@ def test_step_logs_that_nobody_may_look_at_are_a_refusal(
     assert refused.value.where == str(tmp_path)
 
 
-def test_a_log_tells_its_token_and_whether_its_attempt_has_ended(tmp_path: Path) -> None:
+def test_a_log_shows_its_token_and_whether_its_attempt_has_ended(tmp_path: Path) -> None:
     folder = tmp_path / "main" / "steps"
     folder.mkdir(parents=True)
     first = "# step 'a' · token {}\n# workflow 'w' · run r · agent 'x'\n"
@@ -328,7 +328,7 @@ def write_sent(place: Place, *sends: tuple[str, dict[str, Any]]) -> Path:
 
 
 @given(st.text(max_size=40), st.text(max_size=20), st.text(max_size=20))
-def test_what_was_sent_stands_in_the_log_whatever_it_says(
+def test_any_text_that_was_sent_can_be_read_back_from_the_log(
     tmp_path_factory: pytest.TempPathFactory, prompt: str, system: str, added: str
 ) -> None:
     place = Place(tmp_path_factory.mktemp("p"))
@@ -344,7 +344,7 @@ def test_what_was_sent_stands_in_the_log_whatever_it_says(
     assert data[found.end :].startswith(FORGED)
 
 
-def test_of_a_step_with_a_router_only_the_prompt_of_the_router_is_sure(place: Place) -> None:
+def test_only_the_router_prompt_is_read_back_for_a_step_with_a_router(place: Place) -> None:
     path = write_sent(place, ("router", {"prompt": "which?"}), ("agent", {"prompt": "do it"}))
     found = sent(path)
     assert found is not None
@@ -366,7 +366,7 @@ def test_a_prompt_in_a_log_holds_no_secret_and_is_bounded(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("said", ["", "word\nmore\n", "word\n#> more"])
 @pytest.mark.parametrize("prompt", ["", "Do it.\nAll of it.", "x" * 20_000])
-def test_what_a_step_says_at_the_moment_is_no_echo_of_its_prompt(
+def test_the_current_output_of_a_step_does_not_echo_its_prompt(
     place: Place, prompt: str, said: str
 ) -> None:
     made = make_attempt(place.project)
@@ -393,7 +393,7 @@ def test_what_a_step_says_at_the_moment_is_no_echo_of_its_prompt(
     assert read_last_outputs([claim], [log.path.parent]) == {}
 
 
-def test_a_log_of_an_earlier_version_or_cut_off_tells_no_prompt(place: Place) -> None:
+def test_a_log_that_is_old_or_cut_off_shows_no_prompt(place: Place) -> None:
     assert sent(place.write(b"words\n")) is None
     path = write_sent(place, ("agent", {"prompt": "do it\nnow"}))
     whole = path.read_bytes()

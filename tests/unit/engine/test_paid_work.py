@@ -38,9 +38,7 @@ def work(run: Run, max_steps: int | None) -> Summary:
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("mode", [Mode.COMBINED, Mode.SYNC, Mode.ASYNC])
-def test_an_invocation_meets_no_more_limits_than_it_may_do_steps(
-    tmp_path: Path, mode: Mode
-) -> None:
+def test_max_steps_also_bounds_how_often_a_limit_is_met(tmp_path: Path, mode: Mode) -> None:
     run = open_scripted(tmp_path, LIMITED)
     summary = run.work(mode, InvocationLimits(max_steps=3), on_event=Recorder())
     assert (summary.usage.steps, summary.limits_met, summary.failures) == (0, 4, 0)
@@ -48,21 +46,21 @@ def test_an_invocation_meets_no_more_limits_than_it_may_do_steps(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_graphs_invocation_does_so_too(tmp_path: Path) -> None:
+def test_max_steps_also_bounds_how_often_a_graph_meets_a_limit(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b", {"a": limited()})
     assert made.work(limits={"max_steps": 2}).limits_met == 3
     assert made.actor.names == ["a"] * 3
 
 
 @pytest.mark.usefixtures("at_once")
-def test_progress_makes_the_count_start_again(tmp_path: Path) -> None:
+def test_progress_restarts_the_count(tmp_path: Path) -> None:
     script: list[dict[str, Any]] = [{**OK, "attempt": 3}, LIMITED]
     run = open_scripted(tmp_path, *script, limits={"max_attempts": 3})
     assert work(run, 4).limits_met == 5
     assert [fact["step_index"] for fact in run.history() if fact["event"] == "succeeded"] == [0, 1]
 
 
-def test_nobody_asks_an_agent_first_that_has_told_two_others_of_its_limit(tmp_path: Path) -> None:
+def test_an_agent_that_reported_its_limit_twice_is_not_asked_again(tmp_path: Path) -> None:
     names = [f"n{number}" for number in range(9)]
     made = lab(tmp_path, f"s --> {' & '.join(names)}", dict.fromkeys(names, limited()))
     for _ in range(12):
@@ -71,9 +69,7 @@ def test_nobody_asks_an_agent_first_that_has_told_two_others_of_its_limit(tmp_pa
 
 
 @pytest.mark.parametrize("answer", ["no-such.md", "main.md\nreviewer.md"])
-def test_a_router_whose_answer_is_refused_was_paid_all_the_same(
-    tmp_path: Path, answer: str
-) -> None:
+def test_the_cost_of_a_refused_router_answer_is_counted(tmp_path: Path, answer: str) -> None:
     settings = {"enabled": True, "prompt": "router.md"}
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts/router.md").write_text("Choose.\n")
@@ -88,7 +84,7 @@ def test_a_router_whose_answer_is_refused_was_paid_all_the_same(
     ("heard", "counted"),
     [(None, (0.5, 0)), (b"I begin.", (0.5, 1)), (Usage(cost_usd=0.25), (0.75, 0))],
 )
-def test_what_was_paid_before_an_agent_broke_off_is_counted(
+def test_the_cost_before_an_agent_broke_off_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: Any, counted: tuple[float, int]
 ) -> None:
     (tmp_path / "prompts").mkdir()
@@ -115,7 +111,7 @@ def test_what_was_paid_before_an_agent_broke_off_is_counted(
     assert (usage.cost_usd, usage.unpriced) == counted
 
 
-def test_an_attempt_whose_output_cannot_be_kept_was_paid_all_the_same(
+def test_the_cost_of_an_attempt_with_an_unsaved_output_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> dict[str, Any]:
@@ -129,7 +125,7 @@ def test_an_attempt_whose_output_cannot_be_kept_was_paid_all_the_same(
     assert (head.usage.cost_usd, head.usage.unpriced, head.usage.steps) == (0.5, 1, 0)
 
 
-def test_nothing_is_carried_and_nothing_refused() -> None:
+def test_a_plain_workspace_carries_and_refuses_nothing() -> None:
     carrier = Workspace(Path())
     state, held = head(), claim()
     before = state.model_dump(), held.model_dump()

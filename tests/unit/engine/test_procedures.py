@@ -45,7 +45,7 @@ def test_a_rejected_run_is_over(tmp_path: Path) -> None:
         run.do(Approve(), by="bob")
 
 
-def test_judging_is_exhausted_and_the_step_fails(tmp_path: Path) -> None:
+def test_a_judge_that_uses_up_its_rounds_fails_the_step(tmp_path: Path) -> None:
     run = started(tmp_path, *judged(*[NO] * 8), steps=STEPS[3:])
     with pytest.raises(StepFailed, match=r"said no 4 times: 2 fail"):
         work(run)
@@ -59,7 +59,7 @@ def test_judging_is_exhausted_and_the_step_fails(tmp_path: Path) -> None:
     assert events(run).count("fixed") == 6
 
 
-def test_a_judge_says_what_it_decided_in_which_round_and_why(tmp_path: Path) -> None:
+def test_a_judge_reports_its_verdict_its_round_and_the_reason(tmp_path: Path) -> None:
     heard, told = Recorder(), []
     run = started(tmp_path, *judged(NO, NO, PASS), steps=STEPS[3:])
 
@@ -83,7 +83,7 @@ def logged(folder: Path, part: str) -> int:
     return sum(part in path.read_text() for path in (folder / "logs").rglob("*.log"))
 
 
-def test_a_judge_without_a_verdict_is_asked_again_and_told_how_to_answer(tmp_path: Path) -> None:
+def test_a_judge_without_a_verdict_is_asked_again_with_instructions(tmp_path: Path) -> None:
     run = started(tmp_path, *judged("It looks fine to me.", PASS), steps=STEPS[3:])
     work(run)
     assert head_of(run).status is Status.COMPLETE
@@ -102,14 +102,14 @@ def test_a_judge_that_never_gives_a_verdict_fails_and_nothing_is_fixed(tmp_path:
     assert [seen.count(event) for event in ("failed", "invalid", "fixed")] == [2, 0, 0]
 
 
-def test_a_judge_is_asked_for_a_verdict_as_often_as_its_retry_says(tmp_path: Path) -> None:
+def test_a_judge_is_asked_for_a_verdict_as_often_as_its_retry_allows(tmp_path: Path) -> None:
     judge = {"name": "verify", "validation": {}, "retry": {"max_attempts": 3}}
     run = started(tmp_path, *judged("a", "b", PASS), steps=[judge])
     work(run)
     assert events(run).count("failed") == 2
 
 
-def test_an_agent_that_fails_is_not_tried_again_because_it_judges(tmp_path: Path) -> None:
+def test_a_failing_agent_is_not_retried_just_because_it_judges(tmp_path: Path) -> None:
     broken = {"step": "verify", "status": "failed"}
     run = started(tmp_path, broken, *judged(PASS), steps=STEPS[3:])
     with pytest.raises(StepFailed):
@@ -117,7 +117,7 @@ def test_an_agent_that_fails_is_not_tried_again_because_it_judges(tmp_path: Path
     assert events(run).count("failed") == 1
 
 
-def test_no_round_is_lost_where_a_verdict_is_missing_between_two(tmp_path: Path) -> None:
+def test_a_missing_verdict_between_two_rounds_loses_no_round(tmp_path: Path) -> None:
     run = started(tmp_path, *judged(NO, "hm", NO, PASS), steps=STEPS[3:])
     work(run)
     rounds = [
@@ -128,7 +128,7 @@ def test_no_round_is_lost_where_a_verdict_is_missing_between_two(tmp_path: Path)
     assert rounds == [1, 2, 3]
 
 
-def test_rounds_that_say_no_to_the_end_start_again_a_few_times_only(tmp_path: Path) -> None:
+def test_used_up_rounds_start_again_only_a_few_times(tmp_path: Path) -> None:
     started(tmp_path, *judged(*[NO] * 8), steps=STEPS[3:])
     for number in range(1, 4):
         with pytest.raises(StepFailed, match="said no 4 times"):
@@ -159,7 +159,7 @@ def test_rounds_that_are_used_up_count_as_tries(tmp_path: Path, rounds: int) -> 
     assert (head_of(run).failures_in_row, head_of(run).not_before) == (2, None)
 
 
-def test_a_failure_after_used_up_rounds_is_one_more_of_the_same_step(tmp_path: Path) -> None:
+def test_a_failure_after_used_up_rounds_counts_for_the_same_step(tmp_path: Path) -> None:
     broken = {"step": "verify", "status": "failed"}
     judge = {**STEPS[3], "retry": {"max_attempts": 2}}
     judge["validation"] = {**judge["validation"], "max_attempts": 2}
@@ -222,7 +222,7 @@ def test_a_crash_in_a_loop_repeats_one_attempt(tmp_path: Path) -> None:
     assert [entry["step"] for entry in reopened(tmp_path).next(2)] == ["fix", "tell"]
 
 
-def test_a_gate_that_is_over_decides_for_itself(tmp_path: Path) -> None:
+def test_an_expired_gate_rejects_the_run(tmp_path: Path) -> None:
     ask = {"name": "ask", "requires_approval": True, "approval": {"timeout_s": 0.2}}
     run = started(tmp_path, steps=["reproduce", ask, "tell"])
     until_it_is_over(run)
@@ -233,7 +233,7 @@ def test_a_gate_that_is_over_decides_for_itself(tmp_path: Path) -> None:
     assert list(run.history())[-2]["outcome"]["by"] == "timeout"
 
 
-def test_a_gate_may_be_let_pass_after_its_time(tmp_path: Path) -> None:
+def test_an_expired_gate_may_approve_the_step(tmp_path: Path) -> None:
     approval = {"timeout_s": 0.2, "on_timeout": "approve"}
     ask = {"name": "ask", "requires_approval": True, "approval": approval}
     run = started(tmp_path, steps=["reproduce", ask, "tell"])
@@ -269,7 +269,7 @@ def test_a_tampered_definition_is_refused_until_it_is_adopted(tmp_path: Path) ->
         work(reopened(tmp_path))
 
 
-def test_a_run_without_its_definition_goes_nowhere(tmp_path: Path) -> None:
+def test_a_run_without_its_definition_is_refused(tmp_path: Path) -> None:
     run = started(tmp_path, steps=["reproduce", "tell"])
     run.store.state_path.with_name("definition.json").unlink()
     with pytest.raises(CorruptState, match="its definition is missing"):
@@ -352,7 +352,7 @@ def test_a_hook_that_raises_fails_the_step_with_its_traceback_in_the_log(tmp_pat
     assert "hooks.py" in log
 
 
-def test_completion_is_told_once(tmp_path: Path) -> None:
+def test_completion_is_reported_once(tmp_path: Path) -> None:
     hooks = "from pathlib import Path\nfrom sequencer import hookimpl\n@hookimpl\n"
     hooks += "def sequencer_completed(context, head):\n"
     hooks += f"    with Path({str(tmp_path / 'told')!r}).open('a') as file:\n"
@@ -364,7 +364,7 @@ def test_completion_is_told_once(tmp_path: Path) -> None:
     assert (tmp_path / "told").read_text() == "tell complete\n"
 
 
-def test_what_a_hook_says_reaches_no_file_with_a_secret(tmp_path: Path) -> None:
+def test_a_secret_in_a_hooks_reason_reaches_no_file(tmp_path: Path) -> None:
     body = "return Decision(Move.FAIL, reason='key supersecret-value-1')"
     (tmp_path / "hooks.py").write_text(HOOKS.format(body=body))
     started(tmp_path, steps=["build", "tell"], hooks=["hooks.py"])

@@ -72,7 +72,7 @@ def run() -> PlayedRun:
 # --- the place of one process -----------------------------------------------------------
 
 
-def test_a_step_is_left_to_who_waits_for_it_and_to_nobody_else(run: PlayedRun) -> None:
+def test_a_worker_yields_a_step_only_to_those_waiting_for_it(run: PlayedRun) -> None:
     mixed, main, both = queue_in(run), queue_in(run, "main"), queue_in(run, "supervisor", "main")
     main.enter()
     for worker in (mixed, both):
@@ -84,7 +84,7 @@ def test_a_step_is_left_to_who_waits_for_it_and_to_nobody_else(run: PlayedRun) -
     assert queue_in(run, "main").needs_to_yield(1)
 
 
-def test_who_has_left_a_step_to_others_lets_them_have_it(run: PlayedRun, asleep: int) -> None:
+def test_a_worker_that_yielded_a_step_lets_the_others_claim_it(run: PlayedRun, asleep: int) -> None:
     store = PlayedStore(run)
     worker, other = queue_in(run), queue_in(run, "main")
     other.enter()
@@ -100,7 +100,7 @@ def test_who_has_left_a_step_to_others_lets_them_have_it(run: PlayedRun, asleep:
     assert worker.may_claim(cases.commit(store, claim.token))
 
 
-def test_who_does_not_come_is_passed_and_not_asked_again_for_a_while(
+def test_a_worker_that_does_not_respond_is_passed_for_a_while(
     run: PlayedRun, asleep: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queueing, "YIELD_S", 0.2)
@@ -120,9 +120,7 @@ def test_who_does_not_come_is_passed_and_not_asked_again_for_a_while(
     assert mine.needs_to_yield(head.step_index + 1)
 
 
-def test_one_that_is_let_to_the_front_meanwhile_looks_again_at_once(
-    run: PlayedRun, asleep: int
-) -> None:
+def test_a_worker_moved_to_the_front_checks_again_at_once(run: PlayedRun, asleep: int) -> None:
     other, mine, head = queue_in(run), queue_in(run), present(PlayedStore(run))
     other.enter()
     assert not mine.may_claim(head)
@@ -136,7 +134,7 @@ def test_one_that_is_let_to_the_front_meanwhile_looks_again_at_once(
 # --- processes on a run -----------------------------------------------------------------
 
 
-def test_two_that_may_take_every_step_take_turns(tmp_path: Path) -> None:
+def test_two_workers_open_to_every_step_take_turns(tmp_path: Path) -> None:
     write_project(tmp_path, SHORT, limits={"max_steps": 12})
     seen = [Recorder(), Recorder()]
     threads = []
@@ -154,7 +152,7 @@ def test_two_that_may_take_every_step_take_turns(tmp_path: Path) -> None:
     assert all("limit of 12 steps" in answers[0].reason for _, answers in threads)
 
 
-def test_combined_mode_gives_way_to_nobody(tmp_path: Path) -> None:
+def test_combined_mode_yields_to_no_one(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, SHORT)
     with run.turn():
         thread, answers = in_background(reopen(tmp_path), Mode.SYNC, InvocationLimits(max_steps=1))
@@ -176,7 +174,7 @@ def test_combined_mode_gives_way_to_nobody(tmp_path: Path) -> None:
     assert head_of(run).step_index == 6
 
 
-def test_one_in_the_middle_of_the_queue_can_be_ended_and_gives_up_in_time(tmp_path: Path) -> None:
+def test_processes_mid_queue_can_be_interrupted_or_give_up_in_time(tmp_path: Path) -> None:
     run, stops = open_scripted(tmp_path), list[Any]()
     with run.turn():
         first, _ = in_background(reopen(tmp_path), Mode.SYNC, InvocationLimits(max_steps=1))
@@ -221,7 +219,7 @@ def test_a_stopped_process_at_the_front_does_not_hold_up_the_run(
 
 
 @pytest.mark.parametrize("damage", ["deleted", "link", "folder"])
-def test_without_the_file_the_run_goes_on_as_before(tmp_path: Path, damage: str) -> None:
+def test_the_run_continues_without_the_queue_file(tmp_path: Path, damage: str) -> None:
     run = open_scripted(tmp_path, SHORT, limits={"max_steps": 8})
     path = tmp_path / "sync" / queue_file_name(())
     is_over = threading.Event()

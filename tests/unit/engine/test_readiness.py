@@ -53,7 +53,7 @@ LATER, EARLIER = "2026-01-01T00:00:01Z", "2025-12-31T23:59:59Z"
     ],
     ids=lambda value: str(sorted(value)) if isinstance(value, dict) else str(value),
 )
-def test_what_may_happen_next(update: dict[str, Any], kind: ReadinessKind) -> None:
+def test_readiness_follows_from_the_head(update: dict[str, Any], kind: ReadinessKind) -> None:
     here = readiness(new_head(**update), WORKFLOW, LIMITS, NOW)
     assert here.kind is kind
     assert here.message
@@ -77,7 +77,7 @@ def test_what_may_happen_next(update: dict[str, Any], kind: ReadinessKind) -> No
         ("9999-12-31T23:59:59Z", 32 * 86_400 + 10),
     ],
 )
-def test_the_end_of_a_usage_limit(told: str | None, seconds: float) -> None:
+def test_a_usage_limit_ends_at_its_reset_or_after_a_pause(told: str | None, seconds: float) -> None:
     outcome = Outcome(status=OutcomeStatus.LIMITED, not_before=told)
     expected = NOW + timedelta(seconds=seconds)
     end = limit_end(outcome, 1, NOW.astimezone(timezone(timedelta(hours=3))), 0.0)
@@ -87,7 +87,7 @@ def test_the_end_of_a_usage_limit(told: str | None, seconds: float) -> None:
     assert parse_time(late) == expected + timedelta(seconds=JITTER_S)
 
 
-def test_the_last_attempt_that_meets_a_limit_has_failed() -> None:
+def test_the_last_attempt_that_meets_a_limit_fails() -> None:
     limited = Outcome(status=OutcomeStatus.LIMITED, error="slow down", not_before=LATER)
     assert limit_attempts(limited, 2, 3) is limited
     failed = limit_attempts(limited, 3, 3)

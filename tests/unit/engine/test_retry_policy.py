@@ -60,7 +60,7 @@ def begin(head: Head | None) -> Transition | None:
     return None if head is not None else transitions.initialize(cases.new_head())
 
 
-def test_denied_credentials_end_it_before_a_step_and_not_behind_one(told: list[str]) -> None:
+def test_denied_credentials_end_the_wait_before_a_step_but_not_after(told: list[str]) -> None:
     store = Remote(2, is_denied=True)
     waiting, stop = patient(store, told)
     with pytest.raises(RemoteUnreachable):
@@ -70,7 +70,7 @@ def test_denied_credentials_end_it_before_a_step_and_not_behind_one(told: list[s
     stop.close()
 
 
-def test_what_a_store_tells_while_it_waits_is_told_on(told: list[str]) -> None:
+def test_notices_from_a_store_are_passed_on(told: list[str]) -> None:
     store = Remote(0)
     _, stop = patient(store, told)
     store.notify("it is away")
@@ -78,7 +78,7 @@ def test_what_a_store_tells_while_it_waits_is_told_on(told: list[str]) -> None:
     stop.close()
 
 
-def test_a_store_that_waits_by_itself_hears_of_a_stop(told: list[str]) -> None:
+def test_a_store_that_waits_by_itself_learns_of_a_stop(told: list[str]) -> None:
     store = Remote(0)
     waiting, stop = patient(store, told)
     assert waiting.update_before_step(begin).revision == 1
@@ -107,7 +107,7 @@ def busy_until(free_at: int) -> Callable[[], int]:
     return act
 
 
-def test_a_busy_work_tree_is_waited_for_and_told_once_of_each(
+def test_a_busy_work_tree_is_waited_for_and_each_holder_reported_once(
     told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BUSY_PAUSE_S", 0.01)
@@ -122,7 +122,7 @@ def test_a_busy_work_tree_is_waited_for_and_told_once_of_each(
     stop.close()
 
 
-def test_not_for_ever_and_not_when_asked_to_stop(
+def test_the_wait_for_a_busy_work_tree_ends_in_time_or_at_a_stop(
     told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BUSY_PAUSE_S", 0.01)

@@ -44,7 +44,7 @@ def test_a_router_that_fails_fails_the_step(tmp_path: Path) -> None:
     assert head_of(run).not_before_reason == "usage limit of agent 'canned'"
 
 
-def test_a_router_without_a_prompt_is_no_router_unless_it_is_all_there_is(tmp_path: Path) -> None:
+def test_a_router_without_a_prompt_is_an_error_only_in_router_only_mode(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, router={"enabled": True})
     one_step(run)
     assert head_of(run).last_prompt == "supervisor.md"
@@ -54,7 +54,7 @@ def test_a_router_without_a_prompt_is_no_router_unless_it_is_all_there_is(tmp_pa
 
 
 @pytest.mark.parametrize("mode", ["router_default", "router_first"])
-def test_no_answer_keeps_the_selection(tmp_path: Path, mode: str) -> None:
+def test_an_empty_router_answer_keeps_the_selection(tmp_path: Path, mode: str) -> None:
     run = routed(tmp_path, "\n  \n", mode)
     seen = one_step(run)
     head = head_of(run)

@@ -35,7 +35,7 @@ def notices(run: Run, mode: Mode = Mode.COMBINED) -> list[str]:
     return [text for text in recorder.notices if "new run starts at step_index" in text]
 
 
-def test_who_begins_beside_another_one_takes_its_log_for_no_earlier_one(
+def test_the_log_of_a_concurrent_start_is_not_taken_for_an_earlier_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one begins the run and its step between the look at the state and at the logs."""
@@ -54,9 +54,7 @@ def test_who_begins_beside_another_one_takes_its_log_for_no_earlier_one(
 
 
 @pytest.mark.parametrize("output", ["said", ""])
-def test_a_run_that_lost_its_files_in_a_turn_does_not_begin_again(
-    tmp_path: Path, output: str
-) -> None:
+def test_a_run_that_lost_its_files_in_a_turn_does_not_restart(tmp_path: Path, output: str) -> None:
     run = open_scripted(tmp_path)
 
     def lose() -> None:
@@ -116,7 +114,7 @@ def test_the_heartbeat_notices_another_run(tmp_path: Path) -> None:
     assert heard == [True]
 
 
-def test_files_that_go_between_the_look_and_the_lock_are_no_bug(tmp_path: Path) -> None:
+def test_files_deleted_between_the_check_and_the_lock_are_no_bug(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
     run.commands.begin()
     head = head_of(run)
@@ -148,7 +146,7 @@ def test_a_reset_is_followed_and_a_loss_is_not(tmp_path: Path) -> None:
         follow_run(run.store, second, third)
 
 
-def test_logs_of_an_earlier_run_are_told_of(tmp_path: Path) -> None:
+def test_logs_of_an_earlier_run_are_reported(tmp_path: Path) -> None:
     assert notices(open_scripted(tmp_path)) == []
     shutil.rmtree(tmp_path / "sync")
     told = notices(reopen(tmp_path))
@@ -158,13 +156,13 @@ def test_logs_of_an_earlier_run_are_told_of(tmp_path: Path) -> None:
     assert notices(reopen(tmp_path)) == []
 
 
-def test_logs_of_async_mode_are_no_run(tmp_path: Path) -> None:
+def test_logs_of_async_mode_do_not_count_as_a_run(tmp_path: Path) -> None:
     assert notices(open_scripted(tmp_path), mode=Mode.ASYNC) == []
     assert (tmp_path / "logs/local/steps/iter-00001_supervisor.log").exists()
     assert notices(reopen(tmp_path)) == []
 
 
-def test_a_step_whose_code_is_refused_has_failed_and_its_work_is_kept(tmp_path: Path) -> None:
+def test_a_step_whose_code_is_refused_fails_and_its_work_is_saved(tmp_path: Path) -> None:
     class Refusing(Cart):
         def collect(self, *_: object) -> Work | None:
             raise WorkTreeRefused("another branch is checked out")

@@ -59,7 +59,7 @@ def compose(
         ("{{request}}", request_block(REQUEST)),
     ],
 )
-def test_what_a_prompt_can_ask_of_the_request(template: str, value: str) -> None:
+def test_a_prompt_can_use_the_fields_of_the_request(template: str, value: str) -> None:
     assert compose(template) == f"{value}\n"
 
 
@@ -76,7 +76,7 @@ def test_feedback_reaches_the_steps_that_run_again() -> None:
     assert twice == "Debug login: Round 1: one\n\nRound 2: two\n"
 
 
-def test_no_feedback_is_shown_where_nobody_gave_any() -> None:
+def test_no_feedback_is_shown_if_no_one_gave_any() -> None:
     waits = FED_BACK.replace(decision=None)
     assert compose("{{request.title}}{{feedback}}") == "Debug login\n"
     for gate in (None, waits):
@@ -89,7 +89,7 @@ def no(number: int, reason: str) -> dict[str, Any]:
     return {"event": "invalid", "step": "check", "outcome": {"verdict": verdict}}
 
 
-def test_in_the_first_round_nothing_is_read_for_the_ones_before() -> None:
+def test_the_first_round_reads_no_earlier_outputs() -> None:
     def recalled() -> EarlierOutputs:
         raise AssertionError
 
@@ -98,7 +98,7 @@ def test_in_the_first_round_nothing_is_read_for_the_ones_before() -> None:
     assert text == "|Debug login\n"
 
 
-def test_what_a_tracker_says_of_the_request() -> None:
+def test_the_tracker_fields_of_a_request_reach_the_prompt() -> None:
     told = REQUEST.replace(
         identifier="ENG-42",
         url="https://x.invalid/42",
@@ -131,13 +131,13 @@ def test_what_a_tracker_says_of_the_request() -> None:
         ("{{run.cost}}", "there is no 'cost'"),
     ],
 )
-def test_a_value_that_is_not_there_is_an_error(template: str, hint: str) -> None:
+def test_a_missing_value_is_an_error(template: str, hint: str) -> None:
     with pytest.raises(MissingValue, match="the prompt asks for") as raised:
         compose(template)
     assert hint in str(raised.value.hint)
 
 
-def test_literal_substitutions_are_made_in_the_file_only() -> None:
+def test_literal_substitutions_are_not_applied_to_their_own_results() -> None:
     table = {"app/linear/": "app/acme/", "app/": "x/"}
     assert substitute("see app/linear/profiles, app/b", table) == "see app/acme/profiles, x/b"
     assert substitute("a.b", {"a.b": "c", "c": "d"}) == "c"

@@ -79,7 +79,7 @@ def test_equal_answers_without_a_change_pause_the_run(tmp_path: Path, way: str) 
 
 
 @pytest.mark.parametrize("way", ["the last allowed step", "a tick"])
-def test_the_invocation_that_pauses_the_run_says_so(tmp_path: Path, way: str) -> None:
+def test_the_invocation_that_pauses_the_run_reports_it(tmp_path: Path, way: str) -> None:
     run = opened(tmp_path, said(), **cycle({"name": "main"}))
     if way == "a tick":
         ticks(tmp_path, 4)
@@ -88,19 +88,19 @@ def test_the_invocation_that_pauses_the_run_says_so(tmp_path: Path, way: str) ->
     assert head_of(run).usage.steps == 5
 
 
-def test_an_agent_that_calls_tools_and_says_nothing_repeats_itself_too(tmp_path: Path) -> None:
+def test_a_silent_agent_that_only_calls_tools_is_paused_too(tmp_path: Path) -> None:
     silent = {"output": "", "evidence": {"tool_calls": 3}}
     run = opened(tmp_path, silent, **cycle({"name": "main"}))
     with pytest.raises(WaitsForPerson, match="'main' gave the same answer 5 times in a row"):
         run.work(limits=most(LOOP))
 
 
-def test_an_agent_that_says_nothing_and_works_is_not_stopped(tmp_path: Path) -> None:
+def test_a_silent_agent_that_changes_files_is_not_paused(tmp_path: Path) -> None:
     silent = {"output": "", "evidence": {"tool_calls": 3}, "step": "main"}
     untouched(tmp_path, silent, seen=Changing(tmp_path, "main"), **cycle({"name": "main"}))
 
 
-def test_the_prompt_says_so_once_before(tmp_path: Path) -> None:
+def test_the_prompt_warns_once_before_the_pause(tmp_path: Path) -> None:
     run, seen = opened(tmp_path, said(), **cycle({"name": "main"})), Recorder()
     with pytest.raises(WaitsForPerson):
         run.work(limits=most(LOOP), on_event=seen)
@@ -118,7 +118,7 @@ def test_after_a_resume_the_count_starts_again(tmp_path: Path) -> None:
         assert (resumed.status, resumed.exit_reason) == ("waiting-next", None)
 
 
-def test_another_process_counts_on(tmp_path: Path) -> None:
+def test_another_process_continues_the_count(tmp_path: Path) -> None:
     run = opened(tmp_path, said(), **cycle({"name": "main"}))
     run.work(limits=most(3))
     with pytest.raises(WaitsForPerson):
@@ -126,7 +126,7 @@ def test_another_process_counts_on(tmp_path: Path) -> None:
     assert head_of(run).usage.steps == 5
 
 
-def test_two_attempts_are_enough_where_that_is_written(tmp_path: Path) -> None:
+def test_two_attempts_are_enough_if_configured(tmp_path: Path) -> None:
     run = opened(tmp_path, said(), **cycle({"name": "main", "stagnation": {"attempts": 2}}))
     with pytest.raises(WaitsForPerson):
         run.work(limits=most(LOOP))
@@ -148,49 +148,49 @@ def untouched(folder: Path, *outcomes: dict[str, Any], seen: Recorder | None = N
     assert not any(NOTE in log.read_bytes() for log in heard.logs)
 
 
-def test_an_hourly_look_that_finds_nothing_to_do(tmp_path: Path) -> None:
+def test_an_hourly_check_that_finds_nothing_to_do_is_not_paused(tmp_path: Path) -> None:
     idle = said(is_idle=True)
     untouched(tmp_path, idle, **cycle({"name": "look", "stagnation": {"attempts": 2}}))
 
 
-def test_an_hourly_look_whose_answer_says_that_there_is_nothing_to_do(tmp_path: Path) -> None:
+def test_an_hourly_check_that_answers_nothing_to_do_is_not_paused(tmp_path: Path) -> None:
     idle = {**said(), "output": "All is green.\nNothing to do: no issue is open."}
     untouched(tmp_path, idle, **cycle({"name": "look", "expects": "change"}))
 
 
-def test_a_reviewer_who_always_agrees_while_the_work_goes_on(tmp_path: Path) -> None:
+def test_a_reviewer_who_always_agrees_while_work_continues_is_not_paused(tmp_path: Path) -> None:
     main, review = {**said("m"), "step": "main"}, {**said("lgtm"), "step": "review"}
     steps = {"name": "main"}, {"name": "review", "stagnation": {"attempts": 3}}
     untouched(tmp_path, main, review, seen=Changing(tmp_path, "main"), **cycle(*steps))
 
 
-def test_a_look_at_ci_that_expects_nothing(tmp_path: Path) -> None:
+def test_a_ci_check_that_expects_nothing_is_not_paused(tmp_path: Path) -> None:
     untouched(tmp_path, said(), **cycle({"name": "ci", "expects": "nothing"}))
 
 
-def test_a_look_at_ci_by_a_command(tmp_path: Path) -> None:
+def test_a_ci_check_by_a_command_is_not_paused(tmp_path: Path) -> None:
     ci = {"kind": "command", "argv": ["echo", "pending"]}
     settings = cycle({"name": "ci"}, agents={"ci": ci}, agent={"default": "ci"})
     untouched(tmp_path, said(), **settings)
 
 
-def test_a_client_that_gives_no_reason_and_works(tmp_path: Path) -> None:
+def test_a_working_client_that_gives_no_reason_is_not_paused(tmp_path: Path) -> None:
     codex = said(reason=None, tool_calls=3)
     untouched(tmp_path, codex, seen=Changing(tmp_path, "main"), **cycle({"name": "main"}))
 
 
-def test_a_step_that_a_file_ends(tmp_path: Path) -> None:
+def test_a_step_completed_by_a_file_is_not_paused(tmp_path: Path) -> None:
     marked = {**said("", is_stated=True, has_text=False), "step": "main"}
     untouched(tmp_path, marked, **cycle({"name": "main", "complete_when": {"file": "done"}}))
 
 
-def test_nobody_is_stopped_where_it_is_switched_off(tmp_path: Path) -> None:
+def test_nothing_is_paused_when_the_check_is_switched_off(tmp_path: Path) -> None:
     untouched(
         tmp_path, said(), **cycle({"name": "main"}), step_defaults={"stagnation": {"attempts": 0}}
     )
 
 
-def test_a_change_since_the_last_attempt_counts_before_anybody_has_looked(tmp_path: Path) -> None:
+def test_a_change_since_the_last_attempt_counts_without_an_earlier_check(tmp_path: Path) -> None:
     """What the files were after the first answer nobody knows; when they changed is enough."""
     main, review = {**said("m"), "step": "main"}, {**said("lgtm"), "step": "review"}
     steps = {"name": "main"}, {"name": "review", "stagnation": {"attempts": 2}}

@@ -43,7 +43,7 @@ def test_comment_tools_are_taken_from_steps_that_have_tools(tmp_path: Path) -> N
     assert second.disallowed_tools is None
 
 
-def test_everything_is_there_before_anything_starts(tmp_path: Path) -> None:
+def test_a_missing_prompt_is_refused_before_anything_starts(tmp_path: Path) -> None:
     steps: list[Any] = ["supervisor", {"name": "late", "prompt": "missing.md"}]
     workflows = {"mine": {"kind": "procedure", "steps": steps}}
     with pytest.raises(ConfigurationError, match=r"missing\.md"):
@@ -63,7 +63,7 @@ def test_a_prompt_that_asks_for_a_step_that_does_not_exist_is_refused(tmp_path: 
         starter_of(found).define(BUG, "mine")
 
 
-def test_a_run_is_begun_once(tmp_path: Path) -> None:
+def test_a_run_can_be_started_only_once(tmp_path: Path) -> None:
     found = project(tmp_path)
     made = starter_of(found).define(BUG)
     head = found.run("one", made).commands.start(made)

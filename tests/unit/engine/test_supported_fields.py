@@ -46,7 +46,7 @@ def test_every_role_fits_every_client(project: Project, role: str, executor: str
     assert project.agents.choose(found, "task")[0] == executor
 
 
-def test_of_tools_only_the_words_in_the_way_are_left_out(project: Project) -> None:
+def test_only_the_unsupported_tools_are_left_out(project: Project) -> None:
     # codex reads with its shell, and its sandbox keeps it from writing.
     one, brought = as_role("researcher", "codex")
     found, lost = drop_unsupported_fields(project.agents, one, "task", brought)
@@ -55,7 +55,7 @@ def test_of_tools_only_the_words_in_the_way_are_left_out(project: Project) -> No
     assert (found.tools["write"], found.tools["edit"], found.tools["read"]) == (False, False, True)
 
 
-def test_a_fixer_is_fitted_too(project: Project) -> None:
+def test_unsupported_fields_of_a_fixer_are_left_out_too(project: Project) -> None:
     fixer = {"name": "mend", "executor": "program", "tools": {"bash": True}, "max_turns": 2}
     one = step("program", validation={"fixer": fixer})
     found, lost = drop_unsupported_fields(project.agents, one, "task", ("fixer.tools",))
@@ -65,7 +65,7 @@ def test_a_fixer_is_fitted_too(project: Project) -> None:
     assert (found.validation.fixer.tools, found.validation.fixer.max_turns) == (None, 2)
 
 
-def test_an_agent_that_is_not_there_is_an_error(project: Project) -> None:
+def test_an_unknown_agent_is_an_error(project: Project) -> None:
     with pytest.raises(ConfigurationError, match="nobody"):
         drop_unsupported_fields(project.agents, step("nobody"), "task", ("tools",))
 

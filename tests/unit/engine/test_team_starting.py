@@ -33,7 +33,7 @@ def told(made: Definition) -> dict[str, Any]:
         (WantedTeam(asked=True, size=3), "--team was given", 3),
     ],
 )
-def test_the_journal_says_what_was_said(
+def test_the_assignment_records_the_team_options_given(
     tmp_path: Path, wanted: WantedTeam, why: str, size: int
 ) -> None:
     made = told(define(tmp_path, CODE, wanted, "full-development"))
@@ -48,7 +48,7 @@ def test_the_journal_says_what_was_said(
         (WantedTeam(asked=True, size=3), "--team"),
     ],
 )
-def test_a_team_for_what_can_t_be_shared_out_is_refused(
+def test_a_team_for_work_that_cannot_be_shared_out_is_refused(
     tmp_path: Path, wanted: WantedTeam, where: str
 ) -> None:
     with pytest.raises(UsageRefused, match="can't be shared out") as caught:
@@ -57,7 +57,7 @@ def test_a_team_for_what_can_t_be_shared_out_is_refused(
     assert "full-development, debugger-full, orchestrator-full" in str(caught.value)
 
 
-def test_a_request_for_which_too_few_tasks_are_allowed_is_refused_by_the_key(
+def test_a_request_that_needs_more_than_max_tasks_is_refused(
     tmp_path: Path,
 ) -> None:
     made = starter_of(project(tmp_path, teams={"max_tasks": 5}))
@@ -89,7 +89,7 @@ def hooked(folder: Path, answer: str, wanted: WantedTeam | None = None, **teams:
     return starter_of(made).define(CODE, "full-development", wanted)
 
 
-def test_no_team_takes_the_place_of_steps_that_a_hook_has_changed(tmp_path: Path) -> None:
+def test_no_team_replaces_steps_that_a_hook_has_changed(tmp_path: Path) -> None:
     made = hooked(tmp_path, WITHOUT)
     assert (told(made)["uses_team"], told(made)["why"]) == (False, OWN)
     assert [step.name for step in made.workflow.steps] == [
@@ -98,7 +98,7 @@ def test_no_team_takes_the_place_of_steps_that_a_hook_has_changed(tmp_path: Path
 
 
 @pytest.mark.parametrize("answer", ["None", "workflow", "list(workflow.steps)"])
-def test_a_hook_that_changes_nothing_is_in_nobody_s_way(tmp_path: Path, answer: str) -> None:
+def test_a_hook_that_changes_nothing_does_not_prevent_a_team(tmp_path: Path, answer: str) -> None:
     made = hooked(tmp_path, answer)
     assert told(made)["uses_team"] is True
     assert made.workflow.kind == "graph"

@@ -45,7 +45,7 @@ def test_an_interrupt_in_the_block_releases(tmp_path: Path) -> None:
     assert head_of(run).failures_in_row == 0
 
 
-def test_a_failure_and_the_end_can_be_said_without_raising(tmp_path: Path) -> None:
+def test_a_failure_and_the_end_can_be_set_without_raising(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
     with run.turn() as turn:
         turn.failure = "no good"
@@ -57,7 +57,7 @@ def test_a_failure_and_the_end_can_be_said_without_raising(tmp_path: Path) -> No
         pass
 
 
-def test_a_claim_that_was_lost_is_heard_of_and_the_output_kept(tmp_path: Path) -> None:
+def test_a_lost_claim_is_noticed_and_the_output_is_saved(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, store={"ttl_s": 1})
     other = reopen(tmp_path)
 
@@ -76,7 +76,7 @@ def test_a_claim_that_was_lost_is_heard_of_and_the_output_kept(tmp_path: Path) -
     assert head_of(other).step_index == 0
 
 
-def test_a_turn_of_somebody_else(tmp_path: Path) -> None:
+def test_a_turn_held_by_another_process_or_position_is_refused(tmp_path: Path) -> None:
     run, other = open_scripted(tmp_path), reopen(tmp_path)
     with run.turn():
         with pytest.raises(ClaimHeld, match=r"run by process(.|\n)*wait=True"), other.turn():
@@ -122,7 +122,7 @@ def test_a_turn_that_waits_for_a_date_starts_when_it_comes(tmp_path: Path) -> No
         assert 0.2 < time.monotonic() - started < 3
 
 
-def test_logs_that_lead_elsewhere_leave_no_claim(tmp_path: Path) -> None:
+def test_a_log_folder_that_is_a_link_leaves_no_claim(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "logs").symlink_to("elsewhere")
@@ -145,7 +145,7 @@ def test_logs_that_lead_elsewhere_leave_no_claim(tmp_path: Path) -> None:
 # --- async mode --------------------------------------------------------------------
 
 
-def test_async_mode_gives_up_where_no_try_is_left(tmp_path: Path) -> None:
+def test_async_mode_gives_up_when_no_try_remains(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, FAILED, step_defaults={"retry": {"max_attempts": 2}})
     seen = Recorder()
     with pytest.raises(StepFailed, match="it broke") as caught:

@@ -30,7 +30,7 @@ def steps(number: int) -> InvocationLimits:
     return InvocationLimits(max_steps=number)
 
 
-def test_a_failure_of_another_step_than_before_is_noticed(tmp_path: Path) -> None:
+def test_a_failure_of_a_different_step_is_noticed(tmp_path: Path) -> None:
     """The step that had failed was accepted and the next one failed between two looks."""
     run = open_scripted(tmp_path)
     run.commands.begin()
@@ -55,7 +55,7 @@ def test_a_failure_of_another_step_than_before_is_noticed(tmp_path: Path) -> Non
         (lambda run: run.do(SetField("status", "complete")), "complete"),
     ],
 )
-def test_who_waits_ends_when_the_run_does(tmp_path: Path, decide: Any, words: str) -> None:
+def test_a_waiting_process_ends_when_the_run_does(tmp_path: Path, decide: Any, words: str) -> None:
     run = open_scripted(tmp_path)
     run.commands.begin()
     thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
@@ -90,7 +90,7 @@ def test_an_interrupt_ends_a_wait_and_a_step(tmp_path: Path) -> None:
     assert events(run) == ["initialised", "claimed", "released"]
 
 
-def test_a_worker_that_waited_while_the_definition_changed_does_not_go_on(tmp_path: Path) -> None:
+def test_a_waiting_worker_stops_when_the_definition_changes(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
     run.commands.begin()
     thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
@@ -103,7 +103,7 @@ def test_a_worker_that_waited_while_the_definition_changed_does_not_go_on(tmp_pa
     assert events(run).count("claimed") == 0
 
 
-def test_somebody_elses_step_is_waited_for_or_not(tmp_path: Path) -> None:
+def test_only_sync_mode_waits_for_a_step_of_another_process(tmp_path: Path) -> None:
     run, other = open_scripted(tmp_path), reopen(tmp_path)
     with run.turn():
         before = (tmp_path / "sync/state.json").read_bytes()

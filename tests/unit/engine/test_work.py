@@ -35,7 +35,7 @@ def steps(number: int, **more: Any) -> InvocationLimits:
     return InvocationLimits(max_steps=number, **more)
 
 
-def test_a_usage_limit_is_nobodys_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_usage_limit_is_not_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(due, "DEFAULT_PAUSE_S", 0.3)
     monkeypatch.setattr(due, "GROWING_PAUSE_S", 0.2)
     monkeypatch.setattr(due, "JITTER_S", 0.0)
@@ -53,9 +53,7 @@ def test_a_usage_limit_is_nobodys_failure(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("told", [None, "soon", "1999-01-01T00:00:00Z", "2026-99-99"])
-def test_a_reset_without_a_date_that_is_to_come_does_not_ask_at_once(
-    tmp_path: Path, told: str | None
-) -> None:
+def test_a_usage_limit_without_a_future_reset_still_waits(tmp_path: Path, told: str | None) -> None:
     run = open_scripted(tmp_path, {**LIMITED, "not_before": told})
     run.work(Mode.TICK)
     assert "nothing due" in run.work(Mode.TICK).reason
@@ -72,7 +70,7 @@ ON_HOLD = pytest.mark.parametrize(
 @ON_HOLD
 @pytest.mark.parametrize("mode", [Mode.COMBINED, Mode.TICK])
 @pytest.mark.parametrize("failures_in_row", [1, 3])
-def test_a_failure_in_a_run_that_is_put_on_hold_says_what_lets_it_continue(
+def test_a_failure_in_a_run_put_on_hold_reports_how_to_continue(
     tmp_path: Path, command: RunCommand, words: str, mode: Mode, failures_in_row: int
 ) -> None:
     run = open_scripted(tmp_path, FAILED, limits={"failures_in_row": failures_in_row})
@@ -89,7 +87,7 @@ def test_a_failure_in_a_run_that_is_put_on_hold_says_what_lets_it_continue(
 
 
 @ON_HOLD
-def test_an_interrupt_of_a_run_that_is_on_hold_says_what_lets_it_continue(
+def test_an_interrupt_of_a_run_on_hold_reports_how_to_continue(
     tmp_path: Path, command: RunCommand, words: str
 ) -> None:
     run = open_scripted(tmp_path, {**OK, "delay_s": 30})
@@ -105,7 +103,7 @@ def test_an_interrupt_of_a_run_that_is_on_hold_says_what_lets_it_continue(
     assert interrupted.value.hint == words
 
 
-def test_max_cycles(tmp_path: Path) -> None:
+def test_max_cycles_ends_the_invocation(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
     run.work(limits=steps(1))
     summary = run.work(limits=InvocationLimits(max_cycles=2))
@@ -123,7 +121,7 @@ def test_tick_leaves_other_positions_alone(tmp_path: Path) -> None:
         run.work(Mode.TICK, positions=["boss"])
 
 
-def test_a_next_step_that_cannot_be_prepared_does_not_cost_the_one_before(tmp_path: Path) -> None:
+def test_a_next_step_that_cannot_be_prepared_does_not_undo_the_last(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
     (tmp_path / "prompts/main.md").unlink()
     with pytest.raises(UnknownName, match=r"prompt 'main\.md'"):
@@ -165,7 +163,7 @@ class Talkative(FileStore):
         return super().update(change)
 
 
-def test_a_notice_of_a_store_is_no_reason_to_write(tmp_path: Path) -> None:
+def test_a_notice_from_a_store_causes_no_extra_write(tmp_path: Path) -> None:
     store = Talkative(tmp_path / "sync" / "state.json")
     run = run_of(make_project(tmp_path), store, None, NoOpAgents(NoOp(Marks())))
     run.work(limits=InvocationLimits(max_steps=1))

@@ -85,7 +85,7 @@ def left_by(folder: Path, mark: str, where: str | None = None) -> Path:
     return path
 
 
-def test_the_next_one_waits_for_the_last_process_and_says_so_once(
+def test_the_next_attempt_waits_for_the_last_process_and_reports_it_once(
     tmp_path: Path, cancellation: Cancellation
 ) -> None:
     told = Told()
@@ -110,7 +110,7 @@ def test_waiting_ends_with_the_attempt(tmp_path: Path, cancellation: Cancellatio
     first.close()
 
 
-def test_a_process_never_ends_itself_or_those_that_it_descends_from(tmp_path: Path) -> None:
+def test_a_process_never_ends_itself_or_its_ancestors(tmp_path: Path) -> None:
     mark, program = secrets.token_hex(16), tmp_path / "inner.py"
     program.write_text(
         "import os, subprocess, sys\n"
@@ -128,7 +128,7 @@ def test_a_process_never_ends_itself_or_those_that_it_descends_from(tmp_path: Pa
     assert (ended.returncode, ended.stdout) == (0, b"2\n"), ended.stderr
 
 
-def test_a_note_that_finds_no_room_starts_nothing_and_is_no_failure_of_the_agent(
+def test_a_note_that_cannot_be_written_starts_nothing_and_fails_no_agent(
     tmp_path: Path, cancellation: Cancellation
 ) -> None:
     lock = Told().lock(tmp_path)
@@ -159,7 +159,7 @@ class Ignored:
         return lambda *_: None
 
 
-def test_a_note_of_which_the_disk_takes_a_part_is_written_whole(
+def test_a_note_is_written_whole_despite_partial_writes(
     tmp_path: Path, cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, mark, write = Told().lock(tmp_path), secrets.token_hex(16), os.write
@@ -171,7 +171,7 @@ def test_a_note_of_which_the_disk_takes_a_part_is_written_whole(
     lock.close()
 
 
-def test_a_holder_without_processes_loses_its_lock_and_starts_nothing_any_more(
+def test_a_holder_without_processes_loses_its_lock_and_starts_nothing_more(
     tmp_path: Path, cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempt_lock, "WAIT_S", 0.05)
@@ -188,7 +188,7 @@ def test_a_holder_without_processes_loses_its_lock_and_starts_nothing_any_more(
     assert not second.path.exists()
 
 
-def test_processes_in_another_container_are_waited_for_and_not_run_beside(
+def test_processes_in_another_container_keep_the_machine_busy(
     tmp_path: Path, cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempt_lock, "WAIT_S", 0.05)
@@ -207,7 +207,7 @@ def test_processes_in_another_container_are_waited_for_and_not_run_beside(
 
 
 @pytest.mark.parametrize("kind", ["link", "folder"])
-def test_what_is_no_plain_file_is_not_touched(
+def test_a_lock_path_that_is_not_a_regular_file_is_not_touched(
     kind: str, tmp_path: Path, cancellation: Cancellation
 ) -> None:
     target = tmp_path / "target"
@@ -224,7 +224,7 @@ def test_what_is_no_plain_file_is_not_touched(
     assert os.path.lexists(path)
 
 
-def test_what_could_not_be_ended_is_looked_for_by_the_next_attempt(
+def test_the_next_attempt_ends_processes_the_last_one_could_not(
     tmp_path: Path, cancellation: Cancellation, children: list[subprocess.Popen[bytes]]
 ) -> None:
     mark = secrets.token_hex(16)

@@ -138,7 +138,7 @@ def test_a_session_id_that_is_an_option_is_refused(tmp_path: Path) -> None:
         argv(tmp_path, resume_session="--dangerously-skip-permissions")
 
 
-def test_a_schema_that_no_argument_can_hold_is_refused(tmp_path: Path) -> None:
+def test_a_schema_too_long_for_an_argument_is_refused(tmp_path: Path) -> None:
     output = {"schema": {"description": "x" * 110_000}}
     with pytest.raises(ValueError, match=r"output\.schema is longer than 100000 bytes"):
         argv(tmp_path, {}, {"output": output})
@@ -153,7 +153,7 @@ def test_a_schema_that_no_argument_can_hold_is_refused(tmp_path: Path) -> None:
         ({"result": '{"pass": true}'}, None, '{"pass": true}'),
     ],
 )
-def test_the_answer_in_its_form_is_kept_beside_the_text(
+def test_a_structured_answer_is_saved_alongside_the_text(
     result: dict[str, Any], structured: Any, output: str
 ) -> None:
     event = {"type": "result", "subtype": "success", "is_error": False, **result}
@@ -177,7 +177,7 @@ def test_a_form_in_a_failed_answer_counts_for_nothing() -> None:
         {"limit_wait_s": 0},
     ],
 )
-def test_entries_without_meaning_are_refused(entry: dict[str, Any]) -> None:
+def test_invalid_entries_are_refused(entry: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ClaudeOptions.model_validate(entry)
 
@@ -204,7 +204,7 @@ def test_refused_edits_are_a_warning_or_a_failure(version: str) -> None:
         ("no-session", "No conversation found"),
     ],
 )
-def test_errors_are_failures_that_say_why(version: str, case: str, said: str) -> None:
+def test_errors_are_failures_that_state_the_reason(version: str, case: str, said: str) -> None:
     outcome, _ = _replayed(f"claude-{version}-{case}")
     assert outcome.status is OutcomeStatus.FAILED
     assert outcome.error is not None
@@ -232,7 +232,7 @@ def test_errors_are_failures_that_say_why(version: str, case: str, said: str) ->
         ({"api_error_status": 400, "result": "API Error: 400 overloaded"}, OutcomeStatus.FAILED),
     ],
 )
-def test_what_claude_calls_temporary_is_believed_of_claude_alone(
+def test_only_claudes_own_temporary_errors_are_believed(
     facts: dict[str, object], status: OutcomeStatus
 ) -> None:
     result = {"type": "result", "is_error": True, **facts}
@@ -282,7 +282,7 @@ def test_exit_code_and_result_decide_together(
     assert feed(ClaudeParser(RULES), encoded(event), end=end).outcome.status is status
 
 
-def test_without_budget_nothing_is_started(tmp_path: Path) -> None:
+def test_nothing_starts_without_a_budget(tmp_path: Path) -> None:
     with ProcessCore() as core:
         cancellation = Cancellation()
         executor = ClaudeExecutor("claude", ClaudeOptions(program="no-such-claude"), core)
@@ -366,7 +366,7 @@ def argument(folder: Path, step: Step) -> str:
     return found
 
 
-def test_what_no_argument_can_hold_is_refused(tmp_path: Path) -> None:
+def test_agents_too_long_for_an_argument_are_refused(tmp_path: Path) -> None:
     many = {f"a{n}": {**SCOUT, "prompt": "x" * 60_000} for n in range(2)}
     with pytest.raises(ValueError, match="agents are longer than 100000 bytes"):
         claude_argv(ClaudeOptions(), request_for(tmp_path, step=step_with(many)))
@@ -393,7 +393,7 @@ def test_what_no_argument_can_hold_is_refused(tmp_path: Path) -> None:
         {f"a{n}": SCOUT for n in range(101)},
     ],
 )
-def test_what_is_no_subagent_is_refused(agents: dict[str, Any]) -> None:
+def test_invalid_subagents_are_refused(agents: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         step_with(agents)
 
@@ -421,7 +421,7 @@ HAS_TOOL = [
 
 
 @pytest.mark.parametrize(("fields", "entry", "said"), NO_TOOL)
-def test_subagents_that_nobody_can_start_are_refused(
+def test_subagents_that_nothing_could_start_are_refused(
     fields: dict[str, Any], entry: dict[str, Any], said: str
 ) -> None:
     with ProcessCore() as core:
@@ -437,7 +437,7 @@ def test_subagents_that_nobody_can_start_are_refused(
 
 
 @pytest.mark.parametrize(("fields", "entry"), HAS_TOOL)
-def test_subagents_that_can_be_started_are_honoured(
+def test_subagents_that_can_be_started_are_accepted(
     fields: dict[str, Any], entry: dict[str, Any]
 ) -> None:
     options = ClaudeOptions.model_validate(entry)

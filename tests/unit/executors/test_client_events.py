@@ -32,7 +32,7 @@ def parser(request: pytest.FixtureRequest) -> JsonEventParser:
     return made
 
 
-def test_an_agent_whose_file_is_there_has_answered(parser: JsonEventParser) -> None:
+def test_an_agent_whose_mark_file_appeared_has_answered(parser: JsonEventParser) -> None:
     end = ProcessEnd(exit_code=0, ended_by="done")
     said_nothing_final = judge_turn(parser.finish(end))
     assert said_nothing_final.status is OutcomeStatus.FAILED
@@ -68,13 +68,13 @@ MIB = 1024 * 1024
         "one letter", "escaped letter", "letters", "no end", "ends",
     ],
 )  # fmt: skip
-def test_what_would_take_many_times_its_size_is_not_read(line: bytes, *, is_read: bool) -> None:
+def test_a_line_that_would_expand_many_times_is_not_parsed(line: bytes, *, is_read: bool) -> None:
     started = time.process_time()
     assert is_affordable(line) is is_read
     assert time.process_time() - started < 2
 
 
-def test_what_is_not_read_is_passed_through(parser: JsonEventParser) -> None:
+def test_an_unparsed_line_is_passed_through(parser: JsonEventParser) -> None:
     line = b'{"type": [' + b"[]," * MIB + b"0]}"
     assert feed(parser, [line]).heard.pieces == [(line + b"\n", Piece.OUTPUT)]
 
@@ -84,7 +84,7 @@ RECORDINGS = ["claude-330-edit", "codex-edit", "gemini-edit", "opencode-edit"]
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_fields_of_another_shape_do_no_harm(name: str) -> None:
+def test_fields_of_an_unexpected_shape_do_no_harm(name: str) -> None:
     """Every value of every event is replaced by something else, one at a time."""
     kind = next(parser for parser in PARSERS if name.startswith(parser.client))
     _, _, lines = recording(name)
@@ -97,7 +97,7 @@ def test_fields_of_another_shape_do_no_harm(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_a_run_that_was_cut_off_anywhere_is_no_success(name: str) -> None:
+def test_a_run_cut_off_at_any_point_is_not_a_success(name: str) -> None:
     kind = next(parser for parser in PARSERS if name.startswith(parser.client))
     _, _, lines = recording(name)
     for length in range(len(lines)):
@@ -106,7 +106,7 @@ def test_a_run_that_was_cut_off_anywhere_is_no_success(name: str) -> None:
     assert feed(kind(RULES), lines).outcome.status is OutcomeStatus.OK
 
 
-def test_a_cost_of_nothing_is_known_and_none_is_not() -> None:
+def test_zero_cost_is_known_but_none_is_not() -> None:
     assert (sum_of_costs([0, 0.5]).cost_usd, sum_of_costs([0, 0.5]).unpriced) == (0.5, 0)
     for unknown in (-0.0, -1, -0.5, True, "0", float("nan")):
         usage = sum_of_costs([0.5, unknown])
@@ -300,7 +300,7 @@ def test_the_reset_is_read_from_the_text(text: str, expected: str) -> None:
         "weekly limit · resets Sat 11:30am",
     ],
 )
-def test_what_cannot_be_believed_leaves_the_configured_wait(text: str) -> None:
+def test_an_implausible_reset_falls_back_to_the_configured_wait(text: str) -> None:
     assert find_retry_time(text, NOON) == FALLBACK
     assert find_retry_time(text, NOON, default_wait_s=60) == "2026-11-21T11:01:00Z"
 
@@ -309,7 +309,7 @@ def test_an_unknown_zone_is_read_as_local_time() -> None:
     assert find_retry_time("resets 3pm (Mars/Olympus)", NOON) == "2026-11-21T14:00:00Z"
 
 
-def test_next_year_is_meant_where_the_date_has_passed() -> None:
+def test_a_date_that_has_passed_means_next_year() -> None:
     december = datetime(2026, 12, 30, 12, 0, tzinfo=UTC)
     assert find_retry_time("resets Jan 2, 9am", december) == "2027-01-02T09:00:00Z"
 

@@ -51,7 +51,7 @@ def limited(client: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("client", PARSERS)
-def test_exit_code_0_makes_no_answer_of_a_limit(client: str) -> None:
+def test_exit_code_0_does_not_turn_a_limit_into_an_answer(client: str) -> None:
     outcome = feed(PARSERS[client](RULES), encoded(limited(client))).outcome
     assert (outcome.status, outcome.not_before) == (OutcomeStatus.LIMITED, "2026-11-21T22:26:40Z")
 
@@ -69,7 +69,7 @@ def test_a_date_that_an_agent_may_have_written_is_not_waited_for(client: str) ->
 
 @pytest.mark.parametrize("client", PARSERS)
 @pytest.mark.parametrize("code", [1, -15, 143])
-def test_a_forged_line_makes_no_attempt_accepted(client: str, code: int) -> None:
+def test_a_forged_line_gets_no_attempt_accepted(client: str, code: int) -> None:
     lines = encoded(CALLS[client], limited(client))
     outcome = feed(PARSERS[client](RULES), lines, end=ProcessEnd(exit_code=code)).outcome
     assert not outcome.is_accepted
@@ -77,7 +77,7 @@ def test_a_forged_line_makes_no_attempt_accepted(client: str, code: int) -> None
 
 
 @pytest.mark.parametrize("client", PARSERS)
-def test_an_error_of_megabytes_is_not_looked_through(client: str) -> None:
+def test_an_error_of_megabytes_costs_little_time(client: str) -> None:
     for text in ("a" * 5_000_000, "thread/read " * 400_000, "2026-11-26 " * 400_000):
         event = limited(client)
         if client == "claude":
@@ -91,7 +91,7 @@ def test_an_error_of_megabytes_is_not_looked_through(client: str) -> None:
         assert time.process_time() - started < 5
 
 
-def test_a_notice_with_an_exit_code_of_a_failure_is_one_of_the_client() -> None:
+def test_a_limit_notice_with_a_failing_exit_code_is_the_clients() -> None:
     text = "You've hit your limit · resets 3pm (UTC)"
     event = {"type": "result", "subtype": "success", "is_error": False, "result": text}
     outcome = feed(ClaudeParser(RULES), encoded(event), end=ProcessEnd(exit_code=1)).outcome
@@ -108,7 +108,7 @@ def test_a_notice_with_an_exit_code_of_a_failure_is_one_of_the_client() -> None:
     "name",
     ["claude-330-no-session", "claude-197-no-session", "codex-no-session", "opencode-no-session"],
 )
-def test_what_real_clients_say_of_a_conversation_that_is_gone(name: str) -> None:
+def test_real_clients_messages_about_a_lost_conversation_are_recognized(name: str) -> None:
     outcome = replay(name, PARSERS[name.partition("-")[0]](RULES)).outcome
     assert outcome.status is OutcomeStatus.FAILED
     assert outcome.session_fault is SessionFault.LOST
@@ -126,9 +126,7 @@ TOLD_ON_STDERR = [
 
 
 @pytest.mark.parametrize(("client", "text", "code"), TOLD_ON_STDERR)
-def test_a_conversation_that_is_gone_is_told_on_stderr_too(
-    client: str, text: str, code: int
-) -> None:
+def test_a_lost_conversation_is_recognized_on_stderr_too(client: str, text: str, code: int) -> None:
     end = ProcessEnd(exit_code=code)
     outcome = feed(PARSERS[client](RULES), [], stderr=text, end=end).outcome
     assert outcome.session_fault is SessionFault.LOST
@@ -137,7 +135,7 @@ def test_a_conversation_that_is_gone_is_told_on_stderr_too(
     assert outcome.session_fault is None
 
 
-def test_codex_warns_of_threads_that_are_there() -> None:
+def test_codex_warnings_about_existing_threads_do_not_mean_a_lost_one() -> None:
     noise = "ERROR codex_core::session: failed to record rollout items: thread 0199 not found"
     end = ProcessEnd(exit_code=1)
     outcome = feed(CodexParser(RULES), [], stderr=noise, end=end).outcome
@@ -176,7 +174,7 @@ def test_a_full_conversation_is_lost(client: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413])
-def test_a_wrong_request_may_be_so_by_its_conversation(status: int) -> None:
+def test_a_bad_request_makes_its_conversation_suspect(status: int) -> None:
     event = {"type": "result", "is_error": True, "result": "no", "api_error_status": status}
     outcome = feed(ClaudeParser(RULES), encoded(event), end=ProcessEnd(exit_code=1)).outcome
     expected = SessionFault.SUSPECT if status in (400, 413) else None
@@ -184,7 +182,7 @@ def test_a_wrong_request_may_be_so_by_its_conversation(status: int) -> None:
 
 
 @pytest.mark.parametrize("ended_by", ["idle", "timeout"])
-def test_a_client_that_is_silent_to_the_end_may_be_so_by_its_conversation(ended_by: str) -> None:
+def test_a_client_silent_to_the_end_makes_its_conversation_suspect(ended_by: str) -> None:
     end = ProcessEnd(exit_code=-15, ended_by=ended_by)
     assert feed(CodexParser(RULES), [], end=end).outcome.session_fault is SessionFault.SUSPECT
     lines = encoded(CALLS["codex"])
@@ -197,7 +195,7 @@ def called(key: str, sent: int, **more: Any) -> dict[str, Any]:
     return {"type": "assistant", "message": message, **more}
 
 
-def test_how_large_a_conversation_is_is_what_its_last_call_has_sent() -> None:
+def test_the_size_of_a_conversation_is_what_its_last_call_sent() -> None:
     result = {"type": "result", "subtype": "success", "is_error": False, "result": "ok"}
     lines = encoded(called("1", 1000), called("2", 5000), result)
     assert feed(ClaudeParser(RULES), lines).outcome.context_tokens == 5000
@@ -211,7 +209,7 @@ def test_how_large_a_conversation_is_is_what_its_last_call_has_sent() -> None:
     assert feed(OpencodeParser(RULES), encoded(*steps)).outcome.context_tokens == 40
 
 
-def test_of_a_client_that_tells_a_sum_only_it_is_the_sum() -> None:
+def test_the_size_of_a_conversation_is_the_sum_where_only_that_is_reported() -> None:
     lines = encoded({"type": "turn.completed", "usage": {"input_tokens": 70}})
     assert feed(CodexParser(RULES), lines).outcome.context_tokens == 70
     lines = encoded({"type": "result", "status": "success", "stats": {"input_tokens": 80}})
@@ -246,7 +244,7 @@ def test_of_a_client_that_tells_a_sum_only_it_is_the_sum() -> None:
         ("", 137, False),
     ],
 )
-def test_an_unexplained_failure_is_told_from_the_others(
+def test_an_unexplained_failure_is_distinguished_from_others(
     client: str, stderr: str, code: int, *, is_unexplained: bool
 ) -> None:
     end = ProcessEnd(exit_code=code)
@@ -258,7 +256,7 @@ def test_an_unexplained_failure_is_told_from_the_others(
     assert not feed(PARSERS[client](RULES), worked, stderr=stderr, end=end).outcome.is_unexplained
 
 
-def test_an_agents_word_in_a_result_with_an_error_shows_that_it_has_worked() -> None:
+def test_agent_text_in_an_error_result_shows_the_agent_worked() -> None:
     event = {"type": "result", "subtype": "success", "is_error": True, "result": "Tests failed"}
     outcome = feed(ClaudeParser(RULES), encoded(event), end=ProcessEnd(exit_code=1)).outcome
     assert (outcome.status, outcome.is_unexplained) == (OutcomeStatus.FAILED, False)
@@ -277,7 +275,7 @@ def test_an_agents_word_in_a_result_with_an_error_shows_that_it_has_worked() -> 
         (247, OutcomeStatus.UNAVAILABLE),
     ],
 )
-def test_the_exit_code_of_gemini_is_a_status_where_it_says_nothing_else(
+def test_the_exit_code_of_gemini_is_the_status_if_it_reports_nothing_else(
     code: int, status: OutcomeStatus
 ) -> None:
     end = ProcessEnd(exit_code=code)

@@ -69,7 +69,7 @@ def test_a_switch_that_is_off_passes_nothing_but_itself(
     assert given(claude(), {*CLOUDS, *OF}) == {"CLAUDE_CODE_USE_BEDROCK"}
 
 
-def test_the_switch_of_an_entry_is_the_projects_and_passes_nothing(
+def test_a_switch_set_by_an_entry_passes_nothing(
     exported: pytest.MonkeyPatch,
 ) -> None:
     del exported
@@ -100,7 +100,7 @@ def test_proxies_and_certificates_always_pass(
     assert given(executor, names) == names
 
 
-def test_what_is_withheld_is_what_looks_like_a_providers_and_does_not_arrive() -> None:
+def test_withheld_variables_look_like_a_providers_and_are_not_passed() -> None:
     environ = {
         "ANTHROPIC_API_KEY": "passes",
         "ANTHROPIC_CUSTOM_HEADERS": "x",
@@ -120,7 +120,7 @@ def test_what_is_withheld_is_what_looks_like_a_providers_and_does_not_arrive() -
     ]
 
 
-def test_codex_reads_no_key_of_a_provider_that_only_its_own_configuration_names() -> None:
+def test_keys_of_providers_only_codex_configures_are_withheld() -> None:
     codex = CodexExecutor("codex", CodexOptions(), ProcessCore())
     environ = {"OPENAI_API_KEY": "passes", "AZURE_OPENAI_API_KEY": "x", "MISTRAL_API_KEY": "x"}
     assert codex.withheld_variables(environ) == ["AZURE_OPENAI_API_KEY", "MISTRAL_API_KEY"]

@@ -73,7 +73,7 @@ def error_events(client: str, text: str, status: int | None) -> list[dict[str, A
     return events[client]
 
 
-def test_the_table_has_enough_of_both_and_each_has_a_public_source() -> None:
+def test_the_table_covers_both_kinds_and_each_entry_has_a_public_source() -> None:
     means = Counter(one["means"] in ("limit", "outage") for one in WORDINGS)
     assert means[True] >= 60
     assert means[False] >= 60
@@ -91,7 +91,7 @@ def test_a_wording_means_what_its_source_says(one: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("one", ERRORS, ids=lambda one: str(one["source"]))
 @pytest.mark.parametrize("code", [1, 0])
-def test_a_client_that_reports_it_is_judged_by_it(one: dict[str, Any], code: int) -> None:
+def test_a_reported_wording_decides_the_outcome(one: dict[str, Any], code: int) -> None:
     events = error_events(one["client"], one["text"], one.get("status"))
     end = ProcessEnd(exit_code=code)
     outcome = feed(PARSERS[one["client"]](RULES), encoded(*events), end=end).outcome
@@ -103,7 +103,7 @@ NOTICES = [one for one in WORDINGS if one["said"] == "notice"]
 
 @pytest.mark.parametrize("one", NOTICES, ids=lambda one: str(one["source"]))
 @pytest.mark.parametrize("client", PARSERS)
-def test_it_is_not_accepted_as_an_answer_either(one: dict[str, Any], client: str) -> None:
+def test_a_wording_is_not_accepted_as_an_answer(one: dict[str, Any], client: str) -> None:
     lines = encoded(*answer_events(client, f"{one['text']}\n"))
     outcome = feed(PARSERS[client](RULES), lines).outcome
     assert outcome.status is AWAY.get(one["means"], OutcomeStatus.FAILED)
@@ -124,7 +124,7 @@ def test_an_answer_about_limits_is_an_answer(text: str, client: str) -> None:
 
 
 @pytest.mark.parametrize("client", PARSERS)
-def test_an_error_over_several_lines_is_none(client: str) -> None:
+def test_an_error_spanning_several_lines_is_not_an_answer(client: str) -> None:
     text = 'API Error: 529 {"type": "error",\n "error": {"type": "overloaded_error"}}'
     outcome = feed(PARSERS[client](RULES), encoded(*answer_events(client, text))).outcome
     assert outcome.status is OutcomeStatus.UNAVAILABLE
@@ -136,7 +136,9 @@ TOLD_BY_TOOLS = [one["text"] for one in WORDINGS if one["said"] == "tool"]
 @pytest.mark.parametrize("text", TOLD_BY_TOOLS)
 @pytest.mark.parametrize("client", PARSERS)
 @pytest.mark.parametrize("code", [0, 1])
-def test_what_a_tool_has_met_is_no_limit_of_the_client(text: str, client: str, code: int) -> None:
+def test_a_limit_that_a_tool_hit_is_not_a_limit_of_the_client(
+    text: str, client: str, code: int
+) -> None:
     end = ProcessEnd(exit_code=code)
     outcome = feed(PARSERS[client](RULES), [text.encode()], stderr=text, end=end).outcome
     assert (outcome.status, outcome.not_before) == (OutcomeStatus.FAILED, None)

@@ -116,7 +116,7 @@ def test_an_appended_prompt_is_one_toml_string(tmp_path: Path, text: str) -> Non
     assert tomllib.loads(value) == {"developer_instructions": text}
 
 
-def test_a_system_prompt_goes_by_way_of_a_file(tmp_path: Path) -> None:
+def test_a_system_prompt_is_passed_in_a_file(tmp_path: Path) -> None:
     made = argv(tmp_path, system_prompt="SECRET")
     value = tomllib.loads(made[-1].removeprefix("--config="))
     assert value == {"model_instructions_file": str(tmp_path / "results" / "system-prompt.md")}
@@ -125,7 +125,7 @@ def test_a_system_prompt_goes_by_way_of_a_file(tmp_path: Path) -> None:
 OUTPUT = {"schema": {"type": "object", "properties": {"pass": {"type": "boolean"}}}}
 
 
-def test_the_form_of_the_answer_goes_by_way_of_a_file(tmp_path: Path) -> None:
+def test_the_schema_of_the_answer_is_passed_in_a_file(tmp_path: Path) -> None:
     schema = f"--output-schema={tmp_path / 'results' / 'output-schema.json'}"
     assert argv(tmp_path, {}, {"output": OUTPUT})[-1] == schema
     made = argv(tmp_path, {}, {"output": OUTPUT}, resume_session=THREAD)
@@ -133,7 +133,7 @@ def test_the_form_of_the_answer_goes_by_way_of_a_file(tmp_path: Path) -> None:
     assert argv(tmp_path, {}, {"output": {"format": "json"}})[-1] == READ_ONLY
 
 
-def test_codex_gets_a_closed_form_and_its_answer_is_read(tmp_path: Path) -> None:
+def test_codex_gets_a_strict_schema_and_its_answer_is_read(tmp_path: Path) -> None:
     """A real program in codex' place copies the file that it was given."""
     program = tmp_path / "codex"
     item = {"type": "agent_message", "text": '{"a":1}'}
@@ -164,7 +164,7 @@ def test_codex_gets_a_closed_form_and_its_answer_is_read(tmp_path: Path) -> None
         ('```\n{"pass": true}\n```', True, None),
     ],
 )
-def test_only_an_answer_that_was_asked_for_as_json_is_read_as_json(
+def test_an_answer_is_read_as_json_only_if_json_was_requested(
     answer: str, is_json: bool, structured: object
 ) -> None:
     item = {"type": "agent_message", "text": answer}
@@ -173,7 +173,7 @@ def test_only_an_answer_that_was_asked_for_as_json_is_read_as_json(
     assert (outcome.output, outcome.structured) == (answer, structured)
 
 
-def test_an_appended_prompt_that_no_argument_holds_is_refused(tmp_path: Path) -> None:
+def test_an_appended_prompt_too_long_for_an_argument_is_refused(tmp_path: Path) -> None:
     with ProcessCore() as core:
         cancellation = Cancellation()
         executor = CodexExecutor("codex", CodexOptions(program="no-such"), core)
@@ -214,7 +214,7 @@ def test_a_continued_thread_is_charged_the_difference(tmp_path: Path) -> None:
         (";input_tokens=900;output_tokens=10", 1100),
     ],
 )
-def test_of_a_continued_thread_only_new_cache_reads_count(
+def test_a_continued_thread_is_charged_only_for_new_cache_reads(
     tmp_path: Path, mark: str, cached: int
 ) -> None:
     before = read_session_usage(request_for(tmp_path, resume_session=f"one{mark}"))
@@ -224,7 +224,7 @@ def test_of_a_continued_thread_only_new_cache_reads_count(
     assert (charged.input_tokens, charged.cache_read_tokens) == (2100, cached)
 
 
-def test_a_total_that_fell_is_that_of_this_run() -> None:
+def test_a_total_that_dropped_belongs_to_this_run() -> None:
     before = Usage(input_tokens=10**9, output_tokens=1)
     outcome = replay("codex-edit", CodexParser(RULES, before)).outcome
     assert outcome.usage.input_tokens == 10976
@@ -247,7 +247,7 @@ def test_refused_commands_are_found_on_stderr() -> None:
         [{"type": "item.completed", "item": {"type": "agent_message", "text": "done"}}],
     ],
 )
-def test_without_a_turn_that_ended_well_exit_code_0_means_nothing(
+def test_exit_code_0_means_nothing_without_a_completed_turn(
     events: list[dict[str, Any]],
 ) -> None:
     assert feed(CodexParser(RULES), encoded(*events)).outcome.status is OutcomeStatus.FAILED
@@ -262,7 +262,7 @@ def test_without_a_turn_that_ended_well_exit_code_0_means_nothing(
         ("Reconnecting... 1/5 (stream disconnected before completion)", OutcomeStatus.OK),
     ],
 )
-def test_a_turn_that_was_nothing_but_a_limit_is_none(said: str, status: OutcomeStatus) -> None:
+def test_a_turn_with_nothing_but_a_limit_is_not_an_answer(said: str, status: OutcomeStatus) -> None:
     end = {"type": "turn.completed", "usage": {"input_tokens": 1, "output_tokens": 1}}
     item = {"type": "item.completed", "item": {"id": "item_0", "type": "error", "message": said}}
     told_as = ({"type": "error", "message": said}, item)
@@ -274,7 +274,7 @@ def test_a_turn_that_was_nothing_but_a_limit_is_none(said: str, status: OutcomeS
 
 
 @pytest.mark.parametrize("reason", ["max_output_tokens", "content_filter"])
-def test_an_answer_that_its_provider_cut_off_is_no_outage(reason: str) -> None:
+def test_an_answer_cut_off_by_its_provider_is_not_an_outage(reason: str) -> None:
     lead = "stream disconnected before completion: "
     said = f"{lead}Incomplete response returned, reason: {reason}"
     failed = feed(CodexParser(RULES), encoded(_failed(said))).outcome

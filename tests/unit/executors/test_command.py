@@ -50,7 +50,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         bench.cancellation.close()
 
 
-def test_a_provider_without_a_model_would_be_lost(bench: Bench) -> None:
+def test_a_provider_without_a_model_is_refused(bench: Bench) -> None:
     executor = bench.executor("x", "--m={model}")
     (objection,) = executor.objections(Step(name="main", provider="openai"))
     assert objection.hint == "add model, or leave provider out"
@@ -66,7 +66,7 @@ def test_an_argument_without_a_value_fails_the_step(bench: Bench) -> None:
     assert "'main'" in outcome.error
 
 
-def test_the_prompt_file_is_private_and_gone_afterwards(bench: Bench) -> None:
+def test_the_prompt_file_is_private_and_removed_afterwards(bench: Bench) -> None:
     script = "import os, sys; p = sys.argv[1]; print(oct(os.stat(p).st_mode), open(p).read(), p)"
     outcome = bench.perform("{python}", "-c", script, "{prompt_file}", prompt="ask ü")
     mode, *words, path = outcome.output.split()
@@ -85,7 +85,7 @@ def test_a_link_in_the_place_of_the_prompt_file_is_not_followed(bench: Bench) ->
     assert not list(outside.iterdir())
 
 
-def test_a_folder_that_somebody_has_made_ahead_is_refused(bench: Bench) -> None:
+def test_a_result_folder_created_in_advance_is_refused(bench: Bench) -> None:
     (bench.folder / "made").mkdir()
     (bench.folder / "made" / "result.json").write_text('{"status": "ok", "output": "FORGED"}')
     with pytest.raises(
@@ -137,7 +137,7 @@ def test_nothing_reaches_a_shell(bench: Bench, payload: str) -> None:
         (["a\0b"], "NUL"),
     ],
 )
-def test_an_argv_without_meaning_is_refused(argv: list[str], said: str) -> None:
+def test_an_invalid_argv_is_refused(argv: list[str], said: str) -> None:
     with pytest.raises(ValidationError) as refusal:
         CommandOptions.model_validate({"argv": argv})
     assert said in str(refusal.value)
@@ -184,7 +184,7 @@ class Script:
         return [self.perform(*call).output for call in calls]
 
 
-def test_a_place_decides_before_the_sequence(tmp_path: Path) -> None:
+def test_a_position_takes_precedence_over_the_sequence(tmp_path: Path) -> None:
     script = Script(
         tmp_path,
         {"output": "usual"},
@@ -208,7 +208,7 @@ def test_a_step_without_an_entry_fails_and_names_the_key(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "outcomes", [[], [{"status": "fine"}], [{"step_index": -1}], [{"attempt": 0}], [{"says": "x"}]]
 )
-def test_options_without_meaning_are_refused(outcomes: list[dict[str, Any]]) -> None:
+def test_invalid_options_are_refused(outcomes: list[dict[str, Any]]) -> None:
     with pytest.raises(ValidationError):
         ScriptedOptions.model_validate({"outcomes": outcomes})
 
@@ -222,7 +222,7 @@ def test_options_without_meaning_are_refused(outcomes: list[dict[str, Any]]) -> 
         ({"timeout_s": 0.1, "idle_timeout_s": 5}, "timed out after 0.1 s", "timeout_s"),
     ],
 )
-def test_the_first_limit_ends_it(
+def test_the_first_limit_reached_ends_the_attempt(
     tmp_path: Path, limits: dict[str, float], said: str, key: str
 ) -> None:
     cancellation = Cancellation()
@@ -237,7 +237,7 @@ def test_the_first_limit_ends_it(
     assert 0.1 <= outcome.usage.seconds < 5
 
 
-def test_the_tokens_that_a_program_tells_are_priced_by_its_model(bench: Bench) -> None:
+def test_tokens_a_program_reports_are_priced_by_its_model(bench: Bench) -> None:
     script = (
         "import pathlib, sys; p = pathlib.Path(sys.argv[1]).with_name('result.json'); "
         """p.write_text('{"usage": {"input_tokens": 1000000}}')"""

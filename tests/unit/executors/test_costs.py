@@ -70,7 +70,9 @@ GEMINI = encoded(
 
 
 @pytest.mark.parametrize(("parser", "lines"), [(CodexParser, CODEX), (GeminiParser, GEMINI)])
-def test_clients_that_tell_tokens_only(parser: type[JsonEventParser], lines: list[bytes]) -> None:
+def test_clients_that_report_only_tokens_are_priced_by_the_project(
+    parser: type[JsonEventParser], lines: list[bytes]
+) -> None:
     unknown = feed(parser(RULES), lines).outcome.usage
     assert (unknown.known_usd, unknown.unpriced) == (None, 1)
     replayed = feed(parser(PRICED), lines)
@@ -111,7 +113,7 @@ CACHE_READS: dict[str, tuple[type[JsonEventParser], dict[str, Any], tuple[int, i
 
 
 @pytest.mark.parametrize("name", CACHE_READS)
-def test_what_was_read_from_a_cache_is_told(name: str) -> None:
+def test_cache_reads_are_reported(name: str) -> None:
     parser, event, expected = CACHE_READS[name]
     usage = feed(parser(RULES), encoded(event)).outcome.usage
     assert (usage.input_tokens, usage.cache_read_tokens) == expected
@@ -126,7 +128,7 @@ def test_each_kind_of_input_of_a_killed_claude_has_its_own_price() -> None:
     assert usage.cost_usd == pytest.approx(0.0001 + 0.1 + 0.25 + 0.2)
 
 
-def test_an_agent_may_tell_its_cache_reads(tmp_path: Path) -> None:
+def test_an_agent_may_report_its_cache_reads(tmp_path: Path) -> None:
     usage = told(tmp_path / "result.json", SEEN, cache_read_tokens=90, input_tokens=120)
     assert (usage.input_tokens, usage.cache_read_tokens) == (120, 90)
 
@@ -136,13 +138,13 @@ def test_an_agent_may_tell_its_cache_reads(tmp_path: Path) -> None:
     [ClaudeParser(RULES), CodexParser(PRICED), GeminiParser(PRICED), OpencodeParser(RULES)],
     ids=lambda parser: parser.client,
 )
-def test_a_client_that_ended_without_a_word_may_have_cost_anything(parser: JsonEventParser) -> None:
+def test_the_cost_of_a_client_that_ended_silently_is_unknown(parser: JsonEventParser) -> None:
     usage = feed(parser, [], end=FAILED).outcome.usage
     assert (usage.known_usd, usage.unpriced) == (None, 1)
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1, "0", None, True, 1e300])
-def test_a_cost_that_is_no_amount_is_unknown(cost: Any) -> None:
+def test_a_cost_that_is_not_an_amount_is_unknown(cost: Any) -> None:
     models = {"a": {"costUSD": cost}, "b": {"costUSD": 0.5}}
     for share in ({"model_usage_since_last_result": models}, {"modelUsage": models}):
         event = {"type": "result", "is_error": False, "result": "x", **share}
@@ -157,7 +159,7 @@ def test_a_cost_that_is_no_amount_is_unknown(cost: Any) -> None:
     assert (usage.cost_usd, usage.unpriced) == (0.25, 1)
 
 
-def test_a_killed_claude_is_charged_by_list_prices_and_by_those_of_the_project() -> None:
+def test_a_killed_claude_is_charged_by_list_prices_and_project_prices() -> None:
     message = {"id": "1", "usage": {"input_tokens": 1_000_000, "output_tokens": 0}}
     known = encoded({"type": "assistant", "message": {**message, "model": "claude-haiku-4-5"}})
     usage = feed(ClaudeParser(RULES), known, end=FAILED).outcome.usage
@@ -236,7 +238,9 @@ def test_a_second_sum_lowers_no_figure(name: str) -> None:
 
 
 @pytest.mark.parametrize("code", [-9, 137, 143, None])
-def test_what_a_killed_claude_was_seen_to_use_counts_whatever_it_told(code: int | None) -> None:
+def test_the_observed_usage_of_a_killed_claude_counts_whatever_it_reported(
+    code: int | None,
+) -> None:
     call = {"id": "1", "model": "m", "usage": {"input_tokens": 10**6, "output_tokens": 0}}
     later = {**call, "id": "2"}
     lines = encoded(
@@ -271,7 +275,7 @@ LIMITS: dict[str, tuple[type[JsonEventParser], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("status", [429, 529])
 @pytest.mark.parametrize("client", LIMITS)
-def test_a_client_that_was_killed_met_no_limit(client: str, status: int) -> None:
+def test_a_killed_client_did_not_hit_a_limit(client: str, status: int) -> None:
     parser, event = LIMITS[client]
     lines = [line.replace(b"429", b"%d" % status) for line in encoded(event)]
     believed = feed(parser(RULES), lines, end=FAILED).outcome.status
@@ -297,7 +301,7 @@ FOREIGN = "Tests failed: GitHub API rate limit exceeded, usage limit reached, 42
     [ClaudeParser, CodexParser, GeminiParser, OpencodeParser],
     ids=lambda made: made.__name__,
 )
-def test_what_tools_print_is_no_limit(make: type[JsonEventParser], code: int) -> None:
+def test_tool_output_is_not_a_limit(make: type[JsonEventParser], code: int) -> None:
     end = ProcessEnd(exit_code=code)
     outcome = feed(make(RULES), [FOREIGN.encode()], stderr=FOREIGN, end=end).outcome
     assert (outcome.status, outcome.not_before) == (OutcomeStatus.FAILED, None)
@@ -335,7 +339,7 @@ def test_a_rejection_counts_also_where_claude_was_ended() -> None:
 @pytest.mark.parametrize(
     ("told", "used"), [({}, None), ({"utilization": 0.87}, 0.87), ({"utilization": 870}, 1)]
 )
-def test_what_is_left_of_a_quota_is_kept(told: dict[str, Any], used: float | None) -> None:
+def test_the_rest_of_a_quota_is_recorded(told: dict[str, Any], used: float | None) -> None:
     info = {"status": "allowed", "resetsAt": 1795300000, "rateLimitType": "five_hour", **told}
     lines = encoded(
         {"type": "rate_limit_event", "rate_limit_info": info},
@@ -350,7 +354,7 @@ def test_what_is_left_of_a_quota_is_kept(told: dict[str, Any], used: float | Non
 @pytest.mark.parametrize(
     "told", [{"resetsAt": 2**50}, {"resetsAt": "soon"}, {"rateLimitType": "<b>"}, {}]
 )
-def test_a_quota_that_makes_no_sense_is_none(told: dict[str, Any]) -> None:
+def test_a_quota_that_makes_no_sense_is_ignored(told: dict[str, Any]) -> None:
     info = {"status": "allowed", "rateLimitType": "five_hour", **told}
     lines = encoded(
         {"type": "rate_limit_event", "rate_limit_info": info},
@@ -399,7 +403,7 @@ def test_each_kind_of_token_has_its_list_price(  # noqa: PLR0917 - a table
 
 
 @pytest.mark.parametrize("model", ["claude-opus-6", "claude-opus", "sonnet", "gpt-6", ""])
-def test_a_neighbours_price_is_never_taken(model: str) -> None:
+def test_the_price_of_a_similar_model_is_never_used(model: str) -> None:
     assert price_of(model) is None
 
 
@@ -414,6 +418,6 @@ def test_a_neighbours_price_is_never_taken(model: str) -> None:
         {"input": 1, "output": 1, "long_factor": 2},
     ],
 )
-def test_a_price_without_meaning_is_refused(entry: dict[str, float]) -> None:
+def test_an_invalid_price_is_refused(entry: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         ModelPrice.model_validate(entry)

@@ -19,7 +19,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_mark, "SETTLED_S", 0.0)
 
 
-def test_a_file_that_comes_or_changes_is_a_mark(tmp_path: Path) -> None:
+def test_a_file_that_appears_or_changes_is_a_mark(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     path = tmp_path / "out" / "done.md"
     watch = FileWatch(tmp_path, "out/done.md")
@@ -45,7 +45,7 @@ def test_a_file_that_is_being_written_is_waited_for(
     assert watch.has_appeared()
 
 
-def test_a_link_a_folder_and_a_pipe_are_none(tmp_path: Path) -> None:
+def test_a_link_a_folder_and_a_pipe_are_not_marks(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "done").write_text("x")

@@ -44,7 +44,7 @@ def test_a_policy_has_no_more_rules_than_needed(
 
 
 @pytest.mark.parametrize("tools", [{}, {"todoread": False}])
-def test_without_a_word_that_says_something_there_is_no_policy(
+def test_there_is_no_policy_without_a_meaningful_tool_word(
     tmp_path: Path, tools: dict[str, bool]
 ) -> None:
     call = called(tmp_path, tools)
@@ -52,7 +52,7 @@ def test_without_a_word_that_says_something_there_is_no_policy(
     assert not any("policy" in argument for argument in call.argv)
 
 
-def test_the_users_policies_are_where_gemini_looks_for_them(tmp_path: Path) -> None:
+def test_the_users_policies_are_passed_from_where_gemini_looks_for_them(tmp_path: Path) -> None:
     moved = {"HOME": "/home/me", "GEMINI_CLI_HOME": "/srv/g"}
     assert (
         called(tmp_path, {"bash": True}, env=moved).argv[-1] == "--policy=/srv/g/.gemini/policies"
@@ -65,7 +65,7 @@ def test_the_users_policies_are_where_gemini_looks_for_them(tmp_path: Path) -> N
     ]
 
 
-def test_a_policy_that_gemini_would_not_find_is_not_left_out(tmp_path: Path) -> None:
+def test_a_policy_gemini_could_not_find_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "a,b"
     folder.mkdir()
     with pytest.raises(ValueError, match="has a comma"):
@@ -81,7 +81,7 @@ def test_a_session_is_continued_by_its_id(tmp_path: Path) -> None:
         gemini_argv(GeminiOptions(), request_for(tmp_path, resume_session="--yolo"))
 
 
-def test_the_system_prompt_goes_by_way_of_a_file(tmp_path: Path) -> None:
+def test_the_system_prompt_is_passed_in_a_file(tmp_path: Path) -> None:
     request = request_for(tmp_path, system_prompt="SECRET")
     environment = gemini_environment(GeminiOptions(), request)
     assert environment["GEMINI_SYSTEM_MD"] == str(tmp_path / "results" / "system-prompt.md")
@@ -121,7 +121,9 @@ def test_a_tool_that_the_mode_does_not_offer_counts_as_refused() -> None:
         ('[API Error: {"error":{"code":503,"message":"rate"}}]', OutcomeStatus.UNAVAILABLE, None),
     ],
 )
-def test_a_quota_is_nobodys_failure(message: str, status: OutcomeStatus, reset: str | None) -> None:
+def test_a_quota_limit_is_not_a_failure(
+    message: str, status: OutcomeStatus, reset: str | None
+) -> None:
     result = {"type": "result", "status": "error", "error": {"message": message}}
     outcome = feed(GeminiParser(RULES), encoded(result), end=ProcessEnd(exit_code=1)).outcome
     assert (outcome.status, outcome.not_before) == (status, reset)

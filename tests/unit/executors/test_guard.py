@@ -76,7 +76,7 @@ def test_without_memory_files_the_prompt_is_a_nameless_file(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors have paths of their own")
-def test_what_was_left_in_a_guard_that_waited_is_no_prompt_and_no_answer(
+def test_data_left_in_a_waiting_guard_is_not_a_prompt_or_an_answer(
     guard: Guard, tmp_path: Path
 ) -> None:
     for fd in (guard._prompt, guard.stdout, guard.stderr):
@@ -87,7 +87,7 @@ def test_what_was_left_in_a_guard_that_waited_is_no_prompt_and_no_answer(
     assert os.read(guard.stderr, 65_536) == b"why\n"
 
 
-def test_it_starts_without_the_packages_of_anybody() -> None:
+def test_a_guard_starts_without_loading_heavy_packages() -> None:
     heavy = "{'re', 'json', 'enum', 'subprocess', 'signal', 'pathlib', 'sequencer'}"
     script = f"import sys; exec(open({str(guard_process._PROGRAM)!r}).read(), {{}})\n"
     script += f"print(sorted(set(sys.modules) & {heavy}))"

@@ -84,7 +84,7 @@ def test_without_children_files_all_processes_are_searched(
     assert expected <= set(guard.descendants())
 
 
-def test_a_process_that_is_gone_has_no_children() -> None:
+def test_a_dead_process_has_no_children() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
     assert guard.children_of(process.pid) == []

@@ -58,7 +58,7 @@ def client(folder: Path, kind: str, core: ProcessCore) -> Executor:
 
 @pytest.mark.parametrize("identity", [IDENTITY, Identity(step="classifier", token=0)])
 @pytest.mark.parametrize("kind", ["command", *_CLIENTS])
-def test_no_entry_can_forge_or_drop_who_its_agent_is(
+def test_no_entry_can_forge_or_drop_its_agents_identity(
     kind: str, identity: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEQUENCER_TOKEN", "7")
@@ -76,7 +76,7 @@ def test_no_entry_can_forge_or_drop_who_its_agent_is(
     assert found["KEPT"] == "yes"
 
 
-def test_a_command_of_the_messages_loop_is_an_agents_too(tmp_path: Path) -> None:
+def test_a_command_run_by_the_messages_loop_has_the_agents_identity(tmp_path: Path) -> None:
     cancellation = Cancellation()
     with ProcessCore() as core:
         bench = Workbench(
@@ -132,7 +132,7 @@ def _identity_of(call: ast.Call) -> str:
     return given["identity"]
 
 
-def test_who_launches_a_process_says_whose_it_is() -> None:
+def test_code_that_launches_a_process_names_its_identity() -> None:
     """A module that is new here has to say whose processes it starts, and why."""
     assert {module: _identity_of(call) for module, call in _calls("Launch")} == {
         "executors/process.py": "request.identity",
@@ -147,7 +147,7 @@ def test_who_launches_a_process_says_whose_it_is() -> None:
     assert {module for module, _ in _calls("Guard")} == {"executors/process.py"}
 
 
-def test_one_place_has_the_name_of_the_mark() -> None:
+def test_the_name_of_the_mark_is_defined_in_one_place() -> None:
     named = set()
     for path, text in _sources("SEQUENCER_TOKEN"):
         for node in ast.walk(ast.parse(text)):
@@ -158,7 +158,7 @@ def test_one_place_has_the_name_of_the_mark() -> None:
     assert uses == {"executors/protocol.py"}
 
 
-def test_the_variables_are_whole_for_a_run_and_few_without_one() -> None:
+def test_an_identity_has_all_variables_in_a_run_and_few_without_one() -> None:
     assert len(IDENTITY.variables()) == 11
     alone = Identity(step="classifier", token=0).variables()
     assert json.dumps(alone) == '{"SEQUENCER_STEP": "classifier", "SEQUENCER_TOKEN": "0"}'

@@ -84,7 +84,7 @@ def test_an_agent_that_leaves_nothing_has_no_notice(desk: Desk) -> None:
     assert "left running" not in desk.notices
 
 
-def test_what_ends_with_an_agent_that_was_stopped_was_not_left(desk: Desk) -> None:
+def test_processes_that_end_with_a_stopped_agent_do_not_count_as_left(desk: Desk) -> None:
     outcome = desk.run(f"{LEAVES} sleep 4711", timeout_s=0.5)
     assert outcome.is_timed_out
     assert count_of(outcome) == 0
@@ -93,7 +93,7 @@ def test_what_ends_with_an_agent_that_was_stopped_was_not_left(desk: Desk) -> No
     assert "left running" not in desk.notices
 
 
-def test_a_command_line_is_cut_between_words_and_has_no_escape_sequence() -> None:
+def test_a_command_line_is_cut_between_words_without_escape_sequences() -> None:
     secret = "sk-ant-" + "x" * 190
     line = f"server\0--name\0a\x1b[31m\0--token\0{secret}\0".encode()
     words = leftover_message(ProcessEnd(left_running=1, first_left=line))
@@ -128,7 +128,7 @@ def last_word(folder: Path, *, asks: bool, monkeypatch: pytest.MonkeyPatch) -> b
         guard.close()
 
 
-def test_a_sequencer_from_before_an_upgrade_hears_the_word_that_it_knows(
+def test_a_sequencer_from_before_an_upgrade_gets_the_report_it_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = (

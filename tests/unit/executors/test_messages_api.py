@@ -52,7 +52,7 @@ VERDICT = {
 }
 
 
-def test_the_api_is_told_the_form_of_the_answer(desk: Desk) -> None:
+def test_the_schema_of_the_answer_is_sent_to_the_api(desk: Desk) -> None:
     answer = {"pass": False, "reason": "two"}
     outcome = desk.ask([{"text": json.dumps(answer)}], step={"output": {"schema": VERDICT}})
     assert (outcome.structured, json.loads(outcome.output)) == (answer, answer)
@@ -73,7 +73,7 @@ def test_the_api_is_told_the_form_of_the_answer(desk: Desk) -> None:
         ({"format": "json"}, '{"a": 1}', None),
     ],
 )
-def test_without_a_form_that_was_kept_there_is_none(
+def test_an_answer_is_structured_only_if_it_is_json_and_has_a_schema(
     desk: Desk, output: dict[str, Any], text: str, structured: object
 ) -> None:
     outcome = desk.ask([{"text": text}], step={"output": output})
@@ -82,7 +82,7 @@ def test_without_a_form_that_was_kept_there_is_none(
     assert ("output_config" in desk.model.bodies()[0]) is (output.get("schema") is VERDICT)
 
 
-def test_tools_edit_a_file_and_their_answers_go_back(desk: Desk) -> None:
+def test_tools_edit_a_file_and_their_answers_are_sent_back(desk: Desk) -> None:
     (desk.folder / "a.txt").write_text("old\n")
     script: list[dict[str, Any]] = [
         {"text": "First I read.", "tool": "read", "input": {"path": "a.txt"}},
@@ -238,7 +238,7 @@ def test_an_answer_that_was_not_finished_is_a_failure(desk: Desk, reason: str, s
     assert repr(reason) in outcome.error
 
 
-def test_a_stop_reason_that_nobody_knows_is_told_and_not_judged_here(desk: Desk) -> None:
+def test_an_unknown_stop_reason_is_reported_and_not_judged_here(desk: Desk) -> None:
     outcome = desk.ask([{"text": "half an ans", "stop_reason": "something_new"}])
     assert outcome.evidence is not None
     assert outcome.evidence.turn_end is TurnEnd.UNKNOWN
@@ -246,7 +246,7 @@ def test_a_stop_reason_that_nobody_knows_is_told_and_not_judged_here(desk: Desk)
     assert (outcome.output, outcome.error) == ("half an ans", None)
 
 
-def test_what_it_did_is_shown_and_what_its_commands_left_is_ended_and_told(desk: Desk) -> None:
+def test_actions_are_shown_and_leftover_processes_are_ended_and_reported(desk: Desk) -> None:
     leaves = "sleep 4711 > /dev/null 2>&1 & until grep -qa ^sleep /proc/$!/cmdline; do :; done"
     turn = {"tool": "bash", "input": {"command": leaves}}
     outcome = desk.ask([turn, turn, {"text": "It listens."}], entry={"tools": ["bash"]})
@@ -259,7 +259,7 @@ def test_what_it_did_is_shown_and_what_its_commands_left_is_ended_and_told(desk:
     assert desk.heard.text(Piece.NOTICE).count(told) == 2
 
 
-def test_turns_that_are_used_up_leave_a_turn_that_was_cut_off(desk: Desk) -> None:
+def test_using_up_the_turns_cuts_off_the_last_one(desk: Desk) -> None:
     turn = {"tool": "glob", "input": {"pattern": "*"}}
     outcome = desk.ask([turn] * 3, step={"max_turns": 2})
     assert outcome.status is OutcomeStatus.FAILED
@@ -268,12 +268,12 @@ def test_turns_that_are_used_up_leave_a_turn_that_was_cut_off(desk: Desk) -> Non
     assert (shown.turn_end, shown.reason, shown.open_calls) == (TurnEnd.CUT_OFF, "tool_use", 1)
 
 
-def test_a_pause_is_gone_on_from(desk: Desk) -> None:
+def test_an_answer_continues_after_a_pause(desk: Desk) -> None:
     outcome = desk.ask([{"text": "wait", "stop_reason": "pause_turn"}, {"text": "done"}])
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "done")
 
 
-def test_without_a_key_check_and_run_say_which_variable(desk: Desk) -> None:
+def test_check_and_run_name_the_variable_of_a_missing_key(desk: Desk) -> None:
     options = MessagesOptions(api_key_env="OTHER_KEY", model="unheard-of")
     executor = MessagesExecutor("api", options, ProcessCore(), environ={})
     problems = executor.problems()
@@ -296,6 +296,6 @@ def test_without_a_key_check_and_run_say_which_variable(desk: Desk) -> None:
         {"prices": {"m": {"input": -1, "output": 0}}},
     ],
 )
-def test_entries_without_meaning_are_refused(entry: dict[str, Any]) -> None:
+def test_invalid_entries_are_refused(entry: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         MessagesOptions.model_validate(entry)

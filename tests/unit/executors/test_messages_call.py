@@ -45,7 +45,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     ],
     ids=["529", "500", "429", "dropped", "error-event", "stalled", "hung"],
 )
-def test_a_fault_that_passes_is_got_over(desk: Desk, fault: dict[str, Any]) -> None:
+def test_a_temporary_fault_is_retried(desk: Desk, fault: dict[str, Any]) -> None:
     entry = {"stall_timeout_s": 0.5}
     outcome = desk.ask([{**fault, "times": 1}, {"text": "It is done."}], entry=entry)
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
@@ -63,7 +63,7 @@ def test_a_fault_that_passes_is_got_over(desk: Desk, fault: dict[str, Any]) -> N
     ],
     ids=["529", "dropped", "error-event", "stalled"],
 )
-def test_a_fault_that_stays_is_nobodys_failure_after_the_tries(
+def test_a_lasting_fault_is_unavailability_after_the_retries(
     desk: Desk, fault: dict[str, Any], said: str
 ) -> None:
     outcome = desk.ask([fault], entry={"stall_timeout_s": 0.4, "retries": 1})
@@ -74,7 +74,7 @@ def test_a_fault_that_stays_is_nobodys_failure_after_the_tries(
     assert len(desk.model.requests) == 2
 
 
-def test_what_broke_off_is_charged_too(desk: Desk) -> None:
+def test_a_broken_off_answer_is_charged_too(desk: Desk) -> None:
     fault = {"text": "half", "drop": True, "times": 1, "model_usage": {"input_tokens": 500_000}}
     outcome = desk.ask([fault, {"text": "x", "model_usage": {"input_tokens": 500_000}}])
     assert outcome.usage.input_tokens == 1_000_000
@@ -92,9 +92,7 @@ def test_what_broke_off_is_charged_too(desk: Desk) -> None:
     ],
     ids=["400", "401", "403", "404", "told-not-to", "error-event"],
 )
-def test_what_would_fail_again_is_not_tried_again(
-    desk: Desk, fault: dict[str, Any], said: str
-) -> None:
+def test_a_permanent_error_is_not_retried(desk: Desk, fault: dict[str, Any], said: str) -> None:
     outcome = desk.ask([fault])
     assert outcome.status is OutcomeStatus.FAILED
     assert outcome.error is not None
@@ -118,7 +116,7 @@ def test_what_would_fail_again_is_not_tried_again(
     ],
     ids=["long", "a-date", "tries-spent", "no-header"],
 )
-def test_a_limit_is_nobodys_failure(
+def test_a_limit_is_not_a_failure(
     desk: Desk, fault: dict[str, Any], entry: dict[str, Any], reset: str, calls: int
 ) -> None:
     outcome = desk.ask([fault], entry=entry)
@@ -153,7 +151,7 @@ class TestStops:
     The shortest of them would last `SHORTEST_S` by itself; how busy the machine is decides nothing.
     """
 
-    def test_the_deadline(self, desk: Desk, script: list[dict[str, Any]]) -> None:
+    def test_the_deadline_ends_the_attempt(self, desk: Desk, script: list[dict[str, Any]]) -> None:
         started = time.monotonic()
         outcome = desk.ask(script, entry={"tools": ["bash"]}, timeout_s=1.2)
         assert outcome.error is not None
@@ -164,7 +162,9 @@ class TestStops:
             assert outcome.status is OutcomeStatus.FAILED
         assert time.monotonic() - started < SHORTEST_S
 
-    def test_the_cancellation(self, desk: Desk, script: list[dict[str, Any]]) -> None:
+    def test_a_cancellation_ends_the_attempt(
+        self, desk: Desk, script: list[dict[str, Any]]
+    ) -> None:
         started = time.monotonic()
 
         def stop() -> None:
@@ -182,7 +182,7 @@ class TestStops:
         _wait(lambda: not _hears(desk))
 
 
-def test_a_cancelled_call_is_hung_up_and_charged(desk: Desk) -> None:
+def test_a_cancelled_call_is_disconnected_and_charged(desk: Desk) -> None:
     def stop() -> None:
         desk.model.wait_for_requests(1)
         time.sleep(0.5)
@@ -197,7 +197,7 @@ def test_a_cancelled_call_is_hung_up_and_charged(desk: Desk) -> None:
     _wait(lambda: desk.model.requests[0].is_client_gone)
 
 
-def test_the_steps_own_limit_of_silence_is_not_tried_again(desk: Desk) -> None:
+def test_a_call_ended_by_the_idle_timeout_is_not_retried(desk: Desk) -> None:
     entry = {"stall_timeout_s": 0.2}
     outcome = desk.ask([{"text": "half", "stall": 30}], entry=entry, idle_timeout_s=1.0)
     assert outcome.status is OutcomeStatus.FAILED
@@ -206,7 +206,7 @@ def test_the_steps_own_limit_of_silence_is_not_tried_again(desk: Desk) -> None:
     assert len(desk.model.requests) == 1
 
 
-def test_a_port_where_nobody_listens_is_named(desk: Desk) -> None:
+def test_a_port_with_no_listener_is_reported(desk: Desk) -> None:
     outcome = desk.ask([], entry={"base_url": "http://127.0.0.1:9", "retries": 0})
     assert outcome.status is OutcomeStatus.UNAVAILABLE
     assert outcome.error is not None

@@ -53,14 +53,14 @@ def test_messages_without_ids_of_their_own_are_not_one_long_answer(ids: dict[str
 @pytest.mark.parametrize(
     "own", [{"is_api_error_message": True}, {"error": "rate_limit"}, {"message": "<synthetic>"}]
 )
-def test_what_claude_says_itself_is_no_text_of_its_agent(own: dict[str, Any]) -> None:
+def test_claudes_own_messages_are_not_text_of_its_agent(own: dict[str, Any]) -> None:
     said = assistant(text("You've hit your limit"), model=own.pop("message", "m"), id="m1")
     replayed, shown = claude({**said, **own})
     assert (replayed.outcome.output, shown.has_text) == ("", False)
 
 
 @pytest.mark.parametrize("final", ["", "No response requested."])
-def test_claude_in_the_place_of_its_model_is_no_answer(final: str) -> None:
+def test_text_claude_puts_in_place_of_its_model_is_not_an_answer(final: str) -> None:
     stub = assistant(text("No response requested."), model="<synthetic>", id="m2")
     events = encoded(stub, {**END, "result": final})
     outcome = feed(ClaudeParser(RULES), events).outcome
@@ -75,7 +75,7 @@ def test_claude_in_the_place_of_its_model_is_no_answer(final: str) -> None:
     assert feed(ClaudeParser(RULES), events).outcome.output == "No response requested."
 
 
-def test_the_last_message_of_claude_is_whole_where_the_final_field_has_its_last_block() -> None:
+def test_the_last_message_is_whole_though_the_result_has_its_last_block() -> None:
     replayed = feed(
         ClaudeParser(RULES),
         encoded(
@@ -103,7 +103,7 @@ def test_only_equal_calls_with_equal_results_make_a_row() -> None:
     assert seen.evidence(is_over=True).repeated_calls == 3
 
 
-def test_what_json_cannot_hold_equals_nothing() -> None:
+def test_calls_that_json_cannot_hold_never_count_as_repeated() -> None:
     seen = Observation(TABLE)
     deep: dict[str, Any] = {}
     for _ in range(100_000):
@@ -114,7 +114,7 @@ def test_what_json_cannot_hold_equals_nothing() -> None:
     assert (seen.tool_calls, seen.repeated_calls) == (2, 0)
 
 
-def test_calls_beyond_what_is_remembered_are_counted_only() -> None:
+def test_calls_beyond_the_remembered_ones_are_only_counted() -> None:
     seen = Observation(TABLE)
     for number in range(10_010):
         seen.record_call(str(number), "ls")
@@ -137,7 +137,7 @@ def test_calls_beyond_what_is_remembered_are_counted_only() -> None:
         (None, False, TurnEnd.CUT_OFF),
     ],
 )
-def test_a_turn_ends_as_its_table_says(reason: str | None, is_over: bool, meant: TurnEnd) -> None:
+def test_a_turn_ends_as_the_table_says(reason: str | None, is_over: bool, meant: TurnEnd) -> None:
     seen = Observation(TABLE)
     seen.reason = reason
     assert seen.evidence(is_over=is_over).turn_end is meant

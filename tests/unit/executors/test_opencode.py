@@ -114,7 +114,7 @@ def test_words_for_tools_become_permissions(
         ({}, {"fake": "m1"}),
     ],
 )
-def test_a_temperature_is_for_the_agent_and_its_model_takes_one(
+def test_a_temperature_is_set_for_the_agent_and_enabled_for_its_model(
     tmp_path: Path, step: dict[str, Any], model: dict[str, str]
 ) -> None:
     request = request_for(tmp_path, step=Step(name="main", temperature=0, **step))
@@ -129,7 +129,7 @@ def test_a_temperature_is_for_the_agent_and_its_model_takes_one(
 @pytest.mark.parametrize(
     ("tools", "expected"), [({"websearch": True}, "1"), ({"websearch": False}, None), ({}, None)]
 )
-def test_the_search_is_there_where_a_variable_says_so(
+def test_the_search_tool_is_enabled_by_a_variable(
     tmp_path: Path, tools: dict[str, bool], expected: str | None
 ) -> None:
     step = Step.model_validate({"name": "main", "tools": tools})
@@ -151,7 +151,7 @@ def test_the_search_is_there_where_a_variable_says_so(
         ({}, {"edit", "bash", "webfetch"}),
     ],
 )
-def test_a_permission_gives_no_tool_back_that_the_step_takes_away(
+def test_a_permission_does_not_restore_a_tool_the_step_takes_away(
     tmp_path: Path, step: dict[str, Any], left: set[str]
 ) -> None:
     request = request_for(tmp_path, step=Step(name="main", **step))
@@ -160,7 +160,7 @@ def test_a_permission_gives_no_tool_back_that_the_step_takes_away(
     assert set(agent.get("permission", {})) == left
 
 
-def test_an_empty_permission_leaves_opencodes_own_configuration(tmp_path: Path) -> None:
+def test_an_empty_permission_adds_no_configuration(tmp_path: Path) -> None:
     options = OpencodeOptions(permission={})
     assert opencode_configuration(options, request_for(tmp_path)) == {}
 
@@ -180,12 +180,12 @@ def test_the_configured_agent_gets_the_system_prompt(tmp_path: Path) -> None:
         {"env": {"OPENCODE_CONFIG_CONTENT": "{}"}},
     ],
 )
-def test_entries_without_meaning_are_refused(entry: dict[str, Any]) -> None:
+def test_invalid_entries_are_refused(entry: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         OpencodeOptions.model_validate(entry)
 
 
-def test_broken_off_at_a_refusal_the_step_failed_although_the_exit_code_is_0() -> None:
+def test_a_step_ended_by_a_refusal_failed_despite_exit_code_0() -> None:
     outcome = replay("opencode-refused", OpencodeParser(RULES)).outcome
     assert outcome.exit_code == 0
     assert outcome.status is OutcomeStatus.FAILED
@@ -198,7 +198,7 @@ def test_broken_off_at_a_refusal_the_step_failed_although_the_exit_code_is_0() -
     ("name", "said"),
     [("opencode-400", "APIError: bad"), ("opencode-no-session", "Error: Session not found")],
 )
-def test_errors_are_failures_that_say_why(name: str, said: str) -> None:
+def test_errors_are_failures_that_state_the_reason(name: str, said: str) -> None:
     outcome = replay(name, OpencodeParser(RULES)).outcome
     assert outcome.status is OutcomeStatus.FAILED
     assert outcome.error is not None
@@ -220,14 +220,14 @@ def step(**tools: bool) -> Step:
         (build_agent_rules({"bash": "ask", "*": "ask"}, {}, step(bash=True)), "bash"),
     ],
 )
-def test_what_the_step_says_comes_last_because_the_last_rule_wins(
+def test_the_steps_rule_comes_last_because_the_last_rule_wins(
     made: dict[str, Any], last: str
 ) -> None:
     assert list(made)[-1] == last
     assert len(made) == 2
 
 
-def test_leave_to_read_does_not_extend_to_secrets() -> None:
+def test_permission_to_read_does_not_extend_to_secrets() -> None:
     read = build_agent_rules({}, {}, step(read=True))["read"]
     assert isinstance(read, dict)
     assert list(read.items())[:2] == [("*", "allow"), ("*.env", "ask")]

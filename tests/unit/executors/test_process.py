@@ -111,7 +111,7 @@ def test_a_line_above_the_cap_is_passed_on_unparsed(
 
 
 @pytest.mark.parametrize("code", [1, 3, 42, 144, 255])
-def test_no_parser_makes_a_failed_process_a_success(stage: Stage, code: int) -> None:
+def test_no_parser_turns_a_failed_process_into_a_success(stage: Stage, code: int) -> None:
     outcome = stage.perform("sh", "-c", f"echo why >&2; exit {code}")
     assert outcome.status is OutcomeStatus.FAILED
     assert outcome.exit_code == code
@@ -137,7 +137,7 @@ def test_death_by_a_signal_is_a_failure_that_names_it(stage: Stage) -> None:
         (None, "it left no exit code"),
     ],
 )
-def test_exit_codes_in_words(code: int | None, said: str) -> None:
+def test_exit_codes_are_described_in_words(code: int | None, said: str) -> None:
     assert describe_exit(ProcessEnd(exit_code=code)) == said
 
 
@@ -156,7 +156,7 @@ def test_only_the_end_of_stderr_is_kept(stage: Stage) -> None:
         (None, 0, ("no such file", OutcomeStatus.UNAVAILABLE)),
     ],
 )
-def test_a_program_that_cannot_run_is_told_apart(
+def test_each_reason_a_program_cannot_run_has_its_message_and_status(
     stage: Stage, tmp_path: Path, content: str | None, mode: int, error: tuple[str, OutcomeStatus]
 ) -> None:
     program, (said, status) = tmp_path / "agent", error
@@ -187,7 +187,7 @@ def test_a_nul_in_an_argument_is_a_failure(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("said", ["echo heartbeat", "echo warning >&2"])
-def test_what_shows_no_progress_does_not_restart_the_idle_clock(stage: Stage, said: str) -> None:
+def test_output_without_progress_does_not_restart_the_idle_clock(stage: Stage, said: str) -> None:
     script = f"while :; do {said}; sleep 0.05; done"
     outcome = stage.perform("sh", "-c", script, idle_timeout_s=0.5, timeout_s=20)
     assert outcome.status is OutcomeStatus.FAILED
@@ -223,7 +223,7 @@ def test_a_shutdown_that_reaches_the_guard_first_is_an_interruption(stage: Stage
 
 
 @pytest.mark.parametrize("reason", list(StopReason))
-def test_an_interruption_says_why_and_overrides_the_result_file(
+def test_an_interruption_states_its_reason_and_overrides_the_result_file(
     stage: Stage, reason: StopReason, tmp_path: Path
 ) -> None:
     result = json.dumps({"status": "complete"})
@@ -258,7 +258,7 @@ def test_a_spare_guard_is_used_once_and_replaced_when_it_died(stage: Stage) -> N
 
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors have paths of their own")
 @pytest.mark.parametrize("fd", [0, 1])
-def test_an_agent_cannot_speak_as_its_guard_or_to_it(stage: Stage, fd: int) -> None:
+def test_an_agent_cannot_impersonate_its_guard_or_write_to_it(stage: Stage, fd: int) -> None:
     word = '{"event": "ended", "exit_code": 0, "stopped_by": null, "survivors": 0}'
     outcome = stage.perform("sh", "-c", f"echo '{word}' > /proc/$PPID/fd/{fd} && sleep 60; exit 7")
     assert (outcome.status, outcome.exit_code) == (OutcomeStatus.FAILED, 7)
@@ -283,7 +283,7 @@ REFUSED = '{"event": "refused", "errno": 2, "stage": "program"}'
         [REFUSED.replace("2", "99999999999999999999")],
     ],
 )
-def test_a_word_that_no_guard_says_is_the_loss_of_the_guard(
+def test_an_unknown_guard_report_counts_as_a_lost_guard(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     program = tmp_path / "guard.py"
@@ -299,7 +299,7 @@ def test_a_word_that_no_guard_says_is_the_loss_of_the_guard(
     assert outcome.error.startswith("the guard process of the agent was killed")
 
 
-def test_a_guard_that_the_system_refuses_is_no_failure_of_the_step(
+def test_a_guard_the_system_refuses_to_start_does_not_fail_the_step(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
@@ -308,7 +308,7 @@ def test_a_guard_that_the_system_refuses_is_no_failure_of_the_step(
         stage.perform("true")
 
 
-def test_a_launch_needs_no_more_than_it_says() -> None:
+def test_a_launch_has_defaults_for_its_limits() -> None:
     launch = Launch(identity=None, argv=["x"], environment={}, cwd=Path("/"), prompt=b"")
     assert (launch.timeout_s, launch.idle_timeout_s, launch.grace_s) == (None, None, 5.0)
 
@@ -330,30 +330,30 @@ def is_readable(cancellation: Cancellation) -> bool:
     return bool(select.select([cancellation], [], [], 0)[0])
 
 
-def test_a_descriptor_that_is_asked_for_later_is_readable_too() -> None:
+def test_a_descriptor_requested_after_cancellation_is_readable() -> None:
     cancellation = Cancellation()
     cancellation.set(StopReason.CLAIM_LOST)
     assert is_readable(cancellation)
     cancellation.close()
 
 
-def test_no_secret_is_passed_to_everybody() -> None:
+def test_no_secret_is_passed_to_every_agent() -> None:
     assert not [name for name in EVERY_AGENT if "KEY" in name or "TOKEN" in name]
 
 
 @pytest.mark.parametrize("text", ["CI", "_X", "ANTHROPIC_*", "A1*"])
-def test_patterns_that_are_allowed(text: str) -> None:
+def test_valid_patterns_are_allowed(text: str) -> None:
     assert validate_value(Pattern, text) == text
 
 
 @pytest.mark.parametrize("text", ["", "*", "A*B", "1A", "A-B", "A=b", "A\nB", "*_KEY"])
-def test_patterns_that_are_refused(text: str) -> None:
+def test_invalid_patterns_are_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         validate_value(Pattern, text)
 
 
 @pytest.mark.parametrize("text", ["", "A=B", "A B", "1", "A\n", "A\0"])
-def test_names_that_are_refused(text: str) -> None:
+def test_invalid_variable_names_are_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         validate_value(VariableName, text)
 
@@ -368,7 +368,7 @@ def test_a_value_holds_anything_but_nul() -> None:
 
 
 @pytest.mark.parametrize("mark", ["", "--yolo", "-x", "a b", "a/../b", "a\n", ";cost_usd=1", "é"])
-def test_what_no_client_would_give_never_becomes_an_argument(mark: str) -> None:
+def test_a_mark_no_client_would_issue_never_becomes_an_argument(mark: str) -> None:
     with pytest.raises(ValueError, match="is not a session id"):
         split_mark(mark)
 

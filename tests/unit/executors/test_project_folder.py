@@ -56,7 +56,7 @@ def folder_of(project: Path) -> ToolFolder:
         "home/id_rsa",
     ],
 )
-def test_paths_that_no_tool_may_touch(project: Path, name: str) -> None:
+def test_protected_paths_are_refused_to_tools(project: Path, name: str) -> None:
     folder = folder_of(project)
     with pytest.raises(PathRefused):
         folder.read(name)
@@ -100,7 +100,7 @@ def test_sizes_are_limited(project: Path) -> None:
     assert (project / "src" / "a.py").read_text() == "print(1)\n"
 
 
-def test_what_the_file_system_refuses_is_an_answer_and_no_crash(project: Path) -> None:
+def test_a_file_system_error_is_an_answer_and_not_a_crash(project: Path) -> None:
     with pytest.raises(FileFailed, match="can't be written"):
         folder_of(project).write("src/a.py/below", "x")
     with pytest.raises(FileFailed, match="can't be written"):

@@ -70,7 +70,7 @@ def test_binary_files_are_not_shown(bench: Workbench) -> None:
     assert not answer.is_refused
 
 
-def test_writing_and_editing(bench: Workbench) -> None:
+def test_files_are_written_and_edited(bench: Workbench) -> None:
     assert use(bench, "write", path="new/c.py", content="a\na\n").text == "created new/c.py"
     assert use(bench, "write", path="new/c.py", content="b\na\na\n").text == "replaced new/c.py"
     assert use(bench, "edit", path="new/c.py", old_text="b", new_text="c").text.startswith("edited")
@@ -111,7 +111,7 @@ def test_searching_shows_allowed_files_only(bench: Workbench) -> None:
     assert use(bench, "grep", pattern="(").is_error
 
 
-def test_a_commands_output_is_cut_and_both_streams_are_kept(bench: Workbench) -> None:
+def test_a_commands_output_is_cut_and_includes_both_streams(bench: Workbench) -> None:
     answer = use(bench, "bash", command="echo first >&2; sleep 0.2; yes | head -c 3000000")
     assert answer.text.startswith("first\ny\n")
     assert len(answer.text) < MAX_ANSWER_CHARS + 100
@@ -140,7 +140,7 @@ def test_a_tool_that_was_not_granted_does_nothing(
     "given",
     [{}, {"path": 5}, {"path": "src/a.py", "offset": 0}, {"path": "a", "x": 1}, None, "text", []],
 )
-def test_input_of_another_shape_is_told_to_the_model(bench: Workbench, given: Any) -> None:
+def test_input_of_the_wrong_shape_is_reported_to_the_model(bench: Workbench, given: Any) -> None:
     answer = call_tool("read", given, ALL, bench)
     assert answer.is_error
     assert answer.text.startswith("wrong input")

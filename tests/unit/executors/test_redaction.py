@@ -39,7 +39,7 @@ def test_several_private_keys_are_hidden_each() -> None:
     assert REDACTION.hide(PEM[:80] + b"\n" + PEM + b".") == b"[secret]."
 
 
-def test_a_bearer_token_is_hidden_and_its_word_kept() -> None:
+def test_a_bearer_token_is_hidden_and_the_word_bearer_stays() -> None:
     for word in (b"Bearer", b"bearer", b"BEARER"):
         header = b"Authorization: " + word + b" eyJhbGciOi.eyJzdWIi0.abc==\r\n"
         assert REDACTION.hide(header) == b"Authorization: " + word + b" [secret]\r\n"
@@ -79,7 +79,7 @@ def test_values_come_from_variables_with_secret_names() -> None:
     assert hidden == "[secret] " * 5 + "not-a-secret 1234567 /usr/bin:/bin"
 
 
-def test_values_are_found_as_json_spells_them() -> None:
+def test_values_are_found_in_their_json_spelling() -> None:
     redaction = Redaction(['pass"word\nü'])
     for text in ('pass"word\nü', r"pass\"word\nü", r"pass\"word\n\u00fc"):
         assert redaction.hide_text(f"<{text}>") == "<[secret]>"
@@ -90,7 +90,7 @@ def test_secrets_that_overlap_vanish_together() -> None:
     assert redaction.hide(b"-abcdefghijkl-") == b"-[secret]-"
 
 
-def test_text_with_half_characters_is_kept() -> None:
+def test_text_with_lone_surrogates_is_unchanged() -> None:
     assert REDACTION.hide_text("a\ud800b") == "a\ud800b"
 
 
@@ -102,7 +102,7 @@ def test_a_block_without_an_end_is_hidden_as_far_as_it_looks_like_one() -> None:
 
 @pytest.mark.parametrize("name", [*KEYS, "bearer"])
 @pytest.mark.parametrize("size", [1, 2, 7, 30])
-def test_a_secret_that_pieces_share_is_hidden(name: str, size: int) -> None:
+def test_a_secret_split_across_pieces_is_hidden(name: str, size: int) -> None:
     data = KEYS.get(name, b"Bearer abcdefgh12345678.xyz")
     text = b"before " + data + b" after\n"
     stream = REDACTION.start_stream()
@@ -111,7 +111,7 @@ def test_a_secret_that_pieces_share_is_hidden(name: str, size: int) -> None:
     assert b"[secret]" in REDACTION.hide(text)
 
 
-def test_a_value_whose_end_is_its_beginning_is_not_let_out() -> None:
+def test_a_value_that_ends_as_it_begins_does_not_leak() -> None:
     stream = Redaction(["abcXYabcXY"]).start_stream()
     assert stream.feed(b"abcXYabcXY") + stream.feed(b".") + stream.finish() == b"[secret]."
 
@@ -137,7 +137,7 @@ def test_what_is_held_back_is_bounded(piece: bytes) -> None:
         assert held(stream) <= WINDOW
 
 
-def test_no_key_gets_through_whatever_stands_around_it_and_however_it_is_cut() -> None:
+def test_no_key_gets_through_whatever_surrounds_it_and_however_it_is_cut() -> None:
     chance = random.Random(20)  # noqa: S311 - not for secrets
     filler = [b" ", b"\n", b"text ", b'"k": ', b"-----BEGIN ", b"bearer ", b"s ", b"gh "]
     for _ in range(400):

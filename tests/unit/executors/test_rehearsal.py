@@ -51,7 +51,7 @@ from tests.contract.executor_cases import Recorder, request_for
         ),
     ],
 )
-def test_an_answer_has_the_form_that_its_step_wants(
+def test_an_answer_matches_the_schema_of_its_step(
     tmp_path: Path, schema: dict[str, object], structured: object
 ) -> None:
     step = Step.model_validate({"name": "verify", "output": {"schema": schema}})
@@ -81,7 +81,7 @@ TREE: dict[str, object] = {
         {"type": "string", "minLength": 10**9},
     ],
 )
-def test_a_form_without_an_end_has_a_sample_all_the_same(schema: dict[str, object]) -> None:
+def test_an_endless_schema_still_has_a_sample(schema: dict[str, object]) -> None:
     assert len(str(sample(schema))) < 100_000
 
 
@@ -95,11 +95,13 @@ def test_a_form_without_an_end_has_a_sample_all_the_same(schema: dict[str, objec
         ({"enum": ["x"]}, "x"),
     ],
 )
-def test_an_answer_that_picks_a_way_goes_forward(schema: dict[str, object], said: object) -> None:
+def test_a_sample_answer_that_chooses_a_path_goes_forward(
+    schema: dict[str, object], said: object
+) -> None:
     assert sample(schema, "send_back") == said
 
 
-def test_the_last_line_is_the_label_where_no_form_is_asked_for(tmp_path: Path) -> None:
+def test_the_last_line_is_the_label_if_no_schema_is_requested(tmp_path: Path) -> None:
     request = structs.replace(request_for(tmp_path), label="send back")
     executor = RehearsalExecutor("rehearsal", RehearsalOptions())
     outcome = executor.perform(request, Recorder(), Cancellation())
@@ -111,6 +113,6 @@ def test_every_field_is_accepted_because_none_is_used() -> None:
 
 
 @pytest.mark.parametrize("options", [{"seconds": -1}, {"second": 1}, {"seconds": "inf"}])
-def test_options_without_meaning_are_refused(options: dict[str, object]) -> None:
+def test_invalid_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         RehearsalOptions.model_validate(options)

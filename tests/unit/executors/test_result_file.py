@@ -34,7 +34,7 @@ def write(path: Path, content: Any) -> None:
 @pytest.mark.parametrize(
     "status", [OutcomeStatus.FAILED, OutcomeStatus.INTERRUPTED, OutcomeStatus.LIMITED]
 )
-def test_a_process_that_did_not_succeed_stays_so(
+def test_a_result_file_does_not_rescue_an_unsuccessful_process(
     path: Path, said: str, status: OutcomeStatus
 ) -> None:
     write(path, {"status": said, "output": "so far", "usage": {"cost_usd": 2.0}})
@@ -43,7 +43,7 @@ def test_a_process_that_did_not_succeed_stays_so(
     assert (outcome.output, outcome.usage.cost_usd) == ("so far", 2.0)
 
 
-def test_that_there_was_nothing_to_do_is_an_answer_with_a_reason(path: Path) -> None:
+def test_nothing_to_do_is_an_answer_with_a_reason(path: Path) -> None:
     write(path, {"status": "nothing", "output": "no issue is open"})
     outcome = apply_result(path, SUCCESS)
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "no issue is open")
@@ -56,7 +56,7 @@ def test_that_there_was_nothing_to_do_is_an_answer_with_a_reason(path: Path) -> 
         assert "needs the reason in output" in (refused.error or "")
 
 
-def test_a_status_is_evidence_of_its_own(path: Path) -> None:
+def test_a_stated_status_is_recorded_as_evidence(path: Path) -> None:
     write(path, {"status": "ok"})
     shown = apply_result(path, SUCCESS.replace(evidence=Evidence())).evidence
     assert shown == Evidence(is_stated=True)
@@ -78,7 +78,7 @@ def test_a_status_is_evidence_of_its_own(path: Path) -> None:
         (None, "as it was"),
     ],
 )
-def test_only_what_is_no_text_is_an_answer_in_a_form(
+def test_only_non_text_output_is_a_structured_answer(
     path: Path, output: Any, structured: Any
 ) -> None:
     write(path, {"output": output})
@@ -86,7 +86,7 @@ def test_only_what_is_no_text_is_an_answer_in_a_form(
     assert apply_result(path, before).structured == structured
 
 
-def test_an_answer_in_a_form_holds_nothing_that_no_file_could(path: Path) -> None:
+def test_a_structured_answer_holds_only_what_a_file_can(path: Path) -> None:
     path.write_text('{"output": {"reason": "a\\ud800b"}}')
     assert apply_result(path, SUCCESS).structured == {"reason": "a?b"}
     path.write_text('{"output": {"amount": 1e999}}')
@@ -116,7 +116,7 @@ def test_an_answer_in_a_form_holds_nothing_that_no_file_could(path: Path) -> Non
         ('{"status": "ok"} trailing', "strict JSON"),
     ],
 )
-def test_a_file_without_meaning_fails_the_step(path: Path, content: str, said: str) -> None:
+def test_an_invalid_file_fails_the_step(path: Path, content: str, said: str) -> None:
     path.write_text(content)
     outcome = apply_result(path, SUCCESS)
     assert outcome.status is OutcomeStatus.FAILED
@@ -125,7 +125,7 @@ def test_a_file_without_meaning_fails_the_step(path: Path, content: str, said: s
     assert str(path) in outcome.error
 
 
-def test_bytes_that_are_no_utf8_are_refused(path: Path) -> None:
+def test_bytes_that_are_not_utf8_are_refused(path: Path) -> None:
     path.write_bytes(b'{"output": "\xff"}')
     with pytest.raises(ResultRefused, match="strict JSON"):
         read_result(path)
@@ -166,7 +166,7 @@ def test_a_failure_keeps_its_own_reason_beside_the_files(path: Path) -> None:
     assert "strict JSON" in error
 
 
-def test_a_torn_file_of_an_interrupted_agent_is_nobodys_failure(path: Path) -> None:
+def test_a_torn_file_of_an_interrupted_agent_is_not_a_failure(path: Path) -> None:
     path.write_text('{"status": ')
     interrupted = Outcome(status=OutcomeStatus.INTERRUPTED)
     assert apply_result(path, interrupted) == interrupted
@@ -199,7 +199,7 @@ def test_objects_are_closed_at_every_level_and_nothing_else_is_touched() -> None
     assert json.dumps(schema) == before
 
 
-def test_what_fits_the_closed_form_fits_the_schema() -> None:
+def test_an_answer_valid_for_the_strict_schema_is_valid_for_the_original() -> None:
     schema = {"type": "object", "properties": {"pass": {"type": "boolean"}, "why": {}}}
     value = {"pass": True, "why": "x"}
     assert Draft202012Validator(to_strict_schema(schema)).is_valid(value)
@@ -215,7 +215,7 @@ def test_an_answer_is_json_as_a_whole_or_not_at_all(text: str, value: object) ->
     assert parse_json(text) == value
 
 
-def test_hostile_answers_are_no_json() -> None:
+def test_hostile_answers_are_not_json() -> None:
     assert parse_json("[" * 200_000) is None
     assert parse_json("9" * 10_000) is None
     assert parse_json(f'"{"x" * MAX_ANSWER_CHARS}"') is None

@@ -72,7 +72,7 @@ def test_the_words_of_our_own_tools_are_their_names() -> None:
 MISSING = [(kind, word) for kind, table in TABLES.items() for word in WORDS if not table[word][0]]
 
 
-def test_the_tools_that_clients_do_not_have() -> None:
+def test_tools_missing_from_each_client_are_listed() -> None:
     assert {kind: [w for k, w in MISSING if k == kind] for kind in TABLES} == {
         "claude": [],
         "codex": ["webfetch", "todoread"],
@@ -93,7 +93,7 @@ def test_everything_may_be_taken_away(kind: str, more: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["claude", "anthropic", "opencode"])
 @pytest.mark.parametrize("switch", ["single_turn", "disallow_all_tools"])
-def test_a_tool_is_not_granted_where_all_are_taken_away(kind: str, switch: str) -> None:
+def test_a_tool_cannot_be_granted_where_all_are_taken_away(kind: str, switch: str) -> None:
     fields: dict[str, Any] = {"tools": {"read": True, "bash": False}, switch: True}
     ((reason, hint),) = objected(kind, **fields)
     assert reason == f"tools: read: true, but {switch} takes all tools away"
@@ -125,7 +125,7 @@ def test_a_tool_is_not_granted_where_all_are_taken_away(kind: str, switch: str) 
         ),
     ],
 )
-def test_what_is_said_twice_and_differently_is_refused(fields: dict[str, Any], reason: str) -> None:
+def test_contradictory_settings_are_refused(fields: dict[str, Any], reason: str) -> None:
     assert [each.reason for each in tool_objections(step(**fields), CLAUDE, "mine")] == [reason]
 
 
@@ -140,11 +140,11 @@ def test_what_is_said_twice_and_differently_is_refused(fields: dict[str, Any], r
         {"tools": {"bash": False}, "disallowed_tools": ["Bash"]},
     ],
 )
-def test_what_is_said_twice_and_alike_is_not(fields: dict[str, Any]) -> None:
+def test_repeated_equal_settings_are_accepted(fields: dict[str, Any]) -> None:
     assert tool_objections(step(**fields), CLAUDE, "mine") == []
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     found = objected("anthropic", tools={"task": True, "bash": True}, temperature=1.5)
     assert [each.reason for each in found] == [
         "tools: task: true: it has no such tool",
@@ -174,7 +174,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         ("opencode", {"disallowed_tools": ["b*"]}, {"bash": True}, "takes bash away"),
     ],
 )
-def test_what_the_entry_forbids_a_step_does_not_get(
+def test_a_step_does_not_get_what_the_entry_forbids(
     kind: str, entry: dict[str, Any], tools: dict[str, bool], said: str
 ) -> None:
     ((reason, hint),) = objected(kind, entry, tools=tools)
@@ -192,7 +192,7 @@ def test_what_the_entry_forbids_a_step_does_not_get(
         ({}, {"temperature": 0.5, "model": "fake/"}, "in the form provider/model"),
     ],
 )
-def test_opencode_wants_the_whole_name_of_a_model(
+def test_opencode_needs_the_full_name_of_a_model(
     entry: dict[str, Any], fields: dict[str, Any], said: str
 ) -> None:
     ((reason, _),) = objected("opencode", entry, **fields)
@@ -207,7 +207,7 @@ def test_opencode_wants_the_whole_name_of_a_model(
 ANYBODYS = {"command", "opencode", "rehearsal", "scripted"}
 
 
-def test_the_kinds_that_have_one_providers_models() -> None:
+def test_kinds_limited_to_one_provider_declare_it() -> None:
     told = {kind: provider for provider, kinds in PROVIDERS.items() for kind in kinds}
     assert told.keys() == EXECUTORS.keys() - ANYBODYS
     for kind, recipe in EXECUTORS.items():
@@ -217,7 +217,7 @@ def test_the_kinds_that_have_one_providers_models() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(EXECUTORS.keys() - {"rehearsal", "scripted"}))
-def test_who_honours_some_values_only_can_say_which(kind: str) -> None:
+def test_executors_that_accept_only_some_values_can_validate_steps(kind: str) -> None:
     executor = getattr(import_module(EXECUTORS[kind].module), EXECUTORS[kind].executor)
     # What the protocol asks for is looked up by name, so a slip would switch the check off.
     assert isinstance(executor.__new__(executor), ValidatesSteps)
@@ -235,7 +235,7 @@ MADE: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("kind", sorted(MADE))
-def test_who_asks_a_model_can_say_what_it_permits_and_withholds(kind: str) -> None:
+def test_executors_that_ask_a_model_can_report_their_permissions(kind: str) -> None:
     # As above: a slip in a name would switch warnings of `check` off.
     assert isinstance(MADE[kind][0].__new__(MADE[kind][0]), HasPermissions)
 
@@ -248,7 +248,7 @@ def permissions(kind: str, entry: dict[str, Any]) -> Permissions:
 
 
 @pytest.mark.parametrize("kind", MADE)
-def test_nobody_has_decided_where_the_entry_says_nothing(kind: str) -> None:
+def test_permissions_are_undecided_if_the_entry_sets_none(kind: str) -> None:
     assert permissions(kind, {}).to_edit
     assert permissions(kind, {"model": "m"}).to_edit
 
@@ -273,11 +273,13 @@ def test_nobody_has_decided_where_the_entry_says_nothing(kind: str) -> None:
         ("anthropic", {"tools": ["read"]}, "tools read"),
     ],
 )
-def test_what_is_written_is_a_decision(kind: str, entry: dict[str, Any], says: str) -> None:
+def test_permissions_written_in_an_entry_are_a_decision(
+    kind: str, entry: dict[str, Any], says: str
+) -> None:
     assert permissions(kind, entry)._replace(can_write=True) == Permissions(says)
 
 
-def test_what_is_taken_away_is_no_permission() -> None:
+def test_a_tool_taken_away_is_not_a_permission() -> None:
     found = permissions("claude", {"disallowed_tools": ["WebFetch"]})
     assert found.to_edit
     assert "disallowed_tools WebFetch" in found.says
@@ -322,7 +324,7 @@ READS: dict[str, bool] = dict.fromkeys(("write", "edit", "bash"), False)
         ("anthropic", {"tools": ["read", "edit"]}, {}, True),
     ],
 )
-def test_which_agents_can_change_files(
+def test_only_agents_that_can_change_files_may_be_expected_to(
     kind: str, entry: dict[str, Any], step: dict[str, Any], may_write: bool
 ) -> None:
     make, options = MADE[kind]

@@ -111,7 +111,7 @@ resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (0, 0))
 
 @on_linux
 @pytest.mark.parametrize("wall", Wall)
-def test_an_agent_that_takes_its_guards_descriptors_leaves_nothing_behind(
+def test_an_agent_that_takes_its_guards_descriptors_leaves_no_orphan(
     core: ProcessCore, tmp_path: Path, wall: Wall
 ) -> None:
     update = {"argv": [sys.executable, "-c", TAKES_DESCRIPTORS]}
@@ -125,7 +125,7 @@ def test_an_agent_that_takes_its_guards_descriptors_leaves_nothing_behind(
 
 @needs_wall
 @pytest.mark.parametrize(("wall", "code"), [(Wall.SCOPES, 1), (Wall.NONE, 0)])
-def test_an_agent_can_signal_no_process_outside(run: Run, wall: Wall, code: int) -> None:
+def test_an_agent_cannot_signal_outside_processes(run: Run, wall: Wall, code: int) -> None:
     # Neither its guard, nor its sequencer, which is here a person's server as well.
     end, heard = run(f"kill -0 {os.getpid()}", wall)
     assert (end.exit_code, end.lacks_wall) == (code, False), heard.err
@@ -134,14 +134,14 @@ def test_an_agent_can_signal_no_process_outside(run: Run, wall: Wall, code: int)
 
 
 @needs_wall
-def test_it_can_signal_what_it_has_started(run: Run) -> None:
+def test_an_agent_can_signal_processes_it_started(run: Run) -> None:
     end, heard = run("sleep 60 & a=$!; setsid sleep 60 & kill $a $!; wait; echo gone")
     assert (end.exit_code, heard.out) == (0, b"gone\n"), heard.err
 
 
 @needs_wall
 @pytest.mark.parametrize(("wall", "is_set"), [(Wall.SCOPES, b"1"), (Wall.NONE, b"0")])
-def test_it_can_gain_no_privileges(run: Run, wall: Wall, is_set: bytes) -> None:
+def test_an_agent_cannot_gain_privileges(run: Run, wall: Wall, is_set: bytes) -> None:
     _, heard = run("grep NoNewPrivs /proc/self/status", wall)
     assert heard.out.split() == [b"NoNewPrivs:", is_set]
 
@@ -154,7 +154,7 @@ def test_its_output_is_still_a_pipe_that_it_can_open(run: Run, wall: Wall) -> No
 
 
 @needs_wall
-def test_it_reaches_sockets_with_a_path_and_no_abstract_ones(run: Run) -> None:
+def test_an_agent_reaches_sockets_with_a_path_but_not_abstract_ones(run: Run) -> None:
     folder = Path(tempfile.mkdtemp(prefix="wall-"))
     script = (
         f"exec {sys.executable} -I -S -c 'import socket, sys\n"
@@ -177,7 +177,7 @@ def test_it_reaches_sockets_with_a_path_and_no_abstract_ones(run: Run) -> None:
 
 
 @needs_wall
-def test_it_can_mount_in_a_namespace_of_its_own(run: Run, tmp_path: Path) -> None:
+def test_an_agent_can_mount_in_its_own_namespace(run: Run, tmp_path: Path) -> None:
     mount = f"unshare -Urm sh -c 'mount -t tmpfs none {tmp_path} && echo mounted'"
     if run(mount, Wall.NONE)[1].out != b"mounted\n":
         pytest.skip("this system lets nobody mount in a namespace of their own")
@@ -185,7 +185,9 @@ def test_it_can_mount_in_a_namespace_of_its_own(run: Run, tmp_path: Path) -> Non
 
 
 @needs_wall
-def test_its_end_by_force_takes_along_what_has_left_its_session(run: Run, tmp_path: Path) -> None:
+def test_killing_an_agent_also_ends_processes_that_left_its_session(
+    run: Run, tmp_path: Path
+) -> None:
     script = "trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$ > pid; sleep 60' & sleep 60"
     end, _ = run(script, timeout_s=1, grace_s=0.1)
     assert (end.ended_by, end.survivors) == ("timeout", 0)
@@ -193,7 +195,7 @@ def test_its_end_by_force_takes_along_what_has_left_its_session(run: Run, tmp_pa
 
 
 @needs_wall
-def test_walls_stand_within_walls_up_to_the_kernels_most(core: ProcessCore, tmp_path: Path) -> None:
+def test_walls_nest_up_to_the_kernels_limit(core: ProcessCore, tmp_path: Path) -> None:
     # An agent that starts agents: the kernel has 16 domains, so at last there is no wall, and the
     # agent starts all the same. The wall of this one has taken some.
     program = (
@@ -286,7 +288,7 @@ def test_an_ordinary_users_agents_do_not_reach_each_other(
 
 
 @needs_wall
-def test_a_wall_is_no_help_to_whom_an_agent_without_one_attacks(ordinary: Path) -> None:
+def test_a_wall_does_not_protect_against_an_agent_without_one(ordinary: Path) -> None:
     # Why a decision does not run beside `wall: none`, see `engine.exclusion`.
     victim, attacker = guard_of_user(), guard_of_user()
     try:
@@ -316,7 +318,7 @@ def test_an_agent_finds_no_secret_in_its_guard(
 
 
 @on_linux
-def test_a_process_that_is_not_dumpable_shows_its_environment_to_root_alone(
+def test_a_nondumpable_process_shows_its_environment_only_to_root(
     ordinary: Path,
 ) -> None:
     del ordinary
@@ -380,7 +382,7 @@ def _has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_has_none")
-def test_an_agent_starts_without_one_and_it_is_told_once(run: Run) -> None:
+def test_an_agent_starts_without_a_wall_and_it_is_reported_once(run: Run) -> None:
     ends = [run("exit 0")[0] for _ in range(2)]
     assert [end.exit_code for end in ends] == [0, 0]
     assert [end.lacks_wall for end in ends] == [True, False]
@@ -390,11 +392,11 @@ def test_an_agent_starts_without_one_and_it_is_told_once(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("_has_none")
-def test_nothing_is_told_where_none_was_asked_for(run: Run) -> None:
+def test_nothing_is_reported_if_no_wall_was_requested(run: Run) -> None:
     assert not run("exit 0", Wall.NONE)[0].lacks_wall
 
 
-def test_the_step_log_says_that_there_is_none() -> None:
+def test_the_step_log_reports_a_missing_wall_once() -> None:
     heard = Recorder()
 
     class Request:
@@ -428,7 +430,7 @@ def test_a_result_file_changes_no_answer_that_decides(tmp_path: Path, content: s
     assert told == ["ignored"]
 
 
-def test_what_it_says_of_usage_still_counts(tmp_path: Path) -> None:
+def test_usage_in_an_ignored_result_file_still_counts(tmp_path: Path) -> None:
     path, told = tmp_path / "result.json", list[str]()
     path.write_text('{"usage": {"cost_usd": 0.5}}')
     before = Outcome(status=OutcomeStatus.OK, output="no", usage=Usage(cost_usd=0.25))
@@ -436,7 +438,7 @@ def test_what_it_says_of_usage_still_counts(tmp_path: Path) -> None:
     assert (after.output, after.usage.cost_usd, told) == ("no", 0.5, [])
 
 
-def test_a_signal_that_ends_a_guard_ends_its_agent_behind_the_wall(
+def test_a_signal_that_ends_a_guard_ends_its_agent_within_the_wall(
     core: ProcessCore, tmp_path: Path
 ) -> None:
     core.prepare()
@@ -458,7 +460,7 @@ def is_alive(pid: int) -> bool:
     return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_prctl_does_nothing_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prctl_does_nothing_where_it_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     prctl = Prctl()
     prctl.set(DUMPABLE, 0)

@@ -37,7 +37,9 @@ WORKFLOW = Workflow("w", (Step(name="a"),))
         (UnknownName("prompt", "main.md", known=()), REFUSED),
     ],
 )
-def test_a_server_that_is_away_is_no_fault_of_the_step(error: SequencerError, told: str) -> None:
+def test_an_unreachable_server_is_not_the_fault_of_the_step(
+    error: SequencerError, told: str
+) -> None:
     def worker_of(_: str) -> tuple[Worker, Head]:
         raise error
 
@@ -61,7 +63,7 @@ class Maker:
         self.close = lambda: left.append(run)
 
 
-def test_a_worker_for_days_keeps_only_the_makers_that_it_used_last(
+def test_a_long_running_worker_keeps_only_the_makers_it_used_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sequencer.plugins.temporal.worker.MAX_KNOWN", 3)

@@ -52,7 +52,9 @@ def rpc(text: str, status: RPCStatusCode) -> RPCError:
         (rpc("too many pollers", RPCStatusCode.RESOURCE_EXHAUSTED), ": too many pollers", ""),
     ],
 )
-def test_why_a_server_is_out_of_reach(error: Exception, words: str, hint: str) -> None:
+def test_the_reason_a_server_is_unreachable_is_reported(
+    error: Exception, words: str, hint: str
+) -> None:
     told = make_unreachable_error(error, OPTIONS)
     assert words in told.message
     assert hint in (told.hint or "")
@@ -61,7 +63,7 @@ def test_why_a_server_is_out_of_reach(error: Exception, words: str, hint: str) -
     assert "Error(" not in str(told)
 
 
-def test_a_key_that_is_refused_is_known_as_such() -> None:
+def test_a_refused_key_is_reported_as_refused() -> None:
     refused = rpc("Request unauthorized.", RPCStatusCode.UNAUTHENTICATED)
     told = make_unreachable_error(refused, FleetOptions("p", api_key="k-1"))
     assert "refuses the key" in told.message
@@ -76,7 +78,7 @@ def test_a_key_that_is_refused_is_known_as_such() -> None:
         (FleetOptions("p", tls=(("ca", "nowhere/ca.pem"),)), "store.tls.ca"),
     ],
 )
-def test_what_can_not_be_used_names_its_key(
+def test_an_unusable_option_names_its_key(
     options: FleetOptions, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

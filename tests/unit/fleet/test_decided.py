@@ -36,7 +36,9 @@ def test_there_are_recordings_of_this_edition() -> None:
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
-def test_the_same_is_decided(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replayed_recordings_lead_to_the_same_decisions(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     decided: list[tuple[dict[str, Any], list[Any]]] = []
     write = MemoStore.write
 

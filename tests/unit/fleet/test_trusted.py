@@ -93,13 +93,13 @@ def requested(*steps: Step) -> tuple[Workflow, str]:
     return workflow, made.to_json().decode()
 
 
-def test_what_is_trusted_is_made(machine: Machine) -> None:
+def test_a_trusted_project_gets_a_worker(machine: Machine) -> None:
     machine.says("seq/shop/default", head_of(machine))
     assert machine.worker("seq/shop/default").performer.workflow.name == "standard"
 
 
 @pytest.mark.parametrize("change", ["argv", "agent", "nobody"])
-def test_a_project_that_is_not_as_it_was_trusted_makes_nothing(
+def test_a_project_changed_since_it_was_trusted_gets_no_worker(
     machine: Machine, change: str
 ) -> None:
     machine.says("seq/shop/default", head_of(machine))
@@ -117,7 +117,7 @@ def test_a_project_that_is_not_as_it_was_trusted_makes_nothing(
         Workers(store).find_worker("seq/shop/default")
 
 
-def test_another_definition_is_left_to_others(machine: Machine) -> None:
+def test_a_run_with_another_definition_is_left_to_other_workers(machine: Machine) -> None:
     other = Workflow("standard", (Step(name="supervisor"), Step(name="main", model="big")))
     machine.says("seq/shop/default", head_of(machine, workflow=other))
     with pytest.raises(DefinitionChanged):
@@ -134,7 +134,7 @@ def test_another_definition_is_left_to_others(machine: Machine) -> None:
         ("seq/shop/../x", "../x"),
     ],
 )
-def test_a_run_that_says_it_is_another_one_is_not_touched(
+def test_a_run_that_claims_to_be_another_is_not_touched(
     machine: Machine, run: str, name: str | None
 ) -> None:
     machine.says(run, head_of(machine, name))
@@ -147,7 +147,7 @@ def test_a_run_that_says_it_is_another_one_is_not_touched(
     [{"allowed_tools": ("Bash",)}, {"tools": {"bash": True}},
      {"agents": {"a": {"description": "d", "prompt": "p", "tools": ("Bash",)}}}],
 )  # fmt: skip
-def test_tools_that_the_project_does_not_give_are_not_given(
+def test_tools_the_project_does_not_grant_are_refused(
     machine: Machine, granted: dict[str, Any]
 ) -> None:
     step = Step.model_validate({"name": "main", **granted})
@@ -169,7 +169,7 @@ def _flow(value: dict[str, Any]) -> str:
     return json.dumps(value)[1:-1]
 
 
-def test_an_agent_that_only_the_run_has_is_not_run(machine: Machine) -> None:
+def test_an_agent_known_only_to_the_run_is_not_run(machine: Machine) -> None:
     workflow, text = requested(Step(name="main", agent="evil"))
     head = head_of(machine, "one", workflow).replace(has_definition=True)
     machine.says("seq/shop/one", head, definition=text)
@@ -189,7 +189,7 @@ def test_a_workflow_outside_of_the_project_is_not_read(machine: Machine, place: 
         machine.worker("seq/shop/review")
 
 
-def test_tools_of_a_workflow_somewhere_in_the_project_are_asked_about(machine: Machine) -> None:
+def test_tools_granted_by_a_workflow_anywhere_in_the_project_need_trust(machine: Machine) -> None:
     (machine.folder / "docs").mkdir()
     granting = FLOW.replace("### draft\n", "### draft\n---\nallowed_tools: [Bash]\n---\n")
     (machine.folder / "docs" / "x.md").write_text(granting)

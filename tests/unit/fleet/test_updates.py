@@ -29,13 +29,13 @@ OWN = "seq/shop@1/gpu"
 JUNK: list[Any] = [None, "", "x", 7, True, -1, 1e999, [], {}, {"id": "x"}, {"facts": None}]
 
 
-def test_an_update_without_a_validator_would_be_found() -> None:
+def test_every_update_has_a_validator() -> None:
     assert DEFINITION.updates
     unguarded = [name for name, one in DEFINITION.updates.items() if one.validator is None]
     assert unguarded == []
 
 
-def test_there_is_no_other_door() -> None:
+def test_a_run_accepts_only_updates() -> None:
     """A signal can't be refused; a query could show what is nobody's business."""
     assert not DEFINITION.signals
     assert not DEFINITION.queries
@@ -65,7 +65,7 @@ def test_junk_is_refused_by_every_guard(name: str, monkeypatch: pytest.MonkeyPat
      "seq/shop@\N{ARABIC-INDIC DIGIT ONE}/gpu",
      "seq/shop@9999999999/gpu", "seq/shop", "SEQ/shop@1/gpu", "seq/shop@1@2/gpu"],
 )  # fmt: skip
-def test_a_run_continues_on_no_queue_but_one_of_its_project(queue: object) -> None:
+def test_a_run_continues_only_on_a_queue_of_its_project(queue: object) -> None:
     assert not is_successor_queue(queue, OWN)
     assert is_successor_queue(OWN, OWN)
     assert is_successor_queue("seq/shop@2/gpu", OWN)
@@ -83,7 +83,7 @@ GOOD = {"id": "0" * 32, "by": "1@host", "ttl_s": 60.0, "places": 2}
     ],
     ids=str,
 )  # fmt: skip
-def test_a_permit_that_would_break_its_run_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_work_order_that_would_break_its_run_is_refused(wrong: dict[str, Any]) -> None:
     ensure_work_order(GOOD, OWN)
     ensure_work_order({**GOOD, "queue": f"{OWN}/1"}, OWN)
     with pytest.raises(ValueError, match=r"work order|ttl_s|places|queue"):
@@ -109,7 +109,7 @@ def test_a_change_that_would_break_its_run_is_refused(wrong: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("works_for", [0, 3])
-def test_nobody_is_waited_for_who_does_not_serve_the_run(
+def test_a_worker_that_does_not_serve_the_run_is_not_waited_for(
     works_for: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaving, "LEAVE_S", 0.1)

@@ -67,14 +67,14 @@ def claim(**more: Any) -> Claim:
         {"not_before": AT, "not_before_reason": "retry", "pause_requested": True},
     ],
 )  # fmt: skip
-def test_a_head_comes_back_as_it_was(more: dict[str, Any]) -> None:
+def test_a_head_survives_a_round_trip(more: dict[str, Any]) -> None:
     head = Head.model_validate({**PLAIN, **more})
     memo = json.loads(json.dumps(pack_head(head)))
     assert unpack_head(memo) == head
     assert unpack_head(memo).told == head.told
 
 
-def test_what_stays_is_apart_from_what_changes() -> None:
+def test_constant_fields_are_packed_apart_from_changing_ones() -> None:
     head = Head.model_validate({**PLAIN, "revision": 4, "claims": (claim(),)})
     parts = pack_head(head)
     assert set(parts[RUN]) == {"run_id", "workflow_name", "workflow_digest"}
@@ -103,7 +103,7 @@ def test_a_fact_has_its_record_again() -> None:
         UnknownName("step", "a", ["b"]),
     ],
 )
-def test_a_refusal_keeps_its_class_words_and_exit_code(error: SequencerError) -> None:
+def test_a_refusal_keeps_its_class_message_and_exit_code(error: SequencerError) -> None:
     found = unpack_error(pack_error(error))
     assert type(found) is type(error)
     assert str(found) == str(error)
@@ -111,7 +111,7 @@ def test_a_refusal_keeps_its_class_words_and_exit_code(error: SequencerError) ->
     assert found.exit_code == error.exit_code
 
 
-def test_every_error_can_travel() -> None:
+def test_every_error_survives_a_round_trip() -> None:
     for name in dir(errors):
         kind = getattr(errors, name)
         if isinstance(kind, type) and issubclass(kind, SequencerError):
@@ -138,7 +138,9 @@ WORKFLOW = Workflow("w", (Step(name="a"), Step(name="b")))
         ),
     ],
 )
-def test_an_attempt_ends_there_as_it_ended_here(outcome: Outcome, more: dict[str, Any]) -> None:
+def test_an_attempt_ends_remotely_as_it_ended_locally(
+    outcome: Outcome, more: dict[str, Any]
+) -> None:
     step = Step(name="a", retry=Retry(max_attempts=3))
     here, held = find_step_ref(WORKFLOW, 0), claim(step="a", step_index=0)
     record: dict[str, Any] = {"status": str(outcome.status), "agent": "x", "began_at": AT}
@@ -164,7 +166,7 @@ def test_an_attempt_ends_there_as_it_ended_here(outcome: Outcome, more: dict[str
         ("word " * 20_000 + '{"decision": "send back"}\nThat is all.', "send back"),
     ],
 )
-def test_what_an_answer_picks_travels_where_the_answer_is_too_large(
+def test_the_choice_of_an_answer_is_sent_even_if_the_answer_is_too_large(
     output: str, picks: str
 ) -> None:
     here, held = find_step_ref(WORKFLOW, 0), claim(step="a", step_index=0)
@@ -179,7 +181,7 @@ def test_what_an_answer_picks_travels_where_the_answer_is_too_large(
     assert "output" not in report
 
 
-def test_what_decides_over_a_team_travels() -> None:
+def test_the_rules_of_a_team_survive_a_round_trip() -> None:
     rules = TeamRules(budget=TeamBudget(max_cost_usd=0.5), max_tasks=7)
     expander = TeamExpander({"builder": Role(writes=True, step={"model": "m"})}, 7, "x")
     made = project_tasks.make_execution(rules, expander)
@@ -188,7 +190,7 @@ def test_what_decides_over_a_team_travels() -> None:
     assert (budgets.rules, found) == (rules, expander)
 
 
-def test_a_workflow_travels_with_the_schema_of_an_answer() -> None:
+def test_a_workflow_keeps_its_answer_schema_in_a_round_trip() -> None:
     output = Output.model_validate({"key": "x", "format": "json", "schema": {"type": "object"}})
     workflow = Workflow("w", (Step(name="a", output=output), Step(name="b")))
     data = json.loads(json.dumps(pack_workflow(workflow)))

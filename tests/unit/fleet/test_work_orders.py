@@ -112,7 +112,7 @@ class Lab:
         return [fact["event"] for one in self.written for fact in one[FACTS]]
 
 
-def test_steps_follow_each_other_until_the_permit_is_used_up() -> None:
+def test_steps_follow_each_other_until_the_work_order_is_used_up() -> None:
     lab = Lab(CYCLE)
     permit = lab.permit(max_steps=2)
     assert lab.advance(permit) == [1]
@@ -129,7 +129,7 @@ def test_steps_follow_each_other_until_the_permit_is_used_up() -> None:
     assert all(unpack_head({**pack_head(lab.store.head), **one}) for one in lab.written)
 
 
-def test_an_attempt_that_vanished_is_taken_over_and_its_late_report_is_not_heard() -> None:
+def test_a_vanished_attempt_is_taken_over_and_its_late_report_is_ignored() -> None:
     lab = Lab(CYCLE)
     permit = lab.permit()
     lab.advance(permit)
@@ -150,7 +150,7 @@ def test_nothing_is_claimed_where_the_history_is_to_end() -> None:
     assert (lab.store.head.claims, permit.end) == ((), None)
 
 
-def test_a_failure_ends_the_permit_with_the_words_of_a_run_in_files() -> None:
+def test_a_failure_ends_the_work_order_with_the_message_of_a_file_run() -> None:
     lab = Lab(CYCLE)
     permit = lab.permit()
     lab.advance(permit)
@@ -174,7 +174,7 @@ def test_a_retry_waits_for_its_time_and_holds_no_claim() -> None:
     assert lab.advance(permit) == [2]
 
 
-def test_a_second_permit_ends_at_once_unless_it_may_wait() -> None:
+def test_a_second_work_order_ends_at_once_unless_it_may_wait() -> None:
     lab = Lab(CYCLE)
     first, second, third = (
         lab.permit(),
@@ -192,7 +192,7 @@ def test_a_second_permit_ends_at_once_unless_it_may_wait() -> None:
     assert third.end is not None
 
 
-def test_an_interrupted_process_ends_its_permit_and_another_ones_goes_on() -> None:
+def test_an_interrupted_process_ends_only_its_own_work_order() -> None:
     lab = Lab(CYCLE)
     permit = lab.permit()
     lab.advance(permit)
@@ -204,7 +204,7 @@ def test_an_interrupted_process_ends_its_permit_and_another_ones_goes_on() -> No
     assert permit.end["error"]["type"] == "Interrupted"
 
 
-def test_a_permit_continues_elsewhere_with_what_it_has_counted() -> None:
+def test_a_work_order_continues_elsewhere_with_its_counts() -> None:
     lab = Lab(CYCLE)
     permit = lab.permit(max_steps=2)
     lab.advance(permit)
@@ -219,7 +219,7 @@ def test_a_permit_continues_elsewhere_with_what_it_has_counted() -> None:
     assert again.end["reason"] == "2 steps are done (--max-steps)"
 
 
-def test_a_process_takes_what_the_one_before_it_has_left() -> None:
+def test_a_process_takes_what_the_previous_one_left() -> None:
     lab = Lab(CYCLE)
     before = lab.permit(by="1@here", max_steps=2)
     assert lab.advance(before) == [1]
@@ -235,7 +235,7 @@ def test_a_process_takes_what_the_one_before_it_has_left() -> None:
     assert lab.advance(permit) == [2]
 
 
-def test_what_one_machine_lacks_is_put_off_and_ends_no_permit() -> None:
+def test_something_one_machine_lacks_postpones_and_ends_no_work_order() -> None:
     lab = Lab(CYCLE)
     permit = lab.permit()
     lab.advance(permit)
@@ -250,7 +250,7 @@ def test_what_one_machine_lacks_is_put_off_and_ends_no_permit() -> None:
     assert lab.events == ["claimed", "released", "claimed"]
 
 
-def test_counts_are_handed_on_whole_and_the_summary_has_them() -> None:
+def test_counts_are_handed_on_in_full_and_are_in_the_summary() -> None:
     retry = Retry(max_attempts=3, initial_delay_s=30)
     lab = Lab(Workflow("w", (Step(name="a", retry=retry), Step(name="b"))))
     permit = lab.permit(max_cycles=1)
@@ -272,7 +272,7 @@ def test_counts_are_handed_on_whole_and_the_summary_has_them() -> None:
     assert again.end["reason"] == "1 cycle is done (--max-cycles)"
 
 
-def test_a_flow_continues_elsewhere_with_what_was_counted() -> None:
+def test_a_flow_continues_elsewhere_with_its_counts() -> None:
     lab = Lab(workflow("a --> b --> c"))
     data = {
         "id": "1",
@@ -296,7 +296,7 @@ def test_a_flow_continues_elsewhere_with_what_was_counted() -> None:
     assert again.budget.summary.failures == 1
 
 
-def test_a_permit_that_no_process_waits_for_survives_the_workers() -> None:
+def test_a_work_order_that_no_process_waits_for_survives_the_workers() -> None:
     lab = Lab(CYCLE)
     permit = lab.permit(by="", max_steps=2)
     assert permit.is_detached
@@ -344,7 +344,7 @@ def test_a_run_that_outgrows_a_server_stops_before_its_next_step() -> None:
     assert lab.advance(lab.permit()) != []
 
 
-def test_work_that_was_begun_on_older_code_is_merged_before_it_is_accepted() -> None:
+def test_work_started_on_older_code_is_merged_before_it_is_accepted() -> None:
     lab = Lab(CYCLE)
     permit = lab.permit()
     lab.advance(permit)
@@ -367,7 +367,7 @@ def test_work_that_was_begun_on_older_code_is_merged_before_it_is_accepted() -> 
     assert failed["record"] == {"status": "failed", "error": "conflict"}
 
 
-def test_a_question_that_expires_beside_a_node_costs_the_next_node_no_attempt() -> None:
+def test_a_question_expiring_alongside_a_node_costs_no_attempt() -> None:
     """What the expiry grants is being made: the second change must not take it over."""
     node = {"timeout_ms": 1000}
     lab = Lab(workflow("s((S)) --> q{{Q}} & a; q --> b", nodes={"q": node}))

@@ -109,7 +109,7 @@ def test_a_whole_object_is_read_as_pydantic_reads_it(raw: dict[str, Any]) -> Non
         ({"name": "a\n"}, ("name",), "should match the pattern"),
     ],
 )
-def test_what_is_wrong_is_told_where_it_stands(
+def test_an_error_names_the_place_of_the_wrong_value(
     raw: dict[str, Any], place: tuple[object, ...], told: str
 ) -> None:
     with pytest.raises(ValidationError) as refused:
@@ -128,20 +128,20 @@ def test_a_class_may_hold_its_own_kind() -> None:
     assert [error["loc"][-1] for error in refused.value.errors()] == ["name", "timeout_s"]
 
 
-def test_what_has_to_be_converted_is() -> None:
+def test_values_are_converted_where_needed() -> None:
     made = Outer.model_validate({"name": "a", "inner": {"number": "7"}, "share": "0.25"})
     assert (made.inner.number, made.share) == (7, 0.25)
     assert validate_value(Annotated[int, Field(ge=1)], "3") == 3
 
 
-def test_unknown_fields_are_kept_where_the_class_keeps_them() -> None:
+def test_unknown_fields_are_preserved_if_the_class_allows_it() -> None:
     made = Inner.model_validate({"number": 2, "note": [1]})
     assert made.model_extra == {"note": [1]}
     assert made.replace(number=3).model_dump() == {"number": 3, "colour": "red", "note": [1]}
     assert made != Inner(number=2)
 
 
-def test_an_object_is_frozen_and_every_copy_of_it_the_same() -> None:
+def test_an_object_is_frozen_and_every_copy_equals_it() -> None:
     made = Outer(name="a", named={"x": Inner(number=3)})
     with pytest.raises(AttributeError, match="frozen"):
         made.name = "b"  # type: ignore[misc]
@@ -155,7 +155,7 @@ def test_an_object_is_frozen_and_every_copy_of_it_the_same() -> None:
     assert repr(made.inner) == "Inner(number=1, colour=<Colour.RED: 'red'>)"
 
 
-def test_what_is_dumped() -> None:
+def test_a_dump_leaves_out_what_is_excluded() -> None:
     made = Outer(name="a", many=(Inner(number=2),))
     assert made.model_dump(exclude_unset=True) == {
         "name": "a",
@@ -183,29 +183,29 @@ plain = st.recursive(
 
 
 @given(plain, st.sampled_from([None, 1, 2]))
-def test_json_is_byte_for_byte_pydantics(value: Any, indent: int | None) -> None:
+def test_json_is_byte_for_byte_the_same_as_pydantics(value: Any, indent: int | None) -> None:
     assert encode_json(value, indent) == to_json(value, indent=indent)
     made = Inner.model_validate({"note": value})
     whole = {"number": 1, "colour": "red", "note": value}
     assert made.model_dump_json(indent=indent).encode() == to_json(whole, indent=indent)
 
 
-def test_a_key_that_ends_as_another_one_does_not_take_its_place() -> None:
+def test_a_key_that_ends_like_another_does_not_replace_it() -> None:
     value = {'a"b': None, "b": {"x": 1}, '\\"b': None, '"': [1]}
     assert json.loads(encode_json(value, 2)) == value
 
 
 @pytest.mark.parametrize("number", [1e-5, 1.5e-7, 0.0001, 123456789.125, 2**70])
-def test_numbers_are_spelled_as_ever(number: float) -> None:
+def test_numbers_are_written_as_pydantic_writes_them(number: float) -> None:
     assert encode_json({"a": [number]}, 2) == to_json({"a": [number]}, indent=2)
 
 
 @pytest.mark.parametrize("number", [1e16, -2e22, 1.7976931348623157e308])
-def test_a_large_number_is_read_as_it_was(number: float) -> None:
+def test_a_large_number_survives_a_round_trip(number: float) -> None:
     assert json.loads(encode_json({"a": [number]}, 2)) == {"a": [number]}
 
 
-def test_a_head_is_written_as_ever() -> None:
+def test_a_head_is_written_as_pydantic_writes_it() -> None:
     raw = {"run_id": "r", "workflow_name": "w", "workflow_digest": "d", "expected_step": "a"}
     head = Head.model_validate({**raw, "last_update": "now", "note": {"x": [1, {"y": "\x7f"}]}})
     assert head.model_dump_json(indent=2).encode() == to_json(

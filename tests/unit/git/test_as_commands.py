@@ -56,7 +56,9 @@ def notes(clone: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_starting_again_goes_on_where_it_was_ended(tmp_path: Path, sent: signal.Signals) -> None:
+def test_a_restarted_run_continues_where_it_was_interrupted(
+    tmp_path: Path, sent: signal.Signals
+) -> None:
     clone = project(tmp_path)
     (tmp_path / "hold").touch()
     process = start(clone, "run", "--max-steps", "1")
@@ -84,7 +86,7 @@ def test_two_runs_in_one_work_tree(tmp_path: Path) -> None:
     assert notes(clone) == ["attempt 1", "attempt 1"]
 
 
-def test_the_way_out_when_the_code_of_the_state_is_lost(tmp_path: Path) -> None:
+def test_hints_lead_out_when_the_code_of_the_state_is_lost(tmp_path: Path) -> None:
     clone, other = project(tmp_path), tmp_path / "b"
     first = git(clone, "rev-parse", "HEAD")
     assert run(clone)[0] == 0

@@ -71,13 +71,15 @@ def branch_and_back(folder: Path) -> None:
         (lambda folder: said(folder, "switch", "-q", "-c", "other"), TreeChanges(0, 0)),
     ],
 )
-def test_what_git_sees(tmp_path: Path, act: Callable[[Path], object], found: TreeChanges) -> None:
+def test_changes_are_counted_with_git(
+    tmp_path: Path, act: Callable[[Path], object], found: TreeChanges
+) -> None:
     folder = repository(tmp_path / "r", FILES)
     assert isinstance(tree_of(folder, ()), GitTree)
     assert changed(folder, lambda: act(folder)) == found
 
 
-def test_what_was_dirty_before_is_no_change(tmp_path: Path) -> None:
+def test_files_that_were_already_dirty_are_not_counted(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", FILES)
     write(folder, {"a.txt": "mine", "new.txt": "mine"})
     assert changed(folder, lambda: None) == TreeChanges(0, 0)
@@ -98,14 +100,14 @@ def test_a_first_commit_is_a_change(tmp_path: Path) -> None:
     assert changed(folder, lambda: commit(folder, {"a.txt": "a"})).commits == 1
 
 
-def test_a_repository_without_a_record_of_head(tmp_path: Path) -> None:
+def test_changes_are_counted_without_a_reflog(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", FILES)
     said(folder, "config", "core.logAllRefUpdates", "false")
     shutil.rmtree(folder / ".git" / "logs", ignore_errors=True)
     assert changed(folder, lambda: commit(folder, {"a.txt": "b"})) == TreeChanges(1, 1)
 
 
-def test_a_linked_work_tree_has_a_record_of_its_own(tmp_path: Path) -> None:
+def test_a_linked_work_tree_counts_only_its_own_changes(tmp_path: Path) -> None:
     folder, linked = repository(tmp_path / "r", FILES), tmp_path / "linked"
     said(folder, "worktree", "add", "-q", "-b", "other", str(linked))
     assert changed(linked, lambda: commit(folder, {"a.txt": "b"})) == TreeChanges(0, 0)
@@ -119,7 +121,7 @@ def test_a_folder_that_git_ignores_is_looked_at_without_git(tmp_path: Path) -> N
     assert changed(folder, put(folder, x="x")) == TreeChanges(1, 0)
 
 
-def test_a_folder_below_the_repository_counts_with_all_of_it(tmp_path: Path) -> None:
+def test_changes_outside_of_a_subfolder_are_counted_too(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", FILES)
     assert changed(folder / "docs", put(folder, **{"a.txt": "other"})) == TreeChanges(1, 0)
 
@@ -137,7 +139,7 @@ def test_a_folder_below_the_repository_counts_with_all_of_it(tmp_path: Path) -> 
         (lambda folder: write(folder, {"sync/x": "x", "logs/x": "x", ".git/x": "x"}), 0),
     ],
 )
-def test_what_is_seen_without_git(
+def test_changes_are_counted_without_git(
     tmp_path: Path, act: Callable[[Path], object], files: int
 ) -> None:
     write(tmp_path, {"a.txt": "a", "docs/b.md": "b"})
@@ -170,7 +172,7 @@ def test_the_newest_change_is_known(tmp_path: Path, has_git: bool) -> None:
 
 
 @pytest.mark.parametrize("has_git", [True, False])
-def test_a_look_that_takes_too_long_knows_nothing(tmp_path: Path, has_git: bool) -> None:
+def test_reading_the_tree_times_out_as_unknown(tmp_path: Path, has_git: bool) -> None:
     folder = repository(tmp_path / "r", FILES) if has_git else tmp_path
     write(folder, {"new.txt": "x"})
     with pytest.raises(TreeUnknown, match="too long"):

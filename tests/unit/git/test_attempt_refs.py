@@ -105,7 +105,7 @@ def test_code_travels_by_the_head_and_the_branch_follows(tmp_path: Path) -> None
     assert not here.told + there.told
 
 
-def test_what_is_declared_is_committed_for_the_step(tmp_path: Path) -> None:
+def test_declared_paths_are_committed_for_the_step(tmp_path: Path) -> None:
     _, here, _ = machines(tmp_path)
     write(here.folder, {"orchestration.yaml": "commit: {paths: [docs/]}\n"})
     git(here.folder, "add", "-A")
@@ -118,7 +118,7 @@ def test_what_is_declared_is_committed_for_the_step(tmp_path: Path) -> None:
     assert "docs/a" in said(here.folder, "ls-tree", "-r", "--name-only", work.commit)
 
 
-def test_killed_before_the_push(tmp_path: Path) -> None:
+def test_work_of_an_attempt_killed_before_its_push_is_saved_on_a_branch(tmp_path: Path) -> None:
     bare, here, there = machines(tmp_path)
     run = here.begin(head())
     lost = commit(here.folder, {"lost": "1"})
@@ -135,7 +135,7 @@ def test_killed_before_the_push(tmp_path: Path) -> None:
     assert "lost" in log(here.folder, "sequencer-kept/default/0-1")
 
 
-def test_a_push_that_was_not_accepted_is_in_no_branch_and_swept(tmp_path: Path) -> None:
+def test_an_unaccepted_push_reaches_no_branch_and_is_swept(tmp_path: Path) -> None:
     bare, here, there = machines(tmp_path)
     run = here.begin(head())
     commit(here.folder, {"lost": "1"})
@@ -168,7 +168,7 @@ def test_a_late_push_after_a_take_over_is_harmless(tmp_path: Path) -> None:
     assert log(bare) == ["README.md", "one", "two"]
 
 
-def test_the_same_push_again_finds_out(tmp_path: Path) -> None:
+def test_a_repeated_push_detects_that_the_ref_was_moved(tmp_path: Path) -> None:
     bare, here, _ = machines(tmp_path)
     run = here.begin(head())
     commit(here.folder, {"one": "1"})
@@ -179,7 +179,7 @@ def test_the_same_push_again_finds_out(tmp_path: Path) -> None:
         here.carrier.collect(one, "main", run)
 
 
-def test_commits_of_people_on_top_are_taken_along(tmp_path: Path) -> None:
+def test_commits_of_people_on_top_are_included(tmp_path: Path) -> None:
     bare, here, there = machines(tmp_path)
     run = here.step(head(), "one")
     here.carrier.publish(run)
@@ -191,7 +191,7 @@ def test_commits_of_people_on_top_are_taken_along(tmp_path: Path) -> None:
     assert log(bare) == ["README.md", "one", "theirs", "two"]
 
 
-def test_commits_of_people_beside_it_are_told_and_not_overwritten(tmp_path: Path) -> None:
+def test_diverging_commits_of_people_are_reported_and_not_overwritten(tmp_path: Path) -> None:
     bare, here, there = machines(tmp_path)
     run = here.step(head(), "one")
     theirs = commit(there.folder, {"theirs": "1"})
@@ -244,7 +244,7 @@ def test_the_branch_follows_the_run_while_another_attempt_works(tmp_path: Path, 
     assert log(bare) == ["README.md", "one", *["three"] * (steps - 1), "two"]
 
 
-def test_a_dirty_or_diverged_clone_begins_nothing(tmp_path: Path) -> None:
+def test_a_dirty_or_diverged_clone_starts_nothing(tmp_path: Path) -> None:
     _, here, there = machines(tmp_path)
     run = here.step(head(), "one")
     write(there.folder, {"mine": "1"})
@@ -262,7 +262,7 @@ def test_a_clone_that_another_process_works_in_is_busy(tmp_path: Path) -> None:
         Machine(here.folder).begin(head())
 
 
-def test_a_branch_that_may_not_be_moved_is_told_once(tmp_path: Path) -> None:
+def test_a_branch_that_may_not_be_moved_is_reported_once(tmp_path: Path) -> None:
     bare, here, there = machines(tmp_path)
     hook = bare / "hooks" / "update"
     hook.parent.mkdir(exist_ok=True)
@@ -279,7 +279,7 @@ def test_a_branch_that_may_not_be_moved_is_told_once(tmp_path: Path) -> None:
     assert log(bare) == ["0", "1", "2", "README.md"]
 
 
-def test_names_in_a_head_that_are_not_its_own_are_not_fetched(tmp_path: Path) -> None:
+def test_foreign_refs_in_a_head_are_not_fetched(tmp_path: Path) -> None:
     _, here, there = machines(tmp_path)
     run = here.step(head(), "one")
     assert run.work is not None
@@ -300,7 +300,7 @@ def apart(here: Machine, there: Machine, files: dict[str, str]) -> tuple[Head, C
     return accepted(begun, one).replace(token=2, claims=(waiting,)), waiting, two
 
 
-def test_work_of_attempts_beside_each_other_is_merged(tmp_path: Path) -> None:
+def test_work_of_parallel_attempts_is_merged(tmp_path: Path) -> None:
     bare, here, there = machines(tmp_path)
     run, waiting, work = apart(here, there, {"two": "2"})
     assert run.work is not None
@@ -320,7 +320,7 @@ def test_work_of_attempts_beside_each_other_is_merged(tmp_path: Path) -> None:
     assert sorted(log(there.folder, "HEAD")) == ["README.md", "one", "three", "two"]
 
 
-def test_work_that_conflicts_is_kept_and_told(tmp_path: Path) -> None:
+def test_conflicting_work_is_saved_on_a_branch_and_reported(tmp_path: Path) -> None:
     bare, here, there = machines(tmp_path)
     run, waiting, work = apart(here, there, {"one": "another\n"})
     told = here.carrier.merge_work(waiting, run, work)
@@ -330,7 +330,7 @@ def test_work_that_conflicts_is_kept_and_told(tmp_path: Path) -> None:
     assert not said(here.folder, "for-each-ref", "refs/worktree/sequencer-work/merging")
 
 
-def test_a_push_of_somebody_in_between_wins(
+def test_a_push_by_a_person_in_between_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare, here, there = machines(tmp_path)
@@ -349,7 +349,7 @@ def test_a_push_of_somebody_in_between_wins(
     assert "someone has moved branch main" in told
 
 
-def test_what_others_have_pushed_and_not_told_yet_stays(tmp_path: Path) -> None:
+def test_refs_of_attempts_that_have_not_reported_yet_stay(tmp_path: Path) -> None:
     bare, here, there = machines(tmp_path)
     run, waiting, _ = apart(here, there, {"two": "2"})
     run = run.replace(token=3, claims=(waiting, claim(0, 3)))

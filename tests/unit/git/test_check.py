@@ -87,14 +87,14 @@ def test_no_git_at_all(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("git is not installed" in found.message for found in findings(a))
 
 
-def test_a_project_in_no_repository(tmp_path: Path) -> None:
+def test_a_project_outside_of_a_repository_is_reported(tmp_path: Path) -> None:
     found = only(project(tmp_path, CONFIGURATION))
     assert "is not in a git work tree" in found.message
     assert found.where == str(tmp_path)
     assert found.exit_code == 2
 
 
-def test_a_remote_that_nobody_knows(shared: Shared) -> None:
+def test_an_unknown_remote_is_reported_with_the_known_ones(shared: Shared) -> None:
     a = configured(shared, "remote: orgin")
     git(a, "remote", "add", "backup", "../backup.git")
     found = only(a)
@@ -114,7 +114,7 @@ def test_an_address_with_a_password(shared: Shared, address: str) -> None:
     assert "t0ken" not in str(refused.value)
 
 
-def test_a_lease_that_is_shorter_than_a_few_looks(shared: Shared) -> None:
+def test_a_lease_shorter_than_a_few_polls_is_a_warning(shared: Shared) -> None:
     a = configured(shared, "ttl_s: 30, poll: {slow_s: 15}")
     found = only(a)
     assert (found.level, found.area) == (Level.WARNING, Area.CONFIGURATION)
@@ -124,7 +124,7 @@ def test_a_lease_that_is_shorter_than_a_few_looks(shared: Shared) -> None:
 
 
 @pytest.mark.parametrize("branch", ["main", "{run}"])
-def test_state_on_the_branch_of_the_code(shared: Shared, branch: str) -> None:
+def test_state_on_the_code_branch_is_an_error(shared: Shared, branch: str) -> None:
     a = configured(shared, f"branch: '{branch}'")
     git(a, "switch", "-q", "-c", "default") if branch == "{run}" else None
     found = [one for one in findings(a) if "holds the run's state" in one.message]
@@ -132,14 +132,14 @@ def test_state_on_the_branch_of_the_code(shared: Shared, branch: str) -> None:
     assert ":3: store.branch" in (found[0].where or "")
 
 
-def test_another_branch_than_that_of_the_code(shared: Shared) -> None:
+def test_a_checked_out_branch_other_than_the_code_branch_is_reported(shared: Shared) -> None:
     a = configured(shared, "work: {branch: work}")
     assert "'main' is checked out, but code is on 'work'" in only(a).message
     git(a, "switch", "-q", "-c", "work")
     assert findings(a) == []
 
 
-def test_no_branch_at_all(shared: Shared) -> None:
+def test_a_detached_head_is_reported(shared: Shared) -> None:
     a = shared.clone("a")
     git(a, "switch", "-q", "--detach")
     assert "HEAD is detached" in only(a).message
@@ -148,7 +148,9 @@ def test_no_branch_at_all(shared: Shared) -> None:
 
 @pytest.mark.parametrize("name", ["index.lock", "packed-refs.lock", "refs/heads/main.lock"])
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_lock_that_a_killed_git_has_left(name: str, is_there: bool, shared: Shared) -> None:
+def test_a_lock_left_by_a_killed_git_is_a_warning_once_it_is_old(
+    name: str, is_there: bool, shared: Shared
+) -> None:
     a = shared.clone("a")
     path = (shared.bare if is_there else a / ".git") / name
     path.touch()
@@ -162,7 +164,7 @@ def test_a_lock_that_a_killed_git_has_left(name: str, is_there: bool, shared: Sh
 
 
 @pytest.mark.parametrize("folder", ["sync", "logs"])
-def test_files_of_the_run_that_git_tracks(shared: Shared, folder: str) -> None:
+def test_tracked_files_of_the_run_are_an_error(shared: Shared, folder: str) -> None:
     a = shared.clone("a")
     (a / folder).mkdir()
     (a / folder / "state.json").write_text("{}\n")
@@ -210,7 +212,7 @@ def test_a_remote_that_moves_one_branch_after_the_other(shared: Shared) -> None:
     assert findings(configured(shared, "work: {branch: none}")) == []
 
 
-def test_somebodys_clone_as_the_remote(shared: Shared) -> None:
+def test_a_clone_with_a_checked_out_branch_as_the_remote_is_reported(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     git(a, "remote", "set-url", "origin", str(b))
     assert "branch main is checked out there" in only(a).message
@@ -219,7 +221,9 @@ def test_somebodys_clone_as_the_remote(shared: Shared) -> None:
 
 
 @pytest.mark.parametrize("taken", ["sequencer", "sequencer/default/x", "sequencer-beats"])
-def test_a_branch_that_leaves_no_room(shared: Shared, taken: str) -> None:
+def test_a_branch_that_collides_with_a_branch_of_the_run_is_an_error(
+    shared: Shared, taken: str
+) -> None:
     a = shared.clone("a")
     git(shared.bare, "branch", "sequencerx", "main")
     git(shared.bare, "branch", "x/sequencer", "main")
@@ -232,7 +236,7 @@ def test_a_branch_that_leaves_no_room(shared: Shared, taken: str) -> None:
     assert call(a, "run", "--max-steps", "1").code == (0 if "beats" in taken else 3)
 
 
-def test_a_branch_that_was_put_back(shared: Shared) -> None:
+def test_a_branch_that_was_reset_to_an_older_state_is_an_error(shared: Shared) -> None:
     a, _ = diverged(shared)
     found = only(a)
     assert (found.level, found.area, found.exit_code) == (Level.ERROR, Area.STATE, 3)
@@ -245,7 +249,7 @@ def test_a_branch_that_holds_no_run(shared: Shared) -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [("fsync", "all"), ("fsyncObjectFiles", "true")])
-def test_a_folder_that_a_power_cut_may_set_back(shared: Shared, key: str, value: str) -> None:
+def test_a_remote_folder_without_fsync_is_a_warning(shared: Shared, key: str, value: str) -> None:
     git(shared.bare, "config", "--unset", "core.fsync")
     a = shared.clone("a")
     found = only(a)
@@ -258,7 +262,7 @@ def test_a_folder_that_a_power_cut_may_set_back(shared: Shared, key: str, value:
 
 @pytest.mark.parametrize("name", [".gitattributes", "deep/er/.gitattributes"])
 @pytest.mark.parametrize("is_added", [False, True])
-def test_large_files_are_not_uploaded(shared: Shared, name: str, is_added: bool) -> None:
+def test_files_managed_by_git_lfs_are_a_warning(shared: Shared, name: str, is_added: bool) -> None:
     a = shared.clone("a")
     path = a / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -282,7 +286,7 @@ ALONE = "each machine merges its tasks' work only locally: store.work.branch is 
     ("work", "worktree", "told"),
     [("none", True, 1), ("none", False, 0), ("current", True, 0)],
 )
-def test_tasks_with_worktrees_whose_merges_stay_on_one_machine_are_a_warning(
+def test_worktree_tasks_whose_merges_stay_on_one_machine_are_a_warning(
     shared: Shared, work: str, worktree: bool, told: int
 ) -> None:
     here = configured(shared, f"work: {{branch: {work}}}")
@@ -298,7 +302,7 @@ def test_tasks_with_worktrees_whose_merges_stay_on_one_machine_are_a_warning(
         assert "store.work.branch" in finding.where
 
 
-def test_a_lock_that_goes_by_itself_is_not_told(shared: Shared) -> None:
+def test_a_lock_that_is_cleaned_up_automatically_is_not_reported(shared: Shared) -> None:
     """To remove it by hand would leave the index behind the commit."""
     a = shared.clone("a")
     lock = a / ".git" / "index.lock"

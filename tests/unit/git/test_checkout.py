@@ -20,7 +20,7 @@ def here(tmp_path: Path) -> Path:
     return project(tmp_path / "here", {"a": "a\n"})
 
 
-def test_what_is_in_the_way_is_named_whatever_git_calls_it(here: Path) -> None:
+def test_files_in_the_way_are_named_whatever_git_calls_them(here: Path) -> None:
     first = said(here, "rev-parse", "HEAD")
     names = {
         *("a", "new\nline", "ignored/x", "was-file/below", "was-folder"),
@@ -97,14 +97,14 @@ QUIET: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", QUIET)
-def test_what_is_no_write_is_not_found(site: Path, name: str) -> None:
+def test_harmless_actions_are_not_reported_as_writes(site: Path, name: str) -> None:
     git(site, "branch", "sequencer-team/default/x-1")
     commit(site, {"c": "c\n"})
     write(site, {"b": "the user's\n", "dirty": "1"})
     assert changes(site, QUIET[name]) == ()
 
 
-def test_merges_of_other_tasks_are_no_writes(site: Path) -> None:
+def test_merges_of_other_tasks_are_not_writes(site: Path) -> None:
     write(site, {"b": "the user's\n"})
     places = workplaces(site)
 
@@ -126,7 +126,7 @@ def test_a_merge_by_hand_is_found(site: Path) -> None:
 
 
 @pytest.mark.parametrize("with_merge", [False, True])
-def test_a_commit_of_its_own_is_found(site: Path, with_merge: bool) -> None:
+def test_a_commit_by_the_agent_is_found(site: Path, with_merge: bool) -> None:
     def commits(at: Path) -> None:
         if with_merge:
             worked(workplaces(site), lambda there: write(there, {"n": "1"}))
@@ -136,7 +136,7 @@ def test_a_commit_of_its_own_is_found(site: Path, with_merge: bool) -> None:
     assert found.startswith("branch 'main' (moved to ")
 
 
-def test_a_branch_that_was_moved_back_or_switched_or_removed_is_found(
+def test_a_branch_that_was_moved_switched_or_removed_is_found(
     site: Path,
 ) -> None:
     commit(site, {"a": "2"})
@@ -153,14 +153,16 @@ def test_a_branch_that_was_moved_back_or_switched_or_removed_is_found(
     assert changes(site, lambda at: git(at, "checkout", "-q", "--detach")) == ("HEAD",)
 
 
-def test_large_files_are_known_by_their_times(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_to_a_large_file_is_found_by_its_time(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(readonly, "MAX_HASHED_BYTES", 10)
     write(site, {"big": "x" * 100, "small": "x"})
     assert changes(site, lambda at: write(at, {"big": "y" * 100})) == ("big (added)",)
     assert changes(site, lambda at: write(at, {"small": "y"})) == ("small (added)",)
 
 
-def test_more_files_than_can_be_watched_are_told_and_make_no_false_alarm(
+def test_too_many_files_to_watch_are_reported_without_false_alarms(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(site, {f"f{number}": "x" for number in range(10)})
@@ -193,7 +195,7 @@ def reading(places: TaskFolders, token: int = 1) -> SharedTaskFolder:
     return place
 
 
-def test_who_else_works_in_the_checkout_is_named_with_a_write(site: Path) -> None:
+def test_tasks_that_share_the_checkout_are_named_with_a_write(site: Path) -> None:
     places = workplaces(site)
     earlier = placed(places, "earlier", 1, worktree=False)
     gone = placed(places, "gone", 2, worktree=False)

@@ -96,7 +96,7 @@ def has_work(folder: Path, name: str) -> bool:
 
 
 @pytest.mark.parametrize("is_accepted", [True, False])
-def test_wherever_a_process_is_killed_nothing_is_lost_and_nothing_is_left(
+def test_a_kill_at_any_point_loses_nothing_and_leaves_no_debris(
     tmp_path: Path, is_accepted: bool
 ) -> None:
     ends = set()
@@ -133,7 +133,7 @@ def here(tmp_path: Path) -> Path:
     return project(tmp_path / "here", {"a.py": "a\n"})
 
 
-def test_a_claim_that_lives_and_a_process_that_lives_keep_their_worktrees(here: Path) -> None:
+def test_live_claims_and_live_processes_keep_their_worktrees(here: Path) -> None:
     killed_while_working(here, lambda at: write(at, {"a.py": "half\n"}))
     place = opened(workplaces(here), "other", 2)
     places = workplaces(here)
@@ -146,7 +146,7 @@ def test_a_claim_that_lives_and_a_process_that_lives_keep_their_worktrees(here: 
     assert closed(place).result is FolderResult.MERGED
 
 
-def test_locks_of_a_killed_git_are_in_nobodys_way(here: Path) -> None:
+def test_locks_of_a_killed_git_do_not_block_cleaning(here: Path) -> None:
     def work(at: Path) -> None:
         write(at, {"a.py": "half\n"})
         for name in ("index.lock", "HEAD.lock"):
@@ -165,7 +165,7 @@ def test_a_killed_attempt_without_work_leaves_nothing(here: Path) -> None:
     assert (remains(here), branches(here)) == ([], [])
 
 
-def test_a_key_in_a_dead_worktree_stays_where_it_is_and_is_told_once(here: Path) -> None:
+def test_a_key_in_a_dead_worktree_stays_in_place_and_is_reported_once(here: Path) -> None:
     killed_while_working(here, lambda at: write(at, {"k": SECRET}))
     places = workplaces(here)
     told = places.clean(())
@@ -192,7 +192,7 @@ def test_another_repository_in_a_dead_worktree_is_not_lost(here: Path) -> None:
     assert (here / "sync/worktrees/implement-1/vendor/x/README.md").exists()
 
 
-def test_an_index_that_can_not_be_read_leaves_the_worktree_to_a_person(here: Path) -> None:
+def test_a_worktree_with_an_unreadable_index_is_left_to_a_person(here: Path) -> None:
     def work(at: Path) -> None:
         write(at, {"a.py": "half\n"})
         (here / ".git/worktrees/implement-1/index").write_bytes(b"damaged")

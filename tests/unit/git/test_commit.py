@@ -37,7 +37,7 @@ from tests.unit.git.clones import (
 from tests.unit.git.committed import MAIN, chosen, committed
 
 
-def test_a_commit_of_every_kind_of_change(tmp_path: Path) -> None:
+def test_every_kind_of_change_is_committed(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", {"changed": "1", "gone": "1", "script": "1", "same": "1"})
     write(folder, {"changed": "2", "deep/new": "3"})
     (folder / "gone").unlink()
@@ -59,7 +59,7 @@ def test_a_commit_of_every_kind_of_change(tmp_path: Path) -> None:
     assert said(folder, "fsck", "--strict", "--no-dangling") == ""
 
 
-def test_a_filter_that_fails_is_told(tmp_path: Path) -> None:
+def test_a_failing_filter_is_reported_and_changes_nothing(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", {".gitattributes": "*.x filter=broken\n"})
     git(folder, "config", "filter.broken.clean", "false")
     git(folder, "config", "filter.broken.required", "true")
@@ -70,7 +70,7 @@ def test_a_filter_that_fails_is_told(tmp_path: Path) -> None:
     assert everything(folder) == before
 
 
-def test_a_branch_that_somebody_has_moved(tmp_path: Path) -> None:
+def test_a_branch_moved_in_between_fails_the_commit(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r")
     tree = tree_at(folder)
     write(folder, {"a": "1"})
@@ -99,7 +99,7 @@ def test_a_file_that_was_changed_in_between_is_left_out(tmp_path: Path) -> None:
     assert set(tree_of(folder)) == {".gitignore", "README.md", "b", "back"}
 
 
-def test_the_index_knows_the_files_times(tmp_path: Path) -> None:
+def test_the_index_has_the_times_of_committed_files(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", {"changed": "1", "gone": "1"})
     # A copy's files have other times.
     git(folder, "update-index", "--refresh")
@@ -112,7 +112,7 @@ def test_the_index_knows_the_files_times(tmp_path: Path) -> None:
     assert said(folder, "diff-index", "--cached", "--name-only", "HEAD") == ""
 
 
-def test_the_index_holds_what_was_committed_whatever_is_there_since(
+def test_the_index_holds_the_committed_content_despite_later_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = repository(tmp_path / "r", {"a": "1"})
@@ -131,7 +131,7 @@ def test_the_index_holds_what_was_committed_whatever_is_there_since(
     assert porcelain(folder) == [" M a"]
 
 
-def test_an_index_that_somebody_has_locked_is_waited_for(tmp_path: Path) -> None:
+def test_a_commit_waits_for_a_locked_index(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r")
     write(folder, {"a": "1"})
     lock = folder / ".git" / "index.lock"
@@ -208,7 +208,9 @@ def settled(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("verb", "when"), MOMENTS)
-def test_what_was_cut_off_is_nobodys_staged_change(tmp_path: Path, verb: str, when: str) -> None:
+def test_an_interrupted_commit_leaves_no_extra_staged_changes(
+    tmp_path: Path, verb: str, when: str
+) -> None:
     folder = repository(tmp_path / "r", {"a": "1", "gone": "1", "mine": "1"})
     write(folder, {"a": "2", "new": "2", "mine": "2"})
     git(folder, "add", "mine")
@@ -282,7 +284,7 @@ def _long(lock: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_empty, _an_index, _link, _folder, _nobodys, _long])
-def test_locks_of_others_stay(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_locks_of_others_are_not_removed(tmp_path: Path, make: Callable[[Path], None]) -> None:
     folder = repository(tmp_path / "r", {"a": "1"})
     make(folder / ".git" / "index.lock")
     before = everything(folder)
@@ -293,7 +295,7 @@ def test_locks_of_others_stay(tmp_path: Path, make: Callable[[Path], None]) -> N
     assert os.path.lexists(folder / ".git" / "index.lock")
 
 
-def test_a_lock_that_cannot_say_whose_it_is_does_not_stay(
+def test_a_lock_whose_owner_cannot_be_recorded_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -308,7 +310,7 @@ def test_a_lock_that_cannot_say_whose_it_is_does_not_stay(
     assert everything(folder) == before
 
 
-def test_the_lock_of_somebody_alive_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_of_a_live_process_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committing, "LOCK_WAIT_S", 0.1)
     folder = repository(tmp_path / "r", {"a": "1"})
     write(folder, {"a": "2"})

@@ -50,7 +50,7 @@ def made_by(here: Path, work: Callable[[Path], object]) -> dict[str, str]:
         ("large", "x" * 2001, "has 2001 bytes, more than 2000"),
     ],
 )
-def test_what_is_never_committed_fails_the_attempt(
+def test_files_that_are_never_committed_fail_the_attempt(
     here: Path, name: str, text: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gathering, "MAX_FILE_BYTES", 2000)
@@ -70,7 +70,7 @@ def test_what_is_never_committed_fails_the_attempt(
     assert said(here, "rev-list", "--all", "--count") == "1"
 
 
-def test_many_files_that_are_too_much_together_are_refused(
+def test_files_that_are_too_large_together_are_refused(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gathering, "MAX_TOTAL_BYTES", 5000)
@@ -89,7 +89,7 @@ def test_a_link_that_leads_out_of_the_worktree_is_refused(here: Path) -> None:
     assert closed(place).files == ("link",)
 
 
-def test_a_key_that_was_in_the_file_already_forbids_no_other_change_of_it(here: Path) -> None:
+def test_a_key_already_in_a_file_does_not_block_other_changes_to_it(here: Path) -> None:
     commit(here, {"fixture": f"{SECRET}\nother\n", ".env.example": "A=\n"})
     found = made_by(
         here, lambda at: write(at, {"fixture": f"{SECRET}\nedited\n", ".env.example": "A=1\n"})
@@ -130,7 +130,7 @@ def test_work_on_a_detached_head_is_merged(here: Path) -> None:
     assert made_by(here, work)["a"] == "100644 1\n"
 
 
-def test_commits_that_the_agent_went_away_from_are_not_lost(here: Path) -> None:
+def test_commits_the_agent_abandoned_are_not_lost(here: Path) -> None:
     place = opened(workplaces(here))
     left_behind = commit(place.cwd, {"a": "first try\n"})
     git(place.cwd, "checkout", "-q", "-b", "feature", "HEAD~1")
@@ -170,7 +170,7 @@ def test_a_clone_in_the_worktree_is_not_committed_and_not_lost(here: Path, tmp_p
     assert str(place.folder) in left.notices[-1]
 
 
-def test_work_beside_a_clone_that_was_not_accepted_is_told_with_its_branch(
+def test_rejected_work_next_to_a_clone_is_reported_with_its_branch(
     here: Path, tmp_path: Path
 ) -> None:
     other = project(tmp_path / "other")
@@ -231,7 +231,7 @@ def test_names_are_fit_for_folders_and_branches(task: str, run: str | None) -> N
 # --- what git has --------------------------------------------------------------------------
 
 
-def test_one_over_which_git_was_killed_is_found_by_its_name(tmp_path: Path) -> None:
+def test_a_git_folder_of_a_killed_git_is_found_by_its_name(tmp_path: Path) -> None:
     kept = tmp_path / ".git/worktrees"
     for name in ("build-1", "build-11", "build-1-again2", "builder", "build-1x"):
         write(kept, {f"{name}/locked": "initializing"})
@@ -244,7 +244,7 @@ def test_one_over_which_git_was_killed_is_found_by_its_name(tmp_path: Path) -> N
 # --- removing ------------------------------------------------------------------------------
 
 
-def test_somebody_who_still_writes_there_is_waited_for(tmp_path: Path) -> None:
+def test_removal_waits_for_a_process_that_still_writes_there(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     write(folder, {"x": "x"})
     ends = time.monotonic() + 0.3
@@ -278,7 +278,7 @@ def _until_gone(work: object) -> None:
         return
 
 
-def test_what_can_not_be_removed_is_told_in_bounded_time(
+def test_a_failed_removal_is_reported_in_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_REMOVAL_S", 0.1)

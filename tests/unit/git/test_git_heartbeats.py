@@ -45,7 +45,7 @@ def test_a_beat_reaches_another_clone_byte_for_byte(lab: Lab) -> None:
     assert not two.fetch_beats(lab.tip(), [claim])
 
 
-def test_what_stands_no_more_is_dropped_and_what_is_newer_stays(lab: Lab) -> None:
+def test_outdated_beats_are_dropped_and_newer_ones_stay(lab: Lab) -> None:
     clone = lab.clone("one")
     names = {"3": b"{}", "9": b"{}", "04": b"{}", "x\n\"y\\'": b"", "a\xff": b"", "\u0663": b""}
     remotes.push(clone, remotes.commit(clone, names), remotes.BEATS)
@@ -68,7 +68,7 @@ def test_the_history_is_bounded(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> No
     assert lab.there() == {"1": 7, "2": 2}
 
 
-def test_what_is_no_commit_is_replaced(lab: Lab) -> None:
+def test_a_ref_that_is_not_a_commit_is_replaced(lab: Lab) -> None:
     clone = lab.clone("one")
     blob = remotes.git(clone, "hash-object", "-w", "--stdin", stdin=b"x")
     # Git itself refuses that for a branch; whoever writes files there needs no leave.
@@ -85,7 +85,7 @@ def test_what_is_no_commit_is_replaced(lab: Lab) -> None:
 # --- a remote that fails ---------------------------------------------------------------
 
 
-def test_an_acknowledgement_that_is_lost_is_found_out(lab: Lab) -> None:
+def test_a_lost_acknowledgment_is_detected(lab: Lab) -> None:
     remotes.lose_acknowledgements(lab.remote)
     one = lab.worker("one")
     lost = one._pushing.push(
@@ -118,7 +118,7 @@ def test_an_accepted_beat_under_another_one_is_not_sent_again(
     assert lab.there() == {"1": 1, "2": 1}
 
 
-def test_a_remote_that_refuses_says_why(lab: Lab) -> None:
+def test_a_refused_push_is_reported_with_its_reason(lab: Lab) -> None:
     remotes.add_hook(lab.remote, "pre-receive", "exit 1")
     with pytest.raises(OSError, match=r"5 pushes were refused.*pre-receive hook declined"):
         lab.worker("one").beat(make_claim(1), 1, {1})
@@ -143,7 +143,7 @@ def test_a_beat_that_cannot_be_written_here_is_not_sent(lab: Lab) -> None:
     assert lab.tip() is None
 
 
-def test_a_run_that_is_over_leaves_no_ref(lab: Lab) -> None:
+def test_a_finished_run_leaves_no_ref(lab: Lab) -> None:
     one, two = lab.worker("one"), lab.worker("two")
     assert one.retire()
     one.beat(make_claim(1), 1, {1})
@@ -160,7 +160,7 @@ def test_a_run_that_is_over_leaves_no_ref(lab: Lab) -> None:
     assert not one.retire()
 
 
-def test_a_beat_that_is_under_way_when_the_ref_is_removed_does_not_bring_it_back(
+def test_a_beat_in_flight_does_not_restore_a_removed_ref(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, claim = lab.worker("one"), make_claim(1)
@@ -196,7 +196,7 @@ def test_a_newer_beat_of_the_same_clone_is_not_overwritten(lab: Lab) -> None:
     assert (lab.clone("one") / "sync/beats/1").read_bytes() == newer
 
 
-def test_a_token_that_was_granted_again_is_believed_by_its_new_beat(lab: Lab) -> None:
+def test_a_token_granted_again_is_judged_by_its_new_beat(lab: Lab) -> None:
     """A lost run that was begun anew counts its tokens, and its beats, from the start."""
     two, claim = lab.worker("two"), make_claim(1)
     two._leases.beat(claim, 70)
@@ -226,7 +226,7 @@ HOSTILE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_no_beat_is_not_brought(name: str, lab: Lab) -> None:
+def test_invalid_beats_are_not_fetched(name: str, lab: Lab) -> None:
     clone, claim = lab.clone("one"), make_claim(1)
     remotes.push(clone, remotes.commit(clone, {"1": HOSTILE[name]}), remotes.BEATS)
     assert not lab.worker("two").fetch_beats(lab.tip(), [claim])
@@ -234,7 +234,7 @@ def test_what_is_no_beat_is_not_brought(name: str, lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("mode", ["120000 blob", "040000 tree", "160000 commit"])
-def test_links_folders_and_submodules_are_no_beats(mode: str, lab: Lab) -> None:
+def test_links_folders_and_submodules_are_not_beats(mode: str, lab: Lab) -> None:
     clone, claim = lab.clone("one"), make_claim(1)
     commit = remotes.commit(clone, {"x": GOOD})
     blob = remotes.git(clone, "rev-parse", f"{commit}:x")
@@ -247,7 +247,7 @@ def test_links_folders_and_submodules_are_no_beats(mode: str, lab: Lab) -> None:
     assert lab.there() == {"1": 4}
 
 
-def test_a_deadline_beyond_the_lease_is_a_lie(lab: Lab) -> None:
+def test_a_deadline_beyond_the_lease_is_not_believed(lab: Lab) -> None:
     clone, claim, two = lab.clone("one"), here(), lab.worker("two")
     for ahead, is_believed in ((claim.ttl_s + 30, False), (claim.ttl_s - 1, True)):
         data = b'{"beat": 1, "deadline_boottime": %f}' % (identity.boottime() + ahead)
@@ -255,7 +255,7 @@ def test_a_deadline_beyond_the_lease_is_a_lie(lab: Lab) -> None:
         assert two.fetch_beats(lab.tip(), [claim]) is is_believed
 
 
-def test_bringing_without_the_remote_says_so(lab: Lab) -> None:
+def test_fetching_beats_without_the_remote_is_an_error(lab: Lab) -> None:
     one, two, claim = lab.worker("one"), lab.worker("two"), make_claim(1)
     one.beat(claim, 1, {1})
     tip = lab.tip()
@@ -287,7 +287,7 @@ def raising(error: Exception) -> Callable[[], bool]:
 @pytest.mark.parametrize(
     "error", [RemoteUnreachable("away"), StorageFailed("broken"), OSError(28, "no space")]
 )
-def test_a_look_that_fails_leaves_nothing_known(error: Exception) -> None:
+def test_a_failed_fetch_makes_liveness_unknown(error: Exception) -> None:
     assert confirm_expiry(EXPIRED, raising(error), lambda: EXPIRED) is UNKNOWN
 
 
@@ -323,7 +323,7 @@ def test_an_observer_that_was_cut_off_does_not_steal(
     assert judge() is EXPIRED
 
 
-def test_a_commit_that_cannot_be_written_is_no_beat(
+def test_a_commit_that_cannot_be_written_fails_the_beat(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = []

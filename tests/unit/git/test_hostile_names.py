@@ -11,7 +11,7 @@ from tests.unit.git.clones import clone, git, head, pair, said, write
 
 
 @pytest.mark.parametrize("branch", ["feature/x", "ä", "UPPER", "a.b", "x" * 100, "a,b", "$(x)"])
-def test_names_of_branches(tmp_path: Path, branch: str) -> None:
+def test_hostile_branch_names_are_pushed_unchanged(tmp_path: Path, branch: str) -> None:
     bare, here, _ = pair(tmp_path)
     git(here, "switch", "-q", "-c", branch)
     one = clone(here, commit=CommitOptions(paths=("a",)))

@@ -87,7 +87,9 @@ CONFLICTS: dict[str, tuple[Work, Work, str]] = {
 
 
 @pytest.mark.parametrize("name", CONFLICTS)
-def test_what_can_not_be_merged_is_a_conflict_and_nothing_is_lost(here: Path, name: str) -> None:
+def test_work_that_cannot_be_merged_is_a_conflict_and_nothing_is_lost(
+    here: Path, name: str
+) -> None:
     first, second, path = CONFLICTS[name]
     places = workplaces(here)
     one, two = opened(places, "one", 1), opened(places, "two", 2)
@@ -138,7 +140,7 @@ FITTING: dict[str, tuple[Work, Work, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("name", FITTING)
-def test_what_fits_together_is_merged(here: Path, name: str) -> None:
+def test_compatible_changes_are_merged(here: Path, name: str) -> None:
     first, second, wanted = FITTING[name]
     places = workplaces(here)
     one, two = opened(places, "one", 1), opened(places, "two", 2)
@@ -189,7 +191,7 @@ def with_work(
     return placed, made, note
 
 
-def test_a_commit_at_the_last_moment_is_merged_with(here: Path, tmp_path: Path) -> None:
+def test_a_commit_at_the_last_moment_is_included_in_the_merge(here: Path, tmp_path: Path) -> None:
     placed, tip, note = with_work(here, tmp_path)
     merged = Merge(Moving(here, 2), placed, note, "merge\n", None).perform(tip)
     assert merged.result is FolderResult.MERGED
@@ -200,9 +202,7 @@ def test_a_commit_at_the_last_moment_is_merged_with(here: Path, tmp_path: Path) 
     ]
 
 
-def test_somebody_who_commits_all_the_time_is_not_raced_for_ever(
-    here: Path, tmp_path: Path
-) -> None:
+def test_a_merge_gives_up_when_a_person_keeps_committing(here: Path, tmp_path: Path) -> None:
     placed, tip, note = with_work(here, tmp_path)
     merged = Merge(Moving(here, 1000), placed, note, "merge\n", None).perform(tip)
     assert merged.result is FolderResult.IN_THE_WAY
@@ -210,7 +210,7 @@ def test_somebody_who_commits_all_the_time_is_not_raced_for_ever(
     assert "x" not in tree_of(here)
 
 
-def test_histories_that_have_nothing_in_common_are_no_conflict(here: Path, tmp_path: Path) -> None:
+def test_unrelated_histories_are_not_a_conflict(here: Path, tmp_path: Path) -> None:
     placed, _, note = with_work(here, tmp_path)
     git(placed.folder, "checkout", "-q", "--orphan", "alone")
     git(placed.folder, "commit", "-q", "-m", "root")
@@ -235,9 +235,7 @@ class Switching(Checkout):
         return super().checked_out_branch()
 
 
-def test_a_branch_that_is_switched_to_while_the_merge_is_made_gets_nothing(
-    here: Path, tmp_path: Path
-) -> None:
+def test_a_branch_switched_to_during_the_merge_gets_nothing(here: Path, tmp_path: Path) -> None:
     git(here, "branch", "release")
     commit(here, {"unreleased": "u\n"})
     placed, tip, note = with_work(here, tmp_path)
@@ -329,7 +327,7 @@ def assert_kept(site: Path, left: ClosedFolder, reason: str, hint: str) -> None:
     assert (porcelain(site), remains(site)) == ([], [])
 
 
-def test_what_was_begun_on_a_branch_is_not_merged_without_one(site: Path) -> None:
+def test_work_started_on_a_branch_is_not_merged_into_a_detached_head(site: Path) -> None:
     place = place_with_work(site)
     git(site, "checkout", "-q", "--detach")
     assert_kept(
@@ -402,7 +400,7 @@ def failing_after_the_move(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     monkeypatch.setattr(shared.Checkout, "checked_out_commit", fails)
 
 
-def test_what_is_merged_is_said_to_be_though_git_fails_behind_it(
+def test_a_finished_merge_is_reported_even_if_git_fails_afterwards(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = place_with_work(site)
@@ -442,7 +440,7 @@ def kept(site: Path, token: int = 1, run: str | None = None) -> str:
     return left.branch
 
 
-def test_branches_go_when_the_checkout_has_everything_of_them(site: Path) -> None:
+def test_branches_are_removed_once_the_checkout_has_all_of_their_work(site: Path) -> None:
     merged, open_still = kept(site, 1), kept(site, 2)
     git(site, "branch", f"{merged}.left", "main")
     assert workplaces(site).clean(()) == ()
@@ -453,7 +451,7 @@ def test_branches_go_when_the_checkout_has_everything_of_them(site: Path) -> Non
     assert "x2" in tree_of(site, open_still)
 
 
-def test_a_branch_that_a_worktree_or_a_note_holds_stays(site: Path, tmp_path: Path) -> None:
+def test_a_branch_held_by_a_worktree_or_a_note_stays(site: Path, tmp_path: Path) -> None:
     works = opened(workplaces(site), "works", 1)
     git(site, "branch", "sequencer-team/default/noted-2")
     (site / "sync/worktrees/noted-2.json").write_text("{ half a note")
@@ -473,13 +471,13 @@ def test_a_branch_that_a_worktree_or_a_note_holds_stays(site: Path, tmp_path: Pa
     assert works.cwd.is_dir()
 
 
-def test_cleaning_is_quiet_where_the_repository_is_gone(site: Path) -> None:
+def test_cleaning_is_silent_when_the_repository_is_missing(site: Path) -> None:
     kept(site)
     (site / ".git").rename(site / "gone")
     assert workplaces(site).clean(()) == ()
 
 
-def test_a_merge_that_was_cut_off_is_no_commit_that_an_agent_has_left(site: Path) -> None:
+def test_an_interrupted_merge_is_not_taken_for_a_commit_the_agent_left(site: Path) -> None:
     """A kill between the merge in the worktree and the checkout leaves it behind."""
     place = place_with_work(site)
     note = place._worktree

@@ -51,7 +51,9 @@ def smudged(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["include.path", "includeIf.onbranch:main.path"])
-def test_what_is_included_is_the_repositorys_too(folder: Path, tmp_path: Path, where: str) -> None:
+def test_settings_included_by_the_repository_are_not_trusted_either(
+    folder: Path, tmp_path: Path, where: str
+) -> None:
     smudged(folder)
     program, sign = canary(tmp_path)
     more = folder / "more"
@@ -75,9 +77,7 @@ def last(git_of: Git, key: str) -> str:
     return [line for line in settings_of(git_of) if line.startswith(f"{key}=")][-1]
 
 
-def test_hooks_that_newer_versions_of_git_take_from_settings_are_off(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_hooks_from_settings_of_newer_git_versions_are_off(folder: Path, tmp_path: Path) -> None:
     env = environment(tmp_path)
     git(folder, "config", "hook.x.command", "evil")
     git(folder, "config", "hook.x.event", "pre-commit")
@@ -91,7 +91,7 @@ def test_hooks_that_newer_versions_of_git_take_from_settings_are_off(
     assert last(careful, "hook.x.event") == "hook.x.event="
 
 
-def test_the_users_word_is_the_last_one(folder: Path, tmp_path: Path) -> None:
+def test_settings_of_the_user_take_precedence(folder: Path, tmp_path: Path) -> None:
     env = environment(tmp_path, "[core]\n\tsshCommand = mine\n[credential]\n\thelper = mine\n")
     git(folder, "config", "core.sshCommand", "evil")
     git(folder, "config", "core.attributesFile", "/etc/passwd")
@@ -136,7 +136,7 @@ def test_nothing_is_sent_elsewhere_than_was_allowed(
     Git(folder, env, allowed=allowed).run("status")
 
 
-def test_who_only_looks_reaches_no_remote(folder: Path, tmp_path: Path) -> None:
+def test_a_read_only_command_reaches_no_remote(folder: Path, tmp_path: Path) -> None:
     env = environment(tmp_path)
     for argv in (("ls-remote",), ("fetch",), ("push",)):
         with pytest.raises(GitFailed, match="only looks does not ask the remote"):
@@ -166,7 +166,7 @@ def test_remotes_that_are_never_reached(
             Git(folder, environment(tmp_path), allowed=EVERYTHING).run("fetch", "--", name)
 
 
-def test_a_bare_repository_among_the_files_is_none(folder: Path, tmp_path: Path) -> None:
+def test_a_bare_repository_among_the_files_is_not_used(folder: Path, tmp_path: Path) -> None:
     inner = folder / "inner"
     inner.mkdir()
     git(inner, "init", "-q", "--bare", ".")

@@ -66,7 +66,7 @@ def sleepers(seconds: str) -> list[psutil.Process]:
     return [process for process in found if process.info["cmdline"] == ["sleep", seconds]]
 
 
-def test_what_ssh_leaves_behind_is_not_waited_for(folder: Path) -> None:
+def test_a_process_that_ssh_leaves_running_is_not_waited_for(folder: Path) -> None:
     """A master of ControlPersist keeps the pipes that it was started with."""
     commit = remotes.commit(folder, {"a": b"1"})
     remotes.git(folder, "update-ref", "refs/heads/x", commit)
@@ -88,7 +88,7 @@ def test_what_ssh_leaves_behind_is_not_waited_for(folder: Path) -> None:
         process.kill()
 
 
-def test_ctrl_c_in_the_middle_of_a_start_leaves_nobody_behind(
+def test_ctrl_c_during_a_start_leaves_no_process_running(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is there, and nobody has been told of it yet."""
@@ -119,7 +119,7 @@ def test_ctrl_c_in_the_middle_of_a_start_leaves_nobody_behind(
     assert heard == [signal.SIGINT]
 
 
-def test_who_was_told_to_stop_is_not_kept_by_a_remote_that_hangs(
+def test_a_stopping_process_does_not_wait_long_for_a_hanging_remote(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stops_at = time.monotonic() + 0.5
@@ -162,7 +162,7 @@ def left(path: Path, age_s: float = 7200.0) -> Path:
     return path
 
 
-def test_a_lock_is_told_with_its_age_and_the_command_that_removes_it(tmp_path: Path) -> None:
+def test_a_lock_is_reported_with_its_age_and_the_command_to_remove_it(tmp_path: Path) -> None:
     folder = repository(tmp_path / "it's a folder")
     lock = locks.read_lock(left(folder / ".git" / "index.lock"), folder / ".git")
     assert lock is not None
@@ -174,7 +174,7 @@ def test_a_lock_is_told_with_its_age_and_the_command_that_removes_it(tmp_path: P
     assert locks.read_lock(lock.path, folder) is None
 
 
-def test_who_works_there_is_waited_for(at_work: tuple[Path, int]) -> None:
+def test_a_git_process_at_work_is_named_and_waited_for(at_work: tuple[Path, int]) -> None:
     folder, pid = at_work
     lock = locks.read_lock(left(folder / ".git" / "index.lock", 5), folder / ".git")
     assert lock is not None
@@ -185,7 +185,7 @@ def test_who_works_there_is_waited_for(at_work: tuple[Path, int]) -> None:
     assert lock.hint == f"wait until git (process {pid}) has finished"
 
 
-def test_those_that_are_stale(tmp_path: Path) -> None:
+def test_only_stale_locks_are_found(tmp_path: Path) -> None:
     git_dir = repository(tmp_path / "r") / ".git"
     names = ("index.lock", "packed-refs.lock", "refs/heads/a/b.lock", "HEAD.lock")
     for name in names:
@@ -226,7 +226,7 @@ def test_a_lock_in_the_way_of_a_fetch(shared: Shared, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("where", ["sequencer", "sequencer-work"])
-def test_one_of_our_own_refs_goes_by_itself(where: str, shared: Shared) -> None:
+def test_a_stale_lock_on_one_of_our_own_refs_is_removed(where: str, shared: Shared) -> None:
     clone, ref = shared.clone("ours"), f"refs/worktree/{where}/x"
     lock = left(clone / ".git" / f"{ref}.lock")
     assert Remote(Git(clone, allowed=EVERYTHING), "origin").fetch({"refs/heads/main": ref})
@@ -268,7 +268,9 @@ def test_a_name_cannot_smuggle_another_question(objects: Objects) -> None:
     assert objects.resolve(commit) == commit
 
 
-def test_what_is_too_large_is_not_read(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_is_too_large_is_not_read(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit = objects.write(draft({"a": b"x" * 101, "b": b"2"}), REF)
     monkeypatch.setattr(module, "MAX_OBJECT_BYTES", 100)
     with pytest.raises(GitFailed, match="101 bytes"):
@@ -288,7 +290,7 @@ def test_a_reader_that_was_killed_is_started_again(objects: Objects) -> None:
     assert objects._reader is not reader
 
 
-def test_why_the_reader_ends_at_once_is_told(tmp_path: Path) -> None:
+def test_the_reason_a_reader_ends_at_once_is_reported(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     reader = Objects(Git(tmp_path / "plain", {**os.environ, "GIT_CEILING_DIRECTORIES": "/"}))
     with pytest.raises(GitFailed, match="not a git repository"):

@@ -55,7 +55,7 @@ def lab(tmp_path: Path) -> Lab:
 
 
 @pytest.mark.parametrize("old", [None, "stale", "f" * 40])
-def test_a_ref_that_is_somewhere_else_is_left_there(lab: Lab, old: str | None) -> None:
+def test_a_ref_that_has_moved_is_not_overwritten(lab: Lab, old: str | None) -> None:
     first = lab.commit("1")
     second = lab.commit("2", first)
     lab.push((STATE, None, first))
@@ -91,7 +91,7 @@ def test_without_atomic_pushes_one_ref_moves_and_two_do_not(lab: Lab) -> None:
         ("fatal: the remote end hung up unexpectedly", False),
     ],
 )
-def test_denied_is_not_away(stderr: str, *, is_denied: bool) -> None:
+def test_denied_access_differs_from_an_unreachable_remote(stderr: str, *, is_denied: bool) -> None:
     error = unreachable_error("origin", GitFailed(("fetch",), 128, stderr))
     assert error.is_denied is is_denied
     assert error.exit_code == 3
@@ -129,11 +129,11 @@ def found(clone: Path, url: str) -> Path | None:
         "/proc/self/environ",
     ],
 )
-def test_what_is_no_folder_here_is_polled(url: str, clone: Path) -> None:
+def test_a_remote_that_is_not_a_local_folder_is_polled(url: str, clone: Path) -> None:
     assert found(clone, url) is None
 
 
-def test_a_remote_that_nobody_has_configured_is_polled(clone: Path, tmp_path: Path) -> None:
+def test_a_remote_that_is_not_configured_is_polled(clone: Path, tmp_path: Path) -> None:
     assert remote_folder(Git(clone), "elsewhere") is None
     (tmp_path / "plain").mkdir()
     assert found(clone, str(tmp_path / "plain")) is None
@@ -156,7 +156,7 @@ def wakes(refs: RefWatch, timeout_s: float = 2.0) -> bool:
     return bool(wait_readable(refs.fds, timeout_s)) and refs.has_moved()
 
 
-def test_a_folder_made_while_the_watch_begins_is_seen(
+def test_a_folder_created_while_the_watch_starts_is_noticed(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Path] = []
@@ -178,7 +178,7 @@ def test_a_folder_made_while_the_watch_begins_is_seen(
     watching.close()
 
 
-def test_a_remote_that_was_taken_away_watches_nothing(bare: Path, tmp_path: Path) -> None:
+def test_a_removed_remote_is_no_longer_watched(bare: Path, tmp_path: Path) -> None:
     watching = RefWatch(bare, STATE)
     watching.arm()
     bare.rename(tmp_path / "away")

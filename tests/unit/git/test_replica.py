@@ -48,13 +48,13 @@ KNOWN = Known(remote="origin", branch=BRANCH, tip="a" * 40, revision=3, at=AT)
         json.dumps({"remote": "o" * 9000, "branch": "b", "tip": "a" * 40, "revision": 1, "at": ""}),
     ],
 )
-def test_what_cannot_be_read_is_not_known(tmp_path: Path, content: str) -> None:
+def test_an_unreadable_file_means_nothing_is_known(tmp_path: Path, content: str) -> None:
     path = tmp_path / "remote.json"
     path.write_text(content)
     assert KnownFile(path).read() is None
 
 
-def test_what_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     KnownFile(tmp_path / "file" / "remote.json").write(KNOWN)
 
@@ -79,7 +79,7 @@ def step(store: GitStore, note: str = "") -> Head:
     return cases.commit(store, cases.claim(store).token, note)
 
 
-def test_a_document_is_pushed_when_it_changes_and_dropped_when_it_is_forgotten(
+def test_documents_are_pushed_when_they_change_and_dropped_when_forgotten(
     shared: Shared,
 ) -> None:
     store, other = shared.store("a"), shared.store("b")
@@ -137,7 +137,7 @@ def test_outputs_travel_with_the_step_that_made_them(
     assert store.take_notices() == []
 
 
-def test_the_journal_is_put_aside_on_both_sides(shared: Shared) -> None:
+def test_the_journal_is_rotated_on_both_sides(shared: Shared) -> None:
     store = shared.store("a", rotate_bytes=3_000, keep=2)
     other = shared.store("b")
     cases.begin(store)
@@ -155,7 +155,7 @@ def test_the_journal_is_put_aside_on_both_sides(shared: Shared) -> None:
     assert store.view().head == other.view().head
 
 
-def test_nothing_is_brought_through_a_link(shared: Shared, tmp_path: Path) -> None:
+def test_nothing_is_pulled_through_a_link(shared: Shared, tmp_path: Path) -> None:
     store, other = shared.store("a"), shared.store("b")
     cases.begin(store)
     other.pull()
@@ -197,7 +197,7 @@ def lose_one_answer(store: GitStore, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("most", "others"), [(1, 0), (1, 3), (2, 1), (3, 3), (2000, 1)])
-def test_a_lost_answer_is_found_out_however_short_the_history(
+def test_a_lost_answer_is_resolved_however_short_the_history_is(
     shared: Shared, monkeypatch: pytest.MonkeyPatch, most: int, others: int
 ) -> None:
     one, two = shared.store("a", max_commits=most), shared.store("b", max_commits=most)
@@ -215,7 +215,9 @@ def test_a_lost_answer_is_found_out_however_short_the_history(
     assert head.step_index == 1 + others, "what was accepted once is not done twice"
 
 
-def test_code_that_somebody_pushed_on_the_way_is_passed(shared: Shared, tmp_path: Path) -> None:
+def test_code_that_was_pushed_part_of_the_way_is_fast_forwarded(
+    shared: Shared, tmp_path: Path
+) -> None:
     del tmp_path
     store = shared.store("a")
     clone = shared.clone("a")
@@ -238,7 +240,7 @@ def test_code_that_somebody_pushed_on_the_way_is_passed(shared: Shared, tmp_path
     assert store.branch.cargo is None
 
 
-def test_what_another_clone_has_migrated_is_replaced_here_too(shared: Shared) -> None:
+def test_state_migrated_by_another_clone_is_replaced_here_too(shared: Shared) -> None:
     """Both have the same file of another program; only one of them changes the run."""
     stores = []
     for name in ("a", "b"):
@@ -290,7 +292,7 @@ def over_ssh(shared: Shared, name: str) -> None:
 # --- a full disk -----------------------------------------------------------------------
 
 
-def test_a_full_disk_is_told_as_one(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_as_such(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     store = behind(shared)
     with monkeypatch.context() as broken:
         broken.setattr(Replica, "follow", full)
@@ -303,7 +305,7 @@ def test_a_full_disk_is_told_as_one(shared: Shared, monkeypatch: pytest.MonkeyPa
     assert store.pull(), "and goes on when there is room"
 
 
-def test_what_is_here_can_be_read_with_a_full_disk(
+def test_local_state_can_be_read_with_a_full_disk(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     behind(shared)
@@ -317,7 +319,7 @@ def test_what_is_here_can_be_read_with_a_full_disk(
     assert [fact["event"] for fact in store.history()] == ["initialised"]
 
 
-def test_beats_that_cannot_be_written_here_are_no_bug(
+def test_beats_that_cannot_be_written_locally_are_reported(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder = shared.store("a")
@@ -335,7 +337,7 @@ def test_beats_that_cannot_be_written_here_are_no_bug(
 # --- what has been followed ------------------------------------------------------------
 
 
-def test_what_could_not_be_followed_is_not_counted(
+def test_a_look_that_could_not_be_followed_is_not_counted(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = behind(shared)
@@ -357,7 +359,7 @@ def hang(shared: Shared, name: str) -> None:
     git(clone, "config", "ssh.variant", "simple")
 
 
-def test_who_is_told_to_stop_does_not_wait_for_a_remote_that_hangs(
+def test_a_stopping_process_does_not_wait_for_a_hanging_remote(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = shared.store("a")
@@ -388,7 +390,7 @@ def unasked(tmp_path: Path) -> Branch:
 
 
 @pytest.mark.parametrize(("told", "is_last"), [("cannot lock ref", False), ("no Mondays", True)])
-def test_a_refusal_of_code_may_pass_or_is_the_last_word(
+def test_a_refusal_of_code_is_either_temporary_or_final(
     tmp_path: Path, told: str, is_last: bool
 ) -> None:
     pushed = Pushed(PushVerdict.REFUSED, told, refused={CODE.ref: told})
@@ -397,7 +399,7 @@ def test_a_refusal_of_code_may_pass_or_is_the_last_word(
         unasked(tmp_path).ensure_may_pass(pushed, [STATE, CODE], TIPS)
 
 
-def test_what_no_try_has_moved_may_be_in_doubt_all_the_same(tmp_path: Path) -> None:
+def test_a_refused_push_may_still_be_in_doubt(tmp_path: Path) -> None:
     branch, pushed = unasked(tmp_path), Pushed(PushVerdict.REFUSED, "cannot lock ref")
     assert isinstance(branch.push_error(pushed, TIPS), StorageFailed)
     branch.doubts.append(PendingPush("b" * 40, b"line\n", (STATE,)))

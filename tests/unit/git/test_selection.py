@@ -65,17 +65,17 @@ def why(folder: Path, name: str = "file", cap: int = 1000) -> str:
         "x" * 900 + "\n" + SECRET,
     ],
 )
-def test_what_looks_like_a_key(tmp_path: Path, text: str) -> None:
+def test_a_file_with_what_looks_like_a_key_is_unfit(tmp_path: Path, text: str) -> None:
     (tmp_path / "file").write_text(text)
     assert why(tmp_path, cap=10_000) == "contains what looks like a key"
 
 
-def test_what_only_talks_about_keys(tmp_path: Path) -> None:
+def test_text_that_only_mentions_keys_is_fit(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("an sk- key; the task-force of 2024; a bearer of news\n")
     assert looked_at(tmp_path).size > 0
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_anything_but_a_regular_file_is_unfit(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
     assert why(tmp_path, "fifo") == "is not a regular file"
@@ -102,7 +102,7 @@ def test_a_link_that_leads_out(tmp_path: Path, target: str) -> None:
     assert why(top) == "is a link that leads out of the repository"
 
 
-def test_a_link_into_gits_own_folder(tmp_path: Path) -> None:
+def test_a_link_into_the_git_folder_is_unfit(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "file").symlink_to(".git/config")
     assert why(tmp_path) == "is a link into .git"
@@ -121,7 +121,7 @@ def test_a_file_behind_a_link(tmp_path: Path) -> None:
     "path",
     [".env", ".env.local", ".envrc", "sub/.env", ".ENV", ".env/x", ".netrc", "a/.pgpass"],
 )
-def test_names_under_which_secrets_are_kept(path: str) -> None:
+def test_names_used_for_secrets_are_unfit(path: str) -> None:
     with pytest.raises(Unfit, match="that is used for secrets"):
         ensure_fit_name(path, IS_SECRET)
 
@@ -137,7 +137,7 @@ def test_names_that_only_look_alike(path: str) -> None:
     ensure_fit_name(path, IS_SECRET)
 
 
-def test_a_file_is_known_again_until_somebody_writes_it(tmp_path: Path) -> None:
+def test_a_file_counts_as_unchanged_until_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("one")
     found = looked_at(tmp_path)
@@ -162,7 +162,7 @@ def test_patterns_stay_in_the_repository(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["main", "feature/x", "current", "none", "v1.2", "ä", "a@b"])
-def test_names_of_branches(name: str) -> None:
+def test_valid_branch_names_are_accepted(name: str) -> None:
     assert WorkOptions(branch=name).branch == name
 
 
@@ -173,12 +173,12 @@ def test_names_of_branches(name: str) -> None:
         *("a~1", "a^", "a:b", "a?", "a*", "a[b", "a\\b", "a@{1}", "@", "a\nb", "a\x7f"),
     ],
 )
-def test_what_git_takes_for_no_branch(name: str) -> None:
+def test_names_git_does_not_allow_for_branches_are_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         WorkOptions(branch=name)
 
 
-def test_a_message_has_known_words_only() -> None:
+def test_a_message_may_only_use_known_placeholders() -> None:
     every = " ".join(f"{{{word}}}" for word in PLACEHOLDERS)
     facts = {word: f"<{word}>" for word in PLACEHOLDERS}
     told = CommitOptions(message=every).first_line(facts)
@@ -189,7 +189,7 @@ def test_a_message_has_known_words_only() -> None:
         CommitOptions(message="two\nlines")
 
 
-def test_what_is_put_in_is_not_looked_through_again() -> None:
+def test_inserted_values_are_not_expanded_again() -> None:
     told = CommitOptions(message="{step} {run}").first_line({"step": "{run}", "run": "r"})
     assert told == "{run} r"
 
@@ -213,7 +213,7 @@ def reasons(folder: Path, **options: object) -> dict[str, str]:
     return {one.path: one.reason for one in selected(folder, **options).skipped}
 
 
-def test_paths_mean_everything_that_has_changed_there(tmp_path: Path) -> None:
+def test_a_path_selects_everything_that_has_changed_below_it(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", {"out/changed": "1", "out/gone": "1", "else": "1"})
     write(folder, {"out/changed": "22", "out/new": "333", "else": "2"})
     (folder / "out" / "gone").unlink()
@@ -245,7 +245,7 @@ def test_reports(tmp_path: Path, options: dict[str, object], expected: list[str]
     assert taken(folder, **options) == expected
 
 
-def test_tracked_outputs_are_never_new(tmp_path: Path) -> None:
+def test_new_files_are_never_tracked_outputs(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", {"fix/a.json": "1", "fix/b.npy": "1", "fix/c.json": "1"})
     write(folder, {"fix/a.json": "2", "fix/b.npy": "2", "fix/new.json": "2"})
     (folder / "fix" / "c.json").unlink()
@@ -259,7 +259,7 @@ def test_tracked_outputs_are_never_new(tmp_path: Path) -> None:
     assert taken(folder, **extensions, tracked_outputs=False) == []
 
 
-def test_what_somebody_has_staged_is_theirs(tmp_path: Path) -> None:
+def test_changes_a_person_has_staged_are_not_taken(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", {"both": "1", "mine": "1", "dropped": "1"})
     write(folder, {"both": "2", "mine": "2", "added": "1", "announced": "1"})
     git(folder, "add", "both", "added")
@@ -328,7 +328,7 @@ def test_the_cap_of_a_commit(tmp_path: Path) -> None:
     assert "15 bytes" in reasons(folder, **options)["b"]
 
 
-def test_what_is_excluded_is_excluded_from_all(tmp_path: Path) -> None:
+def test_an_excluded_path_is_excluded_from_all_families(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", {"tmp/t.bin": "1"})
     write(folder, {"tmp/a.md": "1", "tmp/t.bin": "2", "b.md": "1"})
     options: dict[str, object] = {
@@ -360,7 +360,7 @@ def test_other_repositories(tmp_path: Path) -> None:
     assert told == {"sub": "is a submodule", "nested/": "is another repository"}
 
 
-def test_a_file_in_a_folders_place_and_the_other_way_round(tmp_path: Path) -> None:
+def test_a_file_may_replace_a_folder_and_a_folder_may_replace_a_file(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", {"was folder/a": "1", "was folder/b": "1", "was file": "1"})
     for name in ("a", "b"):
         (folder / "was folder" / name).unlink()
@@ -417,7 +417,7 @@ def test_a_commit_that_adds_a_key_is_not_merged(here: Path, text: str) -> None:
     assert f"KEY = '{text}'" in said(here, "show", f"{left.branch}:d/k.py")
 
 
-def test_nor_is_one_whose_key_a_later_commit_takes_away(here: Path) -> None:
+def test_a_key_that_a_later_commit_removes_is_not_merged(here: Path) -> None:
     """It would stand in the history for whoever gets that."""
 
     def work(at: Path) -> None:
@@ -439,7 +439,7 @@ def test_a_key_in_a_message_or_a_name_counts_too(here: Path) -> None:
     assert "has what looks like a key in its message" in str(left.error)
 
 
-def test_a_key_that_was_there_forbids_nothing(here: Path) -> None:
+def test_a_key_that_was_already_there_blocks_nothing(here: Path) -> None:
     commit(here, {"fixture": f"{SECRET}\nother\n", "moved": f"{OTHER}\n"})
 
     def work(at: Path) -> None:
@@ -455,7 +455,7 @@ def test_a_key_that_was_there_forbids_nothing(here: Path) -> None:
     assert left.files == ("fixture",)
 
 
-def test_nobody_waits_for_a_turn_with_it(here: Path) -> None:
+def test_work_with_a_key_does_not_wait_for_a_turn(here: Path) -> None:
     place = opened(workplaces_of(here))
     commit(place.cwd, {"k.py": SECRET})
     turns: list[int] = []
@@ -463,7 +463,7 @@ def test_nobody_waits_for_a_turn_with_it(here: Path) -> None:
     assert turns == []
 
 
-def test_where_git_can_not_look_nothing_is_merged(
+def test_nothing_is_merged_when_git_cannot_list_new_objects(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -494,7 +494,7 @@ def found(here: Path, *, max_bytes: int = 10**6) -> list[tuple[str, str]]:
     )
 
 
-def test_every_content_is_looked_at_however_many_there_are(here: Path) -> None:
+def test_every_new_blob_is_searched_however_many_there_are(here: Path) -> None:
     git(here, "tag", "first")
     commit(here, {f"f{number:02}": f"{number}\n" * 20 for number in range(30)})
     commit(
@@ -504,7 +504,7 @@ def test_every_content_is_looked_at_however_many_there_are(here: Path) -> None:
     assert sorted(names) == ["f07", "odd\nname".partition("\n")[0], "ä ö"]
 
 
-def test_what_is_above_the_cap_is_not_read(here: Path) -> None:
+def test_files_above_the_cap_are_not_read(here: Path) -> None:
     git(here, "tag", "first")
     commit(here, {"large": "KEY" * 100, "small": "KEY"})
     assert [path for path, _ in found(here, max_bytes=50)] == ["small"]

@@ -27,7 +27,7 @@ def shared(tmp_path: Path) -> Shared:
     return shared_project(tmp_path)
 
 
-def test_a_run_that_is_nowhere_leaves_no_folder_behind(shared: Shared) -> None:
+def test_comparing_a_run_that_does_not_exist_creates_no_folder(shared: Shared) -> None:
     a = shared.clone("a")
     sync_status = compared(a)
     assert (sync_status.relation, sync_status.local_head, sync_status.remote_head) == (
@@ -39,7 +39,7 @@ def test_a_run_that_is_nowhere_leaves_no_folder_behind(shared: Shared) -> None:
     assert not (a / "sync").exists()
 
 
-def test_a_run_that_was_begun_without_git_is_here_only(shared: Shared) -> None:
+def test_a_run_started_without_git_is_only_local(shared: Shared) -> None:
     a = shared.clone("a")
     (a / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
     steps(a, 2)
@@ -53,7 +53,7 @@ def test_a_run_that_was_begun_without_git_is_here_only(shared: Shared) -> None:
     assert shared.tip()
 
 
-def test_a_branch_that_somebody_removed(shared: Shared) -> None:
+def test_a_removed_branch_is_reported(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
     git(shared.bare, "update-ref", "-d", "refs/heads/sequencer/default")
@@ -76,7 +76,7 @@ def test_a_branch_with_another_run(shared: Shared) -> None:
 
 
 @pytest.mark.parametrize("damage", ["middle", "head"])
-def test_files_here_that_cannot_be_used(shared: Shared, damage: str) -> None:
+def test_damaged_local_files_are_reported_and_may_be_replaced(shared: Shared, damage: str) -> None:
     a = shared.clone("a")
     steps(a, 3)
     journal, state = a / "sync" / "journal.jsonl", a / "sync" / "state.json"
@@ -116,13 +116,13 @@ def test_runs_that_only_the_remote_has(tmp_path: Path, template: str) -> None:
     assert [one.name for one in elsewhere(b, template, {"nightly"})] == ["Big Run"]
 
 
-def test_a_branch_of_a_run_that_cannot_be_read_is_named_all_the_same(shared: Shared) -> None:
+def test_a_branch_of_an_unreadable_run_is_still_named(shared: Shared) -> None:
     git(shared.bare, "update-ref", "refs/heads/sequencer/odd", "refs/heads/main")
     (found,) = elsewhere(shared.clone("a"))
     assert (found.branch, found.name, found.head) == ("sequencer/odd", None, None)
 
 
-def test_runs_of_a_remote_that_is_away(shared: Shared) -> None:
+def test_listing_runs_of_an_unreachable_remote_is_an_error(shared: Shared) -> None:
     a = shared.clone("a")
     shutil.rmtree(shared.bare)
     with pytest.raises(RemoteUnreachable):
@@ -144,7 +144,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def test_the_runs_beside_and_the_lock_stay(shared: Shared) -> None:
+def test_other_runs_and_the_lock_stay(shared: Shared) -> None:
     a, _ = diverged(shared)
     steps(a, 1, "--run", "nightly")
     lock = (a / "sync" / "state.json.lock").stat().st_ino
@@ -154,7 +154,7 @@ def test_the_runs_beside_and_the_lock_stay(shared: Shared) -> None:
     assert (a / "sync" / "state.json.lock").stat().st_ino == lock
 
 
-def test_a_damaged_journal_is_replaced_by_the_branchs(shared: Shared) -> None:
+def test_a_damaged_journal_is_replaced_by_the_one_on_the_branch(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 3)
     journal = a / "sync" / "journal.jsonl"
@@ -176,7 +176,7 @@ def test_twice_in_a_second_gives_two_folders(shared: Shared) -> None:
     assert names == ["set-aside-20261122T120000Z", "set-aside-20261122T120000Z-2"]
 
 
-def test_what_a_crash_has_left_half_done_is_done_again(shared: Shared) -> None:
+def test_taking_left_unfinished_by_a_crash_can_be_repeated(shared: Shared) -> None:
     a, b = diverged(shared)
     aside = a / "sync" / "set-aside-20261122T115900Z"
     aside.mkdir()
@@ -187,7 +187,7 @@ def test_what_a_crash_has_left_half_done_is_done_again(shared: Shared) -> None:
 
 
 @pytest.mark.parametrize("why", ["gone", "away", "no run"])
-def test_where_there_is_nothing_to_take_it_is_refused(shared: Shared, why: str) -> None:
+def test_taking_is_refused_when_there_is_nothing_to_take(shared: Shared, why: str) -> None:
     a = shared.clone("a")
     steps(a, 1)
     if why == "gone":

@@ -19,7 +19,7 @@ def shared(tmp_path: Path) -> Shared:
     return shared_project(tmp_path)
 
 
-def test_older_files_in_a_clone_are_brought_up_and_nothing_is_refused(shared: Shared) -> None:
+def test_older_files_in_a_clone_are_brought_up_to_date(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
     older = Path(shutil.copytree(a / "sync", shared.folder / "older"))
@@ -50,7 +50,7 @@ def test_a_branch_and_its_clone_that_both_went_back_are_refused(shared: Shared) 
     assert shared.tip() != tip
 
 
-def test_taking_the_branchs_side_is_a_decision_that_counts(shared: Shared) -> None:
+def test_a_run_continues_after_taking_the_side_of_the_branch(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
     tip = shared.tip()
@@ -62,7 +62,7 @@ def test_taking_the_branchs_side_is_a_decision_that_counts(shared: Shared) -> No
     steps(a, 1)
 
 
-def test_two_clones_of_one_machine_are_no_copies(shared: Shared) -> None:
+def test_two_clones_on_one_machine_are_not_copies(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     for clone in (a, b, a, b):
         ended = call(clone, "run", "--max-steps", "1")

@@ -62,7 +62,7 @@ from tests.unit.git.clones import commit, everything, git, pair, repository, sai
         ("caf\udce9", "caf\udce9", True),
     ],
 )
-def test_what_a_pattern_means(pattern: str, path: str, means: bool) -> None:
+def test_patterns_match_paths(pattern: str, path: str, means: bool) -> None:
     assert (Patterns([pattern]).match(path) == pattern) is means
 
 
@@ -79,7 +79,7 @@ def entries(folder: Path) -> dict[str, StatusEntry]:
     return {entry.path: entry for entry in seen(folder).entries}
 
 
-def test_a_rename_in_gits_own_words() -> None:
+def test_a_rename_in_the_git_status_is_parsed() -> None:
     oid = "a" * 40
     line = f"2 R. N... 100644 100644 100644 {oid} {oid} R100 new name\0old name\0? x\0"
     found = {entry.path: entry for entry in parse_status(line.encode()).entries}
@@ -142,14 +142,14 @@ def test_a_run_outside_of_the_repository(tmp_path: Path) -> None:
         ("rebase-apply/x", "a rebase"),
     ],
 )
-def test_what_is_under_way(tmp_path: Path, name: str, told: str) -> None:
+def test_an_operation_under_way_is_named(tmp_path: Path, name: str, told: str) -> None:
     folder = repository(tmp_path / "r")
     assert tree_at(folder).find_operation() is None
     write(folder / ".git", {name: "x"})
     assert tree_at(folder).find_operation() == told
 
 
-def test_a_long_history_is_asked_of_git(tmp_path: Path) -> None:
+def test_a_long_history_is_read_by_git(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r")
     first = said(folder, "rev-parse", "HEAD")
     stream = b"".join(
@@ -179,7 +179,7 @@ def test_a_shallow_clone(tmp_path: Path) -> None:
     assert not tree.contains(second, third)
 
 
-def test_how_far_apart(tmp_path: Path) -> None:
+def test_divergence_counts_the_commits_on_each_side(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r")
     git(folder, "branch", "other")
     commit(folder, {"a": "1"})

@@ -57,7 +57,7 @@ def gone(*, is_denied: bool = False) -> RemoteUnreachable:
     return RemoteUnreachable(message, hint="mend it", is_denied=is_denied)
 
 
-def test_denied_credentials_are_not_tried_again_and_again() -> None:
+def test_denied_credentials_are_not_retried_in_quick_succession() -> None:
     clock = Clock()
     pace = clock.pace()
     assert pace.record_failure(gone(is_denied=True)) == (
@@ -79,7 +79,7 @@ def test_activity_here_does_not_shorten_the_pause_of_an_unreachable_remote() -> 
     assert clock.sleep(pace) == 16.0
 
 
-def test_a_look_of_another_process_spares_ones_own() -> None:
+def test_a_recent_look_by_another_process_is_shared() -> None:
     clock = Clock()
     pace = clock.pace()
     pace.record_success(has_moved=True)
@@ -93,7 +93,7 @@ def test_a_look_of_another_process_spares_ones_own() -> None:
 # --- the file of shared looks ----------------------------------------------------------
 
 
-def test_a_folder_that_is_not_there_spares_nothing_and_hurts_nobody(tmp_path: Path) -> None:
+def test_a_missing_folder_shares_no_look_and_does_no_harm(tmp_path: Path) -> None:
     look = SharedLook(tmp_path / "none" / "look")
     look.record_look()
     assert look.age_s() is None
@@ -189,7 +189,7 @@ def took(started: float) -> float:
 # --- what wakes ------------------------------------------------------------------------
 
 
-def test_after_a_change_here_the_next_look_comes_soon(lab: Lab) -> None:
+def test_a_local_change_makes_the_next_look_come_soon(lab: Lab) -> None:
     side = lab.side(slow_s=60.0, is_watching=False)
     pace = side.waiting.pace
     assert not side.waiting.wait(lab.revision, 0.1)
@@ -250,7 +250,7 @@ def test_the_end_of_a_holder_on_this_machine_ends_the_wait(lab: Lab) -> None:
 # --- a remote that fails ---------------------------------------------------------------
 
 
-def test_a_remote_that_is_away_is_told_and_waited_for(
+def test_an_unreachable_remote_is_reported_and_waited_for(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(polling, "FIRST_RETRY_S", 0.05)
@@ -269,7 +269,7 @@ def test_a_remote_that_is_away_is_told_and_waited_for(
     assert sum("again" in text for text in side.told) == 1
 
 
-def test_a_state_that_cannot_be_believed_ends_the_wait(lab: Lab) -> None:
+def test_a_corrupt_state_ends_the_wait(lab: Lab) -> None:
     side = lab.side()
 
     def refuse() -> bool:
@@ -280,7 +280,7 @@ def test_a_state_that_cannot_be_believed_ends_the_wait(lab: Lab) -> None:
         side.waiting.wait(lab.revision, 10.0)
 
 
-def test_a_folder_that_is_locked_for_long_is_looked_at_later(lab: Lab) -> None:
+def test_a_folder_that_stays_locked_is_checked_later(lab: Lab) -> None:
     """Another process of the clone is pushing; its turn wakes who waits."""
     side = lab.side(slow_s=0.2, is_watching=False)
     looks: list[float] = []
@@ -322,7 +322,7 @@ def test_a_sleep_uses_no_processor_time_and_no_thread(is_watching: bool, lab: La
     assert threading.active_count() == threads
 
 
-def test_who_waits_is_the_only_one_that_watches_the_remote(
+def test_only_the_waiting_thread_watches_the_remote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A heartbeat's thread asks for the head meanwhile; what it closed could be another file."""

@@ -56,7 +56,7 @@ def ensure_refused(one: Clone, state: Head) -> None:
     assert "git stash -u" in str(why.value.hint)
 
 
-def test_the_next_attempt_goes_on_with_it(tmp_path: Path) -> None:
+def test_the_next_attempt_continues_with_leftover_changes(tmp_path: Path) -> None:
     bare, here, _ = pair(tmp_path)
     one = begun(here, attempt=3)
     one.carrier.leave(None)
@@ -79,14 +79,16 @@ def test_the_next_attempt_goes_on_with_it(tmp_path: Path) -> None:
         {"loop": Loop(stage="fix", round=1)},
     ],
 )
-def test_it_is_for_no_other_step(tmp_path: Path, other: dict[str, object]) -> None:
+def test_leftover_changes_are_refused_for_any_other_step(
+    tmp_path: Path, other: dict[str, object]
+) -> None:
     _, here, _ = pair(tmp_path)
     one = begun(here)
     ensure_refused(one, head().replace(**other))
     one.carrier.ensure_ready(head())
 
 
-def test_a_history_that_has_diverged_is_refused_all_the_same(tmp_path: Path) -> None:
+def test_a_diverged_history_is_refused_despite_leftover_changes(tmp_path: Path) -> None:
     _, here, there = pair(tmp_path)
     one = begun(here)
     commit(there, {"theirs": "1"})
@@ -151,7 +153,7 @@ def ready(one: Clone) -> bool:
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_nobody_else_begins_while_agents_work(
+def test_no_other_process_starts_while_agents_work(
     is_stopped: bool, tmp_path: Path, started: list[int]
 ) -> None:
     """Their claims may be over: given back by hand, or run out while the holder was stopped."""
@@ -171,7 +173,7 @@ def test_nobody_else_begins_while_agents_work(
     assert str(here) in str(busy.value.where)
 
 
-def test_a_kill_frees_it_when_the_agents_have_had_time_to_end(
+def test_a_kill_frees_the_work_tree_after_the_agents_had_time_to_end(
     tmp_path: Path, started: list[int]
 ) -> None:
     _, here, _ = pair(tmp_path)
@@ -189,7 +191,9 @@ def test_a_kill_frees_it_when_the_agents_have_had_time_to_end(
     assert time.monotonic() - began < work_tree_lock.ENDED_S
 
 
-def test_both_were_ready_and_one_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_faster_of_two_ready_processes_enters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, here, _ = pair(tmp_path)
     monkeypatch.setattr(work_tree_lock, "TAKE_S", 0.1)
     one, other = clone(here, commit=NOTES_OCCUPIED), clone(here, commit=NOTES_OCCUPIED)
@@ -223,7 +227,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_a_person_changes_in_between_is_not_the_next_attempts(
+def test_changes_by_a_person_in_between_refuse_the_next_attempt(
     change: str, tmp_path: Path
 ) -> None:
     _, here, _ = pair(tmp_path)
@@ -237,7 +241,7 @@ def test_what_a_person_changes_in_between_is_not_the_next_attempts(
     assert (here / "half.md").exists()
 
 
-def test_after_a_kill_nobody_can_tell_and_that_is_said(
+def test_after_a_kill_changes_by_a_person_are_mentioned_as_possible(
     tmp_path: Path, started: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, here, _ = pair(tmp_path)
@@ -297,7 +301,7 @@ def test_a_second_run_waits_until_the_step_of_the_first_has_ended(tmp_path: Path
     other.carrier.ensure_ready(state)
 
 
-def test_both_have_found_it_ready(tmp_path: Path) -> None:
+def test_a_run_that_found_it_ready_is_refused_once_another_has_entered(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     other, state = clone_of(here, "b"), state_of(here, "b", head())
     other.carrier.ensure_ready(state)
@@ -306,7 +310,7 @@ def test_both_have_found_it_ready(tmp_path: Path) -> None:
         other.carrier.enter(state_of(here, "b", head(), this_process()))
 
 
-def test_a_whole_step_of_another_run_in_between(tmp_path: Path) -> None:
+def test_changes_left_by_another_run_in_between_are_refused(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     other, state = clone_of(here, "b"), state_of(here, "b", head())
     other.carrier.ensure_ready(state)
@@ -330,7 +334,7 @@ def test_the_next_step_of_the_same_process_counts_at_once(tmp_path: Path) -> Non
         clone_of(here, "b").carrier.ensure_ready(state_of(here, "b", head()))
 
 
-def test_a_process_that_is_gone_is_no_tenant(tmp_path: Path) -> None:
+def test_a_dead_process_does_not_occupy_the_work_tree(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one, state = at_work(here)
     one.carrier.leave(None)

@@ -30,7 +30,7 @@ def here(tmp_path: Path) -> Path:
     return project(tmp_path / "here", {"src/a.py": "a = 1\n", "src/b.py": "b = 1\n"})
 
 
-def test_the_user_is_the_author_where_git_knows_one_and_else_the_program(here: Path) -> None:
+def test_the_author_is_the_user_or_else_the_program(here: Path) -> None:
     worked(workplaces(here), lambda at: write(at, {"x": "x"}))
     who = "--format=%an <%ae> %cn <%ce>"
     program = "sequencer <sequencer@localhost>"
@@ -44,7 +44,7 @@ def test_the_user_is_the_author_where_git_knows_one_and_else_the_program(here: P
     assert "localhost" not in config
 
 
-def test_an_attempt_that_has_changed_nothing_waits_for_nobody_and_merges_nothing(
+def test_an_attempt_without_changes_waits_for_no_turn_and_merges_nothing(
     here: Path,
 ) -> None:
     before = users(here)
@@ -64,7 +64,7 @@ def test_an_attempt_that_has_changed_nothing_waits_for_nobody_and_merges_nothing
     assert (branches(here), remains(here)) == ([], [])
 
 
-def test_what_waiting_raises_is_raised_when_the_work_is_safe(here: Path) -> None:
+def test_an_error_while_waiting_is_raised_after_the_work_is_safe(here: Path) -> None:
     place = opened(workplaces(here))
     write(place.cwd, {"x": "x\n"})
 
@@ -134,7 +134,7 @@ def test_nothing_is_merged_into_the_middle_of_a_merge(here: Path) -> None:
     assert left.branch is not None
 
 
-def test_hooks_and_settings_of_the_user_have_no_part_in_it(here: Path) -> None:
+def test_hooks_and_settings_of_the_user_do_not_affect_a_merge(here: Path) -> None:
     for name in ("pre-commit", "commit-msg", "post-checkout", "post-merge", "pre-merge-commit"):
         hook = here / ".git/hooks" / name
         hook.parent.mkdir(exist_ok=True)
@@ -170,7 +170,7 @@ def test_hooks_and_settings_of_the_user_have_no_part_in_it(here: Path) -> None:
     assert porcelain(here) == []
 
 
-def test_an_unfinished_merge_of_the_agent_is_no_success(here: Path) -> None:
+def test_an_unfinished_merge_by_the_agent_is_refused(here: Path) -> None:
     place = opened(workplaces(here))
     commit(place.cwd, {"src/a.py": "mine\n"})
     git(place.cwd, "checkout", "-q", "-b", "elsewhere", "HEAD~1")
@@ -194,7 +194,7 @@ def test_git_that_fails_loses_nothing(here: Path) -> None:
     assert (place.folder / "x").read_text() == "x\n"
 
 
-def test_of_a_worktree_that_its_agent_has_removed_there_are_its_commits(here: Path) -> None:
+def test_commits_survive_when_the_agent_removes_its_worktree(here: Path) -> None:
     """Nobody is sent to look at a folder that is not there."""
     place = opened(workplaces(here))
     commit(place.cwd, {"src/a.py": "a = 2\n"}, "by the agent")

@@ -40,7 +40,7 @@ def refusal(one: Clone, work: Work | None = None) -> WorkTreeRefused:
     return refused.value
 
 
-def test_a_dirty_tree_is_told_path_by_path(tmp_path: Path) -> None:
+def test_a_dirty_tree_is_reported_with_its_paths(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path, {"a": "1"})
     write(here, {"a": "2", **{f"new {number:02}": "x" for number in range(12)}})
     refused = refusal(clone(here))
@@ -51,7 +51,7 @@ def test_a_dirty_tree_is_told_path_by_path(tmp_path: Path) -> None:
     assert refused.where == f"work tree {here}"
 
 
-def test_secrets_in_names_are_not_told(tmp_path: Path) -> None:
+def test_secrets_in_names_are_not_shown(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     write(here, {f"{SECRET}.txt": "x"})
     assert SECRET not in refusal(clone(here)).message
@@ -67,7 +67,7 @@ def test_names_of_branches_are_quoted_for_the_shell(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["-f", "a..b", "a b", "x\nrm -rf"])
-def test_what_is_no_name_of_a_branch(tmp_path: Path, name: str) -> None:
+def test_an_invalid_branch_name_is_refused(tmp_path: Path, name: str) -> None:
     _, here, _ = pair(tmp_path)
     refused = refusal(clone(here), work=Work(branch=name, commit="a" * 40))
     assert "does not allow that branch name" in refused.message
@@ -140,14 +140,14 @@ def test_a_branch_that_was_moved_back(tmp_path: Path) -> None:
     assert "rewind" not in str(refused.value.hint)
 
 
-def test_a_branch_that_is_gone(tmp_path: Path) -> None:
+def test_a_removed_branch_is_refused(tmp_path: Path) -> None:
     bare, here, _ = pair(tmp_path)
     git(bare, "update-ref", "-d", "refs/heads/main")
     with pytest.raises(WorkTreeRefused, match="is gone"):
         clone(here).carrier.enter(head(Work(branch="main", commit="a" * 40)))
 
 
-def test_what_is_tolerated_is_not_overwritten(tmp_path: Path) -> None:
+def test_tolerated_changes_are_not_overwritten(tmp_path: Path) -> None:
     _, here, there = pair(tmp_path, {"notes": "1"})
     new = commit(there, {"notes": "theirs"})
     git(there, "push", "-q", "origin", "main")
@@ -161,7 +161,7 @@ def test_what_is_tolerated_is_not_overwritten(tmp_path: Path) -> None:
     assert everything(here) == before
 
 
-def test_a_history_that_diverges_behind_the_claim(tmp_path: Path) -> None:
+def test_a_history_that_diverges_after_the_check_is_refused(tmp_path: Path) -> None:
     _, here, there = pair(tmp_path)
     one = clone(here)
     commit(here, {"mine": "1"})
@@ -174,7 +174,7 @@ def test_a_history_that_diverges_behind_the_claim(tmp_path: Path) -> None:
     assert everything(here) == before
 
 
-def test_what_could_not_be_committed_is_told(tmp_path: Path) -> None:
+def test_files_that_could_not_be_committed_are_reported(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one = clone(here, commit=DOCS)
     one.carrier.ensure_ready(head())
@@ -192,7 +192,9 @@ def test_what_could_not_be_committed_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", ["another branch", "a detached HEAD", "a merge", "old history"])
-def test_what_an_agent_may_not_leave(tmp_path: Path, left: str) -> None:
+def test_an_agent_may_not_leave_another_branch_or_an_operation_under_way(
+    tmp_path: Path, left: str
+) -> None:
     _, here, _ = pair(tmp_path, {"a": "1"})
     commit(here, {"a": "2"})
     git(here, "push", "-q", "origin", "main")
@@ -223,7 +225,7 @@ def test_what_an_agent_may_not_leave(tmp_path: Path, left: str) -> None:
     assert everything(here) == before
 
 
-def test_the_next_step_needs_no_fetch_to_know_what_was_moved(tmp_path: Path) -> None:
+def test_the_next_step_knows_moved_refs_without_a_fetch(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one = clone(here, commit=DOCS)
     state = head()
@@ -252,7 +254,7 @@ def test_two_processes_in_one_clone(tmp_path: Path) -> None:
     assert said(here, "rev-list", "--count", "HEAD") == "5"
 
 
-def test_somebody_commits_while_the_paths_are_read(
+def test_a_commit_by_a_person_while_the_paths_are_read_is_included(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, here, _ = pair(tmp_path)
@@ -276,7 +278,7 @@ def test_somebody_commits_while_the_paths_are_read(
     assert porcelain(here) == []
 
 
-def test_no_work_is_nothing_to_keep(tmp_path: Path) -> None:
+def test_nothing_is_saved_without_work(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one = clone(here, commit=DOCS)
     write(here, {"else": "1"})
@@ -284,7 +286,7 @@ def test_no_work_is_nothing_to_keep(tmp_path: Path) -> None:
     assert said(here, "for-each-ref", "refs/heads/sequencer-kept") == ""
 
 
-def test_kept_work_is_never_overwritten(tmp_path: Path) -> None:
+def test_saved_work_is_never_overwritten(tmp_path: Path) -> None:
     bare, here, _ = pair(tmp_path)
     one = clone(here, commit=DOCS)
     one.carrier.ensure_ready(head())
@@ -297,7 +299,7 @@ def test_kept_work_is_never_overwritten(tmp_path: Path) -> None:
         assert tree_of(bare, str(name))["docs/a"] == f"100644 {number}"
 
 
-def test_a_remote_that_does_not_answer_keeps_nobody_from_keeping(tmp_path: Path) -> None:
+def test_work_is_saved_even_if_the_remote_does_not_answer(tmp_path: Path) -> None:
     bare, here, _ = pair(tmp_path)
     one = clone(here)
     one.carrier.ensure_ready(head())
@@ -336,7 +338,7 @@ def copied(bare: Path, here: Path, oids: list[str]) -> None:
 
 
 @pytest.mark.parametrize("share", [1, 2, 4])
-def test_what_a_killed_fetch_has_brought_is_brought_whole(share: int, tmp_path: Path) -> None:
+def test_objects_of_a_killed_fetch_are_fetched_completely(share: int, tmp_path: Path) -> None:
     """Of commits, trees and files in this order, as git unpacks them."""
     bare, one, state, oids = two_commits(tmp_path)
     copied(bare, one.folder, oids[:share])
@@ -355,7 +357,7 @@ def fetched(one: Clone) -> str:
     return said(one.folder, "rev-parse", f"{one.carrier._local}:code/b")
 
 
-def test_what_is_missing_behind_the_ref_is_brought_again(tmp_path: Path) -> None:
+def test_an_object_missing_below_a_ref_is_fetched_again(tmp_path: Path) -> None:
     _, one, state, _ = two_commits(tmp_path)
     blob = fetched(one)
     object_path(one.folder, blob).unlink()
@@ -365,7 +367,7 @@ def test_what_is_missing_behind_the_ref_is_brought_again(tmp_path: Path) -> None
     assert (one.folder / "code/b").read_text() == "2\n"
 
 
-def test_what_nobody_has_whole_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
+def test_code_that_is_incomplete_everywhere_is_refused_before_any_change(tmp_path: Path) -> None:
     bare, one, state, _ = two_commits(tmp_path)
     blob = fetched(one)
     for repository in (one.folder, bare):

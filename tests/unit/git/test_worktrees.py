@@ -39,7 +39,7 @@ def here(tmp_path: Path) -> Path:
         *(".", "'; touch pwned; '", "\x1b[31m"),
     ],
 )
-def test_hostile_names_stay_where_they_belong(here: Path, task: str) -> None:
+def test_hostile_names_do_not_escape_the_worktrees_folder(here: Path, task: str) -> None:
     places = workplaces(here, task)
     place = opened(places, task, 1)
     assert place.cwd.parent == here / "sync/worktrees"
@@ -62,7 +62,7 @@ def test_a_name_that_is_taken_gets_a_number(here: Path) -> None:
     assert (here / "sync/worktrees/build-1-again2/x").read_text() == "somebody's"
 
 
-def test_a_secret_in_a_name_is_hidden_in_what_is_told(here: Path) -> None:
+def test_a_secret_in_a_name_is_hidden_in_notices(here: Path) -> None:
     commit(here, {"hunter2-hunter2": "x\n"})
     write(here, {"hunter2-hunter2": "changed\n"})
     assert "hunter2" not in "".join(opened(workplaces(here)).notices)
@@ -100,7 +100,7 @@ def below_another(folder: Path) -> None:
         (below_another, "no commit has the project's folder"),
     ],
 )
-def test_without_a_commit_to_begin_on_tasks_share_the_folder_and_are_told_once(
+def test_without_a_commit_tasks_share_the_folder_with_one_notice(
     tmp_path: Path, make: object, reason: str
 ) -> None:
     here = tmp_path / "here"
@@ -150,20 +150,20 @@ def test_nothing_is_wrong_with_a_repository(here: Path) -> None:
     assert workplaces(here).find_problems() == ()
 
 
-def test_an_old_git_is_told(here: Path, tmp_path: Path) -> None:
+def test_an_old_git_is_reported(here: Path, tmp_path: Path) -> None:
     old = with_git(tmp_path, "echo git version 2.29.3")
     (problem,) = workplaces(here, git=Git(here, old)).find_problems()
     assert problem.message == "git version 2.29.3 is too old"
     assert problem.hint == "install git 2.30 or newer"
 
 
-def test_a_git_that_does_not_run_is_told(here: Path, tmp_path: Path) -> None:
+def test_a_git_that_does_not_run_is_reported(here: Path, tmp_path: Path) -> None:
     broken = with_git(tmp_path, "echo fatal: broken >&2; exit 3")
     (problem,) = workplaces(here, git=Git(here, broken)).find_problems()
     assert problem.message == "git does not run: broken"
 
 
-def test_a_merge_under_way_is_told(here: Path) -> None:
+def test_a_merge_under_way_is_reported(here: Path) -> None:
     (here / ".git/MERGE_HEAD").write_text(said(here, "rev-parse", "HEAD") + "\n")
     (problem,) = workplaces(here).find_problems()
     assert problem.message == "a merge is under way"
@@ -172,7 +172,7 @@ def test_a_merge_under_way_is_told(here: Path) -> None:
 # --- what was merged before a kill ---------------------------------------------------------
 
 
-def test_where_there_is_no_repository_nothing_was_merged(tmp_path: Path) -> None:
+def test_nothing_counts_as_merged_without_a_repository(tmp_path: Path) -> None:
     assert workplaces(tmp_path).find_merged_tokens("build", RUN_ID) == frozenset()
 
 
@@ -185,7 +185,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_worktree_is_not_added_while_somebody_adds_or_removes_one(here: Path) -> None:
+def test_a_worktree_is_not_added_while_another_process_holds_the_lock(here: Path) -> None:
     with (
         checkout_at(here).repository_lock(),
         pytest.raises(WorkTreeRefused, match="is locked by"),
@@ -195,7 +195,7 @@ def test_a_worktree_is_not_added_while_somebody_adds_or_removes_one(here: Path) 
 
 
 @pytest.mark.usefixtures("impatient")
-def test_nothing_is_merged_while_somebody_merges_and_the_worktree_stays(here: Path) -> None:
+def test_nothing_is_merged_during_another_merge_and_the_worktree_stays(here: Path) -> None:
     place = opened(workplaces(here))
     write(place.cwd, {"x": "x\n"})
     with checkout_at(here).merge_lock():
@@ -208,7 +208,7 @@ def test_nothing_is_merged_while_somebody_merges_and_the_worktree_stays(here: Pa
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_worktree_that_can_not_be_removed_yet_is_told_and_its_merge_stands(here: Path) -> None:
+def test_a_worktree_that_cannot_be_removed_yet_is_reported_after_its_merge(here: Path) -> None:
     place = opened(workplaces(here))
     write(place.cwd, {"x": "x\n"})
     with checkout_at(here).repository_lock():
@@ -241,7 +241,7 @@ def store_of(tree: Path) -> GitStore:
         ("fatal: early EOF", False),
     ],
 )
-def test_whose_fault_it_is_is_told_by_gits_words(stderr: str, *, is_local: bool) -> None:
+def test_local_failures_are_recognized_by_the_git_message(stderr: str, *, is_local: bool) -> None:
     failed = GitFailed(("fetch",), 128, stderr)
     assert failed.has_message(UNWRITABLE) is is_local
     # A full disk of this machine is a shortage, whoever met it.

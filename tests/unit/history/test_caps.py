@@ -28,7 +28,7 @@ def caps(
     return caps_of(limits or RunLimits(), USAGE, tasks, spent or {}, rules)
 
 
-def test_the_budget_of_a_team_is_of_the_whole_run() -> None:
+def test_the_budget_of_a_team_covers_the_whole_run() -> None:
     rules = TeamRules(budget=TeamBudget(max_cost_usd=5, max_tokens=4000))
     assert caps(graph=team(a=TaskTraits()), rules=rules) == [
         Cap("team", "", "usd", 5, 1.5),

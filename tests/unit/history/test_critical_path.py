@@ -37,7 +37,7 @@ def every_chain(durations: dict[int, float], blockers: dict[int, list[int]]) -> 
 
 
 @given(dags())
-def test_no_chain_is_longer(dag: Dag) -> None:
+def test_no_chain_is_longer_than_the_critical_path(dag: Dag) -> None:
     durations, blockers = dag
     path = critical_path(durations, blockers)
     chains = every_chain(durations, blockers)
@@ -65,7 +65,7 @@ def side_by_side() -> Told:
     return told.run("d", 4.2, 5.2, ["b", "c"])
 
 
-def test_failed_tries_are_work_and_make_it_longer_than_its_path() -> None:
+def test_failed_tries_count_as_work_but_not_in_the_critical_path() -> None:
     told = Told().claim("a", 0).end("a", 0, 4, "failed")
     told.claim("a", 6, None, attempt=2).end("a", 6, 8, attempt=2)
     found = figures(told)
@@ -74,7 +74,7 @@ def test_failed_tries_are_work_and_make_it_longer_than_its_path() -> None:
     assert found.overhead == pytest.approx(3.0)
 
 
-def test_two_people_at_once_are_waited_for_once() -> None:
+def test_waiting_for_two_people_at_once_counts_once() -> None:
     told = Told().tell("asked", "x", 0, {"from": []}, token=1)
     told.tell("asked", "y", 5, {"from": []}, token=2)
     told.tell("answered", "x", 10, token=1).tell("answered", "y", 20, token=2)
@@ -84,7 +84,7 @@ def test_two_people_at_once_are_waited_for_once() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), min_size=1, max_size=8))
-def test_the_peak_and_the_bounds(times: list[tuple[int, int]]) -> None:
+def test_the_peak_is_exact_and_bounds_the_speedup(times: list[tuple[int, int]]) -> None:
     told = Told()
     for number, (begin, length) in enumerate(times):
         told.claim(f"t{number}", begin).end(f"t{number}", begin, begin + length)

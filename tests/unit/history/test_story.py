@@ -38,7 +38,7 @@ HEAD = Head(
 WORK = "succeeded fixed invalid failed released taken-over"
 
 
-def test_every_event_has_a_meaning_and_every_end_a_word() -> None:
+def test_every_event_has_a_meaning_and_every_end_a_state() -> None:
     assert MEANINGS.keys() == set(Event)
     assert STATES.keys() == set(EndState)
     assert find_meaning("an event of a later version") == find_meaning("warned")
@@ -64,7 +64,7 @@ def test_every_event_has_a_meaning_and_every_end_a_word() -> None:
         ("ends", f"{WORK} passed answered expired stamped skipped"),
     ],
 )
-def test_what_each_event_means(flag: str, events: str) -> None:
+def test_each_meaning_applies_to_its_events(flag: str, events: str) -> None:
     assert {str(one) for one, means in MEANINGS.items() if getattr(means, flag)} == {
         *events.split()
     }
@@ -109,7 +109,7 @@ def test_a_step_that_is_stamped_as_failed_has_failed_even_while_it_runs() -> Non
 
 
 @pytest.mark.parametrize("event", ["answered", "expired", "skipped", "stamped"])
-def test_a_question_ends_with_what_was_said_about_it(event: str) -> None:
+def test_a_question_ends_with_the_event_that_settled_it(event: str) -> None:
     told = Told().tell("asked", "q", 0, {"from": []}, token=1).tell(event, "q", 5)
     expected = {"answered": "done", "stamped": "done"}.get(event, event)
     assert states(told, "q") == [expected]
@@ -152,7 +152,7 @@ def test_nodes_that_a_rewind_names_have_not_ended() -> None:
     assert story.began == told.facts[0]["at"]
 
 
-def test_a_cancelled_attempt_is_not_running_and_keeps_what_it_used() -> None:
+def test_a_cancelled_attempt_is_not_running_and_keeps_its_usage() -> None:
     told = Told().claim("a", 0).claim("b", 0)
     told.end("b", 0.1, 1, "failed", error="boom", cancelled=["a"])
     assert states(told, "a") == ["cancelled"]
@@ -167,7 +167,7 @@ def test_an_attempt_that_a_later_start_replaces_is_cancelled() -> None:
     assert states(told, "a") == ["cancelled", "running"]
 
 
-def test_a_step_that_nobody_ran_has_the_report_of_a_person() -> None:
+def test_a_stamped_step_that_never_ran_has_the_report_of_a_person() -> None:
     told = Told().tell("stamped", "a", 5, {"note": "by hand"})
     (attempt,) = build_story(told.facts).group_steps(by_name=True)["a"].tries
     assert (attempt.state, attempt.number, attempt.said) == ("done", 1, "by hand")
@@ -181,18 +181,18 @@ def test_a_reset_forgets_everything_but_the_newest_time() -> None:
     assert (story.latest, story.has_beginning) == (told.facts[-1]["at"], True)
 
 
-def test_a_fact_of_a_newer_version_is_kept_as_it_is() -> None:
+def test_a_fact_of_a_newer_version_is_read_unchanged() -> None:
     (fact,) = read_facts([{"event": "praised", "step": "a", "revision": 3, "at": "x"}])
     assert (fact.event, fact.details, fact.token) == ("praised", {}, 0)
 
 
-def test_a_view_of_no_run_needs_no_story() -> None:
+def test_a_view_without_a_run_needs_no_story() -> None:
     graph = Graph(nodes=(Node(id="a", kind=NodeKind.AGENT),), edges=(), entries=("a",))
     view = build_view("t", graph, None, None, Story())
     assert [node.state for node in view.nodes] == [NodeState.PENDING]
 
 
-def test_an_answer_that_leads_nowhere_stays_the_wait_of_a_person() -> None:
+def test_an_answer_that_leads_nowhere_still_counts_as_waiting_for_a_person() -> None:
     told = Told().tell("asked", "q", 0, {"from": []}, token=1).tell("answered", "q", 5, token=1)
     told.tell("failed", "q", 5, {"error": "no way"}, token=1)
     story = build_story(told.facts)
@@ -209,21 +209,21 @@ def test_an_answer_that_leads_nowhere_stays_the_wait_of_a_person() -> None:
         ("released", NodeState.PENDING),
     ],
 )
-def test_a_node_stands_as_its_newest_attempt_ended(event: str, state: NodeState) -> None:
+def test_the_state_of_a_node_is_that_of_its_newest_attempt(event: str, state: NodeState) -> None:
     graph = Graph(nodes=(Node(id="a", kind=NodeKind.AGENT),), edges=(), entries=("a",))
     told = Told().claim("a", 0).end("a", 0.1, 1, event)
     view = build_view("t", graph, HEAD, Marking(graph), build_story(told.facts))
     assert [node.state for node in view.nodes] == [state]
 
 
-def test_a_fact_that_names_no_agent_is_of_the_one_before() -> None:
+def test_a_fact_without_an_agent_belongs_to_the_previous_agent() -> None:
     told = Told().claim("a", 0).end("a", 0.1, 1, "failed", agent="codex")
     told.claim("a", 2).tell("taken-over", "a", 5, token=told.tokens["a"])
     (maker,) = build_story(told.facts).totals.by_maker
     assert maker.agent == "codex"
 
 
-def test_what_steps_and_people_said_for_later_prompts() -> None:
+def test_outputs_and_feedback_are_collected_for_later_prompts() -> None:
     told = Told().claim("a", 0).end("a", 0.1, 1, output="plan")
     told.claim("judge", 2).end("judge", 2.1, 3, "invalid", output="no")
     told.tell("feedback", "a", 4, {"note": "shorter"}).tell("feedback", "b", 4, {"note": "x"})

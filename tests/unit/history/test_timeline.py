@@ -31,7 +31,7 @@ def sources(told: Told) -> list[tuple[str, list[str]]]:
     return [(one.step, [found[place].step for place in one.sources]) for one in found]
 
 
-def test_tries_of_one_execution_stand_beside_each_other() -> None:
+def test_tries_of_one_execution_share_a_row() -> None:
     told = Told().claim("a", 0).end("a", 0.1, 1, "failed", error="no")
     told.claim("a", 5, None, attempt=2).end("a", 5.2, 6.2, "failed", attempt=2)
     told.claim("a", 9, None, attempt=3).end("a", 9.5, 10, attempt=3)
@@ -43,7 +43,7 @@ def test_tries_of_one_execution_stand_beside_each_other() -> None:
     assert one.end == pytest.approx(NOON_S + 10)
 
 
-def test_a_gate_behind_a_step_is_a_wait_in_its_own_row() -> None:
+def test_a_gate_after_a_step_is_a_wait_in_the_row_of_the_step() -> None:
     told = Told()
     told.tell("claimed", "plan", 0, token=1, attempt=1).tokens["plan"] = 1
     told.end("plan", 0, 2, gate=True).tell("approved", "plan", 12, {"note": "by me"}, step_index=0)
@@ -56,7 +56,7 @@ def test_a_gate_behind_a_step_is_a_wait_in_its_own_row() -> None:
     assert plan.seconds == pytest.approx(12)
 
 
-def test_what_a_lost_attempt_cost_is_no_second_end() -> None:
+def test_the_cost_of_a_lost_attempt_is_not_a_second_end() -> None:
     told = Told().claim("a", 0)
     lost = told.tokens["a"]
     told.tell("taken-over", "a", 60, {"usage": {"seconds": 59.5}}, token=lost)
@@ -68,9 +68,7 @@ def test_what_a_lost_attempt_cost_is_no_second_end() -> None:
 
 
 @pytest.mark.parametrize(("seen", "worked_s"), [({}, 0), ({"usage": {"seconds": 20.0}}, 20)])
-def test_the_time_in_which_a_machine_was_off_is_no_work(
-    seen: dict[str, object], worked_s: float
-) -> None:
+def test_time_with_the_machine_off_is_not_work(seen: dict[str, object], worked_s: float) -> None:
     three_days = 3 * 86_400
     told = Told().claim("a", 0)
     lost = told.tokens["a"]
@@ -83,7 +81,7 @@ def test_the_time_in_which_a_machine_was_off_is_no_work(
     assert compute_figures(timeline).work_s == pytest.approx(worked_s + 10)
 
 
-def test_an_attempt_whose_process_is_gone_does_not_run_on() -> None:
+def test_an_attempt_whose_process_is_dead_does_not_keep_running() -> None:
     told = Told().claim("a", 0)
     (execution,) = build_timeline(
         build_story(told.facts), LATER, {told.tokens["a"]: 12.0}
@@ -93,13 +91,13 @@ def test_an_attempt_whose_process_is_gone_does_not_run_on() -> None:
 
 
 @pytest.mark.parametrize("event", ["diverted", "exhausted", "timed-out", "cancelled"])
-def test_what_is_cancelled_ends_there(event: str) -> None:
+def test_a_cancelled_attempt_ends_at_its_cancellation(event: str) -> None:
     told = Told().claim("a", 0).claim("b", 0).end("b", 0, 3, "failed")
     told.tell(event, "b", 3, {"to": "mend", "cancelled": ["a"]})
     assert spans(told, "a") == [("cut", 0, 3)]
 
 
-def test_the_error_node_comes_from_what_failed() -> None:
+def test_the_source_of_the_error_node_is_the_failed_step() -> None:
     told = Told().run("a", 0, 1).claim("b", 1, ["a"]).end("b", 1, 2, "failed")
     told.tell("diverted", "b", 2, {"to": "mend", "cancelled": []}).run("mend", 2, 3)
     assert sources(told) == [("a", []), ("b", ["a"]), ("mend", ["b"])]
@@ -129,7 +127,7 @@ def serial(told: Told, step: str, index: int, began: float, event: str = "succee
     told.end(step, began, began + 1, event)
 
 
-def test_steps_of_a_cycle_come_one_behind_the_other() -> None:
+def test_steps_of_a_cycle_come_one_after_the_other() -> None:
     told = Told()
     for index, step in enumerate(["plan", "build", "plan"]):
         serial(told, step, index, index)
@@ -150,7 +148,7 @@ def test_a_step_that_a_person_stamped_was_accepted() -> None:
     assert spans(told, "plan") == [("failed", 0, 1)]
 
 
-def test_a_reset_begins_anew() -> None:
+def test_a_reset_starts_again() -> None:
     told = Told().run("a", 0, 1).tell("reset", "a", 2).run("b", 3, 4)
     assert sources(told) == [("b", [])]
     assert sources(Told().run("a", 0, 1).tell("initialised", "a", 2)) == []
@@ -184,7 +182,7 @@ def test_a_reset_begins_anew() -> None:
         max_size=40,
     )
 )
-def test_whatever_a_journal_says_is_read(moves: list[tuple[str, str, float, bool]]) -> None:
+def test_any_journal_can_be_read(moves: list[tuple[str, str, float, bool]]) -> None:
     told = Told()
     for step, event, took, has_record in moves:
         record = {"usage": {"seconds": took}} if has_record else {"cancelled": ["a"], "to": "b"}

@@ -28,7 +28,7 @@ def only(told: Told) -> Total:
         ("released", "released"),
     ],
 )
-def test_how_an_attempt_ends_counts_once_and_its_cost_always(event: str, field: str) -> None:
+def test_the_end_of_an_attempt_counts_once_and_its_cost_always(event: str, field: str) -> None:
     tally = only(Told().claim("a", 0).end("a", 0, 2, event, usage=USAGE))
     counts = {name: getattr(tally, name) for name in ("accepted", "failed", "released")}
     assert counts == {"accepted": 0, "failed": 0, "released": 0, field: 1}
@@ -36,7 +36,7 @@ def test_how_an_attempt_ends_counts_once_and_its_cost_always(event: str, field: 
     assert tally.usage.output_tokens == 7
 
 
-def test_a_stamp_is_of_a_person() -> None:
+def test_a_stamp_is_attributed_to_a_person() -> None:
     told = Told().tell("stamped", "a", 0, {"note": "ok: looks good"})
     told.tell("stamped", "b", 0, {"note": "fail"}).tell("stamped", "c", 0, {"note": "ok"})
     assert tallies(told) == {
@@ -47,7 +47,7 @@ def test_a_stamp_is_of_a_person() -> None:
 
 
 @pytest.mark.parametrize("event", ["initialised", "reset"])
-def test_a_beginning_counts_from_nothing(event: str) -> None:
+def test_a_new_beginning_resets_the_totals(event: str) -> None:
     told = Told().claim("a", 0).end("a", 0, 1, model="opus").tell(event, "a", 2)
     assert tallies(told) == {}
     # Not even the name of who tried last is remembered.

@@ -46,17 +46,13 @@ def sequencer_completed(context, head): return None
 
 
 @pytest.mark.parametrize("text", ["text", None])
-def test_without_an_opinion_everything_is_as_it_would_be_without_hooks(
-    tmp_path: Path, text: str | None
-) -> None:
+def test_hooks_without_an_opinion_change_nothing(tmp_path: Path, text: str | None) -> None:
     hooks = loaded(tmp_path, OPINIONLESS)
     assert all_answers(hooks, tmp_path, text=text) == all_answers(NoHooks(), tmp_path, text=text)
 
 
 @pytest.mark.parametrize("point", ["procedure", "model", "transition"])
-def test_of_those_that_choose_the_first_that_has_an_opinion_wins(
-    tmp_path: Path, point: str
-) -> None:
+def test_the_first_choosing_hook_with_an_opinion_wins(tmp_path: Path, point: str) -> None:
     def source(answer: str) -> str:
         said = f"sequencer.Decision(sequencer.Move.GOTO, 'coding', {answer!r})"
         said = said if point == "transition" and answer != "None" else repr(answer)
@@ -76,7 +72,7 @@ def test_of_those_that_choose_the_first_that_has_an_opinion_wins(
 
 
 @pytest.mark.parametrize("point", ["prompt", "system_prompt"])
-def test_of_those_that_write_each_gets_what_the_last_one_made(tmp_path: Path, point: str) -> None:
+def test_each_writing_hook_gets_the_text_of_the_one_before(tmp_path: Path, point: str) -> None:
     def source(mark: str) -> str:
         return f"@hookimpl\ndef sequencer_{point}(text):\n    return (text or '') + {mark!r}\n"
 
@@ -100,7 +96,7 @@ def sequencer_steps(request, workflow):
 @pytest.mark.parametrize(
     "kind", ["list", "tuple", "lambda s: sequencer.Workflow(workflow.name, s, kind=workflow.kind)"]
 )
-def test_steps_are_added_and_taken_away(tmp_path: Path, kind: str) -> None:
+def test_hooks_can_add_and_remove_steps(tmp_path: Path, kind: str) -> None:
     made = loaded(tmp_path, STEPS.replace("KIND", f"({kind})")).steps(REQUEST, WORKFLOW)
     assert [step.name for step in made.steps] == ["reproduce", "coding", "verifications"]
     assert (made.name, made.kind, made.steps[0].model) == (WORKFLOW.name, "procedure", "opus")
@@ -120,7 +116,7 @@ def test_a_hook_knows_the_step_the_run_and_the_request(tmp_path: Path) -> None:
     assert "()" in loaded(tmp_path, source).prompt(context(tmp_path, request=None), "")
 
 
-def test_a_run_that_is_complete_is_told_to_all_even_if_one_fails(tmp_path: Path) -> None:
+def test_completion_is_reported_to_all_hooks_even_if_one_fails(tmp_path: Path) -> None:
     def source(name: str, then: str) -> str:
         return (
             "import pathlib\n@hookimpl\ndef sequencer_completed(context, head):\n"
@@ -150,7 +146,7 @@ def test_a_run_that_is_complete_is_told_to_all_even_if_one_fails(tmp_path: Path)
         ("RecursionError('deep')", "RecursionError: deep"),
     ],
 )
-def test_what_a_hook_raises_fails_its_step_and_names_its_line(
+def test_an_error_in_a_hook_fails_its_step_and_names_its_line(
     tmp_path: Path, raised: str, said: str
 ) -> None:
     source = (
@@ -171,7 +167,7 @@ def test_what_a_hook_raises_fails_its_step_and_names_its_line(
     assert "secret prompt" not in str(error)
 
 
-def test_a_persons_interrupt_passes(tmp_path: Path) -> None:
+def test_a_keyboard_interrupt_passes_through(tmp_path: Path) -> None:
     source = "@hookimpl\ndef sequencer_prompt(text):\n    raise KeyboardInterrupt\n"
     with pytest.raises(KeyboardInterrupt):
         loaded(tmp_path, source).prompt(context(tmp_path), "")
@@ -247,7 +243,7 @@ WRONG_FIXER = "{'fixer': {'name': 'f', 'output': {'schema': {'type': 5}}}}"
         ("transition", "sequencer.Decision(sequencer.Move.NEXT, None, 3)", "text as its reason"),
     ],
 )
-def test_an_answer_without_meaning_fails_the_step_and_names_its_hook(
+def test_an_invalid_answer_fails_the_step_and_names_its_hook(
     tmp_path: Path, point: str, answer: str, said: str
 ) -> None:
     with pytest.raises(HookFailed) as failed:
@@ -279,7 +275,7 @@ def test_every_move_can_be_decided(tmp_path: Path, move: Move) -> None:
         "outcome.status = 'failed'",
     ],
 )
-def test_what_hooks_get_is_frozen(tmp_path: Path, change: str) -> None:
+def test_the_objects_hooks_get_are_frozen(tmp_path: Path, change: str) -> None:
     source = f"@hookimpl\ndef sequencer_transition(context, outcome):\n    {change}\n"
     with pytest.raises(HookFailed, match=r"frozen|FrozenInstanceError"):
         loaded(tmp_path, source).transition(context(tmp_path), OUTCOME)

@@ -35,7 +35,7 @@ def refused(project: Path, *names: str) -> ConfigurationError:
     return found.value
 
 
-def test_without_hooks_nothing_of_pluggy_is_imported(tmp_path: Path) -> None:
+def test_pluggy_is_not_imported_without_hooks(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, sequencer, sequencer.project.project as project\n"
         "project.load_hooks((), pathlib.Path('.'))\n"
@@ -47,7 +47,7 @@ def test_without_hooks_nothing_of_pluggy_is_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../own.py", "/etc/own.py", "link.py", "folder/own.py"])
-def test_a_path_out_of_the_project_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_path_outside_the_project_is_refused(tmp_path: Path, name: str) -> None:
     project = tmp_path / "project"
     project.mkdir()
     write(tmp_path, PROMPT, "own.py")
@@ -70,7 +70,7 @@ def test_a_path_out_of_the_project_is_refused(tmp_path: Path, name: str) -> None
         ("large.py", "more than 1048576 bytes"),
     ],
 )
-def test_what_is_no_hook_file_is_refused_at_once(tmp_path: Path, name: str, said: str) -> None:
+def test_anything_but_a_hook_file_is_refused_at_once(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "folder.py").mkdir()
     os.mkfifo(tmp_path / "fifo.py")
     (tmp_path / "large.py").write_bytes(b"#" * (MAX_BYTES + 1))
@@ -78,7 +78,7 @@ def test_what_is_no_hook_file_is_refused_at_once(tmp_path: Path, name: str, said
 
 
 @pytest.mark.parametrize("again", ["hooks.py", "./hooks.py", "link.py", "sub/../hooks.py"])
-def test_a_file_is_listed_once(tmp_path: Path, again: str) -> None:
+def test_a_file_listed_twice_is_refused(tmp_path: Path, again: str) -> None:
     write(tmp_path, PROMPT)
     (tmp_path / "sub").mkdir()
     (tmp_path / "link.py").symlink_to("hooks.py")
@@ -97,7 +97,7 @@ def test_a_file_is_listed_once(tmp_path: Path, again: str) -> None:
         ("class E(Exception):\n    def __str__(self): return 1\nraise E\n", 6, "E: <exception str"),
     ],
 )
-def test_a_file_that_can_not_be_loaded_is_named_with_its_line(
+def test_a_file_that_cannot_be_loaded_is_named_with_its_line(
     tmp_path: Path, source: str, line: int, said: str
 ) -> None:
     error = refused(tmp_path, write(tmp_path, source))
@@ -109,14 +109,14 @@ def test_a_file_that_can_not_be_loaded_is_named_with_its_line(
     assert not [module for module in left if module.__file__ == str(tmp_path / "hooks.py")]
 
 
-def test_a_keyboard_interrupt_while_it_loads_is_a_persons(tmp_path: Path) -> None:
+def test_a_keyboard_interrupt_while_loading_passes_through(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         load_hooks([write(tmp_path, "raise KeyboardInterrupt\n")], tmp_path)
     assert str(tmp_path) not in sys.path
 
 
 @pytest.mark.parametrize("written", ["hooks.py", "{a: b}", "[3]", "['']", "true"])
-def test_what_is_no_list_of_files_is_refused(tmp_path: Path, written: str) -> None:
+def test_anything_but_a_list_of_files_is_refused(tmp_path: Path, written: str) -> None:
     (tmp_path / "orchestration.yaml").write_text(f"hooks: {written}\n")
     with pytest.raises(ConfigurationError, match=r"orchestration\.yaml:1:.*hooks"):
         load(tmp_path, env={})
@@ -172,7 +172,7 @@ def test_one_object_under_two_names_is_refused(site: Path, tmp_path: Path) -> No
     assert "already registered" in str(refused(tmp_path))
 
 
-def test_a_file_that_is_not_as_it_was_trusted_is_not_run(tmp_path: Path) -> None:
+def test_a_file_changed_since_it_was_trusted_is_not_run(tmp_path: Path) -> None:
     path = tmp_path / "hooks.py"
     path.write_text("import pathlib\npathlib.Path(__file__).with_name('canary').touch()\n")
     with pytest.raises(NotTrusted, match=r"hooks\.py"):
@@ -180,7 +180,7 @@ def test_a_file_that_is_not_as_it_was_trusted_is_not_run(tmp_path: Path) -> None
     assert not (tmp_path / "canary").exists()
 
 
-def test_a_hook_file_that_nobody_trusted_is_not_run_where_others_are(tmp_path: Path) -> None:
+def test_an_untrusted_hook_file_is_not_run_even_if_others_are_trusted(tmp_path: Path) -> None:
     write(tmp_path, PROMPT, "other.py")
     with pytest.raises(NotTrusted, match=r"other\.py"):
         load_hooks(["other.py"], tmp_path, {tmp_path / "hooks.py": "sha256 0"})
@@ -217,7 +217,7 @@ def test_byte_code_beside_a_module_that_a_hook_imports_never_runs(
     assert not (path.parent / "canary").exists()
 
 
-def test_a_module_that_a_hook_imports_is_compared_when_it_is_read(tmp_path: Path) -> None:
+def test_a_module_a_hook_imports_is_verified_when_it_is_read(tmp_path: Path) -> None:
     module = tmp_path / "hooks_changed.py"
     module.write_text("import pathlib\npathlib.Path(__file__).with_name('canary').touch()\n")
     hooks = tmp_path / "hooks.py"
@@ -272,7 +272,7 @@ def test_a_compiled_library_does_not_take_the_place_of_a_module(tmp_path: Path) 
     assert sys.modules["helper"].VALUE == 1
 
 
-def test_a_module_that_nobody_trusted_is_not_imported(tmp_path: Path) -> None:
+def test_an_untrusted_module_is_not_imported(tmp_path: Path) -> None:
     """Even if no import statement names it: an installed package may look for it."""
     trusted = planted(tmp_path, "other", "import importlib\nimportlib.import_module('other')")
     with pytest.raises(ConfigurationError, match="not among the files that were trusted"):

@@ -22,7 +22,7 @@ def refused(project: Path, source: str) -> ConfigurationError:
     return found.value
 
 
-def test_there_is_a_point_for_everything_that_the_engine_asks() -> None:
+def test_every_question_of_the_engine_has_a_hook_point() -> None:
     asked = [name for name in vars(Hooks) if not name.startswith("_")]
     assert [f"sequencer_{name}" for name in asked] == list(POINTS)
     for name in asked:
@@ -60,7 +60,7 @@ def test_the_page_lists_each_point_with_its_arguments() -> None:
         ("def sequencer_promt(text): pass\n", "is not marked as a hook"),
     ],
 )
-def test_what_would_not_be_called_as_meant_is_refused_with_its_line(
+def test_a_hook_that_would_not_be_called_as_meant_is_refused_with_its_line(
     tmp_path: Path, source: str, said: str
 ) -> None:
     error = refused(tmp_path, source)
@@ -75,7 +75,7 @@ def test_a_file_without_a_hook_is_refused(tmp_path: Path, source: str) -> None:
     assert "@sequencer.hookimpl" in str(error.hint)
 
 
-def test_helpers_and_names_from_elsewhere_are_no_hooks(tmp_path: Path) -> None:
+def test_helpers_and_names_from_elsewhere_are_not_hooks(tmp_path: Path) -> None:
     source = """
     from sequencer.hooks.points import POINTS as sequencer_points
 
@@ -89,7 +89,7 @@ def test_helpers_and_names_from_elsewhere_are_no_hooks(tmp_path: Path) -> None:
     assert loaded(tmp_path, source).prompt(context(tmp_path), "a") == "A"
 
 
-def test_a_hook_asks_for_what_it_needs_and_no_more(tmp_path: Path) -> None:
+def test_a_hook_gets_only_the_arguments_it_asks_for(tmp_path: Path) -> None:
     source = """
     @hookimpl
     def sequencer_prompt():

@@ -43,7 +43,7 @@ from tests.flows import graph
         ("-", ""),
     ],
 )
-def test_labels_are_compared_without_what_only_decorates_them(text: str, expected: str) -> None:
+def test_labels_are_compared_without_decoration(text: str, expected: str) -> None:
     assert normalize(text) == expected
 
 
@@ -71,7 +71,7 @@ def test_the_field_of_a_json_object_comes_first(output: str, first: str) -> None
     "end",
     ["- **ok**", "* ok", "1. `ok`", "```\nok\n```", "~~~text\n**ok**\n~~~", "- Verdict: **ok**"],
 )
-def test_markdown_around_the_last_line_is_no_part_of_it(end: str) -> None:
+def test_markdown_around_the_last_line_is_ignored(end: str) -> None:
     assert "ok" in find_candidates(f"I have read all of it.\n\n{end}\n")
     assert "ok" not in find_candidates("I have read all of it.\n\n- not **ok**\n")
     assert "1. ok" in find_candidates("It is this:\n1. ok")
@@ -81,7 +81,7 @@ def test_markdown_around_the_last_line_is_no_part_of_it(end: str) -> None:
     "output",
     ['{"decision": 5}', '["decision"]', '{"decision": "yes"', "{}", "{" * 200_000, "```", '"yes"'],
 )
-def test_other_json_says_nothing_by_its_fields(output: str) -> None:
+def test_fields_of_other_json_are_ignored(output: str) -> None:
     assert next(find_candidates(output)) == normalize(output)
 
 
@@ -101,7 +101,9 @@ def test_other_json_says_nothing_by_its_fields(output: str) -> None:
         ("a{A} -->|x| b", False),
     ],
 )
-def test_more_than_one_label_is_a_choice_and_any_for_a_person(text: str, *, expected: bool) -> None:
+def test_several_labels_are_a_choice_and_any_label_is_for_a_person(
+    text: str, *, expected: bool
+) -> None:
     assert is_choice(graph(text), "a") is expected
 
 
@@ -134,7 +136,7 @@ def test_the_first_candidate_that_is_a_label_is_followed(
 
 
 @pytest.mark.parametrize("output", ["yes and no", "not yes", "yess", "", "y", "no way"])
-def test_a_part_of_an_output_is_no_label(output: str) -> None:
+def test_part_of_an_output_does_not_match_a_label(output: str) -> None:
     with pytest.raises(NoMatchingBranch) as refused:
         choose(graph(CHOICE), "a", output)
     assert str(refused.value) == f"no matching branch for {output!r}"
@@ -155,7 +157,7 @@ def test_a_part_of_an_output_is_no_label(output: str) -> None:
         ("b --> h{{H}}; h -->|x| e; h -->|y| f", (), None),
     ],
 )
-def test_the_labels_that_an_answer_needs_and_the_one_that_goes_forward(
+def test_required_labels_and_the_forward_label_are_found(
     text: str, labels: tuple[str, ...], forward: str | None
 ) -> None:
     name = "a" if text.startswith("a -->|") else "b"
@@ -166,9 +168,7 @@ def test_the_labels_that_an_answer_needs_and_the_one_that_goes_forward(
 @pytest.mark.parametrize(
     ("output", "expected"), [("yes", False), ("not yes", True), ('{"result": "no"}', False)]
 )
-def test_an_output_that_picks_no_way_is_known_before_it_is_taken(
-    output: str, *, expected: bool
-) -> None:
+def test_an_output_that_matches_no_branch_is_detected(output: str, *, expected: bool) -> None:
     assert is_unmatched(graph(CHOICE), "a", output) is expected
     assert is_unmatched(graph(f"{CHOICE}; a --> e"), "a", output) is False
 
@@ -178,7 +178,7 @@ def person(**fields: Any) -> dict[str, Any]:
     return {"nodes": {"h": {"options": options, **fields}}}
 
 
-def test_a_person_is_matched_by_the_value_and_then_by_its_option() -> None:
+def test_an_answer_of_a_person_is_matched_by_value_then_by_option() -> None:
     labels = graph("h{{H}} -->|ship it| a; h -->|later| b; h --> c", **person())
     assert choose(labels, "h", "go") == (0,)
     assert choose(labels, "h", "Later!") == (1,)

@@ -39,7 +39,7 @@ def event(transition: Transition) -> str:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_step_that_somebody_runs_is_not_decided_by_hand(verb: str) -> None:
+def test_a_running_step_cannot_be_decided_by_hand(verb: str) -> None:
     head = held_head(failures_in_row=1)
     with pytest.raises(TransitionRefused, match=r"run by process 1 on far"):
         VERBS[verb](head)
@@ -124,6 +124,6 @@ def test_fields_that_can_be_set() -> None:
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "2027-13-30T00:00:00Z", "1795300000"])
-def test_a_date_that_nobody_can_wait_for_is_refused(text: str) -> None:
+def test_a_value_that_is_not_a_date_is_refused(text: str) -> None:
     with pytest.raises(EditRefused, match=r"not_before '.*' is not a date"):
         edits.edit_field(new_head(), "not_before", text, at=AT)

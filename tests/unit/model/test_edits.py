@@ -48,7 +48,7 @@ HEAD: dict[str, Any] = {"step_index": 1, "iteration": 2, "usage": USED}
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else value,
 )
-def test_what_has_a_command_is_not_changed_in_the_file(
+def test_fields_with_a_command_cannot_be_changed_in_the_file(
     before: dict[str, Any], edit: dict[str, Any], command: str
 ) -> None:
     accepted = {**new_head(**HEAD).model_dump(mode="json"), **_plain(before)}
@@ -61,7 +61,7 @@ def test_what_has_a_command_is_not_changed_in_the_file(
     assert hint.startswith(f"use 'sequencer {command}") if command else hint == own
 
 
-def test_fields_with_a_command_and_without_one_are_told_apart() -> None:
+def test_the_hint_separates_fields_with_and_without_a_command() -> None:
     refused = ("step_index", "usage", "expected_step", "token")
     assert edits.FileEdit({}, refused).format_hint("night") == (
         "use 'sequencer --run night set step_index=N'; "
@@ -86,7 +86,7 @@ def _plain(fields: dict[str, Any]) -> dict[str, Any]:
     ],
     ids=",".join,
 )
-def test_a_run_may_be_stopped_and_notes_kept_in_the_file(edit: dict[str, Any]) -> None:
+def test_stopping_the_run_and_adding_notes_are_allowed_in_the_file(edit: dict[str, Any]) -> None:
     accepted = new_head(**HEAD).model_dump(mode="json")
     made = edits.compute_edit(accepted, {**accepted, **edit})
     assert (made.content, made.refused) == ({**accepted, **edit}, ())
@@ -96,13 +96,13 @@ def test_a_run_may_be_stopped_and_notes_kept_in_the_file(edit: dict[str, Any]) -
     assert changed.facts[0].outcome == {"note": f"by hand: {', '.join(sorted(edit))}"}
 
 
-def test_notes_can_go() -> None:
+def test_notes_can_be_removed() -> None:
     accepted = {**new_head(**HEAD).model_dump(mode="json"), "ticket": "ABC-1"}
     made = edits.compute_edit(accepted, {k: v for k, v in accepted.items() if k != "ticket"})
     assert ("ticket" in made.content, made.refused) == (False, ())
 
 
-def test_a_stop_counts_beside_what_is_refused() -> None:
+def test_a_stop_counts_even_if_other_changes_are_refused() -> None:
     accepted = {**new_head(**HEAD).model_dump(mode="json"), "ticket": "ABC-1"}
     content = {**accepted, "exit": True, "step_index": 7, "token": 9}
     del content["ticket"], content["usage"]
@@ -137,7 +137,7 @@ def in_status(status: Status, **update: Any) -> Head:
 
 
 @pytest.mark.parametrize(("was", "stated"), list(product(Status, Status)))
-def test_a_status_can_be_stated_where_that_is_what_it_does(was: Status, stated: Status) -> None:
+def test_a_status_can_be_set_where_setting_it_has_that_effect(was: Status, stated: Status) -> None:
     head = in_status(was)
     if stated is not was and stated not in STATED.get(was, ()):
         with pytest.raises(EditRefused, match=rf"status went from {was} to {stated}\b") as refused:
@@ -168,7 +168,7 @@ def test_a_status_can_be_stated_where_that_is_what_it_does(was: Status, stated: 
         ("complete", {"ticket": "ABC-1"}, "complete"),
     ],
 )
-def test_the_status_follows_what_was_edited(was: str, edit: dict[str, Any], becomes: str) -> None:
+def test_the_status_follows_the_edited_field(was: str, edit: dict[str, Any], becomes: str) -> None:
     ((field, value),) = edit.items()
     made = edits.edit_field(in_status(Status(was)), field, value, at=AT).head
     assert (made.status, made.pause_requested) == (becomes, False)
@@ -181,7 +181,7 @@ def test_a_complete_run_is_not_moved_by_an_edit() -> None:
     assert refused.value.hint == "'sequencer rewind' or 'reset' decides"
 
 
-def test_another_step_index_expects_the_step_that_is_there() -> None:
+def test_an_edited_step_index_expects_the_step_at_that_index() -> None:
     head = in_status(Status.WAITING_NEXT)
 
     def placed(moved: Head) -> StepRef:
@@ -192,18 +192,18 @@ def test_another_step_index_expects_the_step_that_is_there() -> None:
     assert (made.facts[0].step, made.facts[0].step_index) == (head.expected_step, 1)
 
 
-def test_a_person_may_still_set_what_counts_failures() -> None:
+def test_a_person_may_still_set_the_failure_count() -> None:
     head = new_head(failures_in_row=3)
     assert edits.edit_field(head, "failures_in_row", 0, at=AT).head.failures_in_row == 0
 
 
-def test_a_person_waits_for_any_date() -> None:
+def test_a_person_may_set_a_date_far_in_the_future() -> None:
     head = new_head(**HEAD, not_before="2026-11-21T20:00:00Z", not_before_since=AT)
     far = edits.edit_field(head, "not_before", "2126-01-01T00:00:00Z", at=AT).head
     assert (far.not_before, far.not_before_since) == ("2126-01-01T00:00:00Z", None)
 
 
-def test_how_a_run_has_ended_is_not_changed() -> None:
+def test_the_reason_a_run_ended_cannot_be_changed() -> None:
     head = in_status(Status.COMPLETE, exit_reason="rejected at 'ask'")
     accepted = head.model_dump(mode="json")
     made = edits.compute_edit(accepted, {**accepted, "exit": True, "exit_reason": "approved"})
@@ -216,7 +216,7 @@ def test_how_a_run_has_ended_is_not_changed() -> None:
         command_rules.resume(stopped, at=AT)
 
 
-def test_a_field_of_the_program_is_not_set() -> None:
+def test_fields_owned_by_the_program_cannot_be_set() -> None:
     for field, value in (("recent_costs", 5), ("moved", {"where": "x"}), ("told", [])):
         with pytest.raises(EditRefused, match=f"{field} can't be set"):
             edits.edit_field(new_head(), field, value, at=AT)

@@ -128,7 +128,7 @@ DAMAGED: list[Any] = [
 
 
 @pytest.mark.parametrize("content", DAMAGED, ids=json.dumps)
-def test_damage_is_one_of_three_errors(content: Any) -> None:
+def test_a_damaged_document_raises_one_of_three_errors(content: Any) -> None:
     made, flow, documents = chained()
     documents["marking-2"] = json.dumps(content).encode()
     with pytest.raises((KeyError, TypeError, ValueError)):
@@ -136,7 +136,7 @@ def test_damage_is_one_of_three_errors(content: Any) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 200_000, b'{"marking": NaN}'])
-def test_what_is_no_json_is_one_of_three_errors(data: bytes) -> None:
+def test_invalid_json_raises_one_of_three_errors(data: bytes) -> None:
     made, flow, documents = chained()
     documents["marking-1"] = data
     with pytest.raises((KeyError, TypeError, ValueError)):
@@ -149,7 +149,7 @@ IN_THE_HEAD = [content for content in MAPPINGS if isinstance(content, dict)]
 
 
 @pytest.mark.parametrize("content", IN_THE_HEAD, ids=json.dumps)
-def test_damage_in_the_head_is_one_of_three_errors(content: dict[str, Any]) -> None:
+def test_damage_in_the_head_raises_one_of_three_errors(content: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         read(graph("a --> b"), Flow(marking=content), dict[str, bytes]().__getitem__)
 
@@ -255,7 +255,7 @@ def encoded(value: Any) -> int:
 
 @settings(max_examples=30)
 @given(OPERATIONS, OPERATIONS)
-def test_the_size_is_that_of_all_of_them(before: list[list[Any]], more: list[list[Any]]) -> None:
+def test_the_size_covers_all_operations(before: list[list[Any]], more: list[list[Any]]) -> None:
     since, chain = tuple(before), Chain()
     whole = encoded([*before, *more])
     assert chain.size_with(since, more) == whole

@@ -36,7 +36,7 @@ def lines(made: MarkingEditor) -> list[str | None]:
 # --- loops ---------------------------------------------------------------------------------
 
 
-def test_one_loop_too_many_ends_the_run_and_a_retry_goes_on_behind_it() -> None:
+def test_one_loop_too_many_ends_the_run_and_a_retry_continues_after_it() -> None:
     made = begun("s --> x; a --> b; b --> a", "s", "a", entries=["s", "a"], max_iterations=0)
     made.succeed("a", "")
     made.start("b")
@@ -57,7 +57,7 @@ def test_one_loop_too_many_ends_the_run_and_a_retry_goes_on_behind_it() -> None:
 # --- people and time -----------------------------------------------------------------------
 
 
-def test_of_two_jumps_that_name_each_other_the_second_is_a_loop() -> None:
+def test_the_second_of_two_mutual_jumps_is_a_loop() -> None:
     jumps = {
         "g": {"timeout_ms": 5, "on_timeout": "h"},
         "h": {"timeout_ms": 5, "on_timeout": "g"},
@@ -106,13 +106,13 @@ def test_the_run_can_be_ended_from_outside(end: str, status: str, line: str) -> 
         ({"unknown": 1}, "unknown: is not known here"),
     ],
 )
-def test_what_can_not_be_a_graph_is_refused(wrong: dict[str, Any], said: str) -> None:
+def test_an_invalid_graph_is_refused(wrong: dict[str, Any], said: str) -> None:
     fields: dict[str, Any] = {"nodes": (Node(id="a", kind=NodeKind.AGENT),), "entries": ("a",)}
     with pytest.raises(ValidationError, match=said):
         Graph(**{**fields, **wrong})
 
 
-def test_what_a_run_can_get_to() -> None:
+def test_reachable_nodes_include_jumps_and_the_error_path() -> None:
     jump = {"h": {"timeout_ms": 5, "on_timeout": "t"}}
     text = "begin((B)) --> a; a --> h{{H}} --> b; t --> t2; e --> e2; lost --> a"
     made = graph(text, entries=["a"], nodes=jump, on_error="e")

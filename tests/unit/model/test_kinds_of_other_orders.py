@@ -44,7 +44,7 @@ def test_a_person_passes_a_step_in_the_order_of_the_kind(
     ("kind", "move", "then"),
     [(SequenceKind, Move.NEXT, "b"), (Backwards, Move.NEXT, "d"), (Backwards, Move.SKIP, "c")],
 )
-def test_a_hook_goes_on_in_the_order_of_the_kind(
+def test_a_hook_continues_in_the_order_of_the_kind(
     kind: Callable[[Workflow], SequenceKind], move: Move, then: str
 ) -> None:
     decides = kind(DECK)

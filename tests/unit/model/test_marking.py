@@ -91,7 +91,7 @@ def ladder(length: int) -> Graph:
 
 
 @pytest.mark.parametrize("shape", [fan, chain, ladder])
-def test_each_edge_is_looked_at_as_often_however_large_the_graph_is(shape: Any) -> None:
+def test_edges_are_visited_equally_often_in_graphs_of_any_size(shape: Any) -> None:
     small, large = shape(200), shape(400)
     per_edge = [looks(made) / len(made.edges) for made in (small, large)]
     assert per_edge == [2.0, 2.0], "once when a token may come through it, once when none can"

@@ -10,6 +10,6 @@ import sequencer.model
 FOLDER = Path(sequencer.model.__file__).parent
 
 
-def test_nothing_in_the_model_asks_for_the_present() -> None:
+def test_nothing_in_the_model_reads_the_clock() -> None:
     asks = re.compile(r"\.(?:now|utcnow|today)\(")
     assert [path.name for path in FOLDER.rglob("*.py") if asks.search(path.read_text())] == []

@@ -27,7 +27,7 @@ def pause_s(outcome: Outcome, attempt: int, jitter: float = 0.0) -> float:
     return (due - NOW).total_seconds()
 
 
-def test_an_unexplained_failure_is_tried_again_after_1_and_5_minutes_and_then_is_one() -> None:
+def test_an_unexplained_failure_fails_after_retries_in_1_and_5_minutes() -> None:
     first, second, third = (postpone_unexplained(UNEXPLAINED, attempt) for attempt in (1, 2, 3))
     assert (first.status, second.status) == (OutcomeStatus.UNAVAILABLE,) * 2
     assert (pause_s(first, 1), pause_s(second, 2)) == (60, 300)
@@ -44,11 +44,11 @@ def test_an_unexplained_failure_is_tried_again_after_1_and_5_minutes_and_then_is
         Outcome(status=OutcomeStatus.LIMITED, is_unexplained=True),
     ],
 )
-def test_nothing_else_is_excused(outcome: Outcome) -> None:
+def test_other_outcomes_are_not_postponed(outcome: Outcome) -> None:
     assert postpone_unexplained(outcome, 1) is outcome
 
 
-def test_it_is_a_failure_where_no_attempt_is_left() -> None:
+def test_an_unexplained_failure_fails_when_no_attempt_remains() -> None:
     outcome = limit_attempts(postpone_unexplained(UNEXPLAINED, 1), 1, 1)
     assert outcome.status is OutcomeStatus.FAILED
     assert "it ended" in (outcome.error or "")
@@ -84,7 +84,7 @@ def used(ago_s: float) -> str:
         ({"max_idle_s": 3600}, session(used_at=used(-9999)), None),
     ],
 )
-def test_a_conversation_goes_on_within_its_limits(
+def test_a_conversation_continues_within_its_limits(
     limits: object, kept: Session, why: str | None
 ) -> None:
     goes_on = ContinuedSession.model_validate(limits) if isinstance(limits, dict) else True
@@ -93,7 +93,7 @@ def test_a_conversation_goes_on_within_its_limits(
 
 
 @pytest.mark.parametrize("text", ["true", "True", "yes", "on"])
-def test_how_it_may_be_written(text: str) -> None:
+def test_continue_session_may_be_written_as_text(text: str) -> None:
     assert Step.model_validate({"name": "a", "continue_session": text}).continue_session is True
     written = {"max_steps": "3", "max_idle_s": "60"}
     step = Step.model_validate({"name": "a", "continue_session": written})
@@ -101,5 +101,5 @@ def test_how_it_may_be_written(text: str) -> None:
     assert Step.model_validate(step.model_dump(mode="json")) == step
 
 
-def test_a_head_of_an_earlier_version_has_a_conversation_all_the_same() -> None:
+def test_a_session_written_by_an_earlier_version_is_still_read() -> None:
     assert session() == Session(executor="claude", id="s", steps=1)

@@ -29,7 +29,7 @@ RUN = LINE.create_head("r", at=NOW)
 
 
 @pytest.mark.parametrize(("command", "event"), [(Skip(), Event.SKIPPED), (Accept(), Event.STAMPED)])
-def test_after_a_fixer_that_was_passed_by_hand_the_judge_comes_again(
+def test_the_judge_runs_again_after_a_fixer_was_passed_by_hand(
     command: RunCommand, event: Event
 ) -> None:
     head = RUN.replace(loop=Loop(stage="fix", round=2), expected_step="fix")
@@ -47,7 +47,7 @@ def test_after_a_fixer_that_was_passed_by_hand_the_judge_comes_again(
         (None, "reject", None),
     ],
 )
-def test_a_gate_lapses_when_its_time_is_over(
+def test_a_gate_expires_when_its_time_is_over(
     expires: str | None, on_timeout: str, status: Status | None
 ) -> None:
     gate = Gate.model_validate(
@@ -64,7 +64,7 @@ def test_a_gate_lapses_when_its_time_is_over(
     assert (None if made is None else made.head.status) == status
 
 
-def test_an_attempt_that_vanished_is_given_back() -> None:
+def test_an_attempt_that_vanished_is_not_counted_as_a_failure() -> None:
     owner = Owner(host="h", boot_id="b", pid_ns="n", pid=1, pid_start=1, nonce="x")
     change = LINE.open(RUN, at=NOW)
     change.settle(Capacity(owner, 60, None, slots=1))
@@ -92,7 +92,7 @@ def judged(head: Head, place: StepRef = FIXER, reason: str = "2 fail") -> Head:
     ).head
 
 
-def test_a_lost_claim_judges_nothing() -> None:
+def test_a_lost_claim_cannot_record_a_judgment() -> None:
     head = new_head(step_index=2)
     with pytest.raises(StaleClaim):
         loops.record_judgment(head, 7, Event.INVALID, NO, FIXER, reason="no", at=AT, record={})
@@ -100,7 +100,7 @@ def test_a_lost_claim_judges_nothing() -> None:
         loops.record_judgment(head, 7, Event.FIXED, YES, VERIFY, reason="no", at=AT, record={})
 
 
-def test_without_a_fixer_the_step_itself_comes_again() -> None:
+def test_without_a_fixer_the_step_itself_runs_again() -> None:
     head = judged(new_head(step_index=2), VERIFY)
     assert head.loop == Loop(stage="verify", round=2, reason="2 fail")
     assert loops.current_round(head) == 2
@@ -122,7 +122,7 @@ ONCE = Workflow("once", (PLAN, BUILD), kind="procedure")
 
 
 @pytest.mark.parametrize("index", [2, 3, 10**15])
-def test_a_procedure_has_no_step_behind_its_last(index: int) -> None:
+def test_a_procedure_has_no_step_after_its_last(index: int) -> None:
     with pytest.raises(UsageRefused, match="procedure 'once' has 2 steps") as refused:
         resolve(ONCE, index)
     assert refused.value.hint == "its step_index goes from 0 to 1"
@@ -130,7 +130,7 @@ def test_a_procedure_has_no_step_behind_its_last(index: int) -> None:
         describe(ONCE, index)
 
 
-def test_python_would_have_accepted_minus_one() -> None:
+def test_a_negative_step_index_is_refused() -> None:
     with pytest.raises(ValueError, match="-1"):
         resolve(REVIEWED, -1)
     with pytest.raises(ValueError, match="-1"):
@@ -158,7 +158,7 @@ def events(transition: Transition) -> list[str]:
     return [str(fact.event) for fact in transition.facts]
 
 
-def test_approval_behind_the_last_step_completes_the_run() -> None:
+def test_approval_after_the_last_step_completes_the_run() -> None:
     head = at_gate(following=END)
     assert head.status is Status.WAITING_APPROVAL
     approved = gates.approve(head, END, None, at=AT, by="ann")
@@ -167,7 +167,7 @@ def test_approval_behind_the_last_step_completes_the_run() -> None:
     assert not approved.head.was_rejected
 
 
-def test_rejection_ends_the_run_and_says_so() -> None:
+def test_rejection_ends_the_run_and_records_the_reason() -> None:
     rejected = gates.reject(at_gate(), "works as designed", at=AT, by="ann")
     assert rejected.head.status is Status.COMPLETE
     assert rejected.head.was_rejected
@@ -197,7 +197,7 @@ def test_nothing_is_decided_twice() -> None:
         gates.send_feedback(new_head(), "x", FIRST, at=AT, by="bob")
 
 
-def test_what_was_read_is_what_is_decided() -> None:
+def test_a_decision_about_an_older_gate_is_refused() -> None:
     later = at_gate(OPEN.replace(token=9, step="other"))
     asks = "'other' asks now"
     with pytest.raises(TransitionRefused, match=asks):
@@ -209,7 +209,7 @@ def test_what_was_read_is_what_is_decided() -> None:
     assert gates.approve(later, FIX, None, at=AT, by="ann", token=9).facts
 
 
-def test_no_way_by_hand_leads_past_a_gate() -> None:
+def test_no_command_or_edit_leads_past_a_gate() -> None:
     head = at_gate()
     with pytest.raises(TransitionRefused, match="is waiting for a decision"):
         decisions.rewind(head, FIX, at=AT)
@@ -222,7 +222,7 @@ def test_no_way_by_hand_leads_past_a_gate() -> None:
         edits.edit_field(head, "step_index", head.step_index + 1, at=AT)
 
 
-def test_who_decides_about_a_step_by_hand_has_to_decide_about_the_gate_first() -> None:
+def test_a_gate_has_to_be_decided_before_a_step_is_decided_by_hand() -> None:
     head = at_gate()
     waits = "is waiting for a decision about 'ask'"
     with pytest.raises(TransitionRefused, match=waits):

@@ -17,7 +17,7 @@ def task(**fields: Any) -> Task:
 
 
 @pytest.mark.parametrize("field", ["name", "requires_approval", "approval"])
-def test_a_task_has_no_name_and_no_gate_of_a_step(field: str) -> None:
+def test_a_task_may_not_set_the_name_or_gate_of_a_step(field: str) -> None:
     assert field not in STEP_FIELDS
     with pytest.raises(ValidationError, match="is not known here"):
         task(**{field: "x"})
@@ -25,7 +25,7 @@ def test_a_task_has_no_name_and_no_gate_of_a_step(field: str) -> None:
         task(step={field: "x"})
 
 
-def test_every_other_field_of_a_step_may_be_set() -> None:
+def test_a_task_may_set_every_other_field_of_a_step() -> None:
     without = {"name", "requires_approval", "approval", "description"}
     assert Step.model_fields.keys() - without == STEP_FIELDS
     # None of them is one of a task's or a role's own, or it could not be told apart.
@@ -48,13 +48,13 @@ def test_wrong_step_fields_are_refused(fields: dict[str, Any]) -> None:
     "fields",
     [{"max_cost_usd": -1}, {"max_tokens": 0}, {"max_tokens": 1.5}, {"max_cost_usd": float("inf")}],
 )
-def test_what_a_budget_can_not_be(fields: dict[str, Any]) -> None:
+def test_invalid_budgets_are_refused(fields: dict[str, Any]) -> None:
     for model in (Budget, TeamBudget):
         with pytest.raises(ValidationError):
             model.model_validate(fields)
 
 
-def test_what_the_rules_are_where_nothing_is_said() -> None:
+def test_the_rules_have_defaults() -> None:
     rules = TeamRules()
     assert rules.budget == TeamBudget(soft=0.8, on_hard="finish")
     assert (rules.max_failures, rules.max_tasks, rules.merge) == (5, 200, "auto")
@@ -74,12 +74,12 @@ def test_what_the_rules_are_where_nothing_is_said() -> None:
         {"role_budgets": {"": {}}},
     ],
 )
-def test_what_the_rules_can_not_be(fields: dict[str, Any]) -> None:
+def test_invalid_rules_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         TeamRules.model_validate(fields)
 
 
-def test_traits_are_small_where_nothing_is_said() -> None:
+def test_default_traits_take_no_space() -> None:
     """They stand at every node of a definition."""
     assert TaskTraits().model_dump(exclude_defaults=True) == {}
     with pytest.raises(ValidationError):

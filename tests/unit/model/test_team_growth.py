@@ -45,7 +45,7 @@ def begun(made: Graph) -> MarkingEditor:
     "wrong",
     [growth("a"), growth("x", "x"), growth("x", edges="x>nobody"), growth("x", edges="nobody>x")],
 )
-def test_what_can_not_be_added(wrong: TaskExpansion) -> None:
+def test_invalid_additions_are_refused(wrong: TaskExpansion) -> None:
     with pytest.raises(ValueError, match=r"two nodes have the same id|there is no node"):
         expand_graph(crew(), wrong)
 
@@ -55,7 +55,7 @@ def test_an_addition_has_a_node() -> None:
         TaskExpansion(nodes=())
 
 
-def test_an_addition_is_written_without_what_is_as_ever() -> None:
+def test_an_addition_is_written_without_defaults() -> None:
     made = growth("x", edges="a>x", steps=(Step(name="x", text="go"),))
     written = made.as_json()
     assert written == {
@@ -66,7 +66,7 @@ def test_an_addition_is_written_without_what_is_as_ever() -> None:
     assert TaskExpansion.model_validate(json.loads(json.dumps(written))) == made
 
 
-def test_a_workflow_with_what_was_added() -> None:
+def test_additions_extend_the_steps_and_the_graph() -> None:
     before = Workflow("w", (Step(name="a"), Step(name="b")), kind="graph", graph=crew())
     first = growth("x", edges="a>x", steps=(Step(name="x"),))
     second = growth("y", edges="x>y y>b", steps=(Step(name="y"),))
@@ -88,14 +88,14 @@ def test_a_workflow_with_what_was_added() -> None:
         (growth("x"), None),
     ],
 )
-def test_who_has_asked_for_an_addition(made: TaskExpansion, by: str | None) -> None:
+def test_an_addition_names_the_node_that_asked_for_it(made: TaskExpansion, by: str | None) -> None:
     assert made.added_by == by
 
 
 # --- the marking -------------------------------------------------------------------------
 
 
-def test_closed_nodes_are_passed_over_and_stay() -> None:
+def test_closed_nodes_are_skipped_and_stay() -> None:
     editor = begun(crew("a --> x --> y; b --> z; c", entries=["a", "b", "c"]))
     marking = editor.marking
     assert marking.find_next_startable(closed={"a"}) == "b"

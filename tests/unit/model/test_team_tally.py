@@ -42,7 +42,7 @@ def spend(marking: Marking, name: str, usd: float, tokens: int = 0) -> None:
     marking.apply(["team", "spend", name, usd, tokens, 0.5])
 
 
-def test_the_sums_are_those_of_all_tasks_however_it_came_to_them() -> None:
+def test_sums_cover_all_tasks_whether_counted_or_restored() -> None:
     graph, chance = graph_of(t3=Budget(max_cost_usd=2)), random.Random(5)  # noqa: S311 - no secret
     marking = Marking(graph)
     for _ in range(200):
@@ -81,7 +81,7 @@ def test_a_task_is_used_up_when_all_its_attempts_together_are() -> None:
         (Budget(max_tokens=10, max_cost_usd=100), 99.0, 10, 1.0, True),
     ],
 )
-def test_when_a_budget_is_used_up(
+def test_a_budget_is_used_up_at_its_limit_times_the_share(
     budget: Budget, usd: float, tokens: float, share: float, *, is_used_up: bool
 ) -> None:
     assert budget.is_used_up(usd, tokens, share) is is_used_up
@@ -107,7 +107,7 @@ class Counted(dict[str, Any]):
 
 
 @pytest.mark.parametrize("budget", [{}, {"max_cost_usd": 1000.0}])
-def test_no_transition_looks_at_every_task(budget: dict[str, float]) -> None:
+def test_no_transition_reads_the_spending_of_every_task(budget: dict[str, float]) -> None:
     marking = Marking(graph_of(t0=Budget(max_cost_usd=5)))
     spend(marking, "t0", 1.0)
     marking.ledger.spent = Counted(marking.ledger.spent)
@@ -133,6 +133,6 @@ def team(*operations: tuple[object, ...]) -> Ledger:
 
 
 @pytest.mark.parametrize("word", ["", "_do_warn", "as_json", "apply", "nothing"])
-def test_other_words_mean_nothing(word: str) -> None:
+def test_unknown_ledger_operations_are_refused(word: str) -> None:
     with pytest.raises(KeyError):
         Ledger().apply(word)

@@ -48,7 +48,7 @@ def events(transition: Transition) -> list[str]:
         ({"status": Status.WAITING_APPROVAL}, WaitsForPerson, "approval"),
     ],
 )
-def test_what_stands_in_the_way_of_a_claim(
+def test_a_claim_is_refused_with_its_reason(
     update: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
@@ -58,7 +58,7 @@ def test_what_stands_in_the_way_of_a_claim(
 @pytest.mark.parametrize(
     ("following", "status"), [(END, OutcomeStatus.OK), (NEXT, OutcomeStatus.COMPLETE)]
 )
-def test_the_end_of_a_procedure_or_the_agents_word_completes_the_run(
+def test_the_last_step_or_a_complete_outcome_completes_the_run(
     following: StepRef, status: OutcomeStatus
 ) -> None:
     held = claim(new_head(pause_requested=False)).head
@@ -80,7 +80,7 @@ def test_every_other_token_is_stale(token: int) -> None:
         transitions.release(held, token, at=AT)
 
 
-def test_claims_of_other_steps_stand() -> None:
+def test_claims_of_other_steps_stay() -> None:
     other = make_claim(9, step_index=5)
     head = new_head(token=9, claims=(other,))
     held = claim(head).head

@@ -93,7 +93,7 @@ def test_a_slug_is_never_the_slug_of_another_name(name: str) -> None:
     assert text == name or slug(text) != text
 
 
-def test_names_in_a_workflow_tell_positions_apart() -> None:
+def test_invalid_workflows_are_refused() -> None:
     with pytest.raises(ValidationError, match="twice: plan"):
         Workflow("w", (PLAN, PLAN))
     with pytest.raises(ValidationError, match="no cycles"):
@@ -125,11 +125,11 @@ def test_a_model_is_never_an_option_nor_several_lines(model: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["my run", "it's", "$HOME", "a;b", "", 'a"b'])
-def test_an_odd_name_can_be_typed_as_it_stands(name: str) -> None:
+def test_an_odd_name_is_quoted_for_the_shell(name: str) -> None:
     assert shlex.split(format_command(name, "adopt")) == ["sequencer", "--run", name, "adopt"]
 
 
-def test_no_name_in_a_command_is_an_option_of_it() -> None:
+def test_no_name_in_a_command_is_taken_for_an_option() -> None:
     """Neither for click nor for what looks for options before it does."""
     line = format_command("--config=x", "skip --as-done", "--run=y", "a b")
     words = ["sequencer", "--run=--config=x", "skip", "--as-done", "--", "--run=y", "a b"]

@@ -38,7 +38,7 @@ def test_an_outage_ends_in_a_later_process_and_the_order_is_kept(store: FileStor
         Reply(drops=True),
     ],
 )
-def test_what_fails_once_is_posted_again_in_the_same_invocation(
+def test_a_failed_post_is_retried_in_the_same_invocation(
     store: FileStore, desk: Desk, reply: Reply
 ) -> None:
     desk.answers.append(reply)

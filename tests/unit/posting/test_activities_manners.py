@@ -37,7 +37,7 @@ def test_thoughts_come_at_most_every_two_seconds_and_the_newest_wins(
     assert told(desk) == ["First", "Third"]
 
 
-def test_nothing_of_a_step_comes_behind_its_result(store: FileStore, desk: Desk) -> None:
+def test_nothing_about_a_step_is_posted_after_its_result(store: FileStore, desk: Desk) -> None:
     with invoked(store, hook(desk)) as now:
         now.said.started(attempt_at())
         now.said.write(b"first\n", Piece.THOUGHT)
@@ -60,7 +60,7 @@ def test_nothing_of_a_step_comes_behind_its_result(store: FileStore, desk: Desk)
         (Step(name="main"), {"thoughts": False}),
     ],
 )
-def test_a_step_that_is_not_to_think_aloud(
+def test_a_step_with_thoughts_turned_off_posts_only_its_result(
     store: FileStore, desk: Desk, step: Step, options: dict[str, Any]
 ) -> None:
     with invoked(store, hook(desk), **options) as now:
@@ -103,7 +103,7 @@ class Slow(Box):
 # --- manners ---------------------------------------------------------------------------------
 
 
-def test_a_post_that_has_begun_is_finished_however_short_the_drain_is(store: FileStore) -> None:
+def test_a_started_post_is_finished_however_short_the_drain_is(store: FileStore) -> None:
     slow = Slow()
     with invoked(store, slow, drain_s=0) as now:
         for output in ("one", "two", "three"):
@@ -118,7 +118,7 @@ def test_a_post_that_has_begun_is_finished_however_short_the_drain_is(store: Fil
     assert rest.bodies == ["three"]
 
 
-def test_a_sink_in_trouble_comes_after_those_that_work(store: FileStore) -> None:
+def test_a_broken_sink_comes_after_the_working_ones(store: FileStore) -> None:
     order: list[str] = []
 
     class Noting(Box):
@@ -143,7 +143,7 @@ def test_without_sinks_there_is_no_thread(store: FileStore) -> None:
     assert not (store.folder / "activity").exists()
 
 
-def test_nobody_is_told_anything_behind_the_end(
+def test_no_notice_is_given_after_the_end(
     store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sequencer.plugins.posting.poster.FINISH_S", 0.1)

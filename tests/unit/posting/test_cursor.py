@@ -17,7 +17,7 @@ from sequencer.plugins.posting.cursor import (
 HERE = Cursor("run-1", 12, 1)
 
 
-def test_what_is_in_the_way_stands_beside_it_and_does_not_decide(tmp_path: Path) -> None:
+def test_trouble_is_saved_with_the_cursor_and_does_not_invalidate_it(tmp_path: Path) -> None:
     trouble = Trouble("2027-01-31T08:00:00Z", 3, "HTTP 429", 60.0, 1000.0)
     file = CursorFile(tmp_path, "hook")
     file.write(replace(HERE, trouble=trouble))
@@ -42,7 +42,7 @@ def test_what_is_in_the_way_stands_beside_it_and_does_not_decide(tmp_path: Path)
         '{"run_id": "r", "revision": 1}',
     ],
 )
-def test_what_can_not_be_read_is_never_guessed(tmp_path: Path, content: str) -> None:
+def test_an_unreadable_cursor_is_never_guessed(tmp_path: Path, content: str) -> None:
     file = CursorFile(tmp_path, "hook")
     file.write(HERE)
     file.path.write_text(content)
@@ -54,7 +54,7 @@ def test_what_can_not_be_read_is_never_guessed(tmp_path: Path, content: str) -> 
 @pytest.mark.parametrize(
     ("place", "is_before"), [((12, 2), True), ((13, 0), True), ((12, 1), False), ((11, 9), False)]
 )
-def test_what_is_behind_a_cursor(place: tuple[int, int], *, is_before: bool) -> None:
+def test_a_cursor_is_before_later_places_only(place: tuple[int, int], *, is_before: bool) -> None:
     assert HERE.is_before(*place) is is_before
 
 
@@ -63,7 +63,7 @@ def test_another_run_in_the_same_folder_is_all_new(revision: int) -> None:
     assert move_to_run(HERE, "run-2", revision, was_reset=False) == Cursor("run-2", 0, -1)
 
 
-def test_a_journal_that_ends_before_the_cursor_goes_on_from_its_end() -> None:
+def test_a_journal_shorter_than_its_cursor_continues_from_its_end() -> None:
     moved = move_to_run(HERE, "run-1", 9, was_reset=False)
     assert not moved.is_before(9, 3)
     assert moved.is_before(10, 0)

@@ -11,7 +11,7 @@ from sequencer.plugins.posting.protocol import ActivityType
 from sequencer.plugins.posting.results import activities_of
 
 
-def test_what_was_rehearsed_is_no_result() -> None:
+def test_a_rehearsed_outcome_is_not_a_result() -> None:
     outcome = {"output": "no agent ran", "usage": {"rehearsed": 1}}
     assert activities_of(*read_facts([fact("succeeded", outcome)])) == []
     assert (
@@ -72,7 +72,9 @@ def fact(event: str, outcome: Any = None) -> dict[str, Any]:
         (Event.WARNED, {"note": "80 % is used"}, "thought", "warning", "80 % is used"),
     ],
 )
-def test_what_a_fact_tells(event: Event, outcome: Any, kind: str, title: str, body: str) -> None:
+def test_a_fact_becomes_an_activity(
+    event: Event, outcome: Any, kind: str, title: str, body: str
+) -> None:
     (told,) = activities_of(*read_facts([fact(event, outcome)]))
     assert (told.type, told.step, told.step_index, told.attempt) == (kind, "fix", 2, 1)
     assert (told.at, told.event) == ("2027-01-31T08:00:00Z", str(event))
@@ -83,12 +85,12 @@ def test_what_a_fact_tells(event: Event, outcome: Any, kind: str, title: str, bo
     assert not told.is_ephemeral
 
 
-def test_a_question_of_a_node_says_how_it_is_answered() -> None:
+def test_a_question_of_a_node_states_how_to_answer_it() -> None:
     (told,) = activities_of(*read_facts([fact("asked", {"from": ["a"]})]))
     assert (told.type, told.title, told.question) == ("elicitation", "asks for an answer", ASKED)
 
 
 @pytest.mark.parametrize("outcome", ["text", 7, [], {"output": 7}, {"output_file": ["x"]}])
-def test_an_outcome_of_another_shape_is_survived(outcome: Any) -> None:
+def test_an_outcome_of_an_unexpected_shape_does_no_harm(outcome: Any) -> None:
     (told,) = activities_of(*read_facts([fact("succeeded", outcome)]))
     assert (told.type, told.body, told.output_file) == (ActivityType.RESPONSE, "", None)

@@ -33,7 +33,7 @@ def test_a_result_belongs_to_its_call(gist: Gist) -> None:
     assert taken(gist) == ("action", "Bash", 'command="make"', "3 tests failed")
 
 
-def test_an_action_in_other_words(gist: Gist) -> None:
+def test_unusual_action_lines_are_read(gist: Gist) -> None:
     gist.write(b"<- nobody called\n", Piece.ACTION)
     assert taken(gist) == ("action", "tool", "<- nobody called")
     gist.write(b"looked around\n-> List\n", Piece.ACTION)
@@ -41,7 +41,7 @@ def test_an_action_in_other_words(gist: Gist) -> None:
 
 
 @pytest.mark.parametrize("kind", [Piece.OUTPUT, Piece.ERROR, Piece.NOTICE])
-def test_the_rest_is_not_for_others(gist: Gist, kind: Piece) -> None:
+def test_other_kinds_of_output_are_not_shared(gist: Gist, kind: Piece) -> None:
     assert not gist.write(b"text\n", kind)
     assert not gist.has_news
 
@@ -54,7 +54,7 @@ def test_only_the_first_write_wakes(gist: Gist) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 11])
-def test_a_secret_in_pieces_is_never_told(gist: Gist, size: int) -> None:
+def test_a_secret_in_pieces_is_never_posted(gist: Gist, size: int) -> None:
     data = f"the password is {SECRET}, so".encode()
     told = []
     for place in range(0, len(data), size):
@@ -64,14 +64,14 @@ def test_a_secret_in_pieces_is_never_told(gist: Gist, size: int) -> None:
     assert not any(SECRET[:8] in text for one in told if one for text in one)
 
 
-def test_a_secret_in_an_action_is_never_told(gist: Gist) -> None:
+def test_a_secret_in_an_action_is_never_posted(gist: Gist) -> None:
     gist.write(f'-> Bash command="login {SECRET[:10]}'.encode(), Piece.ACTION)
     taken(gist)
     gist.write(f'{SECRET[10:]}"\n'.encode(), Piece.ACTION)
     assert taken(gist) == ("action", "Bash", 'command="login [secret]"')
 
 
-def test_of_a_long_thought_the_end_is_told(gist: Gist) -> None:
+def test_only_the_end_of_a_long_thought_is_posted(gist: Gist) -> None:
     gist.write(b"word " * 5000 + b"the end", Piece.THOUGHT)
     told = taken(gist)
     assert told is not None
@@ -80,7 +80,7 @@ def test_of_a_long_thought_the_end_is_told(gist: Gist) -> None:
     assert len(told[1]) <= THOUGHT_CHARS + 2
 
 
-def test_a_flood_is_left_out_up_to_the_next_change(gist: Gist) -> None:
+def test_a_flood_of_output_is_dropped_until_the_next_change(gist: Gist) -> None:
     for _ in range(10):
         gist.write(b"x" * (HELD_BYTES // 4), Piece.THOUGHT)
     assert gist.pop_newest() is None

@@ -45,20 +45,20 @@ def test_thoughts_and_actions_are_not_comments(desk: Desk, sink: GithubSink) -> 
     assert desk.seen == []
 
 
-def test_a_mark_that_an_agent_wrote_is_none(desk: Desk, sink: GithubSink) -> None:
+def test_a_mark_written_by_an_agent_does_not_count(desk: Desk, sink: GithubSink) -> None:
     desk.answers.append(comments(f"look: {MARK}\n\n{format_mark('run-1:2:0')}"))
     sink.post(result(in_doubt=True))
     assert [seen.method for seen in desk.wait_for(2)] == ["GET", "POST"]
 
 
-def test_more_than_a_page_of_comments(desk: Desk, sink: GithubSink) -> None:
+def test_marks_are_looked_for_on_every_page_of_comments(desk: Desk, sink: GithubSink) -> None:
     desk.answers += [comments(*["x"] * 100), comments("y", MARK)]
     sink.post(result(in_doubt=True))
     assert [parse_qs(urlsplit(s.path).query)["page"] for s in desk.wait_for(2)] == [["1"], ["2"]]
     assert len(desk.seen) == 2
 
 
-def test_the_look_has_an_end(desk: Desk, sink: GithubSink) -> None:
+def test_the_search_for_a_mark_is_limited(desk: Desk, sink: GithubSink) -> None:
     desk.answers += [comments(*["x"] * 100)] * 5
     sink.post(result(in_doubt=True))
     assert [seen.method for seen in desk.wait_for(6)] == ["GET"] * 5 + ["POST"]
@@ -85,7 +85,7 @@ def test_nothing_is_posted_before_the_look_succeeds(
         ({"X-RateLimit-Remaining": "17"}, 60.0, 60.0),
     ],
 )
-def test_a_rate_limit(
+def test_a_rate_limit_is_an_outage_with_a_wait(
     desk: Desk, sink: GithubSink, *, status: int, headers: dict[str, str], least: float, most: float
 ) -> None:
     reset = str(int(time.time()) + 90)
@@ -98,7 +98,7 @@ def test_a_rate_limit(
     assert least <= outage.value.retry_after_s <= most
 
 
-def test_a_token_without_the_right_is_no_rate_limit(desk: Desk, sink: GithubSink) -> None:
+def test_a_token_without_permission_is_not_a_rate_limit(desk: Desk, sink: GithubSink) -> None:
     body = {"message": "Resource not accessible by personal access token"}
     desk.answers.append(Reply(403, body, {"X-RateLimit-Remaining": "4999"}))
     with pytest.raises(Unreachable, match="HTTP 403"):
@@ -106,7 +106,9 @@ def test_a_token_without_the_right_is_no_rate_limit(desk: Desk, sink: GithubSink
 
 
 @pytest.mark.parametrize("status", [410, 422])
-def test_a_comment_that_will_never_be_taken(desk: Desk, sink: GithubSink, status: int) -> None:
+def test_a_comment_that_will_never_be_accepted_is_refused(
+    desk: Desk, sink: GithubSink, status: int
+) -> None:
     desk.answers.append(Reply(status, {"message": "Validation Failed"}))
     with pytest.raises(Refused) as refusal:
         sink.post(result())

@@ -42,7 +42,7 @@ def owe(folder: Path) -> None:
         ("after-cursor", [1, 1, 1, 1]),
     ],
 )
-def test_killed_once(tmp_path: Path, moment: str, times: list[int]) -> None:
+def test_after_a_kill_every_result_is_posted(tmp_path: Path, moment: str, times: list[int]) -> None:
     owe(tmp_path)
     with open_desk() as desk:
         assert process(tmp_path, desk, moment) == -signal.SIGKILL

@@ -44,7 +44,7 @@ def test_the_lock_of_another_process_is_respected(store: FileStore) -> None:
     assert told.box.bodies == ["done"]
 
 
-def test_nothing_is_lost_where_the_first_process_died_before_it_wrote_a_cursor(
+def test_nothing_is_lost_if_the_first_process_died_before_its_cursor(
     store: FileStore,
 ) -> None:
     succeed(store, "before both")
@@ -65,7 +65,7 @@ def test_a_reset_drops_nothing(store: FileStore) -> None:
     assert told.box.keys == ["run-1:2:0", "run-2:4:0"]
 
 
-def test_another_run_in_the_folder_is_told_from_its_beginning(tmp_path: Path) -> None:
+def test_another_run_in_the_folder_is_posted_from_its_beginning(tmp_path: Path) -> None:
     store = begin(new_store(tmp_path))
     for _ in range(5):
         succeed(store)
@@ -82,7 +82,7 @@ def test_another_run_in_the_folder_is_told_from_its_beginning(tmp_path: Path) ->
 # --- trouble -------------------------------------------------------------------------
 
 
-def test_an_outage_is_told_once_and_its_end_once(store: FileStore) -> None:
+def test_an_outage_and_its_end_are_each_reported_once(store: FileStore) -> None:
     told = lane_for(store, Box(trouble=[unreachable() for _ in range(5)]))
     for number in range(3):
         succeed(store, str(number))
@@ -110,14 +110,14 @@ def test_the_pauses_grow_up_to_five_minutes(store: FileStore) -> None:
 
 
 @pytest.mark.parametrize(("asked", "waited"), [(42.0, 42.0), (0.0, 1.0), (9e9, 300.0)])
-def test_a_sink_says_how_long_to_wait(store: FileStore, asked: float, waited: float) -> None:
+def test_a_sink_may_ask_how_long_to_wait(store: FileStore, asked: float, waited: float) -> None:
     told = lane_for(store, Box(trouble=[unreachable(asked)]))
     succeed(store)
     told.deliver()
     assert told.lane.due_in_s == waited
 
 
-def test_the_next_process_keeps_to_the_pause_that_a_sink_asked_for(store: FileStore) -> None:
+def test_the_next_process_respects_the_pause_a_sink_asked_for(store: FileStore) -> None:
     told = lane_for(store, Box(trouble=[unreachable(42.0)]))
     succeed(store)
     told.deliver()
@@ -200,7 +200,7 @@ def test_a_journal_that_can_not_be_read_is_an_outage(store: FileStore) -> None:
     assert told.box.bodies == ["done"]
 
 
-def test_a_run_that_can_not_be_read_at_first_is_not_told_from_its_beginning(
+def test_a_run_unreadable_at_first_is_not_posted_from_its_beginning(
     store: FileStore,
 ) -> None:
     succeed(store, "long ago")
@@ -270,7 +270,7 @@ def test_a_line_that_was_torn_does_not_tear_the_next(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe", "no-folder", "linked-folder"])
-def test_what_is_no_plain_file_is_an_outage(tmp_path: Path, kind: str) -> None:
+def test_a_path_that_is_not_a_regular_file_is_an_outage(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.jsonl"
     if kind == "folder":
         path.mkdir()
@@ -306,7 +306,7 @@ def test_one_passes_and_the_next_waits(tmp_path: Path) -> None:
     assert not pace.record_post(103.0)
 
 
-def test_many_at_the_same_moment_are_one(tmp_path: Path) -> None:
+def test_of_many_posts_at_the_same_moment_one_passes(tmp_path: Path) -> None:
     path = tmp_path / "box.pace"
     code = (
         "import sys; from pathlib import Path; from sequencer.plugins.posting.cursor import Pace\n"
@@ -323,7 +323,7 @@ def test_many_at_the_same_moment_are_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "held", [b"", b"x", b"\xff\xfe", b"nan\n", b"inf\n", b"999999999\n", b"-5\n"]
 )
-def test_what_says_nothing_holds_nobody_up(tmp_path: Path, held: bytes) -> None:
+def test_a_meaningless_pace_file_delays_no_post(tmp_path: Path, held: bytes) -> None:
     path = tmp_path / "box.pace"
     path.write_bytes(held)
     pace = Pace(path, 2.0)
@@ -353,7 +353,7 @@ def removed(store: FileStore) -> None:
 
 
 @pytest.mark.parametrize("change", [moved_on, removed])
-def test_results_that_somebody_else_has_marked_as_posted_are_said_once(
+def test_results_marked_as_posted_by_another_are_reported_once(
     store: FileStore, change: Callable[[FileStore], None]
 ) -> None:
     told = lane_for(store)
@@ -374,7 +374,7 @@ def test_results_that_somebody_else_has_marked_as_posted_are_said_once(
     assert (later.box.bodies, len(later.notices)) == (["four"], 1)
 
 
-def test_who_is_killed_between_a_post_and_its_cursor_has_skipped_nothing(
+def test_a_process_killed_between_post_and_cursor_has_skipped_nothing(
     store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = lane_for(store)

@@ -35,7 +35,7 @@ def failing(code: str, message: str, **extensions: Any) -> dict[str, Any]:
     }
 
 
-def test_the_request(desk: Desk, sink: LinearSink) -> None:
+def test_a_result_is_sent_as_a_mutation(desk: Desk, sink: LinearSink) -> None:
     sink.post(result())
     (seen,) = desk.wait_for(1)
     assert (seen.method, seen.path) == ("POST", "/graphql")
@@ -69,7 +69,7 @@ def test_the_request(desk: Desk, sink: LinearSink) -> None:
         ),
     ],
 )
-def test_the_content_of_each_type(
+def test_each_activity_type_has_its_content(
     desk: Desk, sink: LinearSink, post: Post, content: dict[str, str]
 ) -> None:
     sink.post(post)
@@ -88,7 +88,9 @@ def test_a_personal_key_is_sent_as_it_is(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 400])
-def test_one_that_is_there_already_is_a_success(desk: Desk, sink: LinearSink, status: int) -> None:
+def test_an_activity_that_already_exists_is_a_success(
+    desk: Desk, sink: LinearSink, status: int
+) -> None:
     known = activity_id("run-1:3:0")
     said = f"Entity AgentActivity with id {known} already exists."
     body = failing(
@@ -99,7 +101,7 @@ def test_one_that_is_there_already_is_a_success(desk: Desk, sink: LinearSink, st
 
 
 @pytest.mark.parametrize("status", [200, 400, 429])
-def test_the_rate_limit(desk: Desk, sink: LinearSink, status: int) -> None:
+def test_a_rate_limit_is_an_outage_with_a_wait(desk: Desk, sink: LinearSink, status: int) -> None:
     reset = str(int((time.time() + 90) * 1000))
     headers = {
         "X-RateLimit-Requests-Remaining": "0",
@@ -124,7 +126,7 @@ def test_the_rate_limit(desk: Desk, sink: LinearSink, status: int) -> None:
         ({"X-RateLimit-Requests-Reset": "soon"}, 60.0),
     ],
 )
-def test_the_pause_after_a_rate_limit(
+def test_a_rate_limit_sets_the_pause(
     desk: Desk, sink: LinearSink, headers: dict[str, str], pause: float
 ) -> None:
     desk.answers.append(Reply(400, failing("RATELIMITED", "slow down"), headers))
@@ -152,7 +154,7 @@ def test_the_pause_after_a_rate_limit(
         Reply(drops=True),
     ],
 )
-def test_what_may_pass_is_kept(desk: Desk, sink: LinearSink, reply: Reply) -> None:
+def test_a_temporary_error_is_an_outage(desk: Desk, sink: LinearSink, reply: Reply) -> None:
     desk.answers.append(reply)
     with pytest.raises(Unreachable):
         sink.post(result())

@@ -50,7 +50,7 @@ RUN = [
 ]
 
 
-def test_the_head_counts_where_the_journal_has_dropped_the_beginning() -> None:
+def test_the_head_counts_if_the_journal_dropped_the_beginning() -> None:
     told = metrics_of(build_story(RUN[4:]), Usage(steps=9, seconds=99.0, unpriced=3)).to_data()
     assert (told["steps"], told["agent_seconds"], told["cost_usd"]) == (9, 99.0, None)
     # Nobody knows when it began.
@@ -58,7 +58,7 @@ def test_the_head_counts_where_the_journal_has_dropped_the_beginning() -> None:
     assert not {"wall_s", "critical_path", "speed_up"} & told.keys()
 
 
-def test_people_read_it_as_a_line_or_two() -> None:
+def test_metrics_are_formatted_for_people_in_a_few_lines() -> None:
     text = metrics_of(build_story(RUN)).format_text()
     assert text == (
         "took 12.0 s · 2 steps · 3 attempts, 1 failed · 12.0 s of agents · 30 + 15 tokens, "
@@ -78,7 +78,7 @@ def test_a_tracker_shows_names_as_they_are_and_no_secret(store: FileStore) -> No
     assert document["metrics"]["critical_path"][0] == "a_b"
 
 
-def test_what_has_no_metrics_has_no_empty_ones() -> None:
+def test_a_post_without_metrics_has_no_empty_ones() -> None:
     told = Post(activity=activity(ActivityType.RESPONSE), run_id="r", revision=1).document()
     assert "metrics" not in told
     assert Metrics(usage=Usage()).format_text() == "0 steps · 0.0 s of agents"

@@ -88,7 +88,7 @@ def test_a_wrong_entry_is_refused(entry: dict[str, Any], complaint: str) -> None
 
 
 @pytest.mark.parametrize("name", ["HOOK_TOKEN", "TOKEN", "MY_API_KEY", "DB_PASSWORD", "A_SECRET"])
-def test_a_name_that_may_hold_a_secret_is_one_whose_value_is_hidden(name: str) -> None:
+def test_the_value_of_any_allowed_secret_variable_is_hidden(name: str) -> None:
     SinkOptions.model_validate({**HOOK, "secret_env": name})
     assert (
         Redaction.from_environment({name: "a-long-value"}).hide_text("a-long-value") == "[secret]"
@@ -99,7 +99,7 @@ def test_a_name_that_may_hold_a_secret_is_one_whose_value_is_hidden(name: str) -
     ("entry", "variable"),
     [(LINEAR, "LINEAR_TOKEN"), (GITHUB, "GITHUB_TOKEN"), (HOOK, "")],
 )
-def test_the_token_has_a_usual_name(entry: dict[str, Any], variable: str) -> None:
+def test_the_token_variable_has_a_default_name(entry: dict[str, Any], variable: str) -> None:
     assert SinkOptions.model_validate(entry).token_variable == variable
 
 
@@ -122,7 +122,7 @@ def test_every_variable_that_is_missing_is_found(tmp_path: Path) -> None:
         make_sinks(asked, place(tmp_path))
 
 
-def test_a_variable_that_does_not_fit_is_found_and_not_shown(tmp_path: Path) -> None:
+def test_an_invalid_variable_is_reported_without_its_value(tmp_path: Path) -> None:
     asked = options(issue={"kind": "github", "repository": "a/b", "issue_env": "ISSUE"})
     for number in ("twelve", "0", "-1", "1.5", "9" * 30):
         found = dict(problems(asked, place(tmp_path, **{**TOKENS, "ISSUE": number})))
@@ -146,7 +146,7 @@ def test_a_variable_that_does_not_fit_is_found_and_not_shown(tmp_path: Path) -> 
         "x/..",
     ],
 )
-def test_a_file_outside_or_of_the_run_itself_is_refused(tmp_path: Path, path: str) -> None:
+def test_a_file_outside_the_project_or_in_the_run_is_refused(tmp_path: Path, path: str) -> None:
     project = tmp_path / "project"
     project.mkdir()
     (project / "link").symlink_to(tmp_path)
@@ -155,7 +155,7 @@ def test_a_file_outside_or_of_the_run_itself_is_refused(tmp_path: Path, path: st
 
 
 @pytest.mark.parametrize("path", ["out.jsonl", "a/b/out.jsonl", "sync/runs/x/activity.jsonl"])
-def test_a_file_in_the_project(tmp_path: Path, path: str) -> None:
+def test_a_file_in_the_project_is_accepted(tmp_path: Path, path: str) -> None:
     (sink,) = make_sinks(options(file={"kind": "jsonl", "path": path}), place(tmp_path))
     assert vars(sink)["path"] == tmp_path.resolve() / path
 
@@ -193,7 +193,7 @@ def loaded(folder: Path, text: str, **variables: str) -> Settings:
         ("{sinks: [a]}", ["activity.sinks: expected a mapping"]),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(
+def test_an_error_is_reported_with_its_place(
     tmp_path: Path, text: str, complaints: list[str]
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:

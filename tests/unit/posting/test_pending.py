@@ -18,14 +18,14 @@ def seen(store: FileStore, *sinks: str) -> tuple[Pending, ...]:
     return find_pending(store.folder, sinks or ("box",), head, store.history)
 
 
-def test_nothing_waits_for_a_sink_that_took_all_or_that_was_never_seen(store: FileStore) -> None:
+def test_nothing_is_pending_for_an_up_to_date_or_unknown_sink(store: FileStore) -> None:
     told = lane_for(store)
     succeed(store)
     told.deliver()
     assert seen(store, "box", "new") == ()
 
 
-def test_a_refused_result_waits_no_more_but_is_told(store: FileStore) -> None:
+def test_a_refused_result_is_not_pending_but_is_reported(store: FileStore) -> None:
     told = lane_for(store, Box(trouble=[refused()]))
     succeed(store)
     told.deliver()
@@ -36,7 +36,7 @@ def test_a_refused_result_waits_no_more_but_is_told(store: FileStore) -> None:
     assert seen(store) == ()
 
 
-def test_a_cursor_that_can_not_be_read_is_said_and_is_behind(store: FileStore) -> None:
+def test_an_unreadable_cursor_is_reported_and_counts_as_behind(store: FileStore) -> None:
     lane_for(store)
     CursorFile(store.folder, "box").path.write_text("half a fi")
     (one,) = seen(store)

@@ -26,16 +26,16 @@ def activity(**fields: str | None) -> Activity:
         ("half \ud83d a pair", "half \ufffd a pair"),
     ],
 )
-def test_control_characters_go(text: str, plain: str) -> None:
+def test_control_characters_are_removed(text: str, plain: str) -> None:
     assert strip_controls(text) == plain
 
 
-def test_a_secret_that_control_characters_cut_up_is_found() -> None:
+def test_a_secret_split_by_control_characters_is_found() -> None:
     cut_up = f"{SECRET[:9]}\x1b[1m{SECRET[9:]}"
     assert hide_secrets(f"it is {cut_up}.", REDACTION) == "it is [secret]."
 
 
-def test_the_half_of_a_secret_at_a_cut_is_held_back(tmp_path: Path) -> None:
+def test_half_of_a_secret_at_a_cut_is_removed(tmp_path: Path) -> None:
     body = "x" * 90 + SECRET
     for length in range(91, 90 + len(SECRET)):
         cut = sanitize_activity(activity(body=body), REDACTION, tmp_path, length)
@@ -56,7 +56,7 @@ def test_no_file_outside_of_the_run_is_read(tmp_path: Path, name: str) -> None:
     assert told.body == f"[the file that the record names is not a step's output: `{name}`]"
 
 
-def test_an_output_that_is_gone_or_no_file_is_said_to_be(tmp_path: Path) -> None:
+def test_an_output_that_is_missing_or_not_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "results/0-2/output.txt").mkdir(parents=True)
     (tmp_path / "results/0-3").mkdir()
     (tmp_path / "results/0-3/output.txt").symlink_to("/etc/hostname")

@@ -32,7 +32,9 @@ def knowing(store: FileStore, **subjects: str) -> Told:
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled", "timed_out", "completed_after_error"])
-def test_a_bad_end_does_not_say_what_some_other_task_has(store: FileStore, status: str) -> None:
+def test_a_bad_end_does_not_repeat_the_output_of_another_task(
+    store: FileStore, status: str
+) -> None:
     told = knowing(store, sum="Sum it up")
     tell(store, Event.SUCCEEDED, "a", output="fine")
     tell(store, Event.COMPLETED, "", status=status)
@@ -66,7 +68,7 @@ def until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it never came")
 
 
-def test_a_whole_team(tmp_path: Path) -> None:
+def test_the_results_of_a_whole_team_are_posted(tmp_path: Path) -> None:
     graph = team(
         node("plan"), node("build", "plan"), node("log", "plan"), node("sum", "build", "log")
     )
@@ -84,7 +86,7 @@ def test_a_whole_team(tmp_path: Path) -> None:
 # --- what teammates say ------------------------------------------------------------------
 
 
-def test_another_process_of_the_run_counts(store: FileStore) -> None:
+def test_the_pace_is_shared_with_other_processes_of_the_run(store: FileStore) -> None:
     first, second = Box(), Box()
     clock = HandClock()
     with invoked(store, first, nodes=GRAPH.nodes, clock=clock) as one:
@@ -112,5 +114,5 @@ def test_another_process_of_the_run_counts(store: FileStore) -> None:
         ({}, None),
     ],
 )
-def test_what_a_task_is_about(fields: dict[str, Any], expected: str | None) -> None:
+def test_a_task_has_a_subject(fields: dict[str, Any], expected: str | None) -> None:
     assert Node(id="x", kind=NodeKind.AGENT, **fields).subject == expected

@@ -32,13 +32,13 @@ def test_a_redirect_is_not_followed_and_its_target_is_named(status: int) -> None
 @pytest.mark.parametrize(
     "status", [401, 403, 404, 405, 407, 408, 425, 429, 500, 501, 502, 503, 504, 529]
 )
-def test_what_a_person_or_time_mends_is_kept(status: int) -> None:
+def test_an_error_that_can_be_fixed_is_an_outage(status: int) -> None:
     with pytest.raises(Unreachable, match=f"HTTP {status}"):
         judge(answer(status))
 
 
 @pytest.mark.parametrize("status", [400, 402, 406, 409, 410, 411, 413, 414, 415, 422, 431, 451])
-def test_what_will_never_be_taken_is_refused(status: int) -> None:
+def test_a_permanent_error_is_a_refusal(status: int) -> None:
     with pytest.raises(Refused) as refusal:
         judge(answer(status, "too long"))
     assert (refusal.value.status, refusal.value.answer) == (status, "too long")
@@ -59,11 +59,11 @@ def test_what_will_never_be_taken_is_refused(status: int) -> None:
         ("", None),
     ],
 )
-def test_how_long_to_wait(written: str, seconds: float | None) -> None:
+def test_the_retry_after_header_is_understood(written: str, seconds: float | None) -> None:
     assert retry_after_s(answer(503, retry_after=written), lambda: 1000.0) == seconds
 
 
-def test_no_answer_in_time() -> None:
+def test_no_answer_in_time_is_an_outage() -> None:
     with open_desk(Reply(hangs=True)) as desk, pytest.raises(Unreachable, match="no answer within"):
         Web(0.2).send("POST", desk.url, {}, b"")
 
@@ -86,7 +86,7 @@ def test_a_proxy_that_can_not_be_used_is_an_outage(monkeypatch: pytest.MonkeyPat
         web.close()
 
 
-def test_the_library_is_loaded_with_the_first_request_only() -> None:
+def test_the_http_library_is_not_loaded_before_a_request() -> None:
     code = (
         "import sys; import sequencer.plugins.posting.poster, sequencer.plugins.posting.sinks;"
         "import sequencer.plugins.posting.trackers;"

@@ -27,7 +27,7 @@ def settings_of(tmp_path: Path, text: str) -> Settings:
     ("old", "position"),
     [("galph", "supervisor"), ("ralph", "main"), ("loop", "main")],
 )
-def test_old_role_keys(tmp_path: Path, old: str, position: str) -> None:
+def test_old_role_keys_still_choose_the_agent(tmp_path: Path, old: str, position: str) -> None:
     settings = settings_of(tmp_path, f"agent: {{roles: {{{old}: codex}}}}")
     assert choose_agent(settings, Step(name=position), position).name == "codex"
     other = "main" if position == "supervisor" else "supervisor"
@@ -48,7 +48,7 @@ def test_the_spellings_of_a_prompt_are_one_key(
     assert choose_agent(settings, step, "main", overrides).name == "gemini"
 
 
-def test_an_override_for_a_step_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_an_override_for_an_unknown_step_is_refused(tmp_path: Path) -> None:
     def check(step: str, workflow: str = "review_cadence") -> None:
         overrides = AgentOverrides(by_step={step: "claude"})
         ensure_known_names(settings_of(tmp_path, ""), overrides, Registry().get(workflow))
@@ -67,7 +67,7 @@ def resolved(installed: set[str], env: Mapping[str, str]) -> str:
 
 
 @pytest.mark.parametrize("variable", ["ANTHROPIC_API_KEY"])
-def test_auto_is_the_api_where_only_a_key_is_there(variable: str) -> None:
+def test_auto_is_the_api_if_only_a_key_is_available(variable: str) -> None:
     assert resolved({"bash"}, {variable: "k"}) == "anthropic"
 
 

@@ -60,7 +60,7 @@ def differs(kind: str, folder: Path, change: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "name"), SETTINGS)
-def test_a_file_that_appears_changes_or_goes_is_asked_about(
+def test_a_file_that_appears_changes_or_disappears_is_asked_about(
     kind: str, name: str, tmp_path: Path
 ) -> None:
     path = tmp_path / name
@@ -118,7 +118,7 @@ def test_instructions_are_prompts(kind: str, tmp_path: Path) -> None:
     ],
     ids=range(11),
 )
-def test_what_can_not_be_read_counts_as_a_whole(data: bytes, tmp_path: Path) -> None:
+def test_an_unreadable_file_counts_as_a_whole(data: bytes, tmp_path: Path) -> None:
     for kind, name in KEYED:
         put(tmp_path / name, data)
         lines = {line for line in looked(kind, tmp_path).lines if file_of(line) == name}
@@ -133,7 +133,7 @@ def test_what_can_not_be_read_counts_as_a_whole(data: bytes, tmp_path: Path) -> 
     ["a" + ".a" * 400_000 + " = 1", "[" + "a." * 400_000 + "a]", "a = " + "[" * 200_000],
     ids=["dotted key", "table", "arrays"],
 )
-def test_hostile_toml_is_not_worked_on(text: str, tmp_path: Path) -> None:
+def test_hostile_toml_is_not_parsed(text: str, tmp_path: Path) -> None:
     put(tmp_path / ".codex/config.toml", text)
     (line,) = looked("codex", tmp_path).lines
     assert line.startswith("codex, file .codex/config.toml: sha256")
@@ -184,7 +184,7 @@ def test_secrets_are_not_shown_and_still_compared(keys: dict[str, Any], tmp_path
     assert differs("claude", tmp_path, lambda: put(path, other))
 
 
-def test_a_file_that_a_command_of_the_settings_names_counts(tmp_path: Path) -> None:
+def test_a_file_named_by_a_command_in_the_settings_counts(tmp_path: Path) -> None:
     command = '"$CLAUDE_PROJECT_DIR"/tools/guard.sh && node ./server.js'
     hook = {"hooks": {"PreToolUse": [{"hooks": [{"type": "command", "command": command}]}]}}
     put(tmp_path / ".claude/settings.json", json.dumps(hook))
@@ -199,7 +199,7 @@ def test_a_file_that_a_command_names_is_noticed_when_it_appears(tmp_path: Path) 
     assert differs("claude", tmp_path, lambda: put(tmp_path / "tools/server.sh", "x"))
 
 
-def test_a_pattern_of_a_permission_names_no_file_that_is_run(tmp_path: Path) -> None:
+def test_a_pattern_in_a_permission_does_not_name_a_file_to_run(tmp_path: Path) -> None:
     put(tmp_path / ".claude/settings.json", '{"permissions": {"deny": ["Read(./.env)"]}}')
     put(tmp_path / ".env", "A=1")
     assert not differs("claude", tmp_path, lambda: put(tmp_path / ".env", "A=2"))
@@ -252,7 +252,7 @@ def _sparse(path: Path) -> None:
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("make", [_fifo, _device, _sparse, Path.mkdir])
 @pytest.mark.parametrize("name", [".claude/settings.json", ".mcp.json", ".claude/skills/x"])
-def test_what_is_no_ordinary_file_is_neither_read_nor_waited_for(
+def test_a_special_file_is_neither_read_nor_waited_for(
     make: Callable[[Path], object], name: str, tmp_path: Path
 ) -> None:
     path = tmp_path / name
@@ -260,7 +260,7 @@ def test_what_is_no_ordinary_file_is_neither_read_nor_waited_for(
     assert differs("claude", tmp_path, lambda: make(path)) is (make is not Path.mkdir)
 
 
-def test_many_files_of_a_folder_count_by_their_looks(tmp_path: Path) -> None:
+def test_many_files_in_a_folder_are_compared_by_metadata(tmp_path: Path) -> None:
     folder = tmp_path / ".claude" / "skills"
     for number in range(MAX_FILES + 1):
         put(folder / f"{number}.md", "x")
@@ -299,7 +299,7 @@ def test_folders_up_to_the_root_of_the_repository_count(kind: str, tmp_path: Pat
     assert len({file_of(line) for line in looked(kind, project).lines}) == 1
 
 
-def test_the_users_own_folder_is_no_part_of_a_project(
+def test_the_users_own_folder_is_not_part_of_a_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -351,9 +351,7 @@ _SCRIPT = "agent: x\nagents: {x: {kind: command, argv: ['true']}}\n"
         ),
     ],
 )
-def test_only_clients_that_an_agent_may_be_count(
-    text: str, expected: set[str], tmp_path: Path
-) -> None:
+def test_only_clients_an_agent_may_use_count(text: str, expected: set[str], tmp_path: Path) -> None:
     put(tmp_path / "orchestration.yaml", text)
     assert set(clients_of(load(tmp_path, env={}), [])) == expected
 
@@ -372,7 +370,7 @@ def test_a_workflow_may_name_a_client_too(flow: bytes, expected: set[str], tmp_p
     assert set(clients_of(load(tmp_path, env={}), [flow])) == expected
 
 
-def test_a_fact_says_whose_it_is() -> None:
+def test_a_fact_names_its_client_and_file() -> None:
     assert client_of("claude, file .mcp.json, mcpServers.x.command: 1") == "claude"
     assert client_of("agents.claude, file a.sh: sha256 0") is None
     assert file_of("codex, folder .codex/rules: 900 files") == ".codex/rules"
@@ -395,7 +393,7 @@ def stats(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_nothing_new_costs_one_look_for_each_name(tmp_path: Path, stats: list[str]) -> None:
+def test_checking_for_changes_costs_one_look_per_name(tmp_path: Path, stats: list[str]) -> None:
     found = looked("claude", tmp_path)
     stats.clear()
     assert found.is_current()
@@ -408,7 +406,7 @@ def test_nothing_new_costs_one_look_for_each_name(tmp_path: Path, stats: list[st
     assert len(stats) == len(set(stats)) == 7, "and one for each file and folder that is there"
 
 
-def test_a_look_tells_one_file_from_another(tmp_path: Path) -> None:
+def test_a_signature_distinguishes_one_file_from_another(tmp_path: Path) -> None:
     path = tmp_path / "a"
     assert stat_signature(str(path)) is None
     assert stat_signature("a\0b") is None

@@ -75,7 +75,7 @@ def loaded(
 
 @settings(max_examples=AMOUNT)
 @given(data=st.dictionaries(top_keys, odd_values, max_size=4))
-def test_any_values_give_settings_or_places(folder: Path, data: dict[str, Any]) -> None:
+def test_any_values_give_settings_or_errors_with_places(folder: Path, data: dict[str, Any]) -> None:
     found = loaded(folder, data)
     if isinstance(found, list):
         for error in found:
@@ -106,7 +106,7 @@ def test_any_values_give_settings_or_places(folder: Path, data: dict[str, Any]) 
         max_size=4,
     ),
 )
-def test_each_unknown_key_is_one_problem_and_what_is_right_adds_none(
+def test_each_unknown_key_is_one_problem_and_valid_keys_add_none(
     folder: Path, good: dict[str, Any], bad: dict[str, Any]
 ) -> None:
     found = loaded(folder, good | bad)

@@ -102,7 +102,7 @@ def test_the_cadence_of_the_router_is_inherited(tmp_path: Path, text: str, every
 GIT = "store: {kind: git}\n"
 
 
-def test_the_keys_about_commits_mean_those_of_the_section(tmp_path: Path) -> None:
+def test_the_old_commit_keys_set_the_commit_section(tmp_path: Path) -> None:
     settings = loaded(tmp_path, WHOLE + GIT)
     commit = settings.commit
     assert commit.doc_whitelist == ("input.md", "plans/**/*.md")
@@ -132,7 +132,9 @@ def test_the_keys_about_commits_mean_those_of_the_section(tmp_path: Path) -> Non
         ("max_tracked_output_total_bytes: 7", "max_tracked_output_total_bytes", 7),
     ],
 )
-def test_each_key_about_commits(tmp_path: Path, text: str, key: str, value: object) -> None:
+def test_each_old_commit_key_sets_its_new_key(
+    tmp_path: Path, text: str, key: str, value: object
+) -> None:
     settings = loaded(tmp_path, f"{text}\n{GIT}")
     assert getattr(settings.commit, key) == value
     assert settings.notices == ()
@@ -140,7 +142,7 @@ def test_each_key_about_commits(tmp_path: Path, text: str, key: str, value: obje
 
 
 @pytest.mark.parametrize("key", sorted(tables().commit_keys))
-def test_a_wrong_value_about_commits_is_found_where_it_stands(tmp_path: Path, key: str) -> None:
+def test_a_wrong_value_of_a_commit_key_is_reported_at_its_place(tmp_path: Path, key: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         loaded(tmp_path, f"{GIT}{key}: {{a: b}}\n")
     assert f"{tmp_path / 'orchestration.yaml'}:2:" in str(refused.value)
@@ -150,7 +152,9 @@ def test_a_wrong_value_about_commits_is_found_where_it_stands(tmp_path: Path, ke
     ("text", "tolerated"),
     [("true", ("/**",)), ("yes", ("/**",)), ("false", ()), ("no", ())],
 )
-def test_a_tree_that_may_be_dirty(tmp_path: Path, text: str, tolerated: tuple[str, ...]) -> None:
+def test_the_old_dirty_key_sets_the_tolerated_paths(
+    tmp_path: Path, text: str, tolerated: tuple[str, ...]
+) -> None:
     settings = loaded(tmp_path, f"{GIT}tolerate_doc_dirty: {text}\n")
     assert settings.store.work.tolerated == tolerated
     assert settings.notices == ()
@@ -161,7 +165,7 @@ def noticed(tmp_path: Path, text: str, **variables: str) -> tuple[str, ...]:
     return load(tmp_path, env=variables).notices
 
 
-def test_its_variables_are_named_with_what_replaces_them(tmp_path: Path) -> None:
+def test_old_variables_are_reported_with_their_replacements(tmp_path: Path) -> None:
     found = noticed(
         tmp_path, "", ORCHESTRATION_WORKFLOW="standard2", SYNC_LOOPS="3", ROUTER_MODE=""
     )
@@ -171,7 +175,7 @@ def test_its_variables_are_named_with_what_replaces_them(tmp_path: Path) -> None
     )
 
 
-def test_names_that_anybody_may_have_are_noticed_in_its_projects_only(tmp_path: Path) -> None:
+def test_common_variable_names_are_noticed_only_in_old_projects(tmp_path: Path) -> None:
     """STATE_FILE of some other program is nothing to speak of at each command."""
     assert noticed(tmp_path, "workflow: standard\n", STATE_FILE="x", POLL_INTERVAL="5") == ()
     found = noticed(tmp_path, "main_prompt: main.md\n", STATE_FILE="x", POLL_INTERVAL="5")

@@ -87,7 +87,7 @@ MISPLACED = [
 
 
 @pytest.mark.parametrize(("text", "why"), MISPLACED)
-def test_a_file_that_may_be_a_strangers_keeps_state_and_logs_in_the_project(
+def test_misplaced_state_and_log_paths_in_a_file_are_refused(
     project: Path, text: str, why: str
 ) -> None:
     path = write(project, f"{text}\n")
@@ -98,7 +98,7 @@ def test_a_file_that_may_be_a_strangers_keeps_state_and_logs_in_the_project(
 
 
 @pytest.mark.parametrize("text", [text for text, why in MISPLACED if "STATE_FILE" in why])
-def test_who_looks_for_the_state_does_not_look_outside_either(project: Path, text: str) -> None:
+def test_a_quick_look_refuses_state_outside_the_project_too(project: Path, text: str) -> None:
     path = write(project, f"{text}\n")
     with pytest.raises(ConfigurationError, match="only SEQUENCER_STATE_FILE") as refused:
         locate(project, None, {})
@@ -118,7 +118,7 @@ def test_who_looks_for_the_state_does_not_look_outside_either(project: Path, tex
         "state_file: [\n",
     ],
 )
-def test_both_refuse_what_is_no_path(project: Path, text: str) -> None:
+def test_both_ways_of_loading_refuse_an_invalid_path(project: Path, text: str) -> None:
     path = write(project, text)
     for look in (lambda: locate(project, None, {}), lambda: load(project, env={})):
         with pytest.raises(ConfigurationError) as refused:
@@ -151,7 +151,7 @@ def test_the_reader_needs_no_pydantic() -> None:
     subprocess.run([sys.executable, "-c", probe], check=True)
 
 
-def test_a_link_of_the_project_gives_no_prompts_or_flows_from_elsewhere(
+def test_a_link_in_the_project_adds_no_prompts_or_flows_from_outside(
     project: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "shared").mkdir()

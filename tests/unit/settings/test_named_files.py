@@ -86,7 +86,7 @@ def test_a_file_that_a_shell_only_writes_may_change_with_each_step(
     assert not acts_of(entry, tmp_path).diff_from(before)
 
 
-def test_an_empty_file_that_marks_something_is_no_question_until_it_has_content(
+def test_an_empty_marker_file_raises_no_question_until_it_has_content(
     tmp_path: Path,
 ) -> None:
     text = "test -e done.txt || { touch done.txt; exit 1; }"
@@ -124,7 +124,7 @@ def test_a_file_that_a_shell_writes_and_runs_counts(text: str, tmp_path: Path) -
     assert acts_of(entry, tmp_path).diff_from(before)
 
 
-def test_what_a_module_imports_of_the_project_counts_as_for_hooks(tmp_path: Path) -> None:
+def test_project_files_a_module_imports_count_as_for_hooks(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__main__.py").write_text("from . import inner\n")
     (tmp_path / "pkg" / "inner.py").write_text("one = 1\n")
@@ -145,7 +145,7 @@ def test_what_a_module_imports_of_the_project_counts_as_for_hooks(tmp_path: Path
         ("extra_args", ["--mcp-config", "agent.sh"]),
     ],
 )
-def test_other_options_of_an_agent_name_files_too(
+def test_files_named_in_other_options_of_an_agent_count_too(
     option: str, value: object, tmp_path: Path
 ) -> None:
     (tmp_path / "agent.sh").write_text("one")
@@ -155,7 +155,7 @@ def test_other_options_of_an_agent_name_files_too(
     assert acts_of(entry, tmp_path).diff_from(before)
 
 
-def test_setup_is_read_the_same_way(tmp_path: Path) -> None:
+def test_files_named_in_setup_count_too(tmp_path: Path) -> None:
     (tmp_path / "tools.sh").write_text("one")
     for setup in (["sh -c 'sh tools.sh'"], [["sh", "-c", "sh tools.sh"]]):
         (tmp_path / "tools.sh").write_text("one")
@@ -171,14 +171,14 @@ def test_a_hostile_argument_costs_little(text: str) -> None:
     list(find_module_paths(["python3", "-c", f"import {text}"]))
 
 
-def test_what_programs_read_by_themselves_is_listed_if_it_is_there(tmp_path: Path) -> None:
+def test_existing_files_that_programs_read_implicitly_are_listed(tmp_path: Path) -> None:
     assert list_uncompared_files(tmp_path) == []
     (tmp_path / "Makefile").write_text("all:\n")
     (tmp_path / "tests").mkdir()
     assert list_uncompared_files(tmp_path) == ["Makefile", "tests/"]
 
 
-def test_a_named_file_that_appears_during_a_run_is_asked_about_before_the_next_attempt(
+def test_a_named_file_that_appears_is_asked_about_before_the_next_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEQUENCER_TRUST")

@@ -12,7 +12,7 @@ from tests.unit.settings.loading import loaded, refusal, refusals
 
 
 @pytest.mark.parametrize("kind", ["file", "git", "temporal"])
-def test_commits_and_worktrees_go_by_where_the_code_moves(tmp_path: Path, kind: str) -> None:
+def test_commits_and_worktrees_depend_on_the_store(tmp_path: Path, kind: str) -> None:
     text = f"store: {{kind: {kind}}}\ncommit: {{paths: [docs/]}}\n"
     (tmp_path / "orchestration.yaml").write_text(text)
     notices = load(tmp_path, env={}).notices
@@ -26,7 +26,7 @@ def test_commits_and_worktrees_go_by_where_the_code_moves(tmp_path: Path, kind: 
 
 
 @pytest.mark.parametrize("mode", ["0755", "0000", "rw", "06", "0620", "4600"])
-def test_a_file_mode_that_helps_nobody_is_refused(tmp_path: Path, mode: str) -> None:
+def test_a_useless_file_mode_is_refused(tmp_path: Path, mode: str) -> None:
     (tmp_path / "orchestration.yaml").write_text(f"file_mode: '{mode}'\n", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="file_mode"):
         load(tmp_path, env={})
@@ -97,7 +97,9 @@ def test_a_file_mode_that_helps_nobody_is_refused(tmp_path: Path, mode: str) -> 
         ("store: {journal: {keep: 0}}\n", "1:19: store.journal.keep", "or equal to 1"),
     ],
 )
-def test_what_is_wrong_and_where(tmp_path: Path, text: str, where: str, message: str) -> None:
+def test_an_error_names_its_reason_and_place(
+    tmp_path: Path, text: str, where: str, message: str
+) -> None:
     first = refusals(tmp_path, text)[0]
     assert first.where == f"{tmp_path / 'orchestration.yaml'}:{where}"
     assert message in first.message
@@ -145,7 +147,7 @@ def test_a_journal_that_is_pushed_with_each_transition_may_not_be_long(tmp_path:
     )
 
 
-def test_the_journal_of_git_is_kept_short_from_everywhere(tmp_path: Path) -> None:
+def test_a_variable_cannot_make_the_git_journal_long_either(tmp_path: Path) -> None:
     variable = "SEQUENCER_STORE__JOURNAL__ROTATE_BYTES"
     error = refusal(tmp_path, "store: {kind: git}", env={variable: "2097152"})
     assert str(error).startswith(f"{variable}: store.journal.rotate_bytes: must be at most")
@@ -197,7 +199,7 @@ def test_wrong_routing_is_refused_at_its_place(
 # --- lists of tasks in orchestration.yaml, and the roles that their tasks have ----------------
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_of_task_lists_are_reported_at_once(tmp_path: Path) -> None:
     text = """
 workflows:
   mine:
@@ -245,12 +247,12 @@ workflows:
         ("{tasks: [{id: a, subject: A, requires_approval: true}]}", "a flowchart can"),
     ],
 )
-def test_what_can_t_be_a_list(tmp_path: Path, entry: str, said: str) -> None:
+def test_an_invalid_task_list_is_refused(tmp_path: Path, entry: str, said: str) -> None:
     assert said in str(refusal(tmp_path, f"workflows: {{mine: {entry}}}"))
 
 
 @pytest.mark.parametrize("name", ["tasks.md", "tasks.yaml"])
-def test_a_list_in_a_file_of_its_own(tmp_path: Path, name: str) -> None:
+def test_a_task_list_may_have_its_own_file(tmp_path: Path, name: str) -> None:
     texts = {
         "tasks.md": "# T\n\n## a: A\n\n## b: B\nblocked_by: a\n",
         "tasks.yaml": "tasks: [{id: a, subject: A}, {id: b, subject: B, blocked_by: a}]\n",
@@ -378,7 +380,7 @@ def test_a_wrong_value_is_named_as_it_was_written(
 
 
 @pytest.mark.parametrize("value", ["yes", "[a]", "3"])
-def test_a_configuration_of_teams_that_is_no_mapping(tmp_path: Path, value: str) -> None:
+def test_a_team_configuration_that_is_not_a_mapping_is_refused(tmp_path: Path, value: str) -> None:
     error = refusal(tmp_path, f"teamConfig: {value}\n")
     assert str(error.where).endswith("orchestration.yaml:1:1: teamConfig")
     assert "expected a mapping" in str(error)
@@ -413,7 +415,7 @@ def test_both_names_of_one_thing_are_refused(
         assert f"leave out {'.'.join(written)} or teams.{key}" in str(error)
 
 
-def test_everything_that_is_wrong_is_told_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_problems_are_reported_in_the_order_of_the_file(tmp_path: Path) -> None:
     text = "teams: {max_size: 99}\nteamConfig: {complexityThreshold: x, maxTeamSize: 3, leed: 1}\n"
     expected = [
         "1:9: teams.max_size: should be less",
@@ -480,7 +482,7 @@ def test_a_wrong_change_is_refused_at_its_place(
     assert said in str(error)
 
 
-def test_a_circle_of_workflows_is_refused_at_its_place(tmp_path: Path) -> None:
+def test_a_cycle_of_workflows_is_refused_at_its_place(tmp_path: Path) -> None:
     text = "workflows:\n  a: {extends: b}\n  b: {extends: a}\n"
     error = refusal(tmp_path, text)
     assert str(error.where).endswith("orchestration.yaml:2:7: workflows.a.extends")
@@ -504,7 +506,7 @@ def test_feedback_has_to_lead_back(tmp_path: Path) -> None:
 # --- the other names ------------------------------------------------------------------
 
 
-def test_the_other_names(tmp_path: Path) -> None:
+def test_the_alternative_names_set_the_team_settings(tmp_path: Path) -> None:
     settings = loaded(tmp_path, ALIASES)
     teams = settings.section("teams")
     assert (teams.enabled, teams.threshold, teams.max_size) == (True, 55, 6)

@@ -43,7 +43,7 @@ def test_both_forms_mean_the_same(tmp_path: Path) -> None:
     assert named == ["supervisor", "main", "supervisor", "main", "checker", "checker"]
 
 
-def test_the_former_name_of_a_steps_agent_is_read_and_told(tmp_path: Path) -> None:
+def test_the_former_name_of_a_steps_agent_is_read_with_a_notice(tmp_path: Path) -> None:
     short, long = (
         loaded(tmp_path, SHORT),
         loaded(tmp_path, LONG.replace("agent: codex", "executor: codex")),
@@ -53,7 +53,7 @@ def test_the_former_name_of_a_steps_agent_is_read_and_told(tmp_path: Path) -> No
     assert "orchestration.yaml:6:46: 'workflows.default.review.step.executor' is read as" in notice
 
 
-def test_what_may_act_is_the_same_in_both_forms(tmp_path: Path) -> None:
+def test_limits_are_the_same_in_both_forms(tmp_path: Path) -> None:
     assert loaded(tmp_path, SHORT).written["limits"] == {"cost_usd": 50, "steps": 500}
     assert loaded(tmp_path, LONG).written["limits"] == {"cost_usd": 50, "steps": 500}
 
@@ -77,7 +77,7 @@ def test_variables_have_the_short_forms_too(tmp_path: Path) -> None:
     assert settings.notices == ()
 
 
-def test_the_old_name_of_the_time_for_a_remote_means_the_new_one(tmp_path: Path) -> None:
+def test_the_old_name_of_the_retry_time_means_the_new_one(tmp_path: Path) -> None:
     old, new = (
         loaded(tmp_path, f"store: {{kind: git, {name}: 5}}\n").store
         for name in ("patience_s", "retry_for_s")
@@ -112,7 +112,7 @@ def test_a_step_has_the_short_retry_too(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_where_it_was_written(
+def test_an_error_is_reported_where_it_was_written(
     tmp_path: Path, text: str, where: str, said: str
 ) -> None:
     error = refusal(tmp_path, text)
@@ -120,7 +120,7 @@ def test_what_is_wrong_is_said_where_it_was_written(
     assert said in error.message
 
 
-def test_steps_beside_a_file_of_that_name_are_not_forgotten(tmp_path: Path) -> None:
+def test_steps_next_to_a_file_of_the_same_name_are_not_ignored(tmp_path: Path) -> None:
     (tmp_path / "flow.md").write_text("```mermaid\nflowchart TD\n a --> b\n```\n", encoding="utf-8")
     files, steps = "workflows: {default: flow.md}\n", "steps: [a]\n"
     for text in (files + steps, steps + files):

@@ -55,7 +55,7 @@ def test_a_list_may_be_written_in_yaml(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", sorted(IDENTITY_VARIABLES))
-def test_what_an_agent_is_told_about_its_step_sets_nothing(tmp_path: Path, variable: str) -> None:
+def test_an_agents_identity_variables_set_nothing(tmp_path: Path, variable: str) -> None:
     settings = load(tmp_path, env={variable: "anything {"})
     assert settings == load(tmp_path, env={}) or settings.values == {}
     assert settings.notices == ()
@@ -100,7 +100,7 @@ def test_a_wrong_value_names_its_variable(tmp_path: Path, variable: str, value: 
     assert str(refused.value.where).startswith(variable)
 
 
-def test_a_mapping_that_is_replaced_whole_leaves_no_sources_behind(tmp_path: Path) -> None:
+def test_a_completely_replaced_mapping_leaves_no_sources_behind(tmp_path: Path) -> None:
     write(tmp_path, "agents: {claude: {kind: command, argv: [a]}}\n")
     settings = load(tmp_path, env={"SEQUENCER_AGENTS__CLAUDE": "{}"})
     assert settings.agents["claude"].options == {}

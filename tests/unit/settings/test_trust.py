@@ -37,17 +37,17 @@ def names(path: KeyPath) -> Iterator[str]:
         yield ".".join(map(str, path[:length]))
 
 
-def test_every_key_says_whether_it_acts() -> None:
+def test_every_key_has_a_trust_rule() -> None:
     # A key that is not listed acts; a new one has to be thought about all the same.
     assert [format_key_path(path) for path in LEAVES if not rules().keys() & set(names(path))] == []
 
 
-def test_the_table_has_no_key_that_is_gone() -> None:
+def test_the_table_has_no_removed_keys() -> None:
     known = {name for path in LEAVES for name in names(path)}
     assert sorted(rules().keys() - known) == []
 
 
-def test_a_key_that_nobody_knows_acts() -> None:
+def test_an_unknown_key_acts() -> None:
     assert rule_of(("new_section", "new_key")) is Rule.ACTS
     assert rule_of(("store", "new_key")) is Rule.ACTS
 
@@ -60,7 +60,7 @@ texts = st.text(min_size=1, max_size=20)
 )
 @settings(max_examples=10)
 @given(before=texts, after=texts)
-def test_a_change_of_what_acts_is_seen(path: KeyPath, before: str, after: str) -> None:
+def test_a_change_to_a_key_that_acts_is_noticed(path: KeyPath, before: str, after: str) -> None:
     old, new = acts(path, before), acts(path, after)
     assert (old.digest == new.digest) == (before == after)
     assert bool(new.diff_from(old)) == (before != after)
@@ -73,7 +73,7 @@ def test_a_change_of_what_acts_is_seen(path: KeyPath, before: str, after: str) -
 )
 @settings(max_examples=10)
 @given(before=texts, after=texts)
-def test_a_change_of_what_is_free_is_not(path: KeyPath, before: str, after: str) -> None:
+def test_a_change_to_a_free_key_is_not_noticed(path: KeyPath, before: str, after: str) -> None:
     old, new = acts(path, before), acts(path, after)
     assert old.digest == new.digest
     assert new.diff_from(old) == []
@@ -102,7 +102,7 @@ def test_a_cap_may_fall_and_not_rise(path: KeyPath, before: int, after: int) -> 
         ("[a]", "[{name: a, prompt: other.md, agent: claude, model: x}]", False),
     ],
 )
-def test_of_a_step_only_what_it_grants_counts(
+def test_only_the_grants_of_a_step_count(
     tmp_path: Path, before: str, after: str, is_more: bool
 ) -> None:
     found = []
@@ -124,9 +124,7 @@ def test_of_a_step_only_what_it_grants_counts(
         ("'tools' : {bash: false}\n", "'tools' : {bash: true}\n"),
     ],
 )
-def test_whatever_the_form_a_grant_in_a_flow_is_seen(
-    tmp_path: Path, before: str, after: str
-) -> None:
+def test_a_grant_in_a_flow_is_noticed_in_any_form(tmp_path: Path, before: str, after: str) -> None:
     (tmp_path / "flows").mkdir()
     found = []
     for text in (before, after):
@@ -172,7 +170,7 @@ def test_a_link_out_of_the_project_counts_as_where_it_leads(tmp_path: Path) -> N
     assert len(acts_of(entry, folder).diff_from(before)) == 2
 
 
-def test_what_is_no_file_of_the_project_grants_nothing_and_is_not_read(tmp_path: Path) -> None:
+def test_a_flow_from_outside_the_project_grants_nothing_and_is_not_read(tmp_path: Path) -> None:
     folder, outside = tmp_path / "p", tmp_path / "outside.md"
     outside.write_text("---\ntools: {bash: true}\n---\n")
     (folder / "flows").mkdir(parents=True)
@@ -192,12 +190,12 @@ def test_secrets_are_not_shown_and_still_compared(tmp_path: Path) -> None:
     assert entry("hunter3").diff_from(entry("hunter2"))
 
 
-def test_what_the_repository_lets_git_run_counts(tmp_path: Path) -> None:
+def test_programs_the_repository_has_git_run_count(tmp_path: Path) -> None:
     found = acts_of({}, tmp_path, {"core.sshcommand": "evil"})
     assert found.diff_from(acts_of({}, tmp_path)) == ['+ git.core.sshcommand: "evil"']
 
 
-def test_what_is_shown_can_not_look_like_something_else(tmp_path: Path) -> None:
+def test_displayed_text_is_printable_ascii(tmp_path: Path) -> None:
     (line,) = acts_of({"agents": {"a\x1b[2K": {"argv": ["\u202efdp"]}}}, tmp_path).lines
     assert line.isascii()
     assert line.isprintable()

@@ -53,14 +53,14 @@ def steps(*entries: str) -> str:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_every_field_has_its_word(model: Any) -> None:
+def test_every_field_is_either_free_or_compared(model: Any) -> None:
     # A field in no table acts; a new one has to be thought about all the same.
     free, compared = FREE[model.__name__], COMPARED[model.__name__]
     assert set(model.model_fields) == free | compared
     assert not free & compared
 
 
-def test_a_field_that_no_table_names_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_field_in_no_table_acts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FREE, "Step", FREE["Step"] - {"model"})
     before, after = (facts_of_step(Step(name="a", model=name)) for name in ("x", "y"))
     assert list(losses(after, before, {})) == [('model: "x"', 'model: "y"')]
@@ -166,12 +166,12 @@ def test_a_step_that_may_do_more_asks(tmp_path: Path, before: str, after: str) -
         ),
     ],
 )
-def test_a_step_that_may_do_no_more_does_not(tmp_path: Path, before: str, after: str) -> None:
+def test_a_step_that_may_not_do_more_does_not_ask(tmp_path: Path, before: str, after: str) -> None:
     agents = "agents: {x: {kind: claude}}\n"
     assert asked(tmp_path, steps(before), steps(after), LIMITED + agents) == []
 
 
-def test_without_a_cap_of_the_run_none_of_a_step_may_rise(tmp_path: Path) -> None:
+def test_without_a_run_cap_no_step_cap_may_rise(tmp_path: Path) -> None:
     before, after = steps("{name: a, max_cost_usd: 1}"), steps("{name: a, max_cost_usd: 2}")
     assert asked(tmp_path, before, after) == [
         "- workflows.default, a, max_cost_usd: 1",
@@ -278,7 +278,7 @@ def test_without_a_cap_of_the_run_none_of_a_step_may_rise(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_of_the_sections_around_steps(
+def test_changes_in_sections_around_steps_ask_if_they_allow_more(
     tmp_path: Path, before: str, after: str, is_asked: bool
 ) -> None:
     assert bool(asked(tmp_path, f"{before}\n", f"{after}\n")) is is_asked
@@ -350,7 +350,9 @@ Do more.
         ("### b\n", "### b\nand\n\n", True),
     ],
 )  # fmt: skip
-def test_of_a_flow(tmp_path: Path, old: str, new: str, is_asked: bool) -> None:
+def test_changes_in_a_flow_ask_if_they_allow_more(
+    tmp_path: Path, old: str, new: str, is_asked: bool
+) -> None:
     assert old in FLOW
     trusted = acts(tmp_path, "", f=FLOW)
     changed = FLOW.replace(old, new)
@@ -361,7 +363,7 @@ def test_of_a_flow(tmp_path: Path, old: str, new: str, is_asked: bool) -> None:
     assert all(line[2:].startswith("file flows/f.md, ") for line in told)
 
 
-def test_a_flow_under_the_same_name_elsewhere_is_compared_with_the_one_that_is_gone(
+def test_a_moved_flow_is_compared_with_the_removed_one_of_the_same_name(
     tmp_path: Path,
 ) -> None:
     trusted = acts(tmp_path, "", f=FLOW)
@@ -375,7 +377,7 @@ def test_a_flow_under_the_same_name_elsewhere_is_compared_with_the_one_that_is_g
     assert "- file .opencode/workflows/f.md, ask, asks a person: true, continues after 60 s" in told
 
 
-def test_a_workflow_that_gets_another_file_is_compared_with_the_one_it_had(tmp_path: Path) -> None:
+def test_a_workflow_with_a_new_file_is_compared_with_its_old_one(tmp_path: Path) -> None:
     easy = FLOW.replace("max_turns: 3\n", "")
     head = "workflow: w\nworkflows: {w: flows/%s.md}\n"
     both = {"f": FLOW, "g": easy}
@@ -397,7 +399,7 @@ def test_a_file_that_its_reader_refuses_counts_with_its_whole_content(tmp_path: 
     assert acts(tmp_path, "", readme="no chart\n").diff_from(acts(tmp_path, "")) == []
 
 
-def test_more_than_can_be_looked_through_counts_with_its_whole_content(tmp_path: Path) -> None:
+def test_flows_beyond_the_limit_count_with_their_whole_content(tmp_path: Path) -> None:
     text = FLOW.replace("Do it.", "Do it. " * 30_000)
     flows = {f"f{number}": text for number in range(6)}
     trusted = acts(tmp_path, "", **flows)
@@ -407,7 +409,7 @@ def test_more_than_can_be_looked_through_counts_with_its_whole_content(tmp_path:
     assert about == {f"{sign} file flows/f{number}.md" for sign in "+-" for number in (4, 5)}
 
 
-def test_what_is_as_it_was_is_not_read_again(
+def test_unchanged_workflows_are_not_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusted = acts(tmp_path, steps("{name: a, max_turns: 3}"), f=FLOW)
@@ -423,7 +425,7 @@ def test_a_long_list_of_steps_is_one_line(tmp_path: Path) -> None:
     assert "workflows.default, s0, s1, s2, 6 more, max_turns: 3" in told
 
 
-def test_of_many_steps_a_person_sees_one_line_for_each_workflow(tmp_path: Path) -> None:
+def test_many_steps_are_summarized_in_one_line_per_workflow(tmp_path: Path) -> None:
     few = acts(tmp_path, steps("{name: a, max_turns: 3}", "{name: b, tools: {bash: true}}"))
     assert few.summary == few.described
     capped = [f"{{name: s{number}, max_turns: {number + 1}}}" for number in range(25)]
@@ -447,7 +449,7 @@ def test_of_many_steps_a_person_sees_one_line_for_each_workflow(tmp_path: Path) 
     assert many.digest == acts_of(load(tmp_path, env={}).written, tmp_path).digest
 
 
-def test_one_change_of_the_defaults_is_told_once(tmp_path: Path) -> None:
+def test_one_change_to_the_defaults_is_reported_once(tmp_path: Path) -> None:
     rest = "workflows: {other: {steps: [c, {name: d, tools: {edit: true}}]}}\n"
     before = steps("a", "b") + rest + "step_defaults: {timeout_s: 60}\n"
     after = steps("a", "b") + rest.replace("edit: true", "edit: true, bash: true")
@@ -466,7 +468,7 @@ def test_one_change_of_the_defaults_is_told_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_record_from_before_steps_were_compared_asks_only_where_a_step_says_something(
+def test_an_old_record_without_steps_asks_only_about_limits_and_grants(
     tmp_path: Path,
 ) -> None:
     plain = acts(tmp_path, steps("a", "b"))
@@ -477,7 +479,7 @@ def test_a_record_from_before_steps_were_compared_asks_only_where_a_step_says_so
     ]
 
 
-def test_names_that_a_terminal_or_a_record_could_not_take_are_spelled_out(tmp_path: Path) -> None:
+def test_names_unsafe_for_a_terminal_or_a_record_are_escaped(tmp_path: Path) -> None:
     name = b"\xff\x1b[2J.md"
     acts(tmp_path, "")
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/flows/" + name)).write_text(FLOW)
@@ -492,7 +494,7 @@ def test_names_that_a_terminal_or_a_record_could_not_take_are_spelled_out(tmp_pa
     assert found.diff_from(kept) == []
 
 
-def test_a_review_alone_has_steps_of_its_own(tmp_path: Path) -> None:
+def test_a_review_alone_has_its_own_steps(tmp_path: Path) -> None:
     before = "workflows: {default: {description: d, review: {step: {name: r, max_turns: 3}}}}\n"
     assert asked(tmp_path, before, before.replace("3", "4")) == [
         "- workflows.default, r.review, max_turns: 3",
@@ -500,7 +502,7 @@ def test_a_review_alone_has_steps_of_its_own(tmp_path: Path) -> None:
     ]
 
 
-def test_gates_of_renamed_steps_are_matched_with_those_that_wait_as_long() -> None:
+def test_gates_of_renamed_steps_are_matched_by_how_long_they_wait() -> None:
     def gates(*waits: float | None) -> dict[str, StepFacts]:
         return {f"{n}": StepFacts(gates={"g": wait}) for n, wait in enumerate(waits)}
 
@@ -527,7 +529,7 @@ GIVEN = f"{OTHER}steps: [{{name: a, tools: {{bash: true}}}}]\n"
         ("review: {every: 3, step: c}\n", "review: {every: 9, step: c}\n", False),
     ],
 )
-def test_a_review_with_a_gate_that_comes_more_rarely_asks(
+def test_a_gated_review_that_comes_less_often_asks(
     tmp_path: Path, before: str, after: str, is_asked: bool
 ) -> None:
     assert bool(asked(tmp_path, before, after)) == is_asked
@@ -546,7 +548,7 @@ def test_a_review_with_a_gate_that_comes_more_rarely_asks(
         ("agent: {fallback: [other, codex]}\n", "agent: {fallback: [codex, other]}\n", False),
     ],
 )
-def test_a_grant_that_another_agent_gets_by_the_section_agent_asks(
+def test_a_grant_passed_to_another_agent_by_the_agent_section_asks(
     tmp_path: Path, before: str, after: str, is_asked: bool
 ) -> None:
     assert bool(asked(tmp_path, before + GIVEN, after + GIVEN)) == is_asked
@@ -554,7 +556,7 @@ def test_a_grant_that_another_agent_gets_by_the_section_agent_asks(
     assert not asked(tmp_path, before + without, after + without.replace("b]", "c]"))
 
 
-def test_a_flow_whose_grants_another_agent_gets_asks(tmp_path: Path) -> None:
+def test_a_flow_whose_grants_go_to_another_agent_asks(tmp_path: Path) -> None:
     flow = "```mermaid\nflowchart TD\n  a[A] --> done((Done))\n```\n\n### a\n---\n"
     flow += "tools: {bash: true}\n---\nDo.\n"
     trusted = acts(tmp_path, "agent: claude\n", one=flow)
@@ -562,6 +564,6 @@ def test_a_flow_whose_grants_another_agent_gets_asks(tmp_path: Path) -> None:
     assert acts(tmp_path, "agent: codex\n", one=flow).diff_from(trusted)
 
 
-def test_a_runs_own_work_tree_that_goes_asks(tmp_path: Path) -> None:
+def test_removing_a_runs_own_worktree_asks(tmp_path: Path) -> None:
     assert asked(tmp_path, "worktree: true\n", "") == ["- runs, worktree: true"]
     assert not asked(tmp_path, "", "worktree: true\n")

@@ -109,19 +109,19 @@ def ensure_whole(here: Path, head: Head, first: int) -> None:
     assert restored.revision == head.revision + 4
 
 
-def test_it_continues_where_nothing_was(there: Path, tmp_path: Path) -> None:
+def test_a_run_arrives_in_an_empty_place(there: Path, tmp_path: Path) -> None:
     head = bring(there, tmp_path / "new")
     assert (head.step_index, head.exit, head.moved_to, head.exit_reason) == (3, False, None, None)
     ensure_whole(tmp_path / "new", head, 1)
 
 
-def test_it_continues_the_journal_that_it_has_left(left: Path, tmp_path: Path) -> None:
+def test_a_run_that_returns_continues_its_old_journal(left: Path, tmp_path: Path) -> None:
     head = bring(continued(left, tmp_path / "there"), left)
     assert head.step_index == 5
     ensure_whole(left, head, 1)
 
 
-def test_what_attempts_have_left_here_is_no_run(there: Path, tmp_path: Path) -> None:
+def test_leftover_results_of_attempts_are_not_a_run(there: Path, tmp_path: Path) -> None:
     (tmp_path / "new" / "results" / "2-3").mkdir(parents=True)
     ensure_whole(tmp_path / "new", bring(there, tmp_path / "new"), 1)
 
@@ -161,7 +161,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 
 @pytest.mark.parametrize("is_new", [True, False])
 @pytest.mark.parametrize("after", range(4))
-def test_whoever_is_killed_leaves_what_was_or_what_is_to_be(
+def test_a_killed_import_leaves_the_old_or_the_new_state(
     left: Path, tmp_path: Path, after: int, is_new: bool
 ) -> None:
     source = continued(left, tmp_path / "there")
@@ -187,7 +187,7 @@ def test_whoever_is_killed_leaves_what_was_or_what_is_to_be(
     ensure_whole(here, found, first if is_new else 1)
 
 
-def test_what_is_known_nowhere_any_more_leaves_the_copy_aside(left: Path, tmp_path: Path) -> None:
+def test_the_copy_is_set_aside_when_records_between_are_missing(left: Path, tmp_path: Path) -> None:
     source = continued(left, tmp_path / "there")
     head = store_in(source).view().head
     assert head is not None

@@ -105,7 +105,7 @@ def test_a_run_in_which_everything_happens_is_one_history(tmp_path: Path) -> Non
     assert found.misfits == ()
 
 
-def test_what_a_record_says_of_the_one_before_it() -> None:
+def test_a_record_has_to_match_the_head_before_it() -> None:
     head = {
         "step_index": 3,
         "token": 7,
@@ -128,7 +128,7 @@ def test_what_a_record_says_of_the_one_before_it() -> None:
     assert find_misfit(head, {**fact, **grown, "event": "edited", "step_index": 9}) is None
 
 
-def test_what_a_record_of_a_graph_says_of_the_one_before_it() -> None:
+def test_a_record_of_a_graph_has_to_match_the_head_before_it() -> None:
     held = [{"token": 7, "step_index": 1}, {"token": 8, "step_index": 1}]
     head = {"run_id": "r", "step_index": 2, "token": 8, "claims": held, "flow": {}}
     after = {"head": {"run_id": "r"}}
@@ -164,7 +164,7 @@ def test_what_a_record_of_a_graph_says_of_the_one_before_it() -> None:
 
 # Two more steps: the ends of a and b can be one record, and theirs has to be the longer one.
 @pytest.mark.parametrize(("ours", "theirs"), [(1, 3), (2, 4)])
-def test_two_histories_of_a_graph_are_still_told_apart(
+def test_two_merged_histories_of_a_graph_are_detected(
     tmp_path: Path, ours: int, theirs: int
 ) -> None:
     folder, other = tmp_path / "ours", tmp_path / "theirs"

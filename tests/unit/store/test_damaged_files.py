@@ -58,7 +58,7 @@ def test_a_file_of_any_size_does_not_fill_the_memory(state: Path, name: str) -> 
         tracemalloc.stop()
 
 
-def test_a_journal_of_rubbish_without_a_head_is_no_fresh_run(state: Path) -> None:
+def test_a_garbage_journal_without_a_head_is_not_a_fresh_run(state: Path) -> None:
     state.unlink()
     journal = state.with_name("journal.jsonl")
     for content in (b"rubbish\n", b'{"revision":7,', b"\0" * 100):
@@ -71,7 +71,7 @@ def test_a_journal_of_rubbish_without_a_head_is_no_fresh_run(state: Path) -> Non
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 2**62, 2**63 - 1, 2**63, 1.5, None, "x", True])
-def test_an_offset_that_somebody_edited_is_restored(state: Path, offset: object) -> None:
+def test_an_edited_offset_is_restored(state: Path, offset: object) -> None:
     before = head_of(state)
     cases.edit(state, journal_offset=offset)
     assert head_of(state) == before
@@ -79,7 +79,7 @@ def test_an_offset_that_somebody_edited_is_restored(state: Path, offset: object)
     assert json.loads(state.read_text())["journal_offset"] == before.journal_offset
 
 
-def test_a_token_that_nobody_has_granted_shows_that_steps_are_missing(state: Path) -> None:
+def test_a_token_that_was_never_granted_shows_that_steps_are_missing(state: Path) -> None:
     head = head_of(state)
     cases.edit(state, token=head.token + 1)
     with pytest.raises(CorruptState, match="accepted steps may be missing"):
@@ -95,7 +95,7 @@ def test_an_old_copy_that_was_edited_is_refused(state: Path) -> None:
 
 
 @pytest.mark.parametrize("left", ["results/2-3", "beats/3", "results", "beats"])
-def test_a_run_that_lost_its_files_does_not_begin_again(tmp_path: Path, left: str) -> None:
+def test_a_run_that_lost_its_files_does_not_start_over(tmp_path: Path, left: str) -> None:
     """An agent that cleans the folder must not send the run back to step 0."""
     # The first attempt makes the folder, also where it leaves nothing in it.
     (tmp_path / left).mkdir(parents=True)

@@ -51,7 +51,7 @@ def cut(state_path: Path, records: int) -> None:
     "name",
     ["results/3-4", "results/3-4-0123456789abcdef", "beats/4", "beats/4.seen-12345678"],
 )
-def test_a_token_that_was_granted_forbids_to_restore_less(tmp_path: Path, name: str) -> None:
+def test_a_granted_token_forbids_restoring_an_older_state(tmp_path: Path, name: str) -> None:
     state_path = begun(tmp_path, 6)
     cut(state_path, 4)
     state_path.unlink()
@@ -108,7 +108,7 @@ def stamped(state_path: Path, logs: Logs) -> FileStore:
     return store
 
 
-def test_older_copies_of_both_files_are_seen_before_anything_is_written(tmp_path: Path) -> None:
+def test_older_copies_of_both_files_are_detected_before_any_write(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 3)
     with pytest.raises(CorruptState, match=r"a\.log shows token 2"):
         stamped(state_path, Logs(2))
@@ -119,7 +119,7 @@ def test_older_copies_of_both_files_are_seen_before_anything_is_written(tmp_path
     stamped(state_path, Logs(2)).close()
 
 
-def test_an_attempt_that_had_ended_is_not_repeated_where_its_end_may_be_lost(
+def test_an_ended_attempt_whose_end_may_be_lost_is_not_repeated(
     tmp_path: Path,
 ) -> None:
     torn, zeroed = b'{"revision":4', b'{"revision":4\0\0\0"}\n'
@@ -151,7 +151,7 @@ def _owner(pid: int) -> Owner:
 
 @pytest.mark.parametrize("kind", ["status", "line"])
 @pytest.mark.parametrize("is_head_there", [True, False])
-def test_what_a_newer_version_wrote_is_never_dropped_as_damaged(
+def test_a_record_of_a_newer_version_is_never_dropped_as_damaged(
     tmp_path: Path, kind: str, is_head_there: bool
 ) -> None:
     state_path = begun(tmp_path, 3)

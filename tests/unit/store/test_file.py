@@ -34,7 +34,7 @@ def migrate(raw: dict[str, Any]) -> Head:
     return cases.new_head(step_index=raw["step_index"], iteration=raw["step_index"] + 1)
 
 
-def test_what_cannot_be_written_is_refused_with_its_reason(tmp_path: Path) -> None:
+def test_a_write_that_fails_is_refused_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "sync").write_text("a file")
     with pytest.raises(StorageFailed, match=r"can't be"):
         cases.begin(FileStore(tmp_path / "sync" / "state.json"))
@@ -67,7 +67,7 @@ def test_a_head_that_cannot_be_replaced_follows_later(
     assert cases.check_files(tmp_path) == 1
 
 
-def test_another_programs_state_without_a_way_to_migrate_is_refused(tmp_path: Path) -> None:
+def test_state_of_another_program_without_a_migration_is_refused(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     state.write_text(json.dumps(LEGACY))
     store = FileStore(state)
@@ -77,7 +77,7 @@ def test_another_programs_state_without_a_way_to_migrate_is_refused(tmp_path: Pa
     assert json.loads(state.read_text()) == LEGACY
 
 
-def test_a_state_that_cannot_be_migrated_says_where_it_is(tmp_path: Path) -> None:
+def test_the_error_for_a_failed_migration_names_the_file(tmp_path: Path) -> None:
     def refuse(raw: dict[str, Any]) -> Head:
         raise CorruptState(f"can't carry {raw['old']} over")
 
@@ -125,7 +125,7 @@ def test_one_copy_of_the_original_is_enough(tmp_path: Path) -> None:
     assert copies == ["state.json.before-migration", "state.json.before-migration-2"]
 
 
-def test_waiting_for_a_holder_that_is_gone_already_ends_at_once(tmp_path: Path) -> None:
+def test_waiting_for_a_dead_holder_ends_at_once(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "state.json")
     cases.begin(store)
     cases.claim(store)
@@ -259,7 +259,7 @@ def test_an_agent_may_write_exit_while_its_step_runs(state: Path) -> None:
     ],
     ids=str,
 )
-def test_an_edit_of_anything_else_is_kept_and_the_head_restored(
+def test_any_other_edit_is_saved_aside_and_the_head_restored(
     state: Path, update: dict[str, Any]
 ) -> None:
     store = FileStore(state)
@@ -312,7 +312,7 @@ def test_edits_that_are_refused_and_leave_everything(state: Path, update: dict[s
 
 
 @pytest.mark.parametrize("field", ["step_index", "token", "claims", "status", "usage", "exit"])
-def test_an_edit_that_lost_a_field_is_no_default(state: Path, field: str) -> None:
+def test_a_field_lost_in_an_edit_is_not_set_to_its_default(state: Path, field: str) -> None:
     """A flipped bit in a key, or a bad merge, would put step_index back to its default."""
     store = FileStore(state)
     before = cases.commit(store, cases.claim(store).token)
@@ -333,7 +333,7 @@ def test_a_second_edit_while_the_first_is_not_recorded(state: Path) -> None:
     assert store.update(lambda _: None).model_dump()["ticket"] == "B"
 
 
-def test_an_edit_that_a_stopped_writer_had_recorded_is_no_second_edit(state: Path) -> None:
+def test_an_edit_recorded_by_a_stopped_writer_is_not_recorded_twice(state: Path) -> None:
     cases.edit(state, exit=True, note="x")
     content = state.read_bytes()
     store = FileStore(state)
@@ -360,7 +360,7 @@ def opened_states() -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="looks into /proc")
-def test_what_was_published_is_freed_outside_of_the_lock_and_only_once_it_is_replaced(
+def test_the_published_file_is_freed_outside_the_lock_once_it_is_replaced(
     tmp_path: Path,
 ) -> None:
     path, freed_with = tmp_path / "state.json", list[bool]()
@@ -390,7 +390,7 @@ def test_what_was_published_is_freed_outside_of_the_lock_and_only_once_it_is_rep
     assert not any(freed_with)
 
 
-def test_who_has_lost_the_lock_while_it_decided_writes_no_line_that_does_not_count(
+def test_a_writer_that_lost_the_lock_while_deciding_writes_no_stale_line(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "state.json"

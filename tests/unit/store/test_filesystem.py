@@ -33,7 +33,7 @@ def escaped(path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "tab\there", "line\nend", "back\\slash", "ä"])
-def test_the_mount_point_that_is_nearest_counts(
+def test_the_nearest_mount_point_decides(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = tmp_path / name
@@ -56,7 +56,7 @@ def test_a_link_into_a_network_folder_is_seen_through(
         ensure_local(tmp_path / "link")
 
 
-def test_a_store_refuses_unless_it_is_told_that_it_may(
+def test_a_store_refuses_a_network_file_system_unless_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_mounts(monkeypatch, tmp_path, (str(tmp_path), "fuse.sshfs"))

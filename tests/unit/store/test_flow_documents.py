@@ -48,7 +48,7 @@ def test_a_whole_chain_has_no_problems(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_the_one_that_is_missing_is_named(tmp_path: Path, which: int) -> None:
+def test_a_missing_document_is_named(tmp_path: Path, which: int) -> None:
     names = chain(tmp_path)
     (tmp_path / names[which]).unlink()
     ((path, why),) = find_problems(tmp_path, head_on(names[0]))
@@ -57,7 +57,7 @@ def test_the_one_that_is_missing_is_named(tmp_path: Path, which: int) -> None:
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("data", [b"", b"{", b'{"marking":{"done":["a"]}}'])
-def test_the_one_that_was_changed_is_named(tmp_path: Path, which: int, data: bytes) -> None:
+def test_a_changed_document_is_named(tmp_path: Path, which: int, data: bytes) -> None:
     names = chain(tmp_path)
     (tmp_path / names[which]).write_bytes(data)
     ((path, why),) = find_problems(tmp_path, head_on(names[0]))
@@ -67,7 +67,7 @@ def test_the_one_that_was_changed_is_named(tmp_path: Path, which: int, data: byt
     )
 
 
-def test_what_is_no_document_is_no_bug(tmp_path: Path) -> None:
+def test_an_invalid_document_is_reported(tmp_path: Path) -> None:
     name = kept(tmp_path, [1, 2])
     assert find_problems(tmp_path, head_on(name)) == (
         (tmp_path / name, "is not a document of a marking"),
@@ -79,7 +79,7 @@ def test_nothing_outside_the_folder_is_read(tmp_path: Path, name: str) -> None:
     assert len(find_problems(tmp_path, head_on(name))) == 1
 
 
-def test_a_document_that_a_writer_replaced_meanwhile_is_no_damage(
+def test_a_document_replaced_by_a_writer_meanwhile_is_not_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flow_record, "INLINE_BYTES", 0)

@@ -35,7 +35,7 @@ def listed(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("link", ["a", "a/b", "a/b/c"])
-def test_a_link_anywhere_on_the_way_is_refused(tmp_path: Path, outside: Path, link: str) -> None:
+def test_a_link_anywhere_in_the_path_is_refused(tmp_path: Path, outside: Path, link: str) -> None:
     (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / link).symlink_to(outside)
     path = tmp_path / "a/b/c"
@@ -54,13 +54,13 @@ def test_a_link_anywhere_on_the_way_is_refused(tmp_path: Path, outside: Path, li
 
 
 @pytest.mark.parametrize("link", ["gone", "a"])
-def test_a_link_that_leads_nowhere_or_round_is_one(tmp_path: Path, link: str) -> None:
+def test_a_dangling_or_circular_link_is_refused(tmp_path: Path, link: str) -> None:
     (tmp_path / "a").symlink_to(link)
     with pytest.raises(UnsafeFolder, match="is a link"):
         folders.make_folder(tmp_path / "a")
 
 
-def test_a_new_file_is_never_an_old_one(tmp_path: Path, outside: Path) -> None:
+def test_a_new_file_never_overwrites_an_existing_one(tmp_path: Path, outside: Path) -> None:
     """A name that somebody has given to another file as well is taken from it, not written."""
     os.link(outside / "1", tmp_path / "x.tmp")
     with folders.open_new_file(tmp_path / "x.tmp") as file:

@@ -66,7 +66,7 @@ def test_each_transition_is_remembered_and_no_token_is_lowered(tmp_path: Path) -
     assert seen == [1, 2, 3]
 
 
-def test_older_files_in_place_of_the_runs_are_refused_with_both_numbers(tmp_path: Path) -> None:
+def test_older_files_of_the_run_are_refused_with_both_tokens(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     work(folder)
     older = copied(folder)
@@ -83,7 +83,7 @@ def test_older_files_in_place_of_the_runs_are_refused_with_both_numbers(tmp_path
     assert call(folder, "status").code == 0
 
 
-def test_a_step_that_was_only_claimed_in_the_older_files_is_no_loophole(tmp_path: Path) -> None:
+def test_older_files_with_the_same_token_are_refused_too(tmp_path: Path) -> None:
     """The newest token is the same there: only the revision tells."""
     folder = project(tmp_path / "p")
     # In a process that is gone afterwards: nobody waits for its claim.
@@ -98,7 +98,7 @@ def test_a_step_that_was_only_claimed_in_the_older_files_is_no_loophole(tmp_path
     assert "accepted steps may be missing" in work(folder, code=3)
 
 
-def test_an_accepted_journal_goes_on_above_the_highest_token(tmp_path: Path) -> None:
+def test_an_accepted_journal_continues_above_the_highest_token(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     work(folder)
     older = copied(folder)
@@ -116,7 +116,7 @@ def test_an_accepted_journal_goes_on_above_the_highest_token(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "command", [("rewind", "0"), ("reset", "--yes"), ("set", "params.x=1"), ("skip",)]
 )
-def test_what_goes_back_in_a_legitimate_way_is_never_refused(
+def test_work_continues_after_a_rewind_reset_set_or_skip(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     folder = project(tmp_path / "p")
@@ -163,7 +163,7 @@ def test_a_project_that_was_moved_and_put_back_is_refused_too(tmp_path: Path) ->
     assert "token 3" in work(moved, code=3)
 
 
-def test_a_project_that_was_moved_is_no_copy_whoever_else_has_the_run(tmp_path: Path) -> None:
+def test_a_moved_project_is_not_a_copy_even_if_a_copy_exists(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     work(folder)
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
@@ -186,7 +186,7 @@ def test_a_project_that_was_moved_is_no_copy_whoever_else_has_the_run(tmp_path: 
     work(tmp_path / "copy-2")
 
 
-def test_a_copy_starts_a_record_of_its_own_and_says_so_once(tmp_path: Path) -> None:
+def test_a_copy_starts_its_own_record_and_reports_it_once(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     work(folder)
     copy = Path(shutil.copytree(folder, tmp_path / "q"))
@@ -197,7 +197,7 @@ def test_a_copy_starts_a_record_of_its_own_and_says_so_once(tmp_path: Path) -> N
     assert sorted(str(record["token"]) for record in records()) == ["3", "5"]
 
 
-def test_a_run_that_begins_where_another_one_was_says_so(tmp_path: Path) -> None:
+def test_a_run_that_starts_in_the_place_of_another_reports_it(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     work(folder, 2)
     run_id = state(folder)["run_id"]
@@ -208,7 +208,7 @@ def test_a_run_that_begins_where_another_one_was_says_so(tmp_path: Path) -> None
     assert "a new run starts in" not in work(folder)
 
 
-def test_without_a_home_nothing_is_compared_and_check_says_so(
+def test_without_a_home_nothing_is_compared_and_check_reports_it(
     tmp_path: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = project(tmp_path / "p")
@@ -230,7 +230,7 @@ def test_without_a_home_nothing_is_compared_and_check_says_so(
 @pytest.mark.parametrize(
     "content", ["", "\0" * 40, "[]", '{"token":1}', '{"token":-1,"revision":2}']
 )
-def test_a_record_that_says_nothing_is_written_again(tmp_path: Path, content: str) -> None:
+def test_an_unreadable_record_is_written_again(tmp_path: Path, content: str) -> None:
     folder = project(tmp_path / "p")
     work(folder)
     (path,) = user_state_path("runs").glob("*.json")
@@ -240,14 +240,14 @@ def test_a_record_that_says_nothing_is_written_again(tmp_path: Path, content: st
     assert record["token"] == 2
 
 
-def test_a_run_id_is_no_path(tmp_path: Path) -> None:
+def test_a_run_id_is_not_used_as_a_path(tmp_path: Path) -> None:
     mark = highwater.HighWaterMark(tmp_path / "p" / "state.json")
     head = call(project(tmp_path / "p"), "run", "--max-steps", "1")
     assert head.code == 0
     assert list(mark.find_marks("../../../etc/passwd\0")) == []
 
 
-def test_old_records_of_what_is_gone_go_when_a_new_one_is_made(tmp_path: Path) -> None:
+def test_old_records_of_removed_projects_go_when_a_new_one_is_created(tmp_path: Path) -> None:
     gone, there = project(tmp_path / "gone"), project(tmp_path / "there")
     for folder in (gone, there):
         work(folder)
@@ -258,7 +258,7 @@ def test_old_records_of_what_is_gone_go_when_a_new_one_is_made(tmp_path: Path) -
     assert {Path(str(record["state_file"])).parts[-3] for record in records()} == {"there", "new"}
 
 
-def test_a_peer_that_is_behind_is_told_apart(tmp_path: Path) -> None:
+def test_an_outdated_shared_state_is_detected(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     work(folder, 2)
     path = folder / "sync" / "state.json"

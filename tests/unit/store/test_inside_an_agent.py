@@ -92,12 +92,12 @@ WAYS = {
 
 @needs_linux
 @pytest.mark.parametrize("way", WAYS)
-def test_below_a_guard_everything_is_inside_of_an_agent(tmp_path: Path, way: str) -> None:
+def test_every_process_below_a_guard_is_inside_an_agent(tmp_path: Path, way: str) -> None:
     assert said_below_a_real_guard(tmp_path, WAYS[way]) == "True"
 
 
 @needs_namespaces
-def test_new_numbers_of_processes_hide_no_guard_while_proc_shows_the_old_ones(
+def test_a_new_pid_namespace_does_not_hide_the_guard_from_the_old_proc(
     tmp_path: Path,
 ) -> None:
     assert said_below_a_real_guard(tmp_path, 'env -i unshare -Urpf "$@"') == "True"
@@ -105,7 +105,7 @@ def test_new_numbers_of_processes_hide_no_guard_while_proc_shows_the_old_ones(
 
 @needs_namespaces
 @needs_scopes
-def test_where_proc_shows_no_guard_the_wall_around_agents_tells() -> None:
+def test_the_wall_reveals_an_agent_when_proc_shows_no_guard() -> None:
     hidden = ["unshare", "-Urpf", "--mount-proc", *ASKS]
     assert answer(hidden) == "False"  # as docs/protocol.md says: a container's people decide
     assert answer([sys.executable, "-c", WALLED, *hidden]) == "True"
@@ -117,17 +117,17 @@ def walled(depth: int) -> list[str]:
 
 
 @needs_scopes
-def test_a_sandbox_of_somebody_else_makes_nobody_an_agent() -> None:
+def test_a_foreign_sandbox_does_not_make_a_process_an_agent() -> None:
     assert answer(walled(DEPTH - 1)) == "False"
 
 
 @needs_scopes
-def test_who_enters_as_many_walls_as_there_can_be_is_still_inside() -> None:
+def test_a_process_inside_the_maximum_number_of_walls_is_an_agent() -> None:
     assert answer(walled(16)) == "True"
 
 
 @needs_scopes
-def test_what_outlived_its_guard_is_known_by_the_wall_around_it() -> None:
+def test_a_process_that_outlived_its_guard_is_known_by_its_wall() -> None:
     """So is a process whose /proc shows no guard."""
     enters = "from sequencer.executors.guard import Domain, Prctl; Domain(Prctl()).enter(); "
     code = f"{ASK}{enters}i.os.execvp(sys.argv[1], sys.argv[1:])"
@@ -135,7 +135,7 @@ def test_what_outlived_its_guard_is_known_by_the_wall_around_it() -> None:
     assert identity._DEPTH == DEPTH
 
 
-def test_a_person_is_not_inside_of_an_agent_and_an_editor_of_the_guard_neither() -> None:
+def test_a_person_and_an_editor_of_the_guard_are_not_inside_an_agent() -> None:
     guard = "/x/sequencer/executors/guard.py"
     script = "import subprocess, sys; subprocess.run(sys.argv[2:], check=True)"
     assert answer(ASKS) == "False"
@@ -143,7 +143,7 @@ def test_a_person_is_not_inside_of_an_agent_and_an_editor_of_the_guard_neither()
 
 
 @pytest.mark.parametrize("value", ["7", ""])
-def test_the_mark_counts_whatever_its_value_and_although_it_was_taken_away(value: str) -> None:
+def test_the_mark_counts_with_any_value_and_after_its_removal(value: str) -> None:
     marked = {**os.environ, INSIDE_AGENT: value}
     assert answer(ASKS, env=marked) == "True"
     code = f"{ASK}i.os.environ.clear(); print(i.is_inside_agent())"
@@ -158,7 +158,7 @@ def test_the_mark_counts_once_it_is_there(monkeypatch: pytest.MonkeyPatch) -> No
     assert is_inside_agent()
 
 
-def test_what_has_no_proc_is_asked_by_other_means(tmp_path: Path) -> None:
+def test_without_proc_an_agent_is_still_recognized(tmp_path: Path) -> None:
     assert answer(ELSEWHERE) == "False"
     assert answer(below_a_guard(tmp_path, ELSEWHERE)) == "True"
     assert answer(ELSEWHERE, env={**os.environ, INSIDE_AGENT: ""}) == "True"
@@ -186,7 +186,7 @@ BECOMES += "print(i._is_below_agent('self'))"
 
 @needs_linux
 @needs_root
-def test_another_users_guard_is_seen_and_another_users_environment_counts_as_none(
+def test_a_guard_of_another_user_is_seen_but_not_their_environment(
     tmp_path: Path,
 ) -> None:
     becomes = [sys.executable, "-c", BECOMES]
@@ -219,7 +219,9 @@ def among(monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool | None]:
     return look
 
 
-def test_a_parent_that_ends_meanwhile_hides_no_guard(among: Callable[..., bool | None]) -> None:
+def test_a_parent_that_ends_meanwhile_does_not_hide_the_guard(
+    among: Callable[..., bool | None],
+) -> None:
     """Its number is a stranger's by then, or nobody's, and the orphan has another parent."""
     before: dict[int | str, tuple[int, bool] | None] = {"self": (5, False)}
     after = {"self": (9, False), 9: (1, True)}
@@ -228,7 +230,7 @@ def test_a_parent_that_ends_meanwhile_hides_no_guard(among: Callable[..., bool |
     assert among(before, {"self": (1, False), 1: (0, False), 5: (0, True)}) is False
 
 
-def test_what_is_hidden_is_unknown_and_what_has_no_end_is_an_agent(
+def test_hidden_ancestors_are_unknown_and_an_endless_chain_is_an_agent(
     among: Callable[..., bool | None],
 ) -> None:
     assert among({"self": (5, False)}) is None
@@ -237,13 +239,13 @@ def test_what_is_hidden_is_unknown_and_what_has_no_end_is_an_agent(
     assert among({"self": (1, False), **endless}) is True
 
 
-def test_a_top_of_another_namespace_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_top_of_another_namespace_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "_read_ancestor", Looks({"self": (0, False)}))
     monkeypatch.setattr(identity, "pid_namespace", lambda: "pid:[4026532000]")
     assert identity._is_below_agent("self") is None
 
 
-def test_it_is_asked_once_and_costs_little() -> None:
+def test_the_check_runs_once_and_costs_little() -> None:
     identity._was_started_by_agent.cache_clear()
     is_inside_agent()
     began = time.perf_counter()

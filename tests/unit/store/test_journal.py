@@ -42,7 +42,7 @@ def test_any_damage_to_a_line_is_seen(data: st.DataObject) -> None:
         {"token": None}, {"also": {}}, {"also": ["x"]}, {"also": [{"event": "x"}]},
     ],
 )  # fmt: skip
-def test_a_sealed_line_without_what_readers_rely_on_is_of_a_newer_version(
+def test_a_sealed_line_without_required_fields_is_of_a_newer_version(
     change: dict[str, Any],
 ) -> None:
     body = json.loads(line(1)[:-1].rpartition(b',"checksum"')[0] + b"}") | change
@@ -53,7 +53,7 @@ def test_a_sealed_line_without_what_readers_rely_on_is_of_a_newer_version(
         decode(sealed)
 
 
-def test_what_is_sealed_and_no_record_is_refused() -> None:
+def test_a_sealed_line_that_is_not_a_record_is_refused() -> None:
     for head in (b"[]", b'"x"', b"{}"):
         sealed = encode(1, "", [FACT], head)[:-1]
         if head == b"{}":
@@ -75,7 +75,7 @@ def test_the_first_line_with_a_revision_wins() -> None:
     assert [data[r.offset : r.end] for r in found.winners] == [line(1), line(2, "first"), line(3)]
 
 
-def test_a_torn_line_is_skipped_and_said() -> None:
+def test_a_torn_line_is_skipped_and_reported() -> None:
     data = line(1) + line(2)[:-10]
     found = scan(data, 0, 1, "j")
     assert found.is_torn
@@ -137,7 +137,7 @@ def test_json_that_is_fine(text: bytes, value: Any) -> None:
     assert parse_object(text) == {"a": value}
 
 
-def test_the_depth_that_is_just_allowed() -> None:
+def test_the_maximum_depth_is_accepted_and_one_more_is_refused() -> None:
     def nested(depth: int) -> bytes:
         return b'{"a": ' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
 
@@ -147,7 +147,7 @@ def test_the_depth_that_is_just_allowed() -> None:
 
 
 @given(st.integers(0, 6), st.integers(0, 6), st.integers(0, 3000), st.data())
-def test_the_newest_records_are_the_end_of_all_of_them(
+def test_the_newest_records_are_the_tail_of_all_records(
     tmp_path_factory: pytest.TempPathFactory, older: int, newer: int, size: int, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("journal")
@@ -169,7 +169,7 @@ def test_the_newest_records_are_the_end_of_all_of_them(
         assert len(found) == max(len(every) - 1, 0)
 
 
-def test_newest_records_with_a_gap_before_them_are_none(tmp_path: Path) -> None:
+def test_newest_records_after_a_gap_are_not_returned(tmp_path: Path) -> None:
     (tmp_path / "journal-000001.jsonl").write_bytes(line(1) + line(2))
     (tmp_path / "journal.jsonl").write_bytes(line(5) + line(6))
     assert JournalFile(tmp_path, 0, 0).read_newest(10_000) == ()

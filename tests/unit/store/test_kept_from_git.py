@@ -20,7 +20,7 @@ def repository(folder: Path, configuration: str = CONFIGURATION) -> Path:
 
 
 @pytest.mark.parametrize("run", [(), ("--run", "night")], ids=["default", "named"])
-def test_no_file_of_a_run_is_swept_into_a_commit_or_away(
+def test_no_file_of_a_run_is_committed_stashed_or_cleaned_away(
     tmp_path: Path, run: tuple[str, ...]
 ) -> None:
     folder = repository(tmp_path / "p")
@@ -35,7 +35,7 @@ def test_no_file_of_a_run_is_swept_into_a_commit_or_away(
         assert "*\n" in (folder / part / ".gitignore").read_text()
 
 
-def test_one_that_is_there_and_a_folder_of_somebody_stay_as_they_are(tmp_path: Path) -> None:
+def test_an_existing_gitignore_and_an_existing_folder_stay_unchanged(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     (folder / "sync").mkdir()
     (folder / "logs").mkdir()

@@ -66,7 +66,7 @@ OWNERS: dict[str, tuple[Callable[[], dict[str, Any]], Liveness]] = {
 
 
 @pytest.mark.parametrize("name", OWNERS)
-def test_what_is_known_about_an_owner(
+def test_liveness_follows_what_is_known_about_the_owner(
     name: str, table: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(identity, "machine_digest", lambda: "m")
@@ -107,7 +107,7 @@ def test_the_claim_itself_is_the_first_beat(table: Leases, clock: Clock) -> None
     assert table.liveness(claim) is ALIVE
 
 
-def test_a_strangers_clock_means_nothing_here(table: Leases, clock: Clock) -> None:
+def test_the_clock_of_a_stranger_is_not_trusted(table: Leases, clock: Clock) -> None:
     claim = make_claim().replace(claimed_boottime=1.0)
     assert table.liveness(claim) is UNKNOWN
     clock.now += 1.25 * claim.ttl_s
@@ -147,7 +147,7 @@ def test_an_observation_is_remembered_by_the_next_process(table: Leases, clock: 
     assert Leases(table.folder).liveness(claim) is EXPIRED
 
 
-def test_an_observation_of_an_earlier_boot_is_worth_nothing(
+def test_an_observation_from_an_earlier_boot_does_not_count(
     table: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = make_claim()
@@ -178,7 +178,7 @@ def test_a_beat_that_cannot_be_read_is_observed(
 
 
 @pytest.mark.timeout(5)
-def test_a_beat_that_is_no_plain_file_does_not_hang(table: Leases, clock: Clock) -> None:
+def test_a_beat_that_is_not_a_regular_file_does_not_hang(table: Leases, clock: Clock) -> None:
     table.folder.mkdir()
     os.mkfifo(table.folder / "1")
     (table.folder / "2").symlink_to("/etc/hostname")
@@ -188,7 +188,7 @@ def test_a_beat_that_is_no_plain_file_does_not_hang(table: Leases, clock: Clock)
     assert clock.now == 1_000.0
 
 
-def test_how_long_a_holder_was_not_heard_of(table: Leases, clock: Clock) -> None:
+def test_silence_of_a_holder_starts_at_its_last_sign_of_life(table: Leases, clock: Clock) -> None:
     claim = owned().replace(claimed_boottime=900.0)
     assert table.silence_s(claim) == 100, "since the claim, which is the first sign of life"
     table.beat(claim, 0)
@@ -197,7 +197,9 @@ def test_how_long_a_holder_was_not_heard_of(table: Leases, clock: Clock) -> None
     assert table.silence_s(owned().replace(claimed_boottime=None, token=99)) is None
 
 
-def test_how_long_a_strangers_beat_has_stood_still(table: Leases, clock: Clock) -> None:
+def test_silence_of_a_stranger_starts_at_the_first_look_at_its_beat(
+    table: Leases, clock: Clock
+) -> None:
     claim = make_claim(owner=STRANGER)
     assert table.silence_s(claim) is None, "nobody has looked yet"
     table.liveness(claim)
@@ -209,7 +211,7 @@ def test_how_long_a_strangers_beat_has_stood_still(table: Leases, clock: Clock) 
     assert table.silence_s(claim) == 0
 
 
-def test_sweeping_leaves_what_stands(table: Leases, clock: Clock) -> None:
+def test_a_sweep_leaves_live_beats_and_foreign_files(table: Leases, clock: Clock) -> None:
     for token in (1, 2, 3):
         table.beat(make_claim(token), 0)
         table.liveness(make_claim(token))
@@ -228,7 +230,7 @@ def test_sweeping_leaves_what_stands(table: Leases, clock: Clock) -> None:
     assert clock.now == 1_000.0
 
 
-def test_a_beat_survives_a_sweep_in_the_middle_of_it(
+def test_a_beat_survives_a_sweep_while_it_is_written(
     table: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweeping worker may take the temporary file for a left-over of a killed one."""
@@ -248,7 +250,7 @@ def test_a_beat_survives_a_sweep_in_the_middle_of_it(
     assert '"beat": 1' in (table.folder / "1").read_text()
 
 
-def test_a_beat_that_cannot_be_written_says_so(table: Leases) -> None:
+def test_a_beat_that_cannot_be_written_is_an_error(table: Leases) -> None:
     table.folder.write_text("no folder")
     with pytest.raises(OSError, match=r"exists|Not a directory"):
         table.beat(make_claim(), 1)
@@ -321,7 +323,7 @@ def descriptors() -> int:
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no descriptors of processes here")
-def test_the_holder_is_seen_to_end_while_its_descriptor_is_kept(table: Leases) -> None:
+def test_the_end_of_a_holder_is_noticed_with_an_open_descriptor(table: Leases) -> None:
     """One descriptor for all claims of one process, and it proves nothing by itself."""
     child = subprocess.Popen(["sleep", "60"])
     try:
@@ -349,7 +351,7 @@ def test_the_holder_is_seen_to_end_while_its_descriptor_is_kept(table: Leases) -
     assert descriptors() == before
 
 
-def test_within_its_first_lease_no_beat_of_a_claim_is_looked_for(
+def test_no_beat_of_a_claim_is_read_within_its_first_lease(
     table: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = owned().replace(claimed_boottime=clock.now, ttl_s=10.0)

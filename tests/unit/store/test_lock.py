@@ -51,7 +51,7 @@ def test_a_file_that_was_deleted_is_not_taken_again(path: Path) -> None:
         assert is_free(path.with_name("elsewhere"))
 
 
-def test_a_file_that_is_deleted_while_it_is_held_is_noticed(path: Path) -> None:
+def test_a_lock_file_deleted_while_held_is_noticed(path: Path) -> None:
     lock = lock_of(path)
     with lock:
         path.unlink()
@@ -95,7 +95,9 @@ def test_two_locks_of_one_process_exclude_each_other(path: Path) -> None:
     assert order == ["one", "two"]
 
 
-def test_who_waits_too_long_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_too_long_for_a_lock_is_an_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lock_module, "TIMEOUT_S", 0.05)
     one, new, used = lock_of(path), lock_of(path), lock_of(path)
     with used:

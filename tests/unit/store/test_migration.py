@@ -54,7 +54,9 @@ def head_of(raw: dict[str, Any], **more: Any) -> Head:
     ("iteration", "actor", "step_index"),
     [(1, "galph", 0), (1, "ralph", 1), (2, "galph", 2), (2, "ralph", 3), (500, "galph", 998)],
 )
-def test_whose_turn_it_was_stays(iteration: int, actor: str, step_index: int) -> None:
+def test_the_actor_whose_turn_it_was_stays_next(
+    iteration: int, actor: str, step_index: int
+) -> None:
     raw = {"iteration": iteration, "expected_actor": actor, "status": "idle"}
     assert head_of(raw).step_index == step_index
 
@@ -140,7 +142,7 @@ def test_an_older_file_that_is_damaged_or_ambiguous_is_refused(
 
 
 @pytest.mark.parametrize("field", ["iteration", "status"])
-def test_what_an_older_file_lacks_is_never_made_up(field: str) -> None:
+def test_a_field_missing_in_an_older_file_is_never_invented(field: str) -> None:
     raw = {key: value for key, value in OLDER.items() if key != field}
     with pytest.raises(CorruptState, match=field):
         head_of(raw)
@@ -173,7 +175,7 @@ def test_cycles_of_two_are_not_counted_in_cycles_of_three() -> None:
         ({**NEWER, "revision": 3}, False),
     ],
 )
-def test_which_files_are_old(raw: dict[str, Any], *, is_old: bool) -> None:
+def test_files_of_the_old_program_are_recognized(raw: dict[str, Any], *, is_old: bool) -> None:
     assert is_legacy(raw) is is_old
     if not is_old:
         with pytest.raises(CorruptState, match="not a state file of hoidn/orchestration"):
@@ -193,7 +195,7 @@ values = st.one_of(
 
 
 @given(st.sampled_from([NEWER, OLDER]), st.dictionaries(fields, values, max_size=3))
-def test_whatever_is_in_the_file_it_is_refused_or_the_index_is_its_own(
+def test_any_file_is_refused_or_keeps_its_step_index(
     base: dict[str, Any], change: dict[str, Any]
 ) -> None:
     raw = {**base, **change}

@@ -30,7 +30,7 @@ def owner(path: Path) -> tuple[int, int]:
 
 
 @as_root
-def test_new_files_and_folders_are_the_owners(theirs: Path) -> None:
+def test_new_files_and_folders_belong_to_the_folder_owner(theirs: Path) -> None:
     below = theirs / "sync" / "runs"
     folders.make_folder(below)
     folders.write_atomically(below / "state.json", b"1")
@@ -43,7 +43,7 @@ def test_new_files_and_folders_are_the_owners(theirs: Path) -> None:
 
 
 @as_root
-def test_what_was_there_keeps_its_owner(theirs: Path, tmp_path: Path) -> None:
+def test_existing_files_keep_their_owner(theirs: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("root's own")
     os.link(secret, theirs / "state.json.lock")
@@ -62,9 +62,7 @@ def test_what_was_there_keeps_its_owner(theirs: Path, tmp_path: Path) -> None:
 
 
 @as_root
-def test_a_folder_that_was_put_in_the_way_stays_its_owners(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_swapped_in_keeps_its_owner(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (theirs / "roots").mkdir()
     (theirs / "roots" / "secret").write_text("root's own")
     make = os.mkdir
@@ -80,13 +78,13 @@ def test_a_folder_that_was_put_in_the_way_stays_its_owners(
 
 
 @as_root
-def test_a_folder_of_root_has_files_of_root(tmp_path: Path) -> None:
+def test_files_in_a_folder_of_root_belong_to_root(tmp_path: Path) -> None:
     folders.make_folder(tmp_path / "sync")
     folders.write_atomically(tmp_path / "sync" / "state.json", b"1")
     assert owner(tmp_path / "sync" / "state.json") == (0, 0)
 
 
-def test_a_refusal_says_who_owns_it_and_how_to_get_it_back(
+def test_a_refusal_names_the_owner_and_how_to_regain_access(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sync").mkdir()

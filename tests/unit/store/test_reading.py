@@ -110,14 +110,14 @@ def test_an_open_reads_the_head_and_its_own_record(
     assert opened.total() == 2
 
 
-def test_a_writer_begins_with_one_reading_too(tmp_path: Path, opened: Counter[str]) -> None:
+def test_a_writer_reads_each_file_once_too(tmp_path: Path, opened: Counter[str]) -> None:
     state_path = rotated(tmp_path)
     opened.clear()
     FileStore(state_path).update(lambda _: None)
     assert (opened["state.json"], opened["journal.jsonl"]) == (1, 1)
 
 
-def test_an_edited_offset_does_not_make_a_line_count_that_came_second(tmp_path: Path) -> None:
+def test_an_edited_offset_does_not_make_a_losing_line_count(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 3)
     journal = journal_of(state_path)
     accepted, size = FileStore(state_path).view().head, journal.stat().st_size
@@ -132,7 +132,7 @@ def test_an_edited_offset_does_not_make_a_line_count_that_came_second(tmp_path: 
 
 
 @pytest.mark.parametrize("damage", [without_head, half_a_head, of_another_program])
-def test_an_open_that_needs_more_than_the_newest_record_opens_each_file_once(
+def test_opening_with_damage_still_opens_each_file_once(
     tmp_path: Path, opened: Counter[str], damage: Callable[[Path], None]
 ) -> None:
     state_path = begun(tmp_path, 6)
@@ -161,7 +161,7 @@ class Goes:
         yield ProgressMark(Path("a.log"), self.token)
 
 
-def test_a_log_that_is_newer_than_what_was_read_is_no_damage(tmp_path: Path) -> None:
+def test_a_log_newer_than_the_files_read_is_not_damage(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 3)
 
     def claims(run_id: str) -> Iterable[ProgressMark]:
@@ -178,7 +178,7 @@ def test_a_log_that_is_newer_than_what_was_read_is_no_damage(tmp_path: Path) -> 
     assert (found.refusal, found.action, len(looks)) == (None, Action.NOTHING, 2)
 
 
-def test_damage_beside_a_live_writer_is_still_damage(tmp_path: Path) -> None:
+def test_damage_is_still_damage_while_a_writer_is_live(tmp_path: Path) -> None:
     state_path = rotated(tmp_path)
     damage_line(state_path.with_name("journal-000001.jsonl"), 1)
     worker = Goes(state_path, times=1_000)
@@ -188,7 +188,7 @@ def test_damage_beside_a_live_writer_is_still_damage(tmp_path: Path) -> None:
     assert (found.action, worker.asked) == (Action.REBUILD, 2)
 
 
-def test_what_is_wrong_in_another_way_at_each_look_is_not_called_damage(tmp_path: Path) -> None:
+def test_files_that_change_at_each_look_are_not_reported_as_damaged(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 1)
     worker = Goes(state_path, times=1_000, token=9)
     with pytest.raises(CorruptState, match="changes faster than it can be read"):
@@ -196,14 +196,14 @@ def test_what_is_wrong_in_another_way_at_each_look_is_not_called_damage(tmp_path
     assert worker.asked == READ_ATTEMPTS
 
 
-def test_a_writer_that_stands_still_again_is_judged(tmp_path: Path) -> None:
+def test_files_are_diagnosed_once_the_writer_is_idle_again(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 1)
     worker = Goes(state_path, times=3, token=9)
     found = diagnose(state_path, worker)
     assert (found.action, worker.asked) == (Action.CHOOSE, 4)
 
 
-def test_the_proposed_action_does_not_change_while_somebody_decides(
+def test_the_proposed_action_does_not_change_after_the_diagnosis(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state_path = begun(tmp_path, 1)
@@ -225,7 +225,7 @@ def test_the_proposed_action_does_not_change_while_somebody_decides(
     assert diagnose(state_path, ended).action is Action.RESTORE
 
 
-def test_a_link_in_place_of_a_closed_journal_is_named_beside_an_old_state_file(
+def test_a_link_in_place_of_a_closed_journal_is_named_for_an_old_state(
     tmp_path: Path,
 ) -> None:
     state_path = rotated(tmp_path)
@@ -239,7 +239,7 @@ def test_a_link_in_place_of_a_closed_journal_is_named_beside_an_old_state_file(
 
 @pytest.mark.parametrize("name", ["state.json", "journal.jsonl"])
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
-def test_what_is_no_plain_file_is_not_taken_for_a_missing_one(
+def test_a_path_that_is_not_a_regular_file_does_not_count_as_missing(
     tmp_path: Path, name: str, kind: str
 ) -> None:
     state_path = begun(tmp_path, 2)

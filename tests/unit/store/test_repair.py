@@ -58,12 +58,12 @@ def holds(state_path: Path, *, step_index: int, revision: int) -> None:
     assert revisions == sorted(revisions)
 
 
-def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
     assert repair(tmp_path / "sync" / "state.json").head is None
     assert not (tmp_path / "sync").exists()
 
 
-def test_both_torn_but_the_head_shows_that_the_record_was_accepted(tmp_path: Path) -> None:
+def test_a_torn_head_shows_that_the_torn_record_was_accepted(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 5)
     journal = journal_of(state_path)
     journal.write_bytes(journal.read_bytes()[:-30])
@@ -93,7 +93,7 @@ def test_conflict_markers_in_both_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
-def test_a_head_that_is_no_plain_file_is_moved_aside(tmp_path: Path, kind: str) -> None:
+def test_a_head_that_is_not_a_regular_file_is_moved_aside(tmp_path: Path, kind: str) -> None:
     state_path = begun(tmp_path, 2)
     elsewhere = tmp_path / "elsewhere.json"
     state_path.rename(elsewhere)
@@ -159,7 +159,7 @@ def test_a_choice_that_is_not_there_is_refused(tmp_path: Path) -> None:
         repair(state_path, Choice.JOURNAL)
 
 
-def test_going_back_drops_claims_and_keeps_tokens(tmp_path: Path) -> None:
+def test_going_back_drops_claims_but_not_tokens(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 1)
     store = FileStore(state_path)
     hold(store)
@@ -234,7 +234,7 @@ def test_two_repairs_in_one_second_keep_both_originals(tmp_path: Path) -> None:
     assert kept == ["one", "three", "two"]
 
 
-def test_a_process_that_had_the_run_open_goes_on(tmp_path: Path) -> None:
+def test_a_process_that_had_the_run_open_continues(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 4)
     store = FileStore(state_path)
     assert store.view().head is not None
@@ -249,7 +249,7 @@ def test_a_process_that_had_the_run_open_goes_on(tmp_path: Path) -> None:
 # --- repair takes the run's lock like every other writer --------------------------------------
 
 
-def test_a_lock_that_is_held_for_good_is_named(
+def test_a_lock_that_stays_held_refuses_the_repair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state_path = begun(tmp_path, 2)
@@ -281,7 +281,9 @@ def test_a_network_file_system_is_refused_unless_allowed(
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
-def test_a_head_that_is_no_plain_file_is_restored(tmp_path: Path, kind: str) -> None:
+def test_restoring_is_proposed_for_a_head_that_is_not_a_regular_file(
+    tmp_path: Path, kind: str
+) -> None:
     state_path = begun(tmp_path, 2)
     state_path.rename(tmp_path / "elsewhere.json")
     if kind == "folder":
@@ -302,7 +304,7 @@ def test_nothing_readable_is_hopeless(tmp_path: Path) -> None:
     assert diagnose(state_path).action is Action.HOPELESS
 
 
-def test_json_that_is_no_state_is_hopeless_and_not_a_migration(tmp_path: Path) -> None:
+def test_json_that_is_not_a_state_is_hopeless_and_not_a_migration(tmp_path: Path) -> None:
     (tmp_path / "sync").mkdir()
     state_path = tmp_path / "sync" / "state.json"
     state_path.write_text("{}")
@@ -319,7 +321,7 @@ def test_the_state_of_the_older_program_waits_for_its_migration(tmp_path: Path) 
     assert "migrates" in found.pending
 
 
-def test_an_edit_that_will_be_accepted_is_no_damage(tmp_path: Path) -> None:
+def test_an_edit_that_will_be_accepted_is_not_damage(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 2)
     edit(state_path, exit=True)
     found = diagnose(state_path)
@@ -372,7 +374,7 @@ def test_a_file_without_permissions_is_not_taken_for_damage(tmp_path: Path) -> N
         diagnose(state_path)
 
 
-def test_a_folder_that_may_not_be_looked_at_is_no_empty_one(
+def test_an_unreadable_folder_does_not_count_as_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What attempts left behind shows tokens; without a look one could be granted again."""
@@ -414,9 +416,7 @@ def test_a_head_that_outlives_its_journal_is_continued_in_a_new_one(tmp_path: Pa
 
 
 @pytest.mark.parametrize("is_head_there", [True, False])
-def test_a_journal_without_its_beginning_is_no_sound_one(
-    tmp_path: Path, is_head_there: bool
-) -> None:
+def test_a_journal_without_its_beginning_is_damaged(tmp_path: Path, is_head_there: bool) -> None:
     state_path = begun(tmp_path, 5)
     journal = journal_of(state_path)
     journal.write_bytes(b"".join(lines_of(journal)[2:]))

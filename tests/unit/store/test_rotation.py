@@ -32,7 +32,7 @@ def rotated(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("journal-*.jsonl"))
 
 
-def test_what_came_after_a_revision_is_told_without_the_files_before(tmp_path: Path) -> None:
+def test_history_after_a_revision_does_not_read_older_files(tmp_path: Path) -> None:
     store = small_store(tmp_path)
     go_on(store, 20)
     whole = list(store.history())
@@ -50,7 +50,7 @@ def keep_output(store: FileStore, step_index: int, token: int) -> None:
     (folder / "output.txt").write_text("x")
 
 
-def test_only_so_many_are_kept_and_outputs_go_with_them(tmp_path: Path) -> None:
+def test_old_rotated_files_are_removed_with_their_outputs(tmp_path: Path) -> None:
     store = small_store(tmp_path, keep=2)
     cases.begin(store)
     for _ in range(20):
@@ -68,7 +68,7 @@ def test_only_so_many_are_kept_and_outputs_go_with_them(tmp_path: Path) -> None:
     assert len(left) < 20
 
 
-def test_the_output_of_a_step_that_was_accepted_with_a_claim_is_kept(tmp_path: Path) -> None:
+def test_the_output_of_a_step_accepted_together_with_a_claim_stays(tmp_path: Path) -> None:
     store = small_store(tmp_path, keep=1)
     cases.begin(store)
     token = cases.claim(store).token
@@ -90,7 +90,7 @@ def test_a_link_that_a_crash_left_is_used_again(tmp_path: Path) -> None:
     assert names == [f"journal-{n:06d}.jsonl" for n in range(1, len(names) + 1)]
 
 
-def test_a_file_system_that_cannot_link_lets_the_journal_grow(
+def test_the_journal_grows_on_a_file_system_without_hard_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -104,7 +104,7 @@ def test_a_file_system_that_cannot_link_lets_the_journal_grow(
     assert any("can't be rotated: Operation not permitted" in text for text in store.take_notices())
 
 
-def test_a_rotated_file_that_somebody_removed_is_a_gap(tmp_path: Path) -> None:
+def test_a_removed_rotated_file_is_a_gap(tmp_path: Path) -> None:
     store = small_store(tmp_path)
     go_on(store, 20)
     (tmp_path / "journal-000003.jsonl").unlink()
@@ -113,7 +113,7 @@ def test_a_rotated_file_that_somebody_removed_is_a_gap(tmp_path: Path) -> None:
     assert small_store(tmp_path).view().head == store.view().head
 
 
-def test_a_journal_that_is_gone_after_rotation_is_not_begun_again(tmp_path: Path) -> None:
+def test_a_journal_missing_after_rotation_is_not_started_over(tmp_path: Path) -> None:
     store = small_store(tmp_path)
     go_on(store, 10)
     (tmp_path / "journal.jsonl").unlink()

@@ -62,7 +62,7 @@ def place(tmp_path: Path) -> Iterator[Places]:
         os.close(one.fd)
 
 
-def test_a_number_is_above_all_that_are_held(place: Places) -> None:
+def test_a_new_number_is_above_all_numbers_in_use(place: Places) -> None:
     one, two, three, four = (place() for _ in range(4))
     assert one.ask()
     assert not two.ask()
@@ -77,7 +77,7 @@ def test_a_number_is_above_all_that_are_held(place: Places) -> None:
     assert one.ask()
 
 
-def test_who_stands_is_the_first_when_all_before_have_gone_in_any_order(place: Places) -> None:
+def test_a_waiting_process_is_first_once_all_before_it_have_left(place: Places) -> None:
     first, second, third, last = (place() for _ in range(4))
     for one in (first, second, third, last):
         one.ask()
@@ -92,7 +92,7 @@ def test_who_stands_is_the_first_when_all_before_have_gone_in_any_order(place: P
     assert first.is_awaited()
 
 
-def test_who_was_slow_to_take_its_number_comes_after_those_who_drew_meanwhile(
+def test_a_process_slow_to_take_its_number_comes_after_faster_ones(
     place: Places,
 ) -> None:
     """Otherwise the process that was faster and the slow one below it would both be first."""
@@ -120,7 +120,7 @@ def test_who_was_slow_to_take_its_number_comes_after_those_who_drew_meanwhile(
     assert not thread.is_alive()
 
 
-def test_what_is_in_the_file_does_not_matter_and_stays(tmp_path: Path, place: Places) -> None:
+def test_the_content_of_the_file_does_not_matter_and_stays(tmp_path: Path, place: Places) -> None:
     rubbish = b"\xff\x00 9999999999\n" * 1000
     (tmp_path / "queue.lock").write_bytes(rubbish)
     one, two = place(), place()
@@ -132,9 +132,7 @@ def test_what_is_in_the_file_does_not_matter_and_stays(tmp_path: Path, place: Pl
 
 
 @pytest.mark.parametrize("start", [0, 1, 5, 2**62])
-def test_a_lock_of_somebody_else_to_the_end_of_the_file_is_an_error(
-    place: Places, start: int
-) -> None:
+def test_a_foreign_lock_to_the_end_of_the_file_is_an_error(place: Places, start: int) -> None:
     """There is no number above it; who queues takes an error for being the first."""
     foreign, one = place(), place()
     fcntl.fcntl(foreign.fd, fcntl.F_OFD_SETLK, lock_of(start, 0))
@@ -144,7 +142,7 @@ def test_a_lock_of_somebody_else_to_the_end_of_the_file_is_an_error(
         one.queue.is_awaited(one.fd)
 
 
-def test_a_lock_of_somebody_else_on_some_bytes_is_only_somebody_before(place: Places) -> None:
+def test_a_foreign_lock_on_some_bytes_only_means_waiting(place: Places) -> None:
     foreign, one, two = place(), place(), place()
     fcntl.fcntl(foreign.fd, fcntl.F_OFD_SETLK, lock_of(0, 100))
     assert not one.ask()
@@ -172,7 +170,7 @@ def serve(path: Path, rounds: int) -> None:
         one.give_back()
 
 
-def test_of_many_that_come_and_go_there_is_one_at_the_front(tmp_path: Path) -> None:
+def test_only_one_of_many_processes_is_at_the_front(tmp_path: Path) -> None:
     path = tmp_path / "queue.lock"
     pids = [children.start(lambda: serve(path, 200), tmp_path / "errors") for _ in range(8)]
     left, deadline = set(pids), time.monotonic() + 60
@@ -209,7 +207,7 @@ def test_a_number_of_a_killed_process_is_free(tmp_path: Path, place: Places) -> 
     assert not thread.is_alive()
 
 
-def test_a_system_without_locks_of_open_files_queues_by_the_lock_of_the_whole_file(
+def test_a_system_without_open_file_locks_queues_with_flock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert isinstance(new_queue(), TicketQueue)

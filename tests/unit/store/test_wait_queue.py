@@ -58,7 +58,7 @@ def test_processes_are_served_in_order_and_the_killed_are_forgotten(tmp_path: Pa
     assert served == ["b", "c", "e", "f"]
 
 
-def test_a_file_that_somebody_has_locked_whole_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_file_locked_as_a_whole_keeps_no_one_waiting(tmp_path: Path) -> None:
     path = tmp_path / queue_file_name(())
     read_fd, write_fd = os.pipe()
 
@@ -96,7 +96,7 @@ def no_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("obstacle", [a_link, a_folder, no_folder])
-def test_without_a_file_everybody_is_first(
+def test_without_a_file_every_process_is_first(
     tmp_path: Path, obstacle: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "sync" / queue_file_name(())
@@ -111,7 +111,7 @@ def test_without_a_file_everybody_is_first(
     assert not path.with_name("elsewhere").exists()
 
 
-def test_a_fifo_in_its_place_blocks_nobody(tmp_path: Path) -> None:
+def test_a_fifo_in_place_of_the_file_blocks_no_one(tmp_path: Path) -> None:
     path = tmp_path / queue_file_name(())
     os.mkfifo(path)
     started = time.monotonic()
@@ -122,7 +122,7 @@ def test_a_fifo_in_its_place_blocks_nobody(tmp_path: Path) -> None:
     assert time.monotonic() - started < 1
 
 
-def test_a_deleted_file_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_deleted_file_keeps_no_one_waiting(tmp_path: Path) -> None:
     path = tmp_path / queue_file_name(())
     before, after = WaitQueue(path), WaitQueue(path)
     assert before.enter()

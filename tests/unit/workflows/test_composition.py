@@ -57,7 +57,7 @@ def test_a_procedure_has_no_review() -> None:
 
 
 @pytest.mark.parametrize("is_circle", [False, True])
-def test_a_line_of_many_definitions_is_no_deep_recursion(*, is_circle: bool) -> None:
+def test_a_long_chain_of_definitions_causes_no_deep_recursion(*, is_circle: bool) -> None:
     count = 3000
     raw: dict[str, dict[str, Any]] = {f"w{n}": {"extends": f"w{n + 1}"} for n in range(count)}
     raw[f"w{count}"] = {"extends": "w0" if is_circle else "plan-mode"}
@@ -74,7 +74,7 @@ NAMES = st.sampled_from("abcdefg")
 
 
 @given(st.dictionaries(NAMES, NAMES | st.sampled_from(["standard", "plan-mode"]), max_size=7))
-def test_every_definition_is_made_or_hangs_on_one_problem(extends: dict[str, str]) -> None:
+def test_every_definition_is_built_or_depends_on_a_problem(extends: dict[str, str]) -> None:
     made = composed(**{name: {"extends": base} for name, base in extends.items()})
 
     def ends_well(name: str) -> bool:

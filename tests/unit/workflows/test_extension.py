@@ -70,7 +70,7 @@ def test_a_section_of_a_step_is_changed_key_by_key() -> None:
     assert validation.fixer == step_of(DEBUGGER, "validation-fixer")
 
 
-def test_a_fixer_and_a_review_are_reached_by_their_names() -> None:
+def test_a_fixer_and_a_review_can_be_changed_by_name() -> None:
     made = extended(BASE, replace={"validation-fixer": {"model": "small"}})
     assert step_of(made, "validation-fixer").model == "small"
     assert step_of(made, "validation-fixer").prompt == "subroutines/validation-fixer.md"
@@ -102,7 +102,7 @@ def test_an_unknown_step_lists_the_known_ones(
     assert known in error.known
 
 
-def test_a_change_that_makes_a_step_impossible_is_refused() -> None:
+def test_a_change_that_makes_a_step_invalid_is_refused() -> None:
     ((path, error),) = problems(DEBUGGER, replace={"get-approval": {"requires_approval": False}})
     assert path == ("replace", "get-approval")
     assert "'get-approval' can't be changed like this: approval is for a step with" in error.message
@@ -110,7 +110,7 @@ def test_a_change_that_makes_a_step_impossible_is_refused() -> None:
     assert "null removes a field" in error.hint
 
 
-def test_to_change_and_to_remove_a_step_contradict_each_other() -> None:
+def test_changing_and_removing_the_same_step_is_refused() -> None:
     ((path, error),) = problems(BASE, replace={"git-gh": {"model": "x"}}, remove=["git-gh"])
     assert path == ("replace", "git-gh")
     assert "but also removed" in error.message
@@ -145,7 +145,7 @@ SOME = st.lists(st.sampled_from("abcdef"), max_size=4, unique=True)
 
 
 @given(steps=STEPS, before=SOME, after=SOME, remove=SOME)
-def test_whatever_is_asked_either_a_workflow_or_a_problem_comes_out(
+def test_every_extension_gives_either_a_workflow_or_a_problem(
     steps: list[str], before: list[str], after: list[str], remove: list[str]
 ) -> None:
     base = Workflow("base", [Step(name=name) for name in steps])

@@ -49,7 +49,7 @@ def test_a_name_is_looked_for_in_each_folder(
 
 
 @pytest.mark.parametrize("name", ["review", "review.md"])
-def test_of_several_files_none_is_chosen(project: Path, home: Path, name: str) -> None:
+def test_a_name_with_several_files_is_ambiguous(project: Path, home: Path, name: str) -> None:
     one = written(project / "flows" / "review.md")
     other = written(home / ".config/opencode/workflows" / "review.md")
     with pytest.raises(AmbiguousName) as refused:
@@ -101,7 +101,7 @@ def test_only_files_with_charts_are_listed(project: Path, home: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["away", "flows/away.md", "linked", "sub/linked.md"])
-def test_a_link_out_of_the_project_is_no_workflow_of_it(
+def test_a_link_out_of_the_project_is_not_one_of_its_workflows(
     project: Path, home: Path, name: str
 ) -> None:
     outside = written(project.parent / "other" / "linked.md")
@@ -117,7 +117,7 @@ def test_a_link_out_of_the_project_is_no_workflow_of_it(
 
 
 @pytest.mark.parametrize("name", ["README.md", "Readme.md"])
-def test_a_readme_is_about_its_folder(tmp_path: Path, name: str) -> None:
+def test_a_readme_is_not_a_workflow(tmp_path: Path, name: str) -> None:
     (tmp_path / "flows").mkdir()
     path = tmp_path / "flows" / name
     path.write_text("```mermaid\nflowchart TD\n  a --> b\n```\n")

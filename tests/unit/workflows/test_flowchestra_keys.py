@@ -33,7 +33,7 @@ def written(folder: Path, settings: str) -> Path:
     return path
 
 
-def test_each_is_told_with_what_to_write_instead(tmp_path: Path) -> None:
+def test_each_foreign_key_is_reported_with_its_replacement(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationErrors) as refused:
         load_flow(written(tmp_path, THERE))
     told = {re.findall("unknown key '(.+?)'", one.message)[0]: one for one in refused.value.errors}
@@ -43,7 +43,7 @@ def test_each_is_told_with_what_to_write_instead(tmp_path: Path) -> None:
         assert f"| `{key}: " in PAGE, key
 
 
-def test_what_is_to_be_written_instead_is_taken(tmp_path: Path) -> None:
+def test_each_replacement_is_accepted(tmp_path: Path) -> None:
     (step,) = load_flow(written(tmp_path, HERE)).workflow.steps
     assert step.max_turns == 10
     assert step.tools == {"edit": False, "bash": False, "webfetch": True}

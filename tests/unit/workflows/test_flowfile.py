@@ -65,7 +65,7 @@ def told(text: str, overrides: Overrides | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize("first", range(0, len(CASES), 50))
-def test_what_comes_of_a_file(first: int) -> None:
+def test_recorded_files_give_the_expected_results(first: int) -> None:
     for case in CASES[first : first + 50]:
         text, file = case["text"], case["file"]
         found = outcome(text, file) if file else taken_apart(text)
@@ -109,7 +109,7 @@ def test_each_valid_flow_is_read_with_its_loops(given: dict[str, Any]) -> None:
 # The whole file
 
 
-def test_a_setting_has_its_place_and_what_is_not_written_that_of_its_section_or_node() -> None:
+def test_a_setting_has_a_place_or_that_of_its_section_or_node() -> None:
     rest = settings("a", "model: m\ntools:\n  write: false") + sections("b")
     flow = read(flow_text("a --> h{{Q}}\nh --> b", rest))
     assert flow.locate_setting("a", "model") == "flow.md:8:1"
@@ -119,7 +119,7 @@ def test_a_setting_has_its_place_and_what_is_not_written_that_of_its_section_or_
     assert flow.mermaid.splitlines()[0] == "flowchart TD"
 
 
-def test_overrides_lie_over_the_front_matter() -> None:
+def test_overrides_take_precedence_over_the_front_matter() -> None:
     text = flow_text(
         "a --> b --> h{{Q}}",
         settings("a", "timeout: 5")
@@ -153,7 +153,7 @@ def test_overrides_lie_over_the_front_matter() -> None:
     )
 
 
-def test_wrong_overrides_are_told_like_anything_else() -> None:
+def test_wrong_overrides_are_reported_like_other_errors() -> None:
     overrides = Overrides(
         entry="x", on_error="y", retry={"max": 1}, timeout=0, timeouts={"a": 0, "z": 1}
     )
@@ -164,14 +164,14 @@ def test_wrong_overrides_are_told_like_anything_else() -> None:
     ]  # fmt: skip
 
 
-def test_of_very_many_problems_the_rest_is_counted() -> None:
+def test_problems_of_a_file_beyond_the_limit_are_counted() -> None:
     text = flow_text("\n".join(f"a --- b{place}" for place in range(MAX_PROBLEMS + 100)))
     problems = refusal(text).problems
     assert len(problems) == MAX_PROBLEMS + 1
     assert problems[-1].message.startswith("E-MORE flow.md: ")
 
 
-def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_files_that_cannot_be_flows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FlowErrors, match=r"E-FILE none\.md: can't be read"):
         load_flow(tmp_path / "none.md")
     with pytest.raises(FlowErrors, match="is not a regular file"):
@@ -190,7 +190,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
 # Keys
 
 
-def test_every_setting_is_an_agents_a_persons_or_both() -> None:
+def test_every_setting_applies_to_an_agent_a_person_or_both() -> None:
     written = {field.alias or name for name, field in NodeSettings.model_fields.items()}
     both = {"description", "input", "output", "output.key", "timeout", "config"}
     top = {path[0] for path in (*AGENT_KEYS, *PERSON_KEYS) if len(path) == 1}
@@ -215,7 +215,7 @@ def test_without_errors_nothing_is_raised() -> None:
     assert [str(problem) for problem in findings.warnings] == ["f.md:1:2: W-X a: strange"]
 
 
-def test_too_many_are_counted() -> None:
+def test_findings_beyond_the_limit_are_counted() -> None:
     findings = Diagnostics(Path("f.md"))
     for place in range(MAX_PROBLEMS + 7):
         findings.add("E-X", "x", "wrong", (place + 1, 1))
@@ -226,7 +226,7 @@ def test_too_many_are_counted() -> None:
     assert len(findings.warnings) == MAX_PROBLEMS
 
 
-def test_known_names_are_listed_the_nearest_first_and_not_without_end() -> None:
+def test_known_names_are_listed_up_to_a_limit_with_the_nearest_first() -> None:
     findings = Diagnostics(Path("f.md"))
     assert findings.hint_for("x", []) == "there is none"
     assert findings.hint_for("biuld", ["plan", "build"]) == (
@@ -309,7 +309,7 @@ def test_no_line_of_a_prompt_is_lost_or_doubled(lines: list[str], names: tuple[s
 # Hostile and random files
 
 
-def test_deep_nesting_is_refused_in_words() -> None:
+def test_deep_nesting_is_refused_with_a_message() -> None:
     chart = "\n".join(f"subgraph g{depth}" for depth in range(90)) + "\na\n" + "end\n" * 90
     found = told(flow_text(chart, sections("a")))
     assert [line.split(":")[2] for line in found] == [" groups are nested deeper than 32 levels"]
@@ -335,7 +335,7 @@ _LINES = st.sampled_from(
 
 
 @given(st.lists(_LINES, max_size=40).map("\n".join) | st.text(max_size=200))
-def test_any_text_is_a_workflow_or_refused_in_words(text: str) -> None:
+def test_any_text_is_a_workflow_or_is_refused_with_problems(text: str) -> None:
     for file in (FILE, Path("flow.mmd")):
         try:
             read_flow(text, file=file)
@@ -344,7 +344,9 @@ def test_any_text_is_a_workflow_or_refused_in_words(text: str) -> None:
 
 
 @given(st.lists(_LINES, max_size=25), st.lists(_LINES, max_size=25))
-def test_any_chart_with_any_sections_is_too(chart: list[str], rest: list[str]) -> None:
+def test_any_chart_with_any_sections_is_a_workflow_or_is_refused(
+    chart: list[str], rest: list[str]
+) -> None:
     text = "```mermaid\nflowchart TD\n" + "\n".join(chart) + "\n```\n" + "\n".join(rest)
     try:
         flow = read_flow(text, file=FILE)
@@ -385,7 +387,7 @@ def meet(graph: Graph, *names: str) -> bool:
         (("sm", "sn", "mc", "nc", "ca", "cb:x", "cd:y"), False),
     ],
 )
-def test_only_what_a_split_leads_to_by_several_ways_meets(
+def test_only_nodes_reached_from_a_split_by_separate_paths_meet(
     edges: tuple[str, ...], *, expected: bool
 ) -> None:
     assert meet(graph_of(*edges), "a", "b") is expected
@@ -397,7 +399,7 @@ def test_several_entries_are_a_split() -> None:
 
 
 @given(st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=14))
-def test_what_leads_to_the_other_never_meets_it(pairs: set[tuple[int, int]]) -> None:
+def test_a_node_that_leads_to_another_never_meets_it(pairs: set[tuple[int, int]]) -> None:
     letters = "abcdefg"
     graph = graph_of(*sorted(f"{letters[one]}{letters[other]}" for one, other in pairs))
     names = sorted(graph.by_id)

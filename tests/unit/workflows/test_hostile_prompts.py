@@ -53,7 +53,7 @@ names = st.one_of(
 
 @settings(max_examples=PART)
 @given(name=names)
-def test_only_what_is_inside_is_read(folder: Path, name: str) -> None:
+def test_only_prompts_inside_the_folder_are_read(folder: Path, name: str) -> None:
     try:
         text = PromptReader(folder).read(name)
     except ConfigurationError as refused:

@@ -64,7 +64,7 @@ def answer(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("first", range(0, len(CHARTS), 50))
-def test_a_chart_says_what_mermaid_says(first: int) -> None:
+def test_a_chart_is_read_as_mermaid_reads_it(first: int) -> None:
     for entry in CHARTS[first : first + 50]:
         assert answer(entry["text"]) == entry["expect"], entry["name"]
 
@@ -91,7 +91,7 @@ def test_a_refusal_has_a_place_in_the_file() -> None:
         HEADER + "a@{ label: \ud800 }",
     ],
 )
-def test_what_mermaid_reads_and_this_reader_refuses(text: str) -> None:
+def test_some_charts_that_mermaid_reads_are_refused(text: str) -> None:
     assert is_refused(text)
 
 
@@ -149,7 +149,9 @@ def test_what_mermaid_reads_and_this_reader_refuses(text: str) -> None:
         ("^", (2, 1), "no statement starts with '^'", "expected an id"),
     ],
 )
-def test_a_refusal(body: str, place: tuple[int, int], message: str, hint: str) -> None:
+def test_a_refusal_has_a_place_a_message_and_a_hint(
+    body: str, place: tuple[int, int], message: str, hint: str
+) -> None:
     where, said, advice = refusal(body)
 
     assert where == f"line {place[0]}, column {place[1]}"
@@ -178,7 +180,9 @@ def test_a_refusal(body: str, place: tuple[int, int], message: str, hint: str) -
         ('graph TD\na["#amp; #35;"] b', (2, 17), "can't follow"),
     ],
 )
-def test_the_place_is_that_in_the_file(text: str, place: tuple[int, int], message: str) -> None:
+def test_the_place_of_an_error_is_that_in_the_file(
+    text: str, place: tuple[int, int], message: str
+) -> None:
     with pytest.raises(ChartError) as caught:
         read_chart(text, file=Path("flows/x.md"), first_line=20)
 
@@ -231,7 +235,7 @@ def crossed(count: int, groups: int) -> str:
     return " --> ".join(rows)
 
 
-def test_a_line_of_a_few_characters_can_not_fill_the_memory() -> None:
+def test_a_short_line_cannot_fill_the_memory() -> None:
     tracemalloc.start()
     try:
         assert is_refused(HEADER + crossed(300, 24))
@@ -241,7 +245,7 @@ def test_a_line_of_a_few_characters_can_not_fill_the_memory() -> None:
 
 
 @pytest.mark.parametrize("declared", ["n{}\n", "subgraph n{}\nend\n", "n{} & m{}\n"])
-def test_nodes_and_groups_are_counted_before_they_are_made(declared: str) -> None:
+def test_nodes_and_groups_are_counted_before_they_are_created(declared: str) -> None:
     lines = "".join(declared.format(place, place) for place in range(MAX_DECLARED + 1))
     where, message, _ = refusal(lines)
     assert message == f"the chart has more than {MAX_DECLARED:,} nodes and groups"
@@ -287,7 +291,7 @@ def prepared(text: str) -> str:
         ('<a b="c"', '<a b="c"\n'),
     ],
 )
-def test_what_mermaid_takes_out_before_it_reads(text: str, left: str) -> None:
+def test_text_mermaid_removes_before_reading_is_removed(text: str, left: str) -> None:
     assert prepared(text) == left
 
 
@@ -320,7 +324,7 @@ def test_what_mermaid_takes_out_before_it_reads(text: str, left: str) -> None:
         ("[:]", [{"null": None}]),
     ],
 )
-def test_a_value(text: str, value: Any) -> None:
+def test_property_values_are_read(text: str, value: Any) -> None:
     assert read_properties(text) == value
 
 
@@ -345,14 +349,14 @@ def test_a_value(text: str, value: Any) -> None:
         ("\ud800", "not text"),
     ],
 )
-def test_what_is_no_yaml_of_a_chart(text: str, problem: str) -> None:
+def test_invalid_yaml_in_a_chart_is_refused(text: str, problem: str) -> None:
     with pytest.raises(Unreadable, match=problem) as caught:
         read_properties(text)
 
     assert str(caught.value)
 
 
-def test_the_colors_that_classes_and_styles_give() -> None:
+def test_classes_and_styles_set_the_colors() -> None:
     chart = read_chart(
         "flowchart TD\nclassDef default fill:#eee\n"
         "classDef hot,cold fill:#F96,stroke:#333,stroke-width:4px,color:white;\n"

@@ -39,7 +39,7 @@ def templates(name: str) -> set[str]:
     return set(TEMPLATE.findall(text_of(name)))
 
 
-def test_the_procedures_and_their_steps() -> None:
+def test_each_procedure_has_its_steps() -> None:
     assert {made.name: " ".join(s.name for s in made.steps) for made in BUILT} == STEPS
     assert {made.kind for made in BUILT} == {"procedure"}
     assert builtin_procedure("plan-mode") is builtin_procedure("plan-mode")
@@ -49,14 +49,14 @@ def test_the_procedures_and_their_steps() -> None:
     assert refused.value.known == tuple(sorted(PROCEDURES))
 
 
-def test_every_system_prompt_comes_along() -> None:
+def test_every_system_prompt_is_packaged() -> None:
     for entry in SYSTEM_PROMPTS.values():
         assert entry.prompt is not None
         assert text_of(entry.prompt)
 
 
 @pytest.mark.parametrize("procedure", BUILT, ids=lambda made: made.name)
-def test_each_says_what_it_is_for_and_asks_for_no_output_that_may_not_be_there(
+def test_each_is_described_and_uses_only_outputs_of_earlier_steps(
     procedure: Workflow,
 ) -> None:
     names = [step.name for step in procedure.steps]
@@ -82,7 +82,7 @@ def test_each_says_what_it_is_for_and_asks_for_no_output_that_may_not_be_there(
         ("validation-fixer", {"validation.reason", "validation.round", "validation.earlier"}),
     ],
 )
-def test_prompts_of_several_procedures_use_the_last_output_only(
+def test_prompts_shared_by_procedures_use_only_the_last_output(
     name: str, asked_for: set[str]
 ) -> None:
     assert templates(f"subroutines/{name}.md") == asked_for
@@ -101,12 +101,12 @@ def test_prompts_of_several_procedures_use_the_last_output_only(
         ("question-investigation", "Do not change, create or delete a file"),
     ],
 )
-def test_what_a_step_must_not_do_is_said(name: str, forbidden: str) -> None:
+def test_a_prompt_states_what_its_step_must_not_do(name: str, forbidden: str) -> None:
     text = text_of(f"subroutines/{name}.md")
     assert forbidden in text.split("\n## DO NOT\n")[1].split("\n## ")[0]
 
 
-def test_every_prompt_says_what_not_to_do() -> None:
+def test_every_prompt_has_a_section_on_what_not_to_do() -> None:
     assert '{"pass": true, "reason": ' in text_of("subroutines/verifications.md")
     for path in sorted((PROMPTS / "subroutines").iterdir()):
         assert path.stem in {*ALL, "validation-fixer", "verbose-summary"}, path
@@ -116,7 +116,7 @@ def test_every_prompt_says_what_not_to_do() -> None:
 
 
 @pytest.mark.parametrize("folder", ["subroutines", "system"])
-def test_the_projects_own_prompts_are_those_that_come_along(folder: str) -> None:
+def test_the_projects_own_prompts_equal_the_packaged_ones(folder: str) -> None:
     packaged = {path.name: path.read_bytes() for path in (PROMPTS / folder).iterdir()}
     own = {path.name: path.read_bytes() for path in (OWN / folder).iterdir()}
     assert own == packaged

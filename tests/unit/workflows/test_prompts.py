@@ -109,7 +109,7 @@ def test_five_mebibytes_are_the_limit(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_file_that_may_not_be_read_says_so(folder: Path) -> None:
+def test_a_file_without_read_permission_is_reported(folder: Path) -> None:
     (folder / "main.md").chmod(0)
     with pytest.raises(ConfigurationError, match="can't be read"):
         PromptReader(folder).read("main")

@@ -21,7 +21,7 @@ from sequencer.workflows.registry import Registry
         ("review_cadence2", "639863588c780d4a01783bd0d028c86e9e32fa103c320ac7213b47edb662547f"),
     ],
 )
-def test_runs_of_earlier_versions_go_on_under_the_same_digest(name: str, digest: str) -> None:
+def test_workflows_keep_the_digest_of_earlier_versions(name: str, digest: str) -> None:
     assert Registry().get(name).digest() == f"sha256:{digest}"
 
 
@@ -55,7 +55,7 @@ def test_a_wrong_definition_is_refused(raw: dict[str, Any], message: str) -> Non
 
 
 @pytest.mark.parametrize("more", [{"steps": ["a"]}, {"kind": "procedure"}, {"extends": "standard"}])
-def test_a_flowchart_has_all_of_its_workflow(more: dict[str, object]) -> None:
+def test_a_flowchart_file_cannot_be_combined_with_other_fields(more: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="can't be combined with file"):
         WorkflowDefinition.model_validate({"file": "x.md", **more})
 

@@ -31,7 +31,7 @@ ALLOWED = frozenset({"main.md", "reviewer.md", "team/plan.txt"})
         ("only", RouterMode.ONLY),
     ],
 )
-def test_the_names_of_the_modes(written: str, mode: RouterMode) -> None:
+def test_modes_are_read_by_name(written: str, mode: RouterMode) -> None:
     assert RouterSettings.model_validate({"mode": written}).mode is mode
 
 

@@ -42,14 +42,14 @@ def test_a_wrong_field_is_named(data: Any, where: str) -> None:
         read_script(data, "s.json")
 
 
-def test_everything_wrong_is_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ConfigurationError) as refused:
         read_script({"entry": 5, "timeout": 0, "nodes": {"a": {"ms": "x"}}}, "s.json")
     for key in ("entry", "timeout", "nodes.a.ms"):
         assert f"s.json: {key}" in str(refused.value)
 
 
-def test_a_node_that_the_chart_does_not_have_is_an_error_with_the_known_ones() -> None:
+def test_an_unknown_node_is_an_error_that_lists_the_known_ones() -> None:
     script = read_script({"nodes": {"revew": {"out": "x"}}}, "s.json")
     with pytest.raises(UnknownName) as refused:
         script.check(graph("review --> publish"))

@@ -33,7 +33,7 @@ def ran(text: str, parts: dict[str, NodeScript] | None = None, **settings: Any) 
 
 
 @pytest.mark.parametrize("flow", VALID, ids=lambda flow: flow["name"])
-def test_a_recorded_flow_goes_as_it_was_recorded(flow: dict[str, Any]) -> None:
+def test_a_recorded_flow_runs_as_it_was_recorded(flow: dict[str, Any]) -> None:
     found, expect = recorded(flow), flow["expect"]
     assert list(found.trace) == expect["trace"]
     assert found.status == expect["status"]
@@ -43,7 +43,7 @@ def test_a_recorded_flow_goes_as_it_was_recorded(flow: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("flow", INVALID, ids=lambda flow: flow["name"])
-def test_a_flow_that_can_not_be_loaded_says_why(flow: dict[str, Any]) -> None:
+def test_the_reason_a_flow_cannot_be_loaded_is_reported(flow: dict[str, Any]) -> None:
     with pytest.raises(FlowErrors) as refused:
         recorded(flow)
     (problem,) = refused.value.problems
@@ -55,12 +55,12 @@ def test_only_a_graph_is_simulated() -> None:
         simulate(Workflow("w", (Step(name="a"),)))
 
 
-def test_without_a_script_a_choice_goes_the_first_way_forward() -> None:
+def test_a_choice_without_a_script_takes_the_first_path_forward() -> None:
     trace = ran("a --> q{{Q}}; q -->|again| a; q -->|timeout| t; q -->|yes| b; q -->|no| c")
     assert trace[3] == "20 done q = yes"
 
 
-def test_without_a_way_forward_that_is_labelled_the_default_is_taken() -> None:
+def test_the_default_is_taken_if_no_labeled_path_leads_forward() -> None:
     assert ran("a --> b; b -->|again| a; b --> c")[3:5] == ["20 done b = ", "20 start c"]
 
 
@@ -88,7 +88,7 @@ FAILING = {"out": ({"error": "no"}, "yes")}
         ({"retry": Retry(max_attempts=2, initial_delay_s=0.0)}, FAILING),
     ],
 )
-def test_a_replay_costs_what_happens_however_many_run_at_once(
+def test_the_cost_of_a_replay_grows_only_with_its_events(
     settings: dict[str, Any], parts: dict[str, Any]
 ) -> None:
     wide, wider = (
@@ -98,7 +98,7 @@ def test_a_replay_costs_what_happens_however_many_run_at_once(
     assert wider < 4.6 * wide
 
 
-def test_a_flow_without_an_end_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_flow_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_EVENTS", 10_000)
     made = workflow("a --> b; b --> a", max_iterations=1_000_000)
     with pytest.raises(EndlessReplay) as endless:

@@ -19,7 +19,7 @@ def value_of(path: tuple[str, ...]) -> Any:
     return look_up({"output": "{{feedback}}", "steps": {"a": {"output": "A"}}}, path)
 
 
-def test_what_is_no_template_stays() -> None:
+def test_text_that_is_not_a_template_stays() -> None:
     for text in ("{{ other.x }}", "{{}}", "{{ }}", "{output}", "{{output", "{{1.a}}", "{{a b}}"):
         assert render(text, value_of) == text
 
@@ -28,11 +28,11 @@ def test_what_is_no_template_stays() -> None:
     ("value", "text"),
     [("a", "a"), (None, ""), (True, "true"), (1.5, "1.5"), ({"a": [1]}, '{"a":[1]}'), ("é", "é")],
 )
-def test_how_values_stand_in_a_prompt(value: Any, text: str) -> None:
+def test_values_are_formatted_for_a_prompt(value: Any, text: str) -> None:
     assert as_text(value) == text
 
 
-def test_json_in_a_text_may_be_looked_into() -> None:
+def test_values_in_json_text_can_be_looked_up() -> None:
     fenced = '```json\n{"a": [{"b": 2}]}\n```\n'
     assert look_up({"output": fenced}, ("output", "a", "0", "b")) == 2
     assert parse_loose_json('{"x": 1}') == {"x": 1}
@@ -42,7 +42,7 @@ def test_json_in_a_text_may_be_looked_into() -> None:
 
 
 @pytest.mark.parametrize("path", [("a", "x"), ("l", "2"), ("l", "-1"), ("l", "9" * 30), ("n", "x")])
-def test_a_path_that_leads_nowhere(path: tuple[str, ...]) -> None:
+def test_a_path_that_leads_nowhere_is_an_error(path: tuple[str, ...]) -> None:
     with pytest.raises(KeyError):
         look_up({"a": {"b": 1}, "l": [1, 2], "n": 5}, path)
     with pytest.raises(KeyError, match="at most"):

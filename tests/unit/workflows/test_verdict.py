@@ -36,14 +36,14 @@ def judged(output: str) -> Verdict:
 
 
 @pytest.mark.parametrize("is_command", [True, False])
-def test_a_structured_answer_goes_before_text_and_exit_code(is_command: bool) -> None:
+def test_a_structured_answer_outranks_text_and_exit_code(is_command: bool) -> None:
     outcome = said(YES, structured={"pass": False, "reason": "two fail"}, exit_code=0)
     verdict = read_verdict(outcome, is_command=is_command)
     assert verdict == Verdict(is_pass=False, reason="two fail", source="structured")
 
 
 @pytest.mark.parametrize("value", ["yes", 1, 0, None, "true", [True], {"pass": True}])
-def test_what_is_no_boolean_is_no_verdict(value: object) -> None:
+def test_a_value_that_is_not_a_boolean_is_not_a_verdict(value: object) -> None:
     structured = {"pass": value, "reason": "x"}
     assert read_verdict(said(structured=structured), is_command=False) == NONE
     assert judged(json.dumps(structured)) == NONE
@@ -82,7 +82,7 @@ def test_a_structured_answer_without_a_verdict_leaves_it_to_the_text(structured:
         "}}}]]" + YES,
     ],
 )
-def test_a_yes_is_found(text: str) -> None:
+def test_a_passing_verdict_is_found_in_the_text(text: str) -> None:
     verdict = judged(text)
     assert (verdict.is_pass, verdict.source) == (True, "json"), verdict
 
@@ -105,7 +105,7 @@ def test_a_yes_is_found(text: str) -> None:
         '{"text": "{\\"pass\\": true}"}',
     ],
 )
-def test_what_is_no_verdict_by_the_letter_is_none(text: str) -> None:
+def test_text_that_is_not_strictly_a_verdict_is_not_one(text: str) -> None:
     assert judged(text) == NONE
 
 
@@ -166,7 +166,7 @@ def test_a_last_line_that_is_too_long_is_cut() -> None:
 
 
 @pytest.mark.parametrize("is_structured", [True, False])
-def test_what_failed_never_passes_whatever_it_said(is_structured: bool) -> None:
+def test_a_failed_attempt_never_passes_whatever_it_answered(is_structured: bool) -> None:
     more = {"structured": json.loads(YES)} if is_structured else {}
     outcome = said(YES, status=OutcomeStatus.FAILED, error="exit code 3", exit_code=3, **more)
     verdict = read_verdict(outcome, is_command=True)
@@ -210,7 +210,7 @@ def test_a_value_fits_or_the_first_problem_is_named(value: object, problem: str 
         ({"enum": ["a"]}, {"b": "c" * 500}, ' is not one of ["a"]'),
     ],
 )
-def test_what_is_wrong_with_a_large_value_is_told(
+def test_the_problem_of_a_large_value_is_reported(
     schema: dict[str, Any], value: object, end: str
 ) -> None:
     problem = check_schema(schema, value)
@@ -220,7 +220,7 @@ def test_what_is_wrong_with_a_large_value_is_told(
     assert problem.startswith(f"$: {shown}"[:50])
 
 
-def test_a_value_that_nests_without_an_end_in_sight_is_a_problem() -> None:
+def test_a_too_deeply_nested_value_is_a_problem() -> None:
     schema = {"$ref": "#/$defs/n", "$defs": {"n": {"items": {"$ref": "#/$defs/n"}}}}
     value: list[Any] = []
     for _ in range(50_000):
@@ -245,15 +245,13 @@ def test_a_value_that_nests_without_an_end_in_sight_is_a_problem() -> None:
         ({"$ref": "file:///etc/passwd"}, "w: $ref 'file:///etc/passwd' is not in"),
     ],
 )
-def test_what_can_check_nothing_is_refused_before_anything_starts(
-    schema: dict[str, Any], said: str
-) -> None:
+def test_an_unusable_schema_is_refused(schema: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         ensure_schema(schema, "w")
     assert str(refused.value).startswith(said)
 
 
-def test_nothing_is_fetched_for_a_schema_whatever_it_refers_to() -> None:
+def test_nothing_is_fetched_for_a_schema_that_refers_elsewhere() -> None:
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

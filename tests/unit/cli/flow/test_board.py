@@ -29,7 +29,7 @@ def _usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- which one ---------------------------------------------------------------------------
 
 
-def test_which_screen_suits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_screen_fits_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal() as seen:
         shown = make_screen(seen.stream, Redaction())
         shown.close()
@@ -39,7 +39,7 @@ def test_which_screen_suits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(make_screen(io.StringIO(), Redaction()), Lines)
 
 
-def test_a_closed_stream_gets_lines_that_nobody_reads(tmp_path: Path) -> None:
+def test_a_closed_stream_is_no_error(tmp_path: Path) -> None:
     with (tmp_path / "gone").open("w") as stream:
         pass
     shown = make_screen(stream, Redaction())

@@ -103,7 +103,7 @@ def test_a_loop_crosses_the_branch_beside_it() -> None:
     """)
 
 
-def test_directions_shapes_and_strokes_are_the_authors() -> None:
+def test_directions_shapes_and_strokes_come_from_the_author() -> None:
     shown, chart = drawn_by_hand("LR")
     whole = draw_flow(shown, chart=chart)
     assert dedent(whole.to_text()) == text("""
@@ -154,7 +154,7 @@ def test_it_gets_narrower_where_it_can(columns: int) -> None:
         assert found.width <= columns
 
 
-def test_a_graph_that_nobody_could_follow_is_told_in_words() -> None:
+def test_a_graph_that_is_too_large_to_draw_is_listed_in_words() -> None:
     many = chain(3001)
     rows = draw_flow(of(many)).to_text().splitlines()
     assert len(rows) == 3001
@@ -200,7 +200,7 @@ def test_a_terminal_gets_colours(screen: Terminal) -> None:
 
 
 @pytest.mark.parametrize("screen", [40], indirect=True)
-def test_what_does_not_fit_the_terminal_is_told_in_words(screen: Terminal) -> None:
+def test_a_drawing_too_wide_for_the_terminal_becomes_a_list(screen: Terminal) -> None:
     print_diagram(view(RELEASE), screen.stream)
     seen = screen.wait_for(b"less -S").decode()
     assert "· gate → docs [approve]" in re.sub(r"\x1b\[[0-9;]*m", "", seen)
@@ -215,7 +215,7 @@ def test_an_encoding_without_lines_gets_ascii(tmp_path: Path) -> None:
     assert "+---" in path.read_text(encoding="latin-1")
 
 
-def test_a_full_disk_is_said_so() -> None:
+def test_a_full_disk_is_reported() -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as stream:
         with pytest.raises(StorageFailed, match="No space left"):
             print_diagram(view(SMALL), stream)
@@ -251,7 +251,7 @@ def test_groups_have_frames_with_their_titles() -> None:
     assert ". One of them -." in draw_flow(shown, chart=chart, is_ascii=True).to_text()
 
 
-def test_an_authors_colors_are_seen_until_a_run_has_its_own() -> None:
+def test_the_authors_colors_are_shown_until_a_run_has_its_own() -> None:
     chart = read_chart(COLORED)
     text = draw_flow(of(graph("a --> b")), chart=chart).to_text(has_colors=True)
     # A dark ground gets light letters.
@@ -269,7 +269,7 @@ def shape(chart: str = CHART) -> Graph:
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n%% the end", "\n  "])
-def test_however_the_text_ends(end: str) -> None:
+def test_state_classes_are_added_however_the_text_ends(end: str) -> None:
     text = CHART.rstrip("\n") + end
     found = add_state_classes(text, of(shape(), "running", a="done"))
     assert found.startswith(text)
@@ -288,7 +288,7 @@ def test_names_of_the_author_are_avoided(line: str) -> None:
     assert add_state_classes(found, of(shape(), "running", a="done")).endswith("class a seq3Done\n")
 
 
-def test_an_id_with_a_comma_gets_a_style_of_its_own() -> None:
+def test_an_id_with_a_comma_gets_its_own_style() -> None:
     # In a class statement it would be two names.
     text = "flowchart TD\n  a,b --> c\n"
     found = add_state_classes(text, of(shape(text), "running", **{"a,b": "failed", "c": "done"}))
@@ -309,7 +309,7 @@ def test_other_ids_are_named_as_they_are(name: str) -> None:
 
 @given(views())
 @settings(max_examples=30)
-def test_a_made_chart_says_the_same_whatever_the_names_are(found: FlowView) -> None:
+def test_a_generated_chart_has_the_same_graph_for_any_names(found: FlowView) -> None:
     chart = read_chart(format_view_chart(found))
     number = {node.id: f"n{place}" for place, node in enumerate(found.graph.nodes)}
     assert [node.id for node in chart.nodes] == list(number.values())
@@ -370,7 +370,7 @@ def test_wrapping_loses_nothing_where_there_is_room(text: str, columns: int, lin
 
 
 @given(st.text())
-def test_what_is_shown_is_one_line_for_xml_and_terminals(text: str) -> None:
+def test_sanitized_text_is_one_line_for_xml_and_terminals(text: str) -> None:
     found = sanitize_text(text)
     assert found == sanitize_text(found)
     assert len(found.splitlines()) <= 1

@@ -51,7 +51,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("columns", list(HEADS))
-def test_columns_go_as_the_terminal_gets_narrower(screen: Terminal, columns: int) -> None:
+def test_columns_disappear_as_the_terminal_gets_narrower(screen: Terminal, columns: int) -> None:
     found = lines(screen, running(last_line="x" * 300), (columns, 20))
     assert " ".join(found[0].split()) == HEADS[columns]
     assert all(width(line) < columns for line in found)
@@ -109,7 +109,7 @@ def between(
 
 
 @pytest.mark.parametrize("size", [(80, 10), (40, 12), (20, 6), (5, 3), (1, 1)])
-def test_on_a_low_terminal_the_table_keeps_half_of_it(
+def test_a_short_terminal_still_shows_the_running_node(
     screen: Terminal, size: tuple[int, int]
 ) -> None:
     shown = of(chain(60), "running", n30="running")
@@ -121,6 +121,6 @@ def test_on_a_low_terminal_the_table_keeps_half_of_it(
         assert found[-1] == "the end"
 
 
-def test_without_a_graph_there_is_only_what_stands_around(screen: Terminal) -> None:
+def test_without_a_graph_only_the_surrounding_lines_are_shown(screen: Terminal) -> None:
     found = between(screen, None, (80, 24), 3)
     assert [line.split()[0] for line in found] == ["above"] * 3 + ["the"]

@@ -77,7 +77,7 @@ def label_cells(line: EdgeLine) -> list[tuple[int, int]]:
 
 @given(views(), st.sampled_from(sorted(WAYS)))
 @settings(max_examples=60)
-def test_nothing_is_over_anything_else_in_any_graph(shown: FlowView, direction: str) -> None:
+def test_nothing_overlaps_in_any_graph(shown: FlowView, direction: str) -> None:
     ensure_sound(shown, layout(shown, direction))
 
 
@@ -115,7 +115,7 @@ def grouped(shown: FlowView, cuts: list[int]) -> list[Group]:
 
 @given(views(), st.lists(st.integers(0, 30), max_size=3), st.sampled_from(sorted(WAYS)))
 @settings(max_examples=60)
-def test_frames_hold_their_own_and_nobody_else(
+def test_frames_contain_their_own_boxes_and_no_others(
     shown: FlowView, cuts: list[int], direction: str
 ) -> None:
     words = Texts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
@@ -159,7 +159,7 @@ def test_groups_whose_lines_cross_have_room_in_a_small_drawing(direction: str) -
     assert max(found.width, found.height) <= 60
 
 
-def test_a_long_title_makes_no_frame_higher() -> None:
+def test_a_long_title_does_not_make_a_frame_taller() -> None:
     shown = view("a --> b")
     words = Texts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
     (frame,) = compute_layout(
@@ -254,7 +254,7 @@ def rows_of(chart: str, width: int = 7) -> Rows:
 
 
 @given(st.lists(st.tuples(st.floats(-50, 50), st.integers(0, 9)), min_size=1, max_size=12))
-def test_what_is_spread_keeps_its_distances(wanted: list[tuple[float, int]]) -> None:
+def test_spread_values_keep_their_distances(wanted: list[tuple[float, int]]) -> None:
     apart = [distance for _, distance in wanted[1:]]
     found = spread([value for value, _ in wanted], apart)
     assert all(b - a >= least for (a, b), least in zip(pairwise(found), apart, strict=True))

@@ -63,7 +63,7 @@ def test_every_box_line_and_text_is_inside(name: str) -> None:
 
 @given(views())
 @settings(max_examples=30)
-def test_any_graph_is_a_document_that_refers_to_nothing(shown: FlowView) -> None:
+def test_the_svg_of_any_graph_has_no_external_references(shown: FlowView) -> None:
     text = flow_svg(shown)
     for element in parsed(text).iter():
         assert element.tag in ALLOWED
@@ -72,7 +72,7 @@ def test_any_graph_is_a_document_that_refers_to_nothing(shown: FlowView) -> None
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_texts_are_texts(text: str) -> None:
+def test_hostile_text_is_drawn_as_text(text: str) -> None:
     node = Node(id="a", kind=NodeKind.AGENT, label=text)
     jump = Graph(nodes=(node,), entries=("a",), on_error="a")
     shown = FlowView(text, jump, (NodeView(node, NodeState.FAILED),), "running")
@@ -81,7 +81,7 @@ def test_hostile_texts_are_texts(text: str) -> None:
 
 
 @pytest.mark.parametrize("direction", ["TB", "BT", "LR", "RL"])
-def test_directions_shapes_and_strokes_are_the_authors(direction: str) -> None:
+def test_directions_shapes_and_strokes_come_from_the_author(direction: str) -> None:
     shown, chart = drawn_by_hand(direction)
     text = flow_svg(shown, chart)
     assert text.count('stroke-dasharray="2 4"') == 1
@@ -98,13 +98,13 @@ def test_directions_shapes_and_strokes_are_the_authors(direction: str) -> None:
         assert got == pytest.approx([expected] * len(heads), abs=0.01)
 
 
-def test_a_large_png_has_fewer_pixels_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_png_has_fewer_pixels_per_point(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.plugins.drawing.pictures.MAX_PIXELS", 100_000)
     wide, high = size(render_png(flow_svg(of(chain(12)))))
     assert 80_000 < wide * high <= 102_000
 
 
-def test_texts_are_seen_on_a_machine_without_fonts(tmp_path: Path) -> None:
+def test_text_is_visible_on_a_machine_without_fonts(tmp_path: Path) -> None:
     """An empty folder stands over the machine's fonts, if namespaces can be made here."""
     code = (
         "import re, sys; sys.path.insert(0, '.')\n"
@@ -132,7 +132,7 @@ def test_texts_are_seen_on_a_machine_without_fonts(tmp_path: Path) -> None:
     assert with_texts > without + 1000
 
 
-def test_without_the_extra_a_png_says_what_to_install() -> None:
+def test_without_the_extra_the_error_names_what_to_install() -> None:
     code = (
         "import sys; sys.path.insert(0, '.'); sys.modules['resvg_py'] = None\n"
         "from tests.unit.cli.flow.views import view\n"
@@ -147,7 +147,7 @@ def test_without_the_extra_a_png_says_what_to_install() -> None:
     assert "extra 'picture'" in done.stdout
 
 
-def test_a_graph_that_nobody_could_follow_is_refused() -> None:
+def test_a_graph_that_is_too_large_for_a_picture_is_refused() -> None:
     with pytest.raises(UsageRefused, match="too large for a picture"):
         flow_svg(of(chain(3001)))
 
@@ -164,7 +164,7 @@ def test_an_earlier_picture_is_replaced(tmp_path: Path, head: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", [b"# My flow\n", b"\x00\x01", b"flowchart TD"])
-def test_anything_else_stays(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_picture_is_not_overwritten(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "flow.md"
     path.write_bytes(content)
     with pytest.raises(UsageRefused, match="left as it is") as refused:
@@ -205,7 +205,7 @@ def test_groups_and_colors_of_the_chart() -> None:
     assert "#112233" not in ran
 
 
-def test_the_title_of_a_group_stands_above_its_boxes() -> None:
+def test_the_title_of_a_group_is_above_its_boxes() -> None:
     chart = read_chart("flowchart TD\na --> b\nsubgraph one [Look closely]\na\nend\n")
     text = flow_svg(of(graph("a --> b")), chart)
     rects = [rect.attrib for rect in parsed(text).iter() if rect.tag.endswith("rect")]
@@ -214,6 +214,6 @@ def test_the_title_of_a_group_stands_above_its_boxes() -> None:
     assert title <= frame < title + 15 <= min(y for y in tops.values() if y > frame)
 
 
-def test_letters_that_no_font_has_are_told() -> None:
+def test_letters_that_no_font_has_are_found() -> None:
     assert find_missing_letters("<text>plan → ✓ Ж</text>") == ""
     assert find_missing_letters("a\U00012000b\U00012000") in ("\U00012000", "")

@@ -52,7 +52,7 @@ def test_the_table() -> None:
     ]
 
 
-def test_titles_have_a_column_where_they_say_more_than_ids() -> None:
+def test_titles_have_a_column_where_they_differ_from_ids() -> None:
     shape = graph("A[Compile and lint] --> b[B] --> C{{Ship it?}}")
     shown = FlowView("demo", shape, tuple(map(NodeView, shape.nodes)), "running")
     table = node_table(shown, NOW).splitlines()
@@ -65,7 +65,7 @@ def test_titles_have_a_column_where_they_say_more_than_ids() -> None:
     assert "Compile and li" in node_table(shown, NOW, 60)
 
 
-def test_what_waits_says_for_how_long() -> None:
+def test_a_waiting_node_shows_the_time_left() -> None:
     later = "2026-11-22T12:00:20Z"
     assert format_state(node(state=NodeState.RETRYING, due=later), NOW) == "retrying in 20.0 s"
     assert (
@@ -77,7 +77,7 @@ def test_what_waits_says_for_how_long() -> None:
     assert format_state(node(state=NodeState.DONE, due=later), NOW) == "done"
 
 
-def test_what_nobody_runs_any_more_is_interrupted_and_its_clock_stands() -> None:
+def test_an_abandoned_node_is_interrupted_and_its_clock_stops() -> None:
     gone = node(state=NodeState.RUNNING, since=HALF_A_MINUTE_AGO, seconds=5, is_interrupted=True)
     assert (format_state(gone, NOW), node_duration_s(gone, NOW)) == ("interrupted", 5)
     shown = run(a={"state": NodeState.RUNNING, "since": HALF_A_MINUTE_AGO, "is_interrupted": True})
@@ -85,7 +85,7 @@ def test_what_nobody_runs_any_more_is_interrupted_and_its_clock_stands() -> None
     assert nodes_json(shown)["nodes"][0]["state"] == "running", "programs ask `held_by`"
 
 
-def test_json_says_all_of_it() -> None:
+def test_json_has_all_of_it() -> None:
     shown = run(
         iterations=1,
         a={

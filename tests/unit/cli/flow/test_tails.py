@@ -62,11 +62,11 @@ def last(held: Claim, folder: Path) -> str | None:
         (b"x" * 5000, "x" * 200),
     ],
 )
-def test_whatever_is_said_is_one_safe_line(tmp_path: Path, data: bytes, line: str) -> None:
+def test_any_output_becomes_one_safe_line(tmp_path: Path, data: bytes, line: str) -> None:
     assert last(claim(), written(tmp_path, claim(), data)) == line
 
 
-def test_the_log_of_an_earlier_claim_is_another(tmp_path: Path) -> None:
+def test_the_log_of_an_earlier_claim_is_a_different_file(tmp_path: Path) -> None:
     written(tmp_path, claim(token=2), b"from before\n", is_over=True)
     folder = written(tmp_path, claim(token=9), b"from now\n")
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -85,7 +85,7 @@ def test_neither_a_link_nor_a_pipe_is_followed(tmp_path: Path) -> None:
     assert read_last_outputs([claim("b"), claim("c")], [folder]) == {}
 
 
-def test_what_the_log_itself_says_at_its_end_is_no_line_of_the_agent(tmp_path: Path) -> None:
+def test_the_closing_lines_of_a_log_are_not_agent_output(tmp_path: Path) -> None:
     folder = written(tmp_path, claim(), b"the last word\n", is_over=True)
     assert last(claim(), folder) == "the last word"
     silent = written(tmp_path, claim("quiet"), b"", is_over=True)

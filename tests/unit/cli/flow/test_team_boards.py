@@ -70,7 +70,7 @@ def lines_of(*facts: dict[str, Any], view: FlowView | None = None) -> list[str]:
     return [line for _, line in format_facts(facts, view or at_work())]
 
 
-def test_what_only_teams_know() -> None:
+def test_events_that_only_teams_have_get_their_own_lines() -> None:
     assert lines_of(
         fact(Event.INVALID, "verify", reason="two tests fail", number=1),
         fact(Event.GROWN, "verify", tasks=["fix-1", "fix-2"]),
@@ -87,7 +87,7 @@ def test_what_only_teams_know() -> None:
 
 
 @pytest.mark.parametrize("event", [Event.INVALID, Event.GROWN, Event.TOLD, Event.WARNED])
-def test_facts_that_say_less_are_survived(event: Event) -> None:
+def test_facts_with_missing_or_odd_fields_still_get_one_line(event: Event) -> None:
     (line,) = lines_of(fact(event, "build"))
     assert line
     assert "None" not in line

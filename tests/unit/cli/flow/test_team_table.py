@@ -96,11 +96,13 @@ def test_the_table() -> None:
         (30, [TASK, STATE]),
     ],
 )
-def test_columns_go_as_the_terminal_gets_narrower(columns: int | None, expected: list[int]) -> None:
+def test_columns_disappear_as_the_terminal_gets_narrower(
+    columns: int | None, expected: list[int]
+) -> None:
     assert heads(node_table(numbered(12), NOW, columns)) == [HEAD[place] for place in expected]
 
 
-def test_where_nobody_shows_who_blocks_the_last_line_says_so() -> None:
+def test_without_a_blockers_column_the_last_line_names_the_blockers() -> None:
     narrow = node_table(numbered(12), NOW, 60).splitlines()
     (last,) = [line for line in narrow if line.startswith("sub-issue-12")]
     assert last.endswith("after sub-issue-10 +1")
@@ -130,7 +132,7 @@ def test_the_usual_terminals(columns: int, count: int) -> None:
     columns=st.integers(20, 220),
 )
 @settings(max_examples=40)
-def test_nothing_is_ever_wider(names: list[str], said: str, columns: int) -> None:
+def test_no_line_is_ever_wider_than_the_terminal(names: list[str], said: str, columns: int) -> None:
     rows = [
         task_cells(
             NodeView(
@@ -152,7 +154,7 @@ def test_nothing_is_ever_wider(names: list[str], said: str, columns: int) -> Non
 # --- totals ------------------------------------------------------------------------------
 
 
-def test_elapsed_goes_on_while_somebody_works() -> None:
+def test_elapsed_time_continues_while_a_task_runs() -> None:
     assert run_duration_s(at_work(), NOW) == 3600.0
     assert run_duration_s(at_work(), NOW + timedelta(minutes=1)) == 3660.0
     rests = view(plan={"state": NodeState.DONE})

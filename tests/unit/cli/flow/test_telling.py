@@ -63,7 +63,7 @@ def test_words(happened: dict[str, Any], said: str) -> None:
     assert lines(happened) == [said]
 
 
-def test_what_the_chart_calls_a_node_stands_beside_its_id_in_every_line() -> None:
+def test_every_line_shows_the_node_title_next_to_its_id() -> None:
     view = of(graph("A[Compile and lint] --> B{{Which server?}}\nB --> end_it[End it]"), "running")
     assert lines(
         fact(Event.CLAIMED, "A", attempt=2),
@@ -105,7 +105,7 @@ def test_the_beginning_and_the_end_have_no_line_of_their_own(happened: dict[str,
         (fact(Event.CANCELLED, cancelled=["b", "d"], by="ann"), "stopped by hand"),
     ],
 )
-def test_a_cut_names_each_node_that_it_ended(happened: dict[str, Any], said: str) -> None:
+def test_each_canceled_node_is_named(happened: dict[str, Any], said: str) -> None:
     assert lines(happened) == [said, "cancel b (Sure?)", "cancel d"]
 
 
@@ -132,7 +132,7 @@ def test_a_failure_that_is_tried_again() -> None:
     assert lines(failed(tries=1), view=later) == ["retry a after attempt 1: it broke"]
 
 
-def test_a_failure_for_good_is_followed_by_what_came_of_it() -> None:
+def test_a_final_failure_is_followed_by_its_consequence() -> None:
     ended = fact(Event.COMPLETED, status="failed")
     assert lines(failed(tries=2), ended) == ["fail a: it broke"]
     assert lines(failed(tries=2), fact(Event.DIVERTED, "a", to="c")) == [
@@ -151,7 +151,7 @@ def test_a_failure_for_good_is_followed_by_what_came_of_it() -> None:
     assert lines(failed(tries=2), fact(Event.COMPLETED, status="timed_out"))[0].startswith("retry")
 
 
-def test_a_task_that_failed_for_good_is_not_tried_again() -> None:
+def test_a_final_failure_of_a_task_is_not_shown_as_a_retry() -> None:
     """Its team goes on, so that no record tells of an end."""
     view = with_node(of(graph(CHART), "running"), "a", state=NodeState.FAILED, attempt=2)
     second = failed(2, tries=2) | {"attempt": 2}

@@ -14,7 +14,7 @@ def facts(first: int, last: int) -> list[dict[str, Any]]:
     return [fact(Event.CLAIMED, "a", revision) for revision in range(first, last)]
 
 
-def test_a_history_that_begins_anew_is_all_new() -> None:
+def test_a_history_that_starts_over_is_all_new() -> None:
     news = NewFacts()
     news.select_new(facts(0, 5))
     assert news.select_new([]) == []
@@ -25,7 +25,7 @@ def test_a_history_that_begins_anew_is_all_new() -> None:
     assert news.select_new(facts(30, 40)) == facts(30, 40)
 
 
-def test_of_a_history_that_lost_its_beginning_the_end_is_new() -> None:
+def test_only_the_end_is_new_after_a_history_lost_its_beginning() -> None:
     news = NewFacts()
     news.select_new(facts(0, 6))
     assert news.select_new(facts(4, 8)) == facts(6, 8)
@@ -46,7 +46,7 @@ def in_journal(project: Path, run: str) -> list[str]:
     return [f"{words[one['event']]} {one['step']}" for one in told if one["event"] in words]
 
 
-def test_a_run_in_a_pipe_tells_every_fact_in_the_journals_order(tmp_path: Path) -> None:
+def test_a_run_in_a_pipe_prints_every_fact_in_journal_order(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     # Nodes that take no time, so that many begin and end between two looks.
     chart = (

@@ -40,7 +40,7 @@ def note(made: Lab) -> str:
     return told
 
 
-def test_it_says_what_was_changed(tmp_path: Path) -> None:
+def test_adopting_notes_what_changed(tmp_path: Path) -> None:
     after = adopted(waiting(tmp_path), "a --> h{{H}} --> d; h --> b", max_iterations=7)
     told = note(after).split("; ")
     assert "node 'c' is gone" in told
@@ -50,7 +50,7 @@ def test_it_says_what_was_changed(tmp_path: Path) -> None:
     assert any(line.startswith("max_iterations: ") and line.endswith(" -> 7") for line in told)
 
 
-def test_it_does_not_say_everything_of_a_great_change(tmp_path: Path) -> None:
+def test_the_note_on_a_large_change_is_shortened(tmp_path: Path) -> None:
     names = " --> ".join(f"n{number}" for number in range(MAX_DIFFERENCES + 10))
     after = adopted(waiting(tmp_path), f"a --> h{{{{H}}}} --> {names}")
     told = note(after).split("; ")
@@ -66,7 +66,9 @@ def test_it_does_not_say_everything_of_a_great_change(tmp_path: Path) -> None:
         ("a --> h --> b --> c", "'h', which are of another kind"),
     ],
 )
-def test_where_the_run_stands_must_be_there(tmp_path: Path, text: str, message: str) -> None:
+def test_adopting_is_refused_if_the_current_nodes_are_missing(
+    tmp_path: Path, text: str, message: str
+) -> None:
     made = waiting(tmp_path)
     before = (tmp_path / "sync" / "flow.json").read_bytes(), made.head
     after = made.changed(workflow(text))
@@ -86,7 +88,7 @@ def test_a_token_that_waits_must_have_its_node(tmp_path: Path) -> None:
         made.changed(workflow("s --> a; a --> j")).run().do(Adopt())
 
 
-def test_what_a_failure_has_stopped_must_have_its_node(tmp_path: Path) -> None:
+def test_a_node_stopped_by_a_failure_must_exist(tmp_path: Path) -> None:
     """Else a retry would put a token on a node that nobody knows."""
     made = lab(tmp_path, "s --> a", {"a": ValueError()})
     made.refused()
@@ -100,14 +102,14 @@ def test_what_a_failure_has_stopped_must_have_its_node(tmp_path: Path) -> None:
     assert after.accepted() == ["s", "a", "b"]
 
 
-def test_a_line_of_steps_is_no_graph(tmp_path: Path) -> None:
+def test_a_graph_cannot_adopt_a_sequence_of_steps(tmp_path: Path) -> None:
     made = waiting(tmp_path)
     line = made.changed(Workflow("flow", (Step(name="a"),)))
     with pytest.raises(TransitionRefused, match="sequence of steps"):
         line.run().do(Adopt())
 
 
-def test_what_it_was_begun_with_must_be_there(tmp_path: Path) -> None:
+def test_the_workflow_the_run_started_with_must_be_readable(tmp_path: Path) -> None:
     made = waiting(tmp_path)
     after = made.changed(workflow("a --> h{{H}} --> d"))
     path = tmp_path / "sync" / "flow.json"
@@ -123,7 +125,9 @@ def test_what_it_was_begun_with_must_be_there(tmp_path: Path) -> None:
     assert "node 'd' is new" in note(after)
 
 
-def test_a_marking_in_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_its_marking_in_documents_can_adopt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(flow_record, "INLINE_ENTRIES", 0)
     monkeypatch.setattr(flow_record, "SINCE_BYTES", 60)
     made = waiting(tmp_path, "a --> b --> c --> d --> h{{H}} --> e")
@@ -136,7 +140,7 @@ def test_a_marking_in_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert after.accepted() == ["a", "b", "c", "d", "f"]
 
 
-def test_while_an_agent_works_nothing_is_adopted(tmp_path: Path) -> None:
+def test_nothing_is_adopted_while_an_agent_works(tmp_path: Path) -> None:
 
     made = lab(tmp_path, "a --> b")
     made.claimed()
@@ -144,7 +148,7 @@ def test_while_an_agent_works_nothing_is_adopted(tmp_path: Path) -> None:
         made.changed(workflow("a --> c")).run().do(Adopt())
 
 
-def test_who_was_killed_while_adopting_adopts_once_more(tmp_path: Path) -> None:
+def test_adopting_can_be_repeated_after_a_kill(tmp_path: Path) -> None:
     """flow.json is of the new workflow by then, and the head of the old one."""
     made = waiting(tmp_path)
     state = made.store().state_path

@@ -76,7 +76,7 @@ def go_to_the_end(made: Lab, places: int, *, at_once: bool) -> int:
 
 @pytest.mark.parametrize("places", [1, 2, 3, 8])
 @pytest.mark.parametrize(("text", "says", "settings"), FLOWS)
-def test_a_run_is_the_same_as_one_by_one(
+def test_recording_in_batches_gives_the_same_run_as_one_by_one(
     tmp_path: Path,
     text: str,
     says: dict[str, Said | list[Said]],
@@ -94,7 +94,7 @@ def test_a_run_is_the_same_as_one_by_one(
     assert together.head.usage.steps == single.head.usage.steps
 
 
-def test_where_no_claim_is_left_nothing_is_written(tmp_path: Path) -> None:
+def test_nothing_is_written_if_no_claim_remains(tmp_path: Path) -> None:
     made = lab(tmp_path, FAN)
     with at_work(made, 3) as worker:
         worker.record(taken(worker, 1), slots_of(worker))
@@ -124,7 +124,7 @@ def test_a_paid_attempt_that_others_cancel_is_counted_once(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_an_attempt_of_the_run_before_a_reset_takes_no_other_with_it(
+def test_an_attempt_from_before_a_reset_does_not_affect_new_ones(
     tmp_path: Path, in_order: bool
 ) -> None:
     made = lab(tmp_path, "s --> a")

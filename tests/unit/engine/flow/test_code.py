@@ -39,7 +39,7 @@ from tests.unit.engine.flow.test_batches import at_work, taken
 # --- one work tree at a time ---------------------------------------------------------------
 
 
-def test_another_process_waits_until_nobody_else_works(tmp_path: Path) -> None:
+def test_another_process_waits_until_no_one_else_works(tmp_path: Path) -> None:
     hold = Hold()
     made = lab(tmp_path, "a & b & c --> j", {"a": hold}, entries="abc")
     carried(made, has_work=True)
@@ -58,7 +58,7 @@ def test_another_process_waits_until_nobody_else_works(tmp_path: Path) -> None:
     assert sorted(made.accepted()) == ["a", "b", "c", "j"]
 
 
-def test_who_is_kept_out_does_not_look_at_its_tree(tmp_path: Path) -> None:
+def test_a_process_that_must_wait_does_not_check_its_work_tree(tmp_path: Path) -> None:
     """Two processes of one clone have the same one, and the other's node changes it."""
     hold = Hold()
     made = lab(tmp_path, "a & b --> j", {"a": hold}, entries="ab")
@@ -74,7 +74,9 @@ def test_who_is_kept_out_does_not_look_at_its_tree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("moves", "slots"), [(True, 0), (False, 8)])
-def test_a_claim_of_the_living_leaves_no_room(tmp_path: Path, moves: bool, slots: int) -> None:
+def test_a_live_claim_leaves_no_room_if_the_workspace_moves_code(
+    tmp_path: Path, moves: bool, slots: int
+) -> None:
     made = lab(tmp_path, "a & b & c --> j", entries="abc")
     if moves:
         carried(made)
@@ -94,7 +96,7 @@ def test_a_claim_of_the_living_leaves_no_room(tmp_path: Path, moves: bool, slots
     worker.close()
 
 
-def test_beside_which_attempts_a_node_may_begin() -> None:
+def test_a_node_may_start_only_beside_attempts_on_the_same_code() -> None:
     store = PlayedStore(PlayedRun())
     code = CodeSync(Cart(), RetryPolicy(store, Cancellation(), lambda *_: None))
     owned: dict[str, Any] = {
@@ -151,7 +153,7 @@ def test_the_last_publication_waits_for_one_in_another_thread() -> None:
 # --- prompts -------------------------------------------------------------------------------
 
 
-def test_a_node_has_the_prompt_of_the_code_that_it_begins_on(tmp_path: Path) -> None:
+def test_a_node_gets_its_prompt_from_the_code_it_starts_on(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b", prompts={"a": "old", "b": "old"})
     carried(made, brings={"a": "new of a", "b": "new of {{nodes.a.output}}"})
     made.actor.says["a"] = [said("a")]
@@ -171,7 +173,7 @@ class Missing(dict[str, str]):
         return super().get(name, default)
 
 
-def test_a_prompt_that_is_gone_is_the_failure_of_its_node(tmp_path: Path) -> None:
+def test_a_missing_prompt_fails_its_node(tmp_path: Path) -> None:
     def remove(request: StepRequest, cancellation: Cancellation) -> Outcome:
         del request, cancellation
         prompts.gone = "b"
@@ -194,7 +196,7 @@ def test_a_prompt_that_is_gone_is_the_failure_of_its_node(tmp_path: Path) -> Non
 # --- what does not count is kept -----------------------------------------------------------
 
 
-def test_what_comes_too_late_is_kept(tmp_path: Path) -> None:
+def test_work_that_comes_too_late_is_saved(tmp_path: Path) -> None:
     made = lab(tmp_path, "a & b --> j", entries="ab")
     cart = carried(made, has_work=True)
     with at_work(made, 2) as worker:
@@ -216,7 +218,7 @@ def test_what_comes_too_late_is_kept(tmp_path: Path) -> None:
     ids=["refused", "unreachable", "adopted"],
 )
 @pytest.mark.parametrize("cannot", [False, True], ids=["", "git fails as well"])
-def test_what_can_not_be_recorded_is_kept(
+def test_work_that_cannot_be_recorded_is_saved(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: SequencerError,
@@ -239,7 +241,7 @@ def test_what_can_not_be_recorded_is_kept(
     assert cart.kept == [1]
 
 
-def test_a_run_that_is_gone_is_no_news_of_a_step(tmp_path: Path) -> None:
+def test_nothing_is_saved_for_a_step_of_a_deleted_run(tmp_path: Path) -> None:
     made = lab(tmp_path, "a")
     cart = carried(made)
     store = made.store()
@@ -252,7 +254,7 @@ def test_a_run_that_is_gone_is_no_news_of_a_step(tmp_path: Path) -> None:
     assert cart.kept == []
 
 
-def test_what_is_accepted_stays_so_if_the_next_can_not_begin(tmp_path: Path) -> None:
+def test_an_accepted_node_stays_accepted_if_the_next_cannot_start(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b")
     cart = carried(made, has_work=True)
     with at_work(made, 1) as worker:

@@ -34,7 +34,7 @@ from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, until
 
 
 @pytest.mark.parametrize("how", ["accept", "fail", "release"])
-def test_a_claim_that_is_gone_changes_nothing(tmp_path: Path, how: str) -> None:
+def test_a_stale_claim_changes_nothing(tmp_path: Path, how: str) -> None:
     made = lab(tmp_path, "a --> b")
     made.died()
     stale = made.head.claims[0].token
@@ -78,13 +78,13 @@ def test_only_a_graph_has_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../secret", "1-../x", "-1", "1-", "x-y", "1-2-3", ""])
-def test_a_reference_leads_nowhere_else(tmp_path: Path, name: str) -> None:
+def test_a_reference_to_anything_but_an_attempt_is_refused(tmp_path: Path, name: str) -> None:
     made = lab(tmp_path, "a")
     with pytest.raises(CorruptState, match="is not an attempt at a step"):
         made.worker().changes.read_output(name)
 
 
-def test_a_marking_that_was_spoilt_is_no_fresh_start(tmp_path: Path) -> None:
+def test_a_damaged_marking_does_not_start_the_run_over(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> h{{H}} --> b")
     made.refused()
     path = tmp_path / "sync" / "state.json"
@@ -97,7 +97,7 @@ def test_a_marking_that_was_spoilt_is_no_fresh_start(tmp_path: Path) -> None:
     assert path.with_name("state.json.edited").exists()
 
 
-def test_what_comes_next(tmp_path: Path) -> None:
+def test_next_lists_the_startable_nodes(tmp_path: Path) -> None:
     hold = Hold()
     made = lab(tmp_path, "s --> c & a; c & a --> j", {"a": hold, "c": failed()},
                retry={"c": Retry(max_attempts=2, initial_delay_s=100)})  # fmt: skip

@@ -72,13 +72,13 @@ def test_a_loop_whose_node_repeats_itself_is_paused(tmp_path: Path) -> None:
     assert made.accepted().count("a") == 7
 
 
-def test_a_loop_that_changes_files_goes_on(tmp_path: Path) -> None:
+def test_a_loop_that_changes_files_continues(tmp_path: Path) -> None:
     made = looping(tmp_path, a=[changing(tmp_path, shown())])
     made.work(limits={"max_steps": 50})
     assert made.head.usage.steps == 50
 
 
-def test_a_node_that_has_to_change_files_and_does_not(tmp_path: Path) -> None:
+def test_a_node_that_must_change_files_but_does_not_is_retried(tmp_path: Path) -> None:
     flow = with_steps(workflow("a --> b", retry=Retry(max_attempts=2)), expects="change")
     acts: list[Callable[..., Outcome] | Outcome] = [shown(), changing(tmp_path, shown())]
     made = of(tmp_path, flow, a=acts, b=[changing(tmp_path, shown())])
@@ -89,7 +89,7 @@ def test_a_node_that_has_to_change_files_and_does_not(tmp_path: Path) -> None:
     assert "# Your last attempt did not count" in second
 
 
-def test_nodes_that_share_a_folder_are_not_said_to_have_changed_nothing(tmp_path: Path) -> None:
+def test_nodes_sharing_a_folder_are_not_reported_as_changing_nothing(tmp_path: Path) -> None:
     flow = with_steps(workflow("s --> a & b --> j"), expects="change")
     write = changing(tmp_path, shown())
     made = of(tmp_path, flow, s=[write], a=[shown()], b=[shown()], j=[write])

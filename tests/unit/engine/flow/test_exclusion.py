@@ -45,7 +45,7 @@ def _has_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_has_wall")
-def test_behind_walls_they_run_at_the_same_time(tmp_path: Path) -> None:
+def test_with_walls_the_decision_and_another_agent_run_in_parallel(tmp_path: Path) -> None:
     review, build = Hold("yes"), Hold()
     run = made(tmp_path, review=[review], build=[build])
     work = run.works(places=4)
@@ -64,13 +64,13 @@ def test_without_a_wall_the_decision_runs_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_has_none")
-def test_without_a_wall_the_decision_waits_for_who_runs(tmp_path: Path) -> None:
+def test_without_a_wall_the_decision_waits_for_the_running_node(tmp_path: Path) -> None:
     run = made(tmp_path, text=FLOW.replace("review & build", "build & review"))
     assert claimed_behind_the_start(run) == ["build"]
 
 
 @pytest.mark.usefixtures("_has_wall")
-def test_an_entry_without_a_wall_is_kept_apart_where_the_kernel_has_one(tmp_path: Path) -> None:
+def test_an_agent_without_a_wall_is_kept_apart_even_if_the_kernel_has_one(tmp_path: Path) -> None:
     assert claimed_behind_the_start(made(tmp_path, Wall.NONE)) == ["review"]
 
 
@@ -84,7 +84,7 @@ def test_each_gets_its_turn_and_the_flow_ends(tmp_path: Path, first: str) -> Non
 
 
 @pytest.mark.usefixtures("_has_none")
-def test_agents_beside_which_nothing_is_decided_run_together(tmp_path: Path) -> None:
+def test_agents_run_together_when_nothing_is_being_decided(tmp_path: Path) -> None:
     one, two = Hold(), Hold()
     run = made(tmp_path, text="s --> one & two", one=[one], two=[two])
     work = run.works(places=4)
@@ -96,7 +96,7 @@ def test_agents_beside_which_nothing_is_decided_run_together(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("_has_none")
-def test_another_process_keeps_to_it_as_well(tmp_path: Path) -> None:
+def test_another_process_respects_the_exclusion_too(tmp_path: Path) -> None:
     review = Hold("yes")
     run = made(tmp_path, review=[review])
     first = run.works(places=4)
@@ -112,7 +112,7 @@ def test_another_process_keeps_to_it_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_has_none")
-def test_what_a_dead_process_held_is_begun_again_one_by_one(
+def test_nodes_of_a_dead_process_are_restarted_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = made(tmp_path)

@@ -59,7 +59,7 @@ def test_a_bad_end_is_an_error_each_time(
 # --- limits of an invocation -----------------------------------------------------------
 
 
-def test_max_cost_starts_no_more(tmp_path: Path) -> None:
+def test_nothing_starts_after_max_cost_is_spent(tmp_path: Path) -> None:
     dear = said(usage=Usage(cost_usd=2.0))
     made = lab(tmp_path, "a --> b --> c", {"a": dear, "b": dear})
     assert made.work(limits={"max_cost_usd": 3.0}).reason == "4.0000 USD is spent (--max-cost)"
@@ -67,7 +67,7 @@ def test_max_cost_starts_no_more(tmp_path: Path) -> None:
     assert [request.max_cost_usd for request in made.actor.asked] == [3.0, 1.0]
 
 
-def test_the_steps_of_the_run_are_limited_over_all_parallel_ones(tmp_path: Path) -> None:
+def test_the_step_limit_of_a_run_covers_parallel_nodes(tmp_path: Path) -> None:
     made = lab(tmp_path, FAN, limits=RunLimits(steps=3))
     assert "limit of 3 steps" in made.work().reason
     assert len(made.accepted()) == len(made.actor.asked) == 3
@@ -82,7 +82,7 @@ def test_a_dead_process_does_not_use_up_the_steps_of_the_run(tmp_path: Path) -> 
 # --- several at once -------------------------------------------------------------------
 
 
-def test_two_processes_take_nothing_twice(tmp_path: Path) -> None:
+def test_parallel_processes_run_no_node_twice(tmp_path: Path) -> None:
     names = [f"n{number}" for number in range(12)]
     made = lab(tmp_path, f"s --> {' & '.join(names)}; {' & '.join(names)} --> j", max_parallel=5)
     workers = [made.works(places=3) for _ in range(3)]
@@ -95,7 +95,7 @@ def test_two_processes_take_nothing_twice(tmp_path: Path) -> None:
 # --- tries -----------------------------------------------------------------------------
 
 
-def test_other_nodes_go_on_while_one_waits_for_its_next_try(tmp_path: Path) -> None:
+def test_other_nodes_continue_while_one_waits_for_its_next_try(tmp_path: Path) -> None:
     made = lab(tmp_path, "s --> a & b; b --> c", {"a": failed()}, retry={"a": LONG_RETRY})
     assert made.work(limits={"max_steps": 3}).usage.steps == 3
     assert made.accepted() == ["s", "b", "c"]
@@ -108,7 +108,7 @@ def test_other_nodes_go_on_while_one_waits_for_its_next_try(tmp_path: Path) -> N
     assert made.trace()[-2:] == ["retry a attempt 2", "fail a attempt 2: boom"]
 
 
-def test_who_ends_a_thread_ends_the_process(tmp_path: Path) -> None:
+def test_an_interrupt_in_one_thread_ends_the_process(tmp_path: Path) -> None:
     hold = Hold()
     made = lab(tmp_path, "s --> a & b", {"a": hold, "b": KeyboardInterrupt()})
     with let_go(hold), pytest.raises(KeyboardInterrupt):
@@ -118,7 +118,7 @@ def test_who_ends_a_thread_ends_the_process(tmp_path: Path) -> None:
     assert [fact["step"] for fact in made.facts("released")] == ["b", "a"]
 
 
-def test_an_output_that_can_not_be_kept_ends_the_work_after_one_agent(tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_saved_ends_the_work_after_one_agent(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b", {"a": "much work"})
     made.begun()
     (tmp_path / "sync" / "results").write_text("no folder")

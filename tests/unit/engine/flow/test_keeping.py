@@ -45,7 +45,7 @@ def in_documents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_documents")
-def test_what_others_did_on_the_same_base_is_applied(tmp_path: Path) -> None:
+def test_changes_by_others_on_the_same_base_are_applied(tmp_path: Path) -> None:
     made = lab(tmp_path, " --> ".join("abcdefgh"))
     made.work(limits={"max_steps": 1})
     kept, reads = keeper(made), 0
@@ -68,7 +68,7 @@ def test_what_others_did_on_the_same_base_is_applied(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_documents")
-def test_documents_of_the_present_head_outlive_a_transition_that_is_refused(
+def test_documents_of_the_current_head_survive_a_refused_transition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a crash between the documents and the journal."""
@@ -107,7 +107,7 @@ def _counting(store: Store, names: list[str]) -> Any:
 
 @pytest.mark.usefixtures("in_documents")
 @pytest.mark.parametrize("spoil", ["gone", "torn", "other"])
-def test_a_document_that_is_damaged_is_no_fresh_start(tmp_path: Path, spoil: str) -> None:
+def test_a_damaged_document_does_not_start_the_run_over(tmp_path: Path, spoil: str) -> None:
     made = lab(tmp_path, " --> ".join("abcdef"))
     made.work(limits={"max_steps": 3})
     flow = made.head.flow
@@ -139,14 +139,14 @@ def test_only_documents_of_markings_are_read(tmp_path: Path, name: str) -> None:
         keeper(made).read_marking(crooked)
 
 
-def test_a_head_without_a_marking(tmp_path: Path) -> None:
+def test_a_head_without_a_marking_is_refused(tmp_path: Path) -> None:
     made = lab(tmp_path, "a")
     head = made.begun().replace(flow=None)
     with pytest.raises(CorruptState, match="has no marking"):
         keeper(made).read_marking(head)
 
 
-def test_a_stale_answer_does_not_spoil_what_is_kept(tmp_path: Path) -> None:
+def test_a_stale_release_leaves_the_marking_unchanged(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> h{{H}} --> b")
     made.refused()
     flow = made.run().flow

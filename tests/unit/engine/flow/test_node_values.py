@@ -33,7 +33,7 @@ def told(folder: Path, text: str, prompts: dict[str, str], says: Any = None, **m
 # --- output ------------------------------------------------------------------------------
 
 
-def test_one_that_is_too_large_for_a_prompt_is_kept_and_fails_who_asks_for_it(
+def test_an_output_too_large_for_a_prompt_is_saved_but_fails_its_reader(
     tmp_path: Path,
 ) -> None:
     large = "x" * (5 * MIB)
@@ -47,9 +47,7 @@ def test_one_that_is_too_large_for_a_prompt_is_kept_and_fails_who_asks_for_it(
 
 
 @pytest.mark.parametrize("spoil", ["large", "gone"])
-def test_a_decision_about_an_output_that_can_not_be_read_has_failed(
-    tmp_path: Path, spoil: str
-) -> None:
+def test_a_decision_on_an_unreadable_output_fails(tmp_path: Path, spoil: str) -> None:
     says = {"a": "x" * (5 * MIB if spoil == "large" else 1)}
     made = lab(tmp_path, "a --> h{{H}} & m((M)); m --> q{Q}; h --> q; q -->|x| b; q -->|y| c", says)
     made.refused()
@@ -65,7 +63,7 @@ def test_a_decision_about_an_output_that_can_not_be_read_has_failed(
     assert (fact["step"], fact["outcome"]["type"]) == ("q", "Output")
 
 
-def test_an_output_whose_file_is_gone_is_a_failure(tmp_path: Path) -> None:
+def test_a_missing_output_file_fails_the_node_that_reads_it(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b", {"a": "text"}, prompts={"b": "{{output}}"})
     made.work(limits={"max_steps": 1})
     (kept,) = (tmp_path / "sync" / "results").glob("*/output.txt")
@@ -94,7 +92,7 @@ def test_an_output_whose_file_is_gone_is_a_failure(tmp_path: Path) -> None:
         ("{{input.gone}}", "known: "),
     ],
 )
-def test_what_is_missing_fails_the_node_at_once(tmp_path: Path, asked: str, hint: str) -> None:
+def test_a_missing_value_fails_the_node_at_once(tmp_path: Path, asked: str, hint: str) -> None:
     made = lab(
         tmp_path,
         "a --> b",
@@ -117,7 +115,7 @@ def test_what_is_missing_fails_the_node_at_once(tmp_path: Path, asked: str, hint
 
 
 @pytest.mark.parametrize("places", [1, 3])
-def test_the_state_knows_which_nodes_are_worked_on_at_once(tmp_path: Path, places: int) -> None:
+def test_the_state_lists_the_nodes_running_in_parallel(tmp_path: Path, places: int) -> None:
     ask = dict.fromkeys("sabj", "{{state._pending_parallel}}")
     chart = "s --> a; s --> b --> m((M)); a --> j; m --> j"
     made = lab(tmp_path, chart, prompts=ask, max_parallel=places)
@@ -127,7 +125,7 @@ def test_the_state_knows_which_nodes_are_worked_on_at_once(tmp_path: Path, place
     assert said["b"] == ('["a","b"]' if places > 1 else "[]")
 
 
-def test_the_state_begins_as_the_workflow_says(tmp_path: Path) -> None:
+def test_the_state_starts_as_the_workflow_defines_it(tmp_path: Path) -> None:
     state = {"text": "t", "n": 1, "f": 0.5, "yes": True, "no": None, "l": ["x", {"k": [1]}]}
     ask = "{{state.text}} {{state.n}} {{state.f}} {{state.yes}}<{{state.no}}>{{state.l}}"
     ask += " {{state.l.1.k.0}}"
@@ -148,7 +146,7 @@ def test_the_input_of_a_node_may_hold_templates(tmp_path: Path) -> None:
     assert shown == 'Ann said ["said",2] 1'
 
 
-def test_an_input_does_not_ask_for_itself(tmp_path: Path) -> None:
+def test_an_input_cannot_refer_to_itself(tmp_path: Path) -> None:
     shown = told(tmp_path, "b", {"b": "{{input.a}}"}, nodes={"b": {"input": {"a": "{{input.a}}"}}})
     assert shown == "{{input.a}}"
 
@@ -164,20 +162,20 @@ def begun(made: Graph, name: str) -> Marking:
     return marking
 
 
-def test_secrets_in_an_output_are_hidden_before_it_is_kept(tmp_path: Path) -> None:
+def test_secrets_in_an_output_are_hidden_before_it_is_saved(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b", {"a": said("the s3cret")}, prompts={"b": "{{output}}"})
     assert prompt(made) == "the ***"
     assert "s3cret" not in (tmp_path / "sync" / "journal.jsonl").read_text()
 
 
 @pytest.mark.parametrize("text", ["{{input.found}}", "{{input}}", "{{ state.name }} {{output}}"])
-def test_an_input_that_the_prompt_has_is_not_repeated(tmp_path: Path, text: str) -> None:
+def test_an_input_the_prompt_already_uses_is_not_repeated(tmp_path: Path, text: str) -> None:
     given = {"b": {"input": {"found": "{{output}} by {{state.name}}"}}}
     shown = told(tmp_path, "a --> b", {"b": text}, nodes=given, state={"name": "Ann"})
     assert "# Input" not in shown
 
 
-def test_an_input_that_the_prompt_has_not_stands_below_it(tmp_path: Path) -> None:
+def test_an_input_the_prompt_does_not_use_is_appended(tmp_path: Path) -> None:
     given = {"found": "{{output}}", "by": "{{state.name}}", "mark": "DONE", "none": None, "n": 3}
     shown = told(
         tmp_path,
@@ -220,7 +218,7 @@ def resumed(made: Lab, name: str) -> list[str | None]:
     return [one.resume_session for one in made.actor.asked if one.step.name == name]
 
 
-def test_a_node_goes_on_in_the_conversation_that_reached_it(tmp_path: Path) -> None:
+def test_a_node_continues_the_conversation_that_reached_it(tmp_path: Path) -> None:
     says: dict[str, Said | list[Said]] = {
         "a": said("x", session_id="of-a"),
         "b": said("y", session_id="of-b"),
@@ -230,7 +228,7 @@ def test_a_node_goes_on_in_the_conversation_that_reached_it(tmp_path: Path) -> N
     assert [resumed(made, name) for name in "abcd"] == [[None], ["of-a"], [None], [None]]
 
 
-def test_a_marker_and_a_person_between(tmp_path: Path) -> None:
+def test_a_marker_passes_a_conversation_on_but_a_person_does_not(tmp_path: Path) -> None:
     """A marker hands on what reached it; a person's answer is no conversation."""
     says: dict[str, Said | list[Said]] = {"a": said("x", session_id="of-a")}
     made = talking(tmp_path, "a --> m((M)) --> b; a --> h{{H}} --> c", says, "b", "c")
@@ -240,7 +238,7 @@ def test_a_marker_and_a_person_between(tmp_path: Path) -> None:
     assert (resumed(made, "b"), resumed(made, "c")) == (["of-a"], [None])
 
 
-def test_of_several_there_is_none_to_go_on_in(tmp_path: Path) -> None:
+def test_a_node_reached_by_several_conversations_continues_none(tmp_path: Path) -> None:
     says: dict[str, Said | list[Said]] = {n: said("x", session_id=n) for n in "sab"}
     made = talking(tmp_path, "s --> a & b; a & b --> j", says, "j", "a", "b")
     made.work()
@@ -248,7 +246,7 @@ def test_of_several_there_is_none_to_go_on_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"executor": 1}', "x" * 20_000])
-def test_one_that_can_not_be_read_is_not_gone_on_in(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_conversation_is_not_continued(tmp_path: Path, text: str) -> None:
     says: dict[str, Said | list[Said]] = {"a": said("x", session_id="of-a")}
     made = talking(tmp_path, "a --> b", says, "b")
     made.work(limits={"max_steps": 1})
@@ -261,7 +259,7 @@ def test_one_that_can_not_be_read_is_not_gone_on_in(tmp_path: Path, text: str) -
 LOST = failed("No conversation found", session_fault=SessionFault.LOST)
 
 
-def test_a_lost_one_is_gone_for_every_node_that_it_has_reached(tmp_path: Path) -> None:
+def test_a_lost_conversation_is_lost_for_every_node_it_reached(tmp_path: Path) -> None:
     """The first that asks for it starts anew in the same attempt; the others don't ask at all."""
     says: dict[str, Said | list[Said]] = {
         "a": said("x", session_id="of-a"),
@@ -274,7 +272,7 @@ def test_a_lost_one_is_gone_for_every_node_that_it_has_reached(tmp_path: Path) -
     assert [fact["attempt"] for fact in made.facts("succeeded")] == [1, 1, 1, 1]
 
 
-def test_the_same_try_has_one_time_limit(tmp_path: Path) -> None:
+def test_a_lost_conversation_does_not_renew_the_time_limit(tmp_path: Path) -> None:
     for seconds, left_s in ((100, 50), (149.5, 1)):
         lost = LOST.replace(usage=Usage(seconds=seconds, cost_usd=0.25))
         says: dict[str, Said | list[Said]] = {
@@ -289,7 +287,7 @@ def test_the_same_try_has_one_time_limit(tmp_path: Path) -> None:
         assert made.head.usage.cost_usd == 0.75
 
 
-def test_no_retry_goes_on_in_one_that_may_be_the_cause(tmp_path: Path) -> None:
+def test_a_retry_does_not_continue_a_suspect_conversation(tmp_path: Path) -> None:
     suspect = failed("HTTP 400", session_fault=SessionFault.SUSPECT)
     says: dict[str, Said | list[Said]] = {
         "a": said("x", session_id="of-a"),
@@ -304,7 +302,7 @@ def test_no_retry_goes_on_in_one_that_may_be_the_cause(tmp_path: Path) -> None:
     assert resumed(other, "c") == ["of-a", "of-a"]
 
 
-def test_a_node_has_limits_of_its_own_for_how_long_it_goes_on(tmp_path: Path) -> None:
+def test_a_node_limits_how_long_it_continues_a_conversation(tmp_path: Path) -> None:
     says: dict[str, Said | list[Said]] = {
         n: said("x", session_id="s", context_tokens=900) for n in "abcd"
     }

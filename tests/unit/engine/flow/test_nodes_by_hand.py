@@ -69,7 +69,7 @@ def test_a_node_and_what_it_leads_to_run_again(tmp_path: Path, to: str, again: s
     assert made.head.token > token, "no token is granted twice"
 
 
-def test_what_others_have_brought_is_kept(tmp_path: Path) -> None:
+def test_a_rewind_keeps_the_outputs_of_other_nodes(tmp_path: Path) -> None:
     made = lab(tmp_path, DIAMOND, {"b": [said("old"), said("new")], "c": said("c")},
                prompts={"j": "{{output}}"})  # fmt: skip
     made.work()
@@ -81,7 +81,7 @@ def test_what_others_have_brought_is_kept(tmp_path: Path) -> None:
     assert '"c": "c"' in new.replace('":"', '": "')
 
 
-def test_the_way_that_was_taken_is_known(tmp_path: Path) -> None:
+def test_a_rewind_follows_the_path_that_was_taken(tmp_path: Path) -> None:
     made = lab(tmp_path, LOOP, {"q": [said("again"), said("good")]})
     made.work()
     assert done(made) == "wqwqxe"
@@ -95,7 +95,7 @@ def test_the_way_that_was_taken_is_known(tmp_path: Path) -> None:
         made.run().do(Rewind("y"))
 
 
-def test_another_choice_may_follow(tmp_path: Path) -> None:
+def test_a_rewound_decision_may_choose_another_path(tmp_path: Path) -> None:
     made = lab(tmp_path, LOOP, {"q": [said("good"), said("bad")]})
     made.work()
     made.run().do(Rewind("q"))
@@ -103,7 +103,7 @@ def test_another_choice_may_follow(tmp_path: Path) -> None:
     assert done(made) == "wqxeqye"
 
 
-def test_a_run_that_failed_goes_back(tmp_path: Path) -> None:
+def test_a_failed_run_can_be_rewound(tmp_path: Path) -> None:
     made = lab(tmp_path, DIAMOND, {"j": [failed(), said()]})
     made.refused()
     made.run().do(Rewind("b"))
@@ -111,7 +111,7 @@ def test_a_run_that_failed_goes_back(tmp_path: Path) -> None:
     assert sorted(done(made)) == sorted("abcbje")
 
 
-def test_a_node_after_which_the_run_was_diverted_comes_again(tmp_path: Path) -> None:
+def test_a_node_whose_failure_diverted_the_run_can_be_rewound(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b --> c; err --> z", {"b": [failed(), said()]}, on_error="err")
     made.refused()
     assert made.status == "completed_after_error"
@@ -121,7 +121,7 @@ def test_a_node_after_which_the_run_was_diverted_comes_again(tmp_path: Path) -> 
     assert made.accepted() == ["a", "err", "z", "b", "c"]
 
 
-def test_what_runs_after_the_error_is_taken_back_too(tmp_path: Path) -> None:
+def test_a_rewind_undoes_the_error_path_too(tmp_path: Path) -> None:
     says: dict[str, Any] = {"b": [failed(), said()], "err": failed()}
     made = lab(tmp_path, "a --> b --> c; err --> z", says, on_error="err")
     made.refused()
@@ -130,7 +130,7 @@ def test_what_runs_after_the_error_is_taken_back_too(tmp_path: Path) -> None:
     assert (made.status, made.accepted()) == ("completed", ["a", "b", "c"])
 
 
-def test_only_the_way_that_was_taken_brings_something(tmp_path: Path) -> None:
+def test_only_the_path_taken_provides_outputs_after_a_rewind(tmp_path: Path) -> None:
     made = lab(tmp_path, "q -->|good| e; q -->|bad| y; y --> e",
                {"q": said("bad"), "y": said("of y")}, prompts={"e": "{{output}}"})  # fmt: skip
     made.work()
@@ -150,7 +150,7 @@ def test_tasks_of_a_team_run_again(tmp_path: Path) -> None:
     assert done(made) == "abcbc"
 
 
-def test_a_task_that_has_added_others_does_not_run_again(tmp_path: Path) -> None:
+def test_a_task_that_added_others_cannot_be_rewound(tmp_path: Path) -> None:
     made = team(tmp_path, (task("a"), task("b", "a", adds="tasks")), {"b": adds(("x",))})
     made.work()
     assert done(made) == "abx"
@@ -162,7 +162,7 @@ def test_a_task_that_has_added_others_does_not_run_again(tmp_path: Path) -> None
     assert done(made) == "abxx"
 
 
-def test_what_is_taken_back_leaves_nothing_behind() -> None:
+def test_a_rewound_node_leaves_no_results_in_the_marking() -> None:
     graph = workflow("a --> b").graph
     assert graph is not None
     marking = Marking(graph, done={"a": 1, "b": 1}, keys={"k": "b", "l": "a"}, outputs={"b": "0-1"})
@@ -173,7 +173,7 @@ def test_what_is_taken_back_leaves_nothing_behind() -> None:
     assert marking.waiting == {"b": {"a": None}}
 
 
-def test_a_run_in_which_nothing_has_started_starts_there(tmp_path: Path) -> None:
+def test_a_run_in_which_nothing_has_started_can_start_at_a_node(tmp_path: Path) -> None:
     made = lab(tmp_path, DIAMOND)
     with pytest.raises(TransitionRefused, match="has not reached 'b' yet"):
         made.run().do(Rewind("b"))
@@ -184,7 +184,7 @@ def test_a_run_in_which_nothing_has_started_starts_there(tmp_path: Path) -> None
         made.run().do(StartAt("a"))
 
 
-def test_a_node_that_runs_is_left_alone(tmp_path: Path) -> None:
+def test_a_running_node_cannot_be_changed_by_hand(tmp_path: Path) -> None:
     made = lab(tmp_path, DIAMOND)
     made.claimed()
     control = made.run().commands
@@ -214,7 +214,7 @@ def test_a_failed_node_is_accepted_by_hand(tmp_path: Path) -> None:
     assert made.facts("stamped")[0]["outcome"]["note"] == "ok: did it"
 
 
-def test_a_choice_by_hand_needs_what_picks_the_way(tmp_path: Path) -> None:
+def test_a_choice_by_hand_needs_the_output_that_picks_the_path(tmp_path: Path) -> None:
     made = lab(tmp_path, LOOP, {"q": failed()})
     made.refused()
     control = made.run().commands
@@ -227,7 +227,7 @@ def test_a_choice_by_hand_needs_what_picks_the_way(tmp_path: Path) -> None:
     assert done(made) == "wye"
 
 
-def test_a_node_that_is_skipped_hands_on_what_reached_it(tmp_path: Path) -> None:
+def test_a_skipped_node_passes_on_what_reached_it(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b --> c", {"a": said("from a")}, prompts={"c": "{{output}}"})
     made.work(limits={"max_steps": 1})
     made.run().do(Skip("not now", "b"))
@@ -252,7 +252,7 @@ def crew(folder: Path) -> TeamLab:
     return team(folder, [*tasks, last], {"a": [failed(), said()], "b": [failed(), said()]})
 
 
-def test_of_a_team_one_failed_task_is_tried_again(tmp_path: Path) -> None:
+def test_one_failed_task_of_a_team_can_be_retried(tmp_path: Path) -> None:
     made = crew(tmp_path)
     made.refused()
     made.run().do(RetryNow("a"))
@@ -276,7 +276,7 @@ def test_of_a_team_one_failed_task_is_tried_again(tmp_path: Path) -> None:
         (RetryNow("b"), TransitionRefused, "'b' has not failed"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_a_command_that_makes_no_sense_is_refused(
     tmp_path: Path, command: RunCommand, error: type[SequencerError], words: str
 ) -> None:
     made = lab(tmp_path, DIAMOND)
@@ -287,7 +287,7 @@ def test_what_makes_no_sense_is_refused(
     assert made.head == before
 
 
-def test_a_run_that_is_over_is_not_skipped_along(tmp_path: Path) -> None:
+def test_skip_is_refused_after_the_run_has_ended(tmp_path: Path) -> None:
     made = lab(tmp_path, "a")
     made.work()
     with pytest.raises(TransitionRefused, match="has ended as completed") as refused:
@@ -295,7 +295,7 @@ def test_a_run_that_is_over_is_not_skipped_along(tmp_path: Path) -> None:
     assert "rewind NODE" in (refused.value.hint or "")
 
 
-def test_a_question_is_answered_and_not_stamped(tmp_path: Path) -> None:
+def test_a_question_can_be_skipped_but_not_accepted_by_hand(tmp_path: Path) -> None:
     made = lab(tmp_path, "h{{Sure?}} --> a")
     made.refused()
     with pytest.raises(TransitionRefused, match="'h' asks a person"):
@@ -333,7 +333,7 @@ def test_a_cancelled_run_can_be_brought_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["approve", "feedback"])
-def test_a_question_is_answered_and_not_approved(tmp_path: Path, verb: str) -> None:
+def test_a_question_takes_an_answer_but_no_approval_or_feedback(tmp_path: Path, verb: str) -> None:
     store, made, before = asking(tmp_path)
     control = RunCommands(store, made)
     with pytest.raises(TransitionRefused, match="questions are answered") as refused:

@@ -42,7 +42,7 @@ def answered(made: Lab, said_: str) -> tuple[str, list[str]]:
 # --- questions ---------------------------------------------------------------------------
 
 
-def test_a_question_with_its_options(tmp_path: Path) -> None:
+def test_a_question_has_its_text_options_and_deadline(tmp_path: Path) -> None:
     text = "Is {{output}} fine for {{state.who}}?"
     made = lab(
         tmp_path,
@@ -88,7 +88,7 @@ def test_an_answer_is_an_options_value_or_label(
     assert answered(asking(tmp_path), typed) == (output, ran)
 
 
-def test_an_answer_that_is_no_option_lists_them(tmp_path: Path) -> None:
+def test_an_unknown_answer_is_refused_and_the_options_are_listed(tmp_path: Path) -> None:
     made = asking(tmp_path)
     before = made.head
     with pytest.raises(UnknownName, match=r"approve.*reject"):
@@ -96,7 +96,7 @@ def test_an_answer_that_is_no_option_lists_them(tmp_path: Path) -> None:
     assert made.head == before
 
 
-def test_free_text_where_nothing_is_to_choose_from(tmp_path: Path) -> None:
+def test_a_question_without_options_takes_free_text(tmp_path: Path) -> None:
     made = asking(tmp_path, "a --> h{{Notes?}} --> b", options=())
     with pytest.raises(UsageRefused, match="empty"):
         made.answer("h", "  \n")
@@ -110,7 +110,7 @@ def answered_text(made: Lab) -> str:
     return made.run().flow.read_text(marking.outputs["h"])
 
 
-def test_of_answers_at_once_one_counts_and_its_text_stays(tmp_path: Path) -> None:
+def test_only_one_of_several_simultaneous_answers_counts(tmp_path: Path) -> None:
     """Both have read the same question; the second must not replace what the first said."""
     made = asking(tmp_path, "a --> h{{Notes?}} --> b", options=())
     barrier = threading.Barrier(8)
@@ -135,7 +135,7 @@ def test_of_answers_at_once_one_counts_and_its_text_stays(tmp_path: Path) -> Non
     assert [fact["outcome"]["output"] for fact in made.facts("answered")] == good
 
 
-def test_the_second_of_two_answers_does_not_touch_the_first(
+def test_a_second_answer_does_not_overwrite_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = asking(tmp_path, "a --> h{{Notes?}} --> b", options=())
@@ -167,7 +167,7 @@ def test_an_answer_to_an_earlier_question_of_a_loop_is_refused(tmp_path: Path) -
     assert made.work().usage.steps == 1
 
 
-def test_an_answer_where_nobody_is_asked(tmp_path: Path) -> None:
+def test_an_answer_is_refused_if_no_question_is_open(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> h{{H}} --> b")
     with pytest.raises(TransitionRefused, match="has not started"):
         made.answer("h", "x")
@@ -179,7 +179,7 @@ def test_an_answer_where_nobody_is_asked(tmp_path: Path) -> None:
         made.answer("nobody", "x")
 
 
-def test_an_answer_after_the_time_is_over_and_nobody_has_looked(tmp_path: Path) -> None:
+def test_an_answer_after_the_deadline_is_refused(tmp_path: Path) -> None:
     """Where the run goes must not depend on who comes first by then."""
     made = asking(tmp_path, timeout_ms=500)
     time.sleep(0.55)

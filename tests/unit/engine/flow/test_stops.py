@@ -33,7 +33,7 @@ FAN = "s --> a & b & c; a & b & c --> j"
 # --- time ------------------------------------------------------------------------------
 
 
-def test_the_end_of_the_time_of_a_run_that_was_over_by_then(tmp_path: Path) -> None:
+def test_a_late_timeout_does_not_undo_an_end_or_a_retry(tmp_path: Path) -> None:
     """Two see that the time is over; what the second does must not undo an end, or a retry."""
     made = lab(tmp_path, "a", {"a": Hold()}, timeout_ms=20)
     made.refused()
@@ -46,7 +46,7 @@ def test_the_end_of_the_time_of_a_run_that_was_over_by_then(tmp_path: Path) -> N
     assert made.status == "running"
 
 
-def test_nobody_answers_in_time(tmp_path: Path) -> None:
+def test_unanswered_questions_time_out(tmp_path: Path) -> None:
     nodes = {"h": {"timeout_ms": 60, "on_timeout": "t"}, "g": {"timeout_ms": 90}}
     text = "s --> h{{H}} & g{{G}} & k; h -->|yes| a; g -->|timeout| b; g -->|yes| a; t"
     hold = Hold()
@@ -62,7 +62,7 @@ def test_nobody_answers_in_time(tmp_path: Path) -> None:
     assert "a" not in made.accepted()
 
 
-def test_a_question_that_was_asked_again_meanwhile_does_not_expire(tmp_path: Path) -> None:
+def test_a_question_asked_again_in_the_meantime_does_not_expire(tmp_path: Path) -> None:
     """Between the look at the first and the turn, somebody has answered it."""
     nodes = {"h": {"timeout_ms": 60_000, "on_timeout": "t"}}
     made = lab(tmp_path, "h{{H}} -->|no| h; h -->|yes| a; t", nodes=nodes)
@@ -75,7 +75,7 @@ def test_a_question_that_was_asked_again_meanwhile_does_not_expire(tmp_path: Pat
     assert made.head == before
 
 
-def test_a_time_for_people_ends_between_invocations(tmp_path: Path) -> None:
+def test_a_question_can_time_out_between_invocations(tmp_path: Path) -> None:
     nodes = {"h": {"timeout_ms": 400, "on_timeout": "t"}}
     made = lab(tmp_path, "h{{H}} --> a; t", nodes=nodes)
     made.refused(Mode.TICK)
@@ -114,7 +114,7 @@ def test_an_interrupt_releases_every_claim(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_what_is_done_while_it_is_interrupted_counts(tmp_path: Path) -> None:
+def test_work_finished_during_an_interrupt_counts(tmp_path: Path) -> None:
     def stubborn(request: StepRequest, cancellation: Cancellation) -> Outcome:
         del request
         cancellation.wait(5.0)
@@ -152,7 +152,7 @@ def test_an_answer_to_a_paused_run_keeps_the_pause(tmp_path: Path) -> None:
     assert made.work().usage.steps == 1
 
 
-def test_who_waits_for_others_only_so_long(tmp_path: Path) -> None:
+def test_max_wait_limits_how_long_a_process_waits_for_others(tmp_path: Path) -> None:
     hold = Hold()
     made = lab(tmp_path, "a --> b", {"a": hold})
     with let_go(hold):
@@ -167,7 +167,7 @@ def test_who_waits_for_others_only_so_long(tmp_path: Path) -> None:
     assert working.summary().usage.steps + second.summary().usage.steps == 2
 
 
-def test_async_mode_keeps_no_run(tmp_path: Path) -> None:
+def test_async_mode_is_refused_for_a_graph(tmp_path: Path) -> None:
     made = lab(tmp_path, "a")
     with pytest.raises(UsageRefused, match="mode async keeps no run"):
         made.run().work(Mode.ASYNC, FREE)
@@ -177,7 +177,7 @@ def test_async_mode_keeps_no_run(tmp_path: Path) -> None:
 # --- the run is gone -------------------------------------------------------------------
 
 
-def test_a_folder_that_vanishes_ends_every_agent(tmp_path: Path) -> None:
+def test_a_deleted_folder_stops_every_agent(tmp_path: Path) -> None:
     holds = [Hold() for _ in range(3)]
     made = lab(tmp_path, FAN, dict(zip("abc", holds, strict=True)))
     with let_go(*holds):
@@ -193,7 +193,7 @@ def test_a_folder_that_vanishes_ends_every_agent(tmp_path: Path) -> None:
     assert not (tmp_path / "sync" / "state.json").exists()
 
 
-def test_a_run_that_was_begun_in_its_place_gets_nothing_of_it(tmp_path: Path) -> None:
+def test_a_run_started_in_its_place_gets_nothing_from_the_old_one(tmp_path: Path) -> None:
     """Its tokens count from 1 again, and another process holds the same one there."""
     old, new = Hold("old"), Hold("new")
     made = lab(tmp_path, "a --> b", {"a": [old, new]})
@@ -214,7 +214,7 @@ def test_a_run_that_was_begun_in_its_place_gets_nothing_of_it(tmp_path: Path) ->
     assert made.head.usage.steps == 2
 
 
-def test_a_reset_while_agents_work(tmp_path: Path) -> None:
+def test_a_reset_while_agents_work_starts_a_new_run(tmp_path: Path) -> None:
     hold = Hold("late")
     made = lab(tmp_path, "a --> b", {"a": [hold, "new"]})
     with let_go(hold):

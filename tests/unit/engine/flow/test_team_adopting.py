@@ -53,7 +53,7 @@ def begun(made: TeamLab, tasks: Sequence[Task], steps: int) -> TeamLab:
     return adopted(made, tasks)
 
 
-def test_a_task_that_waits_for_a_done_one_only_is_done(tmp_path: Path) -> None:
+def test_a_task_now_blocked_only_by_a_done_one_runs(tmp_path: Path) -> None:
     """It hung on x too, which hangs on it now."""
     made = team(tmp_path, [task("a"), task("x", "a"), task("y", "a", "x")], size=1)
     after = begun(made, [task("a"), task("y", "a"), task("x", "y")], 1)
@@ -62,7 +62,7 @@ def test_a_task_that_waits_for_a_done_one_only_is_done(tmp_path: Path) -> None:
     assert sources(after, "y") == {"a"}
 
 
-def test_of_a_task_that_is_gone_nothing_is_told(tmp_path: Path) -> None:
+def test_a_removed_task_is_no_longer_a_source(tmp_path: Path) -> None:
     """What waits began with its token; it begins without it."""
     made = team(tmp_path, [task("a"), task("b"), task("y", "a", "b")], size=1)
     after = begun(made, [task("b"), task("y", "b")], 1)
@@ -71,7 +71,7 @@ def test_of_a_task_that_is_gone_nothing_is_told(tmp_path: Path) -> None:
     assert sources(after, "y") == {"b"}
 
 
-def test_behind_a_failure_a_retry_does_what_the_new_list_brings(tmp_path: Path) -> None:
+def test_a_retry_after_a_failure_runs_the_new_list_of_tasks(tmp_path: Path) -> None:
     says = {"x": [failed("boom"), "at last"]}
     made = team(tmp_path, [task("a"), task("x", "a"), task("y", "x")], says, size=1)
     assert "boom" in made.ended()
@@ -83,7 +83,7 @@ def test_behind_a_failure_a_retry_does_what_the_new_list_brings(tmp_path: Path) 
     assert sources(after, "z") == {"a", "x"}
 
 
-def test_of_a_run_that_is_complete_nothing_is_begun(tmp_path: Path) -> None:
+def test_adopting_starts_nothing_in_a_complete_run(tmp_path: Path) -> None:
     made = team(tmp_path, [task("a")])
     made.work()
     after = made.changed(workflow_of("crew", [task("a"), task("b")], {}))
@@ -92,7 +92,7 @@ def test_of_a_run_that_is_complete_nothing_is_begun(tmp_path: Path) -> None:
     assert after.status == "completed"
 
 
-def test_what_was_added_and_what_mends_are_kept(tmp_path: Path) -> None:
+def test_tasks_added_by_a_lead_survive_adopting(tmp_path: Path) -> None:
     says = {"lead": adds(("one",), ("two", "one")), "judge": [no(), "{}"]}
     tasks = [task("lead", adds="tasks"), task("judge", "lead", **JUDGE)]
     made = team(tmp_path, tasks, says, size=1)
@@ -117,7 +117,7 @@ def lists(draw: st.DrawFn) -> list[Task]:
 
 @settings(max_examples=25)
 @given(before=lists(), after=lists(), steps=st.integers(0, 6))
-def test_whatever_is_changed_each_task_is_done_once_behind_its_blockers(
+def test_each_task_runs_once_after_its_blockers_whatever_is_adopted(
     tmp_path_factory: pytest.TempPathFactory, before: list[Task], after: list[Task], steps: int
 ) -> None:
     made = team(tmp_path_factory.mktemp("run"), before, size=1)
@@ -217,7 +217,7 @@ ROLES = {
 LEFT_OUT = "role {}: its agent does not support {}; left out"
 
 
-def test_a_person_hears_once_what_was_left_out(tmp_path: Path) -> None:
+def test_fields_left_out_of_a_role_are_reported_once(tmp_path: Path) -> None:
     """Of a role, however many tasks have it."""
     tasks = [task("a", role="reader"), task("b", "a", role="reader"), task("c", role="reader")]
     says = {"a": ["", "again"]}
@@ -234,7 +234,7 @@ def left_out(made: NarrowLab) -> list[str]:
     return [text for text in made.ears.heard if "left out" in text]
 
 
-def test_later_processes_say_it_no_more(tmp_path: Path) -> None:
+def test_later_processes_do_not_report_it_again(tmp_path: Path) -> None:
     tasks = [task("a", role="reader"), task("b", "a", role="reader"), task("c", "b", role="reader")]
     made = narrow(team(tmp_path, tasks, roles=ROLES))
     for _ in tasks:
@@ -244,14 +244,14 @@ def test_later_processes_say_it_no_more(tmp_path: Path) -> None:
     assert all(asked.step.max_turns is None for asked in made.actor.asked)
 
 
-def test_an_agent_that_is_not_there_is_no_fields_fault(tmp_path: Path) -> None:
+def test_an_unknown_agent_of_a_role_is_refused(tmp_path: Path) -> None:
     """Else a role with a misspelt agent would lose what it says, and work as anybody."""
     made = narrow(team(tmp_path, [task("a", role="nobodys")], roles=ROLES))
     assert "there is no agent 'nobody'" in str(made.refused())
     assert made.actor.asked == []
 
 
-def test_a_fix_is_performed_without_what_only_its_role_asks(tmp_path: Path) -> None:
+def test_a_fix_runs_without_the_unsupported_fields_of_its_role(tmp_path: Path) -> None:
     made = narrow(team(tmp_path, [task("check", **JUDGE)], {"check": [no(), YES]}, roles=ROLES))
     made.listen()
     assert made.status == "completed"
@@ -265,7 +265,7 @@ LEAD = (task("lead", adds="tasks", **AT_ONCE), task("sum", "lead"))
 MAX_HEAD_BYTES = 4096
 
 
-def test_two_leads_that_want_the_same_id(tmp_path: Path) -> None:
+def test_the_second_of_two_leads_using_the_same_id_is_refused(tmp_path: Path) -> None:
     """Whoever ends second is refused, and hears why."""
     tasks = [task("x", adds="tasks", **AT_ONCE), task("y", adds="tasks", **AT_ONCE)]
     says = [adds(("more",)), adds(("other",))]
@@ -277,7 +277,7 @@ def test_two_leads_that_want_the_same_id(tmp_path: Path) -> None:
     assert "'more'" in made.actor.prompts_of("y")[1]
 
 
-def test_one_process_grows_while_another_holds_a_claim(tmp_path: Path) -> None:
+def test_a_team_can_grow_while_another_process_holds_a_claim(tmp_path: Path) -> None:
     hold = Hold("long")
     made = team(
         tmp_path,
@@ -297,7 +297,7 @@ def test_one_process_grows_while_another_holds_a_claim(tmp_path: Path) -> None:
     assert made.accepted()[-1] == "sum"
 
 
-def test_a_killed_process_leaves_the_growth_to_the_next(tmp_path: Path) -> None:
+def test_added_tasks_are_taken_over_from_a_killed_process(tmp_path: Path) -> None:
     made = team(tmp_path, LEAD, {"lead": adds(("a",), ("b",))})
     made.work(limits={"max_steps": 1})
     made.died()
@@ -323,7 +323,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_wrong_answer_fails_the_attempt_and_the_next_one_knows_why(
+def test_a_wrong_answer_fails_the_attempt_and_the_next_gets_the_reason(
     tmp_path: Path, kind: str
 ) -> None:
     answer, reason = WRONG[kind]
@@ -341,7 +341,7 @@ def test_a_wrong_answer_fails_the_attempt_and_the_next_one_knows_why(
     assert "lead" not in made.marking.ledger.notes
 
 
-def test_every_problem_of_an_answer_is_told(tmp_path: Path) -> None:
+def test_every_problem_in_an_answer_is_reported(tmp_path: Path) -> None:
     made = team(tmp_path, LEAD, {"lead": [adds(("a", "u1"), ("sum", "u2")), adds(("b",))]})
     made.work()
     (refused,) = made.facts("failed")
@@ -349,7 +349,7 @@ def test_every_problem_of_an_answer_is_told(tmp_path: Path) -> None:
         assert part in refused["outcome"]["error"]
 
 
-def test_a_structured_answer_counts_before_the_text(tmp_path: Path) -> None:
+def test_a_structured_answer_takes_precedence_over_the_text(tmp_path: Path) -> None:
     answer = said("Done, see my JSON.", structured=json.loads(adds(("a",))))
     made = team(tmp_path, LEAD, {"lead": answer})
     made.work()

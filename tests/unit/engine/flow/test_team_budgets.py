@@ -43,7 +43,7 @@ def test_a_soft_cap_warns_once(tmp_path: Path) -> None:
     assert made.status == "completed"
 
 
-def test_what_runs_is_killed_where_the_settings_say_so(tmp_path: Path) -> None:
+def test_a_hard_cap_kills_running_attempts_if_configured(tmp_path: Path) -> None:
     hold = Hold("done")
     tasks = [task("cheap"), task("long"), task("next")]
     rules = {"budget": {"max_cost_usd": 1, "on_hard": "kill"}}
@@ -64,7 +64,7 @@ def test_what_runs_is_killed_where_the_settings_say_so(tmp_path: Path) -> None:
 # --- what is counted ---------------------------------------------------------------------
 
 
-def test_an_attempt_whose_claim_was_lost_is_paid(tmp_path: Path) -> None:
+def test_the_cost_of_an_attempt_with_a_lost_claim_is_counted(tmp_path: Path) -> None:
     """And warned of: what it has used may be the last of the budget."""
     hold = Hold(paid(0.9))
     made = team(
@@ -89,7 +89,7 @@ def test_an_attempt_whose_claim_was_lost_is_paid(tmp_path: Path) -> None:
     assert made.warnings() == ["the team has used 0.9000 of 1 USD (teams.budget)"]
 
 
-def test_a_process_that_was_killed_forgets_nothing(tmp_path: Path) -> None:
+def test_a_killed_process_loses_no_spending(tmp_path: Path) -> None:
     made = line(tmp_path, {"budget": {"max_cost_usd": 0.8}})
     made.work(limits={"max_steps": 1})
     made.died()
@@ -131,7 +131,7 @@ def test_a_role_with_another_budget_is_not_charged(tmp_path: Path) -> None:
     assert made.warnings() == ["role cook has used 1.0000 of 1.1 USD (teams.roles.cook.budget)"]
 
 
-def test_a_tasks_own_budget_ends_its_attempts_only(tmp_path: Path) -> None:
+def test_a_task_budget_stops_only_its_own_attempts(tmp_path: Path) -> None:
     tasks = [task("dear", budget={"max_tokens": 50}, **RETRY), task("b", "dear"), task("c")]
     says = {"dear": [failed(**cost(0, 30))] * 5, "c": paid(1.0)}
     made = team(tmp_path, tasks, says)
@@ -142,7 +142,7 @@ def test_a_tasks_own_budget_ends_its_attempts_only(tmp_path: Path) -> None:
     assert made.status == "running"
 
 
-def test_a_done_tasks_budget_keeps_nobody_from_anything(tmp_path: Path) -> None:
+def test_the_exceeded_budget_of_a_done_task_blocks_no_one(tmp_path: Path) -> None:
     tasks = [task("dear", budget={"max_tokens": 50}), task("b", **LATER)]
     made = team(tmp_path, tasks, {"dear": paid(0, 60), "b": fails(1)}, size=1)
     made.work(limits={"max_steps": 1})
@@ -158,7 +158,7 @@ def test_a_done_tasks_budget_keeps_nobody_from_anything(tmp_path: Path) -> None:
 # --- what one attempt may cost -----------------------------------------------------------
 
 
-def test_the_least_of_all_caps_counts(tmp_path: Path) -> None:
+def test_the_lowest_of_all_caps_applies(tmp_path: Path) -> None:
     tasks = [
         task("a", role="cook", budget={"max_cost_usd": 0.3}),
         task("b", "a", role="cook"),
@@ -192,14 +192,14 @@ def cap(usd: float = 0.0, tokens: float = 0, **budget: Any) -> BudgetUse:
         (cap(0.0, 100, max_tokens=100, max_cost_usd=1), True, True, 1.0),
     ],
 )
-def test_when_a_cap_is_near_or_reached(
+def test_a_cap_is_near_or_reached_depending_on_its_use(
     one: BudgetUse, near: bool, reached: bool, left: float | None
 ) -> None:
     assert (one.is_near(0.8), one.is_reached) == (near, reached)
     assert one.left_usd() == (None if left is None else pytest.approx(left))
 
 
-def test_a_cap_makes_no_good_end_of_a_failed_task(tmp_path: Path) -> None:
+def test_a_reached_cap_does_not_hide_a_failed_task(tmp_path: Path) -> None:
     tasks = [task("bad"), task("dear"), task("next", blocked_by=("dear",))]
     says = {"bad": failed("no way"), "dear": paid(1.0)}
     made = team(tmp_path, tasks, says, rules={"budget": {"max_cost_usd": 1}}, size=2)
@@ -212,7 +212,7 @@ def test_a_cap_makes_no_good_end_of_a_failed_task(tmp_path: Path) -> None:
     assert made.accepted() == ["dear"]
 
 
-def test_a_limit_of_the_run_makes_no_good_end_of_a_failed_task(tmp_path: Path) -> None:
+def test_a_reached_run_limit_does_not_hide_a_failed_task(tmp_path: Path) -> None:
     tasks = [task("bad"), task("good"), task("next", blocked_by=("good",))]
     made = team(tmp_path, tasks, {"bad": failed("no way"), "good": paid(1.0)}, size=2)
     made.limits = RunLimits(cost_usd=1)
@@ -233,7 +233,7 @@ def at_once(count: int) -> list[Any]:
 # --- a team ------------------------------------------------------------------------------
 
 
-def test_a_role_and_a_task_have_shares_of_their_own(tmp_path: Path) -> None:
+def test_a_role_and_a_task_have_their_own_shares(tmp_path: Path) -> None:
     rules = {"budget": {"max_cost_usd": 12}, "role_budgets": {"cook": {"max_cost_usd": 2}}}
     tasks = [
         task("soup", role="cook"),
@@ -315,12 +315,12 @@ def four() -> Marking:
 
 
 @pytest.mark.parametrize("damaged", ["1", None, True, [], float("nan"), float("inf"), -1, 2**70])
-def test_a_share_that_somebody_has_spoilt_is_none(damaged: Any) -> None:
+def test_a_damaged_share_is_ignored(damaged: Any) -> None:
     found = claim("A", 1, share_usd=damaged).share("usd")
     assert found is None or found == 1
 
 
-def test_tokens_are_shared_as_money_is() -> None:
+def test_tokens_are_shared_like_money() -> None:
     rules = TeamRules.model_validate({"budget": {"max_tokens": 11}})
     shares, marking = Shares(RunLimits(), TeamBudgets(rules), STRANGER), four()
     assert shares.compute_share(head_with(), marking, "A", 4, NOBODY) == {"tokens": 2}
@@ -330,9 +330,7 @@ def test_tokens_are_shared_as_money_is() -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations("ABCD")))
 @pytest.mark.parametrize("limit", [10.0, 1.0, 0.1, 0.000003, 7.77])
-def test_together_they_are_never_given_more_than_there_is(
-    order: tuple[str, ...], limit: float
-) -> None:
+def test_the_shares_never_exceed_the_limit_in_total(order: tuple[str, ...], limit: float) -> None:
     shares, marking = Shares(RunLimits(cost_usd=limit), None, STRANGER), four()
     claims: list[Claim] = []
     for token, name in enumerate(order, 1):
@@ -347,7 +345,7 @@ def test_together_they_are_never_given_more_than_there_is(
 # --- who may run at the same time --------------------------------------------------------
 
 
-def test_who_waits_for_a_node_does_not_run_beside_it() -> None:
+def test_a_node_waiting_for_another_does_not_run_beside_it() -> None:
     marking = Marking(graph_of("A --> B --> D", "C --> D", "C --> E"))
     for name in "AC":
         marking.apply(["token", name])

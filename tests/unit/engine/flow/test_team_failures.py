@@ -32,7 +32,7 @@ def made(tmp_path: Path) -> TeamLab:
     return team(tmp_path, CREW, {"a": fails(1)})
 
 
-def test_retry_while_others_still_run(tmp_path: Path) -> None:
+def test_a_retry_takes_effect_while_other_tasks_run(tmp_path: Path) -> None:
     hold = Hold("late")
     made = team(tmp_path, CREW, {"a": fails(1), "x": hold})
     with let_go(hold):
@@ -48,7 +48,7 @@ def test_retry_while_others_still_run(tmp_path: Path) -> None:
     assert made.status == "completed"
 
 
-def test_a_change_that_comes_just_before_the_sleep_is_not_slept_through(
+def test_a_change_just_before_the_sleep_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = Hold("late")
@@ -68,7 +68,7 @@ def test_a_change_that_comes_just_before_the_sleep_is_not_slept_through(
     assert made.status == "completed"
 
 
-def test_a_crash_between_a_failure_and_the_end(tmp_path: Path) -> None:
+def test_a_crash_after_a_failure_does_not_lose_the_failure(tmp_path: Path) -> None:
     made = team(tmp_path, CREW, {"a": fails(1)}, size=1)
     # By urgency a is first; it fails, and x is claimed in the same transition.
     with pytest.raises(StepFailed):
@@ -82,7 +82,7 @@ def test_a_crash_between_a_failure_and_the_end(tmp_path: Path) -> None:
     assert [fact["step"] for fact in made.facts("taken-over")] == ["x"]
 
 
-def test_what_comes_next_is_not_what_has_failed(tmp_path: Path) -> None:
+def test_a_failed_task_is_not_listed_next(tmp_path: Path) -> None:
     made = team(tmp_path, CREW, {"a": fails(1)}, size=1)
     with pytest.raises(StepFailed):
         made.work(Mode.TICK)
@@ -122,7 +122,7 @@ def bad(tmp_path: Path, *, role: str = "odd") -> BadLab:
     return BadLab(**{name: getattr(made, name) for name in made.__dataclass_fields__})
 
 
-def test_an_added_task_that_can_not_start_fails_and_says_why(tmp_path: Path) -> None:
+def test_an_added_task_that_cannot_start_fails_with_a_reason(tmp_path: Path) -> None:
     made = bad(tmp_path)
     assert "task 'broken' failed: there is no prompt 'gone.md' (***)" in made.ended()
     assert made.accepted() == ["lead"]
@@ -131,7 +131,7 @@ def test_an_added_task_that_can_not_start_fails_and_says_why(tmp_path: Path) -> 
     assert made.head.claims == ()
 
 
-def test_it_is_done_when_it_can_start(tmp_path: Path) -> None:
+def test_an_added_task_runs_after_a_retry_once_it_can_start(tmp_path: Path) -> None:
     made = bad(tmp_path)
     made.ended()
     made.missing = frozenset()
@@ -153,7 +153,7 @@ def test_a_later_process_prepares_what_was_added(tmp_path: Path) -> None:
 # --- what an agent has left ----------------------------------------------------------------
 
 
-def test_a_failed_attempt_says_what_became_of_its_work_too(tmp_path: Path) -> None:
+def test_a_failed_attempt_also_reports_what_became_of_its_work(tmp_path: Path) -> None:
     made = team(tmp_path, [tree("a")], {"a": failed("compiler crashed")})
     site = at_site(made, a=Leftovers("its work can't be committed"))
     assert "compiler crashed\nits work can't be committed" in made.ended()
@@ -167,14 +167,14 @@ def test_work_of_an_attempt_that_raised_is_closed(tmp_path: Path) -> None:
     assert ("close", "a", False) in site.said
 
 
-def test_what_closing_raises_does_not_hide_the_bug(tmp_path: Path) -> None:
+def test_an_error_while_closing_does_not_hide_the_bug(tmp_path: Path) -> None:
     made = team(tmp_path, [tree("a")], {"a": crash})
     at_site(made, a=StorageFailed("git is gone"))
     assert "a bug" in made.ended()
 
 
 @pytest.mark.parametrize("error", [StorageFailed("disk full: s3cret"), OSError("disk full")])
-def test_a_place_that_can_not_be_closed_fails_its_task(tmp_path: Path, error: Exception) -> None:
+def test_a_place_that_cannot_be_closed_fails_its_task(tmp_path: Path, error: Exception) -> None:
     made = team(tmp_path, [tree("a"), task("b", "a"), task("c")], {"a": said("x", **cost(0.25))})
     at_site(made, a=error)
     assert "disk full" in made.ended()

@@ -31,7 +31,7 @@ def rounds(made: TeamLab) -> list[tuple[str, int]]:
     return [(fact["step"], fact["outcome"]["number"]) for fact in facts]
 
 
-def test_the_patience_is_counted_over_processes(tmp_path: Path) -> None:
+def test_the_rounds_of_a_judge_are_counted_across_processes(tmp_path: Path) -> None:
     made = team(tmp_path, CREW, {"check": no("never")})
     for number in (1, 2):
         assert made.work(Mode.TICK).usage.steps == 1
@@ -46,7 +46,7 @@ def test_the_patience_is_counted_over_processes(tmp_path: Path) -> None:
     assert made.accepted() == ["build", "check-fix-1", "check-fix-2"]
 
 
-def test_a_retry_gives_new_patience_and_new_names(tmp_path: Path) -> None:
+def test_a_retry_allows_new_rounds_with_new_fix_names(tmp_path: Path) -> None:
     made = team(tmp_path, CREW, {"check": [*[no()] * 4, YES]})
     made.ended()
     made.retry()
@@ -56,7 +56,7 @@ def test_a_retry_gives_new_patience_and_new_names(tmp_path: Path) -> None:
     assert made.accepted()[-2:] == ["check", "ship"]
 
 
-def test_it_can_go_on_behind_the_last_no(tmp_path: Path) -> None:
+def test_the_run_can_continue_after_the_last_no(tmp_path: Path) -> None:
     made = team(tmp_path, behind(on_exhausted="continue", max_attempts=2), {"check": no("meh")})
     summary = made.work()
     assert made.accepted() == ["build", "check-fix-1", "check", "ship"]
@@ -67,13 +67,13 @@ def test_it_can_go_on_behind_the_last_no(tmp_path: Path) -> None:
     assert summary.failures == 1
 
 
-def test_a_tick_whose_lead_adds_what_can_not_be_is_a_failure(tmp_path: Path) -> None:
+def test_a_tick_fails_if_its_lead_gives_an_invalid_answer(tmp_path: Path) -> None:
     made = team(tmp_path, [task("lead", adds="tasks")], {"lead": "no JSON"})
     with pytest.raises(StepFailed, match="not JSON"):
         made.work(Mode.TICK)
 
 
-def test_an_attempt_that_fails_is_no_judgement(tmp_path: Path) -> None:
+def test_a_failed_attempt_is_not_a_judgment(tmp_path: Path) -> None:
     check = task("check", retry={"max_attempts": 2, "initial_delay_s": 0}, **judging())
     made = team(tmp_path, [check], {"check": [failed("crashed"), no(), YES]})
     made.work()
@@ -96,7 +96,7 @@ def test_a_judge_that_never_gives_a_verdict_fails(tmp_path: Path) -> None:
     assert made.actor.names == ["build", "check", "check"]
 
 
-def test_a_kill_between_the_no_and_the_fix(tmp_path: Path) -> None:
+def test_a_kill_between_the_no_and_the_fix_loses_nothing(tmp_path: Path) -> None:
     made = team(tmp_path, CREW, {"check": [no("why"), YES]})
     made.work(limits={"max_steps": 1})
     made.work(Mode.TICK)
@@ -107,7 +107,7 @@ def test_a_kill_between_the_no_and_the_fix(tmp_path: Path) -> None:
     assert "the answer is no: why" in made.actor.prompts_of("check-fix-1")[0]
 
 
-def test_names_of_fixes_make_way_for_the_authors(tmp_path: Path) -> None:
+def test_names_of_fixes_avoid_those_of_the_authors_tasks(tmp_path: Path) -> None:
     tasks = [*CREW, task("check-fix-1"), task("check-fix-1.2")]
     made = team(tmp_path, tasks, {"check": [no(), YES]})
     made.work()
@@ -118,7 +118,7 @@ def test_names_of_fixes_make_way_for_the_authors(tmp_path: Path) -> None:
 # --- what mends ------------------------------------------------------------------------------
 
 
-def test_a_fix_is_performed_by_the_agent_of_the_run(tmp_path: Path) -> None:
+def test_a_fix_uses_the_agent_of_the_run_unless_it_has_its_own(tmp_path: Path) -> None:
     growth = TeamExpander({}, agent="other").build_fix(team(tmp_path, CREW).workflow, "check", 2)
     assert growth is not None
     assert growth.steps[0].agent == "other"
@@ -128,5 +128,5 @@ def test_a_fix_is_performed_by_the_agent_of_the_run(tmp_path: Path) -> None:
     assert growth.steps[0].agent == "mine"
 
 
-def test_who_judges_nothing_has_no_fix(tmp_path: Path) -> None:
+def test_a_task_that_is_no_judge_gets_no_fix(tmp_path: Path) -> None:
     assert TeamExpander({}).build_fix(team(tmp_path, CREW).workflow, "build", 1) is None

@@ -23,7 +23,7 @@ LATE = "# Messages that came too late for others"
 
 
 @pytest.mark.parametrize("says", ["done", ""])
-def test_who_comes_behind_reads_what_came_too_late(tmp_path: Path, says: str) -> None:
+def test_the_next_task_reads_a_message_that_came_too_late(tmp_path: Path, says: str) -> None:
     """Else a message to a task that needs no other attempt would be lost without a word."""
     hold = Hold(says)
     made = team(tmp_path, [task("a"), task("b", "a"), task("c", "b")], {"a": hold})
@@ -41,7 +41,7 @@ def test_who_comes_behind_reads_what_came_too_late(tmp_path: Path, says: str) ->
     assert heard(behind) == ""
 
 
-def test_nobody_reads_what_is_told_to_a_task_that_is_done(tmp_path: Path) -> None:
+def test_a_message_to_a_task_that_is_done_is_refused(tmp_path: Path) -> None:
     made = team(tmp_path, LINE)
     made.work(limits={"max_steps": 1})
     before = made.head.revision
@@ -50,7 +50,7 @@ def test_nobody_reads_what_is_told_to_a_task_that_is_done(tmp_path: Path) -> Non
     assert made.head.revision == before
 
 
-def test_a_judge_that_judges_again_can_be_told(tmp_path: Path) -> None:
+def test_a_judge_that_judges_again_receives_messages(tmp_path: Path) -> None:
     hold = Hold("mended")
     made = team(tmp_path, [task("check", **JUDGE)], {"check": [no(), YES], "check-fix-1": hold})
     with let_go(hold):
@@ -61,7 +61,7 @@ def test_a_judge_that_judges_again_can_be_told(tmp_path: Path) -> None:
     assert "be lenient" in heard(made.actor.prompts_of("check")[1])
 
 
-def test_a_task_that_has_failed_for_good_is_told_before_a_retry(tmp_path: Path) -> None:
+def test_a_failed_task_receives_a_message_sent_before_its_retry(tmp_path: Path) -> None:
     hold = Hold()
     tasks = [task("a"), task("long"), task("b", "a")]
     made = team(tmp_path, tasks, {"a": [failed(), "ok"], "long": hold})
@@ -75,7 +75,7 @@ def test_a_task_that_has_failed_for_good_is_told_before_a_retry(tmp_path: Path) 
     assert "here is the key" in heard(made.actor.prompts_of("a")[1])
 
 
-def test_an_unknown_task_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_task_is_refused_and_the_known_ones_are_listed(tmp_path: Path) -> None:
     made = team(tmp_path, LINE)
     made.begun()
     with pytest.raises(UnknownName) as caught:
@@ -86,7 +86,7 @@ def test_an_unknown_task_is_refused_with_the_known_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "x" * (MAX_ANSWER_CHARS + 1)])
-def test_a_message_has_a_text_of_some_length(tmp_path: Path, text: str) -> None:
+def test_a_message_of_invalid_length_is_refused(tmp_path: Path, text: str) -> None:
     made = team(tmp_path, LINE)
     made.begun()
     with pytest.raises(UsageRefused, match="a message has 1 to"):

@@ -29,7 +29,7 @@ from tests.unit.engine.flow.team_sites import at_site, tree
 # --- the order of merges -----------------------------------------------------------------
 
 
-def test_a_later_one_waits_for_an_earlier_one_that_runs(tmp_path: Path) -> None:
+def test_a_later_task_merges_after_an_earlier_running_one(tmp_path: Path) -> None:
     hold = Hold("one")
     made = team(tmp_path, [tree("a"), tree("b")], {"a": hold})
     site = at_site(made, merges="ab")
@@ -45,7 +45,7 @@ def test_a_later_one_waits_for_an_earlier_one_that_runs(tmp_path: Path) -> None:
     assert made.accepted() == ["a", "b"]
 
 
-def test_who_is_finished_first_is_merged_first_where_the_settings_say_so(tmp_path: Path) -> None:
+def test_the_first_task_to_finish_merges_first_if_configured(tmp_path: Path) -> None:
     hold = Hold()
     made = team(tmp_path, [tree("a"), tree("b")], {"a": hold}, rules={"merge": "finished"})
     site = at_site(made, merges="ab")
@@ -56,7 +56,7 @@ def test_who_is_finished_first_is_merged_first_where_the_settings_say_so(tmp_pat
     assert site.merged_tasks == ["b", "a"]
 
 
-def test_it_waits_for_no_task_that_does_not_run(tmp_path: Path) -> None:
+def test_a_merge_does_not_wait_for_tasks_that_are_not_running(tmp_path: Path) -> None:
     """One has failed, one waits for its next try, one has not begun."""
     later = {"retry": {"max_attempts": 2, "initial_delay_s": 60}}
     tasks = [tree("a"), tree("c", **later), tree("d", "a"), tree("b")]
@@ -71,7 +71,7 @@ def test_it_waits_for_no_task_that_does_not_run(tmp_path: Path) -> None:
     assert site.merged_tasks == ["b"]
 
 
-def test_the_claim_of_another_process_is_waited_for(tmp_path: Path) -> None:
+def test_a_merge_waits_for_the_claim_of_another_process(tmp_path: Path) -> None:
     first, second = Hold("one"), Hold("two")
     made = team(tmp_path, [tree("a"), tree("b")], {"a": first, "b": second})
     site = at_site(made, merges="ab")
@@ -89,7 +89,7 @@ def test_the_claim_of_another_process_is_waited_for(tmp_path: Path) -> None:
     assert site.merged_tasks == ["a", "b"]
 
 
-def test_the_claim_of_a_dead_process_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_merge_does_not_wait_for_a_dead_process(tmp_path: Path) -> None:
     """Nor for ever for one that is taken over: it holds the turn only while it runs."""
     made = team(tmp_path, [tree("a"), tree("b")])
     site = at_site(made, merges="ab")
@@ -103,7 +103,7 @@ def test_the_claim_of_a_dead_process_is_not_waited_for(tmp_path: Path) -> None:
     assert site.merged_tasks == ["b", "a"]
 
 
-def test_who_waits_is_merged_when_the_process_is_to_end(tmp_path: Path) -> None:
+def test_a_waiting_task_is_merged_when_the_process_is_interrupted(tmp_path: Path) -> None:
     hold = Hold()
     made = team(tmp_path, [tree("a"), tree("b")], {"a": hold, "b": said("two", **cost(0.5))})
     site = at_site(made, merges="ab")
@@ -149,7 +149,7 @@ def held(
     )
 
 
-def test_order_is_kept_only_where_nobody_has_to_wait_for_it() -> None:
+def test_merge_order_is_kept_only_if_no_one_has_to_wait_for_it() -> None:
     tasks = [tree("a"), tree("b"), tree("c"), task("after-b", "b"), task("sum", "a", "c")]
     graph = workflow_of("w", tasks, {}, size=3).graph
     assert graph is not None
@@ -162,7 +162,7 @@ def test_order_is_kept_only_where_nobody_has_to_wait_for_it() -> None:
     assert not held(graph, "c", "nobody"), "added since"
 
 
-def test_no_more_than_the_team_has_members_over_all_processes(tmp_path: Path) -> None:
+def test_the_team_size_limits_attempts_across_processes(tmp_path: Path) -> None:
     counted = threading.Condition()
     now, most = 0, 0
 
@@ -240,7 +240,7 @@ def test_an_attempt_that_passes_the_teams_cap_is_stopped_at_once(
     assert made.actor.names == ["long"]
 
 
-def test_so_is_one_that_passes_its_roles_or_its_own(tmp_path: Path) -> None:
+def test_an_attempt_that_passes_the_cap_of_its_role_or_task_is_stopped(tmp_path: Path) -> None:
     dear = Usage(cost_usd=0.5)
     role = {"budget": KILL, "role_budgets": {"cook": {"max_cost_usd": 0.5}}}
     made, hold = spending(tmp_path / "role", dear, role, role="cook")
@@ -250,7 +250,7 @@ def test_so_is_one_that_passes_its_roles_or_its_own(tmp_path: Path) -> None:
     assert "task long has used 0.5000" in stopped(made, hold)
 
 
-def test_what_was_used_in_an_attempt_that_was_stopped_counts_once(tmp_path: Path) -> None:
+def test_the_usage_of_a_stopped_attempt_counts_once(tmp_path: Path) -> None:
     made, hold = spending(tmp_path, Usage(cost_usd=1.5), {"budget": {**KILL, "max_cost_usd": 1}})
     stopped(made, hold)
     assert made.marking.ledger.spent["long"][0] == 1.5
@@ -263,7 +263,7 @@ def test_what_was_used_in_an_attempt_that_was_stopped_counts_once(tmp_path: Path
 # --- the figures themselves --------------------------------------------------------------
 
 
-def test_only_what_is_over_its_cap_is_stopped(tmp_path: Path) -> None:
+def test_only_attempts_over_a_cap_are_stopped(tmp_path: Path) -> None:
     tasks = [
         task("soup", role="cook"),
         task("roast", role="cook"),
@@ -284,7 +284,7 @@ def test_only_what_is_over_its_cap_is_stopped(tmp_path: Path) -> None:
     assert set(budgets.find_nodes_to_kill(marking, {"taste": Usage(input_tokens=10)})) == {"taste"}
 
 
-def test_the_outcome_of_a_stopped_attempt_is_no_failure(tmp_path: Path) -> None:
+def test_a_stopped_attempt_is_not_a_failure(tmp_path: Path) -> None:
     made, hold = spending(tmp_path, Usage(cost_usd=2), {"budget": {**KILL, "max_cost_usd": 1}})
     stopped(made, hold)
     assert made.marking.ledger.streak == 0
@@ -353,7 +353,7 @@ def test_the_breaker_kills_nothing(tmp_path: Path) -> None:
     assert "long" in made.accepted()
 
 
-def test_what_still_runs_does_not_close_it(tmp_path: Path) -> None:
+def test_a_task_still_running_does_not_close_the_breaker(tmp_path: Path) -> None:
     """Else the task that has opened it would be begun again, and nobody be told."""
     hold = Hold("ok")
     tasks = [task("f", **RETRY), task("slow"), task("next", "slow")]

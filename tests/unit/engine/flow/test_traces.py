@@ -132,7 +132,7 @@ def prepared(flow: dict[str, Any]) -> tuple[Workflow, list[str]]:
 
 
 @pytest.mark.parametrize("flow", VALID, ids=lambda flow: flow["name"])
-def test_a_real_run_takes_the_way_that_was_recorded(flow: dict[str, Any], tmp_path: Path) -> None:
+def test_a_real_run_follows_the_recorded_trace(flow: dict[str, Any], tmp_path: Path) -> None:
     workflow, expect = prepared(flow)
     conductor = Conductor(workflow, expect, flow.get("nodes", {}))
     lab = Lab(tmp_path, workflow, conductor)

@@ -18,7 +18,7 @@ from tests.unit.engine.flow.stepping import BAD, OK, START, Run, date
 # --- time ----------------------------------------------------------------------------------
 
 
-def test_who_was_taken_over_worked_no_longer_than_its_lease() -> None:
+def test_a_process_taken_over_is_busy_no_longer_than_its_lease() -> None:
     run = Run(graph("a", timeout_ms=10**9))
     run.begin()
     run.now, run.gone = 3_600_000, frozenset({1})
@@ -26,7 +26,7 @@ def test_who_was_taken_over_worked_no_longer_than_its_lease() -> None:
     assert (run.marking.busy_ms, run.marking.busy_since) == (60_000, date(3_600_000))
 
 
-def test_a_wait_for_the_next_try_is_no_longer_than_it_was_to_be() -> None:
+def test_a_wait_for_the_next_try_counts_only_until_it_is_due() -> None:
     """Nobody may look for hours, with cron or after a stop."""
     run = Run(graph("a", timeout_ms=10_000))
     run.begin()
@@ -40,9 +40,7 @@ def test_a_wait_for_the_next_try_is_no_longer_than_it_was_to_be() -> None:
 
 
 @pytest.mark.parametrize(("days", "is_tried"), [(32, False), (34, True)])
-def test_a_next_try_further_away_than_any_pause_was_set_by_a_wrong_clock(
-    days: int, *, is_tried: bool
-) -> None:
+def test_a_next_try_dated_beyond_any_pause_starts_at_once(days: int, *, is_tried: bool) -> None:
     run = Run(graph("a"))
     run.begin()
     run.now = 300
@@ -58,7 +56,7 @@ def restore(run: Run) -> list[str]:
     return run.update(OpenTransition.restore)
 
 
-def test_people_are_asked_anew_when_a_run_is_put_back() -> None:
+def test_people_are_asked_again_when_a_run_is_restored() -> None:
     nodes = {"h": {"timeout_ms": 50}}
     run = Run(graph("s((S)) --> a & h{{H}} --> j", nodes=nodes))
     run.begin()
@@ -73,7 +71,7 @@ def test_people_are_asked_anew_when_a_run_is_put_back() -> None:
     assert run.update(lambda step: step.answer("h", "x", None, {})) == ["done h"]
 
 
-def test_a_decision_that_failed_is_made_anew_when_a_run_is_put_back() -> None:
+def test_a_failed_decision_is_made_again_when_a_run_is_restored() -> None:
     run = Run(graph("a --> q{Q}; q -->|x| b; q -->|y| c"))
     run.begin()
     run.accept("a", "neither")
@@ -84,7 +82,7 @@ def test_a_decision_that_failed_is_made_anew_when_a_run_is_put_back() -> None:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_where_nothing_failed_there_is_nothing_to_try_again(*, ended: bool) -> None:
+def test_restoring_a_run_is_refused_if_nothing_failed(*, ended: bool) -> None:
     run = Run(graph("a"))
     run.begin()
     if ended:
@@ -118,7 +116,7 @@ def test_a_pause_takes_effect_when_the_last_claim_has_ended() -> None:
 
 
 @pytest.mark.parametrize("verb", ["accept", "fail", "release"])
-def test_a_claim_that_is_gone_changes_nothing(verb: str) -> None:
+def test_a_stale_claim_changes_nothing(verb: str) -> None:
     run = Run(graph("a --> b"))
     run.begin()
     acts: dict[str, Callable[[OpenTransition], None]] = {
@@ -134,7 +132,7 @@ def test_a_claim_that_is_gone_changes_nothing(verb: str) -> None:
 # --- taking over ---------------------------------------------------------------------------
 
 
-def test_what_dies_again_and_again_fails_in_the_end() -> None:
+def test_a_node_that_keeps_dying_fails_in_the_end() -> None:
     run = Run(graph("a; h", on_error="h"))
     run.max_attempts = 3
     run.begin()
@@ -150,7 +148,7 @@ def test_what_dies_again_and_again_fails_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("ends_by", ["failed", "max_iterations"])
-def test_at_a_bad_end_nobody_holds_a_claim(ends_by: str) -> None:
+def test_no_claim_is_held_after_a_bad_end(ends_by: str) -> None:
     run = Run(graph("s((S)) --> a & b; a -->|x| a; a -->|y| c", max_iterations=0))
     run.begin()
     if ends_by == "failed":

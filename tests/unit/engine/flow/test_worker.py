@@ -43,7 +43,7 @@ from tests.unit.saying import attempt
         (8, 2, {"steps": 1}, 1),
     ],
 )
-def test_how_many_it_may_claim(
+def test_places_and_limits_bound_the_claims_of_a_worker(
     tmp_path: Path, places: int, left: int | None, limits: dict[str, Any], slots: int
 ) -> None:
     made = lab(
@@ -64,7 +64,7 @@ def test_how_many_it_may_claim(
 
 
 @pytest.mark.parametrize("command", [Pause(), Stop()])
-def test_a_held_run_has_no_room(tmp_path: Path, command: RunCommand) -> None:
+def test_a_worker_claims_nothing_in_a_run_on_hold(tmp_path: Path, command: RunCommand) -> None:
     made = lab(tmp_path, "a")
     made.begun()
     made.run().do(command)
@@ -84,7 +84,7 @@ def test_a_held_run_has_no_room(tmp_path: Path, command: RunCommand) -> None:
 # --- records -----------------------------------------------------------------------------
 
 
-def test_the_state_of_a_node_with_json_is_what_its_json_means(tmp_path: Path) -> None:
+def test_json_output_of_a_node_is_parsed_into_the_state(tmp_path: Path) -> None:
     made = lab(
         tmp_path,
         "a --> b",
@@ -98,7 +98,7 @@ def test_the_state_of_a_node_with_json_is_what_its_json_means(tmp_path: Path) ->
     assert made.actor.prompts_of("b") == ['1 {"k":[1]}']
 
 
-def test_what_should_be_json_and_is_none_fails_who_asks_for_it(tmp_path: Path) -> None:
+def test_an_output_that_is_not_json_fails_the_node_that_reads_it(tmp_path: Path) -> None:
     nodes = {"a": {"output_key": "x"}}
     made = lab(tmp_path, "a --> b", {"a": "no json"}, prompts={"b": "{{state.x}}"}, nodes=nodes)
     steps = (Step(name="a", output=Output(format="json")), Step(name="b"))
@@ -114,7 +114,7 @@ def test_what_should_be_json_and_is_none_fails_who_asks_for_it(tmp_path: Path) -
 CHOICE = "a -->|yes| b; a -->|no| c"
 
 
-def test_a_node_whose_answer_picks_no_way_is_asked_again_and_told_the_labels(
+def test_an_answer_that_picks_no_path_is_asked_for_again_with_the_labels(
     tmp_path: Path,
 ) -> None:
     made = lab(tmp_path, CHOICE, {"a": ["I think so", "yes"]})
@@ -124,7 +124,7 @@ def test_a_node_whose_answer_picks_no_way_is_asked_again_and_told_the_labels(
     assert "nothing else" not in made.actor.prompts_of("a")[0]
 
 
-def test_and_fails_with_the_labels_named(tmp_path: Path) -> None:
+def test_a_node_that_never_picks_a_path_fails_and_the_labels_are_named(tmp_path: Path) -> None:
     made = lab(tmp_path, CHOICE, {"a": f"I think so{' and so on' * 100}"})
     with pytest.raises(StepFailed, match=r"no matching branch for .I think so.*; .* `yes`, `no`"):
         made.work()
@@ -132,7 +132,7 @@ def test_and_fails_with_the_labels_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("first", "tries"), [("I think so", 2), ("no", 1)])
-def test_so_is_one_whose_answer_is_handed_on_to_a_decision(
+def test_a_node_that_feeds_a_decision_is_asked_again_too(
     tmp_path: Path, first: str, tries: int
 ) -> None:
     made = lab(tmp_path, "a --> m((M)) --> d{D}; d -->|yes| b; d -->|no| c", {"a": [first, "no"]})
@@ -140,7 +140,7 @@ def test_so_is_one_whose_answer_is_handed_on_to_a_decision(
     assert made.actor.names == [*["a"] * tries, "c"]
 
 
-def test_an_answer_that_others_decide_with_is_no_ones_mistake(tmp_path: Path) -> None:
+def test_a_node_is_not_asked_again_if_others_feed_the_decision_too(tmp_path: Path) -> None:
     chart = "s --> a; s --> b; a --> d{D}; b --> d; d -->|yes| c; d -->|no| e"
     made = lab(tmp_path, chart, {"a": "hm", "b": "yes"})
     with pytest.raises(StepFailed, match=r"no matching branch .* one of 'yes', 'no'") as ended:
@@ -151,13 +151,13 @@ def test_an_answer_that_others_decide_with_is_no_ones_mistake(tmp_path: Path) ->
     assert "retry" not in str(ended.value.hint)
 
 
-def test_any_answer_will_do_where_there_is_a_way_for_all_others(tmp_path: Path) -> None:
+def test_any_answer_is_accepted_if_there_is_a_default_path(tmp_path: Path) -> None:
     made = lab(tmp_path, "a -->|yes| b; a -->|default| c", {"a": "I think so"})
     made.work()
     assert made.actor.names == ["a", "c"]
 
 
-def test_a_decision_that_the_client_tells_beside_its_text_counts(tmp_path: Path) -> None:
+def test_a_structured_decision_beside_the_text_counts(tmp_path: Path) -> None:
     answer = said("I looked at it.", structured={"decision": "no", "why": "late"})
     made = lab(tmp_path, CHOICE, {"a": answer}, prompts={"c": "{{output.why}}"})
     made.work()
@@ -198,7 +198,7 @@ def test_a_wake_ends_a_wait(attempts: Attempts) -> None:
     assert not wait_readable((attempts.fileno(),), 0)
 
 
-def test_an_attempt_that_gets_no_thread_has_ended_and_the_next_one_is_made(
+def test_an_attempt_that_gets_no_thread_ends_and_the_next_one_runs(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: threading.Thread) -> None:
@@ -246,7 +246,7 @@ def states(made: Lab) -> dict[str, str]:
     return {name: str(one.state) for name, one in nodes(made).items()}
 
 
-def test_every_state_at_once(tmp_path: Path) -> None:
+def test_every_node_state_is_shown(tmp_path: Path) -> None:
     hold = Hold()
     made = lab(
         tmp_path,
@@ -279,7 +279,7 @@ def test_every_state_at_once(tmp_path: Path) -> None:
     assert found["s"].since is None
 
 
-def test_what_was_cancelled_and_what_failed(tmp_path: Path) -> None:
+def test_cancelled_and_failed_nodes_are_shown(tmp_path: Path) -> None:
     hold = Hold()
     made = lab(tmp_path, "s --> a & b; h --> e", {"a": failed("pop"), "b": hold}, on_error="h")
     with let_go(hold):
@@ -288,7 +288,7 @@ def test_what_was_cancelled_and_what_failed(tmp_path: Path) -> None:
     assert seen(made).status == "completed_after_error"
 
 
-def test_it_waits_where_only_people_are_asked(tmp_path: Path) -> None:
+def test_a_run_is_shown_as_waiting_if_only_people_are_asked(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> h{{H}} --> b")
     made.refused()
     assert seen(made).status == "waiting"

@@ -33,7 +33,7 @@ def answering(answer: str | Exception) -> Callable[[str], str]:
 @pytest.mark.parametrize(
     "form", ["{}", "  {}\n", "{}.", '"{}"', "'{}'.", '"{}."', "`{}`", "\t{}\r\n\n"]
 )
-def test_a_word_is_read_with_a_little_around_it(word: str, form: str) -> None:
+def test_a_word_is_read_despite_a_little_surrounding_text(word: str, form: str) -> None:
     assert parse_classification(form.format(word)) == word
     assert parse_classification(form.format(word.upper())) == word
 
@@ -76,7 +76,7 @@ AROUND = st.text(alphabet=" \t\n\"'`.", max_size=4)
 @given(st.text() | st.builds("".join, st.tuples(AROUND, st.sampled_from(WORDS), AROUND)))
 @example("que\u017ftion")
 @example("\ufb01x")
-def test_only_a_word_is_ever_read(answer: str) -> None:
+def test_only_a_known_word_is_ever_read(answer: str) -> None:
     try:
         word = parse_classification(answer)
     except ClassificationFailed:
@@ -87,7 +87,7 @@ def test_only_a_word_is_ever_read(answer: str) -> None:
     assert left.isascii()
 
 
-def test_the_prompt_tells_the_request_and_all_the_words() -> None:
+def test_the_prompt_contains_the_request_and_all_the_words() -> None:
     prompt = classification_prompt(REQUEST)
     assert all(f"\n{word} " in prompt for word in WORDS)
     for told in ("Title: Add a page", "Labels: ui, web", "For users."):
@@ -125,6 +125,6 @@ def test_a_failure_of_the_agent_is_a_failed_classification(
 
 
 @pytest.mark.parametrize("error", [ConfigurationError("no such agent"), Interrupted("stop")])
-def test_what_is_no_failure_of_the_agent_passes(error: SequencerError) -> None:
+def test_other_errors_are_passed_on(error: SequencerError) -> None:
     with pytest.raises(type(error)):
         classify_with(answering(error))(REQUEST)

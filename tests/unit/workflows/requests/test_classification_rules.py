@@ -23,7 +23,7 @@ def test_a_request_is_classified(word: str, title: str) -> None:
 
 
 @pytest.mark.parametrize("title", UNSURE)
-def test_the_rules_rather_say_nothing_than_guess(title: str) -> None:
+def test_the_rules_give_no_word_rather_than_guess(title: str) -> None:
     guess = classify_by_rules(Request(title=title))
     assert guess.word is None, guess.reason
     assert "no rule fits" in guess.reason

@@ -65,7 +65,7 @@ def tried(found: Route) -> list[tuple[str, str | None]]:
         ("How does it work?", (), ("simple-question", "rules", "question"), None),
     ],
 )
-def test_what_lost_is_told(
+def test_losing_candidates_are_reported(
     title: str, labels: tuple[str, ...], expected: tuple[object, ...], beaten: str | None
 ) -> None:
     found = routed(title, *labels)
@@ -128,7 +128,7 @@ def test_a_classifier_that_fails_twice_leaves_it_to_the_fallback() -> None:
         ("x", (), {"fallback": "gone"}, "routing.fallback"),
     ],
 )
-def test_a_procedure_that_is_not_there_is_an_error_and_not_passed_over(
+def test_an_unknown_procedure_is_an_error_and_not_skipped(
     title: str, labels: tuple[str, ...], settings: dict[str, object], where: str
 ) -> None:
     with pytest.raises(UnknownName, match="unknown procedure 'gone'") as refused:

@@ -41,12 +41,12 @@ def test_a_label_chooses_the_system_prompt(labels: tuple[str, ...], prompt: str)
 
 
 @pytest.mark.parametrize("entry", [{}, {"labels": ["a"]}, {"prompt": "a.md"}])
-def test_an_entry_of_ones_own_needs_both(entry: dict[str, Any]) -> None:
+def test_a_custom_entry_needs_labels_and_a_prompt(entry: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="'mine' needs labels and a prompt"):
         settings(system_prompts={"mine": entry})
 
 
-def test_every_prompt_that_may_be_asked_for() -> None:
+def test_every_prompt_that_may_be_used_is_listed() -> None:
     assert list_system_prompts(settings()) == [
         SHARED_PROMPT,
         *(entry.prompt for entry in SYSTEM_PROMPTS.values()),
@@ -86,5 +86,7 @@ def test_wrong_settings_are_refused(raw: dict[str, Any]) -> None:
         ("quick", None, "quick"),
     ],
 )
-def test_who_classifies(classifier: str, default: str | None, agent: str | None) -> None:
+def test_the_settings_choose_the_classifier(
+    classifier: str, default: str | None, agent: str | None
+) -> None:
     assert choose_classifier(settings(classifier=classifier), default) == agent

@@ -32,7 +32,7 @@ def read(value: object) -> TrackerIssue:
     return parse_issue(value, "issue.json")
 
 
-def test_events_of_github() -> None:
+def test_github_events_are_read() -> None:
     opened, commented = read(OPENED), read(COMMENTED)
     assert (opened.repository, opened.base_branch) == ("acme/app", "trunk")
     assert (opened.comments, opened.lacks) == ((), ())
@@ -62,7 +62,7 @@ def reviewed(state: str | None, body: str | None, **more: Any) -> dict[str, Any]
         (reviewed("APPROVED", "Ok.", author=None), ("someone approved:\n\nOk.",)),
     ],
 )
-def test_a_review_says_who_and_what(review: dict[str, Any], said: tuple[str, ...]) -> None:
+def test_a_review_has_an_author_and_a_text(review: dict[str, Any], said: tuple[str, ...]) -> None:
     assert read({**PULL_OF_GH, "reviews": [review]}).comments == said
     assert read({**PULL_OF_GH, "latestReviews": [review]}).comments == said
     event = {"action": "submitted", "pull_request": {**PULL, "title": "Retry"}}
@@ -70,7 +70,7 @@ def test_a_review_says_who_and_what(review: dict[str, Any], said: tuple[str, ...
     assert read({**event, "pull_request": {**PULL_OF_GH}, "review": rest}).comments == said
 
 
-def test_reviews_and_comments_stand_in_their_order() -> None:
+def test_reviews_and_comments_are_in_chronological_order() -> None:
     comments = [{"author": {"login": "bob"}, "body": "late", "createdAt": "2026-05-03T10:00:00Z"}]
     reviews = [
         reviewed("COMMENTED", "first", submittedAt="2026-05-01T10:00:00Z"),
@@ -83,7 +83,7 @@ def test_reviews_and_comments_stand_in_their_order() -> None:
     assert [text.splitlines()[-1] for text in read(pull).comments] == ["late", "first", "last"]
 
 
-def test_only_checks_that_failed_are_told() -> None:
+def test_only_failed_checks_are_reported() -> None:
     run = {"__typename": "CheckRun", "workflowName": "CI", "status": "COMPLETED"}
     status = {"__typename": "StatusContext", "targetUrl": "https://ci.invalid/7"}
     checks = [
@@ -105,7 +105,7 @@ def test_only_checks_that_failed_are_told() -> None:
             read({**PULL_OF_GH, key: "x"})
 
 
-def test_the_count_of_review_comments_is_no_text() -> None:
+def test_review_comments_known_only_by_count_are_reported_as_missing() -> None:
     assert any("2 review comments" in lack for lack in read({**REST, "review_comments": 2}).lacks)
 
 
@@ -125,7 +125,7 @@ def test_the_count_of_review_comments_is_no_text() -> None:
         ("x" * 60, "x" * MAX_NAME_CHARS),
     ],
 )
-def test_a_run_is_called_what_can_be_read(title: str, name: str) -> None:
+def test_a_run_gets_a_readable_name(title: str, name: str) -> None:
     assert find_free_name(title, ()) == name
     assert find_free_name(title, {name}) == f"{name}-2"
 
@@ -139,7 +139,7 @@ def test_every_title_gives_a_name_that_can_be_typed(title: str) -> None:
     assert not name.startswith("-")
 
 
-def test_an_issue_of_linear() -> None:
+def test_a_linear_issue_is_read() -> None:
     for value in (LINEAR, LINEAR["data"]):
         issue = read(value)
         assert (issue.identifier, issue.priority, issue.labels) == ("ENG-42", "High", ("Bug",))
@@ -148,14 +148,14 @@ def test_an_issue_of_linear() -> None:
         assert issue.url == "https://linear.app/acme/issue/ENG-42/login"
 
 
-def test_a_comment_of_linear() -> None:
+def test_a_linear_comment_is_read() -> None:
     issue = read(LINEAR_COMMENT)
     assert (issue.title, issue.text) == ("Login times out", "")
     assert issue.comments == ("Ann wrote:\n\nplease look",)
     assert issue.lacks == (NO_LABELS,)
 
 
-def test_what_the_api_of_linear_answers() -> None:
+def test_an_answer_of_the_linear_api_is_read() -> None:
     issue = read(API)
     assert (issue.labels, issue.comments) == (("bug",), ("Ann wrote:\n\nsince 2.1",))
     # A link that is none of the web's would send an agent to a file.
@@ -221,7 +221,7 @@ def test_other_json_is_refused(value: object, words: str) -> None:
     assert raised.value.where == "issue.json"
 
 
-def test_what_was_written_elsewhere_keeps_its_place() -> None:
+def test_hostile_fields_are_cleaned_or_dropped() -> None:
     issue = read(
         {
             **PULL,
@@ -235,7 +235,7 @@ def test_what_was_written_elsewhere_keeps_its_place() -> None:
     assert (issue.assignees, issue.labels) == (("a b [2J",), ("bug",))
 
 
-def test_of_many_comments_the_newest_are_kept() -> None:
+def test_the_newest_of_many_comments_are_kept() -> None:
     many = [{"author": {"login": "a"}, "body": f"c{n}"} for n in range(MAX_ITEMS + 5)]
     issue = read({**GH, "comments": many})
     assert len(issue.comments) == MAX_ITEMS
@@ -259,7 +259,7 @@ def test_of_many_comments_the_newest_are_kept() -> None:
         ("", False),
     ],
 )
-def test_what_is_meant_to_be_json(text: str, is_json: bool) -> None:
+def test_only_text_that_looks_like_json_is_taken_for_json(text: str, is_json: bool) -> None:
     assert (find_json(text) is not None) == is_json
 
 
@@ -276,7 +276,7 @@ json_values = st.recursive(
     st.lists(st.integers(0, 30), min_size=1, max_size=4),
     json_values,
 )
-def test_whatever_stands_in_it_it_is_refused_or_made_of_texts(
+def test_any_json_is_refused_or_gives_only_texts(
     shape: dict[str, Any], path: list[int], value: Any
 ) -> None:
     changed = copy.deepcopy(shape)

@@ -45,12 +45,12 @@ def debugging(letters: str) -> dict[str, tuple[str, ...]]:
         ("orchestrator-full", 3, {"decompose": (), "summary": ("decompose",)}),
     ],
 )
-def test_what_waits_for_what(name: str, size: int, expected: object) -> None:
+def test_builtin_tasks_wait_for_the_expected_ones(name: str, size: int, expected: object) -> None:
     assert {task.id: task.blocked_by for task in builtin_tasks(name, size)} == expected
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_each_is_a_graph_that_ends_with_one_summary_and_says_what_is_done(name: str) -> None:
+def test_each_is_a_described_graph_that_ends_with_one_summary(name: str) -> None:
     assert name in PROCEDURES
     tasks = builtin_tasks(name, 6)
     graph = workflow_of(name, tasks, merge_roles(), size=6).graph

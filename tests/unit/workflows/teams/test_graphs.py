@@ -80,7 +80,9 @@ def one(**fields: Any) -> tuple[Step, Any]:
         ({"role": "implementer", "validation": {}}, (True, False)),
     ],
 )
-def test_what_a_task_writes(fields: dict[str, Any], expected: tuple[bool, bool]) -> None:
+def test_a_task_may_write_and_have_a_worktree(
+    fields: dict[str, Any], expected: tuple[bool, bool]
+) -> None:
     _, traits = one(**fields)
     assert (traits.writes, traits.worktree) == expected
 
@@ -138,7 +140,9 @@ def test_a_fixer_works_as_an_implementer(
 
 
 @pytest.mark.parametrize("adds", ["tasks", "sub-issues"])
-def test_who_adds_tasks_has_to_answer_in_their_form(adds: Literal["tasks", "sub-issues"]) -> None:
+def test_a_task_that_adds_tasks_must_answer_in_their_form(
+    adds: Literal["tasks", "sub-issues"],
+) -> None:
     step, traits = one(adds=adds, output={"key": "plan"}, description="Cut it.")
     assert step.output == Output(format="json", schema=schema_for(adds, ROLES), key="plan")
     assert traits.adds == adds
@@ -203,11 +207,11 @@ def problems(
         ),
     ],
 )
-def test_one_thing_is_wrong(tasks: list[Task], expected: TaskProblem) -> None:
+def test_one_mistake_is_one_problem(tasks: list[Task], expected: TaskProblem) -> None:
     assert problems(*tasks) == [expected]
 
 
-def test_everything_is_told_in_the_order_of_the_list() -> None:
+def test_all_problems_are_reported_in_the_order_of_the_list() -> None:
     found = problems(
         task("a", "b", role="nobody"), task("b", "x", "a"), task("a"), task("c", "c", "y")
     )
@@ -227,7 +231,9 @@ def test_everything_is_told_in_the_order_of_the_list() -> None:
         ({"role": "judge", "validation": None}, None),
     ],
 )
-def test_who_only_answers_has_no_worktree(fields: dict[str, object], why: str | None) -> None:
+def test_a_task_that_only_answers_has_no_worktree(
+    fields: dict[str, object], why: str | None
+) -> None:
     wrong = task("b", worktree=True, **fields)
     found = [(one.path, one.message) for one in problems(task("a"), wrong)]
     message = f"a task that {why} has no worktree: only its answer counts"
@@ -235,7 +241,7 @@ def test_who_only_answers_has_no_worktree(fields: dict[str, object], why: str | 
     assert problems(wrong.replace(worktree=False)) == []
 
 
-def test_the_nearest_name() -> None:
+def test_the_nearest_name_is_suggested() -> None:
     known = dict.fromkeys(["test", "build"])
     assert suggest_nearest("tset", known) == "did you mean 'test'? there are: test, build"
     assert suggest_nearest("tset", known, compares=False) == "there are: test, build"
@@ -245,7 +251,7 @@ def test_the_nearest_name() -> None:
     assert suggest_nearest("zzz", []) == "there is none"
 
 
-def test_long_and_hostile_lists() -> None:
+def test_problems_of_long_and_hostile_lists_are_limited() -> None:
     names = [f"t{number}" for number in range(100)]
     (found,) = problems(*(task(name, names[place - 1]) for place, name in enumerate(names)))
     assert found.message.count(" -> ") == 10
@@ -295,7 +301,7 @@ def growth(*tasks: Task, base: Workflow | None = None, **options: Any) -> TaskEx
         ([task("b", "a"), task("a")], [("a", "b"), ("plan", "a"), ("b", "end")]),
     ],
 )
-def test_new_tasks_start_after_who_adds_them_and_before_what_waited_for_it(
+def test_new_tasks_come_between_their_lead_and_the_tasks_waiting_for_it(
     tasks: list[Task], expected: list[tuple[str, str]]
 ) -> None:
     found = growth(*tasks)
@@ -320,7 +326,7 @@ def test_new_tasks_start_after_who_adds_them_and_before_what_waited_for_it(
         ([], "there is no task in it"),
     ],
 )
-def test_what_can_not_be_added(tasks: list[Task], said: str) -> None:
+def test_invalid_new_tasks_are_refused(tasks: list[Task], said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         growth(*tasks, max_tasks=4)
     assert said in str(caught.value)

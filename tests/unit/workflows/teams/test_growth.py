@@ -45,7 +45,7 @@ def fits(adds: Any, answer: str, known: Any = ()) -> bool:
 
 
 @pytest.mark.parametrize("adds", ["tasks", "sub-issues"])
-def test_the_form_in_words_fits_the_schema(adds: Literal["tasks", "sub-issues"]) -> None:
+def test_the_described_form_matches_the_schema(adds: Literal["tasks", "sub-issues"]) -> None:
     text = form_for(adds, ["implementer", "builder"])
     begin, end = text.index("{"), text.rindex("}") + 1
     example = text[begin:end].replace('"role": "…"', '"role": "builder"')
@@ -61,13 +61,13 @@ def test_the_form_in_words_fits_the_schema(adds: Literal["tasks", "sub-issues"])
 @pytest.mark.parametrize(
     "field", sorted(STEP_FIELDS | {"writes", "worktree", "adds", "budget", "step", "name"})
 )
-def test_who_performs_it_and_how_is_not_a_lead_s_to_say(field: str) -> None:
+def test_a_lead_cannot_choose_who_performs_a_task_or_how(field: str) -> None:
     text = refusal("tasks", {"tasks": [{**ONE, field: "x"}]})
     assert f"the answer: tasks[0]: {field!r} is not a key that a lead can set" in text
     assert "known keys: active_form, blocked_by, description, id, role, subject, weight" in text
 
 
-def test_all_that_is_wrong_is_told() -> None:
+def test_all_problems_of_an_answer_are_reported() -> None:
     text = refusal("tasks", {"tasks": [{**ONE, "id": "-"}, {"id": "b"}, {**ONE, "weight": 0}]})
     assert [line.split(": ")[1] for line in text.splitlines()[1:]] == [
         *("tasks[0].id", "tasks[1].subject", "tasks[2].weight")
@@ -86,7 +86,7 @@ def test_all_that_is_wrong_is_told() -> None:
 @pytest.mark.parametrize(
     ("chars", "end"), [(1_048_576, "x…"), (1_048_540, "x…"), (1_048_000, "xe")]
 )
-def test_a_text_that_just_fits_is_cut_where_more_is_said_with_it(chars: int, end: str) -> None:
+def test_a_text_that_just_fits_is_cut_where_more_text_is_added(chars: int, end: str) -> None:
     text = "x" * (chars - 1) + "e"
     built, verified = issues({**ISSUE, "description": text})
     assert built.description == text
@@ -107,7 +107,7 @@ def test_a_text_that_just_fits_is_cut_where_more_is_said_with_it(chars: int, end
         ({"depends_on": [], "dependsOn": []}, ()),
     ],
 )
-def test_one_waits_until_what_it_depends_on_is_verified(
+def test_a_sub_issue_waits_until_its_dependencies_are_verified(
     said: dict[str, Any], expected: tuple[str, ...]
 ) -> None:
     # By the ids that the answer has, whatever their order: not by their places.
@@ -142,7 +142,7 @@ def test_one_waits_until_what_it_depends_on_is_verified(
         ([{**ISSUE, "id": "a" * 71}], [], "sub_issues[0].id"),
     ],
 )
-def test_sub_issues_that_are_refused(given: Any, there: list[str], said: str) -> None:
+def test_invalid_sub_issues_are_refused(given: Any, there: list[str], said: str) -> None:
     assert said in refusal("sub-issues", {"sub_issues": given}, existing=there)
 
 
@@ -173,7 +173,7 @@ def grown(
         (ONE, {"reader": Role()}, (None, False, "mine")),
     ],
 )
-def test_in_which_role_it_is_done(
+def test_a_new_task_gets_its_role(
     task: dict[str, Any], known: dict[str, Role] | None, expected: tuple[object, ...]
 ) -> None:
     found = grown(task, known=known, agent="mine")
@@ -195,7 +195,7 @@ def test_in_which_role_it_is_done(
         ([{"role": "x"}, {}], ["tasks[0].role", "tasks[1].id", "two tasks"]),
     ],
 )
-def test_a_refusal_says_where_and_what_would_do(
+def test_a_refusal_names_the_place_and_the_reason(
     tasks: list[dict[str, Any]], said: list[str]
 ) -> None:
     with pytest.raises(AnswerRefused) as caught:

@@ -55,7 +55,9 @@ FIXER = {"name": "mend", "output": {"format": "json", "schema": {"type": "object
         ({"validation": None}, {"validation": None}),
     ],
 )
-def test_step_fields_stand_beside_them(given: dict[str, Any], step: dict[str, Any]) -> None:
+def test_step_fields_are_read_next_to_task_fields(
+    given: dict[str, Any], step: dict[str, Any]
+) -> None:
     assert entry(**given).as_task().step == step
     Step.model_validate({"name": "a", **step})
 
@@ -71,7 +73,7 @@ def test_step_fields_stand_beside_them(given: dict[str, Any], step: dict[str, An
         (1, ("1",)),
     ],
 )
-def test_forms_of_ids(written: object, expected: tuple[str, ...]) -> None:
+def test_ids_may_be_numbers_or_text(written: object, expected: tuple[str, ...]) -> None:
     assert entry(id=7, blocked_by=written).as_task().blocked_by == expected
     assert entry(id=7).as_task().id == "7"
 
@@ -97,7 +99,7 @@ def test_forms_of_ids(written: object, expected: tuple[str, ...]) -> None:
         ("validation", {"fixer": {"timeout_s": 0}}, ("validation", "fixer", "timeout_s")),
     ],
 )
-def test_a_mistake_is_told_at_its_place(
+def test_a_mistake_is_reported_at_its_place(
     field: str, value: object, path: tuple[object, ...]
 ) -> None:
     assert refusal(**{field: value})[0] == path
@@ -113,7 +115,7 @@ def test_a_mistake_is_told_at_its_place(
         ({"prompt": "a.md", "text": "Do"}, "not both"),
     ],
 )
-def test_some_are_told_in_words(fields: dict[str, Any], said: str) -> None:
+def test_some_mistakes_have_their_own_message(fields: dict[str, Any], said: str) -> None:
     assert said in refusal(**fields)[1]
 
 
@@ -126,7 +128,7 @@ def test_some_are_told_in_words(fields: dict[str, Any], said: str) -> None:
         ({"tasks": [{**LEAST, "id": str(n)} for n in range(MAX_TASKS + 1)]}, "at most 1000"),
     ],
 )
-def test_lists_that_are_refused(value: object, said: str) -> None:
+def test_invalid_lists_are_refused(value: object, said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         ListFile.model_validate(value)
 
@@ -178,7 +180,7 @@ def problems(folder: Path, text: str, name: str = "tasks.yaml") -> list[str]:
     return [f"{(e.where or '').removeprefix(f'{path}:')}: {e.message}" for e in several]
 
 
-def test_a_list_in_yaml_and_in_markdown(tmp_path: Path) -> None:
+def test_a_list_in_yaml_and_in_markdown_is_the_same(tmp_path: Path) -> None:
     found, page = load(tmp_path, YAML), load(tmp_path, MARKDOWN, "tasks.md")
     assert (found.title, found.workflow.name) == ("Ship the search", "tasks")
     assert [step.name for step in found.workflow.steps] == ["look", "build"]
@@ -192,7 +194,7 @@ def test_a_list_in_yaml_and_in_markdown(tmp_path: Path) -> None:
     assert page.locate_setting("look") == f"{tmp_path}/tasks.md:6:1"
 
 
-def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     assert problems(
         tmp_path,
         """\
@@ -220,7 +222,7 @@ def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_p
     ]
 
 
-def test_in_markdown_too(tmp_path: Path) -> None:
+def test_all_problems_are_reported_in_markdown_too(tmp_path: Path) -> None:
     text = """\
         # Title
 
@@ -257,13 +259,13 @@ def test_in_markdown_too(tmp_path: Path) -> None:
         ("tasks: [!x {id: a}]\n", "tags"),
     ],
 )
-def test_files_that_are_no_list(tmp_path: Path, text: str, said: str) -> None:
+def test_files_that_are_not_a_list_are_refused(tmp_path: Path, text: str, said: str) -> None:
     (found,) = problems(tmp_path, text)[:1]
     assert said in found
 
 
 @pytest.mark.parametrize("listed", [None, 3, "text", [], [3], [{}]])
-def test_what_is_no_list_at_all_is_told_elsewhere(listed: object) -> None:
+def test_values_that_are_not_task_lists_are_reported_elsewhere(listed: object) -> None:
     assert list_errors(listed, merge_roles(), str) == []
 
 
@@ -289,12 +291,14 @@ def test_what_is_no_list_at_all_is_told_elsewhere(listed: object) -> None:
         ("a.md", "## a: Do it", True),
     ],
 )
-def test_which_files_are_lists(tmp_path: Path, name: str, text: str, *, expected: bool) -> None:
+def test_files_with_tasks_are_recognized(
+    tmp_path: Path, name: str, text: str, *, expected: bool
+) -> None:
     path = written(tmp_path, text, name)
     assert has_tasks(path, read_markdown_text(path)) is expected
 
 
-def test_what_can_t_be_read_is_no_list(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_not_a_list(tmp_path: Path) -> None:
     assert read_markdown_text(tmp_path / "missing.md") is None
     for name in ("bad.md", "bad.yaml"):
         (tmp_path / name).write_bytes(b"\xff\n## a: b\n")
@@ -355,7 +359,7 @@ def told_of(text: str) -> list[str]:
         (("tasks", 1, "blocked_by", 0), "tasks.md:21:1"),
     ],
 )
-def test_each_part_is_known_by_its_place(path: tuple[str | int, ...], where: str) -> None:
+def test_each_part_has_its_place(path: tuple[str | int, ...], where: str) -> None:
     assert read(PAGE).locate(path) == where
 
 
@@ -382,7 +386,7 @@ DO = {"id": "a", "subject": "Do it"}
         ("# Title\n## a: Do it\n\n# Not it", {**DO, "description": "# Not it"}),
     ],
 )
-def test_what_a_task_is(text: str, expected: dict[str, str]) -> None:
+def test_a_task_is_read_from_its_section(text: str, expected: dict[str, str]) -> None:
     assert read(text).data["tasks"] == [expected]
 
 
@@ -395,13 +399,15 @@ def test_what_a_task_is(text: str, expected: dict[str, str]) -> None:
         ("", (None, None)),
     ],
 )
-def test_title_and_description(text: str, expected: tuple[str | None, str | None]) -> None:
+def test_the_title_and_the_description_are_read(
+    text: str, expected: tuple[str | None, str | None]
+) -> None:
     page = read(text)
     assert (page.data.get("title"), page.data.get("description")) == expected
     assert ("tasks" in page.data) == ("##" in text)
 
 
-def test_all_that_can_t_be_read_is_told_with_its_line() -> None:
+def test_everything_unreadable_is_reported_with_its_line() -> None:
     top = "has no meaning at the top of a list of tasks"
     hint = "allowed at the top: description, kind, name, size, title"
     form = "a task's heading is '## id: What is to be done'; use ### within a task"

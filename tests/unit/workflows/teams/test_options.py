@@ -33,7 +33,7 @@ NAMES = ["researcher", "implementer", "verifier", "git-handler", "summarizer", "
         {"team": 1},
     ],
 )
-def test_what_is_refused(wrong: dict[str, Any]) -> None:
+def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         TeamOptions.model_validate(wrong)
 
@@ -46,7 +46,7 @@ def role(**fields: object) -> Role:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_is_a_set_of_step_fields_with_a_prompt_that_comes_along(name: str) -> None:
+def test_each_role_has_step_fields_and_a_packaged_prompt(name: str) -> None:
     step = Step.model_validate({"name": name, **builtin_roles()[name].step})
     assert step.added_system_prompts == (f"team/{name}.md", "system/shared.md")
     for prompt in step.added_system_prompts:
@@ -56,7 +56,7 @@ def test_each_is_a_set_of_step_fields_with_a_prompt_that_comes_along(name: str) 
     assert "{{" not in own
 
 
-def test_models_for_the_lead_and_for_the_others() -> None:
+def test_the_lead_and_the_others_may_have_different_models() -> None:
     options = {"tester": role(), "verifier": role(model=None), "researcher": role(model="mine")}
     found = merge_roles(options, teammate_model="small", lead_model="large")
     assert {name: one.step["model"] for name, one in found.items()} == {

@@ -43,7 +43,9 @@ def scored(word: Word | None, title: str = "x", text: str = "", **more: Any) -> 
         *((word, LONG + ", ".join(KEYWORDS), 0, 1) for word in WORDS[:4]),
     ],
 )
-def test_the_table(word: Word | None, text: str, expected: int, size: int) -> None:
+def test_the_score_decides_the_use_and_size_of_a_team(
+    word: Word | None, text: str, expected: int, size: int
+) -> None:
     found = scored(word, text=text)
     assert (found.score, found.team_size) == (expected, size)
     assert found.uses_team == (expected >= 60)
@@ -51,7 +53,7 @@ def test_the_table(word: Word | None, text: str, expected: int, size: int) -> No
 
 
 @pytest.mark.parametrize("text", [MEDIUM, TRACE, "We see a deadlock.", "## To do\n- a\n- b\n- c\n"])
-def test_a_debugger_reaches_the_threshold_by_what_it_says(text: str) -> None:
+def test_a_debugger_reaches_the_threshold_by_its_text(text: str) -> None:
     assert not scored("debugger").uses_team
     assert scored("debugger", text=text).uses_team
 
@@ -66,7 +68,7 @@ def test_a_debugger_reaches_the_threshold_by_what_it_says(text: str) -> None:
         ("The API and the database and the CLI", 10, "components: 3 (api, database, cli)"),
     ],
 )
-def test_what_is_counted(text: str, points: int, told: str) -> None:
+def test_signals_in_the_text_add_points(text: str, points: int, told: str) -> None:
     (reason,) = scored("code", text=text).reasons
     assert reason.points == points
     assert reason.text.startswith(told)
@@ -94,7 +96,7 @@ BUG = "Steps to reproduce:\n- a\n- b\n" + TRACE
         ({"reproduction_steps": EACH}, {"text": BUG}, (14, "steps to reproduce it: 2")),
     ],
 )
-def test_each_signal_has_a_rule_of_its_own(
+def test_each_signal_has_its_own_rule(
     written: dict[str, Any], request_: dict[str, Any], told: tuple[int, str]
 ) -> None:
     settings = ScoreSettings.model_validate(written)
@@ -136,7 +138,7 @@ ON = TeamOptions(enabled=True)
         ),
     ],
 )
-def test_who_gets_a_team(
+def test_the_decision_on_a_team_has_a_reason(
     found: Score, options: TeamOptions, word: Word | None, asked: bool | None, told: str
 ) -> None:
     choice = decide(found, options, word, asked)
@@ -168,5 +170,7 @@ def routed(settings: RoutingSettings, *, explicit: str | None = None, **more: An
         ({"explicit": "release"}, None),
     ],
 )
-def test_a_procedure_says_what_nobody_said(more: dict[str, Any], word: Word | None) -> None:
+def test_the_classification_follows_from_the_procedure(
+    more: dict[str, Any], word: Word | None
+) -> None:
     assert routed(RoutingSettings(), **more) == word

@@ -71,7 +71,7 @@ def test_a_keyword_is_found(keyword: str, text: str) -> None:
         ("migrate", "migrant"),
     ],
 )
-def test_what_only_looks_like_a_keyword(keyword: str, text: str) -> None:
+def test_text_that_only_looks_like_a_keyword_is_ignored(keyword: str, text: str) -> None:
     assert words_in(text, keyword) == []
 
 
@@ -89,12 +89,12 @@ def test_what_only_looks_like_a_keyword(keyword: str, text: str) -> None:
         ("```\n- a\n- b\n```", 0),
     ],
 )
-def test_sub_tasks(text: str, count: int) -> None:
+def test_sub_tasks_are_counted(text: str, count: int) -> None:
     assert signals_of("", text).subtasks == count
 
 
 @pytest.mark.parametrize("title", ["Steps to reproduce:", "### Reproduction", "**How to trigger**"])
-def test_steps_to_reproduce(title: str) -> None:
+def test_steps_to_reproduce_are_counted(title: str) -> None:
     found = signals_of("", f"{title}\n\n1. open it\n2. close it\n\n## Then\n- a")
     assert (found.reproduction_steps, found.subtasks) == (2, 1)
 
@@ -115,7 +115,7 @@ def test_steps_to_reproduce(title: str) -> None:
         ("x" * 400 + ".py", set()),
     ],
 )
-def test_paths(text: str, paths: set[str]) -> None:
+def test_paths_are_found(text: str, paths: set[str]) -> None:
     assert signals_of("", text).paths == paths
 
 
@@ -139,7 +139,7 @@ def test_paths(text: str, paths: set[str]) -> None:
         "thread 'main' panicked at src/main.rs:2:5:",
     ],
 )
-def test_lines_of_stack_traces(line: str) -> None:
+def test_lines_of_stack_traces_are_counted(line: str) -> None:
     for text in (line, f"```\n{line}\n```"):
         found = signals_of("", text)
         assert (found.trace_lines, found.chars, found.paths) == (1, 0, set())
@@ -149,7 +149,7 @@ def test_lines_of_stack_traces(line: str) -> None:
     "line",
     ["at most (see below)", "at 12:30 it stops", "#12 is the same", "1: yes", "File a report", "x"],
 )
-def test_lines_that_are_no_trace(line: str) -> None:
+def test_lines_that_are_not_a_trace_are_not_counted(line: str) -> None:
     assert signals_of("", line).trace_lines == 0
 
 

@@ -32,7 +32,7 @@ def judging(**more: Any) -> list[Task]:
     return [task("build"), check, task("ship", "check")]
 
 
-def test_who_judges_says_yes_unless_the_script_says_no() -> None:
+def test_a_judge_passes_unless_the_script_rejects() -> None:
     assert "check-fix-1" not in "".join(replay(CREW).trace)
     done = replay(CREW, check={"out": [NO, {"pass": True}]}, check_fix_1={"ms": 500})
     assert list(done.trace)[2:] == [
@@ -44,7 +44,7 @@ def test_who_judges_says_yes_unless_the_script_says_no() -> None:
     assert "check-fix-1" in done.graph.by_id
 
 
-def test_a_judge_without_a_verdict_is_asked_again_and_nothing_is_fixed_as_in_a_run() -> None:
+def test_a_judge_without_a_verdict_is_asked_again_and_nothing_is_fixed() -> None:
     done = replay(CREW, check={"out": ["looks good to me"]})
     assert done.status == "failed"
     assert list(done.trace)[2:] == [
@@ -57,7 +57,7 @@ def test_a_judge_without_a_verdict_is_asked_again_and_nothing_is_fixed_as_in_a_r
     assert again.status == "completed"
 
 
-def test_it_goes_on_behind_the_last_no_where_it_may() -> None:
+def test_a_task_continues_after_the_last_rejection_if_allowed() -> None:
     done = replay(judging(on_exhausted="continue", max_attempts=2), check={"out": [NO]})
     assert done.status == "completed"
     assert [line.split(" ", 1)[1] for line in done.trace][-3:] == [
@@ -110,7 +110,7 @@ TEAMS: dict[str, tuple[list[Task], dict[str, Any], dict[str, NodeScript]]] = {
 
 
 @pytest.mark.parametrize("name", TEAMS)
-def test_a_run_goes_as_the_replay_says(tmp_path: Path, name: str) -> None:
+def test_a_run_goes_as_the_replay_predicts(tmp_path: Path, name: str) -> None:
     tasks, says, parts = TEAMS[name]
     made = team(tmp_path, tasks, says, size=1)
     made.ended()
@@ -124,7 +124,7 @@ def test_a_run_goes_as_the_replay_says(tmp_path: Path, name: str) -> None:
 # --- what the script lays over the list --------------------------------------------------
 
 
-def test_times_and_tries_are_laid_over_the_tasks() -> None:
+def test_times_and_retries_override_those_of_the_tasks() -> None:
     said = read_script(
         {
             "nodes": {"a": {"timeout": 1500}},
@@ -147,7 +147,7 @@ def test_times_and_tries_are_laid_over_the_tasks() -> None:
     assert apply_overrides(sized, said, "s.json", 3).graph.max_parallel == 2  # type: ignore[union-attr]
 
 
-def test_what_only_a_chart_has_is_refused_all_at_once() -> None:
+def test_overrides_for_charts_only_are_refused_all_at_once() -> None:
     workflow = workflow_of("crew", [task("a")], {})
     with pytest.raises(ConfigurationError) as refused:
         apply_overrides(

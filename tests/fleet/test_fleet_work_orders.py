@@ -1,4 +1,4 @@
-"""A permit ends with its process, also where others make the steps."""
+"""A work order ends with its process, also where others make the steps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def asked_soon(here: RecordedProject, *arguments: str) -> Iterator[subprocess.Po
         process.communicate()
 
 
-def test_steps_of_a_run_that_was_killed_are_not_made_for_ever(arena: Arena) -> None:
+def test_steps_of_a_killed_run_stop(arena: Arena) -> None:
     here = arena.project("killed")
     (here.folder / "busy_s").write_text("0.2")
     with asked_soon(here, "worker"):
@@ -66,7 +66,7 @@ def _rests(here: RecordedProject) -> bool:
     return len(here.record) == known
 
 
-def test_a_permit_that_is_asked_for_again_counts_on(arena: Arena) -> None:
+def test_a_renewed_work_order_continues_its_count(arena: Arena) -> None:
     here = arena.project("living")
     (here.folder / "busy_s").write_text("0.3")
     with asked_soon(here, "worker"), asked_soon(here, "run", "--max-steps", "14") as run:
@@ -100,7 +100,7 @@ def _store(here: FleetProject, address: str) -> FleetStore:
         ("accept", {"run": {}, "head": {"revision": 4}, "facts": []}),
     ],
 )
-def test_what_a_run_cannot_read_is_refused_and_it_goes_on(
+def test_an_unreadable_request_is_refused_and_the_run_continues(
     project: Make, address: str, update: str, argument: dict[str, Any]
 ) -> None:
     here = project(CYCLE)
@@ -112,7 +112,7 @@ def test_what_a_run_cannot_read_is_refused_and_it_goes_on(
     assert here.facts("status")["step_index"] == 2
 
 
-def test_a_report_that_cannot_be_read_ends_the_permit_and_is_not_paid_again(project: Make) -> None:
+def test_an_unreadable_report_ends_the_work_order_and_is_not_paid_again(project: Make) -> None:
     here = project(CYCLE)
     ended = subprocess.run(
         [sys.executable, "-c", ODD, "run", "--max-steps", "2"], cwd=here.folder, timeout=60,
@@ -125,7 +125,7 @@ def test_a_report_that_cannot_be_read_ends_the_permit_and_is_not_paid_again(proj
     assert here.facts("status")["step_index"] == 2
 
 
-def test_a_permit_that_has_ended_is_not_issued_again_by_the_next_execution(
+def test_an_ended_work_order_is_not_issued_again_by_the_next_execution(
     project: Make, address: str
 ) -> None:
     here = project(CYCLE)
