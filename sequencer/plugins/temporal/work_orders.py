@@ -95,7 +95,7 @@ class WorkOrder(ABC):
         """Calls of its process that wait for its end."""
         self.silent_since: datetime | None = None
         """When the last of these calls ended."""
-        self.is_suspected = False
+        self.is_suspected: bool = data.get("is_suspected", False)
         """Its process seems gone, and has not asked again since: nothing is claimed for it."""
         self._untaken = frozenset(data.get("untaken", ()))
         """Tokens that no worker had taken when the process issued it."""
@@ -112,7 +112,8 @@ class WorkOrder(ABC):
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, to continue in another execution."""
-        return {**self._data, "kept": self.budget.to_data()}
+        kept = {"kept": self.budget.to_data(), "is_suspected": self.is_suspected}
+        return {**self._data, **kept}
 
     def finish(self, reason: str, error: BaseException | None = None) -> None:
         """End this work order for a *reason* or with an *error*; only the first end counts."""

@@ -204,6 +204,15 @@ def test_an_interrupted_process_ends_only_its_own_work_order() -> None:
     assert permit.end["error"]["type"] == "Interrupted"
 
 
+@pytest.mark.parametrize("is_suspected", [True, False])
+def test_a_suspected_work_order_stays_suspected_in_the_next_execution(is_suspected: bool) -> None:
+    lab = Lab(CYCLE)
+    order = lab.permit(max_steps=2)
+    order.is_suspected = is_suspected
+    again = work_order_of(json.loads(json.dumps(order.to_data())), lab.store)
+    assert again.is_suspected is is_suspected
+
+
 def test_a_work_order_continues_elsewhere_with_its_counts() -> None:
     lab = Lab(CYCLE)
     permit = lab.permit(max_steps=2)
