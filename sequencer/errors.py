@@ -130,9 +130,9 @@ def sample_facts(facts: Sequence[str], most: int) -> list[str]:
     for index, fact in enumerate(facts):
         by_part.setdefault(_part_of(fact), []).append(index)
     # The first fact of each part, then the second of each, and so on.
-    in_turns = [index for indexes in zip_longest(*by_part.values()) for index in indexes]
-    chosen = [index for index in in_turns if index is not None][:most]
-    return [facts[index] for index in sorted(chosen)]
+    alternating_indexes = [index for indexes in zip_longest(*by_part.values()) for index in indexes]
+    sample = [index for index in alternating_indexes if index is not None][:most]
+    return [facts[index] for index in sorted(sample)]
 
 
 def summarize_facts(facts: Sequence[str], most: int = _SHOWN_CHANGES) -> list[str]:
@@ -168,16 +168,18 @@ class NotTrusted(UsageRefused):
         self.changed = tuple(changed)
         if self.changed:
             message = "the project has changed since you trusted it; these parts changed"
-            listed = self.changed
+            facts = self.changed
         else:
             message = "the project is not trusted on this machine; these parts of it could act"
-            listed = self.acts or ("built-in agents, with the prompts of this project",)
-        most = _SHOWN_CHANGES if self.changed else _SHOWN_ACTS
+            facts = self.acts or ("built-in agents, with the prompts of this project",)
+        max_lines = _SHOWN_CHANGES if self.changed else _SHOWN_ACTS
         # A difference may be at the end of a long line.
-        shown = [line if self.changed else _shorten(line) for line in sample_facts(listed, most)]
-        shown += summarize_facts(listed, most)
+        lines = [
+            line if self.changed else _shorten(line) for line in sample_facts(facts, max_lines)
+        ]
+        lines += summarize_facts(facts, max_lines)
         super().__init__(
-            "\n".join([f"{message}:", *(f"    {line}" for line in shown)]),
+            "\n".join([f"{message}:", *(f"    {line}" for line in lines)]),
             where=project,
             hint=hint
             or f"nothing was run; {format_command(None, 'trust', *flows)} shows everything and "
@@ -214,13 +216,13 @@ class UnknownName(ConfigurationError):
         self.kind = kind
         self.name = name
         self.known = tuple(sorted(known))
-        self.nearest = nearest = get_close_matches(
+        self.nearest = matches = get_close_matches(
             name, self.known, n=2 if kind == "command" else 1
         )
-        guess = f"did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
-        listed = f"known {kind}s: {', '.join(self.known) or 'none'}"
+        guess = f"did you mean {' or '.join(map(repr, matches))}?" if matches else ""
+        choices = f"known {kind}s: {', '.join(self.known) or 'none'}"
         # A step has thirty keys: after a typo, only the nearest one helps.
-        hint = guess if guess and kind == "key" else f"{guess} {listed}".strip()
+        hint = guess if guess and kind == "key" else f"{guess} {choices}".strip()
         if kind == "command":
             hint = guess or "'sequencer help all' lists them"
         super().__init__(f"unknown {kind} {name!r}", where=where, hint=hint)
@@ -378,9 +380,9 @@ def to_storage_failed(error: BaseException | None) -> StorageFailed | None:
     if not isinstance(error, OSError) or error.errno not in {errno.EIO, errno.EROFS}:
         return None
     # A file descriptor means nothing to a person.
-    where = None if isinstance(error.filename, int | None) else str(error.filename)
+    location = None if isinstance(error.filename, int | None) else str(error.filename)
     hint = "look at the disk ('mount' and 'dmesg' tell more), then start again"
-    return StorageFailed(f"the disk can't be used: {error.strerror}", where=where, hint=hint)
+    return StorageFailed(f"the disk can't be used: {error.strerror}", where=location, hint=hint)
 
 
 def format_command(run_name: str | None, words: str, *named: str) -> str:

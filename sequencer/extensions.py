@@ -375,13 +375,13 @@ def load_from_packages(
 
 
 def _load_each(
-    points: Iterable[EntryPoint], failed: Callable[[ConfigurationError], object]
+    points: Iterable[EntryPoint], on_error: Callable[[ConfigurationError], object]
 ) -> Iterator[tuple[EntryPoint, Any]]:
     for point in points:
         try:
             extension = load(point)
         except ConfigurationError as error:
-            failed(error)
+            on_error(error)
         else:
             yield point, extension
 
@@ -447,15 +447,17 @@ def fault_of(
     if group in _AT_WORK and (to_machine_busy(error) or to_storage_failed(error)):
         return None
     # An object that is not named after its entry point is recognized by its code.
-    what = f"failed: {packages.describe_error(error)}"
-    named = point or next(_find_entries(group, name), None)
-    return _package_error(named, what) or packages.to_package_error(error)
+    reason = f"failed: {packages.describe_error(error)}"
+    provider = point or next(_find_entries(group, name), None)
+    return _package_error(provider, reason) or packages.to_package_error(error)
 
 
-def _package_error(point: EntryPoint | None, what: str) -> PackageFailed | None:
+def _package_error(point: EntryPoint | None, reason: str) -> PackageFailed | None:
     if point is None:
         return None
-    return packages.package_error(packages.name_of(point), what, packages.format_entry_point(point))
+    return packages.package_error(
+        packages.name_of(point), reason, packages.format_entry_point(point)
+    )
 
 
 def create(group: str, name: str, kind: Any, make: Callable[..., Any], *args: Any) -> Any:
@@ -465,23 +467,23 @@ def create(group: str, name: str, kind: Any, make: Callable[..., Any], *args: An
         ConfigurationError: *make* raised an error, or its result is not a *kind*.
     """
     with package_code(group, name):
-        created = make(*args)
-    if not isinstance(created, kind):
-        raise wrong_type_error(kind, created, group, name)
-    return created
+        result = make(*args)
+    if not isinstance(result, kind):
+        raise wrong_type_error(kind, result, group, name)
+    return result
 
 
 def wrong_type_error(kind: Any, result: object, group: str, name: str) -> Exception:
     """Return the error for *result*, a result of *name* in *group* that is not a *kind*."""
-    wanted = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    what = f"returned {packages.describe(result)}, which is not a {wanted}"
-    return _package_error(next(_find_entries(group, name), None), what) or TypeError(what)
+    expected_type = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    reason = f"returned {packages.describe(result)}, which is not a {expected_type}"
+    return _package_error(next(_find_entries(group, name), None), reason) or TypeError(reason)
 
 
 def names(group: str) -> set[str]:
     """Return the enabled names in *group*, of this package and of others."""
-    enabled = (name for name, target in OURS.get(group, {}).items() if _is_enabled(target))
-    return {*enabled, *(entry.name for entry in entries(group))}
+    enabled_names = (name for name, target in OURS.get(group, {}).items() if _is_enabled(target))
+    return {*enabled_names, *(entry.name for entry in entries(group))}
 
 
 def _is_enabled(target: str) -> bool:
@@ -567,7 +569,7 @@ def _load_target(target: str) -> Any | None:
     try:
         return resolve_part(f"{_PLUGINS}.{target}")
     except ModuleNotFoundError as error:
-        if (missing := missing_plugin(error)) is None:
+        if (plugin_error := missing_plugin(error)) is None:
             raise
-        _MISSING_DEPENDENCY[target.partition(".")[0]] = missing
+        _MISSING_DEPENDENCY[target.partition(".")[0]] = plugin_error
         return None

@@ -56,8 +56,10 @@ def scripted(*outcomes: str | Mapping[str, Any]) -> dict[str, Any]:
     >>> scripted("a plan", {"status": "failed"})
     {'kind': 'scripted', 'outcomes': [{'output': 'a plan'}, {'status': 'failed'}]}
     """
-    listed = [{"output": one} if isinstance(one, str) else dict(one) for one in outcomes]
-    return {"kind": "scripted", "outcomes": listed or [{"output": "done"}]}
+    entries = [
+        {"output": outcome} if isinstance(outcome, str) else dict(outcome) for outcome in outcomes
+    ]
+    return {"kind": "scripted", "outcomes": entries or [{"output": "done"}]}
 
 
 class ScratchProject:
@@ -77,10 +79,14 @@ class ScratchProject:
         *outcomes*, see `scripted`, unless *configuration* has agents of its own.
         """
         self.folder = folder
-        base: dict[str, Any] = {"agent": AGENT, "agents": {AGENT: scripted(*outcomes)}}
-        self._write("orchestration.yaml", json.dumps(base | dict(configuration or {}), indent=2))
-        default = {f"{name}.md": f"Be the {name}.\n" for name in ("supervisor", "main", "reviewer")}
-        for name, text in (default if prompts is None else prompts).items():
+        defaults: dict[str, Any] = {"agent": AGENT, "agents": {AGENT: scripted(*outcomes)}}
+        self._write(
+            "orchestration.yaml", json.dumps(defaults | dict(configuration or {}), indent=2)
+        )
+        default_prompts = {
+            f"{name}.md": f"Be the {name}.\n" for name in ("supervisor", "main", "reviewer")
+        }
+        for name, text in (default_prompts if prompts is None else prompts).items():
             self._write(f"prompts/{name}", text)
 
     def _write(self, name: str, text: str) -> None:
@@ -99,13 +105,18 @@ class ScratchProject:
         Raises:
             subprocess.TimeoutExpired: it did not end within a minute; it was killed.
         """
-        kept = {
+        environment = {
             name: text for name, text in os.environ.items() if not name.startswith("SEQUENCER_")
         }
-        done = subprocess.run(  # noqa: S603 - this program
+        process = subprocess.run(  # noqa: S603 - this program
             [sys.executable, "-m", "sequencer", *arguments],
             cwd=self.folder,
-            env={**kept, "SEQUENCER_TRUST": str(self.folder), "NO_COLOR": "1", **(variables or {})},
+            env={
+                **environment,
+                "SEQUENCER_TRUST": str(self.folder),
+                "NO_COLOR": "1",
+                **(variables or {}),
+            },
             input=given,
             capture_output=True,
             text=True,
@@ -113,7 +124,7 @@ class ScratchProject:
             timeout=_TIMEOUT_S,
             check=False,
         )
-        return CommandOutput(done.returncode, done.stdout, done.stderr)
+        return CommandOutput(process.returncode, process.stdout, process.stderr)
 
     def open(self) -> Project:
         """Return the project, trusted by this program."""

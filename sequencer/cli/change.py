@@ -118,11 +118,11 @@ def retry(invocation: Invocation, node: str | None) -> None:
     """
     run = invocation.run()
     failures = _require_started(run, "retry").failures_in_row
-    done = run.do(RetryNow(node))
+    change = run.do(RetryNow(node))
     # For a graph, the note says which nodes are tried again.
-    note = done.note
-    cleared = f"failures in a row cleared ({failures})"
-    show_change(invocation, run, done.head, cleared if note in ("", "retry") else note)
+    note = change.note
+    summary = f"failures in a row cleared ({failures})"
+    show_change(invocation, run, change.head, summary if note in ("", "retry") else note)
 
 
 @verb("skip")
@@ -164,8 +164,8 @@ def skip(
     elif as_failed:
         command = Fail(note, node)
     head = run.do(command).head
-    done = "accepted" if as_done else "marked as failed" if as_failed else "skipped"
-    show_change(invocation, run, head, f"{done}: {subject}")
+    verb_phrase = "accepted" if as_done else "marked as failed" if as_failed else "skipped"
+    show_change(invocation, run, head, f"{verb_phrase}: {subject}")
 
 
 @verb("set")
@@ -219,13 +219,13 @@ def reset(
     """
     invocation.project({"workflow": workflow, "review_every": review_every})
     run = invocation.run()
-    before = _require_started(run, "reset")
-    lost = before.step_index or before.usage.steps
-    if lost and not is_sure:
+    old_head = _require_started(run, "reset")
+    step_count = old_head.step_index or old_head.usage.steps
+    if step_count and not is_sure:
         question = (
-            f"the run of {before.workflow_name!r} has "
-            f"{pluralize(before.usage.steps, 'accepted step')} and is at "
-            f"{_describe_position(before)}"
+            f"the run of {old_head.workflow_name!r} has "
+            f"{pluralize(old_head.usage.steps, 'accepted step')} and is at "
+            f"{_describe_position(old_head)}"
         )
         if not sys.stdin.isatty():
             raise UsageRefused(question, where="sequencer reset", hint="add --yes to reset it")
@@ -233,10 +233,10 @@ def reset(
             invocation.notify("nothing was changed")
             return
     head = run.do(Reset()).head
-    done = f"a new run of {head.workflow_name!r}; it was at {_describe_position(before)}"
-    if before.status == "paused" or before.exit:
-        done += f", {'stopped' if before.exit else 'paused'}, and the new one is not"
-    show_change(invocation, run, head, done)
+    summary = f"a new run of {head.workflow_name!r}; it was at {_describe_position(old_head)}"
+    if old_head.status == "paused" or old_head.exit:
+        summary += f", {'stopped' if old_head.exit else 'paused'}, and the new one is not"
+    show_change(invocation, run, head, summary)
 
 
 def _describe_position(head: Head) -> str:
@@ -262,21 +262,21 @@ def rewind(invocation: Invocation, to: str) -> None:
       sequencer --run login-timeout rewind implement
     """
     run = invocation.run()
-    before = _require_started(run, "rewind")
-    done = run.do(Rewind(to))
-    head, again_names = done.head, done.details.get("again")
-    if again_names is not None:
-        names = ", ".join(again_names[:MAX_LISTED_STEPS])
-        more = len(again_names) - MAX_LISTED_STEPS
-        names += f" and {more} more" if more > 0 else ""
+    old_head = _require_started(run, "rewind")
+    change = run.do(Rewind(to))
+    head, node_names = change.head, change.details.get("again")
+    if node_names is not None:
+        names = ", ".join(node_names[:MAX_LISTED_STEPS])
+        extra_count = len(node_names) - MAX_LISTED_STEPS
+        names += f" and {extra_count} more" if extra_count > 0 else ""
         show_change(invocation, run, head, f"back to {to!r}; these run again: {names or 'none'}")
         return
-    old_index = before.step_index
-    again = old_index - head.step_index
-    listed = run.next(min(again, MAX_LISTED_STEPS)) if again else []
-    names = ", ".join(f"{entry['step_index']} {entry['step']}" for entry in listed)
-    rest = f" and {again - len(listed)} more" if again > len(listed) else ""
-    steps = f"{again} steps run again: {names}{rest}" if again else "no step runs again"
+    old_index = old_head.step_index
+    step_count = old_index - head.step_index
+    entries = run.next(min(step_count, MAX_LISTED_STEPS)) if step_count else []
+    names = ", ".join(f"{entry['step_index']} {entry['step']}" for entry in entries)
+    suffix = f" and {step_count - len(entries)} more" if step_count > len(entries) else ""
+    steps = f"{step_count} steps run again: {names}{suffix}" if step_count else "no step runs again"
     show_change(
         invocation, run, head, f"back from step_index {old_index} to {head.step_index}; {steps}"
     )
@@ -299,23 +299,23 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
     """
     invocation.project({"workflow": workflow, "review_every": review_every})
     run = invocation.run()
-    before = _require_started(run, "adopt")
-    new = run.workflow_for(before)
-    done = run.do(Adopt())
-    head = done.head
+    old_head = _require_started(run, "adopt")
+    new_workflow = run.workflow_for(old_head)
+    change = run.do(Adopt())
+    head = change.head
     changes = [
-        f"{name} {old} -> {now}"
-        for name, old, now in (
-            ("workflow", before.workflow_name, new.name),
-            ("definition", before.workflow_digest[:19], new.digest()[:19]),
-            ("step", before.expected_step, head.expected_step),
+        f"{name} {old_value} -> {new_value}"
+        for name, old_value, new_value in (
+            ("workflow", old_head.workflow_name, new_workflow.name),
+            ("definition", old_head.workflow_digest[:19], new_workflow.digest()[:19]),
+            ("step", old_head.expected_step, head.expected_step),
         )
-        if old != now
+        if old_value != new_value
     ]
-    changes += describe_param_changes(before.params, new.params)
-    if new.nodes and done.note:
+    changes += describe_param_changes(old_head.params, new_workflow.params)
+    if new_workflow.nodes and change.note:
         # A digest doesn't say what changed; the note of the change does.
-        changes.append(done.note)
+        changes.append(change.note)
     show_change(invocation, run, head, f"adopted: {'; '.join(changes)}")
     if run.name is None and (workflow is not None or review_every is not None):
         invocation.notify(
@@ -338,15 +338,15 @@ def takeover(invocation: Invocation, force: bool) -> None:
       sequencer takeover --force
     """
     run = invocation.run()
-    before = _require_started(run, "takeover")
-    if before.claims and not force:
-        holders = [_describe_holder(run, claim) for claim in before.claims]
+    old_head = _require_started(run, "takeover")
+    if old_head.claims and not force:
+        holders = [_describe_holder(run, claim) for claim in old_head.claims]
         raise ClaimHeld(
             "; ".join(holders),
             hint="--force takes the step over; the holder's result is then refused",
         )
     head = run.do(TakeOver()).head
-    tokens = ", ".join(str(claim.token) for claim in before.claims)
+    tokens = ", ".join(str(claim.token) for claim in old_head.claims)
     show_change(
         invocation, run, head, f"taken over: results with token {tokens} are refused from now on"
     )
@@ -387,25 +387,25 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
     if pause and reason is not None:
         raise UsageRefused("works only without --pause", where="--reason")
     run = invocation.run()
-    if run.name is None and run.head is None and (others := invocation.project().run_names()):
+    if run.name is None and run.head is None and (names := invocation.project().run_names()):
         # A person who types `stop` means a run that has started.
         raise TransitionRefused(
             "stop: the default run has not started",
-            hint=f"{format_command(others[0], 'stop')} stops that one; "
+            hint=f"{format_command(names[0], 'stop')} stops that one; "
             "'sequencer status --all' lists the runs",
         )
     head = run.do(Pause() if pause else Stop(reason)).head
-    done = "paused" if pause else "stopped"
+    state = "paused" if pause else "stopped"
     if now and head.claims:
         head = run.do(StopNow()).head
-        show_change(invocation, run, head, f"the run is {done}; the running step was taken away")
+        show_change(invocation, run, head, f"the run is {state}; the running step was taken away")
         return
-    after = ""
+    suffix = ""
     if head.claims:
-        after = (
+        suffix = (
             " as soon as the running step ends" if pause else "; the running step is the last one"
         )
-    show_change(invocation, run, head, f"the run is {done}{after}")
+    show_change(invocation, run, head, f"the run is {state}{suffix}")
 
 
 @verb("resume")

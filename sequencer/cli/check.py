@@ -144,16 +144,16 @@ def _diagnose_project(invocation: Invocation) -> list[Diagnostic]:
 def _format_diagnostics(diagnostics: list[Diagnostic]) -> Iterator[str]:
     """Yield the diagnostics as people read them; the same problem in several places is one text."""
     groups: dict[Diagnostic, list[Diagnostic]] = {}
-    for diagnostic in diagnostics:
-        groups.setdefault(replace(diagnostic, where=None), []).append(diagnostic)
+    for item in diagnostics:
+        groups.setdefault(replace(item, where=None), []).append(item)
     for group in groups.values():
-        places = [diagnostic.where for diagnostic in group if diagnostic.where]
-        where = ", ".join(places[:PLACES])
-        if more := len(places[PLACES:]):
-            where += f" and {pluralize(more, 'more place')}"
-        first, where = group[0], f"{where}: " if where else ""
-        text = f"{first.level}: {first.area}: {where}{first.message}"
-        hint = first.hint or ""
+        places = [item.where for item in group if item.where]
+        location = ", ".join(places[:PLACES])
+        if extra_count := len(places[PLACES:]):
+            location += f" and {pluralize(extra_count, 'more place')}"
+        diagnostic, location = group[0], f"{location}: " if location else ""
+        text = f"{diagnostic.level}: {diagnostic.area}: {location}{diagnostic.message}"
+        hint = diagnostic.hint or ""
         separator = "; " if hint.startswith("did you mean") and hint.endswith("?") else "\n  "
         yield strip_controls(f"{text}{separator}{hint}" if hint else text)
 
@@ -214,8 +214,8 @@ def _settings_and_redaction(invocation: Invocation) -> tuple[list[str], Redactio
     texts = []
     for path, value, source in project.settings.rows():
         if source.kind != "default":
-            shown = HIDDEN if _PRIVATE.intersection(path) else _format_yaml(value)
-            texts.append(f"{format_key_path(path)}: {shown}  # {one_line(str(source))}")
+            text = HIDDEN if _PRIVATE.intersection(path) else _format_yaml(value)
+            texts.append(f"{format_key_path(path)}: {text}  # {one_line(str(source))}")
     return texts, project.redaction
 
 
@@ -245,16 +245,16 @@ def _print_settings(invocation: Invocation) -> None:
             ]
         )
         return
-    above: KeyPath = ()
+    previous_path: KeyPath = ()
     for path, value, source in rows:
-        shared = sum(above[:depth] == path[:depth] for depth in range(1, len(path)))
-        for depth in range(shared, len(path) - 1):
+        shared_depth = sum(previous_path[:depth] == path[:depth] for depth in range(1, len(path)))
+        for depth in range(shared_depth, len(path) - 1):
             invocation.echo(f"{'  ' * depth}{_format_yaml(path[depth])}:")
         for line in _format_setting(
             path, value, relativize_paths(one_line(str(source))), invocation.room
         ):
             invocation.echo(line, is_verbatim=True)
-        above = path
+        previous_path = path
 
 
 def _format_setting(path: KeyPath, value: Any, source: str, room: int | None) -> Iterator[str]:
@@ -270,8 +270,8 @@ def _format_setting(path: KeyPath, value: Any, source: str, room: int | None) ->
         yield line
         return
     width = max(room - len(indent), 20)
-    dumped = yaml.safe_dump({path[-1]: value}, width=width, sort_keys=False)
-    yield from (f"{indent}{part}" for part in dumped.splitlines())
+    document = yaml.safe_dump({path[-1]: value}, width=width, sort_keys=False)
+    yield from (f"{indent}{part}" for part in document.splitlines())
 
 
 def _format_yaml(value: Any) -> str:

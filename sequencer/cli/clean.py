@@ -45,17 +45,17 @@ def clean(invocation: Invocation, *, days: int, only_logs: bool, yes: bool) -> N
       sequencer clean
       sequencer clean --older-than 7 --logs --yes
     """  # fmt: skip
-    only = None if invocation.run_name is None else invocation.run().name
-    before = time.time() - days * DAY_S
+    run_name = None if invocation.run_name is None else invocation.run().name
+    cutoff_s = time.time() - days * DAY_S
     items = [
         item
-        for item in find_unneeded(invocation.project(), before, only_logs=only_logs)
-        if only is None or (item.run is not None and item.run.name == only)
+        for item in find_unneeded(invocation.project(), cutoff_s, only_logs=only_logs)
+        if run_name is None or (item.run is not None and item.run.name == run_name)
     ]
-    items += [] if only is not None or only_logs else lost_records(before)
-    removed = [item for item in items if yes and item.remove()]
+    items += [] if run_name is not None or only_logs else lost_records(cutoff_s)
+    removed_items = [item for item in items if yes and item.remove()]
     if invocation.is_json:
-        invocation.print_json([_item_json(item, item in removed) for item in items])
+        invocation.print_json([_item_json(item, item in removed_items) for item in items])
         return
     if not items:
         invocation.echo(f"nothing is older than {pluralize(days, 'day')}")
@@ -63,13 +63,13 @@ def clean(invocation: Invocation, *, days: int, only_logs: bool, yes: bool) -> N
     rows = [(_kind_of(item), _format_run(item), str(item.size.files), file_size(item.size.bytes))
             for item in items]  # fmt: skip
     invocation.echo(format_table(("WHAT", "RUN", "FILES", "SIZE"), rows, right={2, 3}))
-    size = file_size(sum(item.size.bytes for item in (removed if yes else items)))
+    size = file_size(sum(item.size.bytes for item in (removed_items if yes else items)))
     if not yes:
         invocation.notify(f"{size} in all; add --yes to remove it")
         return
     invocation.notify(f"{size} removed")
     for item in items:
-        if item not in removed:
+        if item not in removed_items:
             invocation.notify(
                 f"notice: run {_format_run(item)} has changed in the meantime and was kept"
             )

@@ -158,8 +158,8 @@ class Invocation(Struct):
             from sequencer.project.sources import Given  # noqa: PLC0415
             from sequencer.project.starts import starts_of  # noqa: PLC0415
 
-            given = options or {}
-            flags = {key: Given(typed, value) for key, typed, value in _overrides(given)}
+            values = options or {}
+            flags = {key: Given(option, value) for key, option, value in _overrides(values)}
             open_with = partial(
                 open_project,
                 config=self.config,
@@ -167,14 +167,14 @@ class Invocation(Struct):
                 acts=self.acts,
                 reads=self.reads,
                 rehearses=rehearses,
-                trust=lambda refused: ask_for_trust(self, refused),
+                trust=lambda refusal: ask_for_trust(self, refusal),
             )
             project = open_with(flags=flags)
             self._resolve_default(project)
-            scheduled = starts_of(project).workflows(project).get(self.run_name or "")
+            workflow = starts_of(project).workflows(project).get(self.run_name or "")
             # A scheduled run uses the workflow of its schedule, unless the user names another one.
-            if scheduled is not None and given.get("workflow") is None:
-                flags["workflow", "name"] = Given(f"schedules.{self.run_name}.workflow", scheduled)
+            if workflow is not None and values.get("workflow") is None:
+                flags["workflow", "name"] = Given(f"schedules.{self.run_name}.workflow", workflow)
                 project = open_with(flags=flags)
             if not may_be_none:
                 project.ensure_exists()
@@ -197,15 +197,17 @@ class Invocation(Struct):
         """
         project, name = self.project(), self.run_name
         if name is not None and not may_begin:
-            known = self._list_known_runs(project)
-            if slug(name) not in map(slug, known):
-                raise UnknownName("run", name, known, where="--run")
+            known_names = self._list_known_runs(project)
+            if slug(name) not in map(slug, known_names):
+                raise UnknownName("run", name, known_names, where="--run")
         if name not in self._runs:
             self._runs[name] = run = project.run(name)
             if name is not None and may_begin and not os.path.lexists(run.store.state_path):
-                known = self._list_known_runs(project)
-                for similar in [] if name in known else get_close_matches(name, known, 1, 0.8):
-                    self.notify(f"notice: {name!r} is a new run; there is a run {similar!r}")
+                known_names = self._list_known_runs(project)
+                for match in (
+                    [] if name in known_names else get_close_matches(name, known_names, 1, 0.8)
+                ):
+                    self.notify(f"notice: {name!r} is a new run; there is a run {match!r}")
         return self._runs[name]
 
     def close(self) -> None:
@@ -237,26 +239,26 @@ class Invocation(Struct):
         caller lists them.
         """
         run = self.run()
-        known = () if self.run_name is not None or self.is_json else self.project().run_names()
-        if not known or (view := run.view()).head is not None:
+        names = () if self.run_name is not None or self.is_json else self.project().run_names()
+        if not names or (view := run.view()).head is not None:
             return run
         self.show_notices(view.notices)
-        if len(known) == 1:
-            self.notify(f"notice: this uses run {known[0]!r}, the only one that has started")
-            self.run_name = known[0]
+        if len(names) == 1:
+            self.notify(f"notice: this uses run {names[0]!r}, the only one that has started")
+            self.run_name = names[0]
             return self.run()
         if not is_listed:
-            self.notify(f"notice: 'sequencer status --all' lists {len(known)} other runs")
+            self.notify(f"notice: 'sequencer status --all' lists {len(names)} other runs")
         return run
 
     def describe_not_started(self) -> str:
         """Return a sentence that the run has not started, with the names of other runs."""
-        known = () if self.run_name is not None else self.project().run_names()
-        names = ", ".join(map(one_line, known[:SHOWN_RUNS]))
-        more = f" and {len(known) - SHOWN_RUNS} more" if len(known) > SHOWN_RUNS else ""
-        hint = f"; add --run NAME for another run: {names}{more}" if known else ""
-        which = "run" if self.run_name is not None else "default run"
-        return f"nothing has happened yet: the {which} has not started{hint}"
+        run_names = () if self.run_name is not None else self.project().run_names()
+        names = ", ".join(map(one_line, run_names[:SHOWN_RUNS]))
+        suffix = f" and {len(run_names) - SHOWN_RUNS} more" if len(run_names) > SHOWN_RUNS else ""
+        hint = f"; add --run NAME for another run: {names}{suffix}" if run_names else ""
+        subject = "run" if self.run_name is not None else "default run"
+        return f"nothing has happened yet: the {subject} has not started{hint}"
 
     # --- speaking ------------------------------------------------------------------
 
@@ -277,12 +279,12 @@ class Invocation(Struct):
             BrokenPipeError: the reader is gone.
             StorageFailed: standard output can't be written, for example because the disk is full.
         """
-        shown = strip_controls(
+        safe_text = strip_controls(
             text if is_verbatim else wrap_prose(relativize_paths(text), self.room)
         )
         if colored is not None and has_color(sys.stdout):
-            shown = "\n".join(map(colored, shown.split("\n")))
-        _write(sys.stdout, shown + "\n")
+            safe_text = "\n".join(map(colored, safe_text.split("\n")))
+        _write(sys.stdout, safe_text + "\n")
 
     @staticmethod
     def write_colored(text: str) -> None:
@@ -305,17 +307,19 @@ class Invocation(Struct):
         """Write *text* as `notify` does; a timer also tells a person, once per *key*."""
         self.notify(text)
         notice = hide_secrets(text.removeprefix("notice: "))
-        more = [f"to do: {format_command(self.run_name, 'status')} shows what comes next"]
-        self.happened.append(News(self.add_run_context(notice, more), key, DECISION))
+        lines = [f"to do: {format_command(self.run_name, 'status')} shows what comes next"]
+        self.happened.append(News(self.add_run_context(notice, lines), key, DECISION))
 
     def add_run_context(self, text: str, more: Iterable[str] = ()) -> str:
         """Return *text*, then the project and the run that it is about, then *more* lines."""
         folder = Path() if self._project is None else self._project.settings.project_dir
-        about = (
+        context_lines = (
             f"project: {one_line(str(folder.absolute()))}",
             f"run: {self.run_name or 'default'}",
         )
-        return "\n".join([text, *(f"  {line}" for line in (*about, *map(hide_secrets, more)))])
+        return "\n".join(
+            [text, *(f"  {line}" for line in (*context_lines, *map(hide_secrets, more)))]
+        )
 
     def show_notices(self, texts: Iterable[str] | View) -> None:
         """Show *texts*, or the notices of a view, as notices on standard error."""
@@ -337,11 +341,11 @@ def ask_for_trust(invocation: Invocation, refused: NotTrusted) -> bool:
     """
     if is_inside_agent() or not can_ask(invocation):
         return False
-    changed = "what this project can do has changed since you trusted it:"
-    heading = changed if refused.changed else "this project is not trusted here yet. It can:"
-    listed = refused.changed or (*refused.acts, BUILT_IN)
+    title = "what this project can do has changed since you trusted it:"
+    heading = title if refused.changed else "this project is not trusted here yet. It can:"
+    facts = refused.changed or (*refused.acts, BUILT_IN)
     # Shown even with --quiet: without the list, the question makes no sense.
-    lines = (*(f"  {line}" for line in listed), *summarize_facts(listed))
+    lines = (*(f"  {line}" for line in facts), *summarize_facts(facts))
     # Changes are not cut: the difference may be at the end of a long line.
     room = None if refused.changed else terminal_width(sys.stderr)
     for line in fit_lines((f"{refused.project}: {heading}", *lines), room):
@@ -397,25 +401,25 @@ def ensure_may_change(invocation: Invocation, project: Project) -> None:
     """
     settings = project.settings
     words = (ALWAYS, *(word.partition("=")[0] for word in invocation.arguments))
-    decides = invocation.decides != "" and invocation.decides in words
-    if decides:
+    is_decision = invocation.decides != "" and invocation.decides in words
+    if is_decision:
         project.ensure_may_decide(invocation.verb)
     if settings.missing_store is not None and invocation.changes:
         # The files in this folder are only a copy of the run: they can be read, not changed.
-        if decides or invocation.verb != "repair":
+        if is_decision or invocation.verb != "repair":
             raise settings.missing_store
         return
-    acts = not settings.store_kind.is_local
-    if decides:
-        acts = acts or bool(settings.hooks) or project.posting is not None
-    if acts and invocation.changes:
+    needs_trust = not settings.store_kind.is_local
+    if is_decision:
+        needs_trust = needs_trust or bool(settings.hooks) or project.posting is not None
+    if needs_trust and invocation.changes:
         project.trust.ensure()
 
 
-def _overrides(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, str, object]]:
-    """Yield (key path, option as typed, value) for each of the *given* options that are set."""
+def _overrides(options: Mapping[str, object]) -> Iterator[tuple[KeyPath, str, object]]:
+    """Yield (key path, option as typed, value) for each of *options* that is set."""
     for name, key in _OPTIONS.items():
-        if (value := given.get(name)) is not None:
+        if (value := options.get(name)) is not None:
             yield key, _format_option(name, value), value
 
 

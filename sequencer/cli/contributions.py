@@ -85,14 +85,14 @@ class Contribution(Struct, frozen=True):
         ensure_available(invocation.config, extensions.plugin_at(self.do), _format_option(option))
         # A parameter of a disabled plug-in is missing in *given*.
         names = (name for name in self.takes if name in given and name not in self.flags)
-        taken = {name: given[name] for name in names}
+        arguments = {name: given[name] for name in names}
         # Only loading is guarded here: errors of the call are handled as for any command.
         with extensions.package_code(extensions.CONTRIBUTIONS, self.name):
-            do = extensions.resolve_part(self.do)
-            if not callable(do):
-                raise TypeError(f"{self.do} is {packages.describe(do)}, and not a function")
-        shown: int | None = do(invocation, **taken)
-        return shown
+            function = extensions.resolve_part(self.do)
+            if not callable(function):
+                raise TypeError(f"{self.do} is {packages.describe(function)}, and not a function")
+        exit_code: int | None = function(invocation, **arguments)
+        return exit_code
 
 
 class Renderer(Struct, frozen=True):
@@ -119,15 +119,15 @@ def contributions_to(command: str) -> tuple[Contribution, ...]:
     Disabled plug-ins are included, so that an option of theirs is refused with the reason.
     Packages are included after `add_options`.
     """
-    ours = extensions.load_builtins(extensions.CONTRIBUTIONS, even_disabled=True)
-    added = [item for name, item in ours if name.startswith(f"{command}.")]
-    return (*added, *_OF_PACKAGES.get(command, ()))
+    entries = extensions.load_builtins(extensions.CONTRIBUTIONS, even_disabled=True)
+    package_items = [item for name, item in entries if name.startswith(f"{command}.")]
+    return (*package_items, *_OF_PACKAGES.get(command, ()))
 
 
 def renderers() -> tuple[Renderer, ...]:
     """Return the renderers of plug-ins, disabled ones included, then those of packages."""
-    ours = extensions.load_builtins(extensions.RENDERERS, even_disabled=True)
-    return (*(renderer for _, renderer in ours), *_OF_PACKAGES.get(extensions.RENDERERS, ()))
+    entries = extensions.load_builtins(extensions.RENDERERS, even_disabled=True)
+    return (*(renderer for _, renderer in entries), *_OF_PACKAGES.get(extensions.RENDERERS, ()))
 
 
 def contribution_arguments(name: str, *, draws: bool = False) -> dict[str, Any]:
@@ -160,59 +160,59 @@ def _add_contributions(
 ) -> list[ConfigurationError]:
     """Add the options of packages to *command*; return the errors of those that were left out."""
     errors: list[ConfigurationError] = []
-    added = _OF_PACKAGES[name] = []
+    items = _OF_PACKAGES[name] = []
     for point, item in extensions.load_from_packages(extensions.CONTRIBUTIONS, errors.append):
         if point.name.partition(".")[0] == name:
             # The name of the entry point is used to look up the package.
-            named: Contribution = replace(item, name=point.name)
-            _add(command, named, point, added, errors)
+            contribution: Contribution = replace(item, name=point.name)
+            _add(command, contribution, point, items, errors)
     if draws:
         drawings = _OF_PACKAGES.setdefault(extensions.RENDERERS, [])
         for point, item in extensions.load_from_packages(extensions.RENDERERS, errors.append):
             _add(command, item, point, drawings, errors)
-    about = (f"{extensions.CONTRIBUTIONS}: {name}.", extensions.RENDERERS)
-    return [error for error in errors if (error.where or "").startswith(about)]
+    prefixes = (f"{extensions.CONTRIBUTIONS}: {name}.", extensions.RENDERERS)
+    return [error for error in errors if (error.where or "").startswith(prefixes)]
 
 
 def _add(
     command: click.Command,
     item: Contribution | Renderer,
     point: EntryPoint,
-    added: list[Any],
+    items: list[Any],
     errors: list[ConfigurationError],
 ) -> None:
-    """Add the options of *item* to *command* and *item* to *added*, or the reason to *errors*."""
-    taken = {word for param in command.params for word in _param_names(param)}
+    """Add the options of *item* to *command* and *item* to *items*, or the reason to *errors*."""
+    taken_names = {word for param in command.params for word in _param_names(param)}
     # An option that several contributions share, such as `SVG`, is added only once.
-    shared = {*collect_options([*contributions_to(command.name or ""), *renderers()])}
+    shared_options = {*collect_options([*contributions_to(command.name or ""), *renderers()])}
     try:
         with extensions.package_code(point.group, point.name, point):
             new_params = [
                 param
                 for option, params in _expand_options(item.options)
                 for param in params
-                if option not in shared or not taken.issuperset(_param_names(param))
+                if option not in shared_options or not taken_names.issuperset(_param_names(param))
             ]
-        if (problem := _find_conflict(new_params, taken, command)) is not None:
+        if (problem := _find_conflict(new_params, taken_names, command)) is not None:
             name, place = packages.name_of(point), packages.format_entry_point(point)
             raise packages.package_error(name, problem, place)
     except ConfigurationError as error:
         errors.append(error)
         return
     command.params.extend(new_params)
-    added.append(item)
+    items.append(item)
 
 
 def _find_conflict(
-    params: Iterable[click.Parameter], taken: set[str], command: click.Command
+    params: Iterable[click.Parameter], taken_names: set[str], command: click.Command
 ) -> str | None:
-    """Return why *params* can't be added to *command*, which uses the words *taken*; None: fine."""
+    """Return why *params* can't be added to *command*, which has *taken_names*; None: fine."""
     for param in params:
         if param.required:
             # Without it, none of the other options could be used.
             return f"has the option {param.opts[0]}, which is required: no added option can be"
         for word in _param_names(param):
-            if word in taken:
+            if word in taken_names:
                 return f"has the option {word}, which {command.name!r} has already"
     return None
 
@@ -251,21 +251,21 @@ def contribution_errors() -> Iterator[ConfigurationError]:
 def select_own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of *given* that are options of the command *name* itself."""
     params = [pair[1] for item in contributions_to(name) for pair in _expand_options(item.options)]
-    added = {param.name for group in params for param in group}
-    return {key: value for key, value in given.items() if key not in added}
+    added_names = {param.name for group in params for param in group}
+    return {key: value for key, value in given.items() if key not in added_names}
 
 
 def unavailable_options(invocation: Invocation, name: str, *, draws: bool = False) -> set[str]:
     """Return the parameters of the command *name* that only disabled plug-ins use."""
-    missing, useful = set[str](), set[str]()
+    disabled_names, enabled_names = set[str](), set[str]()
     for item in contributions_to(name):
-        (useful if item.is_available(invocation) else missing).update(item.takes)
-    unavailable = missing - useful
+        (enabled_names if item.is_available(invocation) else disabled_names).update(item.takes)
+    names = disabled_names - enabled_names
     for renderer in renderers() if draws else ():
         plugin = extensions.plugin_at(renderer.graph)
         if plugin is not None and not extensions.is_available(plugin):
-            unavailable.update(renderer.names)
-    return unavailable
+            names.update(renderer.names)
+    return names
 
 
 def collect_options(items: Iterable[Contribution | Renderer]) -> list[Option]:
@@ -289,23 +289,23 @@ def draw_line(invocation: Invocation, workflow: Any, given: Mapping[str, Any], h
         )
 
 
-def _select_renderers(invocation: Invocation, given: Mapping[str, Any]) -> list[Renderer]:
-    """Return the renderers that *given* asks for.
+def _select_renderers(invocation: Invocation, values: Mapping[str, Any]) -> list[Renderer]:
+    """Return the renderers that the options in *values* ask for.
 
     Raises:
         PluginUnavailable: the plug-in of one of them is disabled.
     """
-    requested = [r for r in renderers() if any(given.get(name) for name in r.names)]
-    for renderer in requested:
-        option = next(name for name in renderer.names if given.get(name))
+    selection = [r for r in renderers() if any(values.get(name) for name in r.names)]
+    for renderer in selection:
+        option = next(name for name in renderer.names if values.get(name))
         ensure_available(
             invocation.config, extensions.plugin_at(renderer.graph), _format_option(option)
         )
-    return requested
+    return selection
 
 
-def _select_arguments(renderer: Renderer, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: given.get(name) for name in renderer.names}
+def _select_arguments(renderer: Renderer, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values.get(name) for name in renderer.names}
 
 
 def choose_contribution(
@@ -323,22 +323,26 @@ def choose_contribution(
         PluginUnavailable: there is no contribution to *command*.
     """
     if not (items or otherwise):
-        known = extensions.OURS[extensions.CONTRIBUTIONS]
+        targets = extensions.OURS[extensions.CONTRIBUTIONS]
         plugin = next(
             place.partition(".")[0]
-            for name, place in known.items()
+            for name, place in targets.items()
             if name.startswith(f"{command}.")
         )
         raise extensions.PluginUnavailable(f"the command {command!r}", plugin)
-    asked = _find_given_options(given)
-    selected = (item for item in items if {*asked} & {*item.takes} - {*item.shared})
-    fitting = (item for item in otherwise if {*asked} <= {*item.takes})
-    item = next(selected, None) or next(fitting, None) or [*items, *otherwise][-1]
-    _ensure_required_flag(item, asked)
-    for name in asked:
+    option_names = _find_given_options(given)
+    selection = (item for item in items if {*option_names} & {*item.takes} - {*item.shared})
+    candidates = (item for item in otherwise if {*option_names} <= {*item.takes})
+    item = next(selection, None) or next(candidates, None) or [*items, *otherwise][-1]
+    _ensure_required_flag(item, option_names)
+    for name in option_names:
         if name not in item.takes:
-            first = next((other for other in asked if other in item.takes), item.takes[0])
-            message = f"{_format_option(name)} and {_format_option(first)} can't be used together"
+            other_name = next(
+                (option for option in option_names if option in item.takes), item.takes[0]
+            )
+            message = (
+                f"{_format_option(name)} and {_format_option(other_name)} can't be used together"
+            )
             raise UsageRefused(message, where=f"sequencer {command}")
     return item
 
@@ -349,15 +353,15 @@ def find_contribution(command: str, given: Mapping[str, Any]) -> Contribution | 
     Raises:
         UsageRefused: an option has no meaning without another one.
     """
-    asked = _find_given_options(given)
+    option_names = _find_given_options(given)
     for item in contributions_to(command):
-        if {*asked} & {*item.takes} - {*item.shared}:
-            _ensure_required_flag(item, asked)
+        if {*option_names} & {*item.takes} - {*item.shared}:
+            _ensure_required_flag(item, option_names)
             return item
     return None
 
 
-def _find_given_options(given: Mapping[str, Any]) -> list[str]:
+def _find_given_options(values: Mapping[str, Any]) -> list[str]:
     """Return the names of the parameters that were given on the command line."""
     # For a pair such as --team/--no-team, False was given; for a flag, it is the default.
     pairs = {
@@ -367,16 +371,18 @@ def _find_given_options(given: Mapping[str, Any]) -> list[str]:
     }
     return [
         name
-        for name, value in given.items()
+        for name, value in values.items()
         if value not in (None, ()) and (value is not False or name in pairs)
     ]
 
 
-def _ensure_required_flag(item: Contribution, asked: Sequence[str]) -> None:
-    if item.needs and item.needs not in asked:
-        first = next(name for name in asked if name in item.takes and name not in item.shared)
+def _ensure_required_flag(item: Contribution, option_names: Sequence[str]) -> None:
+    if item.needs and item.needs not in option_names:
+        option_name = next(
+            name for name in option_names if name in item.takes and name not in item.shared
+        )
         raise UsageRefused(
-            f"works only with {_format_option(item.needs)}", where=_format_option(first)
+            f"works only with {_format_option(item.needs)}", where=_format_option(option_name)
         )
 
 

@@ -107,10 +107,10 @@ def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None
             # Trusted before the run: later, another process may have changed the files.
             open_project(folder, config=folder / CONFIG_NAME, environment={}).trust.save_record()
         invocation.echo(_WHAT)
-        started = time.monotonic()
+        start_s = time.monotonic()
         with _interrupt_on_signals():
             _Play(invocation, folder, steps, seconds).play()
-        _show_result(invocation, folder, steps, time.monotonic() - started)
+        _show_result(invocation, folder, steps, time.monotonic() - start_s)
         is_kept = keep
         for line in ((_KEPT if keep else _GONE) + "\n" + _NEXT).split("\n"):
             invocation.echo(line.format(folder=folder))
@@ -151,11 +151,11 @@ def _interrupt_on_signals() -> Iterator[None]:
         del number, frame
         raise KeyboardInterrupt
 
-    before = {n: signal.signal(n, interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
+    old_handlers = {n: signal.signal(n, interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)
 
 
@@ -307,8 +307,8 @@ class _Play:
         process.kill()
         process.wait()
         self._screen.end_line("killed by kill -9", "red bold")
-        other = next(position for position in POSITIONS if position != self._victim)
-        self._screen.write_line(other, "waits: the step is not done")
+        survivor = next(position for position in POSITIONS if position != self._victim)
+        self._screen.write_line(survivor, "waits: the step is not done")
         self._screen.write_line(self._victim, f"$ {self._format_command(self._victim)}")
         self._start(self._victim)
 
@@ -361,17 +361,17 @@ class _Play:
         elif meaning.ends is EndState.LOST:
             self._screen.begin_line(position, f"{label} taken over", "yellow bold")
         elif meaning.ends is EndState.DONE:
-            took = format_duration(fact.details["usage"]["seconds"])
-            self._screen.end_line(f"accepted, {took}", "green")
+            duration = format_duration(fact.details["usage"]["seconds"])
+            self._screen.end_line(f"accepted, {duration}", "green")
 
 
 def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
     """End all *processes*, even if Ctrl-C is pressed again in the meantime."""
-    running = [process for process in processes if process.poll() is None]
-    for process in running:
+    live_processes = [process for process in processes if process.poll() is None]
+    for process in live_processes:
         process.terminate()
     deadline = time.monotonic() + END_S
-    for process in running:
+    for process in live_processes:
         while process.poll() is None:
             try:
                 process.wait(max(deadline - time.monotonic(), 0.1))
@@ -390,21 +390,21 @@ def _show_result(invocation: Invocation, folder: Path, steps: int, took_s: float
             whose process was killed was not taken over.
     """
     run = open_run(folder, environment={})
-    ended = [(fact.meaning.ends, fact) for fact in read_facts(run.history())]
-    order = [(fact.step_index, fact.step) for ending, fact in ended if ending is EndState.DONE]
-    expected = [(entry["step_index"], entry["step"]) for entry in run.next(steps, 0)]
-    taken_over = [fact.step_index for ending, fact in ended if ending is EndState.LOST]
+    ends = [(fact.meaning.ends, fact) for fact in read_facts(run.history())]
+    order = [(fact.step_index, fact.step) for ending, fact in ends if ending is EndState.DONE]
+    expected_steps = [(entry["step_index"], entry["step"]) for entry in run.next(steps, 0)]
+    lost_indexes = [fact.step_index for ending, fact in ends if ending is EndState.LOST]
     trace = (folder / "trace.txt").read_text(encoding="utf-8").splitlines()
-    killed = _choose_killed_step(steps)
-    in_turn = [f"{word} {index}" for index in range(steps) for word in ("begin", "end")]
-    in_turn.insert(in_turn.index(f"begin {killed}"), f"begin {killed}")
-    if order != expected or trace != in_turn or taken_over != [killed]:
-        facts = ", ".join(map(json.dumps, (order, taken_over, trace)))
+    killed_index = _choose_killed_step(steps)
+    expected_trace = [f"{word} {index}" for index in range(steps) for word in ("begin", "end")]
+    expected_trace.insert(expected_trace.index(f"begin {killed_index}"), f"begin {killed_index}")
+    if order != expected_steps or trace != expected_trace or lost_indexes != [killed_index]:
+        facts = ", ".join(map(json.dumps, (order, lost_indexes, trace)))
         raise StepFailed(
             f"the order is wrong: {facts}",
             where=str(folder),
         )
-    number = killed + 1
+    number = killed_index + 1
     invocation.echo("")
     invocation.echo(f"The journal: {steps} steps, each accepted once, in the workflow's order.")
     invocation.echo(

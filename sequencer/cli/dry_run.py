@@ -35,20 +35,20 @@ def show(invocation: Invocation, project: Project, plan: Plan) -> int:
     head = None if plan.mode is Mode.ASYNC else run.view().head
     workflow = run.workflow_for(head)
     ensure_known_names(project.settings, project.agents.overrides, workflow)
-    hidden = {"max_steps"} if workflow.nodes else set()
+    hidden_keys = {"max_steps"} if workflow.nodes else set()
     obstacles: list[str] = []
     report: Report = {
         "mode": str(plan.mode),
         "run": run.name,
         "workflow": workflow.name,
-        "limits": plan.limits.model_dump(exclude_none=True, exclude=hidden),
+        "limits": plan.limits.model_dump(exclude_none=True, exclude=hidden_keys),
     }
     if workflow.nodes:
         report |= _describe_nodes(project, plan, run, workflow, obstacles)
     else:
         obstacles += _find_obstacles(plan, run, head, workflow)
-        present = 0 if head is None else head.step_index
-        index = present if plan.step_index is None else plan.step_index
+        step_index = 0 if head is None else head.step_index
+        index = step_index if plan.step_index is None else plan.step_index
         if not find_step_ref(workflow, index).is_end:
             report |= _describe_step(project, workflow, index, obstacles)
     report["in_the_way"] = obstacles
@@ -72,7 +72,7 @@ def _describe_nodes(
     project: Project, plan: Plan, run: Run, workflow: Workflow, obstacles: list[str]
 ) -> Report:
     """Return a graph's next nodes and the agent of each node; add problems to *obstacles*."""
-    upcoming = (
+    next_nodes = (
         [plan.node]
         if plan.node is not None
         else _call_noting_error(
@@ -83,25 +83,27 @@ def _describe_nodes(
     if readiness is not None and readiness.kind is not ReadinessKind.READY:
         obstacles.append(readiness.message)
     agents = {}
-    optional = find_optional_fields(workflow)
+    optional_fields = find_optional_fields(workflow)
     for step in workflow.steps:
-        build = partial(_choose_executor, project, step, optional.get(step.name, ()))
-        built = _call_noting_error(
+        build = partial(_choose_executor, project, step, optional_fields.get(step.name, ()))
+        choice = _call_noting_error(
             obstacles, build, lambda error: add_location(error, project, run, workflow, plan.source)
         )
-        if built is not None:
-            agents[step.name] = built[0]
-            obstacles += [text for text in agent_problems(built[1]) if text not in obstacles]
-    return {"next": ", ".join(upcoming or ()) or "nothing", "agents": agents}
+        if choice is not None:
+            agents[step.name] = choice[0]
+            obstacles += [text for text in agent_problems(choice[1]) if text not in obstacles]
+    return {"next": ", ".join(next_nodes or ()) or "nothing", "agents": agents}
 
 
 def _choose_executor(
-    project: Project, step: Step, optional: tuple[str, ...]
+    project: Project, step: Step, optional_fields: tuple[str, ...]
 ) -> tuple[str, Executor]:
     """Return the agent of the graph's *step* and its executor, which must support the step."""
     full_step = with_defaults(step, project.settings.step_defaults)
-    supported = drop_unsupported_fields(project.agents, full_step, step.name, optional)[0]
-    return project.agents.choose(supported, step.name)
+    supported_step = drop_unsupported_fields(project.agents, full_step, step.name, optional_fields)[
+        0
+    ]
+    return project.agents.choose(supported_step, step.name)
 
 
 def _find_obstacles(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> Iterator[str]:
@@ -144,17 +146,17 @@ def _describe_step(
     }
     if step.description:
         report["description"] = step.description
-    chosen = _call_noting_error(
+    agent = _call_noting_error(
         obstacles, lambda: choose_agent(settings, step, facts["position"], project.agents.overrides)
     )
-    built = _call_noting_error(obstacles, lambda: project.agents.choose(step, facts["position"]))
-    if chosen is not None:
-        report["agent"] = built[0] if built else chosen.name
-        report["chosen_by"] = "--rehearse" if project.rehearses else chosen.source
-    if built is not None:
-        obstacles += agent_problems(built[1])
+    choice = _call_noting_error(obstacles, lambda: project.agents.choose(step, facts["position"]))
+    if agent is not None:
+        report["agent"] = choice[0] if choice else agent.name
+        report["chosen_by"] = "--rehearse" if project.rehearses else agent.source
+    if choice is not None:
+        obstacles += agent_problems(choice[1])
     report["prompt"] = _call_noting_error(
-        obstacles, lambda: _describe_prompt(project, step, built and built[1])
+        obstacles, lambda: _describe_prompt(project, step, choice and choice[1])
     )
     if settings.router.is_active and not project.rehearses:
         report["router"] = (
@@ -174,12 +176,12 @@ def _describe_prompt(project: Project, step: Step, executor: Executor | None) ->
 
 def _call_noting_error(
     obstacles: list[str],
-    look: Callable[[], Found],
+    function: Callable[[], Found],
     place_error: Callable[[SequencerError], None] = lambda _: None,
 ) -> Found | None:
-    """Return what *look* returns; None: it failed, and its error was added to *obstacles*."""
+    """Return what *function* returns; None: it failed, and its error was added to *obstacles*."""
     try:
-        return look()
+        return function()
     except SequencerError as error:
         place_error(error)
         if error.in_one_line not in obstacles:

@@ -110,8 +110,8 @@ def _find_command(context: click.Context, name: str) -> click.Command:
 def _install(invocation: Invocation, shell: str, text: str) -> None:
     """Write the completion script *text* to the file where *shell* looks for it."""
     variable, below_home, name = _PLACES[shell]
-    given = os.environ.get(variable, "")
-    folder = Path(given) if given.startswith("/") else path_at_home(below_home, variable)
+    value = os.environ.get(variable, "")
+    folder = Path(value) if value.startswith("/") else path_at_home(below_home, variable)
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     save(

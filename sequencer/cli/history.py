@@ -48,19 +48,19 @@ def history(invocation: Invocation, limit: int | None) -> None:
     """
     run = invocation.run_to_show()
     facts: Iterable[dict[str, Any]] = _read_facts(run)
-    newest = facts if limit is None else deque(facts, maxlen=limit)
+    newest_facts = facts if limit is None else deque(facts, maxlen=limit)
     if invocation.is_json:
-        for fact in newest:
+        for fact in newest_facts:
             invocation.print_json(fact)
         return
-    denied = 0
+    denial_count = 0
     rows: list[tuple[str, ...]] = []
-    present = run.view().head
+    current_head = run.view().head
     # For a graph, the words are those of `plan --simulate`.
-    is_trace = present is not None and present.begun_at is not None
-    for recorded in read_facts(newest):
-        denied += len(recorded.details.get("denials") or ())
-        rows.append(_format_trace_row(recorded) if is_trace else _format_row(recorded))
+    is_trace = current_head is not None and current_head.begun_at is not None
+    for record in read_facts(newest_facts):
+        denial_count += len(record.details.get("denials") or ())
+        rows.append(_format_trace_row(record) if is_trace else _format_row(record))
     if not rows:
         invocation.notify(invocation.describe_not_started())
         return
@@ -72,9 +72,9 @@ def history(invocation: Invocation, limit: int | None) -> None:
         head = ("REVISION", "AT", "EVENT", "STEP", "STEP_INDEX", "TOKEN", "ATTEMPT", "")
         table = format_table(head, rows, right={0, 4, 5, 6}, room=room, goes=(5, 0, 6))
     invocation.echo(table)
-    if denied:
+    if denial_count:
         # An agent that may not edit files does no work, so a person must notice this.
-        calls = pluralize(denied, "tool call")
+        calls = pluralize(denial_count, "tool call")
         invocation.notify(f"warning: the agents' permissions refused {calls}; see 'sequencer log'")
 
 
@@ -109,10 +109,10 @@ def _read_facts(run: Run) -> Iterator[dict[str, Any]]:
 def _format_row(fact: RecordedFact) -> tuple[str, ...]:
     outcome, step = fact.details, fact.step
     values = (fact.revision, fact.at, fact.event, step, fact.step_index, fact.token, fact.attempt)
-    decided = _format_verdict(outcome)
+    verdict = _format_verdict(outcome)
     # The verdict comes first, because the end may be cut. The error would only repeat it.
-    remark = _format_remark({**outcome, "error": None} if decided else outcome, step)
-    remark = ", ".join(filter(None, (decided, remark)))
+    remark = _format_remark({**outcome, "error": None} if verdict else outcome, step)
+    remark = ", ".join(filter(None, (verdict, remark)))
     return (*(one_line(str(value)) for value in values), remark)
 
 

@@ -123,14 +123,14 @@ def _parse_options(arguments: Sequence[str]) -> dict[str, str] | None:
     """
     options: dict[str, str] = {}
     is_tick = False
-    rest = iter(arguments)
-    for argument in rest:
+    words = iter(arguments)
+    for argument in words:
         name, separator, value = argument.partition("=")
         if name in ("--config", "--run", "--log"):
-            following = value if separator else next(rest, None)
-            if following is None:
+            next_word = value if separator else next(words, None)
+            if next_word is None:
                 return None
-            options[name] = following
+            options[name] = next_word
         elif not is_tick and argument != "tick" and argument not in _FLAGS:
             return None
         is_tick = is_tick or argument == "tick"
@@ -148,8 +148,8 @@ def recall(question: IdleQuestion, now: float | None = None) -> IdleAnswer | Non
     if answer is None or not _is_newest(path, state):
         return None
     now = time.time() if now is None else now
-    until = min(answer.until or 0.0, answer.since + DAY_S)
-    return answer if answer.since <= now < until else None
+    deadline = min(answer.until or 0.0, answer.since + DAY_S)
+    return answer if answer.since <= now < deadline else None
 
 
 def remember(question: IdleQuestion, answer: IdleAnswer, revision: int) -> None:
@@ -165,10 +165,10 @@ def remember(question: IdleQuestion, answer: IdleAnswer, revision: int) -> None:
         # The run may have a newer state since the question was answered.
         if _parse_record(state).get("revision") != revision or not _is_newest(state_path, state):
             return
-        known = _read_answers(state_path, state)
-        known[question.key] = answer._replace(since=time.time())._asdict()
-        newest = dict(list(known.items())[-MAX_ANSWERS:])
-        record = {"state_file": str(state_path), "state": _digest(state), "answers": newest}
+        answers = _read_answers(state_path, state)
+        answers[question.key] = answer._replace(since=time.time())._asdict()
+        newest_answers = dict(list(answers.items())[-MAX_ANSWERS:])
+        record = {"state_file": str(state_path), "state": _digest(state), "answers": newest_answers}
         write_user_record(
             unattended.FOLDER, record_name(state_path), json.dumps(record).encode(), durably=False
         )
@@ -197,13 +197,13 @@ def _is_newest(state_path: Path, state: bytes) -> bool:
         return False
     # One line is at most 4 MiB (`journal.decode`); more bytes mean that another follows.
     try:
-        rest = read_regular(state_path.with_name(JOURNAL), offset, max_bytes=4 * 1024 * 1024)
+        journal_end = read_regular(state_path.with_name(JOURNAL), offset, max_bytes=4 * 1024 * 1024)
     except FileNotFoundError:
         return False
-    if rest.count(b"\n") != 1 or not rest.endswith(b"\n"):
+    if journal_end.count(b"\n") != 1 or not journal_end.endswith(b"\n"):
         return False
     try:
-        record = decode(rest[:-1])
+        record = decode(journal_end[:-1])
     except ValueError:
         return False
     return bool(record["revision"] == head.get("revision") and record["head"] == head)

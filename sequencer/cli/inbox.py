@@ -52,22 +52,26 @@ def _find_waiting_run(invocation: Invocation, question: str | None) -> Run:
     if invocation.run_name is not None:
         return invocation.run()
     project = invocation.project()
-    waits, unread = find_waiting_runs(project)
-    asked = {item.run: _list_answerable_names(item) for item in waits}
+    waits, unread_runs = find_waiting_runs(project)
+    questions_by_run = {item.run: _list_answerable_names(item) for item in waits}
     if question is not None:
-        if not any(question in names for names in asked.values()):
+        if not any(question in names for names in questions_by_run.values()):
             # A run that can't be read may be the one that asks.
-            _warn(invocation, unread)
-            known = sorted(set().union(*asked.values()))
-            raise UnknownName("open question", question, known, where="sequencer answer")
-        asked = {run: names for run, names in asked.items() if question in names}
-    if not asked and (unread or project.run(None).head is None):
-        more = (f"{name_of(run)} can't be read: {error.message}" for run, error in unread.items())
+            _warn(invocation, unread_runs)
+            known_names = sorted(set().union(*questions_by_run.values()))
+            raise UnknownName("open question", question, known_names, where="sequencer answer")
+        questions_by_run = {
+            run: names for run, names in questions_by_run.items() if question in names
+        }
+    if not questions_by_run and (unread_runs or project.run(None).head is None):
+        problems = (
+            f"{name_of(run)} can't be read: {error.message}" for run, error in unread_runs.items()
+        )
         raise TransitionRefused(
-            "; ".join(["answer: no run waits for a decision", *more]),
+            "; ".join(["answer: no run waits for a decision", *problems]),
             hint="'sequencer status --all' lists the runs and their status",
         )
-    return _require_single_run(invocation, list(asked) or [project.run(None)])
+    return _require_single_run(invocation, list(questions_by_run) or [project.run(None)])
 
 
 def _list_answerable_names(item: Open) -> set[str]:
@@ -140,9 +144,9 @@ def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> 
     if node is not None:
         if note is not None:
             raise UsageRefused("works only with approve and reject", where="--note")
-        answered = run.do(AnswerQuestion(node, text), by=decider_name())
-        output = str((answered.facts[0].outcome or {}).get("output", ""))
-        show_change(invocation, run, answered.head, f"{node} was answered: {one_line(output)[:80]}")
+        change = run.do(AnswerQuestion(node, text), by=decider_name())
+        output = str((change.facts[0].outcome or {}).get("output", ""))
+        show_change(invocation, run, change.head, f"{node} was answered: {one_line(output)[:80]}")
         return
     _decide(invocation, run, gate, text, note)
 
@@ -153,18 +157,18 @@ def _find_answered_node(run: Run, head: Head, text: str) -> str | None:
     Raises:
         TransitionRefused: several nodes ask.
     """
-    asked = run.flow.questions(head)
-    options = [option for question in asked for option in question.options]
-    offered = {word.lower() for option in options for word in (option.value, option.label)}
-    if text.lower() in DECISIONS and text.lower() not in offered:
+    questions = run.flow.questions(head)
+    options = [option for question in questions for option in question.options]
+    offered_words = {word.lower() for option in options for word in (option.value, option.label)}
+    if text.lower() in DECISIONS and text.lower() not in offered_words:
         return None
-    if len(asked) > 1:
-        names = ", ".join(question.node.id for question in asked)
+    if len(questions) > 1:
+        names = ", ".join(question.node.id for question in questions)
         raise TransitionRefused(
-            f"answer: the run asks {len(asked)} questions: {names}",
+            f"answer: the run asks {len(questions)} questions: {names}",
             hint="'sequencer answer QUESTION ANSWER' answers one",
         )
-    return asked[0].node.id
+    return questions[0].node.id
 
 
 def _decide(
@@ -186,8 +190,8 @@ def _decide(
 
         is_approved = word == "approve"
         decision = Approve(note, token) if is_approved else Reject(note, token)
-        after = run.do(decision, by=decider_name(), on_event=notice).head
-        done = "approved: " if is_approved else "rejected: "
+        new_head = run.do(decision, by=decider_name(), on_event=notice).head
+        outcome = "approved: " if is_approved else "rejected: "
     else:
         if note is not None:
             raise UsageRefused("works only with approve and reject", where="--note")
@@ -197,14 +201,16 @@ def _decide(
                 where="sequencer answer",
                 hint="feedback needs more than one word",
             )
-        after = run.do(Feedback(text, token), by=decider_name()).head
-        done = "feedback was given to "
+        new_head = run.do(Feedback(text, token), by=decider_name()).head
+        outcome = "feedback was given to "
     try:
         if (posting := invocation.project().posting) is not None:
             posting.deliver(run.name, invocation.notify)
     except SequencerError as error:
         invocation.notify(f"notice: the decision was not posted: {error.message}")
-    show_change(invocation, run, after, f"{done}{'the run' if gate is None else repr(gate.step)}")
+    show_change(
+        invocation, run, new_head, f"{outcome}{'the run' if gate is None else repr(gate.step)}"
+    )
 
 
 @verb("inbox")
@@ -223,18 +229,18 @@ def inbox(invocation: Invocation) -> None:
       sequencer inbox --json | jq -r '.[].run'
     """
     # `run()` refuses an unknown name.
-    only = None if invocation.run_name is None else invocation.run().name
+    run_name = None if invocation.run_name is None else invocation.run().name
     waits, _ = find_waiting_runs(invocation.project())
-    waits = [item for item in waits if only in (None, item.run.name)]
-    items = [*_iter_items(invocation, only, waits)]
+    waits = [item for item in waits if run_name in (None, item.run.name)]
+    items = [*_iter_items(invocation, run_name, waits)]
     views = [*visit_runs(invocation.project(), lambda run, _: run.view().notices)]
-    notices = (result for run, result in views if only in (None, run.name))
+    notices = (result for run, result in views if run_name in (None, run.name))
     invocation.show_notices(text for texts in notices if isinstance(texts, tuple) for text in texts)
     if invocation.is_json:
         invocation.print_json([row for row, _ in items])
         return
     if not items:
-        subject = "no run waits for a" if only is None else f"run {only!r} waits for no"
+        subject = "no run waits for a" if run_name is None else f"run {run_name!r} waits for no"
         invocation.echo(f"{subject} decision")
     for _, lines in items:
         for line in lines:
@@ -242,54 +248,65 @@ def inbox(invocation: Invocation) -> None:
 
 
 def _iter_items(
-    invocation: Invocation, only: str | None, waits: Sequence[Open]
+    invocation: Invocation, run_name: str | None, waits: Sequence[Open]
 ) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Yield what needs a person in the run *only* (None: in all), as JSON facts and as lines."""
+    """Yield what needs a person in *run_name* (None: in all runs), as JSON facts and as lines."""
     project = invocation.project()
-    asked = [(item, question) for item in waits for question in item.questions]
-    for item, question in asked:
+    open_questions = [(item, question) for item in waits for question in item.questions]
+    for item, question in open_questions:
         lines = [*_question_lines(item, question), *_format_commands(item, question)]
         yield build_question_json(item.run, question), lines
     for item, gate in [(item, item.gate) for item in waits if item.gate is not None]:
         yield _build_gate_json(item, gate), _gate_lines(item, gate)
-    for run, dead in visit_runs(project, find_interruption):
-        if isinstance(dead, InterruptedRun) and only in (None, run.name):
-            lines = [f"{one_line(name_of(run))}: {dead.words}", f"  {dead.next_command.line}"]
-            yield _build_interrupted_json(dead), lines
-    others = [(run, need) for run, need in iter_needs(project) if only in (None, run.name)]
-    for run, need in others:
+    for run, interrupted_run in visit_runs(project, find_interruption):
+        if isinstance(interrupted_run, InterruptedRun) and run_name in (None, run.name):
+            lines = [
+                f"{one_line(name_of(run))}: {interrupted_run.words}",
+                f"  {interrupted_run.next_command.line}",
+            ]
+            yield _build_interrupted_json(interrupted_run), lines
+    needs = [(run, need) for run, need in iter_needs(project) if run_name in (None, run.name)]
+    for run, need in needs:
         yield build_need_json(run, need), _need_lines(one_line(name_of(run)), need)
     for work in project.find_unmerged_work():
-        if only in (None, work.run):
+        if run_name in (None, work.run):
             yield work.as_json(), _work_lines(work)
-    if only is None and (untrusted := _find_trust_need(invocation, waits, others)) is not None:
-        yield build_need_json(None, untrusted), _need_lines("this project", untrusted)
+    if run_name is None and (trust_need := _find_trust_need(invocation, waits, needs)) is not None:
+        yield build_need_json(None, trust_need), _need_lines("this project", trust_need)
 
 
 def _build_gate_json(item: Open, gate: Gate) -> dict[str, Any]:
     """Return a run at a *gate* as ``inbox --json`` prints it."""
     fields = gate.model_dump(mode="json", exclude={"decision"})
-    about = {"run": item.run.name, "workflow": item.workflow}
+    run_fields = {"run": item.run.name, "workflow": item.workflow}
     question = read_gate_output(item.run, gate)
-    return {**about, **fields, "question": question, "expired": bool(item.describe_timeout())}
+    return {**run_fields, **fields, "question": question, "expired": bool(item.describe_timeout())}
 
 
-def _build_interrupted_json(dead: InterruptedRun) -> dict[str, Any]:
+def _build_interrupted_json(interrupted_run: InterruptedRun) -> dict[str, Any]:
     """Return a run whose process is gone as ``inbox --json`` prints it."""
-    steps, command = [claim.step for claim in dead.claims], dead.next_command.line
-    return {"run": dead.run.name, "interrupted": steps, "text": dead.words, "next_command": command}
+    steps, command = (
+        [claim.step for claim in interrupted_run.claims],
+        interrupted_run.next_command.line,
+    )
+    return {
+        "run": interrupted_run.run.name,
+        "interrupted": steps,
+        "text": interrupted_run.words,
+        "next_command": command,
+    }
 
 
 def _find_trust_need(
-    invocation: Invocation, waits: Sequence[Open], others: Sequence[tuple[Run, Need]]
+    invocation: Invocation, waits: Sequence[Open], needs: Sequence[tuple[Run, Need]]
 ) -> Need | None:
     """Return the need to trust the project before its runs continue; None: there is none."""
     project = invocation.project()
-    refused = project.trust.refusal()
-    if refused is None:
+    refusal = project.trust.refusal()
+    if refusal is None:
         return None
-    has_runs = waits or others or any(visit_runs(project, lambda run, _: run))
-    return untrusted_need(refused) if refused.changed or has_runs else None
+    has_runs = waits or needs or any(visit_runs(project, lambda run, _: run))
+    return untrusted_need(refusal) if refusal.changed or has_runs else None
 
 
 def _need_lines(name: str, need: Need) -> list[str]:
@@ -300,20 +317,20 @@ def _need_lines(name: str, need: Need) -> list[str]:
     return [*lines, *(f"  {command}" for command in need.commands)]
 
 
-def _warn(invocation: Invocation, unread: Mapping[Run, SequencerError]) -> None:
-    for run, error in unread.items():
+def _warn(invocation: Invocation, unread_runs: Mapping[Run, SequencerError]) -> None:
+    for run, error in unread_runs.items():
         invocation.notify(f"warning: {name_of(run)} is left out: {error.in_one_line}")
 
 
 def _gate_lines(item: Open, gate: Gate) -> list[str]:
     """Return the lines that show a gate and its question."""
-    if over := item.describe_timeout():
-        return [f"{item.name}: {one_line(over)}", *_format_commands(item)]
-    until = f", until {gate.expires_at} (then: {gate.on_timeout})" if gate.expires_at else ""
+    if timeout := item.describe_timeout():
+        return [f"{item.name}: {one_line(timeout)}", *_format_commands(item)]
+    deadline = f", until {gate.expires_at} (then: {gate.on_timeout})" if gate.expires_at else ""
     times = f", asked {gate.round} times" if gate.round > 1 else ""
     step = f"{one_line(gate.step)} of {one_line(item.workflow)}"
     return [
-        f"{item.name}: {step} has been waiting since {gate.opened_at}{until}{times}",
+        f"{item.name}: {step} has been waiting since {gate.opened_at}{deadline}{times}",
         *_quote_lines(
             read_gate_output(item.run, gate), GATE_LINES, f": sequencer {item.option}log"
         ),
@@ -333,30 +350,30 @@ def _format_commands(item: Open, question: Question | None = None) -> list[str]:
 
 def _question_lines(item: Open, question: Question) -> list[str]:
     """Return the lines that show a question and its options."""
-    if over := item.describe_timeout(question):
-        return [f"{item.name}: {one_line(over)}"]
-    until = f", until {question.expires_at}" if question.expires_at else ""
+    if timeout := item.describe_timeout(question):
+        return [f"{item.name}: {one_line(timeout)}"]
+    deadline = f", until {question.expires_at}" if question.expires_at else ""
     # A title that only repeats the question would be shown twice.
     is_title = question.text.split() == question.node.title.split()
     node = one_line(question.node.id if is_title else question.node.named)
-    lines = [f"{item.name}: {node} has been waiting since {question.asked_at}{until}"]
+    lines = [f"{item.name}: {node} has been waiting since {question.asked_at}{deadline}"]
     lines += _quote_lines(question.text, QUESTION_LINES)
     for option in question.options:
-        more = f": {one_line(option.description)}" if option.description else ""
+        description = f": {one_line(option.description)}" if option.description else ""
         label = f" ({one_line(option.label)})" if option.label != option.value else ""
-        lines.append(f"  - {one_line(option.value)}{label}{more}")
+        lines.append(f"  - {one_line(option.value)}{label}{description}")
     if question.options and question.node.allows_custom_input:
-        fails = ": no edge takes it, so the node would fail" if question.is_dead_end else ""
-        lines.append(f"  - any other text{fails}")
+        warning = ": no edge takes it, so the node would fail" if question.is_dead_end else ""
+        lines.append(f"  - any other text{warning}")
     return lines
 
 
-def _quote_lines(text: str, most: int, where: str = "") -> Iterator[str]:
-    """Yield the first *most* lines of *text*, then how many more there are, and *where*."""
+def _quote_lines(text: str, max_lines: int, source: str = "") -> Iterator[str]:
+    """Yield the first *max_lines* lines of *text*, then how many more there are, and *source*."""
     lines = strip_controls(text).strip().splitlines()
-    yield from (f"  | {line}" for line in lines[:most])
-    if len(lines) > most:
-        yield f"  | … {len(lines) - most} more lines{where}"
+    yield from (f"  | {line}" for line in lines[:max_lines])
+    if len(lines) > max_lines:
+        yield f"  | … {len(lines) - max_lines} more lines{source}"
 
 
 def ask_questions(invocation: Invocation, run: Run, head: Head) -> bool:
@@ -401,8 +418,8 @@ def _read_answer(question: Question) -> str:
     """Return the person's answer: an option, a text, or ``later``; a number becomes its option."""
     values = [option.value for option in question.options]
     if not values or question.node.allows_custom_input:
-        numbered = ", ".join(f"{n} {one_line(v)}" for n, v in enumerate(values, start=1))
-        prompt = f"Your answer ({numbered + ', ' if numbered else ''}or {LATER})"
+        menu = ", ".join(f"{n} {one_line(v)}" for n, v in enumerate(values, start=1))
+        prompt = f"Your answer ({menu + ', ' if menu else ''}or {LATER})"
         text: str = click.prompt(prompt, err=True)
         return values[int(text) - 1] if text.isdecimal() and 0 < int(text) <= len(values) else text
     numbers = [str(n) for n in range(1, len(values) + 1)]
@@ -441,19 +458,19 @@ def _prompt_for_decision(invocation: Invocation, run: Run, token: int) -> bool:
     prompt = "[a]pprove, [r]eject, [f]eedback or [l]ater"
     choices = click.Choice([*CHOICES, *CHOICES.values()], case_sensitive=False)
     word = click.prompt(prompt, type=choices, show_choices=False, err=True)
-    chosen = CHOICES.get(word, word)
-    if chosen == "approve":
+    decision = CHOICES.get(word, word)
+    if decision == "approve":
         run.do(Approve(token=token), by=decider_name())
         invocation.notify("approved")
-    elif chosen == "feedback":
+    elif decision == "feedback":
         text = click.prompt("What should be different", err=True)
         run.do(Feedback(text, token), by=decider_name())
         invocation.notify("feedback was given")
-    elif chosen == "reject":
+    elif decision == "reject":
         note = click.prompt("Why (may be empty)", default="", show_default=False, err=True)
         run.do(Reject(note or None, token), by=decider_name())
         return True  # the next `Run.work` reports how the run ended
-    return chosen != "later"
+    return decision != "later"
 
 
 @verb("tell")
@@ -477,14 +494,14 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
         raise UsageRefused("expected [STEP] TEXT", hint="put a text of several words in quotes")
     step, text = words[0] if len(words) > 1 else None, words[-1]
     run = invocation.run()
-    after = run.do(Tell(read_argument(text), step), by=decider_name()).head
-    runs = any(step in (None, claim.step) for claim in after.claims)
+    new_head = run.do(Tell(read_argument(text), step), by=decider_name()).head
+    runs = any(step in (None, claim.step) for claim in new_head.claims)
     if invocation.is_json:
-        invocation.print_json({"step": step, "is_running": runs, "revision": after.revision})
+        invocation.print_json({"step": step, "is_running": runs, "revision": new_head.revision})
         return
-    when = "it will read this when it starts"
+    effect = "it will read this when it starts"
     if runs:
-        other = "" if run.kind.has_one_place else " at it"
-        when = f"it is running and does not see this; another attempt{other} will"
-        when += ", or the tasks that wait for it" if other else ""
-    invocation.notify(f"message sent to {one_line(step or 'the step that comes next')}: {when}")
+        place_suffix = "" if run.kind.has_one_place else " at it"
+        effect = f"it is running and does not see this; another attempt{place_suffix} will"
+        effect += ", or the tasks that wait for it" if place_suffix else ""
+    invocation.notify(f"message sent to {one_line(step or 'the step that comes next')}: {effect}")

@@ -74,8 +74,8 @@ class _Written(Struct):
 
 
 def _make_refusal(error: OSError, path: Path) -> UsageRefused:
-    why = "it is not a folder" if isinstance(error, FileExistsError) else error.strerror
-    return UsageRefused(f"can't be written: {why}", where=str(path))
+    reason = "it is not a folder" if isinstance(error, FileExistsError) else error.strerror
+    return UsageRefused(f"can't be written: {reason}", where=str(path))
 
 
 @verb("init")
@@ -102,119 +102,126 @@ def init(invocation: Invocation, folder: Path, example: str | None) -> None:
             "--config and --run can't be used with init",
             hint="name the folder: 'sequencer init DIR'",
         )
-    written = _Written(folder.absolute())
+    project_files = _Written(folder.absolute())
     try:
         if example is not None:
-            _copy(written, example)
-        _init(written)
+            _copy(project_files, example)
+        _init(project_files)
     except BaseException:
-        written.undo()
+        project_files.undo()
         raise
     if invocation.is_json:
         names = ("created", "kept", "missing")
-        facts = {name: getattr(written, name) for name in names}
-        invocation.print_json({"folder": str(written.folder), **facts})
+        facts = {name: getattr(project_files, name) for name in names}
+        invocation.print_json({"folder": str(project_files.folder), **facts})
     else:
-        more = " (write it: no prompt with this name is built in)"
-        lines = [written.found] if written.found else []
-        lines += [f"created  {name}" for name in written.created]
-        lines += [f"kept     {name}" for name in written.kept]
-        lines += [f"missing  {name}{more}" for name in written.missing]
+        suffix = " (write it: no prompt with this name is built in)"
+        lines = [project_files.found] if project_files.found else []
+        lines += [f"created  {name}" for name in project_files.created]
+        lines += [f"kept     {name}" for name in project_files.kept]
+        lines += [f"missing  {name}{suffix}" for name in project_files.missing]
         for line in lines:
             invocation.echo(line)
-    for note in written.notes:
+    for note in project_files.notes:
         invocation.notify(f"notice: {note}")
     if not invocation.is_json:
-        where = "" if folder == Path() else f"cd {folder} && "
-        invocation.notify(f"next: {written.before}{where}{written.next}")
+        location = "" if folder == Path() else f"cd {folder} && "
+        invocation.notify(f"next: {project_files.before}{location}{project_files.next}")
 
 
-def _init(written: _Written) -> None:
-    config = written.folder / CONFIG_NAME
+def _init(project_files: _Written) -> None:
+    config = project_files.folder / CONFIG_NAME
     is_new = not os.path.lexists(config)
     if is_new:
         clients = [client for client in CLIENTS if shutil.which(client)]
         if not clients and not os.environ.get(KEY):
-            written.before, written.next = NO_AGENT, "sequencer run --rehearse --max-steps 2"
-        command = find_test_command(written.folder)
-        written.write(config, format_configuration(clients, command))
+            project_files.before, project_files.next = (
+                NO_AGENT,
+                "sequencer run --rehearse --max-steps 2",
+            )
+        command = find_test_command(project_files.folder)
+        project_files.write(config, format_configuration(clients, command))
         agents = ", ".join(clients) or "none"
-        written.found = f"found    agents: {agents}; tests: {' '.join(command) or 'none'}"
-    elif CONFIG_NAME not in written.created:
-        written.kept.append(CONFIG_NAME)
-    settings = load(written.folder, config=config, env={})
+        project_files.found = f"found    agents: {agents}; tests: {' '.join(command) or 'none'}"
+    elif CONFIG_NAME not in project_files.created:
+        project_files.kept.append(CONFIG_NAME)
+    settings = load(project_files.folder, config=config, env={})
     if SCHEMA_NAME.encode() in read_bytes(config):
         # The first line of the configuration names the schema, which editors read.
-        written.write(written.folder / SCHEMA_NAME, _read_built_in("orchestration.schema.json"))
-    _write_prompts(written, settings, settings.registry.get(settings.workflow.name))
-    if CONFIG_NAME in written.created:
-        _trust(written)
+        project_files.write(
+            project_files.folder / SCHEMA_NAME, _read_built_in("orchestration.schema.json")
+        )
+    _write_prompts(project_files, settings, settings.registry.get(settings.workflow.name))
+    if CONFIG_NAME in project_files.created:
+        _trust(project_files)
     for kind, path in (("state", settings.state_file.parent), ("logs", settings.logs_dir)):
-        _write_ignore(written, settings, kind, path)
+        _write_ignore(project_files, settings, kind, path)
 
 
-def _copy(written: _Written, example: str) -> None:
+def _copy(project_files: _Written, example: str) -> None:
     """Write the files of *example* into the folder; the originals are never run."""
     if example not in EXAMPLES:
         raise UnknownName("example", example, EXAMPLES, where="--example")
-    if os.path.lexists(written.folder / CONFIG_NAME):
+    if os.path.lexists(project_files.folder / CONFIG_NAME):
         hint = f"name another folder, for example 'sequencer init {example}'"
         raise UsageRefused(
-            "this folder already has a project", where=str(written.folder), hint=hint
+            "this folder already has a project", where=str(project_files.folder), hint=hint
         )
     source = Path(str(files("sequencer"))).joinpath("builtin", "examples", example)
-    left_out = {"sync", "logs", "__pycache__"}
+    excluded_names = {"sync", "logs", "__pycache__"}
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source)
-        if path.is_file() and left_out.isdisjoint(name.parts):
+        if path.is_file() and excluded_names.isdisjoint(name.parts):
             text = path.read_text(encoding="utf-8")
             if path.name == "README.md":
                 # Links to files outside of the example would be broken: those are not copied.
                 text = _LINK_OUT.sub(r"\1", text)
-            written.write(written.folder / name, text)
-    written.next = f"{EXAMPLES[example]}; README.md explains it"
+            project_files.write(project_files.folder / name, text)
+    project_files.next = f"{EXAMPLES[example]}; README.md explains it"
 
 
-def _trust(written: _Written) -> None:
+def _trust(project_files: _Written) -> None:
     """Trust the project if only files that `init` created can act; otherwise leave a note."""
     if is_inside_agent():
         return
-    config = written.folder / CONFIG_NAME
-    trust = open_project(written.folder, config=config, environment={}).trust
-    expected = ("agents.", "activity.") if not written.kept else "agents."
+    config = project_files.folder / CONFIG_NAME
+    trust = open_project(project_files.folder, config=config, environment={}).trust
+    prefixes = ("agents.", "activity.") if not project_files.kept else "agents."
     acts = trust.acts
-    is_ours = all(line.startswith(expected) for line in acts.lines)
+    is_ours = all(line.startswith(prefixes) for line in acts.lines)
     flows = set[str]() if acts.recorded is None else acts.recorded.granting_files
-    is_ours = is_ours and flows <= {*written.created}
-    if is_ours and all(_has_only_our_files(line, written) for line in acts.lines):
+    is_ours = is_ours and flows <= {*project_files.created}
+    if is_ours and all(_has_only_our_files(line, project_files) for line in acts.lines):
         trust.save_record()
     else:
-        written.notes.append("more than what 'init' wrote can act here: 'sequencer trust' shows it")
+        project_files.notes.append(
+            "more than what 'init' wrote can act here: 'sequencer trust' shows it"
+        )
 
 
-def _has_only_our_files(line: str, written: _Written) -> bool:
+def _has_only_our_files(line: str, project_files: _Written) -> bool:
     """Return whether *line* of what can act names no file, or only a file that `init` created."""
     _, is_file, file_part = line.partition(", file ")
-    return not is_file or file_part.startswith(tuple(f"{n}: " for n in written.created))
+    return not is_file or file_part.startswith(tuple(f"{n}: " for n in project_files.created))
 
 
-def _write_prompts(written: _Written, settings: Settings, workflow: Workflow) -> None:
-    texts, wanted = prompt_texts(), dict[str, str]()
+def _write_prompts(project_files: _Written, settings: Settings, workflow: Workflow) -> None:
+    texts, prompts = prompt_texts(), dict[str, str]()
     if settings.router.prompt is not None:
-        wanted[relative_name(settings.prompts_dir, settings.router.prompt)] = texts[ROUTER_PROMPT]
+        prompts[relative_name(settings.prompts_dir, settings.router.prompt)] = texts[ROUTER_PROMPT]
     for step in _prompted_steps(settings, workflow):
         name = relative_name(settings.prompts_dir, step.prompt_name)
         # A step with the name of a built-in prompt gets that text, under its own prompt's name.
-        wanted[name] = texts.get(name) or texts.get(f"{step.name}.md", "")
-    for name in sorted(wanted):
+        prompts[name] = texts.get(name) or texts.get(f"{step.name}.md", "")
+    for name in sorted(prompts):
         path = settings.prompts_dir / name
         # A cloned project may name any folder for its prompts; write nothing outside the project.
-        if wanted[name] and path.is_relative_to(settings.project_dir):
-            written.write(path, wanted[name])
+        if prompts[name] and path.is_relative_to(settings.project_dir):
+            project_files.write(path, prompts[name])
         elif not path.exists():
-            written.missing.append(os.path.relpath(path, written.folder))
-        elif os.path.relpath(path, written.folder) not in written.created:
-            written.kept.append(os.path.relpath(path, written.folder))
+            project_files.missing.append(os.path.relpath(path, project_files.folder))
+        elif os.path.relpath(path, project_files.folder) not in project_files.created:
+            project_files.kept.append(os.path.relpath(path, project_files.folder))
 
 
 def _prompted_steps(settings: Settings, workflow: Workflow) -> Iterator[Step]:
@@ -227,11 +234,13 @@ def _prompted_steps(settings: Settings, workflow: Workflow) -> Iterator[Step]:
             yield step
 
 
-def _write_ignore(written: _Written, settings: Settings, kind: str, folder: Path) -> None:
-    ours = (settings.project_dir, settings.prompts_dir)
-    if any(path == folder or folder in path.parents for path in ours):
+def _write_ignore(project_files: _Written, settings: Settings, kind: str, folder: Path) -> None:
+    our_folders = (settings.project_dir, settings.prompts_dir)
+    if any(path == folder or folder in path.parents for path in our_folders):
         # Ignoring everything there would hide the project itself from git.
-        written.notes.append(f"the {kind} files are in {folder}: add them to .gitignore by hand")
+        project_files.notes.append(
+            f"the {kind} files are in {folder}: add them to .gitignore by hand"
+        )
         return
     try:
         folders.make_folder(folder)
@@ -242,9 +251,9 @@ def _write_ignore(written: _Written, settings: Settings, kind: str, folder: Path
         for entry in folder.iterdir()
     )
     if is_foreign and not (folder / ".gitignore").exists():
-        written.notes.append(f"{folder} has other files, so no .gitignore was written")
+        project_files.notes.append(f"{folder} has other files, so no .gitignore was written")
         return
-    written.write(folder / ".gitignore", IGNORE_ALL)
+    project_files.write(folder / ".gitignore", IGNORE_ALL)
 
 
 ROUTER_PROMPT = "router.md"
@@ -292,19 +301,19 @@ COMMENT_COLUMN = 40
 
 def format_configuration(clients: Sequence[str], tests: Sequence[str] = ()) -> str:
     """Return orchestration.yaml for a machine with *clients* and a project with *tests*."""
-    allowed = [*GIT, *([" ".join(tests)] if tests else [])]
+    commands = [*GIT, *([" ".join(tests)] if tests else [])]
     tools = {
-        "claude": ", ".join(f'"Bash({command} *)"' for command in allowed),
-        "opencode": ", ".join(f'"{command}*": allow' for command in allowed),
+        "claude": ", ".join(f'"Bash({command} *)"' for command in commands),
+        "opencode": ", ".join(f'"{command}*": allow' for command in commands),
     }
     text = Template(_read_built_in("init", "agents.yaml")).substitute(tools)
     entries = re.findall(r"(?m)^\w+:.*\n(?:  .*\n)*", text)
-    known = [entry for entry in entries if entry.partition(":")[0] in clients]
+    client_entries = [entry for entry in entries if entry.partition(":")[0] in clients]
     if tests:
-        known.append(f"tests: {{kind: command, argv: [{', '.join(tests)}], free: true}}\n")
-    lines = "".join(known).splitlines()
+        client_entries.append(f"tests: {{kind: command, argv: [{', '.join(tests)}], free: true}}\n")
+    lines = "".join(client_entries).splitlines()
     agents = "agents:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
-    others = f"   # installed too: {', '.join(clients[1:])}" if clients[1:] else ""
+    comment = f"   # installed too: {', '.join(clients[1:])}" if clients[1:] else ""
     # A cap on the cost works only if the agent reports every cost.
     is_priced = list(clients[:1]) == ["claude"]
     limits = f"limits: {{{'cost_usd: 50, ' if is_priced else ''}steps: 500}}"
@@ -312,7 +321,7 @@ def format_configuration(clients: Sequence[str], tests: Sequence[str] = ()) -> s
         Template(_read_built_in("init", "orchestration.yaml"))
         .substitute(
             schema=SCHEMA_NAME,
-            agent=f"{clients[0]}{others}" if clients else "auto   # " + NO_CLIENT,
+            agent=f"{clients[0]}{comment}" if clients else "auto   # " + NO_CLIENT,
             limits=f"{limits:<{COMMENT_COLUMN}}",
             agents=agents,
         )

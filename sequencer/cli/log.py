@@ -72,19 +72,19 @@ def log(
       sequencer log 12 13 --path
       sequencer log 12 --prompt
     """
-    given = {"--path": path, "--prompt": prompt, "--json": invocation.is_json}
-    others = [option for option, is_given in given.items() if is_given]
-    if follow and others:
-        raise click.UsageError(f"-f and {others[0]} can't be used together")
-    if prompt and len(others) > 1:
-        raise click.UsageError(f"--prompt and {others[-1]} can't be used together")
+    flags = {"--path": path, "--prompt": prompt, "--json": invocation.is_json}
+    flag_names = [option for option, is_given in flags.items() if is_given]
+    if follow and flag_names:
+        raise click.UsageError(f"-f and {flag_names[0]} can't be used together")
+    if prompt and len(flag_names) > 1:
+        raise click.UsageError(f"--prompt and {flag_names[-1]} can't be used together")
     project = invocation.project()
     run = invocation.run() if follow else invocation.run_to_show()
-    asked = AskedLogs(project, run, steps, count=count, lines=lines)
+    request = AskedLogs(project, run, steps, count=count, lines=lines)
     if follow:
-        follow_logs(invocation, asked)
+        follow_logs(invocation, request)
     else:
-        show_logs(invocation, asked, only_paths=path, only_prompts=prompt)
+        show_logs(invocation, request, only_paths=path, only_prompts=prompt)
 
 
 CHUNK_BYTES = 64 * 1024
@@ -157,33 +157,35 @@ def show_logs(
 
 
 def _print_sent_texts(file: BinaryIO, printer: Printer) -> None:
-    sent = read_sent_texts(file.fileno())
-    if sent is None:
+    sent_texts = read_sent_texts(file.fileno())
+    if sent_texts is None:
         printer.write(b"(no agent was started yet, or an earlier version wrote this log)\n")
         return
-    for name, data in sent.texts:
+    for name, data in sent_texts.texts:
         if name != "prompt":
             printer.write(b"--- %b\n" % name.encode())
-        elif len(sent.texts) > 1:
+        elif len(sent_texts.texts) > 1:
             printer.write(b"--- prompt\n")
         printer.write(data + b"\n" * (not data.endswith(b"\n")))
         printer.end()
 
 
-def _report_logs_elsewhere(invocation: Invocation, asked: AskedLogs) -> None:
+def _report_logs_elsewhere(invocation: Invocation, request: AskedLogs) -> None:
     """Say which machines have the newest requested logs that are not on this machine.
 
     If machines share a folder for logs, the logs of the others are here too.
     """
-    dispatch = asked.run.dispatch
+    dispatch = request.run.dispatch
     if dispatch is None:
         return
-    local = {log.path.name: log.path for log in asked.find_logs()}
+    local_paths = {log.path.name: log.path for log in request.find_logs()}
     attempts = [
-        a for a in dispatch.list_ended_attempts() if asked.is_about(slug(a.step), a.step_index + 1)
+        a
+        for a in dispatch.list_ended_attempts()
+        if request.is_about(slug(a.step), a.step_index + 1)
     ]
-    for attempt in attempts[-asked.count :]:
-        path = local.get(Path(attempt.log).name)
+    for attempt in attempts[-request.count :]:
+        path = local_paths.get(Path(attempt.log).name)
         if path is None or token_of(path) != attempt.token:
             number = f"iteration {attempt.step_index + 1}, attempt {attempt.attempt}"
             step = f"step {attempt.step!r} ({number})"
@@ -192,10 +194,10 @@ def _report_logs_elsewhere(invocation: Invocation, asked: AskedLogs) -> None:
 
 def _print_rest(file: BinaryIO, printer: Printer) -> None:
     """Print the rest of a log without the prompt, which is long and has its own option."""
-    sent, place = read_sent_texts(file.fileno()), file.tell()
-    if sent is not None and place < sent.end:
-        printer.write(file.read(max(sent.start - place, 0)))
-        file.seek(sent.end)
+    sent_texts, place = read_sent_texts(file.fileno()), file.tell()
+    if sent_texts is not None and place < sent_texts.end:
+        printer.write(file.read(max(sent_texts.start - place, 0)))
+        file.seek(sent_texts.end)
     while data := file.read(CHUNK_BYTES):
         printer.write(data)
 
@@ -207,15 +209,15 @@ def _find_tail_offset(file: BinaryIO, lines: int) -> int:
     """
     if not lines:
         return 0
-    first = file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
+    offset = file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
     data = file.read()
     place = len(data)
     # The newline that ends the last line does not start another.
     for _ in range(lines + 1):
         place = data.rfind(b"\n", 0, place)
         if place < 0:
-            return first
-    return first + place + 1
+            return offset
+    return offset + place + 1
 
 
 def follow_logs(invocation: Invocation, asked: AskedLogs) -> None:
@@ -226,11 +228,11 @@ def follow_logs(invocation: Invocation, asked: AskedLogs) -> None:
         invocation.notify(f"{NONE} {asked.folders[0]}")
     printer, file = Printer(), None
     try:
-        for later in _watch_logs(asked, logs):
+        for new_logs in _watch_logs(asked, logs):
             # First the rest of the current log: the later logs were listed after it was written.
             if file is not None:
                 _print_rest(file, printer)
-            for log in later:
+            for log in new_logs:
                 if file is not None:
                     file.close()
                     printer.end()
@@ -247,39 +249,42 @@ def follow_logs(invocation: Invocation, asked: AskedLogs) -> None:
             file.close()
 
 
-def _watch_logs(asked: AskedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLog]]:
+def _watch_logs(request: AskedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLog]]:
     """Yield the newest of *logs*; then, each time something is written, the logs that are new.
 
     Between two looks it sleeps until the folders change, at most `RECHECK_S`.
     """
-    seen, listed = {log.path for log in logs}, list[int]()
-    watched = _find_existing_folders(asked.folders)
-    news = watch(watched[0], None, *watched[1:])
+    seen_paths, known_times = {log.path for log in logs}, list[int]()
+    watched_folders = _find_existing_folders(request.folders)
+    watcher = watch(watched_folders[0], None, *watched_folders[1:])
     try:
         yield logs[-1:]
         while True:
-            changed, later = list(map(read_mtime_ns, asked.folders)), []
-            if changed != listed:
-                listed = changed
-                later = sorted(log for log in asked.find_logs() if log.path not in seen)
-                seen |= {log.path for log in later}
-            yield later
-            folders = _find_existing_folders(asked.folders)
-            if folders == watched:
-                news.wait(RECHECK_S, ())
+            times, new_logs = list(map(read_mtime_ns, request.folders)), []
+            if times != known_times:
+                known_times = times
+                new_logs = sorted(log for log in request.find_logs() if log.path not in seen_paths)
+                seen_paths |= {log.path for log in new_logs}
+            yield new_logs
+            folders = _find_existing_folders(request.folders)
+            if folders == watched_folders:
+                watcher.wait(RECHECK_S, ())
                 continue
             # The first step has started, or another branch was checked out.
-            news.close()
-            watched, news = folders, watch(folders[0], None, *folders[1:])
+            watcher.close()
+            watched_folders, watcher = folders, watch(folders[0], None, *folders[1:])
     finally:
-        news.close()
+        watcher.close()
 
 
-def _find_existing_folders(asked: Sequence[Path]) -> list[Path]:
-    """Return the first of *asked*, or its nearest parent that exists, then other existing folders.
+def _find_existing_folders(wanted_folders: Sequence[Path]) -> list[Path]:
+    """Return the first of *wanted_folders* or its nearest existing parent, then others that exist.
 
-    Only the others that were last written are returned, because a system has few notifications.
+    Of the others, only the last written ones: a system has few notifications.
     """
-    first = next((path for path in (asked[0], *asked[0].parents) if path.is_dir()), Path("/"))
-    others = sorted(filter(Path.is_dir, asked[1:]), key=read_mtime_ns, reverse=True)
-    return [first, *sorted(others[:MAX_WATCHED])]
+    folder = next(
+        (path for path in (wanted_folders[0], *wanted_folders[0].parents) if path.is_dir()),
+        Path("/"),
+    )
+    other_folders = sorted(filter(Path.is_dir, wanted_folders[1:]), key=read_mtime_ns, reverse=True)
+    return [folder, *sorted(other_folders[:MAX_WATCHED])]

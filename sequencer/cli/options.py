@@ -63,11 +63,11 @@ def _set_run_name(context: click.Context, parameter: click.Parameter, name: str 
 def version_line() -> str:
     """Return the version, and the commit from which the package was built."""
     try:
-        built = one_line(BUILT.read_text(encoding="ascii"))
+        build = one_line(BUILT.read_text(encoding="ascii"))
     except (OSError, ValueError):
         # It was built without git, or is linked to its sources (pip install -e).
-        built = "unknown"
-    return f"sequencer {__version__} (commit {built})"
+        build = "unknown"
+    return f"sequencer {__version__} (commit {build})"
 
 
 def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
@@ -86,38 +86,38 @@ def _print_all_help(context: click.Context, _: click.Parameter, is_asked: bool) 
 Completes = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def _read_names(context: click.Context, what: str) -> set[str]:
-    """Return the project's names of the kind *what*; none if the project can't be read."""
+def _read_names(context: click.Context, kind: str) -> set[str]:
+    """Return the project's names of this *kind*; none if the project can't be read."""
     from sequencer.project import agents, flows  # noqa: PLC0415 - completion only
 
     invocation = context.ensure_object(Invocation)
     invocation.is_quiet, invocation.acts = True, False
     try:
         project = invocation.project()
-        if what == "runs":
+        if kind == "runs":
             return set(project.run_names())
-        if what == "workflows":
+        if kind == "workflows":
             return set(project.settings.registry.names)
-        if what == "flows":
+        if kind == "flows":
             return set(flows.all_flows(project))
-        if what == "agents":
+        if kind == "agents":
             return set(agents.known_agents(project.settings))
         workflow = project.settings.default_workflow()
     except (SequencerError, OSError):
         return set()
-    review = (workflow.review.step,) if workflow.review and what == "steps" else ()
+    review = (workflow.review.step,) if workflow.review and kind == "steps" else ()
     return {step.name for step in (*workflow.steps, *review)}
 
 
 def _make_completion_items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     # A name comes from the project, and the shell writes it to the terminal unchanged.
-    shown = (name for name in names if name.startswith(incomplete) and name.isprintable())
-    return [CompletionItem(name) for name in sorted(shown)]
+    matches = (name for name in names if name.startswith(incomplete) and name.isprintable())
+    return [CompletionItem(name) for name in sorted(matches)]
 
 
-def _make_completer(what: str) -> Completes:
+def _make_completer(kind: str) -> Completes:
     return lambda context, _, incomplete: _make_completion_items(
-        _read_names(context, what), incomplete
+        _read_names(context, kind), incomplete
     )
 
 
@@ -146,8 +146,8 @@ def _make_global_option(
     name: str, field: str, callback: Any = None, **attributes: Any
 ) -> click.Option:
     """Return a global option, whose value is set in the *field* of the `Invocation`."""
-    keep = callback or _make_setter(field)
-    return click.Option([name, field], expose_value=False, callback=keep, **attributes)
+    setter = callback or _make_setter(field)
+    return click.Option([name, field], expose_value=False, callback=setter, **attributes)
 
 
 def global_options(*, has_json: bool = True) -> list[click.Option]:
@@ -249,13 +249,13 @@ class Verb(click.Command):
 
     def _add_package_options(self) -> bool:
         """Add the options of packages to this verb; return whether there are any."""
-        before = len(self.params)
+        core_count = len(self.params)
         if self._more is not None:
             self._more(self)
-        added = [param for param in self.params[before:] if isinstance(param, click.Option)]
-        self.first += added if self.first == self.own else []
-        self.own += added
-        return bool(added)
+        options = [param for param in self.params[core_count:] if isinstance(param, click.Option)]
+        self.first += options if self.first == self.own else []
+        self.own += options
+        return bool(options)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb.
@@ -274,34 +274,38 @@ class Verb(click.Command):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the most important help on one screen; with ``--help-all``, everything."""
         self._add_package_options()
-        hidden = self._missing(ctx.ensure_object(Invocation))
-        self.own = [option for option in self.own if option.name not in hidden]
-        self.first = [option for option in self.first if option.name not in hidden]
+        hidden_names = self._missing(ctx.ensure_object(Invocation))
+        self.own = [option for option in self.own if option.name not in hidden_names]
+        self.first = [option for option in self.first if option.name not in hidden_names]
         body, examples = split_help(self.help)
         if ctx.meta.get(ALL_HELP):
             formatter.write(self._compose_help(ctx, formatter, body, examples, self.own))
             common = global_options(has_json=self.has_json)
             _write_options("Global options", common, ctx, formatter)
             return
-        text, most = "", len(examples)
-        for count in (*range(len(body), 0, -1), *(1,) * most):
-            text = self._compose_help(ctx, formatter, body[:count], examples[:most], self.first)
+        text, examples_left = "", len(examples)
+        for count in (*range(len(body), 0, -1), *(1,) * examples_left):
+            text = self._compose_help(
+                ctx, formatter, body[:count], examples[:examples_left], self.first
+            )
             if text.count("\n") <= SCREEN_LINES:
                 break
             # If it is too long, paragraphs are left out, then examples; all options stay.
-            most -= count == 1
+            examples_left -= count == 1
         formatter.write(text)
 
     def _compose_help(
         self,
         ctx: click.Context,
-        like: click.HelpFormatter,
+        model_formatter: click.HelpFormatter,
         body: Sequence[str],
         examples: Sequence[str],
         options: Sequence[click.Option],
     ) -> str:
         """Return the help with these parts, and a line at the end if there is more."""
-        formatter = click.HelpFormatter(width=like.width, max_width=like.width)
+        formatter = click.HelpFormatter(
+            width=model_formatter.width, max_width=model_formatter.width
+        )
         self.format_usage(ctx, formatter)
         with formatter.indentation():
             for paragraph in body:
@@ -349,12 +353,12 @@ def help_record(option: click.Option, context: click.Context) -> tuple[str, str]
 
 def _format_bounds(kind: Any) -> str:
     """Return the bounds of *kind* in words, except bounds that no one types."""
-    low, high = kind.min, kind.max
-    if low is None or low < 0:
+    minimum, maximum = kind.min, kind.max
+    if minimum is None or minimum < 0:
         return ""
-    if high is not None and high < FAR:
-        return f"{low} to {high}"
-    return f"at least {low}" if low > 1 else ""
+    if maximum is not None and maximum < FAR:
+        return f"{minimum} to {maximum}"
+    return f"at least {minimum}" if minimum > 1 else ""
 
 
 FAR = 2**31
@@ -472,10 +476,12 @@ def read_state(
     from sequencer.files import yamlfile as reader  # noqa: PLC0415 - yaml only where it is needed
 
     state: dict[str, Any] = {}
-    for given in values:
-        key, separator, text = given.partition("=")
+    for assignment in values:
+        key, separator, text = assignment.partition("=")
         if not separator or not key or key.startswith("_"):
-            raise click.BadParameter(f"{given!r} is not KEY=VALUE", ctx=context, param=parameter)
+            raise click.BadParameter(
+                f"{assignment!r} is not KEY=VALUE", ctx=context, param=parameter
+            )
         if text.startswith("@"):
             state[key] = read_text(Path(text[1:]), MAX_STATE_BYTES)
             continue
@@ -529,8 +535,8 @@ def hide_in(redaction: Redaction, value: Any) -> Any:
         return [hide_in(redaction, item) for item in value]
     # YAML has turned a password of digits into a number.
     text = str(value)
-    safe = redaction.hide_text(text)
-    return value if safe == text else safe
+    safe_text = redaction.hide_text(text)
+    return value if safe_text == text else safe_text
 
 
 STDIN = "-"

@@ -120,13 +120,15 @@ def plan(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer plan --request "Crash on save" --label bug
       sequencer plan --commit
     """
-    known = _contributions()
-    return choose_contribution("plan", known, given, (known[-1], known[-2]))(invocation, given)
+    contributions = _contributions()
+    return choose_contribution(
+        "plan", contributions, given, (contributions[-1], contributions[-2])
+    )(invocation, given)
 
 
 def _contributions() -> tuple[Contribution, ...]:
     """Return everything that `plan` can show; the last two contributions need no option."""
-    drawn = tuple(name for renderer in renderers() for name in renderer.names)
+    renderer_names = tuple(name for renderer in renderers() for name in renderer.names)
     # Each has its own module, which takes longer to load than the next steps to show.
     return (
         *contributions_to("plan"),
@@ -141,15 +143,15 @@ def _contributions() -> tuple[Contribution, ...]:
         Contribution(
             "list",
             "sequencer.cli.show:plan_list",
-            ("lists", *drawn),
-            shared=drawn,
+            ("lists", *renderer_names),
+            shared=renderer_names,
             flags=("lists",),
         ),
         Contribution(
             "workflow",
             "sequencer.cli.show:plan_workflow",
-            ("name", *drawn),
-            shared=("name", *drawn),
+            ("name", *renderer_names),
+            shared=("name", *renderer_names),
         ),
         Contribution(
             "steps",
@@ -167,21 +169,21 @@ def plan_steps(
     step_index: int | None,
 ) -> None:
     """Show the steps that come next; for a flow or a team, the nodes that may start now."""
-    given = {"workflow": workflow, "review_every": review_every}
+    options = {"workflow": workflow, "review_every": review_every}
     count = count or DEFAULT_COUNT
-    invocation.project(given, may_be_none=workflow is not None)
+    invocation.project(options, may_be_none=workflow is not None)
     run = invocation.run()
     view = run.view()
-    chosen = run.workflow_for(view.head)
+    run_workflow = run.workflow_for(view.head)
     if step_index is not None:
         run.commands.kind.ensure_supported("step-index")
-    if chosen.nodes:
-        _show_nodes(invocation, run, chosen, count)
+    if run_workflow.nodes:
+        _show_nodes(invocation, run, run_workflow, count)
         return
     if step_index is None and (workflow is not None or review_every is not None):
         step_index = view.head.step_index if view.head is not None else 0
     if step_index is None and view.head is not None:
-        _notify_if_changed(invocation, view.head, chosen)
+        _notify_if_changed(invocation, view.head, run_workflow)
     steps = run.next(count, step_index)
     if invocation.is_json:
         invocation.print_json(steps)
@@ -279,9 +281,9 @@ def nodes_table(
         )
         for node in nodes
     ]
-    used = [n for n in range(len(head)) if are_tasks or head[n] != "ROLE"]
+    columns = [n for n in range(len(head)) if are_tasks or head[n] != "ROLE"]
     return format_table(
-        [head[n] for n in used], [[row[n] for n in used] for row in rows], room=room
+        [head[n] for n in columns], [[row[n] for n in columns] for row in rows], room=room
     )
 
 

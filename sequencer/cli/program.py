@@ -98,24 +98,24 @@ def _translate_error(error: BaseException) -> BaseException:
         return extensions.PluginUnavailable("this command", plugin)
     if not isinstance(error, OSError) and (fault := packages.to_package_error(error)) is not None:
         return fault
-    busy = to_machine_busy(error)
-    if (failed := to_storage_failed(error)) is not None:
-        if failed is not error:
-            failed.__cause__ = error
-        return failed
+    machine_busy = to_machine_busy(error)
+    if (storage_error := to_storage_failed(error)) is not None:
+        if storage_error is not error:
+            storage_error.__cause__ = error
+        return storage_error
     if isinstance(error, PermissionError) and isinstance(error.filename, str):
-        why, hint = explain_refusal(
+        reason, hint = explain_refusal(
             error, error.filename, "check its owner and mode, and those above it"
         )
-        denied = StorageFailed(f"can't be used: {why}", where=error.filename, hint=hint)
-        denied.__cause__ = error
-        return denied
-    if busy is None or busy is error:
+        refusal = StorageFailed(f"can't be used: {reason}", where=error.filename, hint=hint)
+        refusal.__cause__ = error
+        return refusal
+    if machine_busy is None or machine_busy is error:
         return packages.to_package_error(error) or error
-    shortage = MachineBusy(busy.message, where=busy.where, hint=busy.hint)
+    shortage = MachineBusy(machine_busy.message, where=machine_busy.where, hint=machine_busy.hint)
     if isinstance(error, SequencerError):
         shortage = MachineBusy(
-            f"{error.message}: {busy.message}", where=error.where, hint=busy.hint
+            f"{error.message}: {machine_busy.message}", where=error.where, hint=machine_busy.hint
         )
     # A new error: one that is already in the chain of *error* would become its own cause.
     shortage.__cause__ = error
@@ -295,8 +295,8 @@ class Verbs(click.Group):
         entry = COMMANDS.get(args[0])
         if entry is None and not args[0].startswith("-") and not ctx.resilient_parsing:
             _configure(ctx)
-            added = extensions.names(extensions.COMMANDS)
-            if args[0] not in added:
+            package_names = extensions.names(extensions.COMMANDS)
+            if args[0] not in package_names:
                 if args[0] in _SYNONYMS:
                     hint = f"use 'sequencer {_SYNONYMS[args[0]]}'"
                     raise UsageRefused(f"there is no command {args[0]!r}", hint=hint)
@@ -348,14 +348,14 @@ class Verbs(click.Group):
 
     def _format_all(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs by section without importing them, the global options and exit codes."""
-        known = _commands(ctx)
-        for section in dict.fromkeys(entry.section for entry in known.values()):
-            rows = [(name, c.help) for name, c in known.items() if c.section == section]
+        commands = _commands(ctx)
+        for section in dict.fromkeys(entry.section for entry in commands.values()):
+            rows = [(name, c.help) for name, c in commands.items() if c.section == section]
             with formatter.section(section):
                 formatter.write_dl(rows)
-        if added := extensions.names(extensions.COMMANDS) - COMMANDS.keys():
+        if package_names := extensions.names(extensions.COMMANDS) - COMMANDS.keys():
             with formatter.section("Added by packages"):
-                formatter.write_dl([(name, "") for name in sorted(added)])
+                formatter.write_dl([(name, "") for name in sorted(package_names)])
         # The method of click.Group would list the verbs again, with shortened texts.
         click.Command.format_options(self, ctx, formatter)
         formatter.write("\nYou can write these options before or after the command.\n")
@@ -391,8 +391,8 @@ def _find_package_command(name: str) -> click.Command | None:
     """
     command: click.Command | None = extensions.find(extensions.COMMANDS, name)
     if command is not None:
-        taken = {word for param in command.params for word in param.opts}
-        command.params.extend(o for o in global_options() if taken.isdisjoint(o.opts))
+        taken_names = {word for param in command.params for word in param.opts}
+        command.params.extend(o for o in global_options() if taken_names.isdisjoint(o.opts))
     return command
 
 
@@ -443,17 +443,17 @@ def _run_logged(arguments: Sequence[str]) -> int:
 
     def work() -> tuple[int, unattended.News]:
         code = _run(invocation, partial(_report_as_news, invocation))
-        happened = [*invocation.happened]
+        all_news = [*invocation.happened]
         if (obstacle := invocation.obstacle) is not None:
             news = _make_news(
                 invocation, obstacle, relativize_paths(hide_secrets(f"error: {obstacle}"))
             )
-            happened.append(news._replace(code=obstacle.exit_code))
-        return code, invocation.news._replace(also=tuple(happened))
+            all_news.append(news._replace(code=obstacle.exit_code))
+        return code, invocation.news._replace(also=tuple(all_news))
 
-    code, news = unattended.run_logged(log, work)
-    if news:
-        write_to_stderr(news)
+    code, text = unattended.run_logged(log, work)
+    if text:
+        write_to_stderr(text)
     return code
 
 
@@ -490,9 +490,9 @@ def exit_process(code: int) -> NoReturn:
 
 def _report_as_news(invocation: Invocation, error: BaseException, *, is_verbose: bool) -> int:
     """Report *error* as `report` does, and keep the text as the news of the *invocation*."""
-    with contextlib.redirect_stderr(io.StringIO()) as captured:
+    with contextlib.redirect_stderr(io.StringIO()) as stream:
         code = report(error, is_verbose=is_verbose)
-    text = captured.getvalue().rstrip("\n")
+    text = stream.getvalue().rstrip("\n")
     if invocation.explained is None or invocation.explained is not error:
         invocation.news = _make_news(invocation, _translate_error(error), text)
     write_to_stderr(text)
@@ -530,9 +530,9 @@ def _iter_raise_locations(error: BaseException) -> Iterator[str]:
     The same reason is raised at the same place, so the places tell whether an error is new.
     """
     cause: BaseException | None = error
-    seen = set[int]()
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
+    seen_ids = set[int]()
+    while cause is not None and id(cause) not in seen_ids:
+        seen_ids.add(id(cause))
         trace = cause.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next

@@ -79,30 +79,34 @@ def repair(
     choice = repairs.Choice.JOURNAL if accept_journal else choice
     network = settings.store.allow_network_fs
     mark = HighWaterMark(state_path)
-    done = repairs.repair(
+    result = repairs.repair(
         state_path, choice, allow_network_fs=network, progress=progress, mark=mark
     )
-    _print_repaired(invocation, done)
-    return 3 if done.before.documents else 0
+    _print_repaired(invocation, result)
+    return 3 if result.before.documents else 0
 
 
-def _print_repaired(invocation: Invocation, done: Repaired) -> None:
+def _print_repaired(invocation: Invocation, result: Repaired) -> None:
     if invocation.is_json:
-        head = done.head.model_dump(mode="json") if done.head else None
+        head = result.head.model_dump(mode="json") if result.head else None
         invocation.print_json(
-            {**_as_json(done.before), "head": head, "kept": str(done.kept) if done.kept else None}
+            {
+                **_as_json(result.before),
+                "head": head,
+                "kept": str(result.kept) if result.kept else None,
+            }
         )
         return
-    for line in _format_documents(invocation, done.before):
+    for line in _format_documents(invocation, result.before):
         invocation.echo(strip_controls(line))
-    if done.head is None and not done.before.documents:
+    if result.head is None and not result.before.documents:
         invocation.echo(_TEXTS["nothing"])
-    elif done.head is not None:
+    elif result.head is not None:
         invocation.echo(
-            f"repaired: revision {done.head.revision}, step_index {done.head.step_index}, "
-            f"next step {done.head.expected_step!r}"
+            f"repaired: revision {result.head.revision}, step_index {result.head.step_index}, "
+            f"next step {result.head.expected_step!r}"
         )
-        invocation.echo(f"the originals are in {done.kept}")
+        invocation.echo(f"the originals are in {result.kept}")
 
 
 def _print_diagnosis(invocation: Invocation, diagnosis: Diagnosis, options: list[str]) -> None:
@@ -123,7 +127,7 @@ def _print_diagnosis(invocation: Invocation, diagnosis: Diagnosis, options: list
 
 
 def _format_diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
-    state, last = diagnosis.state, diagnosis.last
+    state, last_record = diagnosis.state, diagnosis.last
     if diagnosis.refusal is not None:
         yield f"refused: {diagnosis.refusal.message}"
     if state.problem is not None:
@@ -141,10 +145,11 @@ def _format_diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"{state.path.parent / 'journal.jsonl'}: is missing"
     for report in diagnosis.journals:
         yield from _format_journal(report)
-    if last is not None:
+    if last_record is not None:
         yield (
-            f"last good record: revision {last.revision} at byte {last.offset}, step_index "
-            f"{last.data['head'].get('step_index')}, {last.data.get('at')}; "
+            f"last good record: revision {last_record.revision} at byte {last_record.offset}, "
+            f"step_index {last_record.data['head'].get('step_index')}, "
+            f"{last_record.data.get('at')}; "
             f"{len(diagnosis.chain)} records lead to it without a gap"
         )
 
@@ -180,7 +185,7 @@ def _format_journal(report: JournalReport) -> Iterator[str]:
 
 
 def _as_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    last, head, shown = diagnosis.last, diagnosis.state.head, diagnosis.shown
+    last_record, head, mark = diagnosis.last, diagnosis.state.head, diagnosis.shown
     return {
         "action": str(diagnosis.action),
         "refusal": diagnosis.refusal and diagnosis.refusal.message,
@@ -198,18 +203,20 @@ def _as_json(diagnosis: Diagnosis) -> dict[str, Any]:
                 "records": len(report.found.winners),
                 "gaps": [gap._asdict() for gap in report.found.gaps],
                 "bad_lines": [
-                    dict(zip(_BAD_LINE, bad, strict=True)) for bad in report.found.skipped
+                    dict(zip(_BAD_LINE, line, strict=True)) for line in report.found.skipped
                 ],
             }
             for report in diagnosis.journals
         ],
-        "documents": [{"path": str(path), "reason": why} for path, why in diagnosis.documents],
-        "shown_beyond": shown
-        and {"path": str(shown.where), "token": shown.token, "revision": shown.revision},
-        "last_good": last
+        "documents": [
+            {"path": str(path), "reason": reason} for path, reason in diagnosis.documents
+        ],
+        "shown_beyond": mark
+        and {"path": str(mark.where), "token": mark.token, "revision": mark.revision},
+        "last_good": last_record
         and {
-            "revision": last.revision,
-            "offset": last.offset,
-            "step_index": last.data["head"].get("step_index"),
+            "revision": last_record.revision,
+            "offset": last_record.offset,
+            "step_index": last_record.data["head"].get("step_index"),
         },
     }

@@ -32,8 +32,8 @@ def report(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer --run review report --gantt --svg review.svg
       sequencer report --metrics --all-runs --output /srv/s.prom
     """
-    known = contributions_to("report")
+    contributions = contributions_to("report")
     # A contribution whose flag only selects it can also be shown without any option.
-    plain = [c for c in known if c.flags and not c.needs]
-    default = [c for c in plain if c.is_available(invocation)] or plain
-    return choose_contribution("report", known, given, default[:1])(invocation, given)
+    default_items = [c for c in contributions if c.flags and not c.needs]
+    default = [c for c in default_items if c.is_available(invocation)] or default_items
+    return choose_contribution("report", contributions, given, default[:1])(invocation, given)

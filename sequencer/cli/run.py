@@ -126,6 +126,6 @@ def perform(invocation: Invocation, **options: Any) -> int:
     """Work on the run with the *options* of `run` or `tick`; with dry_run, only show the work."""
     from sequencer.cli import dry_run, run_work  # noqa: PLC0415 - `--help` needs no engine
 
-    project, planned = run_work.prepare_plan(invocation, **options)
+    project, plan = run_work.prepare_plan(invocation, **options)
     act = dry_run.show if options["dry_run"] else run_work.work
-    return act(invocation, project, planned)
+    return act(invocation, project, plan)

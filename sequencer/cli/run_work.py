@@ -109,13 +109,15 @@ class Plan(Struct, frozen=True):
 
     def subtract_usage(self, now: Usage, before: Usage) -> Plan:
         """Return the plan with its limits reduced by the usage from *before* to *now*."""
-        used = {
+        spent_limits = {
             "max_steps": now.steps - before.steps,
             "max_cost_usd": now.cost_usd - before.cost_usd,
         }
-        limits = ((name, getattr(self.limits, name)) for name in used)
-        left = {name: max(most - used[name], 0) for name, most in limits if most is not None}
-        return replace(self, limits=self.limits.replace(**left))
+        limits = ((name, getattr(self.limits, name)) for name in spent_limits)
+        remaining_limits = {
+            name: max(limit - spent_limits[name], 0) for name, limit in limits if limit is not None
+        }
+        return replace(self, limits=self.limits.replace(**remaining_limits))
 
 
 def prepare_plan(
@@ -156,14 +158,14 @@ def prepare_plan(
     return project, plan
 
 
-def _ensure_no_agent_options(given: Mapping[str, Any]) -> None:
-    """Check that the *given* options choose no agent.
+def _ensure_no_agent_options(values: Mapping[str, Any]) -> None:
+    """Check that the options in *values* choose no agent.
 
     Raises:
         UsageRefused: one does, but workers use the agents in the project's files.
     """
     for name in ("agent", "agent_step", "agent_prompt", "router", "rehearse"):
-        if given[name] not in (None, ()):
+        if values[name] not in (None, ()):
             raise UsageRefused(
                 "chooses agents for this process, but workers do the steps",
                 where=f"--{name.replace('_', '-')}",
@@ -186,11 +188,13 @@ def _open_project(
             "no router is configured", where="--router", hint="set router.prompt to its prompt"
         )
     # Checked now, even for steps that come late in the run.
-    known = known_agents(project.settings)
-    given = {"--agent-prompt": overrides.by_prompt, "--agent-step": overrides.by_step}
-    for option, name, agent in ((o, n, a) for o, table in given.items() for n, a in table.items()):
-        if agent not in known:
-            raise UnknownName("agent", agent, known, where=f"{option} {name}={agent}")
+    agent_names = known_agents(project.settings)
+    option_tables = {"--agent-prompt": overrides.by_prompt, "--agent-step": overrides.by_step}
+    for option, name, agent in (
+        (o, n, a) for o, table in option_tables.items() for n, a in table.items()
+    ):
+        if agent not in agent_names:
+            raise UnknownName("agent", agent, agent_names, where=f"{option} {name}={agent}")
     return project
 
 
@@ -246,14 +250,16 @@ def _choose_flow(
             where="--workflow",
             hint="leave out one of them",
         )
-    safe = {key: hide_in(project.redaction, value) for key, value in state.items()}
+    safe_state = {key: hide_in(project.redaction, value) for key, value in state.items()}
     invocation.show_notices(
         f"--state {key}: a secret is kept as [secret]"
         for key, value in state.items()
-        if safe[key] != value
+        if safe_state[key] != value
     )
     name = invocation.run_name
-    invocation.run_name, source = flow_run_of(project, flow_name, safe, name, is_new=options["new"])
+    invocation.run_name, source = flow_run_of(
+        project, flow_name, safe_state, name, is_new=options["new"]
+    )
     return source
 
 
@@ -283,26 +289,26 @@ def _move_to_step(
             run.do(StartAt(name))
             invocation.notify(f"notice: the run starts with node {name!r}")
         return replace(plan, node=name)
-    present = (plan.step_index or 0) if head is None else head.step_index
-    index = _find_step_index(project, workflow, present, name)
+    start_index = (plan.step_index or 0) if head is None else head.step_index
+    index = _find_step_index(project, workflow, start_index, name)
     if plan.mode is Mode.ASYNC or is_dry:
         return replace(plan, step_index=index)
-    if index > present:
-        head = run.do(SkipTo(index, present, f"--start-at {name}")).head
+    if index > start_index:
+        head = run.do(SkipTo(index, start_index, f"--start-at {name}")).head
         step = f"step {head.expected_step!r} (step_index {index})"
-        invocation.notify(f"notice: {index - present} skipped; the run starts with {step}")
+        invocation.notify(f"notice: {index - start_index} skipped; the run starts with {step}")
     return plan
 
 
-def _find_step_index(project: Project, workflow: Workflow, present: int, name: str) -> int:
-    """Return the next index, from *present* on, of a step with this *name* or prompt."""
+def _find_step_index(project: Project, workflow: Workflow, start_index: int, name: str) -> int:
+    """Return the next index, from *start_index* on, of a step with this *name* or prompt."""
     files = prompt_files(project.settings, workflow)
     names = {*files, *workflow.names}
     file = relative_name(project.settings.prompts_dir, name)
     wanted_steps = {name} & names or {step for step in files if files[step] == file}
     if not wanted_steps:
         raise UnknownName("step", name, names, where="--start-at")
-    index = next_index(workflow, present, lambda place: place.step in wanted_steps)
+    index = next_index(workflow, start_index, lambda place: place.step in wanted_steps)
     if index is None:
         hint = "'sequencer plan --count 12' shows them; 'sequencer rewind' goes back"
         message = f"{name} is not among the next steps"
@@ -334,20 +340,20 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
 def _work_through_gates(invocation: Invocation, project: Project, plan: Plan) -> int:
     """Work, and ask the person at the terminal at each gate."""
     while True:
-        before = _read_usage(invocation, plan)
+        old_usage = _read_usage(invocation, plan)
         try:
-            with LastResort(max_shutdown_s(project)) as last:
-                return _work(invocation, project, plan, last)
+            with LastResort(max_shutdown_s(project)) as last_resort:
+                return _work(invocation, project, plan, last_resort)
         except WaitsForPerson:
             # Don't ask a person who has already asked this process to end.
             if (
-                last.has_started
+                last_resort.has_started
                 or plan.mode is Mode.TICK
                 or not inbox.ask_for_decision(invocation, invocation.run())
             ):
                 raise
         # The limits apply to the whole invocation, not to each part between two questions.
-        plan = plan.subtract_usage(_read_usage(invocation, plan), before)
+        plan = plan.subtract_usage(_read_usage(invocation, plan), old_usage)
 
 
 def _report_unknown_end(invocation: Invocation, run: Run, tally: WorkCount) -> None:
@@ -361,24 +367,24 @@ def _read_usage(invocation: Invocation, plan: Plan) -> Usage:
     return Usage() if head is None else head.usage
 
 
-def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort) -> int:
+def _work(invocation: Invocation, project: Project, plan: Plan, last_resort: LastResort) -> int:
     run = select_run(invocation, plan)
     head = run.head if plan.mode is not Mode.ASYNC else None
     workflow = run.workflow_for(head)
     _ensure_startable(project, workflow, head)
     if workflow.default_max_steps is None and _is_default(project, "max_steps"):
         plan = replace(plan, limits=plan.limits.replace(max_steps=None))
-    tally, shown = WorkCount(), _make_view(invocation, project, workflow, plan)
+    tally, view = WorkCount(), _make_view(invocation, project, workflow, plan)
     _show_permissions(invocation, project, workflow, plan, head)
-    seen, is_async = combine_listeners(tally, shown), plan.mode is Mode.ASYNC
+    listener, is_async = combine_listeners(tally, view), plan.mode is Mode.ASYNC
     posting = None if is_async or plan.is_detached else project.posting
-    last.words = partial(_report_unknown_end, invocation, run, tally)
+    last_resort.words = partial(_report_unknown_end, invocation, run, tally)
     try:
         # Posting is the outer context, so that a second Ctrl-C ends the wait for pending posts.
         with (
-            _open_posting(posting, run, seen, workflow, last) as post,
+            _open_posting(posting, run, listener, workflow, last_resort) as post,
             EndOnSignal(
-                last.begin_before(lambda text: shown(Noticed(text))), tally.is_working
+                last_resort.begin_before(lambda text: view(Noticed(text))), tally.is_working
             ) as signals,
         ):
             starts_of(project).begin(project, run)
@@ -386,22 +392,22 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
                 plan.mode,
                 plan.limits,
                 positions=plan.positions,
-                on_event=combine_listeners(seen, post),
+                on_event=combine_listeners(listener, post),
                 on_ready=signals.on_ready,
                 step_index=plan.step_index or 0,
                 places=count_agent_slots(project, workflow),
                 is_detached=plan.is_detached,
             )
-    except SequencerError as raised:
-        error = as_interruption(raised, run, last)
-        shown.close()
+    except SequencerError as cause:
+        error = as_interruption(cause, run, last_resort)
+        view.close()
         add_location(error, project, run, workflow, plan.source)
         head = None if is_async else _head_or_none(run)
         _report_failure(invocation, run, head, tally.summarize(error), error.exit_code)
         explain(invocation, run, head, error)
         raise error from error.__cause__
     finally:
-        shown.close()
+        view.close()
     is_idle = plan.mode is Mode.TICK and not summary.has_worked
     text = _report_end(invocation, run, plan, summary, is_idle=is_idle)
     if workflow.nodes and head is not None and head.status == "complete":
@@ -414,24 +420,26 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
 def _open_posting(
     posting: Posting | None,
     run: Run,
-    seen: Callable[[RunEvent], None],
+    listener: Callable[[RunEvent], None],
     workflow: Workflow,
-    last: LastResort,
+    last_resort: LastResort,
 ) -> AbstractContextManager[Callable[[RunEvent], None]]:
     """Return a context that posts the run's events during the work; without *posting*, none."""
     if posting is None:
         return nullcontext(ignore)
-    return posting.open_listener(run, lambda text: seen(Noticed(text)), workflow, last.note)
+    return posting.open_listener(
+        run, lambda text: listener(Noticed(text)), workflow, last_resort.note
+    )
 
 
 def _report_failure(
-    invocation: Invocation, run: Run, head: Head | None, done: Summary, code: int
+    invocation: Invocation, run: Run, head: Head | None, summary: Summary, code: int
 ) -> None:
-    """With ``--json``, print what was *done* before an error; note which run the error is about."""
+    """With ``--json``, print the *summary* of the work before an error; note the error's run."""
     invocation.run_id = "" if head is None else head.run_id
     if invocation.is_json:
-        done.head = head
-        invocation.print_json(summary_json(run, done, code))
+        summary.head = head
+        invocation.print_json(summary_json(run, summary, code))
 
 
 def _report_end(
@@ -513,8 +521,8 @@ def _make_view(
     """Return the view that shows the work on *workflow* while it runs."""
     if workflow.nodes and (run := select_run(invocation, plan)).head is None:
         # A graph's warnings are shown just before its run starts.
-        written = load_current_graph(project, run, workflow, plan.source)
-        for warning in () if written is None else written.warnings:
+        current_graph = load_current_graph(project, run, workflow, plan.source)
+        for warning in () if current_graph is None else current_graph.warnings:
             invocation.notify(f"warning: {warning}")
     if invocation.is_quiet or plan.is_detached or sys.stderr is None:
         return Unseen()
@@ -531,15 +539,15 @@ def _remember(
     invocation: Invocation,
     run: Run,
     question: idle.IdleQuestion | None,
-    seen: Head | None,
+    known_head: Head | None,
     text: str,
 ) -> None:
     """Remember *text* as the answer of the next tick, if that tick is certain to answer the same.
 
-    *text* is about the head *seen*; nothing is remembered if the run has changed since then.
+    *text* is about the head *known_head*; nothing is remembered if the run has changed since then.
     """
     head = run.head
-    if question is None or head is None or head != seen or not run.kind.has_one_place:
+    if question is None or head is None or head != known_head or not run.kind.has_one_place:
         # A graph may wait for something outside its head.
         return
     readiness = run.readiness()
@@ -554,13 +562,15 @@ def _remember(
         # The next tick has something to post.
         return
     notices = () if invocation.is_quiet else shorten_notices(project.settings.notices)
-    shown = "".join(relativize_paths(f"notice: {notice}\n") for notice in notices)
-    due, now = parse_time(readiness.until or ""), time.time()
+    notice_text = "".join(relativize_paths(f"notice: {notice}\n") for notice in notices)
+    due_date, now = parse_time(readiness.until or ""), time.time()
     date = starts_of(project).find_next_look(project, run)
-    until = min(math.inf if date is None else date, due.timestamp() if due else math.inf)
-    until, is_rest = min(now + idle.DAY_S, until), readiness.kind in RESTS
+    deadline_s = min(
+        math.inf if date is None else date, due_date.timestamp() if due_date else math.inf
+    )
+    deadline_s, is_rest = min(now + idle.DAY_S, deadline_s), readiness.kind in RESTS
     answer = idle.IdleAnswer(
-        relativize_paths(f"{text}\n" if text else ""), shown, until, is_rest=is_rest
+        relativize_paths(f"{text}\n" if text else ""), notice_text, deadline_s, is_rest=is_rest
     )
     if question.state_path == run.store.state_path:
         idle.remember(question, answer, head.revision)

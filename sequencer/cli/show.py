@@ -172,8 +172,8 @@ def _print_workflows(invocation: Invocation, project: Project) -> None:
         ((entry["name"], entry["description"]) for entry in shown_entries), "WORKFLOW"
     ):
         invocation.echo(f"\n{table}")
-    others = ", ".join(entry["name"] for entry in entries if entry not in shown_entries)
-    invocation.echo(f"\nbuilt in: {others}")
+    names = ", ".join(entry["name"] for entry in entries if entry not in shown_entries)
+    invocation.echo(f"\nbuilt in: {names}")
     invocation.notify(
         "* is what 'sequencer run' starts with; 'sequencer plan NAME' shows its steps"
     )
@@ -181,23 +181,27 @@ def _print_workflows(invocation: Invocation, project: Project) -> None:
 
 def _unconfigured_flows(invocation: Invocation, project: Project) -> Iterator[dict[str, Any]]:
     """Yield the flowcharts in the project's folders that have no name in orchestration.yaml."""
-    known = set(project.settings.registry.flows.values())
+    configured_paths = set(project.settings.registry.flows.values())
     for path in list_project_flows(project):
-        if path in known:
+        if path in configured_paths:
             continue
-        shown = path.relative_to(project.settings.project_dir)
+        relative_path = path.relative_to(project.settings.project_dir)
         try:
             workflow = project.settings.registry.load(path).workflow
         except ConfigurationError as error:
-            invocation.notify(f"warning: {shown}: {error}")
+            invocation.notify(f"warning: {relative_path}: {error}")
             continue
-        yield {**_summarize_workflow(project, workflow), "source": str(shown), "is_chosen": False}
+        yield {
+            **_summarize_workflow(project, workflow),
+            "source": str(relative_path),
+            "is_chosen": False,
+        }
 
 
 def _format_review(entry: dict[str, Any]) -> str:
-    step, every = entry["review_step"], entry["review_every"]
-    when = f"every {every} cycles" if every else "(never: N is not set)"
-    return "-" if step is None else f"{step} {when}"
+    step, cycles = entry["review_step"], entry["review_every"]
+    rhythm = f"every {cycles} cycles" if cycles else "(never: N is not set)"
+    return "-" if step is None else f"{step} {rhythm}"
 
 
 def _summarize_workflow(project: Project, workflow: Workflow) -> dict[str, Any]:
@@ -243,22 +247,22 @@ def _describe_steps(project: Project, workflow: Workflow) -> Iterator[dict[str, 
     if workflow.review is None:
         return
     step = workflow.review.step
-    seen: dict[tuple[str, str], dict[str, Any]] = {}
+    agents: dict[tuple[str, str], dict[str, Any]] = {}
     for position in workflow.steps:
         row = _describe_step(project, step, REVIEW, position.name)
-        seen.setdefault((row["agent"], row["chosen_by"]), {**row, "positions": []})
-        seen[row["agent"], row["chosen_by"]]["positions"].append(position.name)
+        agents.setdefault((row["agent"], row["chosen_by"]), {**row, "positions": []})
+        agents[row["agent"], row["chosen_by"]]["positions"].append(position.name)
     # One line for the review, unless the positions where it runs give it to different agents.
-    for row in seen.values():
-        if len(seen) > 1:
+    for row in agents.values():
+        if len(agents) > 1:
             row["place"] = f"{REVIEW} at {', '.join(row['positions'])}"
         yield row
 
 
 def _describe_step(project: Project, step: Step, place: str, position: str) -> dict[str, Any]:
     full_step = with_defaults(step, project.settings.step_defaults)
-    chosen = choose_agent(project.settings, full_step, position, project.agents.overrides)
-    agent = chosen.name
+    choice = choose_agent(project.settings, full_step, position, project.agents.overrides)
+    agent = choice.name
     if agent == "auto" and "auto" not in project.settings.agents:
         try:
             agent = f"auto: {resolve_auto(shutil.which, project.agents.environment)}"
@@ -270,7 +274,7 @@ def _describe_step(project: Project, step: Step, place: str, position: str) -> d
         "description": step.description,
         "prompt": step.prompt_name,
         "agent": agent,
-        "chosen_by": chosen.source,
+        "chosen_by": choice.source,
         "limits": _format_limits(full_step),
     }
 
@@ -311,16 +315,16 @@ def plan_chart(invocation: Invocation, chart: Path) -> int:
         ChartError: the file is not a flowchart. With ``--json``, the error is printed instead.
     """
     try:
-        parsed = _load_chart(ensure_safe_path(invocation, chart))
+        flow = _load_chart(ensure_safe_path(invocation, chart))
     except ChartError as error:
         if not invocation.is_json:
             raise
         invocation.print_json({"invalid": True, "error": str(error)})
         return error.exit_code
     if invocation.is_json:
-        invocation.print_json(parsed.as_json())
+        invocation.print_json(flow.as_json())
         return 0
-    for line in _format_chart(parsed):
+    for line in _format_chart(flow):
         invocation.echo(line)
     return 0
 
@@ -382,15 +386,15 @@ def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
     Raises:
         SequencerError: as `look` does; or the extra for a drawing is missing.
     """
-    written, head = None, run.head
+    current_graph, head = None, run.head
     name = head.workflow_name if head is not None else run.workflow.name
     # If the file can't be read any more, the run is still shown.
     with suppress(ConfigurationError, DefinitionChanged):
         workflow = run.workflow
-        written = load_current_graph(invocation.project(), run, workflow)
-        if written is not None and written.workflow.digest() != workflow.digest():
-            written = None
-    show_view(invocation, read_view(run, name), written, draw)
+        current_graph = load_current_graph(invocation.project(), run, workflow)
+        if current_graph and current_graph.workflow.digest() != workflow.digest():
+            current_graph = None
+    show_view(invocation, read_view(run, name), current_graph, draw)
 
 
 def show_view(
@@ -413,14 +417,14 @@ def _ensure_no_json(invocation: Invocation) -> None:
 
 
 def _read_flow_view(
-    invocation: Invocation, project: Project, asked: str, flow: GraphFile
+    invocation: Invocation, project: Project, flow_name: str, flow: GraphFile
 ) -> FlowView:
     """Return the flow with the states of its run, or with all nodes not started.
 
     Raises:
         StateRefused: the run's files can't be read. Nodes must not look as if they never started.
     """
-    name = choose_run_name(project, asked, flow.workflow, invocation.run_name)
+    name = choose_run_name(project, flow_name, flow.workflow, invocation.run_name)
     run = project.run(name)
     try:
         head = run.head

@@ -151,9 +151,9 @@ class LastResort:
         with self._lock:
             if self._is_over:
                 return
-        speaker = threading.Thread(target=self.words, daemon=True)
-        speaker.start()
-        speaker.join(WORDS_S)
+        thread = threading.Thread(target=self.words, daemon=True)
+        thread.start()
+        thread.join(WORDS_S)
         os._exit(Interrupted.exit_code)
 
 
@@ -166,10 +166,10 @@ process."""
 def max_shutdown_s(project: Project) -> float:
     """Return how many seconds after a signal the work may take to end by itself."""
     settings = project.settings
-    graces = [agent.options.get("grace_s", GRACE_S) for agent in settings.agents.values()]
+    graces_s = [agent.options.get("grace_s", GRACE_S) for agent in settings.agents.values()]
     if settings.agent.default not in settings.agents:
-        graces.append(GRACE_S)
-    return max((s for s in graces if isinstance(s, int | float)), default=GRACE_S) + RELEASE_S
+        graces_s.append(GRACE_S)
+    return max((s for s in graces_s if isinstance(s, int | float)), default=GRACE_S) + RELEASE_S
 
 
 def unknown_end_error(run: Run) -> Interrupted:

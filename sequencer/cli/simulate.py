@@ -38,16 +38,16 @@ def plan_simulate(invocation: Invocation, name: str | None, script: Path | None)
         if path is None or not _is_about(error, path):
             raise
         return _report_invalid(invocation, error)
-    warnings, done = _replay(invocation, flow, answers)
+    warnings, replay_result = _replay(invocation, flow, answers)
     for warning in warnings:
         invocation.notify(f"warning: {warning}")
     if invocation.is_json:
         names = ("status", "trace", "state", "back", "iterations")
-        invocation.print_json({name: getattr(done, name) for name in names})
+        invocation.print_json({name: getattr(replay_result, name) for name in names})
         return 0
-    for line in done.trace:
+    for line in replay_result.trace:
         invocation.echo(one_line(line))
-    invocation.notify(f"{done.status} after {len(done.trace)} events")
+    invocation.notify(f"{replay_result.status} after {len(replay_result.trace)} events")
     return 0
 
 
@@ -61,28 +61,28 @@ def _load_script(path: Path | None) -> Script:
     return read_script(content, str(path))
 
 
-def _find_flow_file(invocation: Invocation, asked: str) -> Path | None:
-    """Return the file of the flow *asked*; None: it is a task list in the configuration."""
+def _find_flow_file(invocation: Invocation, name: str) -> Path | None:
+    """Return the file of the flow *name*; None: it is a task list in the configuration."""
     # A flowchart that exists as a file need not be in a project.
-    path = Path(asked)
+    path = Path(name)
     if path.is_file():
         return ensure_safe_path(invocation, path)
     project = invocation.project()
-    return None if asked in project.settings.registry.lists else find_flow_file(project, asked)
+    return None if name in project.settings.registry.lists else find_flow_file(project, name)
 
 
 def _load_flow(
-    invocation: Invocation, asked: str | None, path: Path | None, answers: Script
+    invocation: Invocation, name: str | None, path: Path | None, answers: Script
 ) -> GraphFile | Workflow:
-    """Return the flow *asked*, read from the file *path* if it has one.
+    """Return the flow *name*, read from the file *path* if it has one.
 
     Raises:
         ConfigurationError: the flow can't be run.
     """
-    if asked is None:
+    if name is None:
         return _load_run_workflow(invocation)
     if path is None:
-        return invocation.project().settings.registry.lists[asked]
+        return invocation.project().settings.registry.lists[name]
     if (file_format := find_format(path, page := read_markdown_text(path))) is not None:
         return file_format.load(path, invocation.project().settings.section, text=page)
     return load_flow(path, overrides=answers.overrides, text=page)
@@ -125,15 +125,15 @@ def _replay_workflow(invocation: Invocation, workflow: Workflow, answers: Script
     """Apply the overrides of the script to *workflow*, which is a team's or a run's; replay it."""
     project = invocation.project()
     settings = project.settings
-    changed = apply_overrides(
+    definition = apply_overrides(
         workflow, answers.overrides, answers.where, count_agent_slots(project, workflow)
     )
     expander = TASK_GRAPHS.require().expander(settings) if workflow.tasks else None
-    done = replay(changed, answers.parts, expander)
-    if done.graph:
+    result = replay(definition, answers.parts, expander)
+    if result.graph:
         # Checked after the replay, because the script may also answer for added tasks.
-        answers.check(done.graph)
-    return done
+        answers.check(result.graph)
+    return result
 
 
 def _is_about(error: ConfigurationError, path: Path) -> bool:

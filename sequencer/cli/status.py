@@ -117,18 +117,20 @@ def _iter_snapshots(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
     """Yield the state of *run*, taken again each time, with dates, pending posts and open work."""
     project = invocation.project()
     logs = project.logs(run.name, lambda _: None)
-    added, missing = _find_line_functions(project)
+    line_functions, missing_lines = _find_line_functions(project)
     while True:
         snapshot = add_project_facts(project, run, snapshot_of(run, logs))
         if (date := starts_of(project).next_start(project, run)) is not None:
             snapshot = replace(snapshot, starts=date)
-        if (missed := starts_of(project).find_skipped_date(project, run)) is not None:
-            snapshot = replace(snapshot, left_out=missed)
+        if (skipped_date := starts_of(project).find_skipped_date(project, run)) is not None:
+            snapshot = replace(snapshot, left_out=skipped_date)
         if snapshot.head is not None and (posting := project.posting) is not None:
             snapshot = replace(snapshot, posts=posting.find_pending(run, snapshot.head))
-        if unmerged := tuple(work for work in project.find_unmerged_work() if work.run == run.name):
-            snapshot = replace(snapshot, unmerged=unmerged)
-        yield _add_package_lines(snapshot, project, run, added, missing)
+        if unmerged_work := tuple(
+            work for work in project.find_unmerged_work() if work.run == run.name
+        ):
+            snapshot = replace(snapshot, unmerged=unmerged_work)
+        yield _add_package_lines(snapshot, project, run, line_functions, missing_lines)
 
 
 AddedLines = Callable[[Project, Run], Iterable[tuple[str, str]]]
@@ -145,30 +147,30 @@ def _find_line_functions(project: Project) -> tuple[list[tuple[EntryPoint, Added
     if not project.trust.is_current:
         hint = "'sequencer trust' shows what it can do, and asks you"
         return [], [f"lines of packages are left out: the project is not trusted here; {hint}"]
-    missing: list[str] = []
-    added = extensions.load_from_enabled_packages(
-        extensions.STATUS_LINES, lambda error: missing.append(error.in_one_line)
+    labels: list[str] = []
+    functions = extensions.load_from_enabled_packages(
+        extensions.STATUS_LINES, lambda error: labels.append(error.in_one_line)
     )
-    return [*added], missing
+    return [*functions], labels
 
 
 def _add_package_lines(
     snapshot: Snapshot,
     project: Project,
     run: Run,
-    added: Iterable[tuple[EntryPoint, AddedLines]],
-    missing: Iterable[str],
+    line_functions: Iterable[tuple[EntryPoint, AddedLines]],
+    missing_lines: Iterable[str],
 ) -> Snapshot:
     """Return *snapshot* with the lines of packages, and a notice for each package that failed."""
-    more: list[tuple[str, str]] = []
-    notices = [*snapshot.notices, *missing]
-    for point, lines_of in added:
+    lines: list[tuple[str, str]] = []
+    notices = [*snapshot.notices, *missing_lines]
+    for point, lines_of in line_functions:
         try:
             with extensions.package_code(extensions.STATUS_LINES, point.name, point):
-                more += [(str(label), str(text)) for label, text in lines_of(project, run)]
+                lines += [(str(label), str(text)) for label, text in lines_of(project, run)]
         except ConfigurationError as error:
             notices.append(error.in_one_line)
-    return replace(snapshot, more=tuple(more), notices=tuple(notices))
+    return replace(snapshot, more=tuple(lines), notices=tuple(notices))
 
 
 def _watch(invocation: Invocation, run: Run) -> None:
@@ -190,14 +192,14 @@ def _watch(invocation: Invocation, run: Run) -> None:
 
 def _watch_lines(invocation: Invocation, run: Run) -> None:
     """Print a line, or a JSON object, for every change."""
-    shown: Any = None
+    printed_facts: Any = None
 
     def show(snapshot: Snapshot) -> None:
-        nonlocal shown
+        nonlocal printed_facts
         facts = snapshot.as_json()
-        if facts == shown:
+        if facts == printed_facts:
             return
-        shown = facts
+        printed_facts = facts
         if invocation.is_json:
             invocation.print_json(facts)
         else:
@@ -218,7 +220,7 @@ def _watch_live(invocation: Invocation, run: Run) -> None:
         def show(snapshot: Snapshot) -> None:
             console.size = frame.measure()
             frame.erase_stray_rows()
-            above = [
+            header_lines = [
                 *snapshot.format_lines(),
                 *(f"notice: {one_line(n)}" for n in snapshot.notices),
             ]
@@ -226,7 +228,7 @@ def _watch_live(invocation: Invocation, run: Run) -> None:
                 snapshot.graph_view,
                 snapshot.heard,
                 datetime.now(UTC),
-                above=[(line, "") for line in above],
+                above=[(line, "") for line in header_lines],
                 below=[*_format_next_command(snapshot), (END, "dim")],
             )
             live.update(text, refresh=True)
@@ -261,41 +263,41 @@ def _follow(
 def _list_runs(invocation: Invocation, *, with_ended: bool) -> None:
     """List the runs with their procedure, step, status, age and cost."""
     project = invocation.project()
-    started, states = [], dict[str | None, str]()
+    ended_runs, states = [], dict[str | None, str]()
     for run, result in visit_runs(project, partial(_collect_facts, project)):
         if isinstance(result, SequencerError):
             facts, states[run.name] = unread_facts(run, result), "unreadable"
         else:
             facts, states[run.name] = result
-        started.append(facts)
-    unmerged = [*project.find_unmerged_work()]
+        ended_runs.append(facts)
+    unmerged_work = [*project.find_unmerged_work()]
     # An ended run is still listed while its posts or its unmerged work need attention.
-    shown = [
+    listed_rows = [
         facts
-        for facts in started
+        for facts in ended_runs
         if with_ended
         or not facts["ended"]
         or any(post["pending"] or post["error"] for post in facts["posts"])
-        or any(work.run == facts["run"] for work in unmerged)
+        or any(work.run == facts["run"] for work in unmerged_work)
     ]
-    shown = [*_add_turns(project, [*_add_scheduled_runs(project, shown)])]
-    shown = [*_add_unmerged_work(shown, unmerged)]
+    listed_rows = [*_add_turns(project, [*_add_scheduled_runs(project, listed_rows)])]
+    listed_rows = [*_add_unmerged_work(listed_rows, unmerged_work)]
     invocation.show_notices(
-        dict.fromkeys(text for facts in shown for text in facts.get("notices", ()))
+        dict.fromkeys(text for facts in listed_rows for text in facts.get("notices", ()))
     )
     if invocation.is_json:
-        invocation.print_json(shown)
+        invocation.print_json(listed_rows)
         return
-    if not shown:
-        more = f"; {len(started)} have ended (add --ended)" if started else ""
-        invocation.echo(f"no run is in progress{more}")
+    if not listed_rows:
+        note = f"; {len(ended_runs)} have ended (add --ended)" if ended_runs else ""
+        invocation.echo(f"no run is in progress{note}")
         return
-    rows = [_format_row(facts, states.get(facts["run"], facts["status"])) for facts in shown]
+    rows = [_format_row(facts, states.get(facts["run"], facts["status"])) for facts in listed_rows]
     heads = ("RUN", "WORKFLOW", "STEP", "STATUS", "AGE", "COST", "TITLE")
     invocation.echo(
         format_table(heads, rows, room=invocation.room, goes=(4, 1), whole={0}, prose={6})
     )
-    for facts in shown:
+    for facts in listed_rows:
         for line in _format_waits(facts):
             invocation.echo(f"{_format_name(facts)}: {one_line(line)}")
         for post in facts["posts"]:
@@ -307,24 +309,30 @@ def _list_runs(invocation: Invocation, *, with_ended: bool) -> None:
                 invocation.echo(f"  {one_line(command)}")
 
 
-def _add_scheduled_runs(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the *shown* runs, then scheduled runs that only wait for their date."""
+def _add_scheduled_runs(project: Project, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield *rows*, the started runs, then scheduled runs that only wait for their date."""
     dates = {
         run.name: format_utc(date)
         for run, date in starts_of(project).list_scheduled_runs(project)
         if date is not None
     }
-    for facts in shown:
+    for facts in rows:
         date = dates.pop(facts["run"], None)
         yield facts if date is None else {**facts, "starts_at": date}
     for name, date in dates.items():
         workflow = starts_of(project).workflows(project)[name or ""]
         facts = {"run": name, "ended": False, "workflow": workflow, "status": "scheduled"}
-        missed = skipped_date_to_data(
+        skipped_date = skipped_date_to_data(
             starts_of(project).find_skipped_date(project, project.run(name))
         )
         waits = {"kind": "date", "message": describe_start(parse_date(date)), "until": date}
-        yield {**facts, "starts_at": date, "posts": [], "waits_for": waits, "left_out": missed}
+        yield {
+            **facts,
+            "starts_at": date,
+            "posts": [],
+            "waits_for": waits,
+            "left_out": skipped_date,
+        }
 
 
 def _collect_facts(project: Project, run: Run, head: Head) -> tuple[dict[str, Any], str]:
@@ -332,8 +340,8 @@ def _collect_facts(project: Project, run: Run, head: Head) -> tuple[dict[str, An
     facts, state = run_facts(project, run, head), run_state(read_situation(run, head))
     facts["left_out"] = skipped_date_to_data(starts_of(project).find_skipped_date(project, run))
     facts["notices"] = list(run.view().notices)
-    if (dead := find_interruption(run, head)) is not None:
-        message = f"{dead.words}; {dead.next_command.line}"
+    if (interruption := find_interruption(run, head)) is not None:
+        message = f"{interruption.words}; {interruption.next_command.line}"
         facts["waits_for"] = {"kind": "interrupted", "message": message, "until": None}
         return facts, state
     with suppress(SequencerError):  # `check` reports what is wrong with the run
@@ -344,21 +352,21 @@ def _collect_facts(project: Project, run: Run, head: Head) -> tuple[dict[str, An
     return facts, state
 
 
-def _add_turns(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the *shown* runs, each with its turn in `tick --all`; None: it can't move now."""
-    listed = [(project.run(facts["run"]), facts) for facts in shown if not facts["ended"]]
+def _add_turns(project: Project, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield *rows*, the runs, each with its turn in `tick --all`; None: it can't move now."""
+    open_runs = [(project.run(facts["run"]), facts) for facts in rows if not facts["ended"]]
     now = format_utc(time.time())
-    able = {
+    ready_names = {
         facts["run"] or ""
-        for _, facts in listed
+        for _, facts in open_runs
         if (waits := facts.get("waits_for"))
         and (
             waits["kind"] == ReadinessKind.READY
             or (waits["kind"] == "date" and waits["until"] <= now)
         )
     }
-    turns = scheduler().turns(project, listed, able)
-    for facts in shown:
+    turns = scheduler().turns(project, open_runs, ready_names)
+    for facts in rows:
         yield {**facts, "turn": turns.get(facts["run"] or "")}
 
 
@@ -369,24 +377,24 @@ def _format_waits(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"waits for its turn: {facts['turn']} in the line of 'tick --all'"
     elif waits["kind"] not in ("date", ReadinessKind.READY):
         yield f"waits: {waits['message']}"
-    if missed := facts.get("left_out"):
-        date = format_local_time(parse_date(missed["date"]))
-        yield f"did not start at {date}: {missed['reason']}"
+    if skipped_start := facts.get("left_out"):
+        date = format_local_time(parse_date(skipped_start["date"]))
+        yield f"did not start at {date}: {skipped_start['reason']}"
 
 
 def _add_unmerged_work(
-    shown: list[dict[str, Any]], unmerged: Sequence[UnmergedWork]
+    rows: list[dict[str, Any]], unmerged_work: Sequence[UnmergedWork]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the *shown* runs with their *unmerged* work, then removed runs that still have some."""
-    known = {facts["run"] for facts in shown}
-    for facts in shown:
-        works = [work for work in unmerged if work.run == facts["run"]]
-        yield {**facts, "unmerged": [work.as_json() for work in works]} if works else facts
-    for name in dict.fromkeys(work.run for work in unmerged if work.run not in known):
-        works = [work for work in unmerged if work.run == name]
-        removed: dict[str, Any] = {"run": name, "ended": True, "posts": []}
-        removed |= {"workflow": "", "status": "removed"}
-        yield {**removed, "unmerged": [work.as_json() for work in works]}
+    """Yield *rows* with their *unmerged_work*, then removed runs that still have some."""
+    names = {facts["run"] for facts in rows}
+    for facts in rows:
+        items = [work for work in unmerged_work if work.run == facts["run"]]
+        yield {**facts, "unmerged": [work.as_json() for work in items]} if items else facts
+    for name in dict.fromkeys(work.run for work in unmerged_work if work.run not in names):
+        items = [work for work in unmerged_work if work.run == name]
+        removed_run: dict[str, Any] = {"run": name, "ended": True, "posts": []}
+        removed_run |= {"workflow": "", "status": "removed"}
+        yield {**removed_run, "unmerged": [work.as_json() for work in items]}
 
 
 def _format_name(facts: Mapping[str, Any]) -> str:
@@ -398,16 +406,16 @@ def _format_row(facts: dict[str, Any], state: str) -> tuple[str, ...]:
     if "error" in facts:
         return (name, "", "", word, "", "", one_line(facts["error"]))
     date = parse_time(facts.get("starts_at", ""))
-    starts = describe_start(date.timestamp()) if date else ""
+    start = describe_start(date.timestamp()) if date else ""
     if "step_index" not in facts:
-        return (name, one_line(facts["workflow"]), "", word, "", "", starts)
-    of = f"/{facts['steps']}" if facts["steps"] else ""
+        return (name, one_line(facts["workflow"]), "", word, "", "", start)
+    total = f"/{facts['steps']}" if facts["steps"] else ""
     number = facts["step_index"] + (0 if facts["ended"] else 1)
     # At the gate after its last step, a run has no next step.
     number = min(number, facts["steps"] or number)
-    step = f"{number}{of} {facts['step']}".rstrip()
+    step = f"{number}{total} {facts['step']}".rstrip()
     age = format_duration(facts["age_s"]) if facts["age_s"] is not None else ""
     usage = {key: facts[key] for key in ("unpriced", "estimated_usd")}
     cost = format_cost(Usage(cost_usd=facts["cost_usd"] or 0.0, **usage), 2)
-    title = starts or one_line(facts["title"] or "")
+    title = start or one_line(facts["title"] or "")
     return (name, one_line(facts["workflow"]), one_line(step), word, age, cost, title)

@@ -84,8 +84,10 @@ def explain_held(invocation: Invocation, run: Run, head: Head, error: ClaimHeld)
     """
     project = invocation.project()
     with suppress(SequencerError):
-        untimed = find_unlimited_clients(project.settings, project.agents, run.workflow_for(head))
-        names = {name for steps in untimed.values() for name in steps}
+        unlimited_clients = find_unlimited_clients(
+            project.settings, project.agents, run.workflow_for(head)
+        )
+        names = {name for steps in unlimited_clients.values() for name in steps}
         for claim in head.claims:
             if claim.step in names and (age_s(claim.claimed_at) or 0.0) > HOUR_S:
                 text = f"step {claim.step!r} has been at work since {claim.claimed_at}, and no "
@@ -94,12 +96,12 @@ def explain_held(invocation: Invocation, run: Run, head: Head, error: ClaimHeld)
                     format_command(run.name, "log -f"),
                     format_command(run.name, "stop --now"),
                 )
-                todo = [
+                commands = [
                     f"to do: {watch} shows what it does, and {end} ends it",
                     "set for example step_defaults: {timeout_s: 7200, idle_timeout_s: 900}",
                 ]
                 key = f"held {head.run_id} {claim.token}"
                 invocation.news = News(
-                    invocation.add_run_context(hide_secrets(text), todo), key, DECISION
+                    invocation.add_run_context(hide_secrets(text), commands), key, DECISION
                 )
                 invocation.explained = error

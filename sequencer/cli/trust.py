@@ -57,9 +57,9 @@ def trust(
 
 
 def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> None:
-    flow = _find_flow(folder)
+    flow_path = _find_flow(folder)
     try:
-        project = open_project(Path() if flow else folder or Path(), config=invocation.config)
+        project = open_project(Path() if flow_path else folder or Path(), config=invocation.config)
     except ConfigurationError:
         # It is not known yet what the project can do, and nothing runs until it is fixed.
         invocation.notify(
@@ -67,20 +67,20 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
         )
         raise
     project.ensure_exists()
-    if flow is not None:
-        project.trust.add_flow(flow.absolute())
+    if flow_path is not None:
+        project.trust.add_flow(flow_path.absolute())
     trusting = project.trust
-    refused, acts = trusting.refusal(), trusting.acts
-    changed = refused.changed if refused else ()
-    unnamed = list_uncompared_files(project.settings.project_dir)
+    refusal, acts = trusting.refusal(), trusting.acts
+    changes = refusal.changed if refusal else ()
+    uncompared_files = list_uncompared_files(project.settings.project_dir)
     if not invocation.is_json:
-        lines = _format_trust(trusting, changed, is_full=invocation.is_verbose)
-        if unnamed:
-            lines.append(f"read by trusted programs, not compared: {', '.join(unnamed)}")
+        lines = _format_trust(trusting, changes, is_full=invocation.is_verbose)
+        if uncompared_files:
+            lines.append(f"read by trusted programs, not compared: {', '.join(uncompared_files)}")
         room = None if invocation.is_verbose else invocation.room
         for line in fit_lines(map(project.redaction.hide_text, lines), room):
             invocation.echo(line)
-    is_new = refused is not None or is_sure
+    is_new = refusal is not None or is_sure
     if is_new:
         if not is_sure and not can_ask(invocation):
             message = (
@@ -92,7 +92,7 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
         trusting.save_record()
     if invocation.is_json:
         facts = {"project": trusting.key, "digest": acts.digest, "acts": acts.described}
-        invocation.print_json({**facts, "changed": list(changed), "not_compared": unnamed})
+        invocation.print_json({**facts, "changed": list(changes), "not_compared": uncompared_files})
         return
     invocation.echo("trusted" if is_new else "it was trusted before, and nothing has changed")
 
@@ -110,15 +110,17 @@ def _find_flow(folder: Path | None) -> Path | None:
     return folder
 
 
-def _format_trust(trusting: trusted.Trust, changed: Sequence[str], *, is_full: bool) -> list[str]:
+def _format_trust(trusting: trusted.Trust, changes: Sequence[str], *, is_full: bool) -> list[str]:
     """Return the lines that a person decides about; with *is_full*, each step and its limits."""
-    full, summary = trusting.acts.described, trusting.acts.summary
-    shown = full if is_full else summary
-    lines = [f"{trusting.key} can:", *(f"  {line}" for line in (*shown, BUILT_IN))]
-    lines += ["each step, with its limits: 'sequencer --verbose trust'"] if shown != full else []
-    lines += ["what has changed since you trusted it:"] if changed else []
-    lines += [f"  {line}" for line in changed]
-    return [*lines, *summarize_facts(changed or shown)]
+    all_facts, summary = trusting.acts.described, trusting.acts.summary
+    facts = all_facts if is_full else summary
+    lines = [f"{trusting.key} can:", *(f"  {line}" for line in (*facts, BUILT_IN))]
+    lines += (
+        ["each step, with its limits: 'sequencer --verbose trust'"] if facts != all_facts else []
+    )
+    lines += ["what has changed since you trusted it:"] if changes else []
+    lines += [f"  {line}" for line in changes]
+    return [*lines, *summarize_facts(changes or facts)]
 
 
 def _list_trusted(invocation: Invocation) -> None:
@@ -144,8 +146,8 @@ def _remove(invocation: Invocation, folder: Path | None) -> None:
         else find_config(root, invocation.config)
     )
     key = trusted.project_key(config.parent if config else root, config)
-    was_there = trusted.forget(key)
+    is_removed = trusted.forget(key)
     if invocation.is_json:
-        invocation.print_json({"project": key, "removed": was_there})
+        invocation.print_json({"project": key, "removed": is_removed})
     else:
-        invocation.echo(f"{'no longer trusted' if was_there else 'was not trusted'}: {key}")
+        invocation.echo(f"{'no longer trusted' if is_removed else 'was not trusted'}: {key}")

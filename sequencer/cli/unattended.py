@@ -115,8 +115,8 @@ def make_news(need: Need, text: str) -> News:
     kind = _KINDS.get(need.kind, DECISION)
     if kind == PAUSE and need.until is None:
         kind = LASTING
-    until = None if need.until is None else need.until.timestamp()
-    return News(text, need.key, kind, until=until, shared=need.shared if kind == PAUSE else "")
+    deadline_s = None if need.until is None else need.until.timestamp()
+    return News(text, need.key, kind, until=deadline_s, shared=need.shared if kind == PAUSE else "")
 
 
 class TickReport(NamedTuple):
@@ -152,8 +152,8 @@ class TickReport(NamedTuple):
         if news.until is not None and (self.until is None or news.until > self.until + HOUR_S):
             return False
         rests = AGAIN_S[-1:] if not self.code else AGAIN_S
-        most_s = rests[min(self.times, len(rests)) - 1]
-        return self.kind in _ONCE or now - self.time < most_s
+        pause_s = rests[min(self.times, len(rests)) - 1]
+        return self.kind in _ONCE or now - self.time < pause_s
 
 
 def find_log_path(arguments: Sequence[str]) -> Path | None:
@@ -166,8 +166,8 @@ def find_log_path(arguments: Sequence[str]) -> Path | None:
             break  # after this there are no options
         name, separator, value = argument.partition("=")
         if name == OPTION:
-            following = value if separator else "".join(arguments[index + 1 : index + 2])
-            return Path(following) if following else None
+            next_word = value if separator else "".join(arguments[index + 1 : index + 2])
+            return Path(next_word) if next_word else None
     return None
 
 
@@ -183,7 +183,7 @@ def run_logged(path: Path, work: Callable[[], tuple[int, News]]) -> tuple[int, s
         problem = f"{path}: the log can't be written: {log.problem}"
         all_news.append(News(problem, _OF_THE_LOG))
     if text := _report_tick(path, code, news, all_news):
-        text += f"\nexit code {code}, {_format_now()}; the whole record: {path}"
+        text += f"\nexit code {code}, {_formtime_now()}; the whole record: {path}"
     return code, text
 
 
@@ -197,8 +197,8 @@ def repeat_answer(path: Path, text: str, *, is_rest: bool) -> bool:
         OSError: the log can't be written.
         SequencerError: a link is in its place.
     """
-    known, _ = _read_records(path)
-    if any(not record.times or (is_rest and record.kind in _PROBLEMS) for record in known):
+    records, _ = _read_records(path)
+    if any(not record.times or (is_rest and record.kind in _PROBLEMS) for record in records):
         return False
     log = Log(path)
     with log.open_stream() as stream:
@@ -232,7 +232,7 @@ class Log(io.RawIOBase):
         """Append the complete lines of *data*; the rest waits for its line end."""
         *lines, self._rest = (self._rest + bytes(data)).split(b"\n")
         if lines:
-            stamp = _format_now().encode() + b"  "
+            stamp = _formtime_now().encode() + b"  "
             self._append(b"".join(stamp + line + b"\n" for line in lines))
         return len(data)
 
@@ -258,32 +258,34 @@ class Log(io.RawIOBase):
 
 def _report_tick(path: Path, code: int, news: News, all_news: Sequence[News]) -> str:
     """Return what to print after a tick with *all_news*, and update the records of its log."""
-    known, is_own = _read_records(path)
+    known_records, is_own = _read_records(path)
     now, keys = time.time(), {item.same for item in all_news}
     has_refused = any(item.kind == REFUSAL for item in all_news)
-    over = [
+    ended_records = [
         record
-        for record in known
+        for record in known_records
         if record.key not in keys and _is_over(record, code, news, has_refused=has_refused)
     ]
     texts: list[tuple[str, str]] = []
-    records = [record for record in known if record not in over]
+    records = [record for record in known_records if record not in ended_records]
     for item in all_news:
-        before = next((record for record in records if record.key == item.same), None)
-        after = _make_tick_report(item, before, code, now)
-        records = [*(record for record in records if record is not before), after]
-        if after is not before and after.times and not _is_shared(path, item):
-            texts.append((after.key, item.text + _format_repeat_note(before)))
+        old_record = next((record for record in records if record.key == item.same), None)
+        new_record = _make_tick_report(item, old_record, code, now)
+        records = [*(record for record in records if record is not old_record), new_record]
+        if new_record is not old_record and new_record.times and not _is_shared(path, item):
+            texts.append((new_record.key, item.text + _format_repeat_note(old_record)))
     records = _select_newest(records)
-    if records == known and is_own:
+    if records == known_records and is_own:
         return ""
     # Records of a copy count for one tick only: an agent or a clone could have written them.
-    own_records = records if is_own else [record for record in records if record not in known]
+    own_records = (
+        records if is_own else [record for record in records if record not in known_records]
+    )
     # New problems are reported if they last. If nothing can be remembered, no tick would notice
     # that they last, so their texts are passed on too.
-    new = {record.key for record in records if not record.times}
-    waiting = [item.text for item in all_news if item.same in new]
-    return _store_records(path, own_records, records, texts, waiting, is_own=is_own)
+    new_keys = {record.key for record in records if not record.times}
+    waiting_texts = [item.text for item in all_news if item.same in new_keys]
+    return _store_records(path, own_records, records, texts, waiting_texts, is_own=is_own)
 
 
 def _is_shared(path: Path, news: News) -> bool:
@@ -291,42 +293,48 @@ def _is_shared(path: Path, news: News) -> bool:
     if not news.shared or news.until is None:
         return False
     name = record_name(path.parent / blake2b(news.shared.encode(), digest_size=8).hexdigest())
-    known = None
+    known_until = None
     with contextlib.suppress(OSError, SequencerError, LookupError, ValueError, TypeError):
-        known = float(parse_object(read_user_record(FOLDER, name, MAX_BYTES) or b"")["until"])
+        known_until = float(parse_object(read_user_record(FOLDER, name, MAX_BYTES) or b"")["until"])
     # Another end means another limit. A damaged record or a wrong clock must not silence news.
-    if known is not None and abs(news.until - known) <= HOUR_S:
+    if known_until is not None and abs(news.until - known_until) <= HOUR_S:
         return True
     text = json.dumps({"log": _resolve_path(path), "until": news.until}).encode()
     _try_call(lambda: write_user_record(FOLDER, name, text, durably=False, may_tear=True))
     return False
 
 
-def _make_tick_report(news: News, before: TickReport | None, code: int, now: float) -> TickReport:
-    """Return the record of *news*. It is *before* if nothing has to be reported now."""
-    known = before if before is not None and before.since <= now + DAY_S else None
-    if known is not None and known.covers(news, now):
-        return known
+def _make_tick_report(
+    news: News, old_report: TickReport | None, code: int, now: float
+) -> TickReport:
+    """Return the record of *news*. It is *old_report* if nothing has to be reported now."""
+    known_report = (
+        old_report if old_report is not None and old_report.since <= now + DAY_S else None
+    )
+    if known_report is not None and known_report.covers(news, now):
+        return known_report
     lines = news.text.removeprefix("error: ").removeprefix("waiting: ").split("\n")
-    about = [line for line in lines[1:] if line.startswith(_ABOUT)]
-    first = TickReport(news.same, news.kind, "\n".join([lines[0][:MAX_CHARS], *about]), now)
-    if known is None and news.may_resolve(now):
-        return first
-    since, times = (now, 0) if known is None else (known.since, known.times)
-    return first._replace(
-        since=since,
+    context_lines = [line for line in lines[1:] if line.startswith(_ABOUT)]
+    report = TickReport(
+        news.same, news.kind, "\n".join([lines[0][:MAX_CHARS], *context_lines]), now
+    )
+    if known_report is None and news.may_resolve(now):
+        return report
+    since_s, times = (now, 0) if known_report is None else (known_report.since, known_report.times)
+    return report._replace(
+        since=since_s,
         times=times + 1,
-        at=_format_now(),
+        at=_formtime_now(),
         time=now,
         code=code or news.code,
         until=news.until,
     )
 
 
-def _format_repeat_note(before: TickReport | None) -> str:
-    if before is None or not before.times or before.kind in _ONCE:
+def _format_repeat_note(old_report: TickReport | None) -> str:
+    if old_report is None or not old_report.times or old_report.kind in _ONCE:
         return ""
-    return f"\n  you were told this at {before.at}; it has not changed since"
+    return f"\n  you were told this at {old_report.at}; it has not changed since"
 
 
 def _is_over(record: TickReport, code: int, news: News, *, has_refused: bool) -> bool:
@@ -359,13 +367,16 @@ def _read_records(path: Path) -> tuple[list[TickReport], bool]:
 
 
 def _read_copies(path: Path) -> list[TickReport]:
-    newest: dict[str, TickReport] = {}
+    newest_reports: dict[str, TickReport] = {}
     for place in _copy_paths(path):
         with contextlib.suppress(OSError, SequencerError):
             for record in _parse_reports(read_regular(place, max_bytes=MAX_BYTES)):
-                if record.key not in newest or newest[record.key].time < record.time:
-                    newest[record.key] = record
-    return [*newest.values()]
+                if (
+                    record.key not in newest_reports
+                    or newest_reports[record.key].time < record.time
+                ):
+                    newest_reports[record.key] = record
+    return [*newest_reports.values()]
 
 
 def _parse_reports(data: bytes) -> list[TickReport]:
@@ -392,14 +403,14 @@ def _store_records(
     own_records: Sequence[TickReport],
     records: Sequence[TickReport],
     texts: Sequence[tuple[str, str]],
-    waiting: Sequence[str],
+    waiting_texts: Sequence[str],
     *,
     is_own: bool,
 ) -> str:
     """Store the records and a copy of them; return what to print of *texts*, (key, text) pairs.
 
     *own_records* is stored in the user's state folder, and all *records* in the copy. If neither
-    can be written, texts that are *waiting* to last are printed too. If the state folder has
+    can be written, *waiting_texts* are printed too. If the state folder has
     records (*is_own*) that can't be rewritten, a copy is trusted for a day.
     """
     text = "\n".join(text for _, text in texts)
@@ -415,23 +426,25 @@ def _store_records(
     if not problem:
         _write_copy(_sidecar_path(path), _encode_records(path, records))
         return text
-    now, at = time.time(), _format_now()
+    now, time_now = time.time(), _formtime_now()
     copies = _read_copies(path)
-    reported = {copy.key for copy in copies if copy.times and 0 <= now - copy.time < DAY_S}
-    present = {record.key for record in records}
-    marks = [TickReport(key, _MARK, "", now, 1, at, now) for key, _ in texts if key not in present]
+    reported_keys = {copy.key for copy in copies if copy.times and 0 <= now - copy.time < DAY_S}
+    keys = {record.key for record in records}
+    marks = [
+        TickReport(key, _MARK, "", now, 1, time_now, now) for key, _ in texts if key not in keys
+    ]
     data = _encode_records(path, _select_newest([*records, *marks]))
-    failed = [_write_copy(place, data) for place in _copy_paths(path)]
-    if not is_own and not failed[0]:
+    problems = [_write_copy(place, data) for place in _copy_paths(path)]
+    if not is_own and not problems[0]:
         return text
-    text = "\n".join(text for key, text in texts if key not in reported or not is_own)
-    if all(failed):
-        text = "\n".join(filter(None, (text, *waiting)))
+    text = "\n".join(text for key, text in texts if key not in reported_keys or not is_own)
+    if all(problems):
+        text = "\n".join(filter(None, (text, *waiting_texts)))
     if not text:
         return ""
-    where = user_state_path(FOLDER) if is_own else _sidecar_path(path)
-    reason = f"{where}: can't be written ({problem if is_own else failed[0]}), so"
-    if not all(failed):
+    record_path = user_state_path(FOLDER) if is_own else _sidecar_path(path)
+    reason = f"{record_path}: can't be written ({problem if is_own else problems[0]}), so"
+    if not all(problems):
         return f"{text}\n{reason} this is said once a day"
     note = f"{reason} only ticks from {SPARE_HOUR}:00 to {SPARE_HOUR}:59 say this"
     return f"{text}\n{note}" if time.localtime().tm_hour == SPARE_HOUR else ""
@@ -467,12 +480,12 @@ def _copy_paths(path: Path) -> list[Path]:
     memory = next((place for place in places if os.path.isdir(place)), _MEMORY[-1])  # noqa: PTH112
     folder = Path(memory, f"sequencer-{os.geteuid()}")
     try:
-        about = os.lstat(folder)
+        status = os.lstat(folder)
     except FileNotFoundError:
         is_ours = True  # it will be created for this user alone
     else:
         # Another user could have created the folder in a place that everyone may write.
-        is_ours = about.st_uid == os.geteuid() and not about.st_mode & 0o022
+        is_ours = status.st_uid == os.geteuid() and not status.st_mode & 0o022
     return [_sidecar_path(path), *([folder / record_name(path)] if is_ours else [])]
 
 
@@ -495,5 +508,5 @@ def _describe_error(error: OSError | SequencerError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else error.message
 
 
-def _format_now() -> str:
+def _formtime_now() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S%z")

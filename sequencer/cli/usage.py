@@ -34,17 +34,17 @@ _SENTENCES: tuple[tuple[re.Pattern[str], str], ...] = (
 def usage_message(error: click.ClickException) -> str:
     """Return a message with the option or argument, the expected value, and the typed value."""
     if isinstance(error, click.NoSuchOption):
-        near = sorted(error.possibilities or ())
-        guess = f"; did you mean {join_alternatives(near)}?" if near else ""
+        matches = sorted(error.possibilities or ())
+        guess = f"; did you mean {join_alternatives(matches)}?" if matches else ""
         return f"there is no option {error.option_name}{guess}"
     if isinstance(error, click.BadParameter):
         name = _format_name(error)
         if isinstance(error, click.MissingParameter):
-            known = _format_expected(error.param)
-            return f"{name} is missing" + (f": {known}" if known else "")
-        value, known = _NOT.match(error.message), _format_expected(error.param)
-        if value is not None and known:
-            return f"{name}: {known}, not {value[1]!a}"
+            expected_values = _format_expected(error.param)
+            return f"{name} is missing" + (f": {expected_values}" if expected_values else "")
+        value, expected_values = _NOT.match(error.message), _format_expected(error.param)
+        if value is not None and expected_values:
+            return f"{name}: {expected_values}, not {value[1]!a}"
         return f"{name}: {_simplify_message(error.message)}"
     return _simplify_message(error.message)
 
@@ -76,13 +76,13 @@ def _format_expected(param: click.Parameter | None) -> str:
 
 def _format_bounds(kind: Any) -> str:
     """Return the bounds of *kind* in words, except bounds that no one types."""
-    low = None if kind.min is None or kind.min <= -FAR else kind.min
-    high = None if kind.max is None or kind.max >= FAR - 1 else kind.max
-    if low is not None and high is not None:
-        return f" from {low} to {high}"
-    if low is not None:
-        return f" greater than {low}" if kind.min_open else f" of at least {low}"
-    return "" if high is None else f" of at most {high}"
+    minimum = None if kind.min is None or kind.min <= -FAR else kind.min
+    maximum = None if kind.max is None or kind.max >= FAR - 1 else kind.max
+    if minimum is not None and maximum is not None:
+        return f" from {minimum} to {maximum}"
+    if minimum is not None:
+        return f" greater than {minimum}" if kind.min_open else f" of at least {minimum}"
+    return "" if maximum is None else f" of at most {maximum}"
 
 
 def join_alternatives(words: list[str]) -> str:
@@ -91,8 +91,8 @@ def join_alternatives(words: list[str]) -> str:
     >>> join_alternatives(["a"]), join_alternatives(["a", "b", "c"])
     ('a', 'a, b or c')
     """
-    *most, last = words
-    return f"{', '.join(most)} or {last}" if most else last
+    *first_words, last_word = words
+    return f"{', '.join(first_words)} or {last_word}" if first_words else last_word
 
 
 def _simplify_message(message: str) -> str:

@@ -10,11 +10,11 @@ from sequencer.model.step import Step
 
 def smallest_limit(*values: float | None) -> float | None:
     """Return the smallest of the limits *values*; None: there is no limit."""
-    smallest = None
+    limit = None
     for value in values:
-        if value is not None and (smallest is None or value < smallest):
-            smallest = value
-    return smallest
+        if value is not None and (limit is None or value < limit):
+            limit = value
+    return limit
 
 
 def subtract_used(most: float | None, used: float) -> float | None:
@@ -39,7 +39,7 @@ class Allowance(Struct, frozen=True):
 
         The time limit of *step* counts too.
         """
-        most_s, remaining = smallest_limit(step.timeout_s, self.timeout_s), self.subtract(used)
+        most_s, rest = smallest_limit(step.timeout_s, self.timeout_s), self.subtract(used)
         if most_s is None:
-            return remaining
-        return Allowance(remaining.cost_usd, max(most_s - used.seconds, 1.0))
+            return rest
+        return Allowance(rest.cost_usd, max(most_s - used.seconds, 1.0))

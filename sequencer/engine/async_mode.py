@@ -43,7 +43,7 @@ def run_async_mode(
             "mode async has no run, so its agents can't have a folder of their own",
             hint="choose another --mode, or remove worktree",
         )
-    first = find_step_ref(performer.workflow, step_index)
+    first_ref = find_step_ref(performer.workflow, step_index)
     # Only the step's own retries limit its failures.
     run_limits = RunLimits(failures_in_row=MAX_RETRIES, attempts=performer.max_attempts)
     performer = replace(performer, workspace=Workspace(performer.project))
@@ -53,10 +53,10 @@ def run_async_mode(
         try:
             if on_ready is not None:
                 on_ready(worker.interrupt)
-            fresh = worker.kind.create_head(str(uuid.uuid4()), at=datetime.now(UTC)).replace(
-                step_index=step_index, iteration=step_index + 1, expected_step=first.step
+            new_head = worker.kind.create_head(str(uuid.uuid4()), at=datetime.now(UTC)).replace(
+                step_index=step_index, iteration=step_index + 1, expected_step=first_ref.step
             )
-            head = store.update(lambda _: transitions.initialize(fresh))
+            head = store.update(lambda _: transitions.initialize(new_head))
             return replace(InlineLoop(worker, Mode.ASYNC, limits, head).work(), head=None)
         finally:
             worker.close()

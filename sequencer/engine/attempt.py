@@ -226,8 +226,8 @@ class Attempt(Struct, kw_only=True):
         After a retry and after a fix, the count of attempts restarts at 1, but the count of
         what was used does not.
         """
-        spent = () if self.marking is None else self.marking.ledger.spent
-        return self.claim.attempt == 1 and self.claim.step not in spent
+        spent_usage = () if self.marking is None else self.marking.ledger.spent
+        return self.claim.attempt == 1 and self.claim.step not in spent_usage
 
     @property
     def number(self) -> int:
@@ -259,13 +259,13 @@ class Attempt(Struct, kw_only=True):
     @contextmanager
     def use_separate_result(self) -> Iterator[None]:
         """Give this attempt another result file in the block, for one more agent."""
-        first = self.result_path
-        with results.separate_file(first) as other:
-            self.result_path = other
+        first_path = self.result_path
+        with results.separate_file(first_path) as separate_path:
+            self.result_path = separate_path
             try:
                 yield
             finally:
-                self.result_path = first
+                self.result_path = first_path
 
     def wait_for_turn(self) -> None:
         """Wait until its work may be merged.
@@ -282,9 +282,14 @@ class Attempt(Struct, kw_only=True):
 
     def make_result(self, outcome: Outcome) -> AttemptResult:
         """Return the result of this attempt if it ends with *outcome*."""
-        prepared, claim = self.prepared, self.claim
+        prepared_step, claim = self.prepared, self.claim
         return AttemptResult(
-            outcome, prepared.step, prepared.place, prepared.agent, claim.token, claim.attempt
+            outcome,
+            prepared_step.step,
+            prepared_step.place,
+            prepared_step.agent,
+            claim.token,
+            claim.attempt,
         )
 
     @property

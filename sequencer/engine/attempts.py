@@ -84,21 +84,21 @@ class Attempts:
         self._started.put((running, perform))
 
     def _run_attempts(self) -> None:
-        while (started := self._started.get()) is not None:
-            self._run(*started)
+        while (attempt := self._started.get()) is not None:
+            self._run(*attempt)
             # Otherwise the attempt stays in memory until the next one comes.
-            del started
+            del attempt
 
-    def _run(self, running: Attempt, perform: Perform) -> None:
+    def _run(self, attempt: Attempt, perform: Perform) -> None:
         try:
-            self._heartbeat.begin(running.claim, running.cancellation)
-            perform(running)
+            self._heartbeat.begin(attempt.claim, attempt.cancellation)
+            perform(attempt)
         except BaseException as error:  # noqa: BLE001 - the claim has to end in a record
-            running.error = error
+            attempt.error = error
         finally:
-            self._heartbeat.end(running.claim)
-            self._heartbeat.resume_for_push(running.claim)
-            self._ended.put(running)
+            self._heartbeat.end(attempt.claim)
+            self._heartbeat.resume_for_push(attempt.claim)
+            self._ended.put(attempt)
             self.wake()
 
     def pop_ended(self) -> Attempt | None:
@@ -112,20 +112,20 @@ class Attempts:
             while self._unrecorded:
                 self._heartbeat.end(self._unrecorded.pop())
         try:
-            ended = self._ended.get_nowait()
+            attempt = self._ended.get_nowait()
         except queue.Empty:
             self._is_drained = True
             return None
-        self._unrecorded.append(ended.claim)
-        self.running.pop(ended.claim.token, None)
-        ended.cancellation.close()
-        return ended
+        self._unrecorded.append(attempt.claim)
+        self.running.pop(attempt.claim.token, None)
+        attempt.cancellation.close()
+        return attempt
 
     def cancel(self, reason: StopReason, but: frozenset[int] = frozenset()) -> None:
         """Ask all attempts to end, except the tokens in *but*; safe in a signal handler."""
-        for token, running in tuple(self.running.items()):
+        for token, attempt in tuple(self.running.items()):
             if token not in but:
-                running.cancellation.set(reason)
+                attempt.cancellation.set(reason)
 
     def free_reserve(self) -> None:
         """Close the reserved descriptors, so that the last records can use them."""

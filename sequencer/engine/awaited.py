@@ -94,12 +94,12 @@ class AwaitedStep:
     @property
     def words(self) -> str:
         """Return the message for the person at the terminal while the process waits."""
-        where = " in its terminal" if self._is_sync else ""
+        place = " in its terminal" if self._is_sync else ""
         match self._why:
             case _Wait.OTHERS:
                 return f"waiting for {self._step!r}, which another terminal runs"
             case _Wait.GONE | _Wait.SILENT:
-                return f"{self._reason_words}; start it again{where}: {self.command}"
+                return f"{self._reason_words}; start it again{place}: {self.command}"
             case _Wait.UNCLAIMED:
                 return f"{self._reason_words}; start one: {self.command}"
         return self._reason_words

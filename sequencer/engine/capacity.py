@@ -49,19 +49,19 @@ class UsageCap(NamedTuple):
     def compute_free(self, held: list[Claim]) -> tuple[float, int]:
         """Return how much no attempt holds, and how many attempts hold an unknown share."""
         shares = [claim.share(self.unit) for claim in held]
-        known = [share for share in shares if share is not None]
-        return self.left - math.fsum(known), len(shares) - len(known)
+        known_shares = [share for share in shares if share is not None]
+        return self.left - math.fsum(known_shares), len(shares) - len(known_shares)
 
     def is_short(self, live: Sequence[Claim]) -> bool:
         """Return whether too little is free to start while others hold the rest.
 
         When they end, they return what they did not use.
         """
-        held = self.select_claims(live)
-        if not held:
+        held_claims = self.select_claims(live)
+        if not held_claims:
             return False
-        free, unknown = self.compute_free(held)
-        return free / (unknown + 1) < self.left / (len(held) + 1) / FAIR_PART
+        free_amount, unknown_count = self.compute_free(held_claims)
+        return free_amount / (unknown_count + 1) < self.left / (len(held_claims) + 1) / FAIR_PART
 
 
 class CapacityRule(Protocol):
@@ -130,18 +130,20 @@ class Shares:
 
     def find_closed(self, head: Head, marking: Marking, expired: frozenset[int]) -> Collection[str]:
         """Return the agents' nodes that must not start now; *expired* may be taken over."""
-        closed: Collection[str] = () if self._rule is None else self._rule.find_closed(marking)
-        if limited := self._find_limited(marking, closed):
-            closed = frozenset(closed) | limited
-        live = _select_live(head, expired) if self._has_caps(marking) else ()
-        if not live:
-            return closed
+        closed_names: Collection[str] = (
+            () if self._rule is None else self._rule.find_closed(marking)
+        )
+        if limited_names := self._find_limited(marking, closed_names):
+            closed_names = frozenset(closed_names) | limited_names
+        live_claims = _select_live(head, expired) if self._has_caps(marking) else ()
+        if not live_claims:
+            return closed_names
         for cap in self._iter_shared_caps(head, marking):
-            if cap.is_short(live):
+            if cap.is_short(live_claims):
                 if cap.nodes is None:
                     return marking.graph.by_id.keys()
-                closed = frozenset(closed) | frozenset(cap.nodes)
-        return closed
+                closed_names = frozenset(closed_names) | frozenset(cap.nodes)
+        return closed_names
 
     def compute_share(
         self, head: Head, marking: Marking, name: str, places: int, expired: frozenset[int]
@@ -153,39 +155,45 @@ class Shares:
         shares: dict[str, float] = {}
         if not self._has_caps(marking):
             return shares
-        live = _select_live(head, expired)
-        busy = {claim.step for claim in live}
+        live_claims = _select_live(head, expired)
+        busy_names = {claim.step for claim in live_claims}
         caps = [cap for cap in self._iter_shared_caps(head, marking) if cap.covers(name)]
         if self._rule is not None:
             caps += self._rule.iter_node_caps(marking, name)
         for cap in caps:
-            free, unknown = cap.compute_free(cap.select_claims(live))
-            others = (node for node in iter_parallel_nodes(marking, name, busy) if cap.covers(node))
-            divisor = 1 + unknown + sum(1 for _ in islice(others, max(places - 1, 0)))
-            share = _round_down(max(free, 0.0) / divisor, cap.unit)
+            free_amount, unknown_count = cap.compute_free(cap.select_claims(live_claims))
+            other_nodes = (
+                node for node in iter_parallel_nodes(marking, name, busy_names) if cap.covers(node)
+            )
+            divisor = 1 + unknown_count + sum(1 for _ in islice(other_nodes, max(places - 1, 0)))
+            share = _round_down(max(free_amount, 0.0) / divisor, cap.unit)
             shares[cap.unit] = min(share, shares.get(cap.unit, share))
-        prepared = self._prepared.get(name)
-        if USD in shares and prepared is not None and prepared.step.max_cost_usd is not None:
-            shares[USD] = min(shares[USD], prepared.step.max_cost_usd)
+        prepared_step = self._prepared.get(name)
+        if (
+            USD in shares
+            and prepared_step is not None
+            and prepared_step.step.max_cost_usd is not None
+        ):
+            shares[USD] = min(shares[USD], prepared_step.step.max_cost_usd)
         return shares
 
-    def _find_limited(self, marking: Marking, closed: Collection[str]) -> frozenset[str]:
+    def _find_limited(self, marking: Marking, closed_names: Collection[str]) -> frozenset[str]:
         """Return the nodes that must not start until the usage limit of their agent is reset.
 
         An attempt that rests without a failure has met such a limit. A single limit may be for
         one model only. After two, another node with the same agent would pay only to get the
         same answer.
         """
-        active, prepared = marking.active, self._prepared
-        met: Counter[str] = Counter()
-        for name, execution in active.items():
+        executions, prepared_steps = marking.active, self._prepared
+        limits_met: Counter[str] = Counter()
+        for name, execution in executions.items():
             has_met = is_resting(execution) and not execution.failures
-            if has_met and name in prepared and name not in closed:
-                met[prepared[name].agent] += execution.attempt
+            if has_met and name in prepared_steps and name not in closed_names:
+                limits_met[prepared_steps[name].agent] += execution.attempt
         return frozenset(
             name
-            for name, step in (prepared.items() if met else ())
-            if met[step.agent] > 1 and name not in active
+            for name, step in (prepared_steps.items() if limits_met else ())
+            if limits_met[step.agent] > 1 and name not in executions
         )
 
     def _has_caps(self, marking: Marking) -> bool:
@@ -196,16 +204,16 @@ class Shares:
 
     def _iter_shared_caps(self, head: Head, marking: Marking) -> Iterator[UsageCap]:
         """Yield the limits that several nodes share."""
-        if (most := self._limits.cost_usd) is not None:
-            yield UsageCap(USD, max(most - head.usage.cost_usd, 0.0))
-        if (left := self.own_usd()) is not None:
-            yield UsageCap(USD, max(left, 0.0), owner=self._owner)
+        if (limit_usd := self._limits.cost_usd) is not None:
+            yield UsageCap(USD, max(limit_usd - head.usage.cost_usd, 0.0))
+        if (left_usd := self.own_usd()) is not None:
+            yield UsageCap(USD, max(left_usd, 0.0), owner=self._owner)
         if self._rule is not None:
             yield from self._rule.iter_shared_caps(marking)
 
 
-def _select_live(head: Head, expired: frozenset[int]) -> list[Claim]:
-    return [claim for claim in head.claims if claim.token not in expired]
+def _select_live(head: Head, expired_tokens: frozenset[int]) -> list[Claim]:
+    return [claim for claim in head.claims if claim.token not in expired_tokens]
 
 
 def _round_down(share: float, unit: str) -> float:
@@ -223,32 +231,32 @@ def iter_parallel_nodes(marking: Marking, name: str, busy: Collection[str]) -> I
 
     Nodes that may start now come first, because the caller usually stops after those.
     """
-    graph, seen = marking.graph, {name, *busy}
+    graph, seen_names = marking.graph, {name, *busy}
     for node in marking.waiting:
-        if node not in seen and marking.may_start(node) and _is_agent(graph, node):
-            seen.add(node)
+        if node not in seen_names and marking.may_start(node) and _is_agent(graph, node):
+            seen_names.add(node)
             yield node
     followers = _followers(graph, [name], frozenset())
-    active = (node for node, execution in marking.active.items() if execution.error is None)
-    others = [
-        node for node in (*marking.waiting, *active) if node != name and node not in followers
+    active_names = (node for node, execution in marking.active.items() if execution.error is None)
+    other_names = [
+        node for node in (*marking.waiting, *active_names) if node != name and node not in followers
     ]
-    for node in (*others, *_followers(graph, others, followers)):
-        if node not in seen and _is_agent(graph, node):
-            seen.add(node)
+    for node in (*other_names, *_followers(graph, other_names, followers)):
+        if node not in seen_names and _is_agent(graph, node):
+            seen_names.add(node)
             yield node
 
 
-def _followers(graph: Graph, names: list[str], without: Collection[str]) -> dict[str, None]:
-    """Return the nodes that forward edges reach from *names*, except *without*."""
-    reached: dict[str, None] = {}
-    pending = list(names)
-    while pending:
-        for target in graph.forward[pending.pop()]:
-            if target not in reached and target not in without:
-                reached[target] = None
-                pending.append(target)
-    return reached
+def _followers(graph: Graph, names: list[str], excluded: Collection[str]) -> dict[str, None]:
+    """Return the nodes that forward edges reach from *names*, except *excluded*."""
+    reached_names: dict[str, None] = {}
+    stack = list(names)
+    while stack:
+        for target in graph.forward[stack.pop()]:
+            if target not in reached_names and target not in excluded:
+                reached_names[target] = None
+                stack.append(target)
+    return reached_names
 
 
 def _is_agent(graph: Graph, name: str) -> bool:

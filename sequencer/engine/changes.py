@@ -87,27 +87,27 @@ class RetryPolicy:
         stop: Cancellation | None = None,
     ) -> T:
         stop = stop or self._stop
-        started, pause = time.monotonic(), FIRST_PAUSE_S
+        start, pause = time.monotonic(), FIRST_PAUSE_S
         end_message: str | None = None
-        last_reported: str | None = None
+        last_message: str | None = None
         while True:
             try:
                 result = act()
             except RemoteUnreachable as error:
-                left = started + wait_s - time.monotonic()
-                if left <= 0 or stop.is_set() or (error.is_denied and not may_be_denied):
+                left_s = start + wait_s - time.monotonic()
+                if left_s <= 0 or stop.is_set() or (error.is_denied and not may_be_denied):
                     raise
-                nap = min(left, pause * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
+                nap = min(left_s, pause * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
                 self._emit(Waiting(f"{error.message}; next try in {nap:.0f} s"))
                 end_message, pause = "the remote is back", min(2 * pause, LONGEST_PAUSE_S)
                 stop.wait(nap)
-            except WorkTreeBusy as busy:
-                left = started + max(wait_s, BUSY_S) - time.monotonic()
-                if left <= 0 or stop.is_set():
+            except WorkTreeBusy as busy_error:
+                left_s = start + max(wait_s, BUSY_S) - time.monotonic()
+                if left_s <= 0 or stop.is_set():
                     raise
-                if busy.message != last_reported:
-                    self._emit(Waiting(busy.message))
-                end_message, last_reported = "the work tree is free", busy.message
+                if busy_error.message != last_message:
+                    self._emit(Waiting(busy_error.message))
+                end_message, last_message = "the work tree is free", busy_error.message
                 stop.wait(BUSY_PAUSE_S)
             else:
                 if end_message is not None:
@@ -151,12 +151,12 @@ class Changes:
 
         def change(head: Head | None) -> Transition | None:
             if run_id is None:
-                current = require_head(self.store, head)
+                current_head = require_head(self.store, head)
             else:
-                current = require_run(self.store, run_id, head)
-            if current.exit:
-                ensure_here(current)
-            open_change: OpenChange = self.kind.open(current, at=self.now())
+                current_head = require_run(self.store, run_id, head)
+            if current_head.exit:
+                ensure_here(current_head)
+            open_change: OpenChange = self.kind.open(current_head, at=self.now())
             # The store may call this again after a lost race; only the last call counts.
             changes[:] = [open_change]
             if action is not None:
@@ -215,14 +215,14 @@ def require_run(store: Store, run_id: str, head: Head | None) -> Head:
     Raises:
         StaleClaim: the files are gone, or they are of another run.
     """
-    present = require_head(store, head)
-    if present.run_id != run_id:
+    current_head = require_head(store, head)
+    if current_head.run_id != run_id:
         raise StaleClaim(
             "the run is gone, and another one was started in its place",
             where=str(store.state_path),
             hint="the agent's answer is in its step log; start again to work on the new run",
         )
-    return present
+    return current_head
 
 
 def follow_run(store: Store, known: Head, head: Head | None) -> Head:
@@ -234,11 +234,11 @@ def follow_run(store: Store, known: Head, head: Head | None) -> Head:
     Raises:
         StaleClaim: see `require_run`.
     """
-    present = require_head(store, head)
-    is_same = present.run_id == known.run_id or not known.revision
+    current_head = require_head(store, head)
+    is_same = current_head.run_id == known.run_id or not known.revision
     if is_same or _was_reset(store, known.run_id):
-        return present
-    return require_run(store, known.run_id, present)
+        return current_head
+    return require_run(store, known.run_id, current_head)
 
 
 def _was_reset(store: Store, run_id: str) -> bool:

@@ -126,9 +126,9 @@ class CodeSync:
                 branch = self._workspace.keep(attempt.claim, attempt.claim.step, head)
             if branch is not None:
                 error = f"{error}; what the step did is on branch {branch}"
-            if (ended := attempt.ended) is not None:
-                outcome = ended.outcome.replace(status=OutcomeStatus.FAILED, error=error)
-                attempt.ended = replace(ended, outcome=outcome, decision=None, verdict=None)
+            if (result := attempt.ended) is not None:
+                outcome = result.outcome.replace(status=OutcomeStatus.FAILED, error=error)
+                attempt.ended = replace(result, outcome=outcome, decision=None, verdict=None)
 
     def keep(self, ended: Sequence[Attempt], head: Head | None) -> None:
         """Put the work of *ended*, whose results do not count, on branches."""
@@ -155,9 +155,9 @@ class CodeSync:
         try:
             self._retry_policy.retry(lambda: self._workspace.ensure_ready(head))
             yield
-        except RemoteUnreachable as away:
+        except RemoteUnreachable as error:
             # Not the server that has the run's state: that one was reached.
-            raise WorkTreeRefused(away.message, where=away.where, hint=away.hint) from away
+            raise WorkTreeRefused(error.message, where=error.where, hint=error.hint) from error
         finally:
             # The next attempt finds out whether this one was accepted.
             self._workspace.leave(None)

@@ -77,8 +77,8 @@ def next_move(seen: Seen) -> Move:
     try:
         if seen.is_over:
             return Wait() if seen.running else End(seen.describe_end())
-        if (expired := seen.find_expired()) is not None:
-            return expired
+        if (claim := seen.find_expired()) is not None:
+            return claim
         if not seen.is_stopped and seen.tried_at is None and seen.may_claim():
             return TakeClaims()
         return Wait(until=seen.find_due_time()) if seen.running else _wait_or_end(seen)
@@ -86,13 +86,13 @@ def next_move(seen: Seen) -> Move:
         return End(error=error)
 
 
-def _wait_or_end(seen: Seen) -> Wait | End:
+def _wait_or_end(facts: Seen) -> Wait | End:
     """Return the move of a process that runs no attempt and can't start one."""
-    if seen.is_stopped:
-        _, hint = find_hold(seen.head) or (None, "start again to continue")
-        return End(error=Interrupted(seen.interrupted, hint=hint))
-    reason = seen.find_end_reason()
-    return seen.make_wait() if reason is None else End(reason)
+    if facts.is_stopped:
+        _, hint = find_hold(facts.head) or (None, "start again to continue")
+        return End(error=Interrupted(facts.interrupted, hint=hint))
+    reason = facts.find_end_reason()
+    return facts.make_wait() if reason is None else End(reason)
 
 
 # --- the facts -------------------------------------------------------------------------
@@ -176,9 +176,9 @@ class SequenceSeen(Seen):
     @cached_property
     def readiness(self) -> Readiness:
         """Whether a step may start, as if the expired claims had been removed."""
-        head, expired = self.head, self.expired_tokens
-        if expired and head.claims:
-            claims = tuple(claim for claim in head.claims if claim.token not in expired)
+        head, tokens = self.head, self.expired_tokens
+        if tokens and head.claims:
+            claims = tuple(claim for claim in head.claims if claim.token not in tokens)
             head = head.replace(claims=claims)
         return self._kind.check_readiness(head, self._budget.run_limits, at=self.at)
 
@@ -211,10 +211,10 @@ class SequenceSeen(Seen):
 
         Raises: see `WorkLoop.work`.
         """
-        reached = self._budget.find_reached_limit(self.head)
-        if reached is not None and self.head.status is not Status.PAUSED:
-            return reached
-        return self._budget.find_end_reason(self.readiness, self.head) or reached
+        reason = self._budget.find_reached_limit(self.head)
+        if reason is not None and self.head.status is not Status.PAUSED:
+            return reason
+        return self._budget.find_end_reason(self.readiness, self.head) or reason
 
     def make_wait(self) -> Wait:
         """Return the move of waiting for a date, or for other processes."""
@@ -223,9 +223,9 @@ class SequenceSeen(Seen):
             return Wait(readiness.message, until=self.find_due_time(), date=readiness.until)
         message = readiness.message
         if readiness.kind is ReadinessKind.READY:
-            why = "is not at a position of this process"
+            reason = "is not at a position of this process"
             if self._budget.is_mine(head.step_index):
-                why = "goes to a process that has waited longer"
-            message = f"step {readiness.place.step!r} (step_index {head.step_index}) {why}"
+                reason = "goes to a process that has waited longer"
+            message = f"step {readiness.place.step!r} (step_index {head.step_index}) {reason}"
         hint = "wait for it with --max-wait"
         return Wait(message, claim=readiness.claim, is_for_others=True, hint=hint)

@@ -78,8 +78,8 @@ class GraphSeen(Seen):
         Tries that were due before this process tried to claim wait for a free slot. The process
         wakes anyway when an attempt ends.
         """
-        since, left_ms = self.tried_at or self.at, self._compute_left_ms()
-        dates = [date for date in _dates(self.marking) if date > since]
+        start, left_ms = self.tried_at or self.at, self._compute_left_ms()
+        dates = [date for date in _dates(self.marking) if date > start]
         if left_ms < math.inf:
             dates.append(self.at + timedelta(milliseconds=left_ms))
         return min(dates, default=None)
@@ -100,13 +100,13 @@ class GraphSeen(Seen):
                 hint = f"{format_command(self.head.run_name, 'resume')} lets it continue"
             report = f"{message}; this process waits"
             return Wait(message, self.find_due_time(), is_for_others=True, hint=hint, report=report)
-        first = self._budget.next_try(self.marking)
-        message = "" if first is None else "the next try starts"
-        return Wait(message, self.find_due_time(), date=first)
+        next_node = self._budget.next_try(self.marking)
+        message = "" if next_node is None else "the next try starts"
+        return Wait(message, self.find_due_time(), date=next_node)
 
 
 def _dates(marking: Marking) -> Iterator[datetime]:
-    for active in marking.active.values():
-        date = parse_time(active.due) if active.due else None
+    for execution in marking.active.values():
+        date = parse_time(execution.due) if execution.due else None
         if date is not None:
             yield date

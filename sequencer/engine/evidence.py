@@ -92,7 +92,7 @@ class ChangeWatch(Struct):
 
     def _read_state(self, most_s: float) -> TreeState | None:
         """Return the state of the files; None: it can't be read in time."""
-        started = time.monotonic()
+        start = time.monotonic()
         try:
             deadline = Deadline.from_now(min(most_s, self.left_s))
             self.tree = self.tree or tree_of(self.folder, self.ignored)
@@ -100,41 +100,43 @@ class ChangeWatch(Struct):
         except TreeUnknown:
             return None
         finally:
-            self.left_s -= time.monotonic() - started
+            self.left_s -= time.monotonic() - start
 
     def measure(self, shown: Evidence, *, counts: bool) -> Evidence:
         """Return *shown* with the changes, as far as they are known.
 
         If it *counts*, changed files and commits are counted, compared with the state before.
         """
-        after = None if self.prior.is_shared() else self._read_state(self.left_s)
-        if after is None:
+        new_state = None if self.prior.is_shared() else self._read_state(self.left_s)
+        if new_state is None:
             return shown
-        shown = shown.replace(tree=after.digest)
+        shown = shown.replace(tree=new_state.digest)
         if not counts:
-            has_changed = after.newest >= self.began - COARSE_S
-            return self._count_repeats(shown.replace(has_changed=has_changed), after)
+            has_changed = new_state.newest >= self.began - COARSE_S
+            return self._count_repeats(shown.replace(has_changed=has_changed), new_state)
         if self.before is None or self.tree is None:
-            return self._count_repeats(shown, after)
+            return self._count_repeats(shown, new_state)
         try:
-            changes = self.tree.compare_states(self.before, after, Deadline.from_now(self.left_s))
+            changes = self.tree.compare_states(
+                self.before, new_state, Deadline.from_now(self.left_s)
+            )
         except TreeUnknown:
-            return self._count_repeats(shown, after)
+            return self._count_repeats(shown, new_state)
         shown = shown.replace(
             has_changed=changes.are_any, files=changes.files, commits=changes.commits
         )
-        return self._count_repeats(shown, after)
+        return self._count_repeats(shown, new_state)
 
-    def _count_repeats(self, shown: Evidence, after: TreeState) -> Evidence:
-        """Return *shown* with the number of attempts in a row that repeated each other."""
-        last = self.prior.last
-        if last is None or shown.is_idle or shown.compared != last.answer:
-            return shown
-        if last.tree is None:
-            is_same = after.newest < last.at - COARSE_S
+    def _count_repeats(self, evidence: Evidence, new_state: TreeState) -> Evidence:
+        """Return *evidence* with the number of attempts in a row that repeated each other."""
+        last_streak = self.prior.last
+        if last_streak is None or evidence.is_idle or evidence.compared != last_streak.answer:
+            return evidence
+        if last_streak.tree is None:
+            is_same = new_state.newest < last_streak.at - COARSE_S
         else:
-            is_same = last.tree == shown.tree
-        return shown.replace(repeats=last.attempts + 1) if is_same else shown
+            is_same = last_streak.tree == evidence.tree
+        return evidence.replace(repeats=last_streak.attempts + 1) if is_same else evidence
 
 
 def judge(outcome: Outcome, step: Step, watch: ChangeWatch | None, notice: Notice) -> Outcome:
@@ -142,24 +144,26 @@ def judge(outcome: Outcome, step: Step, watch: ChangeWatch | None, notice: Notic
 
     Without a *watch*, the changes are unknown.
     """
-    shown = outcome.evidence
-    if shown is None or not outcome.is_accepted:
+    evidence = outcome.evidence
+    if evidence is None or not outcome.is_accepted:
         return outcome
     outcome = judge_turn(outcome, notice)
     if not outcome.is_accepted:
         return outcome
     if says_nothing_to_do(outcome.output):
-        shown = shown.replace(is_idle=True)
-    last = None if watch is None else watch.prior.last
+        evidence = evidence.replace(is_idle=True)
+    last_streak = None if watch is None else watch.prior.last
     if step.expects == "change":
-        shown = shown if watch is None else watch.measure(shown, counts=True)
-        if shown.has_changed is None and not shown.is_idle:
+        evidence = evidence if watch is None else watch.measure(evidence, counts=True)
+        if evidence.has_changed is None and not evidence.is_idle:
             notice("whether files have changed is not known: it took too long, or the folder "
                    "is shared with another attempt")  # fmt: skip
-    elif watch and (is_in_doubt(shown, step.expects) or _may_repeat(shown, step, last)):
-        shown = watch.measure(shown, counts=False)
+    elif watch and (
+        is_in_doubt(evidence, step.expects) or _may_repeat(evidence, step, last_streak)
+    ):
+        evidence = watch.measure(evidence, counts=False)
     # The error of an accepted outcome is advice, and only for a turn that was cut off.
-    return judge_work(outcome.replace(evidence=shown, error=None), step.expects, step.name)
+    return judge_work(outcome.replace(evidence=evidence, error=None), step.expects, step.name)
 
 
 def judge_turn(outcome: Outcome, notice: Notice = str) -> Outcome:
@@ -168,15 +172,17 @@ def judge_turn(outcome: Outcome, notice: Notice = str) -> Outcome:
     If the reason is not known, a turn with text and without open tool calls is accepted, with a
     notice. The ``error`` of the outcome may have the executor's advice.
     """
-    shown = outcome.evidence
-    if shown is None or not outcome.is_accepted or shown.turn_end is TurnEnd.CLEAN:
+    evidence = outcome.evidence
+    if evidence is None or not outcome.is_accepted or evidence.turn_end is TurnEnd.CLEAN:
         return outcome
-    reason = f"its client says {shown.reason!r}" if shown.reason else "its client gives no reason"
-    if shown.turn_end is TurnEnd.UNKNOWN and shown.has_text and not shown.open_calls:
+    reason = (
+        f"its client says {evidence.reason!r}" if evidence.reason else "its client gives no reason"
+    )
+    if evidence.turn_end is TurnEnd.UNKNOWN and evidence.has_text and not evidence.open_calls:
         notice(f"the turn ended for a reason that is not known here ({reason}); accepted, because "
                "the agent has answered and no tool call is open")  # fmt: skip
         return outcome
-    if calls := format_quantity(shown.open_calls, "tool call"):
+    if calls := format_quantity(evidence.open_calls, "tool call"):
         reason += f", and {calls} got no result"
     if outcome.denials:
         reason += f"; a tool call was refused before: {outcome.denials[-1]}"
@@ -187,13 +193,15 @@ def judge_turn(outcome: Outcome, notice: Notice = str) -> Outcome:
 
 def judge_work(outcome: Outcome, expects: Expects | None, name: str) -> Outcome:
     """Return *outcome*, failed if its evidence does not show what step *name* expects."""
-    shown = outcome.evidence
-    missing = None if shown is None or not outcome.is_accepted else find_missing(shown, expects)
-    if missing is None:
+    evidence = outcome.evidence
+    missing_text = (
+        None if evidence is None or not outcome.is_accepted else find_missing(evidence, expects)
+    )
+    if missing_text is None:
         return outcome
-    error = f"the attempt ended cleanly, but {_LACKS[missing]}"
+    error = f"the attempt ended cleanly, but {_LACKS[missing_text]}"
     error += f"\nif that is right, set expects: nothing for step {name!r}"
-    return outcome.replace(status=OutcomeStatus.FAILED, error=error, missing=missing)
+    return outcome.replace(status=OutcomeStatus.FAILED, error=error, missing=missing_text)
 
 
 def find_missing(shown: Evidence, expects: Expects | None) -> Missing | None:
@@ -222,10 +230,10 @@ def is_in_doubt(shown: Evidence, expects: Expects | None) -> bool:
     return expects is None and find_missing(shown, expects) is not None
 
 
-def _may_repeat(shown: Evidence, step: Step, last: Streak | None) -> bool:
-    """Return whether the attempt may repeat the *last* one."""
-    is_same = last is not None and shown.compared == last.answer
-    if not is_same or step.expects == "nothing" or shown.is_idle:
+def _may_repeat(evidence: Evidence, step: Step, last_streak: Streak | None) -> bool:
+    """Return whether the attempt may repeat *last_streak*."""
+    is_same = last_streak is not None and evidence.compared == last_streak.answer
+    if not is_same or step.expects == "nothing" or evidence.is_idle:
         return False
     return bool((step.stagnation or Stagnation()).attempts)
 

@@ -52,29 +52,29 @@ class Exclusion:
         *expired* are the tokens of claims that may be taken over; they don't count.
         """
         groups = self._groups(marking)
-        deciding, without_wall = groups.deciding, groups.without_wall
-        if not (deciding and without_wall):
+        deciding_names, unwalled_names = groups.deciding, groups.without_wall
+        if not (deciding_names and unwalled_names):
             return _NONE
-        live = {claim.step for claim in head.claims if claim.token not in expired}
-        closed = _NONE
-        if live & deciding:
-            closed |= without_wall
-        if live & without_wall:
-            closed |= deciding
-        return closed
+        live_names = {claim.step for claim in head.claims if claim.token not in expired}
+        closed_names = _NONE
+        if live_names & deciding_names:
+            closed_names |= unwalled_names
+        if live_names & unwalled_names:
+            closed_names |= deciding_names
+        return closed_names
 
     def _groups(self, marking: Marking) -> _Groups:
         # A new graph has added tasks.
         if self._cached is None or self._cached.graph is not marking.graph:
             workflow = self._workflow_at(marking)
-            deciding = frozenset(
+            deciding_names = frozenset(
                 step.name for step in workflow.steps if is_deciding_step(workflow, step)
             )
-            without_wall = _NONE
-            if deciding:
+            unwalled_names = _NONE
+            if deciding_names:
                 agents = (node.id for node in marking.graph.nodes if node.kind is NodeKind.AGENT)
-                without_wall = frozenset(name for name in agents if self._is_open(workflow, name))
-            self._cached = _Groups(marking.graph, deciding, without_wall)
+                unwalled_names = frozenset(name for name in agents if self._is_open(workflow, name))
+            self._cached = _Groups(marking.graph, deciding_names, unwalled_names)
         return self._cached
 
     def _is_open(self, workflow: Workflow, name: str) -> bool:

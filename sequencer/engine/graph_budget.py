@@ -62,14 +62,14 @@ class GraphBudget(InvocationBudget):
         self, step: str, outcome: Outcome | None, result: RecordedResult | None
     ) -> None:
         """Correct the counts of *outcome* once it is known how the run has recorded it."""
-        recorded = None if result is None else result.outcome
-        if recorded is not None and outcome is not None:
-            more = int(recorded.is_accepted) - int(outcome.is_accepted)
+        recorded_outcome = None if result is None else result.outcome
+        if recorded_outcome is not None and outcome is not None:
+            difference = int(recorded_outcome.is_accepted) - int(outcome.is_accepted)
             usage = self.summary.usage
-            self.summary.usage = usage.replace(steps=usage.steps + more)
-            self.summary.failures -= more
-            failure = f"node {step!r} failed: {recorded.error}"
-            self._failure = None if recorded.is_accepted else failure
+            self.summary.usage = usage.replace(steps=usage.steps + difference)
+            self.summary.failures -= difference
+            failure = f"node {step!r} failed: {recorded_outcome.error}"
+            self._failure = None if recorded_outcome.is_accepted else failure
         if result is not None and result.then is not None:
             # The run continues by itself, so a tick need not report a failure.
             self._failure, self._then = None, result.then
@@ -79,8 +79,8 @@ class GraphBudget(InvocationBudget):
     def slots(self, taken: int) -> int:
         """Return how many more attempts may start while *taken* ones are running."""
         steps = self._steps_left()
-        most = self._places if steps is None else min(self._places, steps)
-        return max(most - taken, 0)
+        places = self._places if steps is None else min(self._places, steps)
+        return max(places - taken, 0)
 
     def _steps_left(self) -> int | None:
         """Return how many more steps this invocation may run; None: no limit."""
@@ -128,10 +128,10 @@ class GraphBudget(InvocationBudget):
 
         Raises: see `WorkLoop.work`.
         """
-        if (reached := self._find_reached_limit()) is not None:
-            return reached
-        blocked = find_obstacle(head, self.run_limits, at)
-        kind, message = blocked or (ReadinessKind.READY, "")
+        if (limit_reason := self._find_reached_limit()) is not None:
+            return limit_reason
+        obstacle = find_obstacle(head, self.run_limits, at)
+        kind, message = obstacle or (ReadinessKind.READY, "")
         if kind is ReadinessKind.LIMIT:
             ensure_none_failed(head, marking, message)
         if kind in (ReadinessKind.STOPPED, ReadinessKind.LIMIT) or (
@@ -142,9 +142,9 @@ class GraphBudget(InvocationBudget):
             return None
         if kind is ReadinessKind.PERSON and head.status is Status.PAUSED:
             raise WaitsForPerson(message)
-        if (first := self.next_try(marking)) is not None:
+        if (next_node := self.next_try(marking)) is not None:
             is_tick = self.mode is Mode.TICK
-            return f"nothing due: the next try is at {first}" if is_tick else None
+            return f"nothing due: the next try is at {next_node}" if is_tick else None
         rule = self._capacity_rule
         stopped = None if rule is None else rule.find_stop_reason(marking)
         if stopped is None:
@@ -155,15 +155,17 @@ class GraphBudget(InvocationBudget):
 
     def is_waiting_for_others(self, head: Head, at: datetime) -> bool:
         """Return whether other processes hold claims, or the run is paused."""
-        blocked = find_obstacle(head, self.run_limits, at)
-        return bool(head.claims) or (blocked is not None and blocked[0] is ReadinessKind.PAUSED)
+        obstacle = find_obstacle(head, self.run_limits, at)
+        return bool(head.claims) or (obstacle is not None and obstacle[0] is ReadinessKind.PAUSED)
 
     def next_try(self, marking: Marking) -> str | None:
         """Return when the first failed node is tried again; None: there is no such node."""
         # A node that a budget has closed does not start when its time comes.
-        closed = () if self._capacity_rule is None else self._capacity_rule.find_closed(marking)
-        waiting = [node for name, node in marking.active.items() if name not in closed]
-        return min((node.due for node in waiting if node.due and not node.since), default=None)
+        closed_names = (
+            () if self._capacity_rule is None else self._capacity_rule.find_closed(marking)
+        )
+        executions = [node for name, node in marking.active.items() if name not in closed_names]
+        return min((node.due for node in executions if node.due and not node.since), default=None)
 
     def to_data(self) -> dict[str, Any]:
         """Return its counts as plain data."""
@@ -193,10 +195,10 @@ def _ensure_no_question(marking: Marking) -> None:
     Raises:
         WaitsForPerson: one does.
     """
-    asks = [name for name, active in marking.active.items() if active.since]
-    if asks:
-        verb = "waits" if len(asks) == 1 else "wait"
+    names = [name for name, execution in marking.active.items() if execution.since]
+    if names:
+        verb = "waits" if len(names) == 1 else "wait"
         raise WaitsForPerson(
-            f"{', '.join(map(repr, asks))} {verb} for an answer",
+            f"{', '.join(map(repr, names))} {verb} for an answer",
             hint="'sequencer inbox' shows what is asked, 'sequencer answer NODE VALUE' answers",
         )

@@ -134,25 +134,27 @@ class GraphChanges(Changes):
         Raises: see `marking`.
         """
         head, marking = self.marking(head)
-        asked = [name for name, active in marking.active.items() if active.since]
+        names = [name for name, execution in marking.active.items() if execution.since]
         return [
             self._question(name, head, marking)
-            for name in sorted(asked, key=marking.graph.order.__getitem__)
+            for name in sorted(names, key=marking.graph.order.__getitem__)
         ]
 
     def _question(self, name: str, head: Head, marking: Marking) -> Question:
-        node, active = marking.graph.by_id[name], marking.active[name]
+        node, execution = marking.graph.by_id[name], marking.active[name]
         text = node.question or node.label or name
-        asked = f"{text}\n{node.input}"
-        values = make_node_values(marking.graph, name, marking, asked, self.read_output, head=head)
+        template_text = f"{text}\n{node.input}"
+        values = make_node_values(
+            marking.graph, name, marking, template_text, self.read_output, head=head
+        )
         try:
-            shown = text if values is None else values.compose(text)
+            question_text = text if values is None else values.compose(text)
         except SequencerError as error:
             # You can still answer the question.
-            shown = f"{text}\n\n({error.message})"
+            question_text = f"{text}\n\n({error.message})"
         is_dead_end = node.allows_custom_input and not has_fallback_branch(marking.graph, name)
-        asked_at = active.since or ""
-        return Question(node, shown, active.token, asked_at, active.due, is_dead_end)
+        asked_at = execution.since or ""
+        return Question(node, question_text, execution.token, asked_at, execution.due, is_dead_end)
 
     def _cache_facts(self, change: OpenTransition, head: Head) -> None:
         # Without facts nothing was written, so a marking with operations is not the stored one.
@@ -175,14 +177,14 @@ class MarkingCache:
         Raises:
             CorruptState: the run has no readable marking.
         """
-        cached, self._cached = self._cached, None
+        cache_entry, self._cached = self._cached, None
         flow = self._flow_of(head)
-        if cached is not None and cached[0] == head.run_id:
-            _, known, marking, chain = cached
-            if known == flow:
+        if cache_entry is not None and cache_entry[0] == head.run_id:
+            _, known_head, marking, chain = cache_entry
+            if known_head == flow:
                 return marking, chain
-            if _is_continuation(flow, known):
-                for operation in flow.since[len(known.since) :]:
+            if _is_continuation(flow, known_head):
+                for operation in flow.since[len(known_head.since) :]:
                     marking.apply(operation)
                 return marking, chain
         return self._read(head, flow)
@@ -196,10 +198,10 @@ class MarkingCache:
             try:
                 marking, chain = self.pop_marking(head)
             except CorruptState:
-                newer = self._store.view().head if looks <= _LOOKS else None
-                if newer is None or newer.revision == head.revision:
+                newer_head = self._store.view().head if looks <= _LOOKS else None
+                if newer_head is None or newer_head.revision == head.revision:
                     raise
-                head = newer
+                head = newer_head
             else:
                 break
         self.cache_marking(head, marking, chain)
@@ -210,8 +212,8 @@ class MarkingCache:
         self._cached = (head.run_id, self._flow_of(head), marking, chain)
 
     def read_at_start(self, head: Head) -> tuple[Workflow, Marking, Chain]:
-        before = read_flow_source(self._store).find_workflow(head.workflow_digest)
-        return before, *MarkingCache(self._store, require_graph(before)).pop_marking(head)
+        workflow = read_flow_source(self._store).find_workflow(head.workflow_digest)
+        return workflow, *MarkingCache(self._store, require_graph(workflow)).pop_marking(head)
 
     def _flow_of(self, head: Head) -> Flow:
         return flow_record.require_flow(head, str(self._store.state_path))
@@ -238,11 +240,11 @@ class MarkingCache:
         return data
 
 
-def _is_continuation(flow: Flow, known: Flow) -> bool:
-    """Return whether *flow* continues *known* on the same base."""
-    if flow.base is None or flow.base != known.base:
+def _is_continuation(flow: Flow, known_flow: Flow) -> bool:
+    """Return whether *flow* continues *known_flow* on the same base."""
+    if flow.base is None or flow.base != known_flow.base:
         return False
-    return flow.since[: len(known.since)] == known.since
+    return flow.since[: len(known_flow.since)] == known_flow.since
 
 
 def load_as_started(store: Store, head: Head) -> GraphChanges:

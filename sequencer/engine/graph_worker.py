@@ -94,8 +94,8 @@ class GraphWorker(Worker):
         self.capacity_rule = None if tasks is None else tasks.capacity_rule
         self._fallback_step = None if tasks is None else tasks.fallback_step
         if self.capacity_rule is not None and self.capacity_rule.kills:
-            emit = combine_listeners(performer.emit, self._wake_on_use)
-            self.performer = replace(performer, emit=emit)
+            listener = combine_listeners(performer.emit, self._wake_on_use)
+            self.performer = replace(performer, emit=listener)
         self._exclusion = Exclusion(
             performer.agents, performer.with_defaults, changes.graph_kind.workflow_at
         )
@@ -116,9 +116,9 @@ class GraphWorker(Worker):
         """Remove the worktrees that killed processes have left."""
         if not self.performer.workspace.opens:
             return
-        expired = self.expired_claims(head)
-        live = [claim.token for claim in head.claims if claim.token not in expired]
-        for text in self.performer.workspace.clean(live):
+        expired_tokens = self.expired_claims(head)
+        live_tokens = [claim.token for claim in head.claims if claim.token not in expired_tokens]
+        for text in self.performer.workspace.clean(live_tokens):
             self.performer.emit(Noticed(text))
 
     def renew_limits(self) -> str:
@@ -143,11 +143,11 @@ class GraphWorker(Worker):
         if self.code.moves or name not in self._prepared:
             step = self._supported_fields.adapt_step(workflow, name)
             self._prepared[name] = self._prepare_step(step, name)
-        prepared = self._prepared[name]
-        if self._fallback_step is not None and failures >= get_max_tries(prepared.step):
+        prepared_step = self._prepared[name]
+        if self._fallback_step is not None and failures >= get_max_tries(prepared_step.step):
             step = self._supported_fields.adapt_step(workflow, name, self._fallback_step)
             return self._prepare_step(step, name)
-        return prepared
+        return prepared_step
 
     def _prepare_step(self, step: Step, name: str) -> PreparedStep:
         return self.performer.prepare_step(step, name, StepRef(0, name, step.prompt_name))
@@ -180,18 +180,20 @@ class GraphWorker(Worker):
         *held* are tokens of its other claims, which no running attempt has: they were granted a
         moment ago, or their attempts have ended and are not recorded.
         """
-        expired = self.expired_claims(head, held)
-        others = {claim.token for claim in self.find_foreign_claims(head)}.difference(held, expired)
-        may_begin = self.code.may_begin(head, self.attempts.running, others)
-        free = slots(len(self.attempts.running) + len(held))
+        expired_tokens = self.expired_claims(head, held)
+        tokens = {claim.token for claim in self.find_foreign_claims(head)}.difference(
+            held, expired_tokens
+        )
+        may_begin = self.code.may_begin(head, self.attempts.running, tokens)
+        free_slots = slots(len(self.attempts.running) + len(held))
         if self.is_stopped or not may_begin:
-            free = 0
+            free_slots = 0
         return self._capacity(
             head,
-            count_slots(head, self.limits, free, expired, datetime.now(UTC)),
-            expired,
-            closed=partial(self._find_closed, expired=expired),
-            share=partial(self.shares.compute_share, expired=expired),
+            count_slots(head, self.limits, free_slots, expired_tokens, datetime.now(UTC)),
+            expired_tokens,
+            closed=partial(self._find_closed, expired=expired_tokens),
+            share=partial(self.shares.compute_share, expired=expired_tokens),
             closes_with_each=True,
         )
 
@@ -199,14 +201,14 @@ class GraphWorker(Worker):
         self, head: Head, marking: Marking, expired: frozenset[int]
     ) -> Collection[str]:
         """Return the nodes that must not start now; *expired* claims may be taken over."""
-        closed = self.shares.find_closed(head, marking, expired)
+        names = self.shares.find_closed(head, marking, expired)
         excluded = self._exclusion.find_closed(head, marking, expired)
-        return frozenset(closed) | excluded if excluded else closed
+        return frozenset(names) | excluded if excluded else names
 
     def executors_of(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
         del head
-        prepared = self._prepared.get(claim.step)
-        return [None if prepared is None else prepared.executor]
+        prepared_step = self._prepared.get(claim.step)
+        return [None if prepared_step is None else prepared_step.executor]
 
     def expired_claims(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
         """Return the tokens of claims that may be taken over.
@@ -232,13 +234,13 @@ class GraphWorker(Worker):
 
         return self.changes.update(act_and_note, capacity, run_id=run_id)
 
-    def _continue(self, head: Head, granted: list[int]) -> Head:
-        if granted:
-            if any(claim.attempt > 1 for claim in head.claims if claim.token in granted):
+    def _continue(self, head: Head, tokens: list[int]) -> Head:
+        if tokens:
+            if any(claim.attempt > 1 for claim in head.claims if claim.token in tokens):
                 self.tidy(head)
             # Notify before starting: a short attempt asks at once who merges next.
-            self._notify_merges(head, granted)
-            self._start(head, granted)
+            self._notify_merges(head, tokens)
+            self._start(head, tokens)
         self.performer.emit(HeadMoved(head))
         if self.streaks is not None:
             self.streaks.follow(head.revision)
@@ -247,39 +249,39 @@ class GraphWorker(Worker):
 
     def cancel_lost_attempts(self, head: Head) -> None:
         """Stop the attempts whose claims are not in *head*, or whose budget is used up."""
-        held = frozenset(claim.token for claim in head.claims)
-        self.attempts.cancel(StopReason.CLAIM_LOST, but=held)
+        held_tokens = frozenset(claim.token for claim in head.claims)
+        self.attempts.cancel(StopReason.CLAIM_LOST, but=held_tokens)
         self._notify_merges(head)
         if self.capacity_rule is None or not head.claims:
             return
         _, marking = self.changes.marking(head)
-        running = self.attempts.running.items()
-        used = {attempt.claim.step: attempt.used for _, attempt in running}
-        if to_kill := self.capacity_rule.find_nodes_to_kill(marking, used):
-            others = frozenset(
-                token for token, attempt in running if attempt.claim.step not in to_kill
+        pairs = self.attempts.running.items()
+        usage_by_node = {attempt.claim.step: attempt.used for _, attempt in pairs}
+        if names := self.capacity_rule.find_nodes_to_kill(marking, usage_by_node):
+            other_tokens = frozenset(
+                token for token, attempt in pairs if attempt.claim.step not in names
             )
-            self.attempts.cancel(StopReason.BUDGET, but=others)
+            self.attempts.cancel(StopReason.BUDGET, but=other_tokens)
 
-    def _notify_merges(self, head: Head, granted: Collection[int] = ()) -> None:
+    def _notify_merges(self, head: Head, tokens: Collection[int] = ()) -> None:
         """Notify the attempts that wait for their turn to merge of the claims in *head*."""
         if self._merges is None:
             return
-        expired = self.expired_claims(head, granted)
-        live = tuple(claim for claim in head.claims if claim.token not in expired)
+        expired_tokens = self.expired_claims(head, tokens)
+        claims = tuple(claim for claim in head.claims if claim.token not in expired_tokens)
         _, marking = self.changes.marking(head)
-        self._merges.active_claims = ActiveClaims(live, marking.find_next_startable() is not None)
+        self._merges.active_claims = ActiveClaims(claims, marking.find_next_startable() is not None)
 
-    def _start(self, head: Head, granted: list[int]) -> None:
+    def _start(self, head: Head, tokens: list[int]) -> None:
         _, marking = self.changes.marking(head)
         workflow = self.changes.graph_kind.workflow_at(marking)
         if not self.attempts.running:
-            self._check_out_code(head, granted)
+            self._check_out_code(head, tokens)
         first_tries = [
-            claim.step for claim in head.claims if claim.token in granted and claim.attempt == 1
+            claim.step for claim in head.claims if claim.token in tokens and claim.attempt == 1
         ]
         self._supported_fields.restore_reported(workflow, marking, first_tries)
-        for token in granted:
+        for token in tokens:
             claim = head.find_claim(token)
             if claim is None:
                 continue
@@ -290,19 +292,19 @@ class GraphWorker(Worker):
         self, claim: Claim, head: Head, marking: Marking, workflow: Workflow
     ) -> Attempt:
         """Return the attempt for *claim*; it reads *marking* only now."""
-        name, failure, prepared = claim.step, None, None
+        name, failure, step = claim.step, None, None
         try:
-            prepared = self.prepare(name, workflow, marking.active[name].failures)
+            step = self.prepare(name, workflow, marking.active[name].failures)
         except (SequencerError, OSError) as error:
             failure = error
         # The record of the failure needs a step: the earlier one, or one that can't start.
-        prepared = prepared or self._prepared.get(name)
-        prepared = prepared or self._make_unprepared_step(workflow, name)
+        step = step or self._prepared.get(name)
+        step = step or self._make_unprepared_step(workflow, name)
         store, session = self.store, self._layers.sessions.find_incoming(marking, name)
         attempt = Attempt(
             claim=claim,
             head=head.replace(session=session, gate=None, loop=None),
-            prepared=replace(prepared, place=StepRef(claim.step_index, name, "")),
+            prepared=replace(step, place=StepRef(claim.step_index, name, "")),
             workflow=workflow,
             cwd=self.performer.project,
             state_path=store.state_path,
@@ -314,20 +316,20 @@ class GraphWorker(Worker):
             failure=failure,
         )
         if failure is None:
-            prepared = attempt.prepared
+            step = attempt.prepared
             attempt.budget = self.allowance(head, claim)
-            attempt.compose = self._prompts.make_composer(prepared, name, head, marking)
-            attempt.prior = self.find_prior_attempts(head, prepared, partial(self._is_shared, head))
+            attempt.compose = self._prompts.make_composer(step, name, head, marking)
+            attempt.prior = self.find_prior_attempts(head, step, partial(self._is_shared, head))
         if self._merges is not None and marking.graph.by_id[name].task is not None:
             attempt.merge_turn = MergeTurn(self._merges, marking.graph, name)
         return attempt
 
     def _is_shared(self, head: Head) -> bool:
         """Return whether other attempts of the run are running, or have started since *head*."""
-        newest = None
+        newest_head = None
         with suppress(SequencerError):  # None: assume that there are others
-            newest = self.store.view().head
-        return len(head.claims) > 1 or newest is None or newest.token > head.token
+            newest_head = self.store.view().head
+        return len(head.claims) > 1 or newest_head is None or newest_head.token > head.token
 
     def _perform(self, attempt: Attempt) -> None:
         """Run *attempt*, in its own thread."""
@@ -364,10 +366,10 @@ class GraphWorker(Worker):
                     attempt.error = error
         finally:
             cancellation.close()
-        ended = self._make_result(attempt)
+        result = self._make_result(attempt)
         if work is not None:
-            ended = replace(ended, record={**ended.record, "work": work.model_dump()})
-        return ended, attempt.error
+            result = replace(result, record={**result.record, "work": work.model_dump()})
+        return result, attempt.error
 
     def _make_unprepared_step(self, workflow: Workflow, name: str) -> PreparedStep:
         """Return the step that a record needs, of an added task that can't even start."""
@@ -375,15 +377,15 @@ class GraphWorker(Worker):
         any_step = next(iter(self._prepared.values()))
         return replace(any_step, step=workflow.steps_by_name[name], position=name, agent="")
 
-    def _check_out_code(self, head: Head, granted: list[int]) -> None:
-        """Check out the code of *head*, or release the claims that were *granted*."""
+    def _check_out_code(self, head: Head, tokens: list[int]) -> None:
+        """Check out the code of *head*, or release the claims of *tokens*."""
         try:
             self.code.enter(head)
         except SequencerError as refusal:
             record = {"status": str(OutcomeStatus.INTERRUPTED), "error": refusal.message}
 
             def release(step: OpenTransition) -> None:
-                for token in granted:
+                for token in tokens:
                     if step.head.find_claim(token):
                         step.release(token, record, Usage())
 
@@ -410,31 +412,31 @@ class GraphWorker(Worker):
         """
         # After a reset, some attempts may belong to the run before; they no longer count.
         run_id = max(ended, key=lambda attempt: attempt.claim.token).head.run_id
-        of_run = [attempt for attempt in ended if attempt.head.run_id == run_id]
-        ours = [attempt for attempt in of_run if attempt.cancellation.reason not in NOT_OURS]
-        head = self._collect(ours)
-        self.code.keep([one for one in ended if one not in ours and one.ended], head)
+        candidates = [attempt for attempt in ended if attempt.head.run_id == run_id]
+        tries = [attempt for attempt in candidates if attempt.cancellation.reason not in NOT_OURS]
+        head = self._collect(tries)
+        self.code.keep([item for item in ended if item not in tries and item.ended], head)
         # An earlier try of the record may have been accepted, so its cost may be counted already.
-        owed = [one for one in of_run if one.has_cost and not one.record_was_tried]
-        self.note_counted(owed, head)
+        debts = [item for item in candidates if item.has_cost and not item.record_was_tried]
+        self.note_counted(debts, head)
         for attempt in ended:
             attempt.record_was_tried = True
-        if not ours and not owed:
+        if not tries and not debts:
             return None
         try:
-            act = partial(self._record_attempts, ended=ours, owed=owed, slots=slots)
-            changed = self._change(act, slots, run_id)
-            if not any(attempt.recorded_result for attempt in ours):
-                self.code.keep(select_accepted(ours), head)
+            act = partial(self._record_attempts, ended=tries, owed=debts, slots=slots)
+            change = self._change(act, slots, run_id)
+            if not any(attempt.recorded_result for attempt in tries):
+                self.code.keep(select_accepted(tries), head)
         except WorkTreeRefused as refusal:
             if head is None or self.changes.work is None:
                 raise
-            self.code.refuse(select_accepted(ours), head, refusal)
+            self.code.refuse(select_accepted(tries), head, refusal)
             self.changes.work, self.code.is_ready = None, False
-            self.record(ours, slots)
+            self.record(tries, slots)
             raise
         except StateRefused as refusal:
-            self.code.keep(select_accepted(ours), head)
+            self.code.keep(select_accepted(tries), head)
             if not isinstance(refusal, StaleClaim):
                 raise
             view = self.changes.store.view().head
@@ -443,25 +445,25 @@ class GraphWorker(Worker):
             return None
         finally:
             self.changes.work = None
-        self._report_recorded(ours)
-        results = {one.claim.step: self.get_result(one) for one in ours if one.recorded_result}
-        if self.streaks is not None or any(one.outcome.evidence for one in results.values()):
-            self._follow(changed[0].revision, results)
-        return self._continue(*changed)
+        self._report_recorded(tries)
+        results = {item.claim.step: self.get_result(item) for item in tries if item.recorded_result}
+        if self.streaks is not None or any(item.outcome.evidence for item in results.values()):
+            self._follow(change[0].revision, results)
+        return self._continue(*change)
 
-    def _report_recorded(self, ended: Sequence[Attempt]) -> None:
-        for attempt in ended:
+    def _report_recorded(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
             outcome, result = self.get_result(attempt).outcome, attempt.recorded_result
-            recorded = outcome if result is None else result.outcome or outcome
-            is_accepted = result is not None and recorded.is_accepted
-            self.clean_up_after(attempt, outcome.usage, recorded if is_accepted else None)
+            recorded_outcome = outcome if result is None else result.outcome or outcome
+            is_accepted = result is not None and recorded_outcome.is_accepted
+            self.clean_up_after(attempt, outcome.usage, recorded_outcome if is_accepted else None)
 
-    def _collect(self, ended: Sequence[Attempt]) -> Head | None:
-        """Collect the code that moves with the record of *ended*; return the head for it."""
+    def _collect(self, attempts: Sequence[Attempt]) -> Head | None:
+        """Collect the code that moves with the record of *attempts*; return the head for it."""
         head = self.changes.store.view().head
         if head is None:
             return None
-        self.changes.work = self.code.collect(select_accepted(ended), head)
+        self.changes.work = self.code.collect(select_accepted(attempts), head)
         if not self.attempts.running:
             self.code.check_ready(head)
         return head
@@ -474,8 +476,8 @@ class GraphWorker(Worker):
         Raises:
             MachineBusy: this machine is out of descriptors or processes at the moment.
         """
-        if (busy := to_machine_busy(error)) is not None:
-            raise busy
+        if (busy_error := to_machine_busy(error)) is not None:
+            raise busy_error
         is_missing = isinstance(error, AgentMissing)
         status = OutcomeStatus.UNAVAILABLE if is_missing else OutcomeStatus.FAILED
         outcome = Outcome(status=status, error=self.performer.redact(str(error)))
@@ -483,22 +485,22 @@ class GraphWorker(Worker):
 
     def _make_result(self, attempt: Attempt) -> AttemptResult:
         """Return the result of *attempt* with its record, for the run."""
-        ended, record, busy = self.get_result(attempt), self._make_record(attempt), attempt.busy
+        result, record, cause = self.get_result(attempt), self._make_record(attempt), attempt.busy
         reason = attempt.cancellation.reason
-        if ended.outcome.status is OutcomeStatus.INTERRUPTED and reason:
+        if result.outcome.status is OutcomeStatus.INTERRUPTED and reason:
             record["reason"] = str(reason)
         return replace(
-            ended,
+            result,
             record=record,
             reference=attempt.reference,
-            jitter=jitter_of(ended),
-            postponed=None if busy is None else busy.message,
+            jitter=jitter_of(result),
+            postponed=None if cause is None else cause.message,
         )
 
     def _make_record(self, attempt: Attempt) -> dict[str, Any]:
         """Return the journal's facts about *attempt*, which has ended."""
-        ended, leftovers, fields = self.get_result(attempt), attempt.leftovers, dict[str, Any]()
-        outcome = ended.outcome
+        result, leftovers, fields = self.get_result(attempt), attempt.leftovers, dict[str, Any]()
+        outcome = result.outcome
         size = len(outcome.output.encode("utf-8", "replace"))
         if outcome.output and size <= INLINE_BYTES:
             fields["output"] = outcome.output
@@ -507,22 +509,22 @@ class GraphWorker(Worker):
             fields["output_bytes"] = size
         if self.changes.work is not None and outcome.is_accepted:
             fields["work"] = self.changes.work.model_dump()
-        log = format_log_path(ended.log, self.performer.project)
-        record = journal_record(outcome, ended.agent, log, fields) | make_extra_fields(ended)
+        log = format_log_path(result.log, self.performer.project)
+        record = journal_record(outcome, result.agent, log, fields) | make_extra_fields(result)
         if leftovers is not None and leftovers.journal_fields:
             record["left"] = dict(leftovers.journal_fields)
         if leftovers is not None and leftovers.notices:
             record["notices"] = [text[:1000] for text in leftovers.notices[:20]]
         return record
 
-    def _charge(self, step: OpenTransition, lost: Attempt) -> None:
-        """Count the usage of *lost*, an attempt whose claim is gone."""
+    def _charge(self, step: OpenTransition, attempt: Attempt) -> None:
+        """Count the usage of *attempt*, an attempt whose claim is gone."""
         # The process that took over its step may have counted a part of it.
-        rest = self.get_result(lost).outcome.usage.minus(lost.counted)
-        record = {**self._make_record(lost), "reason": _LOST}
-        record["usage"] = rest.model_dump(exclude_defaults=True)
+        uncounted_usage = self.get_result(attempt).outcome.usage.minus(attempt.counted)
+        record = {**self._make_record(attempt), "reason": _LOST}
+        record["usage"] = uncounted_usage.model_dump(exclude_defaults=True)
         record.pop("work", None)
-        step.charge(lost.claim, rest, record)
+        step.charge(attempt.claim, uncounted_usage, record)
         if self.capacity_rule is not None:
             self.capacity_rule.warn_about_limits(step)
 
@@ -538,19 +540,19 @@ class GraphWorker(Worker):
         The cost of a canceled attempt, perhaps canceled by an earlier one, is counted if it is
         *owed*. If there is nothing to record, the last one is refused, as it would be alone.
         """
-        for lost in owed:
-            if lost not in ended:
-                self._charge(step, lost)
+        for owed_attempt in owed:
+            if owed_attempt not in ended:
+                self._charge(step, owed_attempt)
         for index, attempt in enumerate(ended):
             attempt.recorded_result = None  # an earlier try may have lost the race for the journal
-            remaining = ended[index + 1 :]
+            rest = ended[index + 1 :]
             is_running = step.marking.status is FlowStatus.RUNNING
             if not (is_running and step.head.find_claim(attempt.claim.token)):
                 if attempt in owed:
                     self._charge(step, attempt)
-                if remaining or step.facts:
+                if rest or step.facts:
                     continue
-            self._record_one(step, attempt, remaining, slots)
+            self._record_one(step, attempt, rest, slots)
         if not any(attempt.recorded_result for attempt in ended):
             # Code of an attempt that was not accepted is set aside.
             self.changes.work = None
@@ -559,10 +561,10 @@ class GraphWorker(Worker):
         self,
         step: OpenTransition,
         attempt: Attempt,
-        remaining: Sequence[Attempt],
+        rest: Sequence[Attempt],
         slots: Slots,
     ) -> None:
-        """Record *attempt* in *step*; before the *remaining* ones, also claim what follows.
+        """Record *attempt* in *step*; before the *rest*, also claim what follows.
 
         It uses only slots that the others don't need, so that nodes start in the same order.
         """
@@ -571,9 +573,9 @@ class GraphWorker(Worker):
         )
         if self.capacity_rule is not None:
             self.capacity_rule.warn_about_limits(step)
-        if remaining:
-            held = [*step.granted, *(other.claim.token for other in remaining)]
-            step.settle(self.capacity(step.head, slots, held))
+        if rest:
+            tokens = [*step.granted, *(item.claim.token for item in rest)]
+            step.settle(self.capacity(step.head, slots, tokens))
 
     def is_code_busy(self, head: Head) -> bool:
         """Return whether other processes work on the code that this process needs."""
@@ -583,5 +585,5 @@ class GraphWorker(Worker):
 
     def find_foreign_claims(self, head: Head) -> list[Claim]:
         """Return the claims of other processes."""
-        running = self.attempts.running
-        return [claim for claim in head.claims if claim.token not in running]
+        running_attempts = self.attempts.running
+        return [claim for claim in head.claims if claim.token not in running_attempts]

@@ -95,15 +95,15 @@ class Heartbeat:
             MachineBusy: this machine can't start the thread.
         """
         now = time.monotonic()
-        beating = _Beating(claim, cancellation, now, now)
-        beating.next_at += beating.pause_s
+        entry = _Beating(claim, cancellation, now, now)
+        entry.next_at += entry.pause_s
         with self._lock:
             # Other processes see a renewal by a new number, so the count must not restart.
-            beating.number = self._numbers.pop(claim.token, 0)
-            self._beating[claim.token] = beating
+            entry.number = self._numbers.pop(claim.token, 0)
+            self._beating[claim.token] = entry
             if self._thread is None:
                 self._start_thread(claim)
-            elif self._wakes_at > beating.next_at:
+            elif self._wakes_at > entry.next_at:
                 # Only then: waking a thread costs more than the rest of a short step's claim.
                 self._condition.notify()
 
@@ -113,20 +113,20 @@ class Heartbeat:
             thread.start()
         except RuntimeError as error:
             self._beating.pop(claim.token)
-            if (busy := to_machine_busy(error)) is not None:
-                raise busy from error
+            if (busy_error := to_machine_busy(error)) is not None:
+                raise busy_error from error
             raise
         self._thread = thread
 
     def end(self, claim: Claim) -> None:
         """Stop renewing; wait for a heartbeat that is being written, at most `ENDING_S`."""
         with self._lock:
-            ended = self._beating.pop(claim.token, None)
-            if ended is not None:
-                if self._writing is ended:
-                    self._written.wait_for(lambda: self._writing is not ended, ENDING_S)
-                if ended.cancellation is not None and ended.number and self._is_pushing:
-                    self._numbers[claim.token] = ended.number
+            entry = self._beating.pop(claim.token, None)
+            if entry is not None:
+                if self._writing is entry:
+                    self._written.wait_for(lambda: self._writing is not entry, ENDING_S)
+                if entry.cancellation is not None and entry.number and self._is_pushing:
+                    self._numbers[claim.token] = entry.number
 
     @contextlib.contextmanager
     def keep_alive(self, claim: Claim, cancellation: Cancellation) -> Iterator[None]:
@@ -172,57 +172,57 @@ class Heartbeat:
         """Hold the lock, except during a heartbeat and between two heartbeats."""
         with self._condition:
             while not self._is_closed:
-                beating = min(self._beating.values(), key=lambda claim: claim.next_at, default=None)
-                left = None if beating is None else beating.next_at - time.monotonic()
-                if beating is None or left is None or left > 0:
-                    pause = left if left is None or not self._looks else min(left, LOOK_S)
+                entry = min(self._beating.values(), key=lambda claim: claim.next_at, default=None)
+                left_s = None if entry is None else entry.next_at - time.monotonic()
+                if entry is None or left_s is None or left_s > 0:
+                    pause = left_s if left_s is None or not self._looks else min(left_s, LOOK_S)
                     self._wakes_at = math.inf if pause is None else time.monotonic() + pause
                     is_woken = self._condition.wait(pause)
-                    if beating is not None and pause != left and not is_woken:
-                        self._act(beating, self._check_claim)
+                    if entry is not None and pause != left_s and not is_woken:
+                        self._act(entry, self._check_claim)
                 else:
-                    self._act(beating, self._beat)
+                    self._act(entry, self._beat)
 
-    def _act(self, beating: _Beating, act: Callable[[_Beating], StopReason | None]) -> None:
+    def _act(self, entry: _Beating, act: Callable[[_Beating], StopReason | None]) -> None:
         """Call *act* without the lock: a hanging remote must not delay `end` of another claim."""
-        self._writing = beating
+        self._writing = entry
         self._condition.release()
         try:
-            reason = act(beating)
+            reason = act(entry)
         finally:
             self._condition.acquire()
             self._writing = None
             self._written.notify_all()
         # A claim that has ended meanwhile must not be canceled.
-        if self._beating.get(beating.claim.token) is beating:
-            if reason is not None and beating.cancellation is not None:
-                beating.cancellation.set(reason)
-            if reason is not None or beating.is_canceled:
-                del self._beating[beating.claim.token]
+        if self._beating.get(entry.claim.token) is entry:
+            if reason is not None and entry.cancellation is not None:
+                entry.cancellation.set(reason)
+            if reason is not None or entry.is_canceled:
+                del self._beating[entry.claim.token]
 
-    def _beat(self, beating: _Beating) -> StopReason | None:
+    def _beat(self, entry: _Beating) -> StopReason | None:
         """Renew the lease; return why the step must end, None: it need not."""
-        claim = beating.claim
-        if beating.is_canceled:
+        claim = entry.claim
+        if entry.is_canceled:
             return None
         if self._is_lost(claim):
             return StopReason.CLAIM_LOST
-        beating.number += 1
+        entry.number += 1
         now = time.monotonic()
         try:
-            self._store.beat(claim, beating.number)
+            self._store.beat(claim, entry.number)
         except (OSError, SequencerError):
-            left = beating.renewed_at + GIVE_UP_LEASES * claim.ttl_s - now
-            if left <= 0:
+            left_s = entry.renewed_at + GIVE_UP_LEASES * claim.ttl_s - now
+            if left_s <= 0:
                 return StopReason.LEASE_LOST
-            beating.next_at = now + min(left, beating.pause_s)
+            entry.next_at = now + min(left_s, entry.pause_s)
         else:
-            beating.renewed_at, beating.next_at = now, now + beating.pause_s
+            entry.renewed_at, entry.next_at = now, now + entry.pause_s
         return None
 
-    def _check_claim(self, beating: _Beating) -> StopReason | None:
+    def _check_claim(self, entry: _Beating) -> StopReason | None:
         """Return why the step must end if its claim is lost; None: it is not."""
-        return StopReason.CLAIM_LOST if self._is_lost(beating.claim) else None
+        return StopReason.CLAIM_LOST if self._is_lost(entry.claim) else None
 
     def _is_lost(self, claim: Claim) -> bool:
         try:
@@ -230,6 +230,6 @@ class Heartbeat:
         except (SequencerError, OSError):
             # An unreadable state says nothing about the claim; the record will find out.
             return False
-        present = None if head is None else head.find_claim(claim.token)
+        current_claim = None if head is None else head.find_claim(claim.token)
         # A run that replaced a lost one grants the same tokens again.
-        return present is None or present.owner.nonce != claim.owner.nonce
+        return current_claim is None or current_claim.owner.nonce != claim.owner.nonce

@@ -45,24 +45,24 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
     def _record_ends(self) -> None:
         """Do nothing: each step was recorded when it ended."""
 
-    def _collect_facts(self, head: Head, at: datetime) -> SequenceSeen:
-        return self._worker.collect_facts(head, self._budget, at, self._tried_at)
+    def _collect_facts(self, head: Head, now: datetime) -> SequenceSeen:
+        return self._worker.collect_facts(head, self._budget, now, self._tried_at)
 
-    def _expire(self, seen: SequenceSeen, move: RecordExpired) -> None:
+    def _expire(self, facts: SequenceSeen, move: RecordExpired) -> None:
         """Record the configured decision for the gate, because no person decided in time."""
         del move
-        head, gate = self._worker.control.expire_waits(), seen.head.gate
+        head, gate = self._worker.control.expire_waits(), facts.head.gate
         if head.status is Status.COMPLETE and gate is not None:
             self._performer.report_completed(gate.step_index, head)
 
-    def _claim(self, seen: SequenceSeen) -> Head | None:
+    def _claim(self, facts: SequenceSeen) -> Head | None:
         """Run the step that is ready, and each step that is claimed together with an end."""
-        worker, head = self._worker, seen.head
+        worker, head = self._worker, facts.head
         if self._queue is not None and not self._queue.may_claim(head):
             return head
-        prepared = worker.performer.prepare(seen.readiness.place)
+        prepared_step = worker.performer.prepare(facts.readiness.place)
         try:
-            attempt = worker.claim(head, prepared)
+            attempt = worker.claim(head, prepared_step)
         except ClaimHeld:
             # Another process claimed it after this one had looked.
             if not self._waits_for_others:
@@ -79,25 +79,25 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         self._continue_at(head, tried_at=None)
         return None
 
-    def _describe_wait(self, seen: SequenceSeen, move: Wait) -> Wait:
+    def _describe_wait(self, facts: SequenceSeen, move: Wait) -> Wait:
         """Return *move* with a message for a person at a terminal; see `AwaitedStep`."""
-        awaited = self._awaited
-        awaited.observe(seen.readiness, seen.head)
-        (message, hint), until = awaited.refusal, None
-        if (soon_s := awaited.looks_again_in_s) is not None:
-            until = datetime.now(UTC) + timedelta(seconds=soon_s)
+        awaited_step = self._awaited
+        awaited_step.observe(facts.readiness, facts.head)
+        (message, hint), end = awaited_step.refusal, None
+        if (soon_s := awaited_step.looks_again_in_s) is not None:
+            end = datetime.now(UTC) + timedelta(seconds=soon_s)
         return replace(
             move,
             message=message,
             hint=hint,
-            report=awaited.words,
-            until=until,
-            needs_person=awaited.needs_person,
+            report=awaited_step.words,
+            until=end,
+            needs_person=awaited_step.needs_person,
         )
 
-    def _sleep(self, seen: SequenceSeen, move: Wait, timeout_s: float | None) -> bool:
+    def _sleep(self, facts: SequenceSeen, move: Wait, timeout_s: float | None) -> bool:
         """Sleep until the head changes, or longer if other processes come first."""
-        head, fd = seen.head, self._stop.fileno()
+        head, fd = facts.head, self._stop.fileno()
         if move.is_for_others and (self._queue is None or self._queue.enter()):
             # The step should start without delay when this process wakes up.
             self._performer.agents.warm_up()
@@ -116,16 +116,16 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         """Run a step and record it; return the new head, and the next step if it was claimed."""
         worker, is_async = self._worker, self._budget.mode is Mode.ASYNC
         try:
-            ended = worker.perform(attempt, self._budget.allowance(attempt.head))
+            result = worker.perform(attempt, self._budget.allowance(attempt.head))
         except BaseException as error:
             worker.abandon(attempt, error)
-            if (busy := to_machine_busy(error)) is not None:
-                raise busy from error
+            if (busy_error := to_machine_busy(error)) is not None:
+                raise busy_error from error
             raise
-        self._count_work(ended.outcome)
-        self._budget.count(ended)
+        self._count_work(result.outcome)
+        self._budget.count(result)
         try:
-            head, following = worker.finish(attempt, ended, self._may_continue)
+            head, next_attempt = worker.finish(attempt, result, self._may_continue)
         except StaleClaim:
             if (stopped := self._find_stopped_head(attempt)) is None:
                 raise
@@ -136,10 +136,10 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
             self._notify(*notices)
         if head.status is Status.COMPLETE and not is_async:
             worker.performer.report_completed(attempt.claim.step_index, head)
-        if ended.outcome.status is OutcomeStatus.INTERRUPTED:
+        if result.outcome.status is OutcomeStatus.INTERRUPTED:
             self._raise_interrupted(attempt, head)
-        self._budget.ensure_goes_on(ended, head)
-        return head, following
+        self._budget.ensure_goes_on(result, head)
+        return head, next_attempt
 
     def _find_stopped_head(self, attempt: Attempt) -> Head | None:
         """Return the head if a person has stopped or paused the run and ended the claim.

@@ -74,10 +74,10 @@ class Summary(Struct):
         # The same rule as in `steps_left`, but faster: each step asks this.
         if max_steps is None or (self.limits_met <= max_steps and self.usage.steps < max_steps):
             return None
-        done = f"{format_count(self.usage.steps, 'step')} done"
+        text = f"{format_count(self.usage.steps, 'step')} done"
         if self.limits_met > max_steps:
-            done += f", and a usage limit was reached {self.limits_met} times"
-        return f"{done} (--max-steps)"
+            text += f", and a usage limit was reached {self.limits_met} times"
+        return f"{text} (--max-steps)"
 
     def count(self, outcome: Outcome, steps: int) -> None:
         """Count an attempt that has ended with *outcome*, and counts as *steps*."""
@@ -86,8 +86,8 @@ class Summary(Struct):
 
     def find_reached_limit(self, limits: InvocationLimits) -> str | None:
         """Return a message if one of the *limits* on steps and cost is reached; None: none is."""
-        if (done := self.find_reached_step_limit(limits.max_steps)) is not None:
-            return done
+        if (reason := self.find_reached_step_limit(limits.max_steps)) is not None:
+            return reason
         if limits.max_cost_usd is not None and self.usage.cost_usd >= limits.max_cost_usd:
             return f"{self.usage.cost_usd:.4f} USD is spent (--max-cost)"
         return None
@@ -166,15 +166,15 @@ class SequenceBudget(InvocationBudget):
             # After a "no" the run stays at the step, and its fixer or the next round is due.
             is_accepted = head.step_index != self._first_index
             return f"the {'step' if is_accepted else 'attempt'} that was due is done"
-        if (done := self.summary.find_reached_limit(self.limits)) is not None:
-            return done
-        most, spent = self.limits.max_cost_usd, self.summary.usage.cost_usd
-        if most is not None and has_too_little_left(head, most, spent):
-            more = "a step usually takes more than is left"
-            return f"{spent:.4f} of {most} USD is spent, and {more} (--max-cost)"
+        if (reason := self.summary.find_reached_limit(self.limits)) is not None:
+            return reason
+        limit, cost_usd = self.limits.max_cost_usd, self.summary.usage.cost_usd
+        if limit is not None and has_too_little_left(head, limit, cost_usd):
+            detail = "a step usually takes more than is left"
+            return f"{cost_usd:.4f} of {limit} USD is spent, and {detail} (--max-cost)"
         cycles = head.step_index // self._cycle_length - self._first_cycle
-        most = self.limits.max_cycles
-        if most is not None and cycles >= most:
+        limit = self.limits.max_cycles
+        if limit is not None and cycles >= limit:
             return f"{format_count(cycles, 'cycle')} done (--max-cycles)"
         return None
 
@@ -191,8 +191,8 @@ class SequenceBudget(InvocationBudget):
 
         Raises: see `WorkLoop.work`.
         """
-        if self.mode is Mode.ASYNC and (why := _end_of_async(readiness, head)) is not None:
-            return why
+        if self.mode is Mode.ASYNC and (reason := _end_of_async(readiness, head)) is not None:
+            return reason
         if readiness.is_final:
             return readiness.message
         if readiness.kind is ReadinessKind.PERSON:
@@ -230,18 +230,18 @@ class SequenceBudget(InvocationBudget):
 
         Only failures since this process started count.
         """
-        seen = self._failures_seen if head.step_index == self._failing_at else 0
-        has_failed = head.status is Status.FAILED and head.failures_in_row > seen
+        failures_seen = self._failures_seen if head.step_index == self._failing_at else 0
+        has_failed = head.status is Status.FAILED and head.failures_in_row > failures_seen
         return has_failed and head.not_before is None
 
     def allowance(self, head: Head) -> Allowance:
         """Return what one attempt may use under the limits of the invocation and the run."""
-        limits, run, spent = self.limits, self.run_limits, self.summary.usage
+        limits, run, usage = self.limits, self.run_limits, self.summary.usage
         if not self._has_budget:
             return NO_LIMIT
         return Allowance(
             smallest_limit(
-                subtract_used(limits.max_cost_usd, spent.cost_usd),
+                subtract_used(limits.max_cost_usd, usage.cost_usd),
                 subtract_used(run.cost_usd, head.usage.cost_usd),
             ),
             smallest_limit(limits.step_timeout_s, subtract_used(run.seconds, head.usage.seconds)),
@@ -266,12 +266,12 @@ class SequenceBudget(InvocationBudget):
         if head.not_before is None or self.mode is Mode.TICK:
             raise self._make_step_error(ended, head)
 
-    def _make_step_error(self, ended: AttemptResult, head: Head) -> StepFailed:
-        place = ended.place
+    def _make_step_error(self, result: AttemptResult, head: Head) -> StepFailed:
+        place = result.place
         return StepFailed(
             f"step {place.step!r} (iteration {place.step_index + 1}, attempt "
-            f"{ended.attempt}) failed: {ended.outcome.error or 'no reason given'}",
-            where=str(ended.record.get("log")),
+            f"{result.attempt}) failed: {result.outcome.error or 'no reason given'}",
+            where=str(result.record.get("log")),
             hint=self._hint_after_failure(place.step_index, head),
         )
 
@@ -286,8 +286,8 @@ class SequenceBudget(InvocationBudget):
         _, hold_hint = find_hold(head) or (None, "")
         try:
             self.run_limits.ensure_may_try(head)
-        except TooManyFailures as last:
-            return "; ".join(filter(None, (f"{last.message}: {last.hint}", hold_hint)))
+        except TooManyFailures as error:
+            return "; ".join(filter(None, (f"{error.message}: {error.hint}", hold_hint)))
         return hold_hint or hint
 
     def to_data(self) -> dict[str, Any]:

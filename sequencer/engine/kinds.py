@@ -46,13 +46,13 @@ def make_changes(store: Store, workflow: Workflow) -> Changes:
         UnknownName: the package that provides the kind is not installed.
         ConfigurationError: it can't be loaded, or fails.
     """
-    if (make := KINDS.get(workflow.kind)) is not None:
-        return make(store, workflow)
-    where = f"workflow {workflow.name!r}"
-    added = extensions.require(
-        extensions.KINDS, workflow.kind, "workflow kind", known=KINDS, where=where
+    if (factory := KINDS.get(workflow.kind)) is not None:
+        return factory(store, workflow)
+    location = f"workflow {workflow.name!r}"
+    kind_class = extensions.require(
+        extensions.KINDS, workflow.kind, "workflow kind", known=KINDS, where=location
     )
-    kind = partial(extensions.create, extensions.KINDS, workflow.kind, SequenceKind, added)
+    kind = partial(extensions.create, extensions.KINDS, workflow.kind, SequenceKind, kind_class)
     return _sequence_changes(store, workflow, kind)
 
 
@@ -77,8 +77,8 @@ def make_judge(kind: SequenceKind) -> Judge:
             if (fault := extensions.fault_of(error, extensions.KINDS, workflow.kind)) is None:
                 raise
             outcome = ended.outcome.replace(status=OutcomeStatus.FAILED, error=str(fault))
-            failed = replace(ended, outcome=outcome, verdict=None, decision=None)
-            return SequenceKind(workflow).judge(head, failed, max_attempts)
+            failed_result = replace(ended, outcome=outcome, verdict=None, decision=None)
+            return SequenceKind(workflow).judge(head, failed_result, max_attempts)
 
     return judge
 

@@ -164,14 +164,22 @@ def read_sent_texts(fd: int) -> SentTexts | None:
 
 @lru_cache(maxsize=4)  # a cycle sends the same prompts again and again
 def _format_sent_texts(
-    redaction: Redaction, to: str, system: str | None, added: str | None, prompt: str
+    redaction: Redaction,
+    recipient: str,
+    system: str | None,
+    added_system_prompt: str | None,
+    prompt: str,
 ) -> bytes:
-    """Return the lines of a log about the texts that are sent *to* the agent or the router."""
+    """Return the lines of a log about the texts that are sent to *recipient*, agent or router."""
     # The prompt is always there and always last: the agent's own output follows.
-    last = "prompt" if to == "agent" else "router's prompt"
+    prompt_title = "prompt" if recipient == "agent" else "router's prompt"
     blocks = []
-    for name, text in (("system prompt", system), ("added system prompt", added), (last, prompt)):
-        if text or name is last:
+    for name, text in (
+        ("system prompt", system),
+        ("added system prompt", added_system_prompt),
+        (prompt_title, prompt),
+    ):
+        if text or name is prompt_title:
             data = redaction.hide((text or "").encode("utf-8", "replace"))
             if len(data) > MAX_SENT:
                 data = data[:MAX_SENT] + b"\n(%d bytes more)" % (len(data) - MAX_SENT)
@@ -194,7 +202,7 @@ def list_run_folders(logs_dir: Path, run: str | None, *, include_links: bool = F
     Raises:
         UnsafeFolder: a part of the path is a link.
     """
-    below = Path("runs", slug(run), "steps") if run else Path("steps")
+    subfolder = Path("runs", slug(run), "steps") if run else Path("steps")
     try:
         entries = folders.open_folder(logs_dir).entries()
         branches = [
@@ -204,7 +212,7 @@ def list_run_folders(logs_dir: Path, run: str | None, *, include_links: bool = F
         ]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [logs_dir / branch / below for branch in sorted(branches)]
+    return [logs_dir / branch / subfolder for branch in sorted(branches)]
 
 
 def log_name(step_index: int, step: str, attempt: int) -> str:
@@ -234,13 +242,13 @@ def _log_facts(path: Path) -> tuple[int, bytes, bytes] | None:
         return None
     try:
         size = os.fstat(fd).st_size
-        first, _, rest = os.pread(fd, _FIRST_LINE_BYTES, 0).partition(b"\n")
-        end = os.pread(fd, _END_BYTES, max(size - _END_BYTES, len(first)))
+        first_line, _, rest = os.pread(fd, _FIRST_LINE_BYTES, 0).partition(b"\n")
+        end = os.pread(fd, _END_BYTES, max(size - _END_BYTES, len(first_line)))
     except OSError:
         return None
     finally:
         os.close(fd)
-    _, separator, token = first.rpartition(b" token ")
+    _, separator, token = first_line.rpartition(b" token ")
     if not separator or not token.isdigit() or len(token) > _TOKEN_DIGITS or not int(token):
         return None
     return int(token), rest.partition(b"\n")[0], end
@@ -252,18 +260,20 @@ def progress_evidence_of(logs_dir: Path, run_folder: str | None) -> ProgressEvid
     *run_folder* is the slug of a named run; None for the default run. The function raises
     CorruptState if the permissions of a folder forbid reading it.
     """
-    below = Path("runs", run_folder, "steps") if run_folder else Path("steps")
+    subfolder = Path("runs", run_folder, "steps") if run_folder else Path("steps")
 
     def progress(run_id: str) -> Iterator[ProgressMark]:
         for branch in list(iter_names(logs_dir)):
-            folder = logs_dir / branch / below
+            folder = logs_dir / branch / subfolder
             # Several logs share an iteration: parallel steps, and the attempts at one step.
-            newest = heapq.nlargest(MAX_LOOKS, iter_names(folder), _iteration)
+            newest_folders = heapq.nlargest(MAX_LOOKS, iter_names(folder), _iteration)
             logs = (
-                (folder / name, facts) for name in newest if (facts := _log_facts(folder / name))
+                (folder / name, facts)
+                for name in newest_folders
+                if (facts := _log_facts(folder / name))
             )
-            of_run = (log for log in logs if f" run {run_id} ".encode() in log[1][1])
-            for path, (token, _, end) in islice(of_run, MAX_PROGRESS_LOGS):
+            run_logs = (log for log in logs if f" run {run_id} ".encode() in log[1][1])
+            for path, (token, _, end) in islice(run_logs, MAX_PROGRESS_LOGS):
                 yield ProgressMark(path, token=token, has_ended=b"\n# ended " in end)
 
     return progress
@@ -289,15 +299,15 @@ def find_old_logs(folder: Path, before: float, keep: int = MAX_LOOKS) -> list[Pa
     Raises:
         UnsafeFolder: a part of the path is a link.
     """
-    listed = sorted(filter(_LOG.fullmatch, folders.list_names(folder)), key=_iteration)
-    if not listed:
+    names = sorted(filter(_LOG.fullmatch, folders.list_names(folder)), key=_iteration)
+    if not names:
         return []
-    fd, old = folders.open_folder(folder), []
-    for name in listed[: max(len(listed) - keep, 0)]:
+    fd, old_logs = folders.open_folder(folder), []
+    for name in names[: max(len(names) - keep, 0)]:
         status = os.stat(name, dir_fd=fd.fd, follow_symlinks=False)
         if stat.S_ISREG(status.st_mode) and status.st_mtime < before:
-            old.append(folder / name)
-    return old
+            old_logs.append(folder / name)
+    return old_logs
 
 
 def _iteration(name: str) -> int:
@@ -353,8 +363,8 @@ class StepLogs:
             ]
         except OSError:
             return None
-        newest = sorted(logs, key=lambda path: path.name, reverse=True)[:MAX_LOOKS]
-        return next((path for path in newest if _log_facts(path)), None)
+        newest_logs = sorted(logs, key=lambda path: path.name, reverse=True)[:MAX_LOOKS]
+        return next((path for path in newest_logs if _log_facts(path)), None)
 
     def _find_folder(self) -> Path:
         """Return the folder of the next log."""
@@ -436,13 +446,13 @@ class FileLog:
 
         The attempt's own number may be lower, after the run was rewound or a person let it retry.
         """
-        name, prepared, head = self._redaction.hide_name, attempt.prepared, attempt.head
-        step, step_index = prepared.step, attempt.claim.step_index
+        name, prepared_step, head = self._redaction.hide_name, attempt.prepared, attempt.head
+        step, step_index = prepared_step.step, attempt.claim.step_index
         text = (
             f"# step {name(step.name)!a} · iteration {step_index + 1} · step_index "
             f"{step_index} · attempt {number} · token {attempt.token}\n"
             f"# workflow {name(head.workflow_name)!a} · run {head.run_id} · agent "
-            f"{name(prepared.agent)!a} · prompt {name(step.prompt_name)!a}\n"
+            f"{name(prepared_step.agent)!a} · prompt {name(step.prompt_name)!a}\n"
             f"# started {utc_now()}\n"
         )
         self._write_bytes(text.encode())
@@ -490,10 +500,10 @@ class FileLog:
     def _write_capped(self, data: bytes) -> None:
         if not data:
             return
-        kept, rest = data[: self._left], data[self._left :]
-        self._left -= len(kept)
-        if kept:
-            self._write_bytes(kept)
+        head, rest = data[: self._left], data[self._left :]
+        self._left -= len(head)
+        if head:
+            self._write_bytes(head)
         if rest:
             # The stream may hold back the start of a secret that ends in `_newest`.
             self._leave_out(rest + self._stream.finish())
@@ -509,17 +519,21 @@ class FileLog:
         self._dropped += len(data)
         self._newest += data
         # More than is shown: a secret of several lines may start before that.
-        most = self._most_newest + _LONGEST_SECRET
-        if len(self._newest) > 2 * most:
-            del self._newest[:-most]
+        max_bytes = self._most_newest + _LONGEST_SECRET
+        if len(self._newest) > 2 * max_bytes:
+            del self._newest[:-max_bytes]
 
     def _write_newest(self) -> None:
         """Write the last whole lines of the dropped output, and how many bytes are missing."""
-        redacted = self._redaction.hide(bytes(self._newest))
+        redacted_data = self._redaction.hide(bytes(self._newest))
         # The first line may be incomplete, and contain the second half of a secret.
-        newest = redacted[-self._most_newest :].partition(b"\n")[2] if self._most_newest else b""
-        self._write_text(f"\n# {max(self._dropped - len(newest), 0)} bytes are left out here\n")
-        self._write_bytes(newest)
+        newest_data = (
+            redacted_data[-self._most_newest :].partition(b"\n")[2] if self._most_newest else b""
+        )
+        self._write_text(
+            f"\n# {max(self._dropped - len(newest_data), 0)} bytes are left out here\n"
+        )
+        self._write_bytes(newest_data)
 
     def _write_text(self, text: str) -> None:
         self._write_bytes(self._redaction.hide(text.encode("utf-8", "backslashreplace")))

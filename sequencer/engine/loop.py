@@ -117,23 +117,23 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         self._record_ends()
         head = self._known if self._is_newest else self._read_newest_head()
         self._is_newest = False
-        at = datetime.now(UTC)
-        seen = self._collect_facts(head, at)
-        self._known = seen.head
-        match next_move(seen):
+        now = datetime.now(UTC)
+        facts = self._collect_facts(head, now)
+        self._known = facts.head
+        match next_move(facts):
             case Wait() as move:
-                self._wait(seen, move)
+                self._wait(facts, move)
                 self._tried_at = None
-                if not seen.running:
+                if not facts.running:
                     self._renew_limits()
             case TakeClaims():
-                if (newest := self._claim(seen)) is not None:
-                    self._continue_at(newest, tried_at=at)
+                if (newest_head := self._claim(facts)) is not None:
+                    self._continue_at(newest_head, tried_at=now)
             case RecordExpired() as move:
                 self._notify(move.message)
                 # The record of the expiry may make the next steps ready.
-                if (newest := self._expire(seen, move)) is not None:
-                    self._continue_at(newest, tried_at=None)
+                if (newest_head := self._expire(facts, move)) is not None:
+                    self._continue_at(newest_head, tried_at=None)
             case End() as move:
                 return move
         return None
@@ -149,24 +149,24 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         """Record the attempts that have ended."""
 
     @abstractmethod
-    def _collect_facts(self, head: Head, at: datetime) -> AnySeen:
+    def _collect_facts(self, head: Head, now: datetime) -> AnySeen:
         """Return the facts for a decision about *head*; they may have a newer head."""
 
     @abstractmethod
-    def _expire(self, seen: AnySeen, move: RecordExpired) -> Head | None:
+    def _expire(self, facts: AnySeen, move: RecordExpired) -> Head | None:
         """Record what has expired; return the newest head. None: look again."""
 
     @abstractmethod
-    def _claim(self, seen: AnySeen) -> Head | None:
+    def _claim(self, facts: AnySeen) -> Head | None:
         """Claim and start the steps that can start; return the newest head. None: look again."""
 
-    def _describe_wait(self, seen: AnySeen, move: Wait) -> Wait:
+    def _describe_wait(self, facts: AnySeen, move: Wait) -> Wait:
         """Return *move*, a wait for other processes, with the message for a person."""
-        del seen
+        del facts
         return move
 
     @abstractmethod
-    def _sleep(self, seen: AnySeen, move: Wait, timeout_s: float | None) -> bool:
+    def _sleep(self, facts: AnySeen, move: Wait, timeout_s: float | None) -> bool:
         """Sleep as `Store.wait` does; return whether the wait for others starts over."""
 
     @abstractmethod
@@ -183,15 +183,15 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
 
     def _read_newest_head(self) -> Head:
         """Return the run's newest head, and report the notices that come with it."""
-        view, before = self._store.view(), self._known
+        view, known_head = self._store.view(), self._known
         if view.has_edit:
             # An edit of the file counts once it is recorded; a restored file is reported once.
             with suppress(RemoteUnreachable):
                 self._store.update(lambda _: None)
                 view = self._store.view()
         self._notify(*self._store.take_notices(), *view.notices)
-        self._known = follow_run(self._store, before, view.head)
-        if self._known.revision != before.revision:
+        self._known = follow_run(self._store, known_head, view.head)
+        if self._known.revision != known_head.revision:
             self._tried_at = None
         return self._known
 
@@ -224,7 +224,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         """Return whether this process may wait for other processes."""
         return self._longest_wait_s != 0.0
 
-    def _wait(self, seen: AnySeen, move: Wait) -> None:
+    def _wait(self, facts: AnySeen, move: Wait) -> None:
         """Sleep as long as *move* says.
 
         Raises:
@@ -232,12 +232,12 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         """
         most_s: float | None = LONGEST_SLEEP_S
         if move.is_for_others:
-            move = self._describe_wait(seen, move)
+            move = self._describe_wait(facts, move)
         if not move.is_for_others or self._waits_for_others:
             self._report(move)
         if move.is_for_others:
             most_s = self._compute_wait_left(move)
-        if self._sleep(seen, move, pause_s(move.until, most_s)):
+        if self._sleep(facts, move, pause_s(move.until, most_s)):
             self._waiting_since = None
 
     def _compute_wait_left(self, move: Wait) -> float | None:

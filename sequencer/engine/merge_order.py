@@ -75,11 +75,11 @@ class MergeTurn:
     def _find_dependents(self, name: str) -> frozenset[str]:
         """Return the tasks that wait for *name*, directly or indirectly."""
         if name not in self._dependents:
-            seen, pending = set[str](), [name]
-            while pending:
-                for target in self._graph.forward[pending.pop()]:
-                    if target not in seen:
-                        seen.add(target)
-                        pending.append(target)
-            self._dependents[name] = frozenset(seen)
+            seen_names, stack = set[str](), [name]
+            while stack:
+                for target in self._graph.forward[stack.pop()]:
+                    if target not in seen_names:
+                        seen_names.add(target)
+                        stack.append(target)
+            self._dependents[name] = frozenset(seen_names)
         return self._dependents[name]

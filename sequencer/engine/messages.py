@@ -13,19 +13,23 @@ Message = tuple[str, str, str]
 
 def messages_block(messages: Iterable[Message], read: Callable[[str], str]) -> str:
     """Return the block of a prompt with *messages*; *read* returns the text of a reference."""
-    texts = [f"- {by}, {at}:\n\n{read(name)}" for name, by, at in messages]
+    texts = [f"- {author}, {at}:\n\n{read(name)}" for name, author, at in messages]
     return "# Messages to you\n\n" + "\n\n".join(texts)
 
 
 def messages_to(marking: Marking, name: str) -> Iterator[Message]:
     """Yield the messages to node *name*, oldest first."""
-    yield from ((where, by, at) for where, by, at in marking.ledger.told.get(name, ()))
+    yield from (
+        (reference, author, at) for reference, author, at in marking.ledger.told.get(name, ())
+    )
 
 
 def iter_unread(marking: Marking, name: str) -> Iterator[Message]:
     """Yield the messages to *name* that came after its last accepted attempt had started."""
-    last = _find_token(marking.outputs.get(name))
-    yield from (message for message in messages_to(marking, name) if _find_token(message[0]) > last)
+    last_token = _find_token(marking.outputs.get(name))
+    yield from (
+        message for message in messages_to(marking, name) if _find_token(message[0]) > last_token
+    )
 
 
 def _find_token(reference: Reference | None) -> int:

@@ -91,14 +91,14 @@ class Performer(Struct, frozen=True):
                 )
             return self.prepare_step(step, position, place)
         # The router chooses the prompt, so the prompt of the workflow need not exist.
-        agent, executor, instead = self.agents.choose_installed(step, position)
+        agent, executor, replacement = self.agents.choose_installed(step, position)
         step = drop_comment_tools(step, executor, self.comment_tools)
-        return PreparedStep(step, position, place, agent, executor, prompt="", instead=instead)
+        return PreparedStep(step, position, place, agent, executor, prompt="", instead=replacement)
 
     def prepare_step(self, step: Step, position: str, place: StepRef) -> PreparedStep:
         """Return *step*, defaults filled in, ready to start; see `prepare`."""
-        agent, executor, instead = self.agents.choose_installed(step, position)
-        read, added = self.prompts.read, step.added_system_prompts
+        agent, executor, replacement = self.agents.choose_installed(step, position)
+        read_prompt, added_prompts = self.prompts.read, step.added_system_prompts
         return PreparedStep(
             step=drop_comment_tools(step, executor, self.comment_tools),
             position=position,
@@ -106,9 +106,10 @@ class Performer(Struct, frozen=True):
             agent=agent,
             executor=executor,
             prompt=self.prompts.read_for(step, executor),
-            system_prompt=None if step.system_prompt is None else read(step.system_prompt),
-            append_system_prompt="\n\n".join([read(name).strip() for name in added]) or None,
-            instead=instead,
+            system_prompt=None if step.system_prompt is None else read_prompt(step.system_prompt),
+            append_system_prompt="\n\n".join([read_prompt(name).strip() for name in added_prompts])
+            or None,
+            instead=replacement,
         )
 
     def router_step(self, router: RouterSettings) -> Step:

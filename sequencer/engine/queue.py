@@ -94,8 +94,8 @@ class Queue:
             return self._store.wait(head.revision, timeout_s, wake_fd=wake_fd, claim=claim)
         elif head.step_index == self._left_to_others:
             return self._store.wait(head.revision, limit, wake_fd=wake_fd)
-        newest = self._store.view().head
-        return newest is None or newest.revision != head.revision
+        newest_head = self._store.view().head
+        return newest_head is None or newest_head.revision != head.revision
 
     def leave(self) -> None:
         """Leave the queue, after a claim or at the end of the work."""

@@ -132,10 +132,15 @@ def make_extra_fields(ended: AttemptResult) -> dict[str, Any]:
     if (decision := ended.decision) is not None:
         fields = {"move": str(decision.move), "target": decision.target, "reason": decision.reason}
         record["decision"] = {key: value for key, value in fields.items() if value}
-    if ended.outcome.evidence is not None and (why := describe_stagnation(ended)) is not None:
-        record[STAGNATED] = why
-    if step.max_cost_usd is not None and (over := describe_overspending(step, ended.outcome.usage)):
-        record["overspent"] = over
+    if (
+        ended.outcome.evidence is not None
+        and (stagnation := describe_stagnation(ended)) is not None
+    ):
+        record[STAGNATED] = stagnation
+    if step.max_cost_usd is not None and (
+        overspending := describe_overspending(step, ended.outcome.usage)
+    ):
+        record["overspent"] = overspending
     return record
 
 
@@ -145,10 +150,10 @@ def describe_overspending(step: Step, usage: Usage) -> str | None:
     >>> describe_overspending(Step(name="a", max_cost_usd=1), Usage(cost_usd=1.5))
     '1.5000 USD, more than its max_cost_usd of 1'
     """
-    most = step.max_cost_usd
-    if most is None or usage.cost_usd <= most:
+    limit_usd = step.max_cost_usd
+    if limit_usd is None or usage.cost_usd <= limit_usd:
         return None
-    return f"{usage.cost_usd:.4f} USD, more than its max_cost_usd of {most:g}"
+    return f"{usage.cost_usd:.4f} USD, more than its max_cost_usd of {limit_usd:g}"
 
 
 def make_ended_record(
@@ -174,9 +179,9 @@ def describe_verdict(workflow: Workflow, ended: AttemptResult, head: Head) -> st
     verdict, validation = ended.verdict, ended.step.validation
     if verdict is None:
         return ""
-    most = "" if validation is None else f" of {validation.max_attempts}"
+    limit_text = "" if validation is None else f" of {validation.max_attempts}"
     answer = "yes" if verdict.is_pass else "no"
-    answer += "" if workflow.nodes else f" (round {current_round(head)}{most})"
+    answer += "" if workflow.nodes else f" (round {current_round(head)}{limit_text})"
     reason = " ".join(verdict.reason.split())
     return f"{answer}: {shorten(reason)}" if reason else answer
 
@@ -244,26 +249,26 @@ def judge_answer(workflow: Workflow, ended: AttemptResult, *, is_command: bool) 
     return _fail_unanswered(ended, f"{error}; {describe_wanted_form(workflow, step)}")
 
 
-def _with_verdict(ended: AttemptResult, wanted: str, *, is_command: bool) -> AttemptResult:
-    outcome = ended.outcome
+def _with_verdict(result: AttemptResult, wanted_form: str, *, is_command: bool) -> AttemptResult:
+    outcome = result.outcome
     has_ended = outcome.exit_code is not None and outcome.exit_code >= 0
     if not outcome.is_accepted and not (is_command and has_ended):
-        return ended
+        return result
     verdict = read_verdict(outcome, is_command=is_command)
     if verdict.source == "none":
-        return _fail_unanswered(ended, f"{verdict.reason}; {wanted}")
+        return _fail_unanswered(result, f"{verdict.reason}; {wanted_form}")
     if not verdict.is_pass:
         error = f"the answer is no: {verdict.reason}"
         outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
-    return replace(ended, outcome=outcome, verdict=verdict)
+    return replace(result, outcome=outcome, verdict=verdict)
 
 
-def _fail_unanswered(ended: AttemptResult, error: str) -> AttemptResult:
-    """Return *ended* as a failure that is followed by at least one more try."""
+def _fail_unanswered(result: AttemptResult, error: str) -> AttemptResult:
+    """Return *result* as a failure that is followed by at least one more try."""
     return replace(
-        ended,
-        step=with_second_attempt(ended.step),
-        outcome=ended.outcome.replace(status=OutcomeStatus.FAILED, error=error),
+        result,
+        step=with_second_attempt(result.step),
+        outcome=result.outcome.replace(status=OutcomeStatus.FAILED, error=error),
     )
 
 
@@ -288,10 +293,10 @@ def describe_wanted_form(workflow: Workflow, step: Step, stage: str = "step") ->
     labels = find_required_labels(workflow.whole_graph, step.name) if workflow.nodes else ()
     if not labels:
         return None
-    listed = ", ".join(f"`{label}`" for label in labels)
+    labels_text = ", ".join(f"`{label}`" for label in labels)
     example = json.dumps({"decision": labels[0]}, ensure_ascii=False)
     return (
-        f"the last line has to be one of {listed} and nothing else, "
+        f"the last line has to be one of {labels_text} and nothing else, "
         f"or the answer ends with JSON such as {example}"
     )
 
@@ -322,13 +327,13 @@ def is_deciding_step(workflow: Workflow, step: Step, stage: str = "step") -> boo
 
 def adapt_to_executor(prepared: PreparedStep) -> tuple[Step, str, str | None]:
     """Return the step, the prompt and the added system prompt as the executor gets them."""
-    step, prompt, added = prepared.step, prepared.prompt, prepared.append_system_prompt
+    step, prompt, system_prompt = prepared.step, prepared.prompt, prepared.append_system_prompt
     if step.validation is not None and step.output is None and prepared.place.stage == "step":
         step = step.replace(output=VERDICT_OUTPUT)
-    if added and "append_system_prompt" not in prepared.executor.supported_fields:
+    if system_prompt and "append_system_prompt" not in prepared.executor.supported_fields:
         # A client without such an option gets it at the start of the prompt.
-        prompt, added = f"{added}\n\n---\n\n{prompt}", None
-    return step, prompt, added
+        prompt, system_prompt = f"{system_prompt}\n\n---\n\n{prompt}", None
+    return step, prompt, system_prompt
 
 
 def drop_comment_tools(step: Step, executor: Executor, comment_tools: Collection[str]) -> Step:
@@ -339,8 +344,8 @@ def drop_comment_tools(step: Step, executor: Executor, comment_tools: Collection
     has_tools = not (step.single_turn or step.disallow_all_tools)
     if not (step.no_comment and has_tools and "disallowed_tools" in executor.supported_fields):
         return step
-    removed = tuple(dict.fromkeys((*(step.disallowed_tools or ()), *comment_tools)))
-    return step.replace(disallowed_tools=removed or None)
+    disallowed_tools = tuple(dict.fromkeys((*(step.disallowed_tools or ()), *comment_tools)))
+    return step.replace(disallowed_tools=disallowed_tools or None)
 
 
 def check_answer(step: Step, outcome: Outcome) -> Outcome:
@@ -414,8 +419,8 @@ def mark_budget_used_up(outcome: Outcome, step: Step, left_usd: float | None) ->
     step_usd = step.max_cost_usd
     if left_usd is None or (step_usd is not None and step_usd <= left_usd):
         return outcome
-    why = f"a cap on costs left {left_usd:.4f} USD for it, and that is used up"
-    error = f"{(outcome.error or '').partition(chr(10))[0]}\n{why}"
+    reason = f"a cap on costs left {left_usd:.4f} USD for it, and that is used up"
+    error = f"{(outcome.error or '').partition(chr(10))[0]}\n{reason}"
     return outcome.replace(status=OutcomeStatus.INTERRUPTED, error=error)
 
 
@@ -433,10 +438,10 @@ def near_miss(step: Step, outcome: Outcome) -> str | None:
 
 def make_history_note(final: PreparedStep, outcome: Outcome, attempt: Attempt) -> str | None:
     """Return the note for the history about the step *final*; a near miss also goes to the log."""
-    if (missed := near_miss(final.step, outcome)) is not None:
+    if (near_miss_text := near_miss(final.step, outcome)) is not None:
         # The agent's answer may not end with a line break.
-        attempt.write_notice(missed, before="\n")
-    return "; ".join(filter(None, (final.note, missed))) or None
+        attempt.write_notice(near_miss_text, before="\n")
+    return "; ".join(filter(None, (final.note, near_miss_text))) or None
 
 
 NEAR_MISS = "the answer has the text of complete_when, but not alone on a line"
@@ -449,28 +454,28 @@ def _remove_spaces(text: str) -> str:
 
 
 def _is_alone_on_line(mark: str, output: str) -> bool:
-    wanted = _remove_spaces(_ITEM.sub("", mark, count=1)).strip(MARKS)
+    wanted_text = _remove_spaces(_ITEM.sub("", mark, count=1)).strip(MARKS)
     lines = [line for line in output.splitlines() if line.strip()]
-    if not wanted:
+    if not wanted_text:
         return bool(mark) and any(line.strip() == mark for line in lines)
-    for first, line in enumerate(lines):
-        text, following = _remove_spaces(_ITEM.sub("", line, count=1)).lstrip(MARKS), first + 1
+    for index, line in enumerate(lines):
+        text, next_index = _remove_spaces(_ITEM.sub("", line, count=1)).lstrip(MARKS), index + 1
         # The mark may span several lines.
-        while text != wanted and wanted.startswith(text) and following < len(lines):
-            text, following = text + _remove_spaces(lines[following]), following + 1
-        if text.rstrip(MARKS) == wanted:
+        while text != wanted_text and wanted_text.startswith(text) and next_index < len(lines):
+            text, next_index = text + _remove_spaces(lines[next_index]), next_index + 1
+        if text.rstrip(MARKS) == wanted_text:
             return True
     return False
 
 
 def describe_route(prepared: PreparedStep, chosen: PreparedStep) -> str:
     """Say which prompt runs after the router, and why."""
-    prompt, planned = chosen.step.prompt_name, prepared.step.prompt_name
+    prompt, planned_prompt = chosen.step.prompt_name, prepared.step.prompt_name
     if chosen.note is not None:
         return f"{chosen.note}; {prompt} runs, as the workflow says"
-    if prompt == planned:
+    if prompt == planned_prompt:
         return f"{prompt}, as the workflow says"
-    return f"{prompt} instead of {planned}"
+    return f"{prompt} instead of {planned_prompt}"
 
 
 def find_continued_session(attempt: Attempt) -> Session | None:
@@ -481,8 +486,8 @@ def find_continued_session(attempt: Attempt) -> Session | None:
     session = attempt.head.session
     if session is None or session.executor != attempt.prepared.agent:
         return None
-    why = find_renewal_reason(session, attempt.prepared.step, datetime.now(UTC))
-    if why is None:
+    reason = find_renewal_reason(session, attempt.prepared.step, datetime.now(UTC))
+    if reason is None:
         return session
-    attempt.write_notice(f"a new conversation starts: {why}")
+    attempt.write_notice(f"a new conversation starts: {reason}")
     return None

@@ -126,10 +126,10 @@ class Run:
         definition, or if you edit the chart.
         """
         key = None if head is None else _identity(head)
-        resolved = self._resolved
-        if resolved is None or resolved[0] != key or not resolved[1].is_current:
-            self._resolved = resolved = key, self._resolve(head)
-        return resolved[1]
+        entry = self._resolved
+        if entry is None or entry[0] != key or not entry[1].is_current:
+            self._resolved = entry = key, self._resolve(head)
+        return entry[1]
 
     # --- reading -------------------------------------------------------------------
 
@@ -153,8 +153,8 @@ class Run:
         Raises:
             CorruptState: its file can't be read.
         """
-        resolved = self._resolve(None) if self._resolved is None else self._resolved[1]
-        return resolved.definition
+        resolution = self._resolve(None) if self._resolved is None else self._resolved[1]
+        return resolution.definition
 
     @property
     def workflow(self) -> Workflow:
@@ -167,10 +167,10 @@ class Run:
 
     def _resolve_current(self) -> Resolution:
         head = self.head
-        resolved = self._resolve_at(head)
+        resolution = self._resolve_at(head)
         if head is not None:
-            ensure_definition(head, resolved.workflow)
-        return resolved
+            ensure_definition(head, resolution.workflow)
+        return resolution
 
     def workflow_for(self, head: Head | None) -> Workflow:
         """Return the configured workflow of the run of *head*, even if it started with another."""
@@ -197,15 +197,17 @@ class Run:
         Raises: see `flow`.
         """
         now = datetime.now(UTC)
-        found = readiness(head, workflow, self.limits, now)
-        if found.kind not in (ReadinessKind.PERSON, ReadinessKind.PAUSED, ReadinessKind.STOPPED):
-            return found
-        if not (expired := self._describe_expired(head, now)):
-            return found
+        state = readiness(head, workflow, self.limits, now)
+        if state.kind not in (ReadinessKind.PERSON, ReadinessKind.PAUSED, ReadinessKind.STOPPED):
+            return state
+        if not (expired_text := self._describe_expired(head, now)):
+            return state
         if head.is_on_hold:
-            return replace(found, message=f"{found.message}; {expired}")
-        message = f"{expired}; {continue_command(head)} goes the way that the flow has for that"
-        return replace(found, kind=ReadinessKind.EXPIRED, message=message)
+            return replace(state, message=f"{state.message}; {expired_text}")
+        message = (
+            f"{expired_text}; {continue_command(head)} goes the way that the flow has for that"
+        )
+        return replace(state, kind=ReadinessKind.EXPIRED, message=message)
 
     def _describe_expired(self, head: Head, now: datetime) -> str:
         """Return a text about the gate or the questions that have expired; empty: none."""
@@ -247,14 +249,14 @@ class Run:
         """Return the commands for people: stamp, skip, rewind, stop and the rest."""
         return self._commands_of(self._resolve_at(self.head))
 
-    def _commands_of(self, resolved: Resolution) -> RunCommands:
-        workflow, source = resolved.workflow, resolved.source
+    def _commands_of(self, resolution: Resolution) -> RunCommands:
+        workflow, source = resolution.workflow, resolution.source
         return RunCommands(
             self.store,
             workflow,
             self.name,
             source=source,
-            agents_may=resolved.may_agents_use,
+            agents_may=resolution.may_agents_use,
             redact=self._redact,
         )
 
@@ -327,14 +329,14 @@ class Run:
         """
         self._ensure_others_work(mode, is_detached=is_detached)
         head = None if mode is Mode.ASYNC else self.head
-        resolved = self._resolve_at(head)
-        commands = self._commands_of(resolved)
+        resolution = self._resolve_at(head)
+        commands = self._commands_of(resolution)
         commands.ensure_may_begin(head)
         commands.kind.ensure_supported(mode)
         names = commands.kind.resolve_positions(positions)
         if limits is None:
-            limits = InvocationLimits(max_steps=resolved.workflow.default_max_steps)
-        performer = resolved.performer(on_event)
+            limits = InvocationLimits(max_steps=resolution.workflow.default_max_steps)
+        performer = resolution.performer(on_event)
         if mode is Mode.ASYNC:
             return run_async_mode(performer, limits, step_index, self.store.state_path, on_ready)
         worker, loop = self._make_worker_and_loop(commands.kind, performer, names, places)
@@ -377,8 +379,8 @@ class Run:
 
         Raises: see `workflow`.
         """
-        resolved = self._resolve_current()
-        kind, performer = self._commands_of(resolved).kind, resolved.performer(on_event)
+        resolution = self._resolve_current()
+        kind, performer = self._commands_of(resolution).kind, resolution.performer(on_event)
         return self._make_worker_and_loop(kind, performer, (), 1)[0]
 
     def _make_worker_and_loop(
@@ -406,15 +408,15 @@ class Run:
             StaleClaim: the claim was lost while the block ran; its output was kept.
             DecisionRefused: an agent asks, which could make up the result of the step.
         """
-        resolved = self._resolve_at(self.head)
-        commands = self._commands_of(resolved)
+        resolution = self._resolve_at(self.head)
+        commands = self._commands_of(resolution)
         commands.ensure_may_decide("skip", "performing a step")
         commands.kind.ensure_supported("turn")
         if self.dispatch is not None:
             hint = "use 'run.work' or 'sequencer run'"
             raise UsageRefused("the run's store hands out its attempts itself", hint=hint)
         # Before the run starts: a project that is not trusted must leave no trace.
-        performer = resolved.performer(ignore)
+        performer = resolution.performer(ignore)
         names = commands.kind.resolve_positions([position] if position else ())
         head = commands.begin()
         worker = SequenceWorker(self.store, performer, self.limits, names)

@@ -190,9 +190,9 @@ class RunCommands:
             has_definition=has_definition,
         )
 
-    def _keep_source(self, before: Head | None = None) -> None:
+    def _keep_source(self, old_head: Head | None = None) -> None:
         """Keep the source that the run starts with; before the head, like a definition."""
-        document = self.kind.build_start_document(self._source, before)
+        document = self.kind.build_start_document(self._source, old_head)
         if document is not None:
             self._store.keep_document(*document)
 
@@ -239,15 +239,15 @@ class RunCommands:
             if head is None:
                 tries.append(self._change_or_start(present, command, by))
                 return tries[-1]
-            started = self._require_started(command, present)
+            started_head = self._require_started(command, present)
             if isinstance(command, AnswerQuestion):
-                require_run(self._store, head.run_id, started)
-            tries.append(self._transition(started, command, by))
+                require_run(self._store, head.run_id, started_head)
+            tries.append(self._transition(started_head, command, by))
             return tries[-1]
 
-        after = self._store.update(change)
+        new_head = self._store.update(change)
         # The store tries again if another process was faster; the last try was accepted.
-        return CommandResult(after, tries[-1].facts)
+        return CommandResult(new_head, tries[-1].facts)
 
     def _require_started(self, command: RunCommand, head: Head | None = None) -> Head:
         """Return *head*, or the run's newest head.
@@ -255,12 +255,12 @@ class RunCommands:
         Raises:
             TransitionRefused: the run has not started, so there is nothing to decide.
         """
-        started = head or self._store.view().head
-        if started is None:
-            what, hint = command.without_run or ("", None)
-            message = f"{command.verb}: the run has not started, so {what}"
+        current_head = head or self._store.view().head
+        if current_head is None:
+            problem, hint = command.without_run or ("", None)
+            message = f"{command.verb}: the run has not started, so {problem}"
             raise TransitionRefused(message, hint=hint)
-        return started
+        return current_head
 
     def _add_question_token(self, head: Head, command: AnswerQuestion) -> AnswerQuestion:
         """Return *command* with the token of the question that is open now.
@@ -273,17 +273,19 @@ class RunCommands:
         token = flow.graph_kind.find_question_token(marking, command.node, command.text)
         return command if command.token is not None else replace(command, token=token)
 
-    def _change_or_start(self, head: Head | None, command: RunCommand, by: str) -> Transition:
+    def _change_or_start(self, head: Head | None, command: RunCommand, author: str) -> Transition:
         """Return the transition of *command* at *head*; without a head, it also starts the run."""
         if head is not None:
-            return self._transition(head, command, by)
-        first = self._make_first_transition(self._make_fresh_head())
-        transition = first.combine(self._transition(first.head, command, by))
+            return self._transition(head, command, author)
+        first_transition = self._make_first_transition(self._make_fresh_head())
+        transition = first_transition.combine(
+            self._transition(first_transition.head, command, author)
+        )
         # After the command was checked: a run that is refused leaves no trace.
         self._keep_source()
         return transition
 
-    def _transition(self, head: Head, command: RunCommand, by: str) -> Transition:
+    def _transition(self, head: Head, command: RunCommand, author: str) -> Transition:
         if not command.is_free:
             self.ensure_may_decide(command.permission or command.verb)
         if not isinstance(command, SetField):
@@ -293,17 +295,19 @@ class RunCommands:
             return self._skip_to(head, command)
         if isinstance(command, Reset):
             return self._reset(head, command)
-        used = {}
+        usage_by_token = {}
         if isinstance(command, (TakeOver, StopNow)):
             leases = open_leases(self._store.state_path)
-            used = {claim.token: leases.read_usage(claim) for claim in head.claims}
-        freed = (
+            usage_by_token = {claim.token: leases.read_usage(claim) for claim in head.claims}
+        freed_token = (
             self._drop_dead_claim(head) if isinstance(command, (Accept, RetryNow, Skip)) else None
         )
-        if freed is not None:
-            transition = freed.combine(self._apply(freed.head, command, by=by, used=used))
+        if freed_token is not None:
+            transition = freed_token.combine(
+                self._apply(freed_token.head, command, by=author, used=usage_by_token)
+            )
         else:
-            transition = self._apply(head, command, by=by, used=used)
+            transition = self._apply(head, command, by=author, used=usage_by_token)
         if isinstance(command, Adopt):
             self._keep_source(head)
         return transition
@@ -318,11 +322,13 @@ class RunCommands:
 
         Only in a sequence: in a graph, the commands decide about the claims of nodes.
         """
-        dead = [claim for claim in head.claims if self._store.liveness(claim) is Liveness.DEAD]
-        if not dead or not self.kind.has_one_place:
+        dead_claims = [
+            claim for claim in head.claims if self._store.liveness(claim) is Liveness.DEAD
+        ]
+        if not dead_claims or not self.kind.has_one_place:
             return None
-        used = open_leases(self._store.state_path).read_usage(dead[0])
-        return transitions.drop(head, dead[0], used, at=format_utc_s(datetime.now(UTC)))
+        usage = open_leases(self._store.state_path).read_usage(dead_claims[0])
+        return transitions.drop(head, dead_claims[0], usage, at=format_utc_s(datetime.now(UTC)))
 
     def _skip_to(self, head: Head, command: SkipTo) -> Transition:
         """Return one transition that skips all steps up to the target of *command*.
@@ -350,8 +356,8 @@ class RunCommands:
             TransitionRefused: the run that *command* names is no longer complete, or another one
                 has been started since.
         """
-        ended = command.ended
-        if ended is not None and (head.run_id != ended or head.status != "complete"):
+        end = command.ended
+        if end is not None and (head.run_id != end or head.status != "complete"):
             raise TransitionRefused("reset: the run was started over in the meantime")
         transition = self._apply(head, command, fresh=self._make_fresh_head())
         # After the command was checked: a refused reset must keep the source of the old run.

@@ -74,9 +74,9 @@ class Streaks:
         """Read the journal up to *revision*; records that can't be read are ignored."""
         if revision <= self._seen:
             return
-        after = max(self._seen, revision - MAX_REVISIONS)
+        start_revision = max(self._seen, revision - MAX_REVISIONS)
         with contextlib.suppress(SequencerError, OSError):
-            for fact in read_facts(self._store.history(after)):
+            for fact in read_facts(self._store.history(start_revision)):
                 self._keep(fact)
         self._seen = revision
 
@@ -105,8 +105,8 @@ class Streaks:
             self._missing.pop(step, None)
         elif meaning.ends is EndState.FAILED:
             self._missing.pop(step, None)
-            if isinstance(missing := outcome.get("missing"), str):
-                self._missing[step] = missing
+            if isinstance(missing_text := outcome.get("missing"), str):
+                self._missing[step] = missing_text
 
     def _set(self, step: str, streak: Streak | None) -> None:
         self._last.pop(step, None)
@@ -116,16 +116,16 @@ class Streaks:
 
 def _parse_end_time(at: str, outcome: Mapping[str, Any]) -> float:
     """Return when an attempt ended, in seconds since 1970; *at* is the time of its record."""
-    began, usage = outcome.get("began_at"), outcome.get("usage") or {}
-    if not isinstance(began, str):
+    begin_time, usage = outcome.get("began_at"), outcome.get("usage") or {}
+    if not isinstance(begin_time, str):
         return datetime.fromisoformat(at).timestamp()
-    return datetime.fromisoformat(began).timestamp() + float(usage.get("seconds", 0.0))
+    return datetime.fromisoformat(begin_time).timestamp() + float(usage.get("seconds", 0.0))
 
 
 def repetition_note(last: Streak | None, step: Step) -> str | None:
     """Return the block of the prompt for the attempt whose repetition would pause the run."""
-    most = (step.stagnation or Stagnation()).attempts
-    if last is None or not most or step.expects == "nothing" or last.attempts < most - 1:
+    limit = (step.stagnation or Stagnation()).attempts
+    if last is None or not limit or step.expects == "nothing" or last.attempts < limit - 1:
         return None
     text = "your last answer to this step, and nothing has changed"
     if last.attempts > 1:
@@ -138,13 +138,13 @@ def repetition_note(last: Streak | None, step: Step) -> str | None:
 
 def describe_stagnation(ended: AttemptResult) -> str | None:
     """Return why the run pauses after *ended*; None: it continues."""
-    shown, most = ended.outcome.evidence, (ended.step.stagnation or Stagnation()).attempts
-    if shown is None or not most or shown.repeats < most:
+    evidence, limit = ended.outcome.evidence, (ended.step.stagnation or Stagnation()).attempts
+    if evidence is None or not limit or evidence.repeats < limit:
         return None
     if not ended.outcome.is_accepted and ended.verdict is None:
         return None
     name = ended.step.name
     return (
-        f"step {name!r} gave the same answer {shown.repeats} times in a row and changed nothing "
+        f"step {name!r} gave the same answer {evidence.repeats} times in a row and changed nothing "
         "(stagnation.attempts; expects: nothing on a step that only polls)"
     )

@@ -67,21 +67,25 @@ def drop_unsupported_fields(
     """
     if not optional:
         return step, ()
-    dropped: tuple[str, ...] = ()
+    fixer_names: tuple[str, ...] = ()
     fixer = step.validation.fixer if step.validation is not None else None
     if fixer is not None and step.validation is not None:
         names = [name.removeprefix(FIXER) for name in optional if name.startswith(FIXER)]
         new_fixer, dropped_names = drop_unsupported_fields(agents, fixer, position, names)
-        dropped = tuple(f"{FIXER}{name}" for name in dropped_names)
+        fixer_names = tuple(f"{FIXER}{name}" for name in dropped_names)
         validation = step.validation.replace(fixer=new_fixer)
         step = step.replace(validation=validation)
     executor = _executor(agents, step, position)
     names = [name for name in optional if not name.startswith(FIXER)]
-    supported = executor.supported_fields | EVERY_EXECUTOR
-    lost = tuple(name for name in names if name not in supported and _is_set(step, name))
-    step = _drop_fields(step, lost)
-    step, words = _without_objections(step, executor, [name for name in names if name not in lost])
-    return step, (*dropped, *lost, *words)
+    supported_names = executor.supported_fields | EVERY_EXECUTOR
+    unsupported_names = tuple(
+        name for name in names if name not in supported_names and _is_set(step, name)
+    )
+    step = _drop_fields(step, unsupported_names)
+    step, words = _without_objections(
+        step, executor, [name for name in names if name not in unsupported_names]
+    )
+    return step, (*fixer_names, *unsupported_names, *words)
 
 
 def _executor(agents: Chooses, step: Step, position: str) -> Executor:
@@ -97,19 +101,19 @@ def _without_objections(
     """Return *step* without *optional* fields that *executor* objects to, and their names."""
     if not isinstance(executor, ValidatesSteps):
         return step, ()
-    dropped: list[str] = []
+    dropped_names: list[str] = []
     optional = list(optional)
     while count := len(executor.objections(step)):
         changes = dict(_changes(step, optional))
         if not changes:
             break
         # If several help equally, the first: a single word comes before the whole field.
-        best = min(changes, key=lambda name: len(executor.objections(changes[name])))
-        if len(executor.objections(changes[best])) >= count:
+        best_name = min(changes, key=lambda name: len(executor.objections(changes[name])))
+        if len(executor.objections(changes[best_name])) >= count:
             break
-        step = changes[best]
-        dropped.append(best)
-    return step, tuple(dropped)
+        step = changes[best_name]
+        dropped_names.append(best_name)
+    return step, tuple(dropped_names)
 
 
 def _changes(step: Step, optional: Iterable[str]) -> Iterable[tuple[str, Step]]:
@@ -118,8 +122,8 @@ def _changes(step: Step, optional: Iterable[str]) -> Iterable[tuple[str, Step]]:
     if "tools" in names:
         tools: Mapping[Any, bool] = step.tools or {}
         for word in tools:
-            rest = {name: is_on for name, is_on in tools.items() if name != word}
-            yield f"tools.{word}", step.replace(tools=rest or None)
+            other_tools = {name: is_on for name, is_on in tools.items() if name != word}
+            yield f"tools.{word}", step.replace(tools=other_tools or None)
     for name in names:
         yield name, _drop_fields(step, (name,))
 
@@ -159,18 +163,20 @@ class SupportedFields:
         """
         step = change(self._performer.with_defaults(workflow.steps_by_name[name]))
         optional = self._find_optional_fields(workflow).get(name, ())
-        supported, left_out = drop_unsupported_fields(self._performer.agents, step, name, optional)
-        if not left_out:
-            return supported
+        adapted_step, omitted_names = drop_unsupported_fields(
+            self._performer.agents, step, name, optional
+        )
+        if not omitted_names:
+            return adapted_step
         task = workflow.find_task(name)
-        agent = self._performer.agents.choose(supported, name)[0]
+        agent = self._performer.agents.choose(adapted_step, name)[0]
         subject = f"agent {agent!r}" if task is None else f"role {task.role}: its agent"
-        text = f"{subject} does not support {', '.join(left_out)}; left out"
+        text = f"{subject} does not support {', '.join(omitted_names)}; left out"
         if text not in self._reported:
             self._reported.add(text)
             if not self.is_silent:
                 self._performer.emit(Noticed(text))
-        return supported
+        return adapted_step
 
     def _find_optional_fields(self, workflow: Workflow) -> Mapping[str, tuple[str, ...]]:
         if self._optional is None or self._optional[0] is not workflow:
@@ -188,9 +194,9 @@ class SupportedFields:
             return
         self._has_restored = self.is_silent = True
         ledger = marking.ledger
-        active = marking.active.keys() - set(first_tries)
-        started = {*marking.done, *ledger.notes, *ledger.spent, *active}
-        for name in (started & workflow.steps_by_name.keys()).difference(self._first_steps):
+        active_names = marking.active.keys() - set(first_tries)
+        started_names = {*marking.done, *ledger.notes, *ledger.spent, *active_names}
+        for name in (started_names & workflow.steps_by_name.keys()).difference(self._first_steps):
             # An error is reported by the attempt at the task.
             with contextlib.suppress(SequencerError):
                 self.adapt_step(workflow, name)

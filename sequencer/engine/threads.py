@@ -53,50 +53,50 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
         self._performer.emit(HeadMoved(head))
         self._worker.tidy(head)
 
-    def _collect_facts(self, head: Head, at: datetime) -> GraphSeen:
+    def _collect_facts(self, head: Head, now: datetime) -> GraphSeen:
         worker = self._worker
-        newest, marking = worker.changes.marking(head)
-        if newest.revision != head.revision:
+        newest_head, marking = worker.changes.marking(head)
+        if newest_head.revision != head.revision:
             self._tried_at = None
-        worker.cancel_lost_attempts(newest)
+        worker.cancel_lost_attempts(newest_head)
         return GraphSeen(
-            newest,
-            at,
+            newest_head,
+            now,
             marking,
             self._kind,
             self._budget,
-            is_code_busy=worker.is_code_busy(newest),
-            expired_tokens=worker.expired_claims(newest),
+            is_code_busy=worker.is_code_busy(newest_head),
+            expired_tokens=worker.expired_claims(newest_head),
             running=worker.attempts.running,
             is_stopped=worker.is_stopped,
             tried_at=self._tried_at,
         )
 
-    def _expire(self, seen: GraphSeen, move: RecordExpired) -> Head:
-        head = seen.head
+    def _expire(self, facts: GraphSeen, move: RecordExpired) -> Head:
+        head = facts.head
         for act in move.acts:
             head = self._worker.update(act, self._budget.slots, head.run_id)
         return self._report_if_over(head)
 
-    def _claim(self, seen: GraphSeen) -> Head:
-        worker, head = self._worker, seen.head
-        if not seen.running and (seen.expired_tokens or self._kind.list_startable(head)):
+    def _claim(self, facts: GraphSeen) -> Head:
+        worker, head = self._worker, facts.head
+        if not facts.running and (facts.expired_tokens or self._kind.list_startable(head)):
             worker.code.ensure_ready(head, lambda: bool(self._read_newest_head().claims))
         return self._report_if_over(worker.update(None, self._budget.slots, head.run_id))
 
-    def _sleep(self, seen: GraphSeen, move: Wait, timeout_s: float | None) -> bool:
+    def _sleep(self, facts: GraphSeen, move: Wait, timeout_s: float | None) -> bool:
         del move
         worker = self._worker
-        foreign = worker.find_foreign_claims(seen.head)
-        if len(foreign) > 1:
+        foreign_claims = worker.find_foreign_claims(facts.head)
+        if len(foreign_claims) > 1:
             timeout_s = min(timeout_s or LONGEST_SLEEP_S, LOOK_AT_HOLDERS_S)
         if not worker.attempts.running:
             self._performer.agents.warm_up()
         self._store.wait(
-            seen.head.revision,
+            facts.head.revision,
             timeout_s,
             wake_fd=worker.attempts.fileno(),
-            claim=foreign[0] if foreign else None,
+            claim=foreign_claims[0] if foreign_claims else None,
         )
         # The wait for others does not start over until this process changes the run itself.
         return False
@@ -107,15 +107,15 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
         worker = self._worker
         worker.attempts.drain()
         # All of them share one transition, which costs no more than a transition for one step.
-        while ended := list(iter(worker.attempts.pop_ended, None)):
-            at = datetime.now(UTC)
-            for attempt in ended:
+        while attempts := list(iter(worker.attempts.pop_ended, None)):
+            now = datetime.now(UTC)
+            for attempt in attempts:
                 self._count(attempt)
-            self._unrecorded = ended
-            head = worker.record(ended, self._budget.slots)
+            self._unrecorded = attempts
+            head = worker.record(attempts, self._budget.slots)
             self._unrecorded = []
             worker.code.leave(head, worker.attempts.running)
-            for attempt in ended:
+            for attempt in attempts:
                 self._correct_counts(attempt)
             self._notify(*self._store.take_notices())
             if head is None:
@@ -124,26 +124,26 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
             else:
                 # If code moves with the state, the work tree is checked before each claim.
                 may_claim = worker.code.is_ready and not worker.code.moves
-                self._continue_at(self._report_if_over(head), tried_at=at if may_claim else None)
-            for attempt in ended:
+                self._continue_at(self._report_if_over(head), tried_at=now if may_claim else None)
+            for attempt in attempts:
                 is_stuck = attempt.busy is not None and not worker.attempts.running
                 if attempt.error is not None and (attempt.ends_the_work or is_stuck):
                     raise attempt.busy or attempt.error
 
-    def _count(self, ended: Attempt) -> None:
-        if ended.ends_the_work:
+    def _count(self, attempt: Attempt) -> None:
+        if attempt.ends_the_work:
             # A process that can't continue starts no more attempts.
             self._worker.is_stopped = True
         self._budget.count_attempt()
-        if ended.ended is not None and ended.error is None:
-            self._budget.count(ended.claim.step, ended.ended.outcome)
-            self._count_work(ended.ended.outcome)
+        if attempt.ended is not None and attempt.error is None:
+            self._budget.count(attempt.claim.step, attempt.ended.outcome)
+            self._count_work(attempt.ended.outcome)
 
-    def _correct_counts(self, ended: Attempt) -> None:
-        """Correct the counts once it is known how the run has recorded *ended*."""
-        has_result = ended.ended is not None and ended.error is None
-        outcome = ended.ended.outcome if ended.ended and has_result else None
-        self._budget.correct_counts(ended.claim.step, outcome, ended.recorded_result)
+    def _correct_counts(self, attempt: Attempt) -> None:
+        """Correct the counts once it is known how the run has recorded *attempt*."""
+        has_result = attempt.ended is not None and attempt.error is None
+        outcome = attempt.ended.outcome if attempt.ended and has_result else None
+        self._budget.correct_counts(attempt.claim.step, outcome, attempt.recorded_result)
 
     def _report_if_over(self, head: Head) -> Head:
         """Return *head*; if the run is over with it, report that once."""
@@ -172,22 +172,22 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
         attempts = self._worker.attempts
         self._worker.is_stopped = True
         attempts.cancel(StopReason.INTERRUPTED)
-        pending = self._unrecorded if to_machine_busy(error) else []
+        unrecorded = self._unrecorded if to_machine_busy(error) else []
         while attempts.running:
-            ended = attempts.pop_ended()
-            if ended is None:
+            attempt = attempts.pop_ended()
+            if attempt is None:
                 attempts.wait()
-            elif to_machine_busy(self._try_to_record(ended)):
-                pending.append(ended)
+            elif to_machine_busy(self._try_to_record(attempt)):
+                unrecorded.append(attempt)
         # The agents' descriptors are free now, and no agent can take the reserved ones.
         attempts.free_reserve()
-        for ended in pending:
-            self._try_to_record(ended)
+        for attempt in unrecorded:
+            self._try_to_record(attempt)
 
-    def _try_to_record(self, ended: Attempt) -> Exception | None:
-        """Record *ended* if possible; return the error if not."""
+    def _try_to_record(self, attempt: Attempt) -> Exception | None:
+        """Record *attempt* if possible; return the error if not."""
         try:
-            self._worker.record([ended], self._budget.slots)
+            self._worker.record([attempt], self._budget.slots)
         except (SequencerError, OSError) as error:
             # `work` raises the error that ended the work. The other attempts must still be stopped.
             return error

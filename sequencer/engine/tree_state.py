@@ -48,10 +48,10 @@ class Deadline(Struct, frozen=True):
         Raises:
             TreeUnknown: no time is left.
         """
-        left = self.at - time.monotonic()
-        if left <= 0:
+        rest_s = self.at - time.monotonic()
+        if rest_s <= 0:
             raise TreeUnknown("it took too long")
-        return left
+        return rest_s
 
 
 class TreeState(Struct, frozen=True):
@@ -115,8 +115,8 @@ None: it does not know this kind of folder.
 
 def tree_of(folder: Path, ignored: Sequence[Path]) -> WatchedTree:
     """Return *folder* as a `WatchedTree`; files below the folders *ignored* do not count."""
-    make: MakeTree | None = extensions.find(extensions.TREES, "git")
-    tree = None if make is None else make(folder, ignored)
+    factory: MakeTree | None = extensions.find(extensions.TREES, "git")
+    tree = None if factory is None else factory(folder, ignored)
     return tree or FolderTree(folder, frozenset(map(str, ignored)))
 
 
@@ -153,13 +153,13 @@ class FolderTree(Struct, frozen=True):
     """Folders that do not count."""
 
     def read_state(self, deadline: Deadline) -> TreeState:
-        entries, newest = dict[str, str](), 0.0
+        entries, newest_change = dict[str, str](), 0.0
         for path, status in self._files(deadline):
-            newest = max(newest, last_change(status))
+            newest_change = max(newest_change, last_change(status))
             if not stat.S_ISDIR(status.st_mode):
                 times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
                 entries[path] = f"{status.st_mode:o} {status.st_size} {times}"
-        return TreeState(entries, newest=newest)
+        return TreeState(entries, newest=newest_change)
 
     def compare_states(
         self, before: TreeState, after: TreeState, deadline: Deadline
@@ -169,18 +169,18 @@ class FolderTree(Struct, frozen=True):
 
     def _files(self, deadline: Deadline) -> Iterator[tuple[str, os.stat_result]]:
         """Yield (path below the folder, status) for each file and folder."""
-        pending = [str(self.folder)]
-        root = len(pending[0]) + 1
+        stack = [str(self.folder)]
+        root = len(stack[0]) + 1
         try:
-            while pending:
-                with os.scandir(pending.pop()) as entries:
+            while stack:
+                with os.scandir(stack.pop()) as entries:
                     for entry in entries:
                         deadline.left_s()
                         if entry.path in self.ignored or entry.name in _HIDDEN_ROOTS:
                             continue
                         yield entry.path[root:], entry.stat(follow_symlinks=False)
                         if entry.is_dir(follow_symlinks=False):
-                            pending.append(entry.path)
+                            stack.append(entry.path)
         except OSError as error:
             raise TreeUnknown(f"{error.filename}: {error.strerror}") from error
 
@@ -208,8 +208,10 @@ class UnmergedWork(NamedTuple):
     @property
     def hint(self) -> str:
         """Return a sentence with the two commands."""
-        merge, drop = (text if "'" in text else f"'{text}'" for text in self.commands)
-        return f"{merge} brings it in, {drop} drops it"
+        merge_command, drop_command = (
+            text if "'" in text else f"'{text}'" for text in self.commands
+        )
+        return f"{merge_command} brings it in, {drop_command} drops it"
 
     def as_json(self) -> dict[str, Any]:
         """Return it as commands print it with ``--json``."""

@@ -71,14 +71,14 @@ def claim_turn(worker: SequenceWorker, head: Head, *, wait: bool) -> Attempt:
     )
     while True:
         head = follow_run(worker.store, head, worker.store.view().head)
-        seen = worker.collect_facts(head, budget, datetime.now(UTC))
-        match next_move(seen):
+        facts = worker.collect_facts(head, budget, datetime.now(UTC))
+        match next_move(facts):
             case RecordExpired():
                 worker.control.expire_waits()
             case TakeClaims():
                 try:
                     if (
-                        attempt := _claim_for_caller(worker, head, seen.readiness.place)
+                        attempt := _claim_for_caller(worker, head, facts.readiness.place)
                     ) is not None:
                         return attempt
                 except ClaimHeld:
@@ -88,20 +88,20 @@ def claim_turn(worker: SequenceWorker, head: Head, *, wait: bool) -> Attempt:
             case Wait() as move if wait:
                 worker.store.wait(head.revision, pause_s(move.until), claim=move.claim)
             case move:
-                raise _refusal(move, seen, is_mine=worker.is_mine(head.step_index))
+                raise _refusal(move, facts, is_mine=worker.is_mine(head.step_index))
 
 
-def _refusal(move: Wait | End, seen: SequenceSeen, *, is_mine: bool) -> SequencerError:
+def _refusal(move: Wait | End, facts: SequenceSeen, *, is_mine: bool) -> SequencerError:
     """Return why the caller gets no step."""
     if isinstance(move, End):
-        failed = move.error if isinstance(move.error, StepFailed) else None
+        step_error = move.error if isinstance(move.error, StepFailed) else None
         reason = move.reason if move.error is None else move.error.in_one_line
-        return failed or TransitionRefused(reason)
-    if seen.readiness.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
+        return step_error or TransitionRefused(reason)
+    if facts.readiness.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
         return TransitionRefused(move.message)
     if is_mine:
         return ClaimHeld(move.message, hint="Run.turn(wait=True) waits for it")
-    return ClaimHeld(f"step {seen.readiness.place.step!r} is at another position")
+    return ClaimHeld(f"step {facts.readiness.place.step!r} is at another position")
 
 
 def _claim_for_caller(worker: SequenceWorker, head: Head, place: StepRef) -> Attempt | None:
@@ -119,17 +119,17 @@ def _claim_for_caller(worker: SequenceWorker, head: Head, place: StepRef) -> Att
 
 def perform_by_caller(worker: SequenceWorker, attempt: Attempt) -> Iterator[OpenTurn]:
     """Yield the step of *attempt* once, and then record how the caller performed it."""
-    claim, prepared = attempt.claim, attempt.prepared
+    claim, prepared_step = attempt.claim, attempt.prepared
     turn = OpenTurn(
         claim.step,
-        prepared.position,
+        prepared_step.position,
         claim.step_index,
         claim.token,
         claim.attempt,
-        prepared.step.prompt_name,
+        prepared_step.step.prompt_name,
         attempt.cancellation,
     )
-    started = time.monotonic()
+    start = time.monotonic()
     status, error = OutcomeStatus.OK, None
     try:
         # The heartbeat ends before the record: a later one would leave a file.
@@ -138,10 +138,10 @@ def perform_by_caller(worker: SequenceWorker, attempt: Attempt) -> Iterator[Open
             yield turn
         finally:
             worker.end(attempt)
-    except BaseException as raised:
-        is_failure = isinstance(raised, Exception)
+    except BaseException as body_error:
+        is_failure = isinstance(body_error, Exception)
         status = OutcomeStatus.FAILED if is_failure else OutcomeStatus.INTERRUPTED
-        error = repr(raised)
+        error = repr(body_error)
         raise
     finally:
         if turn.failure is not None:
@@ -149,5 +149,5 @@ def perform_by_caller(worker: SequenceWorker, attempt: Attempt) -> Iterator[Open
         elif turn.is_complete and status is OutcomeStatus.OK:
             status = OutcomeStatus.COMPLETE
         outcome = Outcome(status=status, output=turn.output, error=error)
-        seconds = round(time.monotonic() - started, 6)
+        seconds = round(time.monotonic() - start, 6)
         worker.settle(attempt, outcome, seconds)

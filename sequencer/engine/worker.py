@@ -147,9 +147,9 @@ class Worker(ABC):
 
     def get_result(self, attempt: Attempt) -> AttemptResult:
         """Return the result of *attempt*, even if it ended with an exception."""
-        ended, error = attempt.ended, attempt.error
-        if ended is not None and error is None:
-            return ended
+        result, error = attempt.ended, attempt.error
+        if result is not None and error is None:
+            return result
         error = error or RuntimeError("the attempt ended without a result")
         return attempt.make_result(make_broken_outcome(error, attempt.usage, self.performer.redact))
 
@@ -166,9 +166,12 @@ class Worker(ABC):
             self.streaks = Streaks(self.store)
         self.streaks.read(head.revision)
         name, step = prepared.place.step, prepared.step
-        last = self.streaks.find_last(name)
-        notes = (format_missing_note(self.streaks.find_missing(name)), repetition_note(last, step))
-        return PriorAttempts(tuple(filter(None, notes)), last, is_shared)
+        last_streak = self.streaks.find_last(name)
+        notes = (
+            format_missing_note(self.streaks.find_missing(name)),
+            repetition_note(last_streak, step),
+        )
+        return PriorAttempts(tuple(filter(None, notes)), last_streak, is_shared)
 
     def _may_have_evidence(self, head: Head) -> bool:
         """Return whether an agent may have left evidence before: if any has used something."""
@@ -176,11 +179,11 @@ class Worker(ABC):
         has_used = usage.output_tokens or usage.cost_usd or usage.unpriced
         return self.streaks is not None or bool(has_used)
 
-    def _follow(self, revision: int, ended: Mapping[str, AttemptResult]) -> None:
-        """Note the evidence of the attempts that *ended* with the change to *revision*."""
+    def _follow(self, revision: int, results: Mapping[str, AttemptResult]) -> None:
+        """Note the evidence of the attempts whose *results* came with the change to *revision*."""
         if self.streaks is None:
             self.streaks = Streaks(self.store)
-        self.streaks.follow(revision, ended)
+        self.streaks.follow(revision, results)
 
     @abstractmethod
     def run_attempt(
@@ -203,26 +206,26 @@ class Worker(ABC):
         None stands for an executor that is not known.
         """
 
-    def _read_usage(self, head: Head, expired: Collection[int]) -> dict[int, Usage]:
-        """Return how much the attempts with the tokens *expired* are known to have used."""
-        leases, used_by = open_leases(self.store.state_path), dict[int, Usage]()
+    def _read_usage(self, head: Head, expired_tokens: Collection[int]) -> dict[int, Usage]:
+        """Return how much the attempts with *expired_tokens* are known to have used."""
+        leases, usage_by_token = open_leases(self.store.state_path), dict[int, Usage]()
         for claim in head.claims:
-            if claim.token in expired:
+            if claim.token in expired_tokens:
                 usage = leases.read_usage(claim)
                 if not usage.cost_usd and all(map(is_free, self.executors_of(head, claim))):
                     usage = usage.replace(unpriced=0)
-                used_by[claim.token] = usage
-        return used_by
+                usage_by_token[claim.token] = usage
+        return usage_by_token
 
     def note_counted(self, owed: Iterable[Attempt], head: Head | None) -> None:
         """Note in each of *owed* the usage that was counted when another process took it over."""
-        lost = {
+        lost_tokens = {
             attempt.claim.token: attempt
             for attempt in owed
             if head is not None and head.find_claim(attempt.claim.token) is None
         }
-        for fact in read_facts(self.store.history()) if lost else ():
-            if fact.meaning.ends is EndState.LOST and (attempt := lost.get(fact.token)):
+        for fact in read_facts(self.store.history()) if lost_tokens else ():
+            if fact.meaning.ends is EndState.LOST and (attempt := lost_tokens.get(fact.token)):
                 attempt.counted = read_usage(fact.details.get("usage") or {})
 
     def clean_up_after(self, attempt: Attempt, usage: Usage, outcome: Outcome | None) -> None:
@@ -235,13 +238,13 @@ class Worker(ABC):
         if outcome is not None and attempt.began_at is not None:
             self.performer.emit(AttemptAccepted(attempt, outcome))
 
-    def _capacity(self, head: Head, slots: int, expired: frozenset[int], **more: Any) -> Capacity:
-        """Return the capacity for *slots* claims, and for taking over the tokens *expired*."""
+    def _capacity(self, head: Head, slots: int, tokens: frozenset[int], **more: Any) -> Capacity:
+        """Return the capacity for *slots* claims, and for taking over *tokens*."""
         store = self.store
         clock = round(boottime(), 3)
-        if expired:
-            more["used"] = self._read_usage(head, expired)
-        return Capacity(store.owner(), store.ttl_s, clock, slots, expired, self.limits, **more)
+        if tokens:
+            more["used"] = self._read_usage(head, tokens)
+        return Capacity(store.owner(), store.ttl_s, clock, slots, tokens, self.limits, **more)
 
 
 class SequenceWorker(Worker):
@@ -297,9 +300,9 @@ class SequenceWorker(Worker):
 
     def interrupt(self) -> None:
         super().interrupt()
-        current = self._current
-        if current is not None:
-            current.set(StopReason.INTERRUPTED)
+        attempt = self._current
+        if attempt is not None:
+            attempt.set(StopReason.INTERRUPTED)
 
     def collect_facts(
         self, head: Head, budget: SequenceBudget, at: datetime, tried_at: datetime | None = None
@@ -349,16 +352,16 @@ class SequenceWorker(Worker):
             ensure_definition(present, self.workflow)
             return self._capacity(present, 1, self.expired_claims(present))
 
-        head, granted = self._changes.update(None, capacity)
-        return self._make_attempt(head, head.claims[-1], prepared) if granted else None
+        head, granted_tokens = self._changes.update(None, capacity)
+        return self._make_attempt(head, head.claims[-1], prepared) if granted_tokens else None
 
-    def _make_attempt(self, head: Head, claim: Claim, prepared: PreparedStep) -> Attempt:
-        """Return the attempt at *prepared* for *claim*, which is in *head*."""
+    def _make_attempt(self, head: Head, claim: Claim, prepared_step: PreparedStep) -> Attempt:
+        """Return the attempt at *prepared_step* for *claim*, which is in *head*."""
         store, shown_path = self.store, self._shown_path
         return Attempt(
             claim=claim,
             head=head,
-            prepared=prepared,
+            prepared=prepared_step,
             workflow=self.workflow,
             cwd=self.performer.project,
             state_path=shown_path or store.state_path,
@@ -389,8 +392,8 @@ class SequenceWorker(Worker):
     ) -> tuple[AttemptResult, BaseException | None]:
         try:
             with self.code.reserve(head, cancellation):
-                prepared = self.performer.prepare(find_current_ref(self.workflow, head))
-                attempt = self._make_attempt(head, require_claim(head, token), prepared)
+                prepared_step = self.performer.prepare(find_current_ref(self.workflow, head))
+                attempt = self._make_attempt(head, require_claim(head, token), prepared_step)
                 attempt.cancellation = cancellation
                 try:
                     return self.perform(attempt, budget), None
@@ -424,11 +427,11 @@ class SequenceWorker(Worker):
         self.begin(attempt)
         try:
             perform(performer, attempt)
-            ended = attempt.ended
-            if ended is not None and attempt.cancellation.reason in NOT_OURS:
+            result = attempt.ended
+            if result is not None and attempt.cancellation.reason in NOT_OURS:
                 # Another process may have the step now, so this result no longer counts.
-                interrupted = ended.outcome.replace(status=OutcomeStatus.INTERRUPTED)
-                attempt.ended = replace(ended, outcome=interrupted)
+                interrupted_outcome = result.outcome.replace(status=OutcomeStatus.INTERRUPTED)
+                attempt.ended = replace(result, outcome=interrupted_outcome)
             return self._make_result(attempt, attempt.result_path.parent)
         finally:
             self.end(attempt)
@@ -450,25 +453,25 @@ class SequenceWorker(Worker):
         Its code moves with the record; if it can't, the attempt fails. A large output goes to
         *folder*; None: the output is not kept.
         """
-        ended, busy = attempt.ended, None
-        if ended is None or attempt.error is not None:
-            ended, busy = self.get_result(attempt), attempt.busy
-        head, most = attempt.head, self.limits.attempts
-        output = {} if folder is None else keep_output(ended.outcome, folder)
-        ended = self._judge(head, ended, most)
+        result, busy_error = attempt.ended, None
+        if result is None or attempt.error is not None:
+            result, busy_error = self.get_result(attempt), attempt.busy
+        head, max_attempts = attempt.head, self.limits.attempts
+        output = {} if folder is None else keep_output(result.outcome, folder)
+        result = self._judge(head, result, max_attempts)
         self._changes.work = None
-        if self.code.moves and ended.ending.has_worked:
+        if self.code.moves and result.ending.has_worked:
             self._changes.work = self.code.collect([attempt], head)
-            ended = self._judge(head, self.get_result(attempt), most)
-        log = format_log_path(ended.log, self.performer.project)
-        record = make_ended_record(ended, log, output, current_round(head))
+            result = self._judge(head, self.get_result(attempt), max_attempts)
+        log = format_log_path(result.log, self.performer.project)
+        record = make_ended_record(result, log, output, current_round(head))
         if self._changes.work is not None:
             record["work"] = self._changes.work.model_dump()
         reason = attempt.cancellation.reason
-        if reason is not None and ended.outcome.status is OutcomeStatus.INTERRUPTED:
+        if reason is not None and result.outcome.status is OutcomeStatus.INTERRUPTED:
             record["reason"] = str(reason)
-        postponed = None if busy is None else busy.message
-        return replace(ended, record=record, jitter=jitter_of(ended), postponed=postponed)
+        postponement = None if busy_error is None else busy_error.message
+        return replace(result, record=record, jitter=jitter_of(result), postponed=postponement)
 
     def begin(self, attempt: Attempt) -> None:
         """Keep the claim of *attempt* alive until `end`; if it is lost, cancel the attempt."""
@@ -500,8 +503,8 @@ class SequenceWorker(Worker):
         )
         attempt.ended = attempt.make_result(outcome)
         with self._heartbeat.keep_alive_while_pushing(attempt.claim):
-            ended = self._make_result(attempt, attempt.result_path.parent)
-        return self.finish(attempt, ended)[0]
+            result = self._make_result(attempt, attempt.result_path.parent)
+        return self.finish(attempt, result)[0]
 
     def finish(
         self, attempt: Attempt, ended: AttemptResult, may_continue: MayContinue | None = None
@@ -513,23 +516,23 @@ class SequenceWorker(Worker):
             WorkTreeRefused: its code was refused, which is recorded as a failure.
         """
         ending = ended.ending
-        upcoming = None
-        if may_continue is not None and (following := ending.next_place) is not None:
-            upcoming = self._prepare_following(following, attempt.head)
+        upcoming_step = None
+        if may_continue is not None and (next_ref := ending.next_place) is not None:
+            upcoming_step = self._prepare_following(next_ref, attempt.head)
 
         def capacity(head: Head) -> Capacity | None:
-            is_next = upcoming is not None and not self.stop.is_set()
+            is_next = upcoming_step is not None and not self.stop.is_set()
             is_next = is_next and may_continue is not None and may_continue(head)
             is_next = is_next and has_definition(head, self.workflow)
             return self._capacity(head, 1, self.expired_claims(head)) if is_next else None
 
         try:
-            head, granted = self._record_end(attempt, ended, capacity)
+            head, granted_tokens = self._record_end(attempt, ended, capacity)
         except WorkTreeRefused as refusal:
             self.code.refuse([attempt], attempt.head, refusal)
-            failed = self._make_result(attempt, attempt.result_path.parent)
-            self.finish(attempt, failed)
-            message = failed.outcome.error or refusal.message
+            failed_result = self._make_result(attempt, attempt.result_path.parent)
+            self.finish(attempt, failed_result)
+            message = failed_result.outcome.error or refusal.message
             raise WorkTreeRefused(message, where=refusal.where, hint=refusal.hint) from refusal
         outcome = ended.outcome
         is_judged = attempt.prepared.executor.kind not in OWN_WORD
@@ -537,49 +540,49 @@ class SequenceWorker(Worker):
             self._follow(head.revision, {attempt.claim.step: ended})
         is_accepted = ended.ending.kind in (ContinuationKind.ACCEPT, ContinuationKind.FIXED)
         self.clean_up_after(attempt, outcome.usage, outcome if is_accepted else None)
-        if upcoming is None or not granted:
+        if upcoming_step is None or not granted_tokens:
             return head, None
-        return head, self._make_attempt(head, head.claims[-1], upcoming)
+        return head, self._make_attempt(head, head.claims[-1], upcoming_step)
 
-    def _prepare_following(self, following: StepRef, head: Head) -> PreparedStep | None:
+    def _prepare_following(self, next_ref: StepRef, head: Head) -> PreparedStep | None:
         """Prepare the next step if it is at one of this worker's positions; None if it can't be.
 
         A mistake in it must not affect the step that has just ended; its own claim reports it.
         """
-        if not self.is_mine(following.step_index):
+        if not self.is_mine(next_ref.step_index):
             return None
         try:
             self.performer.workspace.ensure_ready(head)
-            return self.performer.prepare(following)
+            return self.performer.prepare(next_ref)
         except (SequencerError, OSError):
             return None
 
     def _record_end(
-        self, attempt: Attempt, ended: AttemptResult, capacity: Callable[[Head], Capacity | None]
+        self, attempt: Attempt, result: AttemptResult, capacity: Callable[[Head], Capacity | None]
     ) -> tuple[Head, list[int]]:
         claim, head = attempt.claim, attempt.head
         try:
             with self._heartbeat.keep_alive_while_pushing(claim):
-                changed = self._changes.update(
-                    lambda change: change.end(ended),
+                transition_change = self._changes.update(
+                    lambda change: change.end(result),
                     capacity,
                     run_id=head.run_id,
                     lease_s=claim.ttl_s,
                 )
             if self.code.moves:
-                self.code.leave(*changed)
+                self.code.leave(*transition_change)
         except WorkTreeRefused:
             # `finish` records the refusal, and keeps the work on a branch.
             raise
         except (StateRefused, ClaimHeld):
             with contextlib.suppress(StateRefused):
-                self._keep_stale_output(attempt, ended.outcome)
+                self._keep_stale_output(attempt, result.outcome)
             self.code.keep([attempt], head)
             self.code.leave(None, ())
             raise
         finally:
             self._changes.work = None
-        return changed
+        return transition_change
 
     def _keep_stale_output(self, attempt: Attempt, outcome: Outcome) -> None:
         head = self.store.view().head

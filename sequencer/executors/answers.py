@@ -54,12 +54,12 @@ def to_strict_schema(schema: Any) -> Any:
         return [to_strict_schema(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    strict = {key: to_strict_schema(value) for key, value in schema.items()}
+    strict_schema = {key: to_strict_schema(value) for key, value in schema.items()}
     properties = schema.get("properties")
     # A property may itself be called "properties" or "type"; then the value is no list of names.
     if schema.get("type") == "object" and isinstance(properties, dict):
-        strict |= {"additionalProperties": False, "required": list(properties)}
-    return strict
+        strict_schema |= {"additionalProperties": False, "required": list(properties)}
+    return strict_schema
 
 
 def parse_json(text: str) -> Any:

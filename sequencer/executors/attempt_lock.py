@@ -89,11 +89,11 @@ class AttemptLock:
         """
         if not os.fstat(self._fd).st_nlink:
             raise MachineBusy("another process has taken over the step in the meantime")
-        left = memoryview(f"{mark} {pid_namespace()}\n".encode())
+        rest = memoryview(f"{mark} {pid_namespace()}\n".encode())
         try:
             # A disk that is nearly full accepts a part; writing the rest raises the reason.
-            while left:
-                left = left[os.write(self._fd, left) :]
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
         except OSError as error:
             raise self._build_storage_error(error) from error
 
@@ -163,8 +163,8 @@ class AttemptLock:
 
     def _build_storage_error(self, error: OSError) -> StorageFailed:
         hint = "free disk space or fix the permissions; move away what is not a regular file"
-        why, hint = explain_refusal(error, self.path, hint)
-        message = f"the lock of the step's processes can't be taken: {why}"
+        reason, hint = explain_refusal(error, self.path, hint)
+        message = f"the lock of the step's processes can't be taken: {reason}"
         return StorageFailed(message, where=str(self.path), hint=hint)
 
     def _wait_for_lock(self, fd: int, cancellation: Cancellation) -> bool:
@@ -187,11 +187,13 @@ class AttemptLock:
         notes = _NOTE.findall(os.pread(fd, _MAX_BYTES, 0))
         if not notes:
             return
-        left = end_marked(*(mark.decode() for mark, _ in notes))
+        survivor_count = end_marked(*(mark.decode() for mark, _ in notes))
         namespace = pid_namespace().encode()
-        if left:
-            message = f"{left} processes of an earlier attempt at the step could not be ended"
-        elif not is_free and any(other != namespace for _, other in notes):
+        if survivor_count:
+            message = (
+                f"{survivor_count} processes of an earlier attempt at the step could not be ended"
+            )
+        elif not is_free and any(other_namespace != namespace for _, other_namespace in notes):
             message = "processes of an earlier attempt at the step run in another container"
         else:
             return
@@ -227,50 +229,52 @@ def end_marked(*marks: str) -> int:
         return 0
     import psutil  # noqa: PLC0415 - few attempts leave anything
 
-    myself = psutil.Process()
-    spared = {myself.pid, *(ancestor.pid for ancestor in myself.parents())}
-    left: list[psutil.Process] = []
+    this_process = psutil.Process()
+    spared_pids = {this_process.pid, *(ancestor.pid for ancestor in this_process.parents())}
+    marked_processes: list[psutil.Process] = []
     stopped: set[int] = set()
-    empty = 0
+    empty_looks = 0
     for _ in range(_ROUNDS):
-        left = _find_marked(frozenset(marks))
-        ours = [process for process in left if process.pid not in spared]
-        if not ours:
-            empty += 1
-            if empty == _EMPTY_LOOKS:
+        marked_processes = _find_marked(frozenset(marks))
+        processes = [process for process in marked_processes if process.pid not in spared_pids]
+        if not processes:
+            empty_looks += 1
+            if empty_looks == _EMPTY_LOOKS:
                 break
         else:
-            is_still = {process.pid for process in ours} <= stopped
-            for process in ours:
+            is_still = {process.pid for process in processes} <= stopped
+            for process in processes:
                 # psutil checks the start time too: a new process with this number gets no signal.
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(SIGKILL if is_still else SIGSTOP)
             if not is_still:
-                stopped |= {process.pid for process in ours}
+                stopped |= {process.pid for process in processes}
                 continue
         time.sleep(_PAUSE_S)
-    return len(left)
+    return len(marked_processes)
 
 
 def _find_marked(marks: frozenset[str]) -> list[psutil.Process]:
     import psutil  # noqa: PLC0415 - same
 
     parents: dict[psutil.Process, int] = {}
-    marked: dict[int, psutil.Process] = {}
+    marked_processes: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         try:
             parents[process] = process.ppid()
             if process.environ().get(MARK) in marks:
-                marked[process.pid] = process
+                marked_processes[process.pid] = process
         except (psutil.Error, OSError):
             continue
     size = -1
-    while marked and size != len(marked):
-        size = len(marked)
-        marked |= {child.pid: child for child, parent in parents.items() if parent in marked}
-    alive = []
-    for process in marked.values():
+    while marked_processes and size != len(marked_processes):
+        size = len(marked_processes)
+        marked_processes |= {
+            child.pid: child for child, parent in parents.items() if parent in marked_processes
+        }
+    live_processes = []
+    for process in marked_processes.values():
         with contextlib.suppress(psutil.Error):
             if process.status() != psutil.STATUS_ZOMBIE:
-                alive.append(process)
-    return alive
+                live_processes.append(process)
+    return live_processes

@@ -158,8 +158,8 @@ def explain_no_subagents(step: Step, options: ClaudeOptions, name: str) -> str |
         ),
     }
     if step.allowed_tools is not None:
-        allowed = [tool.partition("(")[0] for tool in step.allowed_tools]
-        reasons["allowed_tools does not name it"] = not _can_start_subagents(allowed)
+        allowed_names = [tool.partition("(")[0] for tool in step.allowed_tools]
+        reasons["allowed_tools does not name it"] = not _can_start_subagents(allowed_names)
     elif options.tools is not None and not (step.tools or {}).get("task"):
         reasons[f"agents.{name}.tools does not name it"] = not _can_start_subagents(options.tools)
     return next((reason for reason, is_true in reasons.items() if is_true), None)
@@ -171,43 +171,43 @@ def _can_start_subagents(tools: Iterable[str]) -> bool:
 
 def _tool_arguments(options: ClaudeOptions, request: StepRequest) -> list[str]:
     step = request.step
-    tools, allowed = options.tools, options.allowed_tools or ()
-    wanted = granted_tools(step, CLAUDE)
+    tools, allowed_tools = options.tools, options.allowed_tools or ()
+    granted_names = granted_tools(step, CLAUDE)
     has_none = step.single_turn or step.disallow_all_tools
     if step.allowed_tools is not None:
-        allowed = step.allowed_tools
-        tools = tuple(dict.fromkeys(name.partition("(")[0] for name in allowed))
+        allowed_tools = step.allowed_tools
+        tools = tuple(dict.fromkeys(name.partition("(")[0] for name in allowed_tools))
     else:
-        allowed = _merge_names(allowed, wanted)
-        tools = None if tools is None else _merge_names(tools, wanted)
+        allowed_tools = _merge_names(allowed_tools, granted_names)
+        tools = None if tools is None else _merge_names(tools, granted_names)
     if has_none:
         tools = ()
-    disallowed = (*options.disallowed_tools, *(step.disallowed_tools or ()))
-    disallowed = _merge_names(disallowed, removed_tools(step, CLAUDE))
+    disallowed_names = (*options.disallowed_tools, *(step.disallowed_tools or ()))
+    disallowed_names = _merge_names(disallowed_names, removed_tools(step, CLAUDE))
     argv = [] if tools is None else [f"--tools={','.join(tools)}"]
     # --tools is about built-in tools; without MCP servers there are no others.
     argv += ["--strict-mcp-config"] if has_none else []
-    argv += [f"--allowedTools={','.join(allowed)}"] if allowed else []
-    return argv + ([f"--disallowedTools={','.join(disallowed)}"] if disallowed else [])
+    argv += [f"--allowedTools={','.join(allowed_tools)}"] if allowed_tools else []
+    return argv + ([f"--disallowedTools={','.join(disallowed_names)}"] if disallowed_names else [])
 
 
-def _merge_names(names: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    return names + tuple(name for name in more if name not in names)
+def _merge_names(names: tuple[str, ...], other_names: tuple[str, ...]) -> tuple[str, ...]:
+    return names + tuple(name for name in other_names if name not in names)
 
 
 def _session_arguments(request: StepRequest) -> list[str]:
     argv: list[str] = []
-    spent = 0.0
+    cost_usd = 0.0
     is_prompted = request.system_prompt is not None or request.append_system_prompt is not None
     if request.resume_session is not None:
         session_id, facts = split_mark(request.resume_session)
         argv.append(f"--resume={session_id}")
-        spent = get_number(facts, "cost_usd")
+        cost_usd = get_number(facts, "cost_usd")
         if is_prompted and _parse_version(facts.get("version", "")) >= _SNAPSHOT_SINCE:
             argv.append("--system-prompt-snapshot=off")
     if request.max_cost_usd is not None:
         # Some versions compare the budget with the total of the session, not of this call.
-        argv.append(f"--max-budget-usd={spent + request.max_cost_usd:.6f}")
+        argv.append(f"--max-budget-usd={cost_usd + request.max_cost_usd:.6f}")
     if request.system_prompt is not None:
         argv.append(f"--system-prompt-file={request.file_path(SYSTEM_PROMPT)}")
     if request.append_system_prompt is not None:
@@ -224,7 +224,7 @@ def _read_session_cost(request: StepRequest) -> float | None:
 
 def _parse_version(text: str) -> tuple[int, ...]:
     parts = text.split(".")
-    return tuple(int(part) for part in parts) if all(p.isdecimal() for p in parts) else ()
+    return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()
 
 
 class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
@@ -282,9 +282,9 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
             reads_only = options.tools is not None and is_read_only(options.tools, CLAUDE)
             can_write = options.permission_mode != "plan" and not reads_only
             return Permissions("; ".join(parts), can_write=can_write)
-        more = "".join(f"; {part}" for part in parts)
+        ending = "".join(f"; {part}" for part in parts)
         text = (
-            f"no permission_mode: edits are refused unless claude's own settings allow them{more}"
+            f"no permission_mode: edits are refused unless claude's own settings allow them{ending}"
         )
         lines = ("permission_mode: acceptEdits", 'allowed_tools: ["Bash(git *)"]')
         return Permissions(text, lines)
@@ -380,7 +380,7 @@ class ClaudeParser(JsonEventParser):
         result = self._results[-1]
         if end.exit_code == 0 and result.get("is_error") is False:
             # claude sets it only if there is a schema, and after it has checked the answer.
-            structured = result.get("structured_output")
+            structured_output = result.get("structured_output")
             self._turns.conclude(result)
             text, placeholder = result.get_text("result"), self._turns.placeholder
             if placeholder and not self.has_worked:
@@ -388,10 +388,10 @@ class ClaudeParser(JsonEventParser):
                 text = f"claude has no answer of its model: {placeholder}"
                 return self.classify_failure(text, end, is_own=True)
             text = "" if text == placeholder else text
-            if structured is None:
+            if structured_output is None:
                 # The result is empty if the last message has only a tool call, for example.
                 text = choose_answer(text, self.observed.said_last)
-            return self.build_success(text, end, structured, is_over=self._turns.is_over)
+            return self.build_success(text, end, structured_output, is_over=self._turns.is_over)
         return self._judge_error(result, end)
 
     def session_mark(self) -> str | None:
@@ -404,8 +404,8 @@ class ClaudeParser(JsonEventParser):
             # session; its budget is then compared with that total too.
             total = self._results[-1].get_amount("total_cost_usd")
             # A larger number would raise the budget of the next step.
-            most = total if self._before is None else self._before + self._charged.cost_usd
-            facts["cost_usd"] = round(min(total, most), 6)
+            known_total = total if self._before is None else self._before + self._charged.cost_usd
+            facts["cost_usd"] = round(min(total, known_total), 6)
         if self._version:
             facts["version"] = self._version
         return join_mark(self.session_id, facts)
@@ -481,9 +481,11 @@ class ClaudeParser(JsonEventParser):
         """Store the quota; claude reports the used share only near the limit."""
         resets, window = parse_amount(info.get("resetsAt")), info.get_text("rateLimitType")
         if resets is not None and resets < _LATEST_S and re.fullmatch(r"[a-z0-9_]{1,40}", window):
-            used = parse_amount(info.get("utilization"))
-            at = format_utc(datetime.fromtimestamp(resets, UTC))
-            self.quota = Quota(window=window, resets_at=at, used=used and min(used, 1.0))
+            utilization = parse_amount(info.get("utilization"))
+            reset_text = format_utc(datetime.fromtimestamp(resets, UTC))
+            self.quota = Quota(
+                window=window, resets_at=reset_text, used=utilization and min(utilization, 1.0)
+            )
         is_rejected = info.get("status") == "rejected"
         # "allowed" and "allowed_warning" cancel an earlier rejection.
         self._reset_epoch_s = parse_amount(info.get("resetsAt")) if is_rejected else None
@@ -515,28 +517,30 @@ class ClaudeParser(JsonEventParser):
         usage = message.get_object("usage")
         if not usage:
             return
-        model, seen = self._calls.get(key, (str(message.get("model")), Tokens()))
+        model, old_tokens = self._calls.get(key, (str(message.get("model")), Tokens()))
         hour = usage.get_object("cache_creation").sum_counts("ephemeral_1h_input_tokens")
-        hour = max(hour, seen.cache_write_1h)
-        written = usage.sum_counts("cache_creation_input_tokens")
+        hour = max(hour, old_tokens.cache_write_1h)
+        cache_write = usage.sum_counts("cache_creation_input_tokens")
         tokens = Tokens(
-            input=max(usage.sum_counts("input_tokens"), seen.input),
-            output=max(usage.sum_counts("output_tokens"), seen.output),
-            cache_read=max(usage.sum_counts("cache_read_input_tokens"), seen.cache_read),
-            cache_write=max(written - hour, seen.cache_write),
+            input=max(usage.sum_counts("input_tokens"), old_tokens.input),
+            output=max(usage.sum_counts("output_tokens"), old_tokens.output),
+            cache_read=max(usage.sum_counts("cache_read_input_tokens"), old_tokens.cache_read),
+            cache_write=max(cache_write - hour, old_tokens.cache_write),
             cache_write_1h=hour,
         )
         self._calls[key] = (model, tokens)
         own_prices, calls = self.rules.prices, self._calls.values()
-        prices = [(price_of(name, own_prices), used) for name, used in calls]
-        cost = round(sum(price.cost_usd(used) for price, used in prices if price), 9)
+        prices = [(price_of(name, own_prices), call_tokens) for name, call_tokens in calls]
+        cost = round(sum(price.cost_usd(call_tokens) for price, call_tokens in prices if price), 9)
         self.seen = Usage(
             cost_usd=cost,
             estimated_usd=cost,
             unpriced=int(any(price is None for price, _ in prices)),
-            input_tokens=sum(used.sent for _, used in self._calls.values()),
-            cache_read_tokens=sum(used.cache_read for _, used in self._calls.values()),
-            output_tokens=sum(used.output for _, used in self._calls.values()),
+            input_tokens=sum(call_tokens.sent for _, call_tokens in self._calls.values()),
+            cache_read_tokens=sum(
+                call_tokens.cache_read for _, call_tokens in self._calls.values()
+            ),
+            output_tokens=sum(call_tokens.output for _, call_tokens in self._calls.values()),
         )
         if not self._results:
             self.report_usage(listener, self.seen)
@@ -546,8 +550,8 @@ class ClaudeParser(JsonEventParser):
         subtype = str(result.get("subtype"))
         text = f"claude: {_find_error_text(result)}"
         if subtype in _HINTS:
-            failed = self.build_failure(f"{text}\n{_HINTS[subtype]}", end)
-            return failed.replace(is_over_budget=subtype == _OVER_BUDGET)
+            failure = self.build_failure(f"{text}\n{_HINTS[subtype]}", end)
+            return failure.replace(is_over_budget=subtype == _OVER_BUDGET)
         if result.get("is_error") is False and not is_notice(result.get_text("result")):
             text = f"claude ended with exit code {end.exit_code} after it gave a result: {text}"
             return self.build_failure(text, end)

@@ -83,7 +83,7 @@ class ClaudeTurns:
             case "assistant" if is_own:
                 message = event.get_object("message")
                 text = message.get_text("content") or [
-                    b.get_text("text") for b in message.get_objects("content")
+                    block.get_text("text") for block in message.get_objects("content")
                 ]
                 self.placeholder = _NO_ANSWER if text in (_NO_ANSWER, [_NO_ANSWER]) else ""
             case "user":
@@ -103,14 +103,16 @@ class ClaudeTurns:
 
     def conclude(self, result: ClientEvent) -> None:
         """Use the reason in *result*; without one, the last message's reason stays."""
-        observed, ended_by = self._observed, normalize_reason(result.get("terminal_reason"))
+        observation, ended_by = self._observed, normalize_reason(result.get("terminal_reason"))
         if ended_by is not None and ended_by not in _TOO_PLAIN:
-            observed.reason = ended_by
+            observation.reason = ended_by
             return
-        observed.reason = normalize_reason(result.get("stop_reason")) or observed.reason or ended_by
-        if observed.reason in _CALLED and result.get("structured_output") is not None:
+        observation.reason = (
+            normalize_reason(result.get("stop_reason")) or observation.reason or ended_by
+        )
+        if observation.reason in _CALLED and result.get("structured_output") is not None:
             # An answer with a schema is a tool call, and claude ends the turn after it.
-            observed.reason = ended_by
+            observation.reason = ended_by
 
     def _process_message(self, message: ClientEvent, *, is_own: bool) -> None:
         if is_own:
@@ -126,11 +128,11 @@ class ClaudeTurns:
         for block in message.get_objects("content"):
             kind = block.get_text("type")
             if kind in _CALLS:
-                given = [block.get("name"), block.get("input")]
-                self._observed.record_call(block.get_text("id"), given, may_wait=not is_own)
+                content = [block.get("name"), block.get("input")]
+                self._observed.record_call(block.get_text("id"), content, may_wait=not is_own)
             elif kind.endswith("_result"):
-                given = [block.get("content"), bool(block.get("is_error"))]
-                self._observed.record_result(block.get_text("tool_use_id"), given)
+                content = [block.get("content"), bool(block.get("is_error"))]
+                self._observed.record_result(block.get_text("tool_use_id"), content)
 
     def _process_piece(self, raw: ClientEvent) -> None:
         """Process a piece of a message; its whole text comes again later."""

@@ -166,8 +166,8 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         path = program if folder is None else resolve_program(program, folder)
         if shutil.which(path, path=self.options.env.get("PATH")):
             return None
-        where = "is not a program" if "/" in program else "is not on PATH"
-        return f"agents.{self.name}: {program!r} {where}; {self.install}"
+        problem = "is not a program" if "/" in program else "is not on PATH"
+        return f"agents.{self.name}: {program!r} {problem}; {self.install}"
 
     def problems(self) -> list[str]:
         """Return what is missing before a step could run."""
@@ -229,15 +229,17 @@ class ClientExecutor(ABC, Generic[OptionsT]):
 
         The entry's ``env`` overrides *defaults*; *fixed* overrides both.
         """
-        extra = {**(defaults or {}), **self.options.env, **(fixed or {})}
-        return agent_environment(extra=extra, passed=self._passed_variables(os.environ))
+        variables = {**(defaults or {}), **self.options.env, **(fixed or {})}
+        return agent_environment(extra=variables, passed=self._passed_variables(os.environ))
 
     def withheld_variables(self, environ: Mapping[str, str]) -> list[str]:
         """Return the variables of model providers in *environ* that the agent does not get."""
-        passed = agent_environment(
+        environment = agent_environment(
             extra=self.options.env, passed=self._passed_variables(environ), base=environ
         )
-        return sorted(name for name in environ if is_provider_variable(name) and name not in passed)
+        return sorted(
+            name for name in environ if is_provider_variable(name) and name not in environment
+        )
 
     def _passed_variables(self, environ: Mapping[str, str]) -> Iterable[str]:
         """Yield the variables that this agent gets in addition to `EVERY_AGENT`.
@@ -267,10 +269,10 @@ def perform_process(  # noqa: PLR0917 - the order is that of Executor.perform
     parser: JsonEventParser,
 ) -> Outcome:
     """Make one attempt with a command-line client and return how it ended."""
-    consumer, most = _Lines(parser, listener), request.step.most_equal_calls
+    consumer, max_equal_calls = _Lines(parser, listener), request.step.most_equal_calls
 
     def is_stuck() -> bool:
-        repeats = bool(most) and parser.observed.repeated_calls >= most
+        repeats = bool(max_equal_calls) and parser.observed.repeated_calls >= max_equal_calls
         return repeats or parser.refused is not None
 
     end = core.run(replace(launch, is_stuck=is_stuck), consumer, cancellation)
@@ -329,9 +331,9 @@ class LineSplitter(Struct):
 
     def feed(self, data: bytes) -> None:
         """Process the next piece of the stream."""
-        head, *rest = data.split(b"\n")
+        head, *other_lines = data.split(b"\n")
         self._extend(head)
-        for piece in rest:
+        for piece in other_lines:
             self._end_line()
             self._extend(piece)
 

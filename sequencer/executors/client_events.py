@@ -58,10 +58,10 @@ def split_mark(mark: str) -> tuple[str, dict[str, str]]:
         ValueError: the id is not one that a client would use. It becomes a program argument,
             and any person or program may have edited state.json, from which it comes.
     """
-    session_id, *rest = mark.split(";")
+    session_id, *fields = mark.split(";")
     if not _ID.fullmatch(session_id):
         raise ValueError(f"{session_id[:60]!r} is not a session id")
-    facts = (_FACT.fullmatch(part) for part in rest)
+    facts = (_FACT.fullmatch(part) for part in fields)
     return session_id, {fact[1]: fact[2] for fact in facts if fact}
 
 
@@ -186,9 +186,9 @@ class ClientEvent(dict[str, Any]):
 
 def sum_of_costs(values: Iterable[object]) -> Usage:
     """Return the sum of a client's *values* as usage; an invalid amount makes the cost unknown."""
-    known = [parse_amount(value) for value in values]
-    cost = sum(value for value in known if value is not None)
-    return Usage(cost_usd=round(cost, 9), unpriced=int(None in known))
+    amounts = [parse_amount(value) for value in values]
+    cost = sum(value for value in amounts if value is not None)
+    return Usage(cost_usd=round(cost, 9), unpriced=int(None in amounts))
 
 
 def max_usage(first: Usage, second: Usage) -> Usage:
@@ -199,12 +199,12 @@ def max_usage(first: Usage, second: Usage) -> Usage:
     >>> max_usage(Usage(input_tokens=9, cache_read_tokens=9), Usage(input_tokens=5)).input_tokens
     14
     """
-    cached = max(first.cache_read_tokens, second.cache_read_tokens)
-    fresh = max(usage.input_tokens - usage.cache_read_tokens for usage in (first, second))
+    cached_tokens = max(first.cache_read_tokens, second.cache_read_tokens)
+    uncached_tokens = max(usage.input_tokens - usage.cache_read_tokens for usage in (first, second))
     return max(first, second, key=lambda usage: usage.cost_usd).replace(
         unpriced=max(first.unpriced, second.unpriced),
-        input_tokens=fresh + cached,
-        cache_read_tokens=cached,
+        input_tokens=uncached_tokens + cached_tokens,
+        cache_read_tokens=cached_tokens,
         output_tokens=max(first.output_tokens, second.output_tokens),
     )
 
@@ -337,8 +337,8 @@ class JsonEventParser(Speaker, ABC):
 
     def report_tokens(self, listener: Listener, usage: Usage) -> None:
         """Report the tokens of a client that reports no cost; it is estimated or unknown."""
-        rules, unknown = self.rules, usage.replace(unpriced=1)
-        self.report_usage(listener, with_estimated_cost(unknown, rules.model, rules.prices))
+        rules, unpriced_usage = self.rules, usage.replace(unpriced=1)
+        self.report_usage(listener, with_estimated_cost(unpriced_usage, rules.model, rules.prices))
 
     def build_success(
         self, text: str, end: ProcessEnd, structured: Any = None, *, is_over: bool = True
@@ -354,9 +354,9 @@ class JsonEventParser(Speaker, ABC):
             return self.classify_failure(error, end, is_own=True)
         evidence = self.observed.evidence(is_over=is_over)
         if self.denials and self.rules.fail_on_denial:
-            listed = "; ".join(self.denials[:3])
+            denials_text = "; ".join(self.denials[:3])
             return self.build_failure(
-                f"{self.client} was refused {len(self.denials)} tool call(s): {listed}\n"
+                f"{self.client} was refused {len(self.denials)} tool call(s): {denials_text}\n"
                 "allow them in the agent's entry, or set fail_on_denial: false",
                 end,
                 output=text,
@@ -399,12 +399,12 @@ class JsonEventParser(Speaker, ABC):
         is_believed = epoch_s is not None or is_own
         is_away = is_believed and kind in (ErrorKind.LIMIT, ErrorKind.OUTAGE)
         if is_away and end.is_cut_short:
-            ended = describe_exit(end).splitlines()[0]
-            hint = f"this is not believed of a client that ended so: {ended}"
+            exit_text = describe_exit(end).splitlines()[0]
+            hint = f"this is not believed of a client that ended so: {exit_text}"
         elif is_away and kind is ErrorKind.LIMIT:
-            when = self._find_reset_time(error, end, epoch_s)
+            reset_time = self._find_reset_time(error, end, epoch_s)
             text = f"limit reached: {one_line(error)}"
-            return self._outcome(OutcomeStatus.LIMITED, end, text).replace(not_before=when)
+            return self._outcome(OutcomeStatus.LIMITED, end, text).replace(not_before=reset_time)
         elif is_away:
             text = one_line(error, ERROR_CHARS)
             return self._outcome(OutcomeStatus.UNAVAILABLE, end, text)

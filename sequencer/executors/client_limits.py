@@ -156,11 +156,11 @@ def format_utc(when: datetime) -> str:
     >>> format_utc(datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC))
     '2026-01-02T03:04:06Z'
     """
-    rounded = when.astimezone(UTC)
-    if rounded.microsecond:
+    rounded_time = when.astimezone(UTC)
+    if rounded_time.microsecond:
         # Rounded down, the next attempt would start a moment before the reset.
-        rounded = rounded.replace(microsecond=0) + timedelta(seconds=1)
-    return rounded.strftime("%Y-%m-%dT%H:%M:%SZ")
+        rounded_time = rounded_time.replace(microsecond=0) + timedelta(seconds=1)
+    return rounded_time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def find_status(text: str) -> int | None:
@@ -245,22 +245,22 @@ def find_retry_time(
     eight days.
     """
     candidates = [_parse_epoch(epoch_s), *_parse_times(text, now)]
-    for when in candidates:
-        if when is not None and now < when <= now + _LONGEST:
-            return format_utc(min(when, now + _FURTHEST))
+    for candidate in candidates:
+        if candidate is not None and now < candidate <= now + _LONGEST:
+            return format_utc(min(candidate, now + _FURTHEST))
     return format_utc(now + timedelta(seconds=default_wait_s))
 
 
 def _parse_times(text: str, now: datetime) -> list[datetime | None]:
     """Return the times that *text* may mean, the least ambiguous form first."""
     epoch = _EPOCH.search(text)
-    bare = _BARE_SECONDS.search(text)
+    seconds_match = _BARE_SECONDS.search(text)
     duration = _DURATION.search(text)
     return [
         _parse_epoch(float(epoch[1])) if epoch else None,
         *(_parse_date(match, text, now) for match in _ISO.finditer(text)),
         _add_seconds(now, _parse_duration(duration[1])) if duration else None,
-        _add_seconds(now, float(bare[1])) if bare else None,
+        _add_seconds(now, float(seconds_match[1])) if seconds_match else None,
         _parse_clock_time(text, now),
     ]
 
@@ -283,12 +283,12 @@ def _parse_date(match: re.Match[str], text: str, now: datetime) -> datetime | No
     day, time, offset, utc = match.groups()
     zone = (offset or "").upper().replace("Z", "+00:00")
     try:
-        when = datetime.fromisoformat(f"{day}T{time}{'+00:00' if utc else zone}")
+        moment = datetime.fromisoformat(f"{day}T{time}{'+00:00' if utc else zone}")
     except ValueError:
         return None  # no such date or time
-    if when.tzinfo is not None:
-        return when
-    return when.replace(tzinfo=_BEIJING if _IN_BEIJING.search(text) else now.tzinfo)
+    if moment.tzinfo is not None:
+        return moment
+    return moment.replace(tzinfo=_BEIJING if _IN_BEIJING.search(text) else now.tzinfo)
 
 
 def _parse_duration(text: str) -> float:
@@ -317,39 +317,39 @@ def _parse_clock_time(text: str, now: datetime) -> datetime | None:
     It is the next such time, or one that has just passed.
     """
     for match in _CLOCK.finditer(text):
-        when = _parse_moment(match, now)
-        if when is not None:
-            return when
+        moment = _parse_moment(match, now)
+        if moment is not None:
+            return moment
     return None
 
 
 def _parse_moment(match: re.Match[str], now: datetime) -> datetime | None:
-    hour, minute, half = int(match["hour"] or 0), int(match["minute"] or 0), match["half"]
+    hour, minute, half_of_day = int(match["hour"] or 0), int(match["minute"] or 0), match["half"]
     if match["word"]:
         hour = 12 if match["word"].lower() == "noon" else 0
-    elif half is None and match["minute"] is None:
+    elif half_of_day is None and match["minute"] is None:
         return None  # "reset 5 sessions": a number alone is not a time of day
-    if half is not None:
-        hour = hour % 12 + (12 if half.lower().startswith("p") else 0)
+    if half_of_day is not None:
+        hour = hour % 12 + (12 if half_of_day.lower().startswith("p") else 0)
     local = now.astimezone(_zone("UTC" if match["utc"] else match["zone"], now.tzinfo))
     try:
-        when = local.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        moment = local.replace(hour=hour, minute=minute, second=0, microsecond=0)
         if match["month"]:
             month = _MONTHS.index(match["month"].lower()) + 1
-            when = when.replace(
+            moment = moment.replace(
                 year=int(match["year"] or local.year), month=month, day=int(match["day"])
             )
-            is_next_year = match["year"] is None and when <= local
-            return when.replace(year=when.year + 1) if is_next_year else when
+            is_next_year = match["year"] is None and moment <= local
+            return moment.replace(year=moment.year + 1) if is_next_year else moment
     except ValueError:
         return None  # no such date or time
     period = timedelta(days=1)
     if match["tomorrow"]:
-        return when + period
+        return moment + period
     if match["weekday"]:
-        when += timedelta(days=(_DAYS.index(match["weekday"].lower()) - when.weekday()) % 7)
+        moment += timedelta(days=(_DAYS.index(match["weekday"].lower()) - moment.weekday()) % 7)
         period = timedelta(days=7)
-    earliest = local - _JUST_OVER
-    if when - period > earliest:
-        return when - period
-    return when if when > earliest else when + period
+    earliest_time = local - _JUST_OVER
+    if moment - period > earliest_time:
+        return moment - period
+    return moment if moment > earliest_time else moment + period

@@ -138,15 +138,17 @@ def read_session_usage(request: StepRequest) -> Usage:
     if request.resume_session is None:
         return Usage()
     facts = split_mark(request.resume_session)[1]
-    sent = int(get_number(facts, "input_tokens"))
+    sent_tokens = int(get_number(facts, "input_tokens"))
     # A mark may have no number of cached tokens. Assume all: then too few tokens of this attempt
     # count as cached, rather than too many.
-    cached = (
-        int(get_number(facts, "cached_input_tokens")) if "cached_input_tokens" in facts else sent
+    cached_tokens = (
+        int(get_number(facts, "cached_input_tokens"))
+        if "cached_input_tokens" in facts
+        else sent_tokens
     )
     return Usage(
-        input_tokens=sent,
-        cache_read_tokens=cached,
+        input_tokens=sent_tokens,
+        cache_read_tokens=cached_tokens,
         output_tokens=int(get_number(facts, "output_tokens")),
     )
 
@@ -176,27 +178,27 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
                     f"tools: {word}: false, but it does that with its shell, which it still has"
                 )
                 result.append(Objection(reason, f"add bash: false, or leave {word} out"))
-        writing = {word: words[word] for word in _WRITING if word in words}
-        if len(set(writing.values())) > 1:
+        writing_words = {word: words[word] for word in _WRITING if word in words}
+        if len(set(writing_words.values())) > 1:
             reason = "tools: write and edit differ, but its sandbox has one switch for both"
             result.append(Objection(reason, "give write and edit the same value"))
-        elif False in writing.values() and step.expects == "change":
+        elif False in writing_words.values() and step.expects == "change":
             reason = "expects: change, but tools: write: false takes all writing from its sandbox"
             result.append(Objection(reason, "leave write and edit out"))
-        elif any(writing.values()) and self.options.sandbox == _READ_ONLY:
-            where, word = f"agents.{self.name}.sandbox", next(iter(writing))
-            reason = f"tools: {word}: true, but {where} is {_READ_ONLY}"
-            result.append(Objection(reason, f"set {where} to workspace-write"))
+        elif any(writing_words.values()) and self.options.sandbox == _READ_ONLY:
+            location, word = f"agents.{self.name}.sandbox", next(iter(writing_words))
+            reason = f"tools: {word}: true, but {location} is {_READ_ONLY}"
+            result.append(Objection(reason, f"set {location} to workspace-write"))
         return result
 
     def permissions(self) -> Permissions:
         """Return the entry's sandbox."""
         words = self.options.find_in_extra_args(_PERMISSION_WORDS)
-        says = "; ".join([f"sandbox {self.options.sandbox}", *words])
+        text = "; ".join([f"sandbox {self.options.sandbox}", *words])
         is_decided = bool(words) or "sandbox" in self.options.model_fields_set
         can_write = bool(words) or self.options.sandbox != "read-only"
         lines = () if is_decided else ("sandbox: workspace-write",)
-        return Permissions(says, lines, can_write)
+        return Permissions(text, lines, can_write)
 
     def build_call(self, request: StepRequest) -> Call:
         """Return the call that performs *request*; see `codex_argv` for what it raises."""
@@ -289,8 +291,8 @@ class CodexParser(JsonEventParser):
                 # codex calls a turn completed even if it ended with only a limit or an outage.
                 error = f"codex ended with exit code 0: {self._complaint}"
                 return self.classify_failure(error, end, is_own=True)
-            structured = parse_json(answer) if self._is_json else None
-            return self.build_success(answer, end, structured)
+            structured_output = parse_json(answer) if self._is_json else None
+            return self.build_success(answer, end, structured_output)
         reason = self._failure or self.stderr_text or "no answer"
         error = f"codex ended with exit code {end.exit_code}: {reason}"
         return self.classify_failure(error, end, is_own=self._failure is not None)
@@ -299,11 +301,11 @@ class CodexParser(JsonEventParser):
         """Return the thread's id with its total usage."""
         if self.session_id is None:
             return None
-        newest = max(self._total, self._before, key=lambda usage: usage.input_tokens)
+        newest_usage = max(self._total, self._before, key=lambda usage: usage.input_tokens)
         facts = {
             "input_tokens": max(self._total.input_tokens, self._before.input_tokens),
             "output_tokens": max(self._total.output_tokens, self._before.output_tokens),
-            "cached_input_tokens": newest.cache_read_tokens,
+            "cached_input_tokens": newest_usage.cache_read_tokens,
         }
         return join_mark(self.session_id, facts)
 
@@ -314,17 +316,17 @@ class CodexParser(JsonEventParser):
             output_tokens=usage.sum_counts("output_tokens"),
         )
         self._total = max_usage(self._total, total)
-        before = self._before
+        old_usage = self._before
         # Less than before: this version counts by call, or the thread started again.
         is_by_thread = (
-            total.input_tokens >= before.input_tokens
-            and total.output_tokens >= before.output_tokens
+            total.input_tokens >= old_usage.input_tokens
+            and total.output_tokens >= old_usage.output_tokens
         )
-        base = before if is_by_thread else Usage()
-        cached = total.cache_read_tokens - base.cache_read_tokens
+        base = old_usage if is_by_thread else Usage()
+        cached_tokens = total.cache_read_tokens - base.cache_read_tokens
         charged = Usage(
             input_tokens=total.input_tokens - base.input_tokens,
-            cache_read_tokens=max(cached, 0),
+            cache_read_tokens=max(cached_tokens, 0),
             output_tokens=total.output_tokens - base.output_tokens,
         )
         self._charged = max_usage(self._charged, charged)
@@ -368,5 +370,5 @@ def _describe_item(item: ClientEvent) -> str:
             f"{change.get('kind')} {change.get('path')}" for change in item.get_objects("changes")
         )
         return f"file_change {', '.join(changes)}"
-    rest = {key: value for key, value in item.items() if key not in _BOOKKEEPING}
-    return f"{item.get('type')} {one_line(rest)}"
+    fields = {key: value for key, value in item.items() if key not in _BOOKKEEPING}
+    return f"{item.get('type')} {one_line(fields)}"

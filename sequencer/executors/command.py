@@ -57,8 +57,8 @@ def _check_placeholders(argv: tuple[str, ...]) -> tuple[str, ...]:
             continue
         field = match["field"]
         if field not in PLACEHOLDERS:
-            known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-            raise ValueError(f"unknown placeholder {argument!r}; known: {known}")
+            known_placeholders = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+            raise ValueError(f"unknown placeholder {argument!r}; known: {known_placeholders}")
         if (field == "python") != (index == 0):
             message = "{python} is for the program, the other placeholders for its arguments"
             raise ValueError(message)
@@ -128,21 +128,23 @@ class CommandExecutor:
 
         A path in `argv` is relative to *folder*; None: the folder is not known yet.
         """
-        program, at = _expand_program(self.options.argv[0]), f"agents.{self.name}.argv"
+        program, location = _expand_program(self.options.argv[0]), f"agents.{self.name}.argv"
         if os.sep not in program or Path(program).is_absolute():
             path = shutil.which(program, path=self._environment().get("PATH"))
-            return None if path else f"{at}: {program!r} is not a program on PATH; {self._hint}"
+            return (
+                None if path else f"{location}: {program!r} is not a program on PATH; {self._hint}"
+            )
         if folder is None or shutil.which(folder / program):
             return None
-        at = f"{at}: {program!r} in {folder}"
+        location = f"{location}: {program!r} in {folder}"
         if (folder / program).is_file():
-            return f"{at} is not executable; run chmod +x on it"
-        return f"{at} is not a program; {self._hint}"
+            return f"{location} is not executable; run chmod +x on it"
+        return f"{location} is not a program; {self._hint}"
 
     def problems(self) -> list[str]:
         """Return a problem if the program can't be found."""
-        missing = self.find_missing(None)
-        return [] if missing is None else [missing]
+        problem = self.find_missing(None)
+        return [] if problem is None else [problem]
 
     def without_tools(self, project: Path) -> CommandExecutor:
         """Return the same command for another folder; its permissions stay the same.
@@ -150,9 +152,9 @@ class CommandExecutor:
         It is the person's own program. An argument that names a file of *project* becomes the
         path of that file, whose content `trust` has compared.
         """
-        first, *others = self.options.argv
-        arguments = [str(project / arg) if os.path.isfile(project / arg) else arg for arg in others]  # noqa: PTH113 - of any text
-        options = self.options.replace(argv=(resolve_program(first, project), *arguments))
+        program, *args = self.options.argv
+        arguments = [str(project / arg) if os.path.isfile(project / arg) else arg for arg in args]  # noqa: PTH113 - of any text
+        options = self.options.replace(argv=(resolve_program(program, project), *arguments))
         return CommandExecutor(self.name, options, self._core)
 
     def perform(
@@ -238,19 +240,19 @@ class _Answer:
 
     def judge(self, end: ProcessEnd) -> Outcome:
         output = self._end.decode("utf-8", "replace").strip()
-        cut = self._bytes if self._bytes > ANSWER_BYTES else None
+        cut_bytes = self._bytes if self._bytes > ANSWER_BYTES else None
         status, error = OutcomeStatus.OK, None
         if end.exit_code != 0:
             # Many programs print their errors to standard output.
             lines = [line.strip() for line in output.splitlines() if line.strip()]
-            quoted = (line[:LINE_CHARS] for line in lines[-LAST_LINES:])
-            status, error = OutcomeStatus.FAILED, "\n".join([describe_exit(end), *quoted])
+            last_lines = (line[:LINE_CHARS] for line in lines[-LAST_LINES:])
+            status, error = OutcomeStatus.FAILED, "\n".join([describe_exit(end), *last_lines])
         # A command says nothing about the end of its turn but its exit code.
         evidence = Evidence(has_text=bool(output))
         return Outcome(
-            status=status, output=output, cut_from_bytes=cut, error=error, evidence=evidence
+            status=status, output=output, cut_from_bytes=cut_bytes, error=error, evidence=evidence
         )
 
 
-def _expand_program(first: str) -> str:
-    return sys.executable if first == "{python}" else first
+def _expand_program(program: str) -> str:
+    return sys.executable if program == "{python}" else program

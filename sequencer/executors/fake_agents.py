@@ -80,9 +80,9 @@ class RehearsalExecutor:
 
     def _describe(self, request: StepRequest) -> str:
         lines = request.prompt.splitlines()
-        shown = [f"    {line[:_SHOWN_CHARS]}" for line in lines[:_SHOWN_LINES]]
+        shown_lines = [f"    {line[:_SHOWN_CHARS]}" for line in lines[:_SHOWN_LINES]]
         if len(lines) > _SHOWN_LINES:
-            shown.append(f"    … and {len(lines) - _SHOWN_LINES} more lines")
+            shown_lines.append(f"    … and {len(lines) - _SHOWN_LINES} more lines")
         size = len(request.prompt.encode("utf-8", "surrogateescape"))
         values = request.step.model_dump(exclude_defaults=True, exclude={"name"}, mode="json")
         fields = ", ".join(f"{name}: {_format_value(value)}" for name, value in values.items())
@@ -93,7 +93,7 @@ class RehearsalExecutor:
                 f"  fields  {fields or 'none'}",
                 f"  folder  {request.cwd}",
                 f"  prompt  {size} bytes, {len(lines)} line{'s' * (len(lines) != 1)}:",
-                *shown,
+                *shown_lines,
                 "",
             )
         )
@@ -106,8 +106,8 @@ def _format_value(value: object) -> str:
     '{max_attempts: 3, backoff: fixed, tags: [a, null, true]}'
     """
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{key}: {_format_value(item)}" for key, item in value.items())
-        return f"{{{inner}}}"
+        items_text = ", ".join(f"{key}: {_format_value(item)}" for key, item in value.items())
+        return f"{{{items_text}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_format_value, value))}]"
     return value if isinstance(value, str) else json.dumps(value, default=str)
@@ -179,8 +179,8 @@ class ScriptedExecutor:
         """Wait for the delay of the entry and return its outcome."""
         entry = self._choose_entry(request)
         if entry is None:
-            missing = f"agents.{self.name}.outcomes has no entry for step {request.step.name!r}"
-            return Outcome(status=OutcomeStatus.FAILED, error=missing)
+            problem = f"agents.{self.name}.outcomes has no entry for step {request.step.name!r}"
+            return Outcome(status=OutcomeStatus.FAILED, error=problem)
         if entry.delay_s or cancellation.is_set():
             stopped = wait_like_an_agent(entry.delay_s, request, cancellation)
             if stopped is not None:
@@ -207,35 +207,35 @@ class ScriptedExecutor:
     def _choose_entry(self, request: StepRequest) -> ScriptedOutcome | None:
         step = request.step.name
         identity = request.identity
-        fitting = [
+        fitting_entries = [
             entry
             for entry in self.options.outcomes
             if entry.is_applicable(step, identity.step_index, identity.attempt)
         ]
-        placed = next((entry for entry in fitting if entry.is_placed), None)
-        others = [entry for entry in fitting if not entry.is_placed]
-        if placed is not None or not others:
-            return placed
+        placed_entry = next((entry for entry in fitting_entries if entry.is_placed), None)
+        other_entries = [entry for entry in fitting_entries if not entry.is_placed]
+        if placed_entry is not None or not other_entries:
+            return placed_entry
         with self._lock:
             call = self._calls[step]
             self._calls[step] += 1
-        return others[min(call, len(others) - 1)]
+        return other_entries[min(call, len(other_entries) - 1)]
 
 
 def wait_like_an_agent(
     seconds: float, request: StepRequest, cancellation: Cancellation
 ) -> Outcome | None:
     """Wait *seconds* without output; return an outcome if a limit or a stop ends the wait."""
-    started = time.monotonic()
+    start = time.monotonic()
     timeout = _min_seconds(request.timeout_s, seconds)
-    idle = _min_seconds(request.idle_timeout_s, seconds)
-    cancellation.wait(min(timeout, idle))
-    usage = Usage(seconds=round(time.monotonic() - started, 6))
+    idle_s = _min_seconds(request.idle_timeout_s, seconds)
+    cancellation.wait(min(timeout, idle_s))
+    usage = Usage(seconds=round(time.monotonic() - start, 6))
     if cancellation.reason is not None:
         error = f"stopped: {cancellation.reason}"
         return Outcome(status=OutcomeStatus.INTERRUPTED, error=error, usage=usage)
-    if idle < min(timeout, seconds):
-        error = f"no progress for {idle:g} s\nraise idle_timeout_s of step {request.step.name!r}"
+    if idle_s < min(timeout, seconds):
+        error = f"no progress for {idle_s:g} s\nraise idle_timeout_s of step {request.step.name!r}"
         return Outcome(status=OutcomeStatus.FAILED, error=error, usage=usage)
     if timeout < seconds:
         error = timeout_message(request, "nothing was done")

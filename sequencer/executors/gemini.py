@@ -147,22 +147,22 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
         """Return the entry's approval mode."""
         words = self.options.find_in_extra_args(_PERMISSION_WORDS)
         mode = self.options.approval_mode
-        says = "; ".join([f"approval_mode {mode}", *words])
+        text = "; ".join([f"approval_mode {mode}", *words])
         can_write = bool(words) or mode not in ("default", "plan")
         if words or "approval_mode" in self.options.model_fields_set:
-            return Permissions(says, can_write=can_write)
+            return Permissions(text, can_write=can_write)
         lines = ("approval_mode: auto_edit",)
-        return Permissions(f"{says}: there is no tool that writes", lines, can_write)
+        return Permissions(f"{text}: there is no tool that writes", lines, can_write)
 
     def build_call(self, request: StepRequest) -> Call:
         """Return the call that performs *request*; see `gemini_argv` for what it raises."""
         argv = gemini_argv(self.options, request)
-        fixed = {}
+        variables = {}
         if request.system_prompt is not None:
-            fixed["GEMINI_SYSTEM_MD"] = str(request.file_path(SYSTEM_PROMPT))
+            variables["GEMINI_SYSTEM_MD"] = str(request.file_path(SYSTEM_PROMPT))
         # Without this, its launcher starts a second gemini that TERM does not end.
         defaults = {"GEMINI_CLI_NO_RELAUNCH": "true"}
-        environment = self.environment(defaults, fixed)
+        environment = self.environment(defaults, variables)
         policy = tools_policy(request.step)
         if policy is None:
             return Call(argv, environment, GeminiParser(self.rules(request)))

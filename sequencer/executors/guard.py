@@ -169,8 +169,8 @@ def read_record() -> tuple[list[bytes], int] | None:
     Eight hexadecimal digits give the length; the fields are separated by NUL, which no field
     can contain. JSON would take as long as the rest of the start.
     """
-    first, lock = _receive(8)
-    size = _read_exactly(8, first)
+    header, lock = _receive(8)
+    size = _read_exactly(8, header)
     data = _read_exactly(int(size, 16)) if size is not None else None
     return (data.split(b"\0"), lock) if data is not None else None
 
@@ -230,7 +230,7 @@ def start(launch: Order, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | N
     """Start the agent and return its process id; if that fails, report why and return None."""
     domain = Domain(prctl) if launch.has_wall else None
     trouble_r, trouble_w = os.pipe()
-    nothing = os.open(os.devnull, os.O_WRONLY)
+    null_fd = os.open(os.devnull, os.O_WRONLY)
     guard = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -256,7 +256,7 @@ def start(launch: Order, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | N
     os.close(trouble_r)
     if domain is not None:
         domain.close()
-    _close_copies(stdin_fd, stdout_fd, nothing)
+    _close_copies(stdin_fd, stdout_fd, null_fd)
     trouble = output.removeprefix(_WALLED)
     if not trouble:
         is_walled = "true" if output else "false"
@@ -288,12 +288,12 @@ def _set_up_agent(stdin_fd: int, stdout_fd: int) -> None:
         _signal.signal(number, _signal.SIG_DFL)
 
 
-def _close_copies(stdin_fd: int, stdout_fd: int, nothing: int) -> None:
+def _close_copies(stdin_fd: int, stdout_fd: int, null_fd: int) -> None:
     """Close the guard's copies, so that the agent's streams end with the agent."""
     os.close(stdin_fd)
     os.close(stdout_fd)
-    os.dup2(nothing, _STDERR)
-    os.close(nothing)
+    os.dup2(null_fd, _STDERR)
+    os.close(null_fd)
 
 
 def children_of(pid: int) -> list[int]:
@@ -358,14 +358,14 @@ def command_line(pid: int) -> bytes:
                 line = file.read(COMMAND_BYTES)
             with open(f"/proc/{pid}/stat", "rb") as file:
                 # The name may have blanks and brackets; the last bracket closes it.
-                before, _, after = file.read().rpartition(b")")
+                head, _, tail = file.read().rpartition(b")")
         except OSError:
             return b""
         if line:
             return line
-        if after.split()[0] in _ENDED:
+        if tail.split()[0] in _ENDED:
             return b""
-        name = before.partition(b"(")[2]
+        name = head.partition(b"(")[2]
         time.sleep(EXEC_LOOK_S)
     return name
 
@@ -373,8 +373,8 @@ def command_line(pid: int) -> bytes:
 def describe_leftovers() -> str:
     """Return the fields of the final report that say which processes the agent left running."""
     lines = [line for line in map(command_line, descendants()) if line]
-    first = lines[0].hex() if lines else ""
-    return f', "left": {len(lines)}, "first": "{first}"'
+    first_line = lines[0].hex() if lines else ""
+    return f', "left": {len(lines)}, "first": "{first_line}"'
 
 
 def clear_lock_file(lock: int) -> None:
@@ -492,13 +492,13 @@ def _ignore_signal(*_: object) -> None:
 def end_tree(tree: Tree, watch: AgentWatch, grace_s: float) -> None:
     """TERM everything, wait, then KILL until nothing is left."""
     tree.signal(_SIGTERM)
-    started = time.monotonic()
+    start = time.monotonic()
     while not tree.is_empty():
         allowed_s = min(grace_s, EOF_GRACE_S) if watch.is_orphan else grace_s
-        left = started + allowed_s - time.monotonic()
-        if left <= 0:
+        left_s = start + allowed_s - time.monotonic()
+        if left_s <= 0:
             break
-        watch.wait(left)
+        watch.wait(left_s)
     give_up = time.monotonic() + KILL_LIMIT_S
     # In rounds: a process that forks while it is killed shows up in the next round.
     while not tree.is_empty() and time.monotonic() < give_up:
@@ -555,10 +555,10 @@ def guard_agent(agent: int, launch: Order, watch: AgentWatch, prctl: Prctl) -> N
         watch.wait(None)
         tree.reap()
     stopped_by = None if tree.has_ended else watch.stopped_by
-    left = ""
+    leftovers = ""
     if not tree.is_empty():
         if stopped_by is None and sys.argv[3:] == ["left"] and prctl.is_there:
-            left = describe_leftovers()
+            leftovers = describe_leftovers()
         end_tree(tree, watch, launch.grace_s if stopped_by else LEFTOVER_GRACE_S)
     survivors = tree.count()
     if prctl.is_there and not survivors:
@@ -567,7 +567,7 @@ def guard_agent(agent: int, launch: Order, watch: AgentWatch, prctl: Prctl) -> N
     reason = f'"{stopped_by}"' if stopped_by else "null"
     report(
         f'{{"event": "ended", "exit_code": {code}, "stopped_by": {reason}, '
-        f'"survivors": {survivors}{left}}}'
+        f'"survivors": {survivors}{leftovers}}}'
     )
 
 

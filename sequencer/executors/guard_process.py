@@ -76,9 +76,9 @@ class Guard:
         except OSError as error:
             for fd in ends:
                 os.close(fd)
-            busy = to_machine_busy(error)
-            if busy is not None:
-                raise busy from error
+            busy_error = to_machine_busy(error)
+            if busy_error is not None:
+                raise busy_error from error
             raise GuardUnreachable(
                 f"can't start a guard process: {error.strerror}",
                 hint=f"make sure that '{sys.executable} -I -S -c pass' works for this user",
@@ -126,8 +126,8 @@ class Guard:
             self._close(self._prompt)
             self._send(encode_record(launch, self.mark), descriptors)
         except OSError as error:
-            if (busy := to_machine_busy(error)) is not None and error.errno != errno.EAGAIN:
-                raise busy from error
+            if (busy_error := to_machine_busy(error)) is not None and error.errno != errno.EAGAIN:
+                raise busy_error from error
             raise GuardUnreachable(
                 f"can't send the launch record to the guard process: {error.strerror}",
                 hint="start again; if it fails again, check the disk of the temporary folder",
@@ -175,8 +175,8 @@ class Guard:
     def _send(self, record: bytes, descriptors: list[int]) -> None:
         """Write *record* in at most `_WRITE_S`: a guard may have been stopped with SIGSTOP."""
         deadline = time.monotonic() + _WRITE_S
-        writable = select.poll()
-        writable.register(self._control, select.POLLOUT)
+        poller = select.poll()
+        poller.register(self._control, select.POLLOUT)
         # The socket's buffer is empty: the first piece and the descriptors are accepted at once.
         view = memoryview(record)[_send_descriptors(self._control, record, descriptors) :]
         while view:
@@ -185,7 +185,7 @@ class Guard:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise
-                writable.poll(1000)
+                poller.poll(1000)
 
 
 def encode_record(launch: Launch, mark: str) -> bytes:
@@ -215,8 +215,8 @@ def _open_pipe(ends: list[int]) -> tuple[int, int]:
 
 def _open_socket_pair(ends: list[int]) -> tuple[int, int]:
     """Return two connected sockets: they can pass descriptors, and no path leads to them."""
-    ours, theirs = socket.socketpair()
-    pair = ours.detach(), theirs.detach()
+    own_socket, guard_socket = socket.socketpair()
+    pair = own_socket.detach(), guard_socket.detach()
     ends += pair
     return pair
 
@@ -239,19 +239,19 @@ def _prompt_file(ends: list[int]) -> tuple[int, int]:
     output is read, and a client may read it late, twice or not at all.
     """
     if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
-        write = os.memfd_create("prompt", os.MFD_CLOEXEC)
-        ends.append(write)
-        read = os.open(f"/proc/self/fd/{write}", os.O_RDONLY)
-        ends.append(read)
-        return write, read
-    write, name = tempfile.mkstemp(prefix="sequencer-prompt-")
-    ends.append(write)
+        write_fd = os.memfd_create("prompt", os.MFD_CLOEXEC)
+        ends.append(write_fd)
+        read_fd = os.open(f"/proc/self/fd/{write_fd}", os.O_RDONLY)
+        ends.append(read_fd)
+        return write_fd, read_fd
+    write_fd, name = tempfile.mkstemp(prefix="sequencer-prompt-")
+    ends.append(write_fd)
     try:
-        read = os.open(name, os.O_RDONLY)
-        ends.append(read)
+        read_fd = os.open(name, os.O_RDONLY)
+        ends.append(read_fd)
     finally:
         Path(name).unlink()
-    return write, read
+    return write_fd, read_fd
 
 
 def _write_file(fd: int, data: bytes) -> None:

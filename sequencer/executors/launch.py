@@ -81,12 +81,14 @@ def agent_environment(
     """
     source = os.environ if base is None else base
     patterns = (*EVERY_AGENT, *passed)
-    exact = {pattern for pattern in patterns if not pattern.endswith("*")}
+    exact_names = {pattern for pattern in patterns if not pattern.endswith("*")}
     prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
-    chosen = {
-        name: value for name, value in source.items() if name in exact or name.startswith(prefixes)
+    variables = {
+        name: value
+        for name, value in source.items()
+        if name in exact_names or name.startswith(prefixes)
     }
-    return {**chosen, **(extra or {})}
+    return {**variables, **(extra or {})}
 
 
 def loader_environment() -> dict[str, str]:

@@ -71,20 +71,20 @@ class MessagesExecutor:
 
     def problems(self) -> list[str]:
         """Return what is missing before a step could run: a key, a price."""
-        where = f"agents.{self.name}"
+        location = f"agents.{self.name}"
         key = self.find_missing(None)
-        missing = [] if key is None else [key]
+        key_problems = [] if key is None else [key]
         if price_of(self.options.model, self.options.prices) is None:
-            missing.append(missing_price_message(self.options.model, where))
-        return missing
+            key_problems.append(missing_price_message(self.options.model, location))
+        return key_problems
 
     def permissions(self) -> Permissions:
         """Return the tools of the entry."""
-        says = f"tools {', '.join(self.options.tools) or 'none'}"
+        text = f"tools {', '.join(self.options.tools) or 'none'}"
         can_write = not CHANGING.isdisjoint(self.options.tools)
         if "tools" in self.options.model_fields_set:
-            return Permissions(says, can_write=can_write)
-        return Permissions(says, ("tools: [read, glob, grep, edit, write]",), can_write)
+            return Permissions(text, can_write=can_write)
+        return Permissions(text, ("tools: [read, glob, grep, edit, write]",), can_write)
 
     def withheld_variables(self, _environ: Mapping[str, str]) -> list[str]:
         """Return nothing: this process itself calls the model, with all of its variables."""
@@ -96,11 +96,11 @@ class MessagesExecutor:
         if isinstance(step.complete_when, FileMark):
             reason = "complete_when: {file} ends a program, but this agent starts none"
             result.append(Objection(reason, "leave it out; a step ends with the agent's answer"))
-        where = f"agents.{self.name}.tools"
+        location = f"agents.{self.name}.tools"
         for name in granted_tools(step, MESSAGES):
             if name not in self.options.tools:
                 reason = f"tools: {name}: true, but agent {self.name!r} does not have it"
-                result.append(Objection(reason, f"add it to {where}"))
+                result.append(Objection(reason, f"add it to {location}"))
         if step.temperature is not None and step.temperature > _HOTTEST:
             reason = f"temperature {step.temperature:g} is more than the API takes"
             result.append(Objection(reason, f"use at most {_HOTTEST:g}"))
@@ -110,7 +110,7 @@ class MessagesExecutor:
         self, request: StepRequest, listener: Listener, cancellation: Cancellation
     ) -> Outcome:
         """Make one attempt."""
-        started = time.monotonic()
+        start = time.monotonic()
         if cancellation.reason is not None:
             return Outcome(
                 status=OutcomeStatus.INTERRUPTED, error=f"stopped: {cancellation.reason}"
@@ -118,7 +118,7 @@ class MessagesExecutor:
         refusal = self._find_refusal(request)
         if refusal is not None:
             return Outcome(status=OutcomeStatus.FAILED, error=refusal)
-        deadline = None if request.timeout_s is None else started + request.timeout_s
+        deadline = None if request.timeout_s is None else start + request.timeout_s
         bench = Workbench(
             folder=ToolFolder(request.cwd, _forbidden_folders(request), self.options.secrets),
             core=self._core,
@@ -133,7 +133,7 @@ class MessagesExecutor:
         key = self._environ[self.options.api_key_env]
         base_url = self.options.base_url or self._environ.get("ANTHROPIC_BASE_URL")
         outcome = asyncio.run(conversation.run(key, base_url))
-        seconds = round(time.monotonic() - started, 6)
+        seconds = round(time.monotonic() - start, 6)
         evidence = outcome.evidence or conversation.observed.evidence(is_over=False)
         update = {
             "usage": conversation.usage.replace(seconds=seconds),
@@ -141,9 +141,9 @@ class MessagesExecutor:
             "evidence": evidence.replace(ended_processes=bench.report_ended_processes(listener)),
         }
         # A command of the agent may have written a result file.
-        ignored = make_ignored_notifier(request, listener)
+        notify_ignored = make_ignored_notifier(request, listener)
         return with_answer_digest(
-            apply_result(request.result_path, outcome.replace(**update), ignored)
+            apply_result(request.result_path, outcome.replace(**update), notify_ignored)
         )
 
     def _command_environment(self) -> dict[str, str]:
@@ -157,25 +157,29 @@ class MessagesExecutor:
 
     def _find_refusal(self, request: StepRequest) -> str | None:
         """Return why the attempt can't start; None: it can."""
-        where, step = f"agents.{self.name}", request.step
+        location, step = f"agents.{self.name}", request.step
         if not self._environ.get(self.options.api_key_env):
-            return f"{where}: the variable {self.options.api_key_env} is not set; it holds the key"
+            return (
+                f"{location}: the variable {self.options.api_key_env} is not set; it holds the key"
+            )
         base_url = self.options.base_url or self._environ.get("ANTHROPIC_BASE_URL")
         if base_url and not may_receive_secrets(base_url):
             return f"ANTHROPIC_BASE_URL is {base_url}; {LISTENED_TO}"
         model = step.model or self.options.model
         is_limited = request.max_cost_usd is not None
         if is_limited and price_of(model, self.options.prices) is None:
-            return missing_price_message(model, where)
-        named = (*(step.allowed_tools or ()), *(step.disallowed_tools or ()))
-        unknown = sorted(set(named) - set(TOOLS))
-        if unknown:
-            return f"step {step.name!r}: unknown tool {unknown[0]!r}; known: {', '.join(TOOLS)}"
-        missing = sorted(set(step.allowed_tools or ()) - set(self.options.tools))
-        if missing and not (step.single_turn or step.disallow_all_tools):
+            return missing_price_message(model, location)
+        named_tools = (*(step.allowed_tools or ()), *(step.disallowed_tools or ()))
+        unknown_tools = sorted(set(named_tools) - set(TOOLS))
+        if unknown_tools:
             return (
-                f"step {step.name!r}: allowed_tools names {missing[0]!r}, which agent "
-                f"{self.name!r} does not have; add it to {where}.tools"
+                f"step {step.name!r}: unknown tool {unknown_tools[0]!r}; known: {', '.join(TOOLS)}"
+            )
+        missing_tools = sorted(set(step.allowed_tools or ()) - set(self.options.tools))
+        if missing_tools and not (step.single_turn or step.disallow_all_tools):
+            return (
+                f"step {step.name!r}: allowed_tools names {missing_tools[0]!r}, which agent "
+                f"{self.name!r} does not have; add it to {location}.tools"
             )
         return None
 

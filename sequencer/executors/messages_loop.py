@@ -174,8 +174,8 @@ class Conversation:
         tools = options.tools if step.allowed_tools is None else step.allowed_tools
         if step.single_turn or step.disallow_all_tools:
             tools = ()
-        withheld = (*(step.disallowed_tools or ()), *removed_tools(step, MESSAGES))
-        self._tools = tuple(tool for tool in tools if tool not in withheld)
+        withheld_tools = (*(step.disallowed_tools or ()), *removed_tools(step, MESSAGES))
+        self._tools = tuple(tool for tool in tools if tool not in withheld_tools)
         self._model = step.model or options.model
         self._price = price_of(self._model, options.prices)
         """None: the cost is unknown."""
@@ -198,8 +198,8 @@ class Conversation:
             # Canceling the task closes the stream and with it the connection.
             loop.add_reader(cancellation.fileno(), talk.cancel)
             try:
-                left = self._bench.seconds_left()
-                await asyncio.wait({talk}, timeout=left if left is None else max(left, 0.0))
+                left_s = self._bench.seconds_left()
+                await asyncio.wait({talk}, timeout=left_s if left_s is None else max(left_s, 0.0))
             finally:
                 loop.remove_reader(cancellation.fileno())
                 talk.cancel()
@@ -213,10 +213,10 @@ class Conversation:
     def _build_success(self, answer: str) -> Outcome:
         evidence = self.observed.evidence(is_over=True)
         if self.denials and self._options.fail_on_denial:
-            listed = "; ".join(self.denials[:3])
-            message = f"{len(self.denials)} tool call(s) were refused: {listed}"
-            failed = Outcome(status=OutcomeStatus.FAILED, error=message, output=answer)
-            return failed.replace(evidence=evidence)
+            denials_text = "; ".join(self.denials[:3])
+            message = f"{len(self.denials)} tool call(s) were refused: {denials_text}"
+            failure = Outcome(status=OutcomeStatus.FAILED, error=message, output=answer)
+            return failure.replace(evidence=evidence)
         # If the turn was cut off, the error says what to do; the engine judges the outcome.
         outcome = Outcome(
             status=OutcomeStatus.OK, output=answer, error=self.observed.advice, evidence=evidence
@@ -264,25 +264,25 @@ class Conversation:
                 self.observed.record_call(block.id, [block.name, block.input])
 
     def _check_budget(self) -> None:
-        limit, spent = self._request.max_cost_usd, self.usage.cost_usd
-        if limit is not None and spent >= limit:
-            over = NoAnswer(
-                f"the budget is spent: {spent:.4f} of {limit:.4f} USD; raise max_cost_usd"
+        limit, cost_usd = self._request.max_cost_usd, self.usage.cost_usd
+        if limit is not None and cost_usd >= limit:
+            no_answer = NoAnswer(
+                f"the budget is spent: {cost_usd:.4f} of {limit:.4f} USD; raise max_cost_usd"
             )
-            over.outcome = over.outcome.replace(is_over_budget=True)
-            raise over
+            no_answer.outcome = no_answer.outcome.replace(is_over_budget=True)
+            raise no_answer
 
     def _count(self, tokens: Tokens, is_over: bool) -> None:
         """Count the tokens of the current try; add them to the total when it *is_over*."""
         cost = self._price.cost_usd(tokens) if self._price else 0.0
-        running = Usage(
+        running_usage = Usage(
             cost_usd=cost,
             estimated_usd=cost,
             input_tokens=tokens.sent,
             cache_read_tokens=tokens.cache_read,
             output_tokens=tokens.output,
         )
-        usage = self._settled.plus(running).replace(unpriced=int(self._price is None))
+        usage = self._settled.plus(running_usage).replace(unpriced=int(self._price is None))
         if is_over:
             self._settled = usage
         if usage != self.usage:
@@ -290,19 +290,21 @@ class Conversation:
             self._listener.report_usage(usage)
 
     def _parameters(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
-        *before, last = messages
-        if last["role"] == "user":
+        *earlier_messages, last_message = messages
+        if last_message["role"] == "user":
             # The next call reads everything up to this block from the cache.
-            *blocks, end = last["content"]
-            marked = {**end, "cache_control": {"type": "ephemeral"}}
-            last = {**last, "content": [*blocks, marked]}
+            *blocks, end = last_message["content"]
+            marked_block = {**end, "cache_control": {"type": "ephemeral"}}
+            last_message = {**last_message, "content": [*blocks, marked_block]}
         request, step = self._request, self._request.step
         parameters: dict[str, Any] = {
             "model": self._model,
             "max_tokens": self._options.max_tokens,
-            "messages": [*before, last],
+            "messages": [*earlier_messages, last_message],
         }
-        systems = [s for s in (request.system_prompt, request.append_system_prompt) if s]
+        systems = [
+            prompt for prompt in (request.system_prompt, request.append_system_prompt) if prompt
+        ]
         if systems:
             parameters["system"] = "\n\n".join(systems)
         if self._tools:
@@ -362,8 +364,8 @@ class Conversation:
             delay_s = trouble.retry_after_s
             if delay_s is None:
                 delay_s = float(min(_FIRST_DELAY_S * 2 ** (attempt - 1), _LONGEST_DELAY_S))
-            left, retries = self._bench.seconds_left(), self._options.retries
-            is_too_late = left is not None and delay_s >= left
+            left_s, retries = self._bench.seconds_left(), self._options.retries
+            is_too_late = left_s is not None and delay_s >= left_s
             is_too_long = trouble.status == TOO_MANY_REQUESTS and delay_s > LONGEST_WAIT_S
             if not trouble.is_passing or is_too_late or is_too_long or attempt > retries:
                 raise self._build_no_answer(trouble, attempt)
@@ -379,9 +381,9 @@ class Conversation:
             return self._classify_status_error(error)
         if "Timeout" in name:
             if self._idle_s is not None:
-                silent = f"no progress for {self._idle_s:g} s; the call was broken off\n"
-                slow = "raise idle_timeout_s only if its answers take that long"
-                return _Trouble(f"{silent}{slow}", is_passing=False)
+                silence_text = f"no progress for {self._idle_s:g} s; the call was broken off\n"
+                hint_text = "raise idle_timeout_s only if its answers take that long"
+                return _Trouble(f"{silence_text}{hint_text}", is_passing=False)
             return _Trouble(f"the API was silent for too long ({name})")
         if isinstance(error, anthropic.APIConnectionError):
             return _Trouble(f"the API can't be reached: {error.__cause__ or error}")
@@ -418,10 +420,10 @@ class Conversation:
             return NoAnswer(
                 text, OutcomeStatus.UNAVAILABLE if is_temporary else OutcomeStatus.FAILED
             )
-        now, after, wait_s = self._clock(), trouble.retry_after_s, self._options.limit_wait_s
-        epoch_s = None if after is None else now.timestamp() + after
-        when = find_retry_time(trouble.text, now, default_wait_s=wait_s, epoch_s=epoch_s)
-        return NoAnswer(text, OutcomeStatus.LIMITED, when)
+        now, delay_s, wait_s = self._clock(), trouble.retry_after_s, self._options.limit_wait_s
+        epoch_s = None if delay_s is None else now.timestamp() + delay_s
+        retry_time = find_retry_time(trouble.text, now, default_wait_s=wait_s, epoch_s=epoch_s)
+        return NoAnswer(text, OutcomeStatus.LIMITED, retry_time)
 
 
 def _to_output_format(schema: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -471,15 +473,15 @@ class _Stream(Speaker):
 
     def _process_usage(self, usage: Any) -> None:
         creation = getattr(usage, "cache_creation", None)
-        seen = self._tokens
+        tokens = self._tokens
         # Later events may leave counts out; counts never fall.
-        hour = max(getattr(creation, "ephemeral_1h_input_tokens", 0) or 0, seen.cache_write_1h)
-        written = getattr(usage, "cache_creation_input_tokens", 0) or 0
+        hour = max(getattr(creation, "ephemeral_1h_input_tokens", 0) or 0, tokens.cache_write_1h)
+        cache_write = getattr(usage, "cache_creation_input_tokens", 0) or 0
         self._tokens = Tokens(
-            input=max(getattr(usage, "input_tokens", 0) or 0, seen.input),
-            output=max(getattr(usage, "output_tokens", 0) or 0, seen.output),
-            cache_read=max(getattr(usage, "cache_read_input_tokens", 0) or 0, seen.cache_read),
-            cache_write=max(written - hour, seen.cache_write, 0),
+            input=max(getattr(usage, "input_tokens", 0) or 0, tokens.input),
+            output=max(getattr(usage, "output_tokens", 0) or 0, tokens.output),
+            cache_read=max(getattr(usage, "cache_read_input_tokens", 0) or 0, tokens.cache_read),
+            cache_write=max(cache_write - hour, tokens.cache_write, 0),
             cache_write_1h=hour,
         )
         self._count(self._tokens, False)  # noqa: FBT003 - the meaning is in `call`
@@ -504,8 +506,8 @@ def _retry_after_s(headers: Any, now: datetime) -> float | None:
     except ValueError:
         pass
     try:
-        when = parsedate_to_datetime(value)
+        moment = parsedate_to_datetime(value)
     except ValueError:
         return None
-    aware = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return max((aware - now).total_seconds(), 0.0)
+    zoned_moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max((zoned_moment - now).total_seconds(), 0.0)

@@ -75,8 +75,8 @@ def permission_of(tool: str) -> str:
 
 def build_general_rules(permission: Permission, removed: Iterable[str]) -> PermissionRules:
     """Return the permissions for every agent: *permission*, with all *removed* tools denied."""
-    denied: PermissionRules = {permission_of(tool): "deny" for tool in removed}
-    return _merge_rules(permission, denied)
+    denials: PermissionRules = {permission_of(tool): "deny" for tool in removed}
+    return _merge_rules(permission, denials)
 
 
 def build_agent_rules(
@@ -84,17 +84,20 @@ def build_agent_rules(
 ) -> PermissionRules:
     """Return the permissions of the step's own agent, to which *tools* are offered."""
     # A permission of the agent would override a tool that `tools` takes away.
-    remaining = {key: verdict for key, verdict in permission.items() if _is_offered(key, tools)}
+    offered_rules = {key: verdict for key, verdict in permission.items() if _is_offered(key, tools)}
     granted_rules: PermissionRules = {}
     for tool in granted_tools(step, OPENCODE):
         key = permission_of(tool)
         granted_rules[key] = dict(_ALLOWED[key]) if key in _ALLOWED else "allow"
-    return _merge_rules(remaining, granted_rules)
+    return _merge_rules(offered_rules, granted_rules)
 
 
-def _merge_rules(permission: Permission, stronger: Permission) -> PermissionRules:
-    """Return both, with the keys of *stronger* at the end: for opencode the last match wins."""
-    return {**{key: rule for key, rule in permission.items() if key not in stronger}, **stronger}
+def _merge_rules(permission: Permission, stronger_rules: Permission) -> PermissionRules:
+    """Return both, the keys of *stronger_rules* at the end: for opencode the last match wins."""
+    return {
+        **{key: rule for key, rule in permission.items() if key not in stronger_rules},
+        **stronger_rules,
+    }
 
 
 def permission_objections(permission: Permission, step: Step, name: str) -> list[Objection]:
@@ -109,11 +112,11 @@ def permission_objections(permission: Permission, step: Step, name: str) -> list
         rules = permission.get(key, permission.get("*", "ask"))
         if rules in ("allow", "ask"):
             continue
-        where = f"agents.{name}.permission"
+        location = f"agents.{name}.permission"
         effect = (
             "denies it" if rules == "deny" else "has rules for it, and a step can't override them"
         )
-        reason = f"tools: {word}: true, but {where} {effect}"
+        reason = f"tools: {word}: true, but {location} {effect}"
         result.append(Objection(reason, f"write allow for {key} there, or leave {word} out"))
     return result
 
@@ -121,9 +124,9 @@ def permission_objections(permission: Permission, step: Step, name: str) -> list
 def _is_offered(permission: str, tools: Mapping[str, bool]) -> bool:
     """Return whether *tools* offers all tools that need *permission*."""
     names: tuple[str, ...] = _CHANGING if permission == "edit" else (permission,)
-    rest = tools.get("*", True)
+    is_rest_on = tools.get("*", True)
     return not any(tools.get(name) is False for name in names) and (
-        rest or any(tools.get(name, False) for name in names)
+        is_rest_on or any(tools.get(name, False) for name in names)
     )
 
 
@@ -181,14 +184,14 @@ def opencode_configuration(options: OpencodeOptions, request: StepRequest) -> di
     max_steps = 1 if step.single_turn else step.max_turns
     if max_steps is not None:
         agent["steps"] = max_steps
-    removed = dict.fromkeys(
+    denied_tools = dict.fromkeys(
         (*options.disallowed_tools, *(step.disallowed_tools or ()), *removed_tools(step, OPENCODE))
     )
-    tools = {**_offered_tools(options, step), **dict.fromkeys(removed, False)}
+    tools = {**_offered_tools(options, step), **dict.fromkeys(denied_tools, False)}
     if tools:
         agent["tools"] = tools
     configuration: dict[str, Any] = {}
-    if general_rules := build_general_rules(options.permission, removed):
+    if general_rules := build_general_rules(options.permission, denied_tools):
         configuration["permission"] = general_rules
     if agent_rules := build_agent_rules(options.permission, tools, step):
         agent["permission"] = agent_rules
@@ -253,11 +256,11 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
         options = self.options
         rules = json.dumps(options.permission)
         if "permission" in options.model_fields_set:
-            says = f"permission {rules}" if options.permission else "as its own configuration says"
-            return Permissions(says, can_write=self._can_write)
+            text = f"permission {rules}" if options.permission else "as its own configuration says"
+            return Permissions(text, can_write=self._can_write)
         lines = ('permission: {edit: allow, bash: {"*": ask, "git *": allow}}',)
-        says = f"permission {rules}: whatever it asks about is refused"
-        return Permissions(says, lines, self._can_write)
+        text = f"permission {rules}: whatever it asks about is refused"
+        return Permissions(text, lines, self._can_write)
 
     @property
     def _can_write(self) -> bool:
@@ -270,10 +273,10 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
         """Return the call that performs *request*; see `opencode_argv` for what it raises."""
         argv = opencode_argv(self.options, request)
         defaults = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
-        fixed = {_INLINE: json.dumps(opencode_configuration(self.options, request))}
+        variables = {_INLINE: json.dumps(opencode_configuration(self.options, request))}
         if (request.step.tools or {}).get("websearch"):
-            fixed[_WEB_SEARCH] = "1"
-        environment = self.environment(defaults, fixed)
+            variables[_WEB_SEARCH] = "1"
+        environment = self.environment(defaults, variables)
         return Call(argv, environment, OpencodeParser(self.rules(request)))
 
 

@@ -63,15 +63,15 @@ class ModelPrice(Frozen):
         >>> ModelPrice(input=3, output=15).cost_usd(Tokens(input=1000, output=200))
         0.006
         """
-        read = self.input * 0.1 if self.cache_read is None else self.cache_read
-        write = self.input * 1.25 if self.cache_write is None else self.cache_write
+        read_price = self.input * 0.1 if self.cache_read is None else self.cache_read
+        write_price = self.input * 1.25 if self.cache_write is None else self.cache_write
         total = (
             tokens.input * self.input
             + tokens.output * self.output
-            + tokens.cache_read * read
-            + tokens.cache_write * write
+            + tokens.cache_read * read_price
+            + tokens.cache_write * write_price
             # An hour costs 2 times the input price, five minutes cost 1.25 times: 2 / 1.25 = 1.6.
-            + tokens.cache_write_1h * write * 1.6
+            + tokens.cache_write_1h * write_price * 1.6
         )
         is_long = self.long_from is not None and tokens.sent > self.long_from
         return round(total * (self.long_factor if is_long else 1.0) / _MILLION, 9)
@@ -118,9 +118,9 @@ def price_of(model: str, own: Mapping[str, ModelPrice] | None = None) -> ModelPr
     True
     """
     match = _DATED.fullmatch(model)
-    undated = match["model"] if match else model
+    undated_model = match["model"] if match else model
     for table in (own or {}, list_prices()):
-        for name in (model, undated):
+        for name in (model, undated_model):
             if name in table:
                 return table[name]
     return None
@@ -134,8 +134,10 @@ def with_estimated_cost(usage: Usage, model: str | None, own: Mapping[str, Model
     price = price_of(model, own) if model else None
     if price is None or not (usage.input_tokens or usage.output_tokens):
         return usage
-    read = min(usage.cache_read_tokens, usage.input_tokens)
-    tokens = Tokens(input=usage.input_tokens - read, output=usage.output_tokens, cache_read=read)
+    cache_read = min(usage.cache_read_tokens, usage.input_tokens)
+    tokens = Tokens(
+        input=usage.input_tokens - cache_read, output=usage.output_tokens, cache_read=cache_read
+    )
     cost = price.cost_usd(tokens)
     return usage.replace(cost_usd=cost, estimated_usd=cost, unpriced=0)
 

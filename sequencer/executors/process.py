@@ -83,21 +83,21 @@ class ProcessCore:
         If the system refuses it, nothing is lost: `run` tries again and says why.
         """
         with self._lock:
-            stale = self._spare
-            if stale is not None and self._is_usable(stale):
+            old_guard = self._spare
+            if old_guard is not None and self._is_usable(old_guard):
                 return
             self._spare = None
             with suppress(GuardUnreachable, MachineBusy):
                 self._spare = Guard()
-        if stale is not None:
-            stale.close()
+        if old_guard is not None:
+            old_guard.close()
 
     def close(self) -> None:
         """End the spare guard, if there is one; the core may be used again."""
         with self._lock:
-            spare, self._spare = self._spare, None
-        if spare is not None:
-            spare.close()
+            spare_guard, self._spare = self._spare, None
+        if spare_guard is not None:
+            spare_guard.close()
 
     def run(
         self, launch: Launch, consumer: OutputConsumer, cancellation: Cancellation
@@ -127,7 +127,7 @@ class ProcessCore:
     def _run(
         self, launch: Launch, consumer: OutputConsumer, cancellation: Cancellation
     ) -> ProcessEnd:
-        started = time.monotonic()
+        start = time.monotonic()
         # Open all descriptors before the agent costs anything: the rest needs no more of them.
         mark = FileWatch(launch.cwd, launch.done_file) if launch.done_file else None
         with _selector(cancellation) as selector:
@@ -152,7 +152,7 @@ class ProcessCore:
                 if survivors and launch.lock is not None:
                     launch.lock.is_clean = False
         _ensure_started(pump, guard)
-        end = _build_process_end(pump, launch, cancellation, time.monotonic() - started, survivors)
+        end = _build_process_end(pump, launch, cancellation, time.monotonic() - start, survivors)
         if self._has_reported_no_wall or not pump.lacks_wall:
             return end
         self._has_reported_no_wall = True
@@ -164,18 +164,18 @@ class ProcessCore:
         The spare guard may have died while it waited; then a new one is started.
         """
         with self._lock:
-            spare, self._spare = self._spare, None
-        if spare is not None:
+            spare_guard, self._spare = self._spare, None
+        if spare_guard is not None:
             try:
-                if self._is_usable(spare):
-                    spare.run(launch)
-                    return spare
+                if self._is_usable(spare_guard):
+                    spare_guard.run(launch)
+                    return spare_guard
             except GuardUnreachable:
                 pass
             except BaseException:
-                spare.close()
+                spare_guard.close()
                 raise
-            spare.close()
+            spare_guard.close()
         guard = Guard()
         try:
             guard.run(launch)
@@ -198,10 +198,10 @@ def _selector(cancellation: Cancellation) -> selectors.BaseSelector:
         cancellation.fileno()
         return selectors.DefaultSelector()
     except OSError as error:
-        busy = to_machine_busy(error)
-        if busy is None:
+        busy_error = to_machine_busy(error)
+        if busy_error is None:
             raise
-        raise busy from error
+        raise busy_error from error
 
 
 def launch_of(
@@ -284,15 +284,17 @@ def conclude(
         listener.write(notice.encode(), Piece.NOTICE)
     report_leftovers(end, listener)
     update["evidence"] = _complete_evidence(outcome.evidence or Evidence(), end, is_done=is_done)
-    ignored = make_ignored_notifier(request, listener)
-    return with_answer_digest(apply_result(request.result_path, outcome.replace(**update), ignored))
+    notify_ignored = make_ignored_notifier(request, listener)
+    return with_answer_digest(
+        apply_result(request.result_path, outcome.replace(**update), notify_ignored)
+    )
 
 
 def _complete_evidence(evidence: Evidence, end: ProcessEnd, *, is_done: bool) -> Evidence:
     """Return *evidence* with the facts from the end of the process."""
     cut_off = {"turn_end": TurnEnd.CUT_OFF} if end.is_cut_short and not is_done else {}
-    stated = {"is_stated": True} if is_done else {}
-    return evidence.replace(ended_processes=end.left_running, **cut_off, **stated)
+    update = {"is_stated": True} if is_done else {}
+    return evidence.replace(ended_processes=end.left_running, **cut_off, **update)
 
 
 def report_leftovers(end: ProcessEnd, listener: Listener) -> None:
@@ -350,9 +352,9 @@ def _ensure_started(pump: Pump, guard: Guard) -> None:
     report = pump.report
     if report is not None and report["event"] == "refused":
         code = int(report["errno"])
-        busy = to_machine_busy(OSError(code, os.strerror(code)))
-        if busy is not None:
-            raise busy
+        busy_error = to_machine_busy(OSError(code, os.strerror(code)))
+        if busy_error is not None:
+            raise busy_error
     exit_code = guard.exit_code
     if report is None and not pump.has_started and exit_code is not None and exit_code > 0:
         raise MachineBusy(
@@ -451,8 +453,8 @@ def describe_exit(end: ProcessEnd) -> str:
     else:
         text = f"exit code {code}"
     if code is not None and signal.SIGKILL in (-code, code - _SHELL_SIGNAL_BASE):
-        why = "; often because memory ran out"
-        text = f"{text[:-1]}{why})" if text.endswith(")") else f"{text}{why}"
+        cause = "; often because memory ran out"
+        text = f"{text[:-1]}{cause})" if text.endswith(")") else f"{text}{cause}"
     lines = [line.strip() for line in end.stderr_tail.splitlines() if line.strip()]
     return "\n".join([text, *(line[:300] for line in lines[-2:])])
 
@@ -499,11 +501,13 @@ def spawn_error(report: dict[str, Any], launch: Launch) -> str:
     code, program = int(report["errno"]), launch.argv[0]
     if report["stage"] == "folder":
         return f"can't work in the folder {str(launch.cwd)!r}: {os.strerror(code)}"
-    found = shutil.which(program, path=launch.environment.get("PATH"))
-    if code == errno.ENOENT and found is None:
-        searched = launch.environment.get("PATH", os.defpath)
-        where = "there is no such file" if os.sep in program else f"it is not on PATH ({searched})"
-        return f"the program {program!r} can't be started: {where}"
+    program_path = shutil.which(program, path=launch.environment.get("PATH"))
+    if code == errno.ENOENT and program_path is None:
+        search_path = launch.environment.get("PATH", os.defpath)
+        problem = (
+            "there is no such file" if os.sep in program else f"it is not on PATH ({search_path})"
+        )
+        return f"the program {program!r} can't be started: {problem}"
     if code == errno.ENOENT:
         return (
             f"the program {program!r} can't be started: the interpreter that its first line "

@@ -68,14 +68,14 @@ class Workbench(Struct, frozen=True, kw_only=True):
 
     def run(self, argv: Sequence[str], timeout_s: float, cap: int) -> tuple[ProcessEnd, _Capped]:
         """Run *argv* in the project's folder; store the first *cap* bytes of its output."""
-        left = self.seconds_left()
+        left_s = self.seconds_left()
         launch = Launch(
             identity=self.identity,
             argv=tuple(argv),
             environment=self.environment,
             cwd=self.folder.root,
             prompt=b"",
-            timeout_s=timeout_s if left is None else min(timeout_s, max(left, 0.01)),
+            timeout_s=timeout_s if left_s is None else min(timeout_s, max(left_s, 0.01)),
             lock=self.lock,
             wall=self.wall,
         )
@@ -125,11 +125,17 @@ class Read(Tool):
         if b"\x00" in data[:8192]:
             raise FileFailed(f"{self.path!r} is not a text file")
         lines = data.decode("utf-8", "replace").splitlines()
-        chosen = lines[self.offset - 1 : self.offset - 1 + self.limit]
-        shown = "\n".join(f"{n}\t{line}" for n, line in enumerate(chosen, self.offset))
-        last = self.offset - 1 + len(chosen)
-        more = f"\n(lines {self.offset} to {last} of {len(lines)})" if last < len(lines) else ""
-        return f"{shown}{more}" if shown else "(no lines)"
+        chosen_lines = lines[self.offset - 1 : self.offset - 1 + self.limit]
+        text = "\n".join(
+            f"{number}\t{line}" for number, line in enumerate(chosen_lines, self.offset)
+        )
+        last_number = self.offset - 1 + len(chosen_lines)
+        note = (
+            f"\n(lines {self.offset} to {last_number} of {len(lines)})"
+            if last_number < len(lines)
+            else ""
+        )
+        return f"{text}{note}" if text else "(no lines)"
 
 
 class Write(Tool):
@@ -187,8 +193,8 @@ class Glob(Tool):
             )
         except (ValueError, OSError) as error:
             raise FileFailed(f"{self.pattern!r} is not a pattern: {error}") from error
-        more = f"\n(only the first {_MAX_MATCHES})" if len(paths) == _MAX_MATCHES else ""
-        return ("\n".join(paths) or "(no match)") + more
+        note = f"\n(only the first {_MAX_MATCHES})" if len(paths) == _MAX_MATCHES else ""
+        return ("\n".join(paths) or "(no match)") + note
 
 
 class Grep(Tool):
@@ -211,8 +217,8 @@ class Grep(Tool):
         if not matches and end.exit_code != _NO_MATCH:
             reason = end.spawn_error or output.data.decode("utf-8", "replace")
             raise FileFailed(f"grep failed: {reason[:500] or end.ended_by}")
-        more = f"\n(only the first {_MAX_MATCHES})" if len(matches) == _MAX_MATCHES else ""
-        return ("\n".join(matches) or "(no match)") + more
+        note = f"\n(only the first {_MAX_MATCHES})" if len(matches) == _MAX_MATCHES else ""
+        return ("\n".join(matches) or "(no match)") + note
 
 
 class Bash(Tool):
@@ -227,10 +233,10 @@ class Bash(Tool):
         if end.spawn_error is not None:
             raise FileFailed(end.spawn_error)
         text = output.data.decode("utf-8", "replace")
-        cut = "\n(output cut)" if output.is_cut else ""
+        cut_note = "\n(output cut)" if output.is_cut else ""
         if end.ended_by is not None:
-            return f"{text}{cut}\n(ended by us: {end.ended_by})"
-        return f"{text}{cut}\n(exit code {end.exit_code})".lstrip("\n")
+            return f"{text}{cut_note}\n(ended by us: {end.ended_by})"
+        return f"{text}{cut_note}\n(exit code {end.exit_code})".lstrip("\n")
 
 
 TOOLS: Mapping[str, type[Tool]] = {
@@ -262,9 +268,9 @@ def describe_tools(names: Iterable[str]) -> list[dict[str, Any]]:
 def call_tool(name: str, given: object, names: Sequence[str], bench: Workbench) -> ToolAnswer:
     """Run the tool *name* with the model's input *given*, if the tool is one of *names*."""
     if name not in names:
-        known = ", ".join(names) or "none"
+        known_names = ", ".join(names) or "none"
         return ToolAnswer(
-            f"there is no tool {name!r}; your tools: {known}",
+            f"there is no tool {name!r}; your tools: {known_names}",
             is_error=True,
             is_refused=name in TOOLS,
         )
@@ -287,9 +293,9 @@ def _filter_allowed(folder: ToolFolder, paths: Iterable[Path]) -> Iterable[str]:
 
 def _format_matches(folder: ToolFolder, output: bytearray) -> Iterable[str]:
     for line in output.decode("utf-8", "replace").splitlines():
-        name, separator, rest = line.partition("\x00")
+        name, separator, match_text = line.partition("\x00")
         if separator and folder.allows(folder.root / name):
-            yield f"{PurePosixPath(name).as_posix()}:{rest[:500]}"
+            yield f"{PurePosixPath(name).as_posix()}:{match_text[:500]}"
 
 
 SECRETS = (".env", ".env.*", "*.pem", "*.key", ".netrc", ".pgpass", "id_rsa*", "id_ed25519*")
@@ -328,13 +334,13 @@ class ToolFolder:
         if not name or "\x00" in name:
             raise PathRefused("give a path without NUL characters")
         try:
-            real = (self.root / name).resolve()
+            real_path = (self.root / name).resolve()
         except (OSError, RuntimeError) as error:
             raise PathRefused(f"{name!r} can't be resolved: {error}") from error
-        reason = self._find_refusal(real)
+        reason = self._find_refusal(real_path)
         if reason:
             raise PathRefused(f"{name!r} {reason}")
-        return real
+        return real_path
 
     def allows(self, path: Path) -> bool:
         """Return whether *path* may be shown to the agent."""
@@ -385,14 +391,14 @@ class ToolFolder:
             raise FileFailed(f"{name!r} can't be written: {error.strerror or error}") from error
         return mode is None
 
-    def _find_refusal(self, real: Path) -> str | None:
-        if not real.is_relative_to(self.root):
+    def _find_refusal(self, real_path: Path) -> str | None:
+        if not real_path.is_relative_to(self.root):
             return "is outside the project's folder"
         # Case is ignored, because for some file systems .GIT is .git.
-        parts = [part.casefold() for part in real.relative_to(self.root).parts]
+        parts = [part.casefold() for part in real_path.relative_to(self.root).parts]
         if VERSION_CONTROL.intersection(parts):
             return "belongs to version control"
-        if any(real.is_relative_to(folder) for folder in self._forbidden):
+        if any(real_path.is_relative_to(folder) for folder in self._forbidden):
             return "belongs to the run's own state"
         if any(fnmatchcase(part, pattern) for part in parts for pattern in self._secrets):
             return "looks like a secret"

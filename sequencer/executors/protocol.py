@@ -191,10 +191,10 @@ def timeout_message(request: StepRequest, consequence: str) -> str:
     *consequence* says what happened to the attempt.
     """
     seconds, name = request.timeout_s or 0.0, request.step.name
-    took, key = f"{seconds:g} s", f"timeout_s of step {name!r}"
+    duration, key = f"{seconds:g} s", f"timeout_s of step {name!r}"
     if request.is_node:
-        took, key = f"{seconds * 1000:.0f} ms", f"timeout (in milliseconds) of node {name!r}"
-    return f"timed out after {took}; {consequence}\nraise {key}, or give it less to do"
+        duration, key = f"{seconds * 1000:.0f} ms", f"timeout (in milliseconds) of node {name!r}"
+    return f"timed out after {duration}; {consequence}\nraise {key}, or give it less to do"
 
 
 def repetition_message(request: StepRequest) -> str:

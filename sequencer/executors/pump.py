@@ -98,8 +98,8 @@ class Pump(Struct):
             self.selector.register(fd, selectors.EVENT_READ)
         self.selector.register(self.cancellation, selectors.EVENT_READ)
         while streams:
-            ready = self.selector.select(self._wait_s())
-            for fd in sorted(key.fd for key, _ in ready):
+            ready_keys = self.selector.select(self._wait_s())
+            for fd in sorted(key.fd for key, _ in ready_keys):
                 if fd == self.cancellation.fileno():
                     self.selector.unregister(fd)
                 elif not self._read(fd):
@@ -172,8 +172,8 @@ class Pump(Struct):
         *lines, self._status = self._status.split(b"\n")
         is_sane = True
         for line in lines:
-            expected = _LAST_REPORT if self.has_started else _FIRST_REPORT
-            is_sane = expected.fullmatch(line) is not None
+            expected_pattern = _LAST_REPORT if self.has_started else _FIRST_REPORT
+            is_sane = expected_pattern.fullmatch(line) is not None
             event = json.loads(line) if is_sane else {}
             if event.get("event") != "started":
                 self.report = event or None

@@ -57,9 +57,9 @@ class KeyRule(Struct, frozen=True):
 
 def _is_login(token: bytes) -> bool:
     """Return whether *token* is a login of Basic authentication: a name, a colon, a password."""
-    unpadded = token.rstrip(b"=")
+    unpadded_token = token.rstrip(b"=")
     try:
-        login = base64.b64decode(unpadded + b"=" * (-len(unpadded) % 4), altchars=b"-_")
+        login = base64.b64decode(unpadded_token + b"=" * (-len(unpadded_token) % 4), altchars=b"-_")
         return b":" in login and login.decode().isprintable()
     except (binascii.Error, ValueError):
         return False
@@ -190,10 +190,10 @@ def _border_pattern(rule: KeyRule) -> bytes:
     return b"(?:(?<!%b)|%b)" % (rule.before, alternatives)
 
 
-def _build_start(text: bytes, rule: KeyRule, back: int) -> Start:
-    whole = rule.whole or b"%b{%d,}" % (rule.body, rule.least)
+def _build_start(text: bytes, rule: KeyRule, anchor_length: int) -> Start:
+    pattern = rule.whole or b"%b{%d,}" % (rule.body, rule.least)
     form = b"%b(%b)" if rule.shown else b"(%b%b)"
-    return Start(text, rule, form % (re.escape(text), whole), back)
+    return Start(text, rule, form % (re.escape(text), pattern), anchor_length)
 
 
 def _build_anchor(text: bytes, rule: KeyRule, letters: int) -> tuple[int, bytes, bytes]:
@@ -217,17 +217,17 @@ def _build_search(letters: int) -> tuple[re.Pattern[bytes], tuple[Start, ...]]:
     for rule in RULES:
         for text in rule.starts:
             anchor, guard, check = _build_anchor(text, rule, letters)
-            back = text.rindex(anchor) + 1
+            anchor_length = text.rindex(anchor) + 1
             groups = by_anchor.setdefault(anchor, {}).setdefault(guard, [])
-            groups.append((check, _build_start(text, rule, back)))
-    starts, parts = [], []
+            groups.append((check, _build_start(text, rule, anchor_length)))
+    start_rules, parts = [], []
     for anchor, guards in by_anchor.items():
         alternatives = []
         for guard, group in guards.items():
-            starts += [start for _, start in group]
+            start_rules += [start for _, start in group]
             alternatives.append(guard + b"(?:" + b"|".join(check for check, _ in group) + b")")
         parts.append(re.escape(bytes([anchor])) + b"(?:" + b"|".join(alternatives) + b")")
-    return re.compile(b"|".join(parts), re.ASCII), tuple(starts)
+    return re.compile(b"|".join(parts), re.ASCII), tuple(start_rules)
 
 
 @cache
@@ -238,7 +238,7 @@ def _incomplete_prefixes() -> dict[bytes, bytes]:
         for text in rule.starts:
             for length in range(1, len(text)):
                 borders.setdefault(text[:length], set()).add(_border_pattern(rule))
-    marks = {_PEM_MARK[:n]: b"" for n in range(1, len(_PEM_MARK))}
+    marks = {_PEM_MARK[:prefix_length]: b"" for prefix_length in range(1, len(_PEM_MARK))}
     return {part: b"|".join(sorted(forms)) for part, forms in borders.items()} | marks
 
 
@@ -318,24 +318,26 @@ class Redaction:
     def hide_settled(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the part of *data* that can be written, and the rest, which needs more bytes."""
         spans = self._spans(data)
-        cut = min(self._find_unfinished_value(data), _find_unfinished_key(data))
+        cut_place = min(self._find_unfinished_value(data), _find_unfinished_key(data))
         # A secret may end the way it starts: its end must not count as a new start.
-        cut = next((start for start, end in spans if start < cut < end), cut)
-        if len(data) - cut > WINDOW:
-            cut = len(data) - WINDOW
-            cut = next((end for start, end in spans if start < cut < end), cut)
-        return _hide_spans(data[:cut], [span for span in spans if span[1] <= cut]), data[cut:]
+        cut_place = next((start for start, end in spans if start < cut_place < end), cut_place)
+        if len(data) - cut_place > WINDOW:
+            cut_place = len(data) - WINDOW
+            cut_place = next((end for start, end in spans if start < cut_place < end), cut_place)
+        return _hide_spans(
+            data[:cut_place], [span for span in spans if span[1] <= cut_place]
+        ), data[cut_place:]
 
     def _find_unfinished_value(self, data: bytes) -> int:
-        cut = len(data)
+        cut_place = len(data)
         for value in self._values:
             place = data.find(value[:1], max(len(data) - len(value) + 1, 0))
-            while 0 <= place < cut:
+            while 0 <= place < cut_place:
                 if value.startswith(data[place:]):
-                    cut = place
+                    cut_place = place
                     break
                 place = data.find(value[:1], place + 1)
-        return cut
+        return cut_place
 
     def _spans(self, data: bytes) -> list[tuple[int, int]]:
         """Return the spans of secrets, in order; overlapping spans are merged."""
@@ -347,13 +349,13 @@ class Redaction:
                 place = data.find(value, place + 1)
         spans += _find_key_spans(data)
         spans += [(start, end) for start, end, _ in _pem_blocks(data)]
-        merged: list[tuple[int, int]] = []
+        merged_spans: list[tuple[int, int]] = []
         for start, end in sorted(spans):
-            if merged and start < merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            if merged_spans and start < merged_spans[-1][1]:
+                merged_spans[-1] = (merged_spans[-1][0], max(end, merged_spans[-1][1]))
             else:
-                merged.append((start, end))
-        return merged
+                merged_spans.append((start, end))
+        return merged_spans
 
 
 class RedactionStream:
@@ -370,13 +372,13 @@ class RedactionStream:
 
     def feed(self, data: bytes) -> bytes:
         """Process the next piece and return the text that can be written."""
-        written, self._held = self._redaction.hide_settled(self._held + data)
-        return written
+        settled_data, self._held = self._redaction.hide_settled(self._held + data)
+        return settled_data
 
     def finish(self) -> bytes:
         """Return the held-back text at the end of the stream."""
-        held, self._held = self._held, b""
-        return self._redaction.hide(held) if held else held
+        held_data, self._held = self._held, b""
+        return self._redaction.hide(held_data) if held_data else held_data
 
 
 def _encode_forms(value: str) -> set[bytes]:
@@ -410,15 +412,15 @@ def _hide_spans(data: bytes, spans: list[tuple[int, int]]) -> bytes:
 
 def _find_key_spans(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield the span of each key by its form; for some rules the prefix stays readable."""
-    done = 0
-    search, starts = _build_search(GUARD)
+    last_end = 0
+    search, start_rules = _build_search(GUARD)
     for hit in search.finditer(data):
-        start = starts[(hit.lastindex or 1) - 1]
+        start = start_rules[(hit.lastindex or 1) - 1]
         place = start.find_prefix(hit)
         # A key may contain the prefix of another one.
-        key = _compile(start.pattern).match(data, place) if place >= done else None
+        key = _compile(start.pattern).match(data, place) if place >= last_end else None
         if key is not None and start.rule.holds(key[1]):
-            done = key.end(1)
+            last_end = key.end(1)
             yield key.span(1)
 
 
@@ -426,23 +428,23 @@ def _find_unfinished_key(data: bytes) -> int:
     """Return the start of a key that more data may continue, else the length of *data*."""
     size = len(data)
     # No key spans lines or blanks, but the prefix "Bearer " ends with a blank.
-    first = max(data.rfind(b"\n") + 1, size - WINDOW)
+    line_start = max(data.rfind(b"\n") + 1, size - WINDOW)
     cuts = [size, *(start for start, _, is_open in _pem_blocks(data) if is_open)]
-    for length in range(1, min(_LONGEST_START, size - first + 1)):
+    for length in range(1, min(_LONGEST_START, size - line_start + 1)):
         border = _incomplete_prefixes().get(data[size - length :])
         if border is not None and _compile(border).match(data, size - length):
             cuts.append(size - length)
-    word = first + len(data[first:].rstrip(LETTERS))
-    search, starts = _build_search(0)
-    for hit in search.finditer(data, max(word - _BLANK_HEAD, first)):
-        start = starts[(hit.lastindex or 1) - 1]
+    word = line_start + len(data[line_start:].rstrip(LETTERS))
+    search, start_rules = _build_search(0)
+    for hit in search.finditer(data, max(word - _BLANK_HEAD, line_start)):
+        start = start_rules[(hit.lastindex or 1) - 1]
         if start.find_prefix(hit) + len(start.text) >= word:
             cuts.append(start.find_prefix(hit))
             break
-    address = data.rfind(b"://", max(first, size - _ADDRESS_LENGTH))
+    address = data.rfind(b"://", max(line_start, size - _ADDRESS_LENGTH))
     if address >= 0 and _UNFINISHED_ADDRESS.match(data, address):
         cuts.append(address)
-    head = data.rfind(_PEM_MARK, max(first, size - _PEM_HEAD_LENGTH))
+    head = data.rfind(_PEM_MARK, max(line_start, size - _PEM_HEAD_LENGTH))
     if head >= 0 and _UNFINISHED_PEM_HEAD.match(data, head):
         cuts.append(head)
     return min(cuts)

@@ -65,8 +65,8 @@ def make_folder(path: Path) -> None:
         folders.make_new_folder(path.parent)
     except OSError as error:
         hint = "free disk space or fix the permissions, then start again"
-        why, hint = explain_refusal(error, path.parent, hint)
-        message = f"can't create the folder for the agent's result: {why}"
+        reason, hint = explain_refusal(error, path.parent, hint)
+        message = f"can't create the folder for the agent's result: {reason}"
         raise StorageFailed(message, where=str(path.parent), hint=hint) from error
 
 
@@ -84,13 +84,13 @@ def read_result(path: Path) -> Result | None:
     except FileNotFoundError:
         return None
     except (CorruptState, OSError) as error:
-        if (busy := to_machine_busy(error)) is not None:
-            raise busy from error
-        failed = error if isinstance(error, OSError) else error.__cause__
-        if isinstance(failed, OSError) and failed.errno == errno.EIO:
-            message = f"the agent's result file can't be read: {failed.strerror}"
+        if (busy_error := to_machine_busy(error)) is not None:
+            raise busy_error from error
+        os_error = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(os_error, OSError) and os_error.errno == errno.EIO:
+            message = f"the agent's result file can't be read: {os_error.strerror}"
             hint = "look at the disk, then start again"
-            raise StorageFailed(message, where=str(path), hint=hint) from failed
+            raise StorageFailed(message, where=str(path), hint=hint) from os_error
         _refuse(path, f"it {error.message if isinstance(error, CorruptState) else error}")
     if len(data) > MAX_RESULT_BYTES:
         _refuse(path, "it is larger than 1 MiB")
@@ -120,44 +120,48 @@ def apply_result(path: Path, outcome: Outcome, ignored: Ignored = None) -> Outco
         result = Result(status="failed")
     if result is None:
         return outcome
-    changed = outcome.replace(usage=_max_usage(outcome.usage, result.usage))
+    new_outcome = outcome.replace(usage=_max_usage(outcome.usage, result.usage))
     if ignored is not None:
         if result.output is not None or result.status is not None:
             ignored()
-        return changed
+        return new_outcome
     if result.output is not None:
-        changed = changed.replace(output=_to_text(result.output), structured=None)
+        new_outcome = new_outcome.replace(output=_to_text(result.output), structured=None)
         if not isinstance(result.output, str):
-            changed = with_structured(changed, result.output)
-    return _with_status(changed, result) if outcome.is_accepted else changed
+            new_outcome = with_structured(new_outcome, result.output)
+    return _with_status(new_outcome, result) if outcome.is_accepted else new_outcome
 
 
-def _with_status(changed: Outcome, result: Result) -> Outcome:
-    """Return *changed*, an accepted outcome, with the status of *result*."""
+def _with_status(new_outcome: Outcome, result: Result) -> Outcome:
+    """Return *new_outcome*, an accepted outcome, with the status of *result*."""
     if result.status is None:
-        return changed
+        return new_outcome
     if result.status == "failed":
-        lines = changed.output.strip().splitlines()
-        why = f": {lines[0][:300]}" if lines and result.output is not None else ""
-        return _with_failure(changed, f"the agent reported in its result file that it failed{why}")
-    evidence = changed.evidence and changed.evidence.replace(is_stated=True)
+        lines = new_outcome.output.strip().splitlines()
+        reason_text = f": {lines[0][:300]}" if lines and result.output is not None else ""
+        return _with_failure(
+            new_outcome, f"the agent reported in its result file that it failed{reason_text}"
+        )
+    evidence = new_outcome.evidence and new_outcome.evidence.replace(is_stated=True)
     if result.status == "nothing":
-        evidence = (changed.evidence or Evidence()).replace(is_idle=True, is_stated=True)
-        return changed.replace(status=OutcomeStatus.OK, evidence=evidence)
-    return changed.replace(status=OutcomeStatus(result.status), evidence=evidence)
+        evidence = (new_outcome.evidence or Evidence()).replace(is_idle=True, is_stated=True)
+        return new_outcome.replace(status=OutcomeStatus.OK, evidence=evidence)
+    return new_outcome.replace(status=OutcomeStatus(result.status), evidence=evidence)
 
 
-def _max_usage(observed: Usage, reported: ResultUsage) -> Usage:
-    """Return the larger of *observed* and *reported*, figure by figure.
+def _max_usage(observed_usage: Usage, reported_usage: ResultUsage) -> Usage:
+    """Return the larger of *observed_usage* and *reported_usage*, figure by figure.
 
     An agent's report never helps it: it can't lower a figure, and it can't turn an unknown cost
     into a known one.
     """
-    figures = reported.model_dump(exclude_none=True)
-    more = {name: value for name, value in figures.items() if value > getattr(observed, name)}
-    if "cost_usd" in more:
-        more["estimated_usd"] = 0.0
-    return observed.replace(**more) if more else observed
+    figures = reported_usage.model_dump(exclude_none=True)
+    larger_figures = {
+        name: value for name, value in figures.items() if value > getattr(observed_usage, name)
+    }
+    if "cost_usd" in larger_figures:
+        larger_figures["estimated_usd"] = 0.0
+    return observed_usage.replace(**larger_figures) if larger_figures else observed_usage
 
 
 def _with_failure(outcome: Outcome, message: str) -> Outcome:
@@ -193,9 +197,9 @@ def _to_text(value: Any) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _refuse(path: Path, why: str) -> NoReturn:
+def _refuse(path: Path, reason: str) -> NoReturn:
     raise ResultRefused(
-        f"the agent's result file is invalid: {why}",
+        f"the agent's result file is invalid: {reason}",
         where=str(path),
         hint='write {"status": "ok"|"failed"|"complete"|"nothing", "output": …, "usage": {…}}, '
         "or no file",

@@ -57,18 +57,18 @@ def sample(schema: Mapping[str, Any], label: str | None = None, word: str = "") 
     value = sampler.build_value(schema)
     if label is None or not isinstance(value, dict):
         return value
-    resolved = sampler.resolve(schema)
-    properties = resolved.get("properties", {})
+    resolved_schema = sampler.resolve(schema)
+    properties = resolved_schema.get("properties", {})
     fields = [field for field in DECISION_FIELDS if isinstance(properties.get(field), Mapping)]
     if fields:
         choices = properties[fields[0]].get("enum", [label])
-        matching = (
+        matching_samples = (
             choice
             for choice in choices
             if isinstance(choice, str) and normalize(choice) == normalize(label)
         )
-        return {**value, fields[0]: next(matching, value.get(fields[0]))}
-    is_open = resolved.get("additionalProperties", True) is not False
+        return {**value, fields[0]: next(matching_samples, value.get(fields[0]))}
+    is_open = resolved_schema.get("additionalProperties", True) is not False
     return {**value, DECISION_FIELDS[0]: label} if is_open else value
 
 
@@ -90,26 +90,26 @@ class _Sampler:
 
     def resolve(self, schema: Any) -> dict[str, Any]:
         """Return *schema* merged with its references and the first of its choices."""
-        merged: dict[str, Any] = {}
-        pending, seen = [schema], 0
-        while pending and seen < _MOST:
-            part, seen = pending.pop(), seen + 1
+        merged_schema: dict[str, Any] = {}
+        stack, count = [schema], 0
+        while stack and count < _MOST:
+            part, count = stack.pop(), count + 1
             if not isinstance(part, Mapping):
                 continue
             for key, value in part.items():
                 if key == "properties" and isinstance(value, Mapping):
-                    merged[key] = {**merged.get(key, {}), **value}
+                    merged_schema[key] = {**merged_schema.get(key, {}), **value}
                 elif key == "required" and isinstance(value, list):
-                    merged[key] = [*merged.get(key, []), *value]
+                    merged_schema[key] = [*merged_schema.get(key, []), *value]
                 elif key == "$ref":
-                    pending.append(self._target(value))
+                    stack.append(self._target(value))
                 elif key == "allOf" and isinstance(value, list):
-                    pending += value
+                    stack += value
                 elif key in ("anyOf", "oneOf") and isinstance(value, list):
-                    pending += value[:1]
+                    stack += value[:1]
                 else:
-                    merged[key] = value
-        return merged
+                    merged_schema[key] = value
+        return merged_schema
 
     def _target(self, reference: Any) -> Any:
         target: Any = self._root
@@ -121,8 +121,8 @@ class _Sampler:
 
     def _build_object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
         parts = schema.get("properties", {})
-        required = [name for name in schema.get("required", []) if isinstance(name, str)]
-        names = required if depth >= _MAX_DEPTH else [*parts, *required]
+        required_names = [name for name in schema.get("required", []) if isinstance(name, str)]
+        names = required_names if depth >= _MAX_DEPTH else [*parts, *required_names]
         if depth >= 2 * _MAX_DEPTH:
             return {}
         return {name: self.build_value(parts.get(name), depth + 1) for name in dict.fromkeys(names)}
@@ -130,9 +130,9 @@ class _Sampler:
     def _build_array(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
         count = schema.get("minItems", 0)
         count = min(count, _MOST) if isinstance(count, int) else 0
-        first = schema.get("prefixItems")
-        first = first if isinstance(first, list) else []
-        forms = [*first[:count], *[schema.get("items")] * (count - len(first))]
+        first_schemas = schema.get("prefixItems")
+        first_schemas = first_schemas if isinstance(first_schemas, list) else []
+        forms = [*first_schemas[:count], *[schema.get("items")] * (count - len(first_schemas))]
         return (
             [] if depth >= 2 * _MAX_DEPTH else [self.build_value(form, depth + 1) for form in forms]
         )
@@ -162,14 +162,14 @@ def _type_of(schema: Mapping[str, Any]) -> str:
 
 def _build_number(schema: Mapping[str, Any], *, is_whole: bool) -> float | int:
     number: float | int = 0
-    for key, more in (("minimum", 0), ("exclusiveMinimum", 1 if is_whole else 0.5)):
-        bound = schema.get(key)
-        if isinstance(bound, (int, float)) and not isinstance(bound, bool):
-            number = max(number, bound + more)
-    for key, less in (("maximum", 0), ("exclusiveMaximum", 1 if is_whole else 0.5)):
-        bound = schema.get(key)
-        if isinstance(bound, (int, float)) and not isinstance(bound, bool):
-            number = min(number, bound - less)
+    for key, offset in (("minimum", 0), ("exclusiveMinimum", 1 if is_whole else 0.5)):
+        limit = schema.get(key)
+        if isinstance(limit, (int, float)) and not isinstance(limit, bool):
+            number = max(number, limit + offset)
+    for key, negative_offset in (("maximum", 0), ("exclusiveMaximum", 1 if is_whole else 0.5)):
+        limit = schema.get(key)
+        if isinstance(limit, (int, float)) and not isinstance(limit, bool):
+            number = min(number, limit - negative_offset)
     step = schema.get("multipleOf")
     if isinstance(step, (int, float)) and step > 0:
         number = -(-number // step) * step
@@ -177,16 +177,18 @@ def _build_number(schema: Mapping[str, Any], *, is_whole: bool) -> float | int:
 
 
 def _build_text(schema: Mapping[str, Any], word: str) -> str:
-    least, most = (schema.get(key, at) for key, at in (("minLength", 0), ("maxLength", _MOST)))
-    least = min(least, _MOST) if isinstance(least, int) else 0
+    min_length, max_length = (
+        schema.get(key, default) for key, default in (("minLength", 0), ("maxLength", _MOST))
+    )
+    min_length = min(min_length, _MOST) if isinstance(min_length, int) else 0
     if schema.get("format") in _FORMATS:
         return _FORMATS[schema["format"]]
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
-        for text in (word, *_TEXTS, "a" * least, "1" * least):
-            if text and least <= len(text) <= most and _is_match(pattern, text):
+        for text in (word, *_TEXTS, "a" * min_length, "1" * min_length):
+            if text and min_length <= len(text) <= max_length and _is_match(pattern, text):
                 return text
-    return "a" * least
+    return "a" * min_length
 
 
 def _is_match(pattern: str, text: str) -> bool:

@@ -153,8 +153,8 @@ def is_read_only(names: Iterable[str], table: Table) -> bool:
     >>> is_read_only(["Read", "Grep"], CLAUDE), is_read_only(["Read", "mcp__x"], CLAUDE)
     (True, False)
     """
-    known = (table[word] for word in table if word not in CHANGING and word != "task")
-    return {*names} <= {name for tools in known for name in (*tools.granted, *tools.taken)}
+    words = (table[word] for word in table if word not in CHANGING and word != "task")
+    return {*names} <= {name for tools in words for name in (*tools.granted, *tools.taken)}
 
 
 def granted_tools(step: Step, table: Table) -> tuple[str, ...]:
@@ -179,27 +179,33 @@ def tool_objections(
     *disallowed* are the tools that the agent's entry takes away.
     """
     result = []
-    removed = removed_tools(step, table)
+    removed_names = removed_tools(step, table)
     for word in _select_words(step, value=True):
         names, setting = table[word].granted, f"tools: {word}: true"
         if not names:
-            instead = table[word].instead
-            hint = f", and write {instead}: true instead" if instead else ""
+            alternative = table[word].instead
+            hint = f", and write {alternative}: true instead" if alternative else ""
             result.append(Objection(f"{setting}: it has no such tool", f"leave {word} out{hint}"))
-        elif lost := sorted(set(names) & set(removed)):
-            other = next(
-                w for w in _select_words(step, value=False) if set(lost) & set(table[w].taken)
+        elif lost_names := sorted(set(names) & set(removed_names)):
+            other_word = next(
+                other_word
+                for other_word in _select_words(step, value=False)
+                if set(lost_names) & set(table[other_word].taken)
             )
-            hint = f"give {word} and {other} the same value, or leave one of them out"
-            reason = f"{setting}, but {other}: false takes {_join_names(lost)} away"
+            hint = f"give {word} and {other_word} the same value, or leave one of them out"
+            reason = f"{setting}, but {other_word}: false takes {_join_names(lost_names)} away"
             result.append(Objection(reason, hint))
         else:
             result += _find_list_conflicts(step, word, names, name, disallowed)
     if step.allowed_tools is not None:
         for word in _select_words(step, value=False):
-            allowed = [tool for tool in step.allowed_tools if _base_name(tool) in table[word].taken]
-            if allowed:
-                reason = f"tools: {word}: false, but allowed_tools names {_join_names(allowed)}"
+            allowed_names = [
+                tool for tool in step.allowed_tools if _base_name(tool) in table[word].taken
+            ]
+            if allowed_names:
+                reason = (
+                    f"tools: {word}: false, but allowed_tools names {_join_names(allowed_names)}"
+                )
                 result.append(
                     Objection(reason, f"take it out of allowed_tools, or leave {word} out")
                 )
@@ -208,40 +214,40 @@ def tool_objections(
 
 def plan_objections(step: Step, where: str) -> list[Objection]:
     """Return why a client in plan mode, which *where* sets, can't have tools that change files."""
-    changing = [word for word in _select_words(step, value=True) if word in CHANGING]
+    changing_words = [word for word in _select_words(step, value=True) if word in CHANGING]
     return [
         Objection(
             f"tools: {word}: true, but {where} is plan, which can't change anything",
             f"set {where} to default, or leave {word} out",
         )
-        for word in changing
+        for word in changing_words
     ]
 
 
 def _find_list_conflicts(
-    step: Step, word: ToolName, names: tuple[str, ...], name: str, disallowed: Iterable[str]
+    step: Step, word: ToolName, names: tuple[str, ...], name: str, disallowed_tools: Iterable[str]
 ) -> Iterable[Objection]:
     setting = f"tools: {word}: true"
     for switch in ("single_turn", "disallow_all_tools"):
         if getattr(step, switch):
             hint = f"leave {switch} or {word} out"
             yield Objection(f"{setting}, but {switch} takes all tools away", hint)
-    allowed = step.allowed_tools
-    if allowed is not None and not _match_names(allowed, names):
+    allowed_tools = step.allowed_tools
+    if allowed_tools is not None and not _match_names(allowed_tools, names):
         reason = f"{setting}, but allowed_tools does not name {names[0]} as a whole"
         yield Objection(reason, f"add {names[0]} to allowed_tools, or leave {word} out")
-    for where, listed in (
+    for key, tool_names in (
         ("disallowed_tools", step.disallowed_tools or ()),
-        (f"agents.{name}.disallowed_tools", disallowed),
+        (f"agents.{name}.disallowed_tools", disallowed_tools),
     ):
-        lost = _match_names(listed, names)
-        if lost:
-            reason = f"{setting}, but {where} takes {_join_names(lost)} away"
-            yield Objection(reason, f"take it out of {where}, or leave {word} out")
+        lost_names = _match_names(tool_names, names)
+        if lost_names:
+            reason = f"{setting}, but {key} takes {_join_names(lost_names)} away"
+            yield Objection(reason, f"take it out of {key}, or leave {word} out")
 
 
-def _match_names(listed: Iterable[str], names: Iterable[str]) -> list[str]:
-    entries = tuple(listed)
+def _match_names(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
+    entries = tuple(patterns)
     return [name for name in names if any(fnmatchcase(name, entry) for entry in entries)]
 
 

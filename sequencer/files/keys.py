@@ -122,7 +122,7 @@ def iter_leaves(
             continue
         is_model = isinstance(annotation, type) and issubclass(annotation, Frozen)
         is_model = is_model and not hasattr(field.annotation, "__metadata__")
-        if is_model and not any(issubclass(outer, annotation) for outer in within):
+        if is_model and not any(issubclass(model, annotation) for model in within):
             yield from iter_leaves(annotation, (*path, name), within)
         else:
             yield (*path, name), field.get_default()
@@ -165,36 +165,36 @@ def _is_below(path: KeyPath, parent: KeyPath) -> bool:
 
 def _flatten_errors(error: ValidationError) -> Iterator[dict[str, Any]]:
     """Yield the details of each error; those of a nested model instead of the model's own."""
-    for outer in error.errors():
-        nested = outer.get("ctx", {}).get("error")
-        if isinstance(nested, ValidationError):
-            for inner in _flatten_errors(nested):
-                yield {**inner, "loc": (*outer["loc"], *inner["loc"])}
+    for details in error.errors():
+        nested_error = details.get("ctx", {}).get("error")
+        if isinstance(nested_error, ValidationError):
+            for nested_details in _flatten_errors(nested_error):
+                yield {**nested_details, "loc": (*details["loc"], *nested_details["loc"])}
         else:
-            yield dict(outer)
+            yield dict(details)
 
 
 def _build_problem(
     details: dict[str, Any],
     root: type[Frozen],
-    where: Callable[[KeyPath], str],
+    locate: Callable[[KeyPath], str],
     origin: Callable[[KeyPath], KeyPath],
 ) -> Problem:
     # pydantic adds '[key]' if the key of a mapping is wrong, and not its value.
     path = tuple(part for part in details["loc"] if part != "[key]")
     kind = details["type"]
     if kind == "extra_forbidden":
-        known = known_keys(root, path[:-1])
-        position = format_location(where(path), origin(path[:-1]))
-        unknown = UnknownName("key", str(path[-1]), known, where=position)
-        return Problem(path, unknown, is_missing=False)
+        known_names = known_keys(root, path[:-1])
+        position = format_location(locate(path), origin(path[:-1]))
+        name_error = UnknownName("key", str(path[-1]), known_names, where=position)
+        return Problem(path, name_error, is_missing=False)
     if kind == UNKNOWN_NAME:
-        position = format_location(where(path), origin(path))
-        name, known = details["ctx"]["name"], details["ctx"]["known"]
-        unknown = UnknownName(details["ctx"]["kind"], name, known, where=position)
-        return Problem(path, unknown, is_missing=False)
+        position = format_location(locate(path), origin(path))
+        name, known_names = details["ctx"]["name"], details["ctx"]["known"]
+        name_error = UnknownName(details["ctx"]["kind"], name, known_names, where=position)
+        return Problem(path, name_error, is_missing=False)
     text = f"{details['msg']}{format_value(details)}"
     if len(path) < len(details["loc"]) and text.startswith(("should", "must", "can't")):
         text = f"the key {text}"
-    problem = ConfigurationError(text, where=format_location(where(path), origin(path)))
+    problem = ConfigurationError(text, where=format_location(locate(path), origin(path)))
     return Problem(path, problem, is_missing=kind in _MISSING)

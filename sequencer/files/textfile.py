@@ -76,8 +76,8 @@ def find_config(start: Path, explicit: Path | None = None) -> Path | None:
     """
     if explicit is not None:
         # Resolve the folder and not the file: a link to a shared file belongs to its own folder.
-        unresolved = start / explicit
-        path = Path(os.path.realpath(unresolved.parent)) / unresolved.name
+        given_path = start / explicit
+        path = Path(os.path.realpath(given_path.parent)) / given_path.name
         if not path.exists():
             raise ConfigurationError(
                 "file not found",
@@ -92,9 +92,9 @@ def find_config(start: Path, explicit: Path | None = None) -> Path | None:
         # silently use the settings of another project.
         if os.path.lexists(candidate):
             return candidate
-        if os.path.lexists(other := candidate.with_suffix(".yml")):
+        if os.path.lexists(twin := candidate.with_suffix(".yml")):
             hint = f"rename it to {CONFIG_NAME}"
-            raise ConfigurationError("is not read", where=str(other), hint=hint)
+            raise ConfigurationError("is not read", where=str(twin), hint=hint)
     return None
 
 
@@ -107,16 +107,16 @@ def locate(start: Path, explicit: Path | None, env: Mapping[str, str]) -> Locati
     """
     config_path = find_config(start, explicit)
     project_dir = config_path.parent if config_path else Path(os.path.realpath(start))
-    written: object = env.get(STATE_VARIABLE) or None
-    where = STATE_VARIABLE
-    if written is None and config_path is not None:
-        written, where = _read_state_file_key(config_path)
-    if written is None:
-        written = DEFAULT_STATE_FILE
-    path = resolve_path(project_dir, written, where)
+    value: object = env.get(STATE_VARIABLE) or None
+    source = STATE_VARIABLE
+    if value is None and config_path is not None:
+        value, source = _read_state_file_key(config_path)
+    if value is None:
+        value = DEFAULT_STATE_FILE
+    path = resolve_path(project_dir, value, source)
     # The file may come from a clone, so it must not send readers out of the project.
-    if where != STATE_VARIABLE and not path.is_relative_to(project_dir):
-        raise ConfigurationError(_describe_outside("state_file", path), where=where)
+    if source != STATE_VARIABLE and not path.is_relative_to(project_dir):
+        raise ConfigurationError(_describe_outside("state_file", path), where=source)
     return Location(config_path, project_dir, path)
 
 
@@ -139,12 +139,12 @@ def resolve_path(project_dir: Path, written: object, where: str) -> Path:
     return Path(os.path.realpath(folder.parent)) / folder.name / path.name
 
 
-def _expand_path(written: str, where: str) -> str:
-    path = expand_home(written)
-    if path == written and written.split("/", maxsplit=1)[0] == "~":
+def _expand_path(text: str, location: str) -> str:
+    path = expand_home(text)
+    if path == text and text.split("/", maxsplit=1)[0] == "~":
         hint = "set HOME to a folder of yours, or write a path without ~"
-        message = f"{written!r}: your home folder is unknown"
-        raise ConfigurationError(message, where=where, hint=hint)
+        message = f"{text!r}: your home folder is unknown"
+        raise ConfigurationError(message, where=location, hint=hint)
     return path
 
 
@@ -192,8 +192,8 @@ def is_linked_outside(path: Path, folder: Path) -> bool:
 
     A user who copied a project did not choose where its links lead.
     """
-    real = Path(os.path.realpath(path))
-    return path.is_relative_to(folder) and not real.is_relative_to(os.path.realpath(folder))
+    real_path = Path(os.path.realpath(path))
+    return path.is_relative_to(folder) and not real_path.is_relative_to(os.path.realpath(folder))
 
 
 MAX_COMPONENT_BYTES = 120
@@ -231,8 +231,8 @@ def slug(name: str) -> str:
     if is_safe:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
-    readable = re.sub(r"[^a-z0-9_]+", "-", name.lower(), flags=re.ASCII).strip("-")[:40].strip("-")
-    return f"{readable or 'x'}--{digest}"
+    prefix = re.sub(r"[^a-z0-9_]+", "-", name.lower(), flags=re.ASCII).strip("-")[:40].strip("-")
+    return f"{prefix or 'x'}--{digest}"
 
 
 def ref_part(slugged: str) -> str:

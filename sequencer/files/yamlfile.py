@@ -165,8 +165,8 @@ def decode(data: bytes, file: Path) -> str:
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        before = data[: error.start].decode("utf-8", "replace")
-        line, column = _line_column(before, len(before))
+        valid_text = data[: error.start].decode("utf-8", "replace")
+        line, column = _line_column(valid_text, len(valid_text))
         raise ConfigurationError(
             f"byte 0x{data[error.start]:02x} is not UTF-8",
             where=f"{file}:{line}:{column}",
@@ -185,19 +185,19 @@ def _yaml_error(
     offset = getattr(error, "position", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     hint = None
-    where = str(file)
+    location = str(file)
     if mark is not None:
-        where = f"{file}:{mark.line + first_line}:{mark.column + 1}"
+        location = f"{file}:{mark.line + first_line}:{mark.column + 1}"
         lines = text.split("\n")
-        rest = lines[mark.line][mark.column :] if mark.line < len(lines) else ""
-        if rest.startswith("\t"):
+        line_end = lines[mark.line][mark.column :] if mark.line < len(lines) else ""
+        if line_end.startswith("\t"):
             hint = "YAML does not allow tabs for indentation; use spaces"
-        elif rest[:1] in ("@", "`", "%", "&", "*", "!"):
-            hint = f"put the text in quotes: it starts with {rest[0]!r}"
+        elif line_end[:1] in ("@", "`", "%", "&", "*", "!"):
+            hint = f"put the text in quotes: it starts with {line_end[0]!r}"
     elif isinstance(offset, int):
         line, column = _line_column(text, offset)
-        where = f"{file}:{line + first_line - 1}:{column}"
-    return ConfigurationError(f"not YAML: {problem}", where=where, hint=hint)
+        location = f"{file}:{line + first_line - 1}:{column}"
+    return ConfigurationError(f"not YAML: {problem}", where=location, hint=hint)
 
 
 class _Node(Struct):
@@ -248,8 +248,8 @@ class _Builder:
             elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
                 self._begin(event)
             elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-                closed = self._open.pop()
-                self._add(closed.node, event, closed.anchor)
+                level = self._open.pop()
+                self._add(level.node, event, level.anchor)
         return self._root
 
     def _build_leaf(self, event: yaml.ScalarEvent | yaml.AliasEvent) -> _Node:
@@ -309,7 +309,7 @@ class _Builder:
         parent.size += node.size
         parent.height = max(parent.height, node.height + 1)
         # Count the open levels above too: a bomb of aliases grows on several levels at once.
-        if sum(opened.node.size for opened in self._open) > MAX_NODES:
+        if sum(level.node.size for level in self._open) > MAX_NODES:
             raise self._build_error(f"more than {MAX_NODES} values, aliases counted in full", event)
         if len(self._open) + node.height > MAX_DEPTH + 1:
             raise self._build_error(f"nested deeper than {MAX_DEPTH} levels", event)
@@ -333,8 +333,8 @@ class _Builder:
                 "merge keys ('<<') are not supported", event, "write out the keys"
             )
         if key in parent.node.value:
-            first = parent.node.key_positions[key][0]
-            raise self._build_error(f"duplicate key {key!r}, first used in line {first}", event)
+            line = parent.node.key_positions[key][0]
+            raise self._build_error(f"duplicate key {key!r}, first used in line {line}", event)
         parent.key, parent.key_position = key, self._position(event)
 
     def _ensure_no_tag(self, event: Any) -> None:

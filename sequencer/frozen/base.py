@@ -158,9 +158,9 @@ class Frozen(Checked):
         """
         if isinstance(value, cls):
             return value
-        new = cls.__new__(cls)
-        new._fill(value)  # noqa: SLF001 - of this class
-        return new
+        instance = cls.__new__(cls)
+        instance._fill(value)  # noqa: SLF001 - of this class
+        return instance
 
     def _fill(self, value: Any) -> None:
         """Set the fields from the mapping *value*."""
@@ -168,25 +168,27 @@ class Frozen(Checked):
             value = getattr(type(self), name)(value)
         if type(value) is not dict:
             raise Unsure
-        values, extra = {**self._blank}, {}
+        values, extra_values = {**self._blank}, {}
         readers = self._by_key
         for key in value:
             if key in readers or self._add_reader(key):
                 name, reader = readers[key]
                 values[name] = reader(value[key])
             else:
-                extra[key] = value[key]
-        given: AbstractSet[str] = frozenset(value)
+                extra_values[key] = value[key]
+        given_names: AbstractSet[str] = frozenset(value)
         if self._has_aliases:
-            given = {readers[key][0] if key in readers else key for key in given}
+            given_names = {readers[key][0] if key in readers else key for key in given_names}
         mode = self.model_options["extra"]
-        if (extra and mode == "forbid") or not self._required <= given:
+        if (extra_values and mode == "forbid") or not self._required <= given_names:
             raise Unsure
         if mode == "ignore":
-            given, extra = given - extra.keys(), {}
-        values |= {spec.name: spec.get_default() for spec in self._fresh if spec.name not in given}
+            given_names, extra_values = given_names - extra_values.keys(), {}
+        values |= {
+            spec.name: spec.get_default() for spec in self._fresh if spec.name not in given_names
+        }
         _set(self, "__dict__", values)
-        _set(self, "_given", (given, extra))
+        _set(self, "_given", (given_names, extra_values))
         for name in self._after:
             getattr(self, name)()
 
@@ -213,13 +215,13 @@ class Frozen(Checked):
         if self._caches:
             # Drop cached properties: they were computed from the old values.
             values = {name: values[name] for name in self.model_fields}
-        given, extra = self._given
-        if not update.keys() <= given:
-            given = {*given, *update}
-        new = self.__new__(type(self))
-        _set(new, "__dict__", {**values, **update})
-        _set(new, "_given", (given, extra))
-        return new
+        given_names, extra_values = self._given
+        if not update.keys() <= given_names:
+            given_names = {*given_names, *update}
+        copy = self.__new__(type(self))
+        _set(copy, "__dict__", {**values, **update})
+        _set(copy, "_given", (given_names, extra_values))
+        return copy
 
     def model_dump(
         self,
@@ -240,16 +242,16 @@ class Frozen(Checked):
             "exclude_defaults": exclude_defaults,
             "exclude_none": exclude_none,
         }
-        excludes = exclude if isinstance(exclude, Mapping) else dict.fromkeys(exclude, True)
+        exclusions = exclude if isinstance(exclude, Mapping) else dict.fromkeys(exclude, True)
         dump: dict[str, Any] = {}
-        values, blank = self.__dict__, self._blank
+        values, defaults = self.__dict__, self._blank
         for name, spec in self.model_fields.items():
             value = values[name]
-            if exclude_defaults and value is blank[name]:
+            if exclude_defaults and value is defaults[name]:
                 continue  # most fields of a graph's nodes and edges: a dump takes half the time
-            excluded = excludes.get(name)
+            exclusion = exclusions.get(name)
             if (
-                excluded is True
+                exclusion is True
                 or spec.exclude
                 or (include is not None and name not in include)
                 or (exclude_unset and name not in self.model_fields_set)
@@ -258,10 +260,10 @@ class Frozen(Checked):
             ):
                 continue
             if value is not None and type(value) not in _PLAIN:
-                value = _dump_value(value, excluded or {}, options)
+                value = _dump_value(value, exclusion or {}, options)
             dump[spec.key if by_alias else name] = value
         for name, value in self.model_extra.items():
-            if name not in excludes and not (exclude_none and value is None):
+            if name not in exclusions and not (exclude_none and value is None):
                 dump[name] = _dump_value(value, {}, options)
         return dump
 
@@ -283,8 +285,10 @@ class Frozen(Checked):
         """Return whether *other* has the same class and the same values."""
         if type(other) is not type(self):
             return NotImplemented
-        left, right = self.__dict__, other.__dict__
-        is_same = left == right or all(left[name] == right[name] for name in self.model_fields)
+        values, other_values = self.__dict__, other.__dict__
+        is_same = values == other_values or all(
+            values[name] == other_values[name] for name in self.model_fields
+        )
         return is_same and self.model_extra == other.model_extra
 
     def __hash__(self) -> int:
@@ -294,8 +298,8 @@ class Frozen(Checked):
     def __repr__(self) -> str:
         """Return the class and its values."""
         values = {name: self.__dict__[name] for name in self.model_fields} | self.model_extra
-        listed = ", ".join(f"{name}={value!r}" for name, value in values.items())
-        return f"{type(self).__name__}({listed})"
+        fields = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        return f"{type(self).__name__}({fields})"
 
     def __reduce__(self) -> Any:
         """Return how to create a copy."""
@@ -324,15 +328,17 @@ def validate_value(annotation: Any, value: Any) -> Any:
 _PLAIN = frozenset({str, int, float, bool, NoneType})
 
 
-def _dump_value(value: Any, excluded: Any, options: dict[str, Any]) -> Any:
-    """Return *value*, the value of a field, as plain data without the *excluded* fields."""
+def _dump_value(value: Any, excluded_fields: Any, options: dict[str, Any]) -> Any:
+    """Return *value*, the value of a field, as plain data without *excluded_fields*."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, Frozen):
-        return value.model_dump(exclude=excluded, **options)
+        return value.model_dump(exclude=excluded_fields, **options)
     is_json = options["mode"] == "json"
     if isinstance(value, (list, tuple)):
-        excluded_of_items = excluded.get("__all__", {}) if isinstance(excluded, Mapping) else {}
+        excluded_of_items = (
+            excluded_fields.get("__all__", {}) if isinstance(excluded_fields, Mapping) else {}
+        )
         items = [_dump_value(item, excluded_of_items, options) for item in value]
         return items if is_json or isinstance(value, list) else tuple(items)
     if isinstance(value, Enum):
@@ -358,10 +364,10 @@ def encode_json(value: Any, indent: int | None = None) -> bytes:
 def _to_plain(value: object) -> dict[str, Any]:
     """Return what the encoder writes for *value*, whose type it does not know."""
     if isinstance(value, Frozen):
-        values, extra = value.__dict__, value._given[1]  # noqa: SLF001 - of this module
+        values, extra_values = value.__dict__, value._given[1]  # noqa: SLF001 - of this module
         if value._caches:  # noqa: SLF001
             values = {name: values[name] for name in value.model_fields}
-        return {**values, **extra} if extra else values
+        return {**values, **extra_values} if extra_values else values
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{value!r} is not plain data")

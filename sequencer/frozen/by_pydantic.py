@@ -72,13 +72,13 @@ def _translate_error(error: pydantic.ValidationError, value: Any) -> ValidationE
         by_path.setdefault(path, []).append({**item, "loc": path, "msg": format_message(item)})
         if len(path) < len(item["loc"]):
             with_types.add(path)
-    inner = {path[:length] for path in with_types for length in range(len(path))}
+    parent_paths = {path[:length] for path in with_types for length in range(len(path))}
     return ValidationError(
         error,
         [
             {**items[0], "msg": _join_messages([str(item["msg"]) for item in items])}
             for path, items in by_path.items()
-            if path not in with_types & inner
+            if path not in with_types & parent_paths
         ],
     )
 
@@ -91,24 +91,24 @@ def _path_in_file(path: KeyPath, value: Any) -> KeyPath:
     """Return *path* in *value* without the parts that name a type."""
     parts: list[int | str] = []
     for part in path:
-        exists = (isinstance(value, Mapping) and part in value) or (
+        has_part = (isinstance(value, Mapping) and part in value) or (
             isinstance(value, (list, tuple)) and isinstance(part, int) and part < len(value)
         )
-        if not exists and isinstance(part, str) and _TYPE.fullmatch(part):
+        if not has_part and isinstance(part, str) and _TYPE.fullmatch(part):
             continue
         parts.append(part)
-        value = value[part] if exists else None
+        value = value[part] if has_part else None
     return tuple(parts)
 
 
 def _join_messages(texts: list[str]) -> str:
     """Return *texts*, the errors for the possible types of one value, as one text."""
-    if len(unique := list(dict.fromkeys(texts))) == 1:
-        return unique[0]
-    unique = [text.removesuffix("; put it in quotes") for text in unique]
-    if all(text.startswith(_EXPECTED) for text in unique):
-        return _EXPECTED + " or ".join(text.removeprefix(_EXPECTED) for text in unique)
-    return ", or ".join(unique)
+    if len(messages := list(dict.fromkeys(texts))) == 1:
+        return messages[0]
+    messages = [text.removesuffix("; put it in quotes") for text in messages]
+    if all(text.startswith(_EXPECTED) for text in messages):
+        return _EXPECTED + " or ".join(text.removeprefix(_EXPECTED) for text in messages)
+    return ", or ".join(messages)
 
 
 _EXPECTED = "expected "
@@ -184,9 +184,9 @@ def format_message(error: Mapping[str, Any]) -> str:
         text = "can't have a line break or another control character" if is_of_controls else ""
         text = _PATTERNS.get(pattern) or text or f"should match the pattern {pattern}"
     elif kind in ("too_short", "string_too_short"):
-        least, what = context["min_length"], "item" if kind == "too_short" else "character"
-        text = f"should have at least {least} {what}{'s' * (least != 1)}"
-        text = "must have at least one item" if kind == "too_short" and least == 1 else text
+        minimum, noun = context["min_length"], "item" if kind == "too_short" else "character"
+        text = f"should have at least {minimum} {noun}{'s' * (minimum != 1)}"
+        text = "must have at least one item" if kind == "too_short" and minimum == 1 else text
     elif kind == "too_long":
         # pydantic's own message mentions tuples, and counts the items after validation.
         text = f"should have at most {context['max_length']} items, not {context['actual_length']}"
@@ -260,15 +260,15 @@ def _make_wrap_validator(kind: type[Checked]) -> Callable[[Any, Callable[[Any], 
         for name in kind._before:  # noqa: SLF001 - the other half of that class
             value = _translate_errors(getattr(kind, name))(value)
         twin = handler(value)
-        given = twin.model_fields_set
+        given_names = twin.model_fields_set
         values = {
-            name: getattr(twin, name) if name in given else spec.get_default()
+            name: getattr(twin, name) if name in given_names else spec.get_default()
             for name, spec in kind.model_fields.items()
         }
-        new = kind.from_checked(values, frozenset(given), dict(twin.model_extra or {}))
+        instance = kind.from_checked(values, frozenset(given_names), dict(twin.model_extra or {}))
         for name in kind._after:  # noqa: SLF001 - as above
-            new = _translate_errors(getattr(kind, name))(new)
-        return new
+            instance = _translate_errors(getattr(kind, name))(instance)
+        return instance
 
     return read
 
@@ -298,8 +298,10 @@ def _get_twin(kind: type[Checked]) -> type[pydantic.BaseModel]:
 
 
 def _build_field(spec: fields.FieldSpec) -> Any:
-    more: dict[str, Any] = {}
+    extra_options: dict[str, Any] = {}
     if not spec.is_required:
         default = spec.get_default()
-        more["default"] = None if isinstance(default, Checked) else default
-    return pydantic.Field(alias=spec.alias, exclude=spec.exclude or None, **spec.limits, **more)
+        extra_options["default"] = None if isinstance(default, Checked) else default
+    return pydantic.Field(
+        alias=spec.alias, exclude=spec.exclude or None, **spec.limits, **extra_options
+    )

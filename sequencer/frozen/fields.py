@@ -181,10 +181,10 @@ class Checked:
         cls, values: dict[str, Any], given: AbstractSet[str], extra: dict[str, Any]
     ) -> Self:
         """Return an object with complete, valid *values*; *given* are the fields that were set."""
-        new = cls.__new__(cls)
-        object.__setattr__(new, "__dict__", values)
-        object.__setattr__(new, "_given", (given, extra))
-        return new
+        instance = cls.__new__(cls)
+        object.__setattr__(instance, "__dict__", values)
+        object.__setattr__(instance, "_given", (given, extra))
+        return instance
 
 
 class LazySpec(FieldSpec):
@@ -272,8 +272,8 @@ def build_reader(annotation: Any, limits: Mapping[str, Any], *, is_exact: bool =
 def _build_plain_reader(kind: Any, *, is_strict: bool) -> Reader:
     """Return the reader for values of *kind*, which has no inner types."""
     if hasattr(kind, "model_fields"):
-        read: Reader = kind.read
-        return read
+        reader: Reader = kind.read
+        return reader
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _build_enum_reader(kind)
     if kind in (Any, object):
@@ -300,8 +300,8 @@ def _build_annotated_reader(
     return reader
 
 
-def _compose(first: Reader, second: Reader) -> Reader:
-    return lambda value: second(first(value))
+def _compose(inner: Reader, second: Reader) -> Reader:
+    return lambda value: second(inner(value))
 
 
 def _read_any(value: Any) -> Any:
@@ -338,9 +338,9 @@ def _build_exact_reader(kind: Any) -> Reader:
     return read
 
 
-def _build_literal_reader(known: tuple[tuple[type, Any], ...]) -> Reader:
+def _build_literal_reader(choices: tuple[tuple[type, Any], ...]) -> Reader:
     def read(value: Any) -> Any:
-        if (type(value), value) not in known:
+        if (type(value), value) not in choices:
             raise Unsure
         return value
 
@@ -375,10 +375,10 @@ def _build_mapping_reader(key_reader: Reader, reader: Reader) -> Reader:
 def _build_union_reader(
     kinds: tuple[Any, ...], limits: Mapping[str, Any], *, is_exact: bool
 ) -> Reader:
-    others = [kind for kind in kinds if kind is not NoneType]
-    is_exact = is_exact or len(others) > 1
-    readers = [build_reader(kind, limits, is_exact=is_exact) for kind in others]
-    takes_none = len(others) < len(kinds)
+    other_kinds = [kind for kind in kinds if kind is not NoneType]
+    is_exact = is_exact or len(other_kinds) > 1
+    readers = [build_reader(kind, limits, is_exact=is_exact) for kind in other_kinds]
+    takes_none = len(other_kinds) < len(kinds)
 
     def read(value: Any) -> Any:
         if value is None and takes_none:
@@ -395,8 +395,8 @@ def _build_union_reader(
 
 def add_limits(reader: Reader, limits: Mapping[str, Any], kind: Any) -> Reader:
     """Return *reader* with *limits*, which don't apply to None."""
-    if unknown := limits.keys() - _LIMITS:
-        raise TypeError(f"{sorted(unknown)} are not supported as limits")
+    if unknown_names := limits.keys() - _LIMITS:
+        raise TypeError(f"{sorted(unknown_names)} are not supported as limits")
     if limits.get("strict"):
         reader = build_reader(kind, {"strict": True})
     checks: list[Callable[[Any], Any]] = []
@@ -405,8 +405,8 @@ def add_limits(reader: Reader, limits: Mapping[str, Any], kind: Any) -> Reader:
         le, lt = limits.get("le", math.inf), limits.get("lt", math.inf)
         checks.append(lambda result: ge <= result <= le and gt < result < lt)
     if limits.keys() & {"min_length", "max_length"}:
-        least, most = limits.get("min_length", 0), limits.get("max_length", math.inf)
-        checks.append(lambda result: least <= len(result) <= most)
+        minimum, maximum = limits.get("min_length", 0), limits.get("max_length", math.inf)
+        checks.append(lambda result: minimum <= len(result) <= maximum)
     if "pattern" in limits:
         # pydantic's patterns are Rust's, where $ matches at the very end only.
         checks.append(re.compile(re.sub(r"\$\Z", r"\\Z", limits["pattern"])).search)

@@ -61,8 +61,8 @@ class StepOutputs(Struct):
             text = str(details.get("note", ""))
             self.feedback.append(Said(fact.step, details.get("round", 1), text))
         elif fact.event is Event.TOLD:
-            to, by, text = (str(details.get(key) or "") for key in ("to", "by", "note"))
-            self.messages.append(((to, fact.token), f"- {by}, {fact.at}:\n\n{text}"))
+            target, author, text = (str(details.get(key) or "") for key in ("to", "by", "note"))
+            self.messages.append(((target, fact.token), f"- {author}, {fact.at}:\n\n{text}"))
 
     def _add_round(self, fact: RecordedFact) -> None:
         verdict = fact.details.get("verdict") or {}

@@ -90,15 +90,15 @@ def _format_completion(details: Mapping[str, Any]) -> Words:
 
 def _make_end_formatter(title: str) -> Callable[[Mapping[str, Any]], Words]:
     def format_fact(details: Mapping[str, Any]) -> Words:
-        stopped = _join_names(details, "cancelled")
-        return "error", title, f"Stopped: {stopped}" if stopped else ""
+        names = _join_names(details, "cancelled")
+        return "error", title, f"Stopped: {names}" if names else ""
 
     return format_fact
 
 
 def _format_growth(details: Mapping[str, Any]) -> Words:
-    listed = _join_names(details, "tasks")
-    return "thought", f"added tasks: {listed}" if listed else "added tasks", ""
+    names = _join_names(details, "tasks")
+    return "thought", f"added tasks: {names}" if names else "added tasks", ""
 
 
 _RESPONSE: ResultKind = "response"

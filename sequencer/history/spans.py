@@ -148,9 +148,9 @@ def _build_span(attempt: Try) -> Span:
     )
 
 
-def _build_open_span(attempt: Try, now: float, lost: Mapping[int, float]) -> Span:
+def _build_open_span(attempt: Try, now: float, lost_times: Mapping[int, float]) -> Span:
     """Return the span of an *attempt* that has not ended."""
-    span, lived_s = _build_span(attempt), lost.get(attempt.token)
+    span, lived_s = _build_span(attempt), lost_times.get(attempt.token)
     if lived_s is None:
         return replace(span, end=max(now, attempt.begin))
     return replace(span, kind=SpanKind.CUT, end=attempt.begin + lived_s)
@@ -174,18 +174,20 @@ def critical_path(
     """
     graph = {task: list(blockers.get(task, ())) for task in durations}
     longest: dict[Task, float] = {}
-    before: dict[Task, Task | None] = {}
+    predecessors: dict[Task, Task | None] = {}
     for task in TopologicalSorter(graph).static_order():
         sources = graph.get(task, [])
-        latest = max(sources, key=longest.__getitem__) if sources else None
-        before[task] = latest
-        longest[task] = durations.get(task, 0.0) + (longest[latest] if latest is not None else 0.0)
+        latest_source = max(sources, key=longest.__getitem__) if sources else None
+        predecessors[task] = latest_source
+        longest[task] = durations.get(task, 0.0) + (
+            longest[latest_source] if latest_source is not None else 0.0
+        )
     # Between equal tasks the order of *durations* decides, because the sorter's order is arbitrary.
-    last = max(durations, key=longest.__getitem__, default=None)
+    last_task = max(durations, key=longest.__getitem__, default=None)
     path: list[Task] = []
-    while last is not None:
-        path.append(last)
-        last = before[last]
+    while last_task is not None:
+        path.append(last_task)
+        last_task = predecessors[last_task]
     return tuple(reversed(path))
 
 
@@ -210,8 +212,8 @@ class Figures(Struct, frozen=True):
     @property
     def speed_up(self) -> float | None:
         """Return how many times faster it was than one worker; None: no time was used."""
-        busy = self.wall_s - self.people_s
-        return self.work_s / busy if busy > 0 else None
+        busy_s = self.wall_s - self.people_s
+        return self.work_s / busy_s if busy_s > 0 else None
 
     @property
     def overhead(self) -> float | None:
@@ -221,8 +223,8 @@ class Figures(Struct, frozen=True):
     @property
     def utilisation(self) -> float | None:
         """Return the fraction of the available time that was work, without waits for people."""
-        busy = (self.wall_s - self.people_s) * self.places
-        return self.work_s / busy if busy > 0 else None
+        busy_place_s = (self.wall_s - self.people_s) * self.places
+        return self.work_s / busy_place_s if busy_place_s > 0 else None
 
 
 def compute_figures(timeline: Timeline, places: int | None = None) -> Figures:
@@ -257,16 +259,16 @@ def _measure_concurrency(spans: Iterable[Span]) -> tuple[float, int]:
         if (end := round(span.end * 1_000_000) // 1_000 / 1_000) > span.begin
         for moment, change in ((span.begin, 1), (end, -1))
     )
-    working = waiting = 0
+    work_count = wait_count = 0
     peak = int(any(span.is_work for span in spans))
-    total = previous = 0.0
+    busy_s = last_moment = 0.0
     for moment, change, is_work in moments:
-        if waiting and not working:
-            total += moment - previous
-        previous = moment
+        if wait_count and not work_count:
+            busy_s += moment - last_moment
+        last_moment = moment
         if is_work:
-            working += change
+            work_count += change
         else:
-            waiting += change
-        peak = max(peak, working)
-    return total, peak
+            wait_count += change
+        peak = max(peak, work_count)
+    return busy_s, peak

@@ -214,22 +214,22 @@ class Story(Struct):
 
     def add_fact(self, fact: RecordedFact) -> Usage | None:
         """Add the next fact; return its usage, None if it has none."""
-        meaning, details, at = fact.meaning, fact.details, _parse_seconds(fact.at)
+        meaning, details, time_s = fact.meaning, fact.details, _parse_seconds(fact.at)
         usage = read_usage(details["usage"]) if details.get("usage") else None
         self.latest, self.has_edges = fact.at, self.has_edges or "from" in details
         if meaning.starts_over:
             self._start_over(usage)
         elif meaning.starts is not None:
-            self._start(fact, meaning.starts, at)
+            self._start(fact, meaning.starts, time_s)
         elif meaning.ends is not None:
-            self._end(fact, meaning.ends, at)
+            self._end(fact, meaning.ends, time_s)
         elif meaning.decides_gate:
-            self._cancel_open(fact.step, at)
+            self._cancel_open(fact.step, time_s)
         if fact.event is Event.DIVERTED:
             self._diverted[details["to"]] = fact.step
         names = tuple(self._open) if meaning.ends_run else details.get("cancelled", ())
         for name in names:
-            self._cancel_open(name, at)
+            self._cancel_open(name, time_s)
         self.is_over = meaning.ends_run or (self.is_over and meaning.starts is None)
         self._update_step(fact)
         self.totals.add_fact(fact, usage)
@@ -246,30 +246,30 @@ class Story(Struct):
 
     # --- starts --------------------------------------------------------------------
 
-    def _start(self, fact: RecordedFact, start: StartKind, at: float) -> None:
+    def _start(self, fact: RecordedFact, start: StartKind, time_s: float) -> None:
         # A person moved the run while an attempt at this step ran, or skipped its gate.
-        self._cancel_open(fact.step, at)
-        turn = self._find_or_add_turn(fact, at)
-        before = [self.turns[index].end for index in turn.sources]
-        before += [turn.end] if turn.tries else []
+        self._cancel_open(fact.step, time_s)
+        turn = self._find_or_add_turn(fact, time_s)
+        earlier_ends = [self.turns[index].end for index in turn.sources]
+        earlier_ends += [turn.end] if turn.tries else []
         # The journal truncates to seconds, but no attempt starts before its sources ended.
-        begin = max(at, min(max(before, default=at), at + _SECOND))
+        begin_s = max(time_s, min(max(earlier_ends, default=time_s), time_s + _SECOND))
         if not turn.tries:
-            turn.begin = begin
+            turn.begin = begin_s
         number = fact.attempt or 1
         attempt = Try(
-            fact.step, fact.step_index, fact.token, number, fact.at, start, begin, fact.host
+            fact.step, fact.step_index, fact.token, number, fact.at, start, begin_s, fact.host
         )
         self.tries.append(attempt)
         self._open[fact.step] = turn, attempt
 
-    def _find_or_add_turn(self, fact: RecordedFact, at: float) -> StepTurn:
+    def _find_or_add_turn(self, fact: RecordedFact, time_s: float) -> StepTurn:
         """Return the turn that continues with *fact*, or a new one."""
         details, step = fact.details, fact.step
-        last = self._last.get(step)
+        last_index = self._last.get(step)
         is_of_graph = not details.keys().isdisjoint(("from", "retry", "again"))
-        if last is not None and "from" not in details:
-            turn = self.turns[last]
+        if last_index is not None and "from" not in details:
+            turn = self.turns[last_index]
             if is_of_graph or (turn.step_index == fact.step_index and not turn.is_accepted):
                 return turn
         if is_of_graph:
@@ -279,26 +279,26 @@ class Story(Struct):
             sources = tuple(self._last[name] for name in names if name in self._last)
         else:
             sources = (len(self.turns) - 1,) if self.turns else ()
-        turn = StepTurn(step, sources, at, fact.step_index)
+        turn = StepTurn(step, sources, time_s, fact.step_index)
         self._last[step] = len(self.turns)
         self.turns.append(turn)
         return turn
 
     # --- ends ----------------------------------------------------------------------
 
-    def _end(self, fact: RecordedFact, ending: EndState, at: float) -> None:
+    def _end(self, fact: RecordedFact, ending: EndState, time_s: float) -> None:
         turn, attempt = self._open.get(fact.step, (None, None))
         if turn is None or attempt is None:
-            self._end_by_hand(fact, ending, at)
+            self._end_by_hand(fact, ending, time_s)
             return
         if attempt.token and fact.token and attempt.token != fact.token:
-            self._end_by_hand(fact, ending, at)
+            self._end_by_hand(fact, ending, time_s)
             return
         del self._open[fact.step]
         turn.is_accepted = fact.meaning.accepts
         if attempt.is_gate:
-            self._report(fact, ending, at)
-        _finish(attempt, fact, ending, at)
+            self._report(fact, ending, time_s)
+        _finish(attempt, fact, ending, time_s)
         if attempt.start is StartKind.PASSAGE:
             return
         if not turn.tries:
@@ -317,33 +317,33 @@ class Story(Struct):
             )
             self._open[fact.step] = turn, wait
 
-    def _end_by_hand(self, fact: RecordedFact, ending: EndState, at: float) -> None:
+    def _end_by_hand(self, fact: RecordedFact, ending: EndState, time_s: float) -> None:
         """Add the end of a step that has no running attempt."""
         if (cancelled := self._cancelled.pop(fact.token, None)) is not None:
             cancelled.record_end(fact)
         else:
-            self._report(fact, ending, at)
-        last = self._last.get(fact.step)
-        if last is None:
+            self._report(fact, ending, time_s)
+        last_index = self._last.get(fact.step)
+        if last_index is None:
             return
-        turn = self.turns[last]
+        turn = self.turns[last_index]
         if fact.meaning.accepts:
             turn.is_accepted = True
         elif fact.event is Event.FAILED and turn.tries and turn.is_accepted:
             turn.is_accepted, turn.is_dead_end = False, True
 
-    def _report(self, fact: RecordedFact, ending: EndState, at: float) -> None:
+    def _report(self, fact: RecordedFact, ending: EndState, time_s: float) -> None:
         """Add an attempt for a step that did not run and that a person reported."""
-        attempt = Try(fact.step, fact.step_index, fact.token, 0, fact.at, None, at)
-        _finish(attempt, fact, ending, at)
+        attempt = Try(fact.step, fact.step_index, fact.token, 0, fact.at, None, time_s)
+        _finish(attempt, fact, ending, time_s)
         self.tries.append(attempt)
 
-    def _cancel_open(self, step: str, at: float) -> None:
+    def _cancel_open(self, step: str, time_s: float) -> None:
         """End the open attempt at *step*, if any; no fact of its own ends it."""
         turn, attempt = self._open.pop(step, (None, None))
         if turn is None or attempt is None:
             return
-        attempt.ending, attempt.end = EndState.CANCELLED, max(at, attempt.begin)
+        attempt.ending, attempt.end = EndState.CANCELLED, max(time_s, attempt.begin)
         if attempt.token:
             self._cancelled[attempt.token] = attempt
         if attempt.start is not StartKind.PASSAGE:
@@ -399,16 +399,16 @@ def build_story(facts: Iterable[Mapping[str, Any]]) -> Story:
     return story
 
 
-def _finish(attempt: Try, fact: RecordedFact, ending: EndState, at: float) -> None:
+def _finish(attempt: Try, fact: RecordedFact, ending: EndState, end_s: float) -> None:
     """End *attempt* with *fact*."""
     details = fact.details
     usage = details.get("usage") or {}
-    began_at, took = details.get("began_at"), float(usage.get("seconds", 0.0))
+    began_at, duration_s = details.get("began_at"), float(usage.get("seconds", 0.0))
     if began_at:
         attempt.begin = _parse_seconds(began_at)
     # A process that died has worked until its last sign of life.
-    is_known = began_at or took or ending is EndState.LOST
-    attempt.end = attempt.begin + took if is_known else max(at, attempt.begin)
+    is_known = began_at or duration_s or ending is EndState.LOST
+    attempt.end = attempt.begin + duration_s if is_known else max(end_s, attempt.begin)
     attempt.ending = ending
     attempt.record_end(fact)
 

@@ -73,12 +73,12 @@ class Totals(Struct):
             self.by_maker.clear()
             self._makers.clear()
             step = CLASSIFICATION
-        counted = _COUNTED.get(meaning.ends) if meaning.ends else None
-        if usage is None and counted is None:
+        counter = _COUNTED.get(meaning.ends) if meaning.ends else None
+        if usage is None and counter is None:
             return
         total = self._find_or_add_total(fact, step)
-        if counted is not None:
-            setattr(total, counted, getattr(total, counted) + 1)
+        if counter is not None:
+            setattr(total, counter, getattr(total, counter) + 1)
         if usage is not None:
             total.usage = total.usage.plus(usage)
 

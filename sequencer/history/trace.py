@@ -14,8 +14,8 @@ def trace_line(event: str, node: str, details: Mapping[str, Any]) -> str | None:
     >>> trace_line("claimed", "j", {"from": ["c", "d"]})
     'start j <- c+d'
     """
-    write = _LINES.get(event)
-    return None if write is None else write(node, details)
+    formatter = _LINES.get(event)
+    return None if formatter is None else formatter(node, details)
 
 
 def _format_start(node: str, details: Mapping[str, Any]) -> str:
@@ -24,8 +24,8 @@ def _format_start(node: str, details: Mapping[str, Any]) -> str:
     if details.get("again"):
         return f"again {node}"
     sources: Sequence[str] = details.get("from") or ()
-    merged = f" <- {'+'.join(sources)}" if len(sources) > 1 else ""
-    return f"start {node}{merged}"
+    suffix = f" <- {'+'.join(sources)}" if len(sources) > 1 else ""
+    return f"start {node}{suffix}"
 
 
 def _format_cancelled(details: Mapping[str, Any]) -> str:
@@ -45,8 +45,8 @@ def _format_failure(node: str, details: Mapping[str, Any]) -> str:
 
 
 def _format_expiry(node: str, details: Mapping[str, Any]) -> str:
-    to = details.get("to")
-    return f"timeout {node} -> {to}" if to else f"timeout {node}"
+    target = details.get("to")
+    return f"timeout {node} -> {target}" if target else f"timeout {node}"
 
 
 def _format_exhaustion(node: str, details: Mapping[str, Any]) -> str:

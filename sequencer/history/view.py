@@ -107,19 +107,19 @@ def build_view(
     if head is None or marking is None:
         return FlowView(title, graph, tuple(NodeView(node) for node in graph.nodes), "not-started")
     graph = marking.graph
-    held = {claim.step for claim in head.claims}
+    held_names = {claim.step for claim in head.claims}
     texts, usage = questions or {}, story.totals.sum_by_step()
     nodes = []
     for node in graph.nodes:
-        step, active = story.nodes.get(node.id, StepStory()), marking.active.get(node.id)
-        state = _derive_state(node, active, marking, step.ending, is_held=node.id in held)
+        step, activity = story.nodes.get(node.id, StepStory()), marking.active.get(node.id)
+        state = _derive_state(node, activity, marking, step.ending, is_held=node.id in held_names)
         view = _build_node_view(node, state, step, usage.get(node.id, Usage()))
         question = texts.get(node.id)
         nodes.append(
             replace(
                 view,
                 runs=marking.done.get(node.id, 0),
-                due=None if active is None else active.due,
+                due=None if activity is None else activity.due,
                 last_line=step.line if question is None else last_line(question),
             )
         )
@@ -139,33 +139,33 @@ def build_view(
 def _derive_status(marking: Marking, nodes: Iterable[NodeView]) -> str:
     if marking.status is not FlowStatus.RUNNING:
         return str(marking.status)
-    works = {NodeState.RUNNING, NodeState.READY, NodeState.RETRYING}
+    working_states = {NodeState.RUNNING, NodeState.READY, NodeState.RETRYING}
     states = {node.state for node in nodes}
-    if NodeState.ASKED in states and not states & works:
+    if NodeState.ASKED in states and not states & working_states:
         return "waiting"
     return "running"
 
 
-def _build_node_view(node: Node, state: NodeState, step: StepStory, used: Usage) -> NodeView:
+def _build_node_view(node: Node, state: NodeState, step: StepStory, usage: Usage) -> NodeView:
     """Return the view of *node* from its story and its usage."""
     return NodeView(
         node=node,
         state=state,
         attempt=step.attempt,
-        seconds=round(used.seconds, 6),
-        cost_usd=round(used.cost_usd, 6),
-        unpriced=used.unpriced,
-        estimated_usd=round(used.estimated_usd, 6),
-        tokens=used.input_tokens + used.output_tokens,
+        seconds=round(usage.seconds, 6),
+        cost_usd=round(usage.cost_usd, 6),
+        unpriced=usage.unpriced,
+        estimated_usd=round(usage.estimated_usd, 6),
+        tokens=usage.input_tokens + usage.output_tokens,
         since=step.since if state in {NodeState.RUNNING, NodeState.ASKED} else None,
     )
 
 
 def _derive_state(
-    node: Node, active: Active | None, marking: Marking, ending: EndState | None, *, is_held: bool
+    node: Node, activity: Active | None, marking: Marking, ending: EndState | None, *, is_held: bool
 ) -> NodeState:
-    if active is not None:
-        return _derive_active_state(active, is_held=is_held)
+    if activity is not None:
+        return _derive_active_state(activity, is_held=is_held)
     if node.id in marking.waiting:
         return NodeState.READY if marking.may_start(node.id) else NodeState.WAITING
     if ending is not None:
@@ -173,14 +173,14 @@ def _derive_state(
     return NodeState.DONE if marking.done.get(node.id) else NodeState.PENDING
 
 
-def _derive_active_state(active: Active, *, is_held: bool) -> NodeState:
-    if active.error is not None:
+def _derive_active_state(activity: Active, *, is_held: bool) -> NodeState:
+    if activity.error is not None:
         return NodeState.FAILED
-    if active.since is not None:
+    if activity.since is not None:
         return NodeState.ASKED
     if is_held:
         return NodeState.RUNNING
-    return NodeState.RETRYING if active.due is not None else NodeState.READY
+    return NodeState.RETRYING if activity.due is not None else NodeState.READY
 
 
 def _find_followed_edges(graph: Graph, story: Story) -> frozenset[int]:

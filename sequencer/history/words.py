@@ -28,11 +28,15 @@ def format_time(at: str, now: datetime | None = None) -> str:
     ('14:05:07', '2026-11-23 08:00:00')
     """
     try:
-        local = datetime.fromisoformat(at).astimezone()
+        local_time = datetime.fromisoformat(at).astimezone()
     except ValueError:
         return at
-    today = (now or datetime.now().astimezone()).date()
-    return f"{local:%H:%M:%S}" if local.date() == today else f"{local:%Y-%m-%d %H:%M:%S %Z}"
+    current_date = (now or datetime.now().astimezone()).date()
+    return (
+        f"{local_time:%H:%M:%S}"
+        if local_time.date() == current_date
+        else f"{local_time:%Y-%m-%d %H:%M:%S %Z}"
+    )
 
 
 def format_facts(history: Sequence[Mapping[str, Any]], view: FlowView) -> Iterator[tuple[str, str]]:
@@ -43,29 +47,33 @@ def format_facts(history: Sequence[Mapping[str, Any]], view: FlowView) -> Iterat
     """
     facts = [*read_facts(history)]
     nodes = {node_view.node.id: node_view for node_view in view.nodes}
-    asked = {fact.step: index for index, fact in enumerate(facts) if fact.event is Event.ASKED}
-    named = view.graph.format_node
+    question_indexes = {
+        fact.step: index for index, fact in enumerate(facts) if fact.event is Event.ASKED
+    }
+    format_node = view.graph.format_node
     for index, fact in enumerate(facts):
-        event, name, at, outcome = fact.event, fact.step, fact.at, fact.details
+        event, name, timestamp, outcome = fact.event, fact.step, fact.at, fact.details
         node = nodes.get(name)
         if event is Event.ASKED:
-            yield at, _format_question(name, node, is_open=asked[name] == index)
+            yield timestamp, _format_question(name, node, is_open=question_indexes[name] == index)
         elif event is Event.FAILED:
-            yield at, _format_failure(facts, index, node)
-            yield from _format_cancelled(at, outcome, named)
+            yield timestamp, _format_failure(facts, index, node)
+            yield from _format_cancelled(timestamp, outcome, format_node)
         elif event is Event.LOOPED:
-            yield at, f"loop {outcome.get('number')} of at most {view.graph.max_iterations}"
+            yield timestamp, f"loop {outcome.get('number')} of at most {view.graph.max_iterations}"
         elif event in _WORDS:
-            yield at, _WORDS[event](fact, node)
+            yield timestamp, _WORDS[event](fact, node)
         elif fact.meaning.cancels or event is Event.EXPIRED:
             # The nodes that it ended get separate lines.
-            rest = {key: value for key, value in outcome.items() if key != "cancelled"}
-            rest |= {"to": named(str(rest["to"]))} if "to" in rest else {}
-            yield at, trace_line(event, named(name), rest) or str(event)
-            yield from _format_cancelled(at, outcome, named)
+            other_details = {key: value for key, value in outcome.items() if key != "cancelled"}
+            other_details |= (
+                {"to": format_node(str(other_details["to"]))} if "to" in other_details else {}
+            )
+            yield timestamp, trace_line(event, format_node(name), other_details) or str(event)
+            yield from _format_cancelled(timestamp, outcome, format_node)
         elif event in _NOTED:
             note = outcome.get("note")
-            yield at, f"{event}: {note}" if note else str(event)
+            yield timestamp, f"{event}: {note}" if note else str(event)
 
 
 _NOTED = frozenset((Event.PAUSED, Event.RESUMED, Event.EDITED, Event.ADOPTED, Event.RESET))
@@ -73,9 +81,11 @@ _NOTED = frozenset((Event.PAUSED, Event.RESUMED, Event.EDITED, Event.ADOPTED, Ev
 
 
 def _format_cancelled(
-    at: str, outcome: Mapping[str, Any], named: Callable[[str], str]
+    timestamp: str, outcome: Mapping[str, Any], format_node: Callable[[str], str]
 ) -> Iterator[tuple[str, str]]:
-    yield from ((at, f"cancel {named(name)}") for name in outcome.get("cancelled") or ())
+    yield from (
+        (timestamp, f"cancel {format_node(name)}") for name in outcome.get("cancelled") or ()
+    )
 
 
 def _node_name(fact: RecordedFact, node: NodeView | None) -> str:
@@ -132,8 +142,8 @@ def _format_growth(fact: RecordedFact, _: NodeView | None) -> str:
 
 def _format_message(fact: RecordedFact, node: NodeView | None) -> str:
     outcome = fact.details
-    by, text = outcome.get("by"), str(outcome.get("output") or "")
-    line = f"message to {_node_name(fact, node)}" + (f" from {by}" if by else "")
+    author, text = outcome.get("by"), str(outcome.get("output") or "")
+    line = f"message to {_node_name(fact, node)}" + (f" from {author}" if author else "")
     return f"{line}: {text[:LINE_CHARS]}" if text else line
 
 
@@ -168,8 +178,8 @@ def _format_question(name: str, node: NodeView | None, *, is_open: bool) -> str:
     if is_open and node.state is NodeState.ASKED and node.last_line:
         question = node.last_line
     # If the title is the question, don't show it twice.
-    named = name if question == node.node.title else node.node.named
-    return f"ask {named}: {question}"
+    subject = name if question == node.node.title else node.node.named
+    return f"ask {subject}: {question}"
 
 
 def _format_failure(facts: Sequence[RecordedFact], index: int, node: NodeView | None) -> str:
@@ -182,10 +192,10 @@ def _format_failure(facts: Sequence[RecordedFact], index: int, node: NodeView | 
 def _format_retry(fact: RecordedFact, node: NodeView | None) -> str:
     attempt = fact.attempt or 1
     is_next = node is not None and node.state is NodeState.RETRYING and node.attempt == attempt
-    until = (
+    deadline = (
         f" (next at {format_time(node.due)})" if is_next and node is not None and node.due else ""
     )
-    return f"retry {_node_name(fact, node)} after attempt {attempt}{_format_reason(fact)}{until}"
+    return f"retry {_node_name(fact, node)} after attempt {attempt}{_format_reason(fact)}{deadline}"
 
 
 def _is_over(fact: RecordedFact, node: NodeView | None) -> bool:
@@ -205,11 +215,11 @@ def _is_final(facts: Sequence[RecordedFact], index: int) -> bool:
     fact = facts[index]
     if "type" in fact.details:
         return True
-    for later in facts[index + 1 :]:
-        if later.revision != fact.revision or later.event is Event.FAILED:
+    for later_fact in facts[index + 1 :]:
+        if later_fact.revision != fact.revision or later_fact.event is Event.FAILED:
             return False
-        if later.event is Event.DIVERTED:
-            return later.step == fact.step
-        if later.meaning.ends_run:
-            return later.details.get("status") == "failed"
+        if later_fact.event is Event.DIVERTED:
+            return later_fact.step == fact.step
+        if later_fact.meaning.ends_run:
+            return later_fact.details.get("status") == "failed"
     return False

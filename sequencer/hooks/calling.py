@@ -106,9 +106,9 @@ class PluggedHooks:
             except HookFailed as failure:
                 failures.append(failure)
         if failures:
-            first = failures[0]
-            first.traceback = "\n".join(failure.traceback for failure in failures)
-            raise first
+            first_failure = failures[0]
+            first_failure.traceback = "\n".join(failure.traceback for failure in failures)
+            raise first_failure
 
     def _find_first_answer(
         self, point: str, facts: Mapping[str, Any], convert: Callable[[object], AnswerT]
@@ -273,16 +273,16 @@ def parse_decision(answer: object, context: HookContext) -> Decision:
     if not isinstance(reason, str):
         raise _make_invalid_answer(reason, "text as its reason")
     if move not in context.moves:
-        known = ", ".join(context.moves)
+        choices = ", ".join(context.moves)
         step = f"step {context.step.name!r} of {context.workflow!r}"
-        raise InvalidAnswer(f"{move.value}, which {step} can't do; it can {known}")
+        raise InvalidAnswer(f"{move.value}, which {step} can't do; it can {choices}")
     if move is Move.GOTO:
         if target is None:
             raise InvalidAnswer("a goto without the name of a step")
         if not isinstance(target, str) or (context.steps and target not in context.steps):
-            known = ", ".join(context.steps)
+            choices = ", ".join(context.steps)
             raise InvalidAnswer(
-                f"a goto to {_format_answer(target)}, which is not a step; steps: {known}"
+                f"a goto to {_format_answer(target)}, which is not a step; steps: {choices}"
             )
     elif target is not None:
         raise InvalidAnswer(
@@ -292,18 +292,20 @@ def parse_decision(answer: object, context: HookContext) -> Decision:
     return Decision(move, target, line.encode("utf-8", "replace").decode())
 
 
-def _validate(kind: Any, answer: object, expected: str) -> str:
+def _validate(kind: Any, answer: object, expectation: str) -> str:
     if not isinstance(answer, str):
-        raise _make_invalid_answer(answer, expected)
+        raise _make_invalid_answer(answer, expectation)
     try:
         return str(validate_value(kind, answer))
     except ValidationError as error:
         message = error.errors()[0]["msg"]
-        raise InvalidAnswer(f"{_format_answer(answer)}, expected {expected}: {message}") from error
+        raise InvalidAnswer(
+            f"{_format_answer(answer)}, expected {expectation}: {message}"
+        ) from error
 
 
-def _make_invalid_answer(answer: object, expected: str) -> InvalidAnswer:
-    return InvalidAnswer(f"{_format_answer(answer)}, expected {expected}")
+def _make_invalid_answer(answer: object, expectation: str) -> InvalidAnswer:
+    return InvalidAnswer(f"{_format_answer(answer)}, expected {expectation}")
 
 
 def _format_answer(answer: object) -> str:

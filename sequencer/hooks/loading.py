@@ -49,17 +49,17 @@ def load_files(
         ConfigurationError: a file is missing, listed twice, or can't be loaded.
     """
     root = project.resolve()
-    seen: dict[Path, str] = {}
-    for index, written in enumerate(files):
-        path = _resolve_hook_path(root, written, f"hooks[{index}]")
-        if path in seen:
+    paths: dict[Path, str] = {}
+    for index, file in enumerate(files):
+        path = _resolve_hook_path(root, file, f"hooks[{index}]")
+        if path in paths:
             raise ConfigurationError(
-                f"{written!r} is the same file as {seen[path]!r}",
+                f"{file!r} is the same file as {paths[path]!r}",
                 where=f"hooks[{index}]",
                 hint="list it once; a hook is called as often as it is listed",
             )
-        seen[path] = written
-        yield Plugin(written, _load(path, root, trusted))
+        paths[path] = file
+        yield Plugin(file, _load(path, root, trusted))
 
 
 def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
@@ -107,36 +107,36 @@ def find_line(file: str, error: BaseException) -> int | None:
     return lines[-1] if lines else None
 
 
-def _resolve_hook_path(root: Path, written: str, where: str) -> Path:
-    if not written or "\0" in written:
-        raise ConfigurationError(f"expected a path, not {written!r}", where=where)
-    path = Path(os.path.realpath(root / written))
+def _resolve_hook_path(root: Path, text: str, location: str) -> Path:
+    if not text or "\0" in text:
+        raise ConfigurationError(f"expected a path, not {text!r}", where=location)
+    path = Path(os.path.realpath(root / text))
     if not path.is_relative_to(root):
         raise UnsafePath(
-            f"{written!r} leads out of the project ({path})",
-            where=where,
+            f"{text!r} leads out of the project ({path})",
+            where=location,
             hint=f"put the file below {root}",
         )
     if path.suffix != ".py":
         raise ConfigurationError(
-            f"{written!r} is not a Python file", where=where, hint="a hook file's name ends in .py"
+            f"{text!r} is not a Python file", where=location, hint="a hook file's name ends in .py"
         )
     return path
 
 
-def _load(path: Path, root: Path, trusted: Mapping[Path, str]) -> ModuleType:
+def _load(path: Path, root: Path, fingerprints: Mapping[Path, str]) -> ModuleType:
     file = str(path)
     name = MODULE_PREFIX + hashlib.sha256(os.fsencode(file)).hexdigest()[:16]
     spec = ModuleSpec(name, None, origin=file)
     module = module_from_spec(spec)
     module.__file__ = file
     source = _read_source(path)
-    if trusted:
-        _ensure_same(file, trusted.get(path), source)
+    if fingerprints:
+        _ensure_same(file, fingerprints.get(path), source)
     try:
         # dont_inherit: this module's own __future__ imports are not the hook file's.
         code: CodeType = compile(source, file, "exec", dont_inherit=True)
-        with _allow_imports(root, trusted):
+        with _allow_imports(root, fingerprints):
             # Dataclasses and pickles look their module up by its name.
             sys.modules[name] = module
             exec(code, vars(module))  # noqa: S102 - hook files are made to be run
@@ -155,16 +155,16 @@ def _load(path: Path, root: Path, trusted: Mapping[Path, str]) -> ModuleType:
 
 
 @contextmanager
-def _allow_imports(root: Path, trusted: Mapping[Path, str]) -> Iterator[None]:
+def _allow_imports(root: Path, fingerprints: Mapping[Path, str]) -> Iterator[None]:
     """Let modules in *root* be imported; all others go first."""
-    in_packages = _Modules(root, trusted, is_last=False)
-    in_root = _Modules(root, trusted, is_last=True)
-    sys.meta_path[:] = [in_packages, *sys.meta_path, in_root]
+    first_finder = _Modules(root, fingerprints, is_last=False)
+    last_finder = _Modules(root, fingerprints, is_last=True)
+    sys.meta_path[:] = [first_finder, *sys.meta_path, last_finder]
     try:
         yield
     finally:
         sys.meta_path[:] = [
-            finder for finder in sys.meta_path if finder not in (in_packages, in_root)
+            finder for finder in sys.meta_path if finder not in (first_finder, last_finder)
         ]
 
 
@@ -199,7 +199,7 @@ class _Modules(MetaPathFinder):
         for folder in [self._root] if path is None else map(Path, path):
             if not folder.is_relative_to(self._root):
                 continue
-            if any(folder.is_relative_to(installed) for installed in self._installed):
+            if any(folder.is_relative_to(package_folder) for package_folder in self._installed):
                 continue
             loader = partial(_TrustedSource, self._trusted)
             finder = FileFinder(str(folder), (loader, [".py"]))  # type: ignore[arg-type]
@@ -226,9 +226,9 @@ class _TrustedSource(SourceFileLoader):
         file = self.get_filename(fullname)
         source = self.get_data(file)
         if self._trusted:
-            real = Path(os.path.realpath(file))
+            real_path = Path(os.path.realpath(file))
             # A link that leads out of the project is trusted by the link's path.
-            fingerprint = self._trusted.get(real, self._trusted.get(Path(file)))
+            fingerprint = self._trusted.get(real_path, self._trusted.get(Path(file)))
             if fingerprint is None:
                 raise ImportError(
                     f"{file} is not among the files that were trusted with the hooks; name it "
@@ -241,20 +241,20 @@ class _TrustedSource(SourceFileLoader):
         return code
 
 
-def _ensure_same(file: str, trusted: str | None, source: bytes) -> None:
-    """Check that the *source* of *file* is what was *trusted*.
+def _ensure_same(file: str, fingerprint: str | None, source: bytes) -> None:
+    """Check that the *source* of *file* has the trusted *fingerprint*.
 
     A file that is too large has no digest and passes.
 
     Raises:
         NotTrusted: the source differs, or was not trusted.
     """
-    now = compute_digest(source)
+    digest = compute_digest(source)
     line = f"hooks, file {file}: "
-    if trusted is None:
-        raise NotTrusted(file, (), (f"+ {line}{now}",))
-    if trusted.startswith("sha256 ") and trusted != now:
-        raise NotTrusted(file, (), (f"- {line}{trusted}", f"+ {line}{now}"))
+    if fingerprint is None:
+        raise NotTrusted(file, (), (f"+ {line}{digest}",))
+    if fingerprint.startswith("sha256 ") and fingerprint != digest:
+        raise NotTrusted(file, (), (f"- {line}{fingerprint}", f"+ {line}{digest}"))
 
 
 def _read_source(path: Path) -> bytes:

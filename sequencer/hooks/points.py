@@ -119,7 +119,7 @@ def implementations(plugins: Iterable[Plugin]) -> Mapping[str, tuple[Implementat
             raise ConfigurationError(message, where=plugin.name) from error
     by_point: dict[str, tuple[Implementation, ...]] = {}
     for point in POINTS:
-        called = reversed(getattr(manager.hook, point).get_hookimpls())
+        hooks = reversed(getattr(manager.hook, point).get_hookimpls())
         by_point[point] = tuple(
             Implementation(
                 point,
@@ -130,7 +130,7 @@ def implementations(plugins: Iterable[Plugin]) -> Mapping[str, tuple[Implementat
                 tuple(hook.argnames),
                 packages.get(hook.plugin_name),
             )
-            for hook in called
+            for hook in hooks
         )
     return by_point
 
@@ -148,8 +148,8 @@ def _code_of(function: object) -> CodeType | None:
 
 def _unwrap(function: object) -> Any:
     """Return the function itself, without the wrappers of a class or a decorator."""
-    plain: Any = function
-    return inspect.unwrap(getattr(plain, "__func__", plain))
+    inner_function: Any = function
+    return inspect.unwrap(getattr(inner_function, "__func__", inner_function))
 
 
 def _check_plugin(manager: pluggy.PluginManager, plugin: Plugin) -> Plugin:
@@ -195,30 +195,34 @@ def _refuse_unmarked(value: object, name: str) -> None:
 
 
 def _refuse_signature(point: str, name: str, function: Any) -> None:
-    where = format_location(function)
-    plain = _unwrap(function)
+    location = format_location(function)
+    inner_function = _unwrap(function)
     is_other = (
-        inspect.iscoroutinefunction(plain)
-        or inspect.isgeneratorfunction(plain)
-        or inspect.isasyncgenfunction(plain)
+        inspect.iscoroutinefunction(inner_function)
+        or inspect.isgeneratorfunction(inner_function)
+        or inspect.isasyncgenfunction(inner_function)
     )
     if is_other:
         raise ConfigurationError(
             f"{name} is async or a generator, but nothing would wait for it",
-            where=where,
+            where=location,
             hint="write a plain function that returns its answer",
         )
-    known = [arg for arg in inspect.signature(getattr(Points, point)).parameters if arg != "self"]
+    parameter_names = [
+        arg for arg in inspect.signature(getattr(Points, point)).parameters if arg != "self"
+    ]
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        if parameter.name not in known:
-            raise UnknownName("argument", parameter.name, known, where=f"{where}: {name}")
+        if parameter.name not in parameter_names:
+            raise UnknownName(
+                "argument", parameter.name, parameter_names, where=f"{location}: {name}"
+            )
         is_plain = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         if not is_plain or parameter.default is not parameter.empty:
             raise ConfigurationError(
                 f"{parameter.name} of {name} has a default, or is positional or keyword only; "
                 "it would never be passed",
-                where=where,
-                hint=f"write def {name}({', '.join(known)})",
+                where=location,
+                hint=f"write def {name}({', '.join(parameter_names)})",
             )

@@ -56,7 +56,7 @@ def read_last_object(
     >>> read_last_object(text, lambda value: value.get("n"))
     2
     """
-    text, position, last = text[-MAX_TEXT_CHARS:], 0, None
+    text, position, last_object = text[-MAX_TEXT_CHARS:], 0, None
     while start := _OBJECT.search(text, position):
         try:
             value, position = _DECODER.raw_decode(text, start.start())
@@ -68,8 +68,8 @@ def read_last_object(
             return None
         else:
             result = read(value)
-            last = last if result is None else result
-    return last
+            last_object = last_object if result is None else result
+    return last_object
 
 
 def find_decision(text: str) -> str | None:

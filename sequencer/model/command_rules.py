@@ -44,10 +44,10 @@ from sequencer.model.workflow import Workflow, describe_param_changes, ensure_de
 
 def _move_dropping_claims(head: Head, at: str, target: StepRef, **update: Any) -> Head:
     """Return *head* at *target* with no claims: the result of a running attempt is then refused."""
-    new = move_head(head, at, target, claims=(), gate=None, **update)
+    new_head = move_head(head, at, target, claims=(), gate=None, **update)
     if target.is_end:
-        return new.replace(status=Status.COMPLETE)
-    return refresh_status_by_hand(head, new)
+        return new_head.replace(status=Status.COMPLETE)
+    return refresh_status_by_hand(head, new_head)
 
 
 def _ensure_not_claimed(head: Head, verb: str) -> None:
@@ -63,8 +63,8 @@ def stop(head: Head, reason: str | None, *, at: str) -> Transition:
     """Let the running step end, and start no other."""
     # A complete run keeps the reason with which it ended.
     exit_reason = head.exit_reason if head.status is Status.COMPLETE else reason
-    new = update_head(head, at, exit=True, exit_reason=exit_reason)
-    return Transition(new, (build_fact(Event.EDITED, head, f"stop: {reason or 'by hand'}"),))
+    new_head = update_head(head, at, exit=True, exit_reason=exit_reason)
+    return Transition(new_head, (build_fact(Event.EDITED, head, f"stop: {reason or 'by hand'}"),))
 
 
 def pause(head: Head, *, at: str) -> Transition:
@@ -76,10 +76,10 @@ def pause(head: Head, *, at: str) -> Transition:
     if head.status is Status.COMPLETE:
         raise TransitionRefused("pause: the run is complete")
     if head.claims:
-        new = update_head(head, at, pause_requested=True)
+        new_head = update_head(head, at, pause_requested=True)
     else:
-        new = update_head(head, at, status=Status.PAUSED, pause_requested=False)
-    return Transition(new, (build_fact(Event.PAUSED, head),))
+        new_head = update_head(head, at, status=Status.PAUSED, pause_requested=False)
+    return Transition(new_head, (build_fact(Event.PAUSED, head),))
 
 
 def resume(head: Head, *, at: str) -> Transition:
@@ -95,10 +95,10 @@ def resume(head: Head, *, at: str) -> Transition:
             "resume: the run is complete",
             hint="'sequencer rewind N' goes back to a step, 'sequencer reset' starts over",
         )
-    new = update_head(head, at, exit=False, exit_reason=None, pause_requested=False)
-    if new.status is Status.PAUSED:
-        new = refresh_status(new)
-    return Transition(new, (build_fact(Event.RESUMED, head),))
+    new_head = update_head(head, at, exit=False, exit_reason=None, pause_requested=False)
+    if new_head.status is Status.PAUSED:
+        new_head = refresh_status(new_head)
+    return Transition(new_head, (build_fact(Event.RESUMED, head),))
 
 
 def retry(head: Head, *, at: str) -> Transition:
@@ -108,15 +108,15 @@ def retry(head: Head, *, at: str) -> Transition:
         TransitionRefused: the step has not failed or been started, and waits for no date; or a
             process runs it.
     """
-    was_tried = head.failures_in_row or head.attempt or head.status is Status.FAILED
-    if not was_tried and head.not_before is None:
+    has_tried = head.failures_in_row or head.attempt or head.status is Status.FAILED
+    if not has_tried and head.not_before is None:
         raise TransitionRefused("retry: the current step has not failed")
     _ensure_not_claimed(head, "retry")
-    waits = {"not_before": None, "not_before_reason": None, "not_before_since": None}
+    wait_fields = {"not_before": None, "not_before_reason": None, "not_before_since": None}
     loop = None if head.loop is None else head.loop.replace(exhausted=0)
-    new = update_head(head, at, failures_in_row=0, attempt=0, loop=loop, **waits)
+    new_head = update_head(head, at, failures_in_row=0, attempt=0, loop=loop, **wait_fields)
     return Transition(
-        refresh_status_by_hand(head, new), (build_fact(Event.RESUMED, head, "retry"),)
+        refresh_status_by_hand(head, new_head), (build_fact(Event.RESUMED, head, "retry"),)
     )
 
 
@@ -129,9 +129,10 @@ def stamp_ok(head: Head, following: StepRef, note: str | None, *, at: str) -> Tr
     _ensure_not_complete(head, "skip")
     _ensure_not_claimed(head, "skip")
     usage = head.usage.plus(Usage(steps=1))
-    new = _move_dropping_claims(head, at, following, usage=usage)
+    new_head = _move_dropping_claims(head, at, following, usage=usage)
     return Transition(
-        new, with_completion_fact(build_fact(Event.STAMPED, head, _format_note("ok", note)), new)
+        new_head,
+        with_completion_fact(build_fact(Event.STAMPED, head, _format_note("ok", note)), new_head),
     )
 
 
@@ -146,7 +147,7 @@ def pass_fixer(
     _ensure_not_claimed(head, "skip")
     loop = head.loop
     number, reason = (loop.round + 1, loop.reason) if loop is not None else (1, "")
-    new = update_head(
+    new_head = update_head(
         head,
         at,
         loop=Loop(stage="verify", round=number, reason=reason),
@@ -154,7 +155,7 @@ def pass_fixer(
         failures_in_row=0,
         attempt=0,
     )
-    return Transition(refresh_status_by_hand(head, new), (build_fact(event, head, note),))
+    return Transition(refresh_status_by_hand(head, new_head), (build_fact(event, head, note),))
 
 
 def stamp_fail(head: Head, note: str | None, *, at: str) -> Transition:
@@ -165,9 +166,9 @@ def stamp_fail(head: Head, note: str | None, *, at: str) -> Transition:
     """
     _ensure_not_complete(head, "skip")
     _ensure_not_claimed(head, "skip")
-    new = update_head(head, at, failures_in_row=head.failures_in_row + 1)
-    new = refresh_status_by_hand(head, new)
-    return Transition(new, (build_fact(Event.STAMPED, head, _format_note("fail", note)),))
+    new_head = update_head(head, at, failures_in_row=head.failures_in_row + 1)
+    new_head = refresh_status_by_hand(head, new_head)
+    return Transition(new_head, (build_fact(Event.STAMPED, head, _format_note("fail", note)),))
 
 
 def skip(head: Head, following: StepRef, note: str | None, *, at: str) -> Transition:
@@ -178,8 +179,10 @@ def skip(head: Head, following: StepRef, note: str | None, *, at: str) -> Transi
     """
     _ensure_not_complete(head, "skip")
     _ensure_not_claimed(head, "skip")
-    new = _move_dropping_claims(head, at, following)
-    return Transition(new, with_completion_fact(build_fact(Event.SKIPPED, head, note), new))
+    new_head = _move_dropping_claims(head, at, following)
+    return Transition(
+        new_head, with_completion_fact(build_fact(Event.SKIPPED, head, note), new_head)
+    )
 
 
 def rewind(head: Head, target: StepRef, *, at: str) -> Transition:
@@ -197,9 +200,11 @@ def rewind(head: Head, target: StepRef, *, at: str) -> Transition:
     if head.is_at_gate and target.step_index >= head.step_index:
         # To go to the step after the gate would be to pass it without a decision.
         _ensure_not_complete(head, "rewind")
-    cleared = {"exit_reason": None} if head.was_rejected else {}
-    new = _move_dropping_claims(head, at, target, **cleared)
-    return Transition(new, (build_fact(Event.REWOUND, head, f"to step_index {target.step_index}"),))
+    update = {"exit_reason": None} if head.was_rejected else {}
+    new_head = _move_dropping_claims(head, at, target, **update)
+    return Transition(
+        new_head, (build_fact(Event.REWOUND, head, f"to step_index {target.step_index}"),)
+    )
 
 
 def reset(head: Head, fresh: Head, *, at: str) -> Transition:
@@ -209,8 +214,8 @@ def reset(head: Head, fresh: Head, *, at: str) -> Transition:
         TransitionRefused: a process runs a step.
     """
     _ensure_not_claimed(head, "reset")
-    new = fresh.replace(token=head.token, last_update=at)
-    return Transition(new, (build_fact(Event.RESET, head, f"run {head.run_id} ended"),))
+    new_head = fresh.replace(token=head.token, last_update=at)
+    return Transition(new_head, (build_fact(Event.RESET, head, f"run {head.run_id} ended"),))
 
 
 def adopt(
@@ -234,7 +239,7 @@ def adopt(
     note = "; ".join(
         [f"{head.workflow_name} -> {name}", *describe_param_changes(head.params, params)]
     )
-    new = update_head(
+    new_head = update_head(
         head,
         at,
         workflow_name=name,
@@ -243,8 +248,8 @@ def adopt(
         expected_step=current.step,
     )
     if current.is_end and not head.is_at_gate:
-        new = new.replace(status=Status.COMPLETE)
-    return Transition(new, (build_fact(Event.ADOPTED, head, note),))
+        new_head = new_head.replace(status=Status.COMPLETE)
+    return Transition(new_head, (build_fact(Event.ADOPTED, head, note),))
 
 
 def take_over_by_force(
@@ -261,8 +266,8 @@ def take_over_by_force(
         raise TransitionRefused("takeover: no process holds a step")
     used = used or {}
     facts = tuple(take_over_fact(claim, used.get(claim.token), "by force") for claim in head.claims)
-    spent = head.usage.plus(sum_usages(used.values()), steps=0)
-    return Transition(refresh_status(update_head(head, at, claims=(), usage=spent)), facts)
+    usage = head.usage.plus(sum_usages(used.values()), steps=0)
+    return Transition(refresh_status(update_head(head, at, claims=(), usage=usage)), facts)
 
 
 def _format_note(verdict: str, note: str | None) -> str:
@@ -315,16 +320,16 @@ def _edit(
 
 
 def _adopt(
-    head: Head, _command: Adopt, workflow: Workflow, current: StepRef, context: CommandContext
+    head: Head, _command: Adopt, workflow: Workflow, current_ref: StepRef, context: CommandContext
 ) -> Transition:
     name, digest, params = workflow.name, workflow.digest(), workflow.params
-    return adopt(head, name, digest, params, current, at=format_utc_s(context.at))
+    return adopt(head, name, digest, params, current_ref, at=format_utc_s(context.at))
 
 
 def _reset(
-    head: Head, _command: Reset, workflow: Workflow, current: StepRef, context: CommandContext
+    head: Head, _command: Reset, workflow: Workflow, current_ref: StepRef, context: CommandContext
 ) -> Transition:
-    del workflow, current
+    del workflow, current_ref
     if context.fresh is None:
         message = "a reset needs the head of the new run"
         raise ValueError(message)
@@ -332,9 +337,13 @@ def _reset(
 
 
 def _take_over(
-    head: Head, _command: RunCommand, workflow: Workflow, current: StepRef, context: CommandContext
+    head: Head,
+    _command: RunCommand,
+    workflow: Workflow,
+    current_ref: StepRef,
+    context: CommandContext,
 ) -> Transition:
-    del workflow, current
+    del workflow, current_ref
     return take_over_by_force(head, at=format_utc_s(context.at), used=context.used)
 
 

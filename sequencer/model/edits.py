@@ -88,10 +88,20 @@ class FileEdit(NamedTuple):
     def format_hint(self, run_name: str | None) -> str:
         """Return the commands that change the refused fields, and the fields without a command."""
         commands = (_COMMANDS[name] for name in self.refused if name in _COMMANDS)
-        listed = ", ".join(format_command(run_name, text) for text in dict.fromkeys(commands))
-        others = ", ".join([name for name in self.refused if name not in _COMMANDS][:MAX_NAMED])
-        no_command = f"no command changes {others}, which only the program writes" if others else ""
-        return "; ".join(filter(None, (f"use {listed}" if listed else "", no_command)))
+        commands_text = ", ".join(
+            format_command(run_name, text) for text in dict.fromkeys(commands)
+        )
+        other_names = ", ".join(
+            [name for name in self.refused if name not in _COMMANDS][:MAX_NAMED]
+        )
+        other_hint = (
+            f"no command changes {other_names}, which only the program writes"
+            if other_names
+            else ""
+        )
+        return "; ".join(
+            filter(None, (f"use {commands_text}" if commands_text else "", other_hint))
+        )
 
 
 def compute_edit(
@@ -105,7 +115,7 @@ def compute_edit(
     not know. An agent can write there too, so everything else needs a command: an edit of the file
     opens no gate, resumes no run, moves nothing and lowers no counter.
     """
-    stop, notes, refused = dict[str, Any](), dict[str, Any](), []
+    stop, notes, refused_names = dict[str, Any](), dict[str, Any](), []
     is_stop, is_over = content.get("exit") is True, accepted.get("status") == Status.COMPLETE
     for name in [*accepted, *(content.keys() - accepted.keys())]:
         value = content.get(name, _ABSENT)
@@ -117,19 +127,24 @@ def compute_edit(
         elif name not in Head.model_fields and name not in OWN_EXTRAS:
             notes[name] = value if value is _ABSENT else redact_json(value, redact)
         else:
-            refused.append(name)
+            refused_names.append(name)
     # If the file has other errors, an unknown field may be a misspelled one instead of a note.
-    new = {**accepted, **stop, **({} if refused else notes)}
-    return FileEdit({k: v for k, v in new.items() if v is not _ABSENT}, tuple(refused))
+    new_content = {**accepted, **stop, **({} if refused_names else notes)}
+    return FileEdit(
+        {key: value for key, value in new_content.items() if value is not _ABSENT},
+        tuple(refused_names),
+    )
 
 
 def _is_reason(value: object) -> bool:
     return value is None or (isinstance(value, str) and len(value) <= MAX_REASON_CHARS)
 
 
-def _is_same(left: object, right: object) -> bool:
+def _is_same(first: object, second: object) -> bool:
     """Return whether both are the same JSON; for Python, true equals 1 and 3.0 equals 3."""
-    return left == right and json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+    return first == second and json.dumps(first, sort_keys=True) == json.dumps(
+        second, sort_keys=True
+    )
 
 
 def accept_file(head: Head, edited: Head, *, at: str) -> Transition:
@@ -137,59 +152,66 @@ def accept_file(head: Head, edited: Head, *, at: str) -> Transition:
     return Transition(update_head(edited, at), (_build_edit_fact(head, edited),))
 
 
-def _build_edit_fact(head: Head, edited: Head) -> Fact:
+def _build_edit_fact(head: Head, edited_head: Head) -> Fact:
     """Return the fact that a person has changed some fields of *head*; it names the fields."""
-    before, after = head.model_dump(), edited.model_dump()
-    fields = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
+    old_fields, new_fields = head.model_dump(), edited_head.model_dump()
+    fields = sorted(
+        name
+        for name in old_fields.keys() | new_fields.keys()
+        if old_fields.get(name) != new_fields.get(name)
+    )
     return build_fact(Event.EDITED, head, f"by hand: {', '.join(fields)}")
 
 
-def _accept(head: Head, edited: Head, *, at: str, locate: Locate) -> Transition:
+def _accept(head: Head, edited_head: Head, *, at: str, locate: Locate) -> Transition:
     """Accept one field that a person has set with a command.
 
     Raises:
         EditRefused: the change is a decision, or contradicts the rest of the head.
     """
-    _ensure_graph_position(head, edited)
-    _ensure_no_decision(head, edited)
-    _ensure_counters_can_grow(edited)
-    if edited.not_before != head.not_before:
-        _ensure_date(edited.not_before)
+    _ensure_graph_position(head, edited_head)
+    _ensure_no_decision(head, edited_head)
+    _ensure_counters_can_grow(edited_head)
+    if edited_head.not_before != head.not_before:
+        _ensure_date(edited_head.not_before)
         # A person means the date itself, no matter when it was set.
-        edited = edited.replace(not_before_since=None)
-    fact = _build_edit_fact(head, edited)
-    new = update_head(edited, at, iteration=edited.step_index + 1)
-    if edited.step_index == head.step_index:
-        new = settle_status(
-            head, edited, new.replace(expected_step=head.expected_step), is_end=False
+        edited_head = edited_head.replace(not_before_since=None)
+    fact = _build_edit_fact(head, edited_head)
+    new_head = update_head(edited_head, at, iteration=edited_head.step_index + 1)
+    if edited_head.step_index == head.step_index:
+        new_head = settle_status(
+            head, edited_head, new_head.replace(expected_step=head.expected_step), is_end=False
         )
     else:
         # An attempt at the step that the run leaves must become stale.
-        new = new.replace(attempt=0, claims=(), gate=None, loop=None)
-        current = locate(new)
-        if current is not None:
-            new = new.replace(expected_step=current.step)
-        new = settle_status(head, edited, new, is_end=current is not None and current.is_end)
+        new_head = new_head.replace(attempt=0, claims=(), gate=None, loop=None)
+        current_ref = locate(new_head)
+        if current_ref is not None:
+            new_head = new_head.replace(expected_step=current_ref.step)
+        new_head = settle_status(
+            head, edited_head, new_head, is_end=current_ref is not None and current_ref.is_end
+        )
     return Transition(
-        new, (fact,) if head.status is Status.COMPLETE else with_completion_fact(fact, new)
+        new_head,
+        (fact,) if head.status is Status.COMPLETE else with_completion_fact(fact, new_head),
     )
 
 
-def _ensure_graph_position(head: Head, edited: Head) -> None:
+def _ensure_graph_position(head: Head, edited_head: Head) -> None:
     """Refuse another step_index for a graph: its marking is its progress and counts the steps."""
-    if head.flow is not None and edited.step_index != head.step_index:
+    if head.flow is not None and edited_head.step_index != head.step_index:
         raise EditRefused(
             "step_index can't be set: a graph's progress is in its nodes",
             hint="'sequencer rewind NODE' goes back to a node, 'skip NODE' leaves one out",
         )
 
 
-def _ensure_counters_can_grow(edited: Head) -> None:
+def _ensure_counters_can_grow(edited_head: Head) -> None:
     """Refuse counters that are so large that later transitions would exceed the limit."""
     for field in ("token", "step_index", "attempt", "failures_in_row"):
-        if getattr(edited, field) > MAX_COUNTER // 2:
+        if getattr(edited_head, field) > MAX_COUNTER // 2:
             raise EditRefused(
-                f"{field} {getattr(edited, field)} is too large",
+                f"{field} {getattr(edited_head, field)} is too large",
                 hint=f"the largest that can be set is {MAX_COUNTER // 2}",
             )
 
@@ -219,14 +241,14 @@ def edit_field(
             f"{field} can't be set by hand", hint=f"editable: {', '.join(sorted(EDITABLE))}"
         )
     try:
-        edited = Head.model_validate({**head.model_dump(), field: value})
+        edited_head = Head.model_validate({**head.model_dump(), field: value})
     except ValidationError as error:
         raise EditRefused(error.messages()[0]) from None
     if field in OWN_EXTRAS and not (field == MOVED and value is None):
         raise EditRefused(f"{field} can't be set by hand")
     if field == "exit_reason" and head.status is Status.COMPLETE:
         raise EditRefused("exit_reason says how the run has ended, which stays as it is")
-    return _accept(head, edited, at=at, locate=locate)
+    return _accept(head, edited_head, at=at, locate=locate)
 
 
 _FIELDS_OF_A_STATUS = ("status", "step_index", "failures_in_row", "pause_requested")
@@ -247,18 +269,18 @@ _LEADS_TO = {
 """Status that can't be set -> the command that leads to it, or to what the person wants."""
 
 
-def _ensure_no_decision(head: Head, edited: Head) -> None:
+def _ensure_no_decision(head: Head, edited_head: Head) -> None:
     """Refuse to pass a gate, and to leave a status in which the run needs a person."""
     # To go back does not pass the gate: the step that asks runs again, and asks again.
-    is_past = head.is_at_gate and edited.step_index > head.step_index
-    if edited.gate != head.gate or is_past:
+    is_past = head.is_at_gate and edited_head.step_index > head.step_index
+    if edited_head.gate != head.gate or is_past:
         _refuse_decision("gate", "changed", _HELD[Status.WAITING_APPROVAL])
     # Without its gate, this status has no meaning, so it may be changed.
     means_nothing = head.status is Status.WAITING_APPROVAL and not head.is_at_gate
-    if edited.status != head.status and head.status in _HELD and not means_nothing:
-        change = f"went from {head.status} to {edited.status}"
+    if edited_head.status != head.status and head.status in _HELD and not means_nothing:
+        change = f"went from {head.status} to {edited_head.status}"
         _refuse_decision("status", change, _HELD[head.status])
-    if edited.step_index != head.step_index and head.status is Status.COMPLETE:
+    if edited_head.step_index != head.step_index and head.status is Status.COMPLETE:
         _refuse_decision("step_index", "changed in a complete run", _HELD[Status.COMPLETE])
 
 
@@ -275,14 +297,14 @@ def settle_status(head: Head, edited: Head, new: Head, *, is_end: bool) -> Head:
     if new.claims and edited.status is Status.PAUSED:
         # As `pause` does: the running step is not lost.
         return new.replace(status=Status.RUNNING, pause_requested=True)
-    follows = Status.RUNNING if new.claims else resting_status(new)
-    if edited.status not in (head.status, follows):
+    next_status = Status.RUNNING if new.claims else resting_status(new)
+    if edited.status not in (head.status, next_status):
         can_end = not new.claims and not new.is_at_gate
         can_be = {Status.PAUSED: True, Status.COMPLETE: can_end}
         if not can_be.get(edited.status, False):
             raise EditRefused(
                 f"status went from {head.status} to "
-                f"{edited.status}, but the run is {follows} by its other fields",
+                f"{edited.status}, but the run is {next_status} by its other fields",
                 hint=f"'sequencer {_LEADS_TO[edited.status]}",
             )
     if is_end or new.status is Status.COMPLETE:

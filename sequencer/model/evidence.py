@@ -84,21 +84,31 @@ def format_quantity(number: int | None, noun: str, plural: str = "") -> str:
 def _format_parts(evidence: Evidence) -> Iterator[str]:
     """Yield the parts of the line for *evidence*; the caller leaves out the empty ones."""
     calls = format_quantity(evidence.tool_calls, "tool call")
-    more = [f"{evidence.open_calls:,} without a result"] if evidence.open_calls else []
-    more += [f"{evidence.repeated_calls:,} equal in a row"] if evidence.repeated_calls > 1 else []
+    call_details = [f"{evidence.open_calls:,} without a result"] if evidence.open_calls else []
+    call_details += (
+        [f"{evidence.repeated_calls:,} equal in a row"] if evidence.repeated_calls > 1 else []
+    )
     files, commits = (
         format_quantity(evidence.files, "file"),
         format_quantity(evidence.commits, "commit"),
     )
-    done = [files, commits, f"{calls} ({', '.join(more)})" if calls and more else calls]
+    work_parts = [
+        files,
+        commits,
+        f"{calls} ({', '.join(call_details)})" if calls and call_details else calls,
+    ]
     if evidence.has_changed is False:
-        done.insert(0, "no change")
+        work_parts.insert(0, "no change")
     elif evidence.has_changed and not files and not commits:
-        done.insert(0, "files changed")
-    yield ", ".join(filter(None, done))
+        work_parts.insert(0, "files changed")
+    yield ", ".join(filter(None, work_parts))
     yield "nothing to do" if evidence.is_idle else ""
-    ended = format_quantity(evidence.ended_processes, "process", "processes")
-    yield f"{ended} {'was' if evidence.ended_processes == 1 else 'were'} ended" if ended else ""
+    process_text = format_quantity(evidence.ended_processes, "process", "processes")
+    yield (
+        f"{process_text} {'was' if evidence.ended_processes == 1 else 'were'} ended"
+        if process_text
+        else ""
+    )
     yield f"the same answer {evidence.repeats} times in a row" if evidence.repeats > 1 else ""
 
 

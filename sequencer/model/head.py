@@ -271,8 +271,8 @@ class Head(Frozen, extra="allow"):
         The recipient "" is the next attempt. Stored as ``told`` in the run of a sequence, and only
         while messages wait; their texts are in the journal.
         """
-        extra, messages = self._given[1], []
-        for row in extra["told"] or () if "told" in extra else ():
+        extra_fields, messages = self._given[1], []
+        for row in extra_fields["told"] or () if "told" in extra_fields else ():
             match row:
                 case [str(recipient), int(token)]:
                     messages.append((recipient, token))
@@ -280,10 +280,14 @@ class Head(Frozen, extra="allow"):
 
     def with_messages(self, messages: Collection[tuple[str, int]]) -> Head:
         """Return this head with *messages* as those that wait to be read."""
-        others = {name: value for name, value in self.model_extra.items() if name != "told"}
-        extra = {**others, "told": [list(message) for message in messages]} if messages else others
+        other_fields = {name: value for name, value in self.model_extra.items() if name != "told"}
+        extra_fields = (
+            {**other_fields, "told": [list(message) for message in messages]}
+            if messages
+            else other_fields
+        )
         values = {name: self.__dict__[name] for name in self.model_fields}
-        return self.from_checked(values, {*self.model_fields_set, *extra}, extra)
+        return self.from_checked(values, {*self.model_fields_set, *extra_fields}, extra_fields)
 
     @property
     def recent_costs(self) -> Mapping[str, tuple[float, ...]]:
@@ -291,9 +295,9 @@ class Head(Frozen, extra="allow"):
 
         Stored as ``recent_costs``, and only while there are any.
         """
-        stored = self._given[1].get("recent_costs")
+        stored_costs = self._given[1].get("recent_costs")
         by_step = dict[str, tuple[float, ...]]()
-        for step, costs in stored.items() if isinstance(stored, dict) else ():
+        for step, costs in stored_costs.items() if isinstance(stored_costs, dict) else ():
             if isinstance(costs, list) and all(type(cost) in (int, float) for cost in costs):
                 by_step[step] = tuple(cost for cost in costs if 0 <= cost < inf)
         return by_step
@@ -302,16 +306,20 @@ class Head(Frozen, extra="allow"):
         """Return this head with *cost_usd* as the newest cost of *step*; the oldest are dropped."""
         costs = dict(self.recent_costs)
         costs[step] = (*costs.pop(step, ()), round(cost_usd, 6))[-USUAL_COSTS:]
-        newest = {name: list(costs[name]) for name in list(costs)[-MAX_COSTED:]}
-        extra = {**self.model_extra, "recent_costs": newest}
+        newest_costs = {name: list(costs[name]) for name in list(costs)[-MAX_COSTED:]}
+        extra_fields = {**self.model_extra, "recent_costs": newest_costs}
         values = {name: self.__dict__[name] for name in self.model_fields}
-        return self.from_checked(values, {*self.model_fields_set, *extra}, extra)
+        return self.from_checked(values, {*self.model_fields_set, *extra_fields}, extra_fields)
 
     @property
     def moved_to(self) -> str | None:
         """Return where the run is now, if this is the closed copy of a moved run; see `moving`."""
-        moved = self._given[1].get(MOVED)
-        return str(moved["where"]) if isinstance(moved, dict) and "where" in moved else None
+        move_record = self._given[1].get(MOVED)
+        return (
+            str(move_record["where"])
+            if isinstance(move_record, dict) and "where" in move_record
+            else None
+        )
 
     @property
     def was_rejected(self) -> bool:

@@ -93,29 +93,29 @@ class Readiness(Struct, frozen=True):
 
 def readiness(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -> Readiness:
     """Return whether the next step of the run of *head* may start, and if not, why."""
-    current = find_current_ref(workflow, head)
+    current_ref = find_current_ref(workflow, head)
     if head.flow is not None and head.flow.rest is Status.FAILED:
-        again = format_command(head.run_name, "retry")
-        message = f"the run has ended as {head.flow.status}; {again} tries again"
-        return Readiness(ReadinessKind.REFUSED, message, current)
-    if head.status is Status.COMPLETE or (current.is_end and not head.is_at_gate):
-        return Readiness(ReadinessKind.COMPLETE, _describe_end(head), current)
+        retry_command = format_command(head.run_name, "retry")
+        message = f"the run has ended as {head.flow.status}; {retry_command} tries again"
+        return Readiness(ReadinessKind.REFUSED, message, current_ref)
+    if head.status is Status.COMPLETE or (current_ref.is_end and not head.is_at_gate):
+        return Readiness(ReadinessKind.COMPLETE, _describe_end(head), current_ref)
     if head.claims:
         claim = head.claims[0]
         message = f"step {claim.step!r} is being run by {claim.owner.words}"
         message += f" (token {claim.token}, since {claim.claimed_at})"
-        return Readiness(ReadinessKind.HELD, message, current, claim=claim)
+        return Readiness(ReadinessKind.HELD, message, current_ref, claim=claim)
     obstacle = find_obstacle(head, limits, now)
     if obstacle is not None:
         kind, message = obstacle
         if head.asks and workflow.graph is not None:
             message = _with_titles(message, head.asks, workflow.graph)
-        return Readiness(kind, message, current)
-    due = parse_time(head.not_before) if head.not_before else None
-    if due is not None and due > now and not _is_from_another_clock(head, now):
-        message = _describe_wait(head, current.step)
-        return Readiness(ReadinessKind.NOT_YET, message, current, until=head.not_before)
-    return Readiness(ReadinessKind.READY, f"step {current.step!r} is ready", current)
+        return Readiness(kind, message, current_ref)
+    due_time = parse_time(head.not_before) if head.not_before else None
+    if due_time is not None and due_time > now and not _is_from_another_clock(head, now):
+        message = _describe_wait(head, current_ref.step)
+        return Readiness(ReadinessKind.NOT_YET, message, current_ref, until=head.not_before)
+    return Readiness(ReadinessKind.READY, f"step {current_ref.step!r} is ready", current_ref)
 
 
 def _with_titles(message: str, names: Iterable[str], graph: Graph) -> str:
@@ -156,8 +156,8 @@ def _is_from_another_clock(head: Head, now: datetime) -> bool:
     Then the clock was set back, or was wrong when the date was set. Such a date could be years
     away, although the pause was meant to take minutes.
     """
-    since = parse_time(head.not_before_since) if head.not_before_since else None
-    return since is not None and now < since - MAX_CORRECTION
+    start = parse_time(head.not_before_since) if head.not_before_since else None
+    return start is not None and now < start - MAX_CORRECTION
 
 
 def find_hold(head: Head) -> tuple[ReadinessKind, str] | None:
@@ -166,11 +166,11 @@ def find_hold(head: Head) -> tuple[ReadinessKind, str] | None:
         return ReadinessKind.STOPPED, _describe_stop(head)
     if head.status is Status.PAUSED or head.pause_requested:
         # A pause with a reason was set by the program, so a person has to look.
-        why = f": {head.exit_reason}" if head.exit_reason else ""
+        suffix = f": {head.exit_reason}" if head.exit_reason else ""
         message = (
-            f"the run is paused{why}; {format_command(head.run_name, 'resume')} lets it continue"
+            f"the run is paused{suffix}; {format_command(head.run_name, 'resume')} lets it continue"
         )
-        return ReadinessKind.PERSON if why else ReadinessKind.PAUSED, message
+        return ReadinessKind.PERSON if suffix else ReadinessKind.PAUSED, message
     return None
 
 
@@ -208,9 +208,9 @@ def describe_expired_gate(gate: Gate, now: datetime) -> str:
 def _find_gate_obstacle(gate: Gate, now: datetime) -> tuple[ReadinessKind, str]:
     if message := describe_expired_gate(gate, now):
         return ReadinessKind.EXPIRED, message
-    until = f" until {gate.expires_at}, then {gate.on_timeout}" if gate.expires_at else ""
+    expiry_text = f" until {gate.expires_at}, then {gate.on_timeout}" if gate.expires_at else ""
     return ReadinessKind.PERSON, (
-        f"{gate.step!r} waits for a decision{until}; "
+        f"{gate.step!r} waits for a decision{expiry_text}; "
         "'sequencer inbox' shows it, 'sequencer answer' decides"
     )
 
@@ -318,11 +318,11 @@ def count_slots(
     """
     if slots <= 0 or find_obstacle(head, limits, now) is not None:
         return 0
-    if (most := limits.steps) is None:
+    if (max_steps := limits.steps) is None:
         return slots
     # Every running attempt may still be accepted and then counts as a step.
-    running = len(head.claims) - len(gone)
-    return max(min(slots, most - head.usage.steps - running), 0)
+    running_count = len(head.claims) - len(gone)
+    return max(min(slots, max_steps - head.usage.steps - running_count), 0)
 
 
 class OpenChange(Protocol):

@@ -26,9 +26,9 @@ _RAISE = "; raise it in orchestration.yaml, then 'sequencer trust'"
 
 def usual_cost_usd(head: Head, cap: float) -> float:
     """Return the median cost of an attempt at the current step of *head*, or an estimate."""
-    known = head.recent_costs.get(head.expected_step, ())
-    if len(known) >= MIN_COSTS:
-        return median(known)
+    costs = head.recent_costs.get(head.expected_step, ())
+    if len(costs) >= MIN_COSTS:
+        return median(costs)
     return min(UNKNOWN_USUAL_USD, cap * UNKNOWN_USUAL_SHARE)
 
 
@@ -38,8 +38,12 @@ def median(values: Sequence[float]) -> float:
     >>> median([3, 1, 2]), median([4, 1, 2, 3])
     (2, 2.5)
     """
-    ranked, half = sorted(values), len(values) // 2
-    return ranked[half] if len(ranked) % 2 else (ranked[half - 1] + ranked[half]) / 2
+    sorted_values, middle = sorted(values), len(values) // 2
+    return (
+        sorted_values[middle]
+        if len(sorted_values) % 2
+        else (sorted_values[middle - 1] + sorted_values[middle]) / 2
+    )
 
 
 def has_too_little_left(head: Head, cap: float, used: float) -> bool:
@@ -71,14 +75,14 @@ class RunLimits(Frozen, allow_inf_nan=False):
             steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
             return f"the run's limit of {steps} is reached (limits.steps){_RAISE}"
         if self.cost_usd is not None and has_too_little_left(head, self.cost_usd, usage.cost_usd):
-            used = f"{usage.cost_usd:.4f}; limits.cost_usd"
+            usage_text = f"{usage.cost_usd:.4f}; limits.cost_usd"
             if usage.cost_usd < self.cost_usd:
-                used = f"{usage.cost_usd:.4f}, and a step usually takes more than is left; "
-                used += "limits.cost_usd"
-            return f"the run's limit of {self.cost_usd} USD is reached ({used}){_RAISE}"
+                usage_text = f"{usage.cost_usd:.4f}, and a step usually takes more than is left; "
+                usage_text += "limits.cost_usd"
+            return f"the run's limit of {self.cost_usd} USD is reached ({usage_text}){_RAISE}"
         if self.seconds is not None and usage.seconds >= self.seconds:
-            used = f"{usage.seconds:.0f} s; limits.seconds"
-            return f"the run's limit of {self.seconds:g} s is reached ({used}){_RAISE}"
+            usage_text = f"{usage.seconds:.0f} s; limits.seconds"
+            return f"the run's limit of {self.seconds:g} s is reached ({usage_text}){_RAISE}"
         return None
 
     def ensure_may_try(self, head: Head) -> None:
@@ -162,10 +166,10 @@ POSTPONED_S = 10.0
 def parse_time(text: str) -> datetime | None:
     """Return the ISO 8601 time in *text*, UTC if it has no zone; None: it is not a time."""
     try:
-        parsed = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def limit_end(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> str:
@@ -210,10 +214,10 @@ def describe_postponement(outcome: Outcome, agent: str) -> str:
     if outcome.status is OutcomeStatus.LIMITED:
         return f"usage limit of agent {agent!r}"
     message = to_one_line(outcome.error or "no reason given")
-    what = "the agent is unavailable"
+    cause = "the agent is unavailable"
     if outcome.is_unexplained:
-        what = "the agent failed before it did any work, for an unknown reason"
-    return f"{what} ({message[:MESSAGE_CHARS]}{'…' * (len(message) > MESSAGE_CHARS)})"
+        cause = "the agent failed before it did any work, for an unknown reason"
+    return f"{cause} ({message[:MESSAGE_CHARS]}{'…' * (len(message) > MESSAGE_CHARS)})"
 
 
 def postpone_unexplained(outcome: Outcome, attempt: int) -> Outcome:
@@ -235,9 +239,9 @@ def limit_attempts(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome
     if attempt < max_attempts or not outcome.is_put_off:
         return outcome
     is_limit = outcome.status is OutcomeStatus.LIMITED
-    what = "the client reported a limit again" if is_limit else "the agent is still unavailable"
+    cause = "the client reported a limit again" if is_limit else "the agent is still unavailable"
     error = (
-        f"{what}, and this was attempt {attempt} without progress "
+        f"{cause}, and this was attempt {attempt} without progress "
         f"(limits.attempts: {max_attempts}): {outcome.error or 'no reason given'}"
     )
     return outcome.replace(status=OutcomeStatus.FAILED, error=error, not_before=None)
@@ -250,9 +254,13 @@ def find_renewal_reason(session: Session, step: Step, now: datetime) -> str | No
         return None
     if limits.max_steps is not None and session.steps >= limits.max_steps:
         return f"the last one had {session.steps} steps (continue_session.max_steps)"
-    sent = session.context_tokens
-    if limits.max_context is not None and sent is not None and sent > limits.max_context:
-        return f"the last one has grown to {sent:,} tokens (continue_session.max_context)"
+    sent_tokens = session.context_tokens
+    if (
+        limits.max_context is not None
+        and sent_tokens is not None
+        and sent_tokens > limits.max_context
+    ):
+        return f"the last one has grown to {sent_tokens:,} tokens (continue_session.max_context)"
     used_at = parse_time(session.used_at) if session.used_at else None
     idle_s = 0.0 if used_at is None else (now - used_at).total_seconds()
     if limits.max_idle_s is not None and idle_s > limits.max_idle_s:

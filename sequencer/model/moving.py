@@ -38,18 +38,20 @@ def close_run(head: Head, where: str, *, at: str) -> Transition:
     for claim in head.claims:
         raise claim_held_error(claim)
     record = {"where": where, "exit": head.exit, "exit_reason": head.exit_reason}
-    new = update_head(
+    new_head = update_head(
         _with_move_record(head, record), at, exit=True, exit_reason=f"moved to {where}"
     )
-    return Transition(new, (build_fact(Event.EDITED, head, f"moved to {where}"),))
+    return Transition(new_head, (build_fact(Event.EDITED, head, f"moved to {where}"),))
 
 
 def confirm_arrival(head: Head, *, at: str) -> Transition | None:
     """Note in the closed *head* that its run has arrived; None: it says so already."""
     if has_arrived(head):
         return None
-    new = update_head(_with_move_record(head, {**head.model_extra[MOVED], "arrived": True}), at)
-    return Transition(new, (build_fact(Event.EDITED, head, "arrived there"),))
+    new_head = update_head(
+        _with_move_record(head, {**head.model_extra[MOVED], "arrived": True}), at
+    )
+    return Transition(new_head, (build_fact(Event.EDITED, head, "arrived there"),))
 
 
 def has_arrived(head: Head) -> bool:
@@ -60,13 +62,13 @@ def has_arrived(head: Head) -> bool:
 def reopen_run(head: Head, note: str, work: Work | None, *, at: str) -> Transition:
     """Open the run of the closed *head* as if it had never been closed, with *work* as its code."""
     record = head.model_extra[MOVED]
-    restored = {
+    fields = {
         "exit": bool(record.get("exit")),
         "exit_reason": record.get("exit_reason"),
         "work": work,
     }
-    new = update_head(_with_move_record(head, None), at, **restored)
-    return Transition(new, (build_fact(Event.EDITED, head, note),))
+    new_head = update_head(_with_move_record(head, None), at, **fields)
+    return Transition(new_head, (build_fact(Event.EDITED, head, note),))
 
 
 def _with_move_record(head: Head, record: dict[str, Any] | None) -> Head:

@@ -50,8 +50,10 @@ class Usage(Frozen, extra="ignore"):
 
     def minus(self, other: Usage) -> Usage:
         """Return the difference of each field, but at least 0."""
-        left = {name: value - getattr(other, name) for name, value in vars(self).items()}
-        return self.replace(**{name: max(round(value, 9), 0) for name, value in left.items()})
+        differences = {name: value - getattr(other, name) for name, value in vars(self).items()}
+        return self.replace(
+            **{name: max(round(value, 9), 0) for name, value in differences.items()}
+        )
 
     @property
     def known_usd(self) -> float | None:
@@ -74,11 +76,11 @@ def format_cost(usage: Usage, digits: int = 4) -> str:
     """
     if not usage.cost_usd:
         return "cost unknown" if usage.unpriced else ""
-    known = f"{'~' if usage.estimated_usd else ''}{usage.cost_usd:.{digits}f} USD"
+    cost_text = f"{'~' if usage.estimated_usd else ''}{usage.cost_usd:.{digits}f} USD"
     if not usage.unpriced:
-        return known
+        return cost_text
     calls = "1 call" if usage.unpriced == 1 else f"{usage.unpriced} calls"
-    return f"{known} and {calls} of unknown cost"
+    return f"{cost_text} and {calls} of unknown cost"
 
 
 def format_error(record: Mapping[str, Any], most: int | None = None) -> str:
@@ -240,14 +242,14 @@ def format_duration(seconds: float) -> str:
     >>> format_duration(4.25), format_duration(75), format_duration(7_260), format_duration(90_000)
     ('4.2 s', '1 min 15 s', '2 h 1 min', '1 d 1 h')
     """
-    whole = int(seconds)
-    if whole < _MINUTE_S:
+    whole_seconds = int(seconds)
+    if whole_seconds < _MINUTE_S:
         return f"{seconds:.1f} s"
-    if whole < _HOUR_S:
-        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S} s"
-    if whole < _DAY_S:
-        return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} min"
-    return f"{whole // _DAY_S} d {whole % _DAY_S // _HOUR_S} h"
+    if whole_seconds < _HOUR_S:
+        return f"{whole_seconds // _MINUTE_S} min {whole_seconds % _MINUTE_S} s"
+    if whole_seconds < _DAY_S:
+        return f"{whole_seconds // _HOUR_S} h {whole_seconds % _HOUR_S // _MINUTE_S} min"
+    return f"{whole_seconds // _DAY_S} d {whole_seconds % _DAY_S // _HOUR_S} h"
 
 
 def format_usage(usage: Usage) -> str:
@@ -262,8 +264,8 @@ def format_usage(usage: Usage) -> str:
     """
     parts = []
     if usage.input_tokens or usage.output_tokens:
-        cached = usage.cache_read_tokens
-        from_cache = f" ({cached:,} from the cache)" if cached else ""
+        cached_tokens = usage.cache_read_tokens
+        from_cache = f" ({cached_tokens:,} from the cache)" if cached_tokens else ""
         parts.append(f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens{from_cache}")
     parts += [cost] if (cost := format_cost(usage)) else []
     parts += [f"{usage.rehearsed} rehearsed: no agent ran"] if usage.rehearsed else []

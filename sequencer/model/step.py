@@ -314,8 +314,8 @@ class Step(Frozen, allow_inf_nan=False):
     @property
     def added_system_prompts(self) -> tuple[str, ...]:
         """Return the files that are added to the client's system prompt, in order."""
-        added = self.append_system_prompt
-        return (added,) if isinstance(added, str) else added or ()
+        prompt_names = self.append_system_prompt
+        return (prompt_names,) if isinstance(prompt_names, str) else prompt_names or ()
 
     @cached_property
     def prompt_name(self) -> str:

@@ -235,12 +235,12 @@ def claim(
         TransitionRefused: see `ensure_claimable`.
     """
     ensure_claimable(head)
-    held = _find_claim_at(head, target.step_index) if head.claims else None
-    if held is not None and not may_take_over:
-        raise claim_held_error(held)
+    rival = _find_claim_at(head, target.step_index) if head.claims else None
+    if rival is not None and not may_take_over:
+        raise claim_held_error(rival)
     token, attempt = head.token + 1, head.attempt + 1
     # Without checks, which take time: every value was checked before.
-    granted = Claim.model_construct(
+    grant = Claim.model_construct(
         token=token,
         step=target.step,
         step_index=target.step_index,
@@ -250,21 +250,21 @@ def claim(
         ttl_s=ttl_s,
         claimed_boottime=at_boottime,
     )
-    others = claims_without(head, held.token) if held else head.claims
-    new = update_head(
+    claims = claims_without(head, rival.token) if rival else head.claims
+    new_head = update_head(
         head,
         at,
-        usage=head.usage.plus(used, steps=0) if held and used else head.usage,
+        usage=head.usage.plus(used, steps=0) if rival and used else head.usage,
         token=token,
         attempt=attempt,
-        claims=(*others, granted),
+        claims=(*claims, grant),
         status=Status.RUNNING,
         expected_step=target.step,
         last_prompt=target.prompt,
         **_NO_DATE,
     )
     fact = Fact(Event.CLAIMED, target.step, target.step_index, token, attempt)
-    return Transition(new, (fact,) if held is None else (take_over_fact(held, used), fact))
+    return Transition(new_head, (fact,) if rival is None else (take_over_fact(rival, used), fact))
 
 
 def _find_claim_at(head: Head, step_index: int) -> Claim | None:
@@ -291,9 +291,9 @@ def take_over_fact(claim: Claim, used: Usage | None, note: str | None = None) ->
 
 def drop(head: Head, claim: Claim, used: Usage, *, at: str) -> Transition:
     """Drop *claim* of a process that is gone, without a new claim; count its usage *used*."""
-    spent = head.usage.plus(used, steps=0)
-    new = update_head(head, at, claims=claims_without(head, claim.token), usage=spent)
-    return Transition(refresh_status(new), (take_over_fact(claim, used),))
+    total_usage = head.usage.plus(used, steps=0)
+    new_head = update_head(head, at, claims=claims_without(head, claim.token), usage=total_usage)
+    return Transition(refresh_status(new_head), (take_over_fact(claim, used),))
 
 
 def session_of(outcome: Outcome, executor: str, at: str) -> Session | None:
@@ -328,11 +328,11 @@ def succeed(
     Raises:
         StaleClaim: see `require_claim`.
     """
-    held = require_claim(head, token)
+    held_claim = require_claim(head, token)
     session = head.session
     if executor is not None:
         session = session_of(outcome, executor, at) if outcome.session_id else None
-    new = move_head(
+    new_head = move_head(
         head,
         at,
         following,
@@ -342,15 +342,22 @@ def succeed(
         session=session,
         gate=gate or head.gate,
     )
-    used = outcome.usage
-    if used.cost_usd and not used.unpriced:
-        new = new.with_cost(held.step, used.cost_usd)
-    fact = Fact(Event.SUCCEEDED, held.step, held.step_index, token, held.attempt, outcome=record)
+    step_usage = outcome.usage
+    if step_usage.cost_usd and not step_usage.unpriced:
+        new_head = new_head.with_cost(held_claim.step, step_usage.cost_usd)
+    fact = Fact(
+        Event.SUCCEEDED,
+        held_claim.step,
+        held_claim.step_index,
+        token,
+        held_claim.attempt,
+        outcome=record,
+    )
     is_done = outcome.status is OutcomeStatus.COMPLETE or following.is_end
-    if is_done and not new.is_at_gate:
-        done = new.replace(status=Status.COMPLETE, pause_requested=False)
-        return Transition(done, (fact, replace(fact, event=Event.COMPLETED, outcome=None)))
-    return Transition(refresh_status(new), (fact,))
+    if is_done and not new_head.is_at_gate:
+        complete_head = new_head.replace(status=Status.COMPLETE, pause_requested=False)
+        return Transition(complete_head, (fact, replace(fact, event=Event.COMPLETED, outcome=None)))
+    return Transition(refresh_status(new_head), (fact,))
 
 
 def end_attempt(
@@ -371,11 +378,15 @@ def end_attempt(
     Raises:
         StaleClaim: see `require_claim`.
     """
-    held = require_claim(head, token)
-    used = head.usage.plus(usage, steps=steps) if usage else head.usage
-    new = update_head(head, at, claims=claims_without(head, token), usage=used, **update)
-    fact = Fact(event, held.step, held.step_index, token, held.attempt, outcome=record)
-    return Transition(refresh_status(new), (fact,))
+    held_claim = require_claim(head, token)
+    total_usage = head.usage.plus(usage, steps=steps) if usage else head.usage
+    new_head = update_head(
+        head, at, claims=claims_without(head, token), usage=total_usage, **update
+    )
+    fact = Fact(
+        event, held_claim.step, held_claim.step_index, token, held_claim.attempt, outcome=record
+    )
+    return Transition(refresh_status(new_head), (fact,))
 
 
 RETRY = "retry"
@@ -397,8 +408,8 @@ def failure_number(head: Head) -> int:
     A judge's "no" resets the failures in a row, but not the count of its used-up rounds.
     """
     loop = head.loop
-    used_up = loop.exhausted if loop is not None and loop.stage == "verify" else 0
-    return max(head.failures_in_row, used_up) + 1
+    exhausted_count = loop.exhausted if loop is not None and loop.stage == "verify" else 0
+    return max(head.failures_in_row, exhausted_count) + 1
 
 
 def fail(
@@ -416,7 +427,7 @@ def fail(
 
     Raises: see `end_attempt`.
     """
-    waits = _wait_fields(not_before, RETRY, at)
+    wait_fields = _wait_fields(not_before, RETRY, at)
     return end_attempt(
         head,
         token,
@@ -425,7 +436,7 @@ def fail(
         at=at,
         record=record,
         failures_in_row=failure_number(head),
-        **waits,
+        **wait_fields,
     )
 
 
@@ -446,8 +457,8 @@ def release(
 
     Raises: see `end_attempt`.
     """
-    waits = _wait_fields(not_before, reason, at)
-    return end_attempt(head, token, Event.RELEASED, usage, at=at, record=record, **waits)
+    wait_fields = _wait_fields(not_before, reason, at)
+    return end_attempt(head, token, Event.RELEASED, usage, at=at, record=record, **wait_fields)
 
 
 def pause_after(head: Head, ended: Fact, why: str) -> Transition:

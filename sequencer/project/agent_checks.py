@@ -35,21 +35,21 @@ def check_agents(project: Project, level: Level) -> Iterator[Diagnostic]:
     """Yield the problems of the configured agents, even if no step uses them."""
     for name in project.settings.agents:
         try:
-            found = agent_problems(project.agents.build(name))
+            problems = agent_problems(project.agents.build(name))
         except ConfigurationError as error:
             yield from diagnose_error(Area.AGENT, error)
             continue
-        for problem in found:
+        for problem in problems:
             yield Diagnostic(level, Area.AGENT, problem, f"agent {name}")
 
 
 def check_time_limits(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
     """Yield the clients that no time limit stops if they hang in a step of *workflow*."""
-    found = find_unlimited_clients(project.settings, project.agents, workflow)
-    for name, names in found.items():
-        shown, more = ", ".join(names[:MAX_STEPS]), len(names) - MAX_STEPS
-        shown += f" and {more} more" if more > 0 else ""
-        message = f"no time limit in {shown}: if the client hangs, the run hangs with it"
+    clients = find_unlimited_clients(project.settings, project.agents, workflow)
+    for name, names in clients.items():
+        text, excess = ", ".join(names[:MAX_STEPS]), len(names) - MAX_STEPS
+        text += f" and {excess} more" if excess > 0 else ""
+        message = f"no time limit in {text}: if the client hangs, the run hangs with it"
         hint = "for example step_defaults: {timeout_s: 7200, idle_timeout_s: 900}"
         yield Diagnostic(Level.WARNING, Area.AGENT, message, f"agent {name}", hint)
 
@@ -69,12 +69,12 @@ def check_evidence(project: Project, workflow: Workflow) -> Iterator[Diagnostic]
 
 def check_client_files(project: Project) -> Iterator[Diagnostic]:
     """Yield the files of the project that act because an agent's client reads them."""
-    read: list[tuple[str, list[str], bool]] = []
+    clients: list[tuple[str, list[str], bool]] = []
     with suppress(ConfigurationError):  # `_check_code` reports an unsafe record
-        read += project.trust.client_files()
-    for client, found, is_trusted in read:
-        more = len(found) - MAX_CLIENT_FILES
-        names = [*found[:MAX_CLIENT_FILES], *([f"{more} more"] if more > 0 else [])]
+        clients += project.trust.client_files()
+    for client, files, is_trusted in clients:
+        excess = len(files) - MAX_CLIENT_FILES
+        names = [*files[:MAX_CLIENT_FILES], *([f"{excess} more"] if excess > 0 else [])]
         state = "trusted" if is_trusted else "not trusted as they are now"
         message = f"reads files of this project that act ({state}): {', '.join(names)}"
         yield Diagnostic(Level.NOTICE, Area.AGENT, message, client)
@@ -104,8 +104,8 @@ def check_variables(project: Project, steps: Iterable[Step] | None = None) -> It
     Without *steps*, all agents of the configuration are checked, even unused ones.
     """
     if steps is None:
-        chosen = project.settings.agent
-        names = {*project.settings.agents, chosen.default, *chosen.fallback}
+        choice = project.settings.agent
+        names = {*project.settings.agents, choice.default, *choice.fallback}
         steps = [Step(name="check", agent=name) for name in names]
     executors = dict[str, HasPermissions]()
     for step in steps:
@@ -113,12 +113,12 @@ def check_variables(project: Project, steps: Iterable[Step] | None = None) -> It
             name, executor = project.agents.choose(step, step.name)
             if isinstance(executor, HasPermissions):
                 executors[name] = executor
-    for name, found in sorted(executors.items()):
-        withheld = found.withheld_variables(project.agents.environment)
-        more = len(withheld) - MAX_VARIABLES
-        listed = [*withheld[:MAX_VARIABLES], *([f"{more} more"] if more > 0 else [])]
-        if listed:
-            message = f"does not get what looks like a provider's variable: {', '.join(listed)}"
+    for name, client in sorted(executors.items()):
+        variables = client.withheld_variables(project.agents.environment)
+        excess = len(variables) - MAX_VARIABLES
+        listing = [*variables[:MAX_VARIABLES], *([f"{excess} more"] if excess > 0 else [])]
+        if listing:
+            message = f"does not get what looks like a provider's variable: {', '.join(listing)}"
             hint = f"if it needs one, name it in agents.{name}.pass_env"
             yield Diagnostic(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
 
@@ -141,9 +141,9 @@ def check_walls(project: Project) -> Iterator[Diagnostic]:
             yield Diagnostic(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
     if Wall.SCOPES not in walls.values():
         return
-    if (why := unavailable_reason()) is not None:
+    if (reason := unavailable_reason()) is not None:
         hint = "a node whose answer decides the path does not run in parallel with others here"
-        message = f"there is no wall around agents on this machine ({why}): {WITHOUT_WALL}"
+        message = f"there is no wall around agents on this machine ({reason}): {WITHOUT_WALL}"
         yield Diagnostic(Level.NOTICE, Area.AGENT, message, None, hint)
     elif os.geteuid() == 0:
         message = "agents of root can read the environment of other processes despite the wall"

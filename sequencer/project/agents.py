@@ -135,8 +135,8 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return {}
 
     def choose(self, step: Step, position: str) -> tuple[str, Executor]:
-        chosen = choose_agent(self.settings, step, position, self.overrides)
-        name = chosen.name
+        choice = choose_agent(self.settings, step, position, self.overrides)
+        name = choice.name
         if self.rehearses:
             return REHEARSAL, self._make_fake_agent(name)
         if name == "auto" and "auto" not in self.settings.agents:
@@ -171,17 +171,20 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         if (
             self._away
             and self._is_away(name)
-            and (other := self.choose_fallback(step, name)) is not None
+            and (fallback := self.choose_fallback(step, name)) is not None
         ):
-            return *other, f"{other[0]} instead of {name}: its usage limit ends {self._away[name]}"
+            return (
+                *fallback,
+                f"{fallback[0]} instead of {name}: its usage limit ends {self._away[name]}",
+            )
         try:
             if name not in self._installed:
                 self._ensure_installed(name, executor)
-        except AgentMissing as missing:
-            if (other := self.choose_fallback(step, name)) is None:
+        except AgentMissing as error:
+            if (fallback := self.choose_fallback(step, name)) is None:
                 raise
-            why = missing.message.removeprefix(f"agents.{name}: ")
-            return *other, f"{other[0]} instead of {name}: {why}"
+            reason = error.message.removeprefix(f"agents.{name}: ")
+            return *fallback, f"{fallback[0]} instead of {name}: {reason}"
         return name, executor, None
 
     @property
@@ -195,8 +198,8 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             return None
         if not_before is not None:
             self._away[agent] = not_before
-        found = (name for name in self._list_fallbacks(agent) if not self._is_away(name))
-        for name in found:
+        names = (name for name in self._list_fallbacks(agent) if not self._is_away(name))
+        for name in names:
             executor = self._try_fallback(step, name)
             if not isinstance(executor, ConfigurationError):
                 return name, executor
@@ -207,14 +210,16 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             return []
         if self.build(agent).kind in STEADY:
             return []
-        found = ((name, self._try_fallback(step, name)) for name in self._list_fallbacks(agent))
-        return [(name, why) for name, why in found if isinstance(why, ConfigurationError)]
+        attempts = ((name, self._try_fallback(step, name)) for name in self._list_fallbacks(agent))
+        return [
+            (name, result) for name, result in attempts if isinstance(result, ConfigurationError)
+        ]
 
     def _list_fallbacks(self, agent: str) -> list[str]:
         """Return the fallback agents for *agent*, in the order in which they are tried."""
         names = self.settings.agent.fallback
-        later = names[names.index(agent) + 1 if agent in names else 0 :]
-        return [name for name in later if name != agent]
+        candidates = names[names.index(agent) + 1 if agent in names else 0 :]
+        return [name for name in candidates if name != agent]
 
     def _try_fallback(self, step: Step, name: str) -> Executor | ConfigurationError:
         """Return the executor of the agent *name* for *step*, or the error if it can't run it."""
@@ -241,10 +246,10 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             return
         # The claim may bring the step's code, so a program of the project may be missing now.
         carries_code = self.settings.store_kind.carries_code
-        missing = executor.find_missing(None if carries_code else self.settings.project_dir)
-        if missing is not None:
+        problem = executor.find_missing(None if carries_code else self.settings.project_dir)
+        if problem is not None:
             hint = "no step was claimed; install it or set it, and start again"
-            raise AgentMissing(missing, hint=hint)
+            raise AgentMissing(problem, hint=hint)
         self._installed.add(name)
 
     def _make_fake_agent(self, name: str) -> Executor:
@@ -255,11 +260,13 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
 
     def _resolve_auto(self, step: Step) -> str:
         """Return the agent that `auto` means for *step*; searches PATH once per provider."""
-        found = self._autos.get(step.provider)
-        if found is None:
-            suits = partial(_has_models_of, step)
-            found = self._autos[step.provider] = resolve_auto(shutil.which, self.environment, suits)
-        return found
+        agent = self._autos.get(step.provider)
+        if agent is None:
+            has_models = partial(_has_models_of, step)
+            agent = self._autos[step.provider] = resolve_auto(
+                shutil.which, self.environment, has_models
+            )
+        return agent
 
     def default_model_agent(self) -> str | None:
         """Return the agent for questions outside a step; None if there is no model to ask."""
@@ -294,18 +301,20 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return self._built[name]
 
     def _make(self, name: str, kind: str, agent: Agent | None) -> Executor:
-        written = dict(agent.options) if agent else {}
+        option_values = dict(agent.options) if agent else {}
         recipe = EXECUTORS.get(kind)
         try:
             if recipe is None:
-                return self._make_plugin(name, kind, agent, written)
+                return self._make_plugin(name, kind, agent, option_values)
             module = import_module(recipe.module)
             form = getattr(module, recipe.options)
             if "prices" in form.model_fields and self.settings.prices:
-                prices = written.get("prices", {})
+                prices = option_values.get("prices", {})
                 is_mapping = isinstance(prices, dict)
-                written["prices"] = {**self.settings.prices, **prices} if is_mapping else prices
-            options = form.model_validate(written)
+                option_values["prices"] = (
+                    {**self.settings.prices, **prices} if is_mapping else prices
+                )
+            options = form.model_validate(option_values)
         except ValidationError as error:
             _refuse_options(agent, name, kind, form, error)
             raise
@@ -316,7 +325,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return executor
 
     def _make_plugin(
-        self, name: str, kind: str, agent: Agent | None, written: dict[str, Any]
+        self, name: str, kind: str, agent: Agent | None, option_values: dict[str, Any]
     ) -> Executor:
         make = extensions.require(
             extensions.EXECUTORS,
@@ -326,7 +335,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             where=agent.locate(()) if agent else "",
         )
         executor: Executor = extensions.create(
-            extensions.EXECUTORS, kind, Executor, make, name, written, self.core
+            extensions.EXECUTORS, kind, Executor, make, name, option_values, self.core
         )
         with extensions.package_code(extensions.EXECUTORS, kind):
             ensure_fields(executor, kind=str, supported_fields=(frozenset, set))
@@ -340,8 +349,8 @@ def agent_problems(executor: Executor) -> list[str]:
         ConfigurationError: the agent comes from a package, and the package failed.
     """
     kind = executor.kind
-    found: list[str] = extensions.create(extensions.EXECUTORS, kind, list, executor.problems)
-    return found
+    problems: list[str] = extensions.create(extensions.EXECUTORS, kind, list, executor.problems)
+    return problems
 
 
 def _has_models_of(step: Step, kind: str) -> bool:
@@ -371,41 +380,41 @@ def ensure_supported(step: Step, name: str, executor: Executor) -> None:
     Raises:
         ConfigurationError: it would have to ignore a field, which you would not notice.
     """
-    supported = executor.supported_fields | EVERY_EXECUTOR
+    supported_fields = executor.supported_fields | EVERY_EXECUTOR
     defaults = Step(name=step.name)
-    ignored = sorted(
+    ignored_fields = sorted(
         field
         for field in Step.model_fields
-        if field not in supported and getattr(step, field) != getattr(defaults, field)
+        if field not in supported_fields and getattr(step, field) != getattr(defaults, field)
     )
-    found = _objections(step, executor)
-    if ignored:
-        hint = f"it supports: {', '.join(sorted(supported))}"
-        if "agents" in ignored:
+    objections = _objections(step, executor)
+    if ignored_fields:
+        hint = f"it supports: {', '.join(sorted(supported_fields))}"
+        if "agents" in ignored_fields:
             hint = f"only agent: claude has subagents; {hint}"
-        found.insert(0, Objection(", ".join(ignored), hint))
-    if found:
-        reasons = "; ".join(objection.reason for objection in found)
+        objections.insert(0, Objection(", ".join(ignored_fields), hint))
+    if objections:
+        reasons = "; ".join(objection.reason for objection in objections)
         raise ConfigurationError(
             f"agent {name!r} (kind {executor.kind}) does not support {reasons}",
             where=f"step {step.name!r}",
-            hint="; ".join(dict.fromkeys(objection.hint for objection in found)),
+            hint="; ".join(dict.fromkeys(objection.hint for objection in objections)),
         )
 
 
 def _objections(step: Step, executor: Executor) -> list[Objection]:
-    no_write = writing_objection(step, executor) if step.expects == "change" else None
-    if no_write is not None and executor.kind not in OWN_WORD:
-        return [no_write]
+    objection = writing_objection(step, executor) if step.expects == "change" else None
+    if objection is not None and executor.kind not in OWN_WORD:
+        return [objection]
     if not isinstance(executor, ValidatesSteps):
         return []
-    found = executor.objections(step)
+    objections = executor.objections(step)
     providers = executor.providers
     if step.provider is None or providers is None or step.provider in providers:
-        return found
+        return objections
     kinds = " or ".join((*PROVIDERS.get(step.provider, ()), "opencode"))
     reason = f"provider: {step.provider}, it has only models of {', '.join(sorted(providers))}"
-    return [Objection(reason, f"write agent: {kinds}, or name another model"), *found]
+    return [Objection(reason, f"write agent: {kinds}, or name another model"), *objections]
 
 
 CLIENTS = tuple(project_files.CLIENTS)
@@ -437,13 +446,13 @@ def choose_agent(
     Raises:
         UnknownName: the agent is neither built in nor configured.
     """
-    given = overrides or AgentOverrides()
-    candidates = _candidates(settings, step, position, given)
-    chosen = next(ChosenAgent(name, source) for name, source in candidates if name is not None)
-    known = known_agents(settings)
-    if chosen.name not in known:
-        raise UnknownName("agent", chosen.name, known, where=chosen.source)
-    return chosen
+    agent_overrides = overrides or AgentOverrides()
+    candidates = _candidates(settings, step, position, agent_overrides)
+    choice = next(ChosenAgent(name, source) for name, source in candidates if name is not None)
+    names = known_agents(settings)
+    if choice.name not in names:
+        raise UnknownName("agent", choice.name, names, where=choice.source)
+    return choice
 
 
 def known_agents(settings: Settings) -> frozenset[str]:
@@ -457,16 +466,16 @@ def ensure_known_names(settings: Settings, overrides: AgentOverrides, workflow: 
     Raises:
         UnknownName: a name is missing, so the option would silently do nothing.
     """
-    known = {step.name for step in workflow.own_steps}
+    step_names = {step.name for step in workflow.own_steps}
     for name in overrides.by_step:
-        if name not in known and OLD_ROLES.get(name) not in known:
-            raise UnknownName("step", name, known, where="--agent-step")
+        if name not in step_names and OLD_ROLES.get(name) not in step_names:
+            raise UnknownName("step", name, step_names, where="--agent-step")
     if not overrides.by_prompt:
         return
     folder = settings.prompts_dir
     prompts = set(prompt_files(settings, workflow).values())
-    allowed = allowed_prompts(workflow, settings.router)
-    prompts |= {relative_name(folder, name) for name in allowed}
+    allowed_names = allowed_prompts(workflow, settings.router)
+    prompts |= {relative_name(folder, name) for name in allowed_names}
     for prompt in overrides.by_prompt:
         if relative_name(folder, prompt) not in prompts:
             raise UnknownName("prompt", prompt, prompts, where="--agent-prompt")
@@ -475,8 +484,8 @@ def ensure_known_names(settings: Settings, overrides: AgentOverrides, workflow: 
 def prompt_files(settings: Settings, workflow: Workflow) -> dict[str, str]:
     """Return the prompt file of each step of *workflow* that has one, by the step's name."""
     folder = settings.prompts_dir
-    with_file = (step for step in workflow.own_steps if step.text is None)
-    return {step.name: relative_name(folder, step.prompt_name) for step in with_file}
+    file_steps = (step for step in workflow.own_steps if step.text is None)
+    return {step.name: relative_name(folder, step.prompt_name) for step in file_steps}
 
 
 def resolve_auto(
@@ -507,13 +516,13 @@ def resolve_auto(
 
 
 def _candidates(
-    settings: Settings, step: Step, position: str, given: AgentOverrides
+    settings: Settings, step: Step, position: str, overrides: AgentOverrides
 ) -> Iterator[tuple[str | None, str]]:
     prompts_dir = settings.prompts_dir
     # A step with the text of its prompt has no file, and its name need not match one.
     prompt = None if step.text is not None else relative_name(prompts_dir, step.prompt_name)
-    yield _find_by_prompt(given.by_prompt, prompt, prompts_dir), "--agent-prompt"
-    yield _find_by_role(given.by_step, step.name), "--agent-step"
+    yield _find_by_prompt(overrides.by_prompt, prompt, prompts_dir), "--agent-prompt"
+    yield _find_by_role(overrides.by_step, step.name), "--agent-step"
     yield step.agent, f"agent of step {step.name!r}"
     yield _find_by_prompt(settings.agent.prompts, prompt, prompts_dir), "agent.prompts"
     yield _find_by_role(settings.agent.roles, position), "agent.roles"
@@ -532,7 +541,7 @@ def _find_by_role(table: Mapping[str, str], name: str) -> str | None:
     if name in table:
         return table[name]
     # A step that is really called "loop" matched above; "loop" as an old role matches here.
-    return next((agent for old, agent in table.items() if OLD_ROLES.get(old) == name), None)
+    return next((agent for role, agent in table.items() if OLD_ROLES.get(role) == name), None)
 
 
 def list_agent_steps(settings: Settings, workflow: Workflow) -> Iterator[Step]:
@@ -550,16 +559,16 @@ def find_unlimited_clients(
 
     Only clients are listed: a client waits for a service, and a program ends by itself.
     """
-    whole_run = (settings.run.step_timeout_s, settings.limits.seconds)
+    run_limits = (settings.run.step_timeout_s, settings.limits.seconds)
     flow_ms = workflow.whole_graph.timeout_ms if workflow.nodes else None
     steps: dict[str, list[str]] = {}
-    if any(limit is not None for limit in (*whole_run, flow_ms)):
+    if any(limit is not None for limit in (*run_limits, flow_ms)):
         return steps
     for step in list_agent_steps(settings, workflow):
-        complete = with_defaults(step, settings.step_defaults)
-        has_limit = complete.timeout_s or complete.idle_timeout_s
+        full_step = with_defaults(step, settings.step_defaults)
+        has_limit = full_step.timeout_s or full_step.idle_timeout_s
         with suppress(ConfigurationError):  # another check reports it
-            name, executor = agents.choose(complete, step.name)
+            name, executor = agents.choose(full_step, step.name)
             if isinstance(executor, HasPermissions) and not has_limit:
                 steps.setdefault(name, []).append(step.name)
     return steps

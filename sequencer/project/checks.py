@@ -95,10 +95,10 @@ def deduplicate(found: Iterable[Diagnostic]) -> list[Diagnostic]:
 
     An agent that a step names is found twice; the first finding has the more severe level.
     """
-    unique: dict[tuple[str, str | None], Diagnostic] = {}
+    findings: dict[tuple[str, str | None], Diagnostic] = {}
     for finding in found:
-        unique.setdefault((finding.message, finding.where), finding)
-    return list(unique.values())
+        findings.setdefault((finding.message, finding.where), finding)
+    return list(findings.values())
 
 
 def _catch_package_errors(part: Iterator[Diagnostic]) -> Iterator[Diagnostic]:
@@ -114,10 +114,10 @@ def _catch_package_errors(part: Iterator[Diagnostic]) -> Iterator[Diagnostic]:
 
 
 def _check_store_and_run(project: Project, run: str | None) -> Iterator[Diagnostic]:
-    opened = project.run(run)
-    with closing(opened.store):
-        yield from _catch_package_errors(_check_store(project, opened.store, acts=project.acts))
-        yield from _check_run(project, opened)
+    opened_run = project.run(run)
+    with closing(opened_run.store):
+        yield from _catch_package_errors(_check_store(project, opened_run.store, acts=project.acts))
+        yield from _check_run(project, opened_run)
 
 
 def check_statically(project: Project) -> Iterator[Diagnostic]:
@@ -140,10 +140,10 @@ def _check_static_parts(project: Project) -> Iterator[Diagnostic]:
     yield from _check_sinks(project, None)
 
 
-def _ensure_diagnostic(found: Any) -> Diagnostic:
-    if not isinstance(found, Diagnostic):
-        raise TypeError(f"{packages.describe(found)} is not a Diagnostic")
-    return found
+def _ensure_diagnostic(item: Any) -> Diagnostic:
+    if not isinstance(item, Diagnostic):
+        raise TypeError(f"{packages.describe(item)} is not a Diagnostic")
+    return item
 
 
 def _check_plugins(
@@ -152,16 +152,18 @@ def _check_plugins(
     """Yield the findings of plug-ins; see `extensions.CHECKS`."""
     for _, find in extensions.load_builtins(extensions.CHECKS):
         yield from find(project, run, looks=looks)
-    broken: list[ConfigurationError] = []
+    failures: list[ConfigurationError] = []
     only_looks = looks or not project.trust.is_current
-    for point, find in extensions.load_from_packages(extensions.CHECKS, broken.append):
+    for point, find in extensions.load_from_packages(extensions.CHECKS, failures.append):
         try:
             with extensions.package_code(extensions.CHECKS, point.name, point):
-                found = [_ensure_diagnostic(item) for item in find(project, run, looks=only_looks)]
-            yield from found
+                findings = [
+                    _ensure_diagnostic(item) for item in find(project, run, looks=only_looks)
+                ]
+            yield from findings
         except ConfigurationError as error:
-            broken.append(error)
-    for failure in broken:
+            failures.append(error)
+    for failure in failures:
         yield from diagnose_error(Area.CONFIGURATION, failure)
 
 
@@ -171,10 +173,10 @@ def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Diag
     if kind.checks is not None:
         request = CheckRequest(project.settings, store, acts)
         with extensions.package_code(extensions.STORES, kind.name):
-            found = [
+            findings = [
                 _ensure_diagnostic(item) for item in extensions.resolve_part(kind.checks)(request)
             ]
-        yield from found
+        yield from findings
 
 
 def _check_run(project: Project, run: Run) -> Iterator[Diagnostic]:
@@ -208,15 +210,15 @@ def _check_run(project: Project, run: Run) -> Iterator[Diagnostic]:
                 ensure_definition(head, workflow)
             except StateRefused as error:
                 state_findings += diagnose_error(Area.STATE, error)
-    others = [
+    other_workflows = [
         workflow
         for name, workflow in settings.workflows.items()
         if name != settings.workflow.name and not workflow.nodes
     ]
-    for other in others:
-        yield from _catch_package_errors(_check_kind(run.store, other))
-        yield from check_prompts(project, other, Level.WARNING)
-        yield from _check_costs(project, other)
+    for other_workflow in other_workflows:
+        yield from _catch_package_errors(_check_kind(run.store, other_workflow))
+        yield from check_prompts(project, other_workflow, Level.WARNING)
+        yield from _check_costs(project, other_workflow)
     yield from state_findings
 
 
@@ -233,11 +235,11 @@ def _is_asked_for(project: Project, head: Head | None) -> bool:
 
     A project with flowcharts, teams or named runs may not need it.
     """
-    was_named = project.settings.source_of("workflow", "name").kind != "default"
+    is_named = project.settings.source_of("workflow", "name").kind != "default"
     has_others = (
         project.run_names() or project.settings.registry.lists or list_project_flows(project)
     )
-    return head is not None or was_named or not has_others
+    return head is not None or is_named or not has_others
 
 
 def check_workflow(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
@@ -255,12 +257,12 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Diagnostic]
     for step, position in _list_step_positions(project, workflow):
         try:
             name, executor = project.agents.choose(step, position)
-            missing = agent_problems(executor)
+            messages = agent_problems(executor)
         except ConfigurationError as error:
             for finding in diagnose_error(Area.AGENT, error):
                 problems.setdefault(str(finding), finding)
             continue
-        for problem in missing:
+        for problem in messages:
             finding = Diagnostic(Level.ERROR, Area.AGENT, problem, f"agent {name}")
             problems.setdefault(str(finding), finding)
     yield from problems.values()
@@ -284,8 +286,8 @@ def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Diagnos
 
 def _check_decisions(workflow: Workflow) -> Iterator[Diagnostic]:
     """Yield a notice if *workflow* waits for people, because an agent could pass for one."""
-    asks = any(step.requires_approval for step in workflow.steps)
-    if asks or any(node.kind is NodeKind.HUMAN for node in workflow.nodes):
+    has_gate = any(step.requires_approval for step in workflow.steps)
+    if has_gate or any(node.kind is NodeKind.HUMAN for node in workflow.nodes):
         message = (
             "people decide here, but an agent that runs as you can pass for you, as through tmux"
         )
@@ -339,24 +341,24 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Diagnostic]:
     yield from _check_costs(project, flow.workflow)
     yield from check_time_limits(project, flow.workflow)
     yield from check_evidence(project, flow.workflow)
-    optional = find_optional_fields(flow.workflow)
-    left_out: dict[str, set[str]] = {}
+    optional_fields = find_optional_fields(flow.workflow)
+    unsupported_fields: dict[str, set[str]] = {}
     for step in flow.workflow.steps:
-        complete = with_defaults(step, project.settings.step_defaults)
+        full_step = with_defaults(step, project.settings.step_defaults)
         try:
-            fit, lost = drop_unsupported_fields(
-                project.agents, complete, step.name, optional.get(step.name, ())
+            fitting_step, lost_fields = drop_unsupported_fields(
+                project.agents, full_step, step.name, optional_fields.get(step.name, ())
             )
-            name, executor = project.agents.choose(fit, step.name)
-            missing = agent_problems(executor)
+            name, executor = project.agents.choose(fitting_step, step.name)
+            problems = agent_problems(executor)
         except ConfigurationError as error:
             where = flow.locate_setting(step.name)
             yield from [replace(item, where=where) for item in diagnose_error(Area.AGENT, error)]
             continue
-        left_out.setdefault(name, set()).update(lost)
-        for problem in missing:
+        unsupported_fields.setdefault(name, set()).update(lost_fields)
+        for problem in problems:
             yield Diagnostic(Level.WARNING, Area.AGENT, problem, f"agent {executor.kind}")
-    for name, fields in left_out.items():
+    for name, fields in unsupported_fields.items():
         if fields:
             message = f"it does not support {', '.join(sorted(fields))}"
             where = f"workflow {flow.workflow.name}, agent {name}"
@@ -391,9 +393,9 @@ def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterato
         yield Diagnostic(
             Level.WARNING if is_idle else level, Area.WORKFLOW, message, where, error.hint
         )
-    for step, why in find_unprompted_steps(project, workflow):
+    for step, reason in find_unprompted_steps(project, workflow):
         where = f"workflow {workflow.name}, step {step.name!r}"
-        message = f"{why}, so its program gets nothing on standard input"
+        message = f"{reason}, so its program gets nothing on standard input"
         yield Diagnostic(Level.NOTICE, Area.WORKFLOW, message, where)
 
 
@@ -406,8 +408,8 @@ def _check_router(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
         yield Diagnostic(Level.ERROR, Area.WORKFLOW, error.message, "router.prompt", error.hint)
     if not router.allowlist:
         return
-    checked = {*(step.prompt_name for step in workflow.steps)}
-    for name in sorted(allowed_prompts(workflow, router) - checked):
+    checked_names = {*(step.prompt_name for step in workflow.steps)}
+    for name in sorted(allowed_prompts(workflow, router) - checked_names):
         error = find_prompt_error(project, name)
         if error is not None:
             yield Diagnostic(
@@ -440,12 +442,12 @@ def _check_code(project: Project, run: str | None) -> Iterator[Diagnostic]:
     Hooks of an untrusted project are not loaded; a warning says so.
     """
     try:
-        refused = project.trust.refusal()
-        if refused is None:
+        refusal = project.trust.refusal()
+        if refusal is None:
             _ = project.hooks
         else:
-            where, hint = refused.project, "'sequencer trust' shows what it can do, and asks you"
-            yield Diagnostic(Level.WARNING, Area.CONFIGURATION, refused.message, where, hint)
+            where, hint = refusal.project, "'sequencer trust' shows what it can do, and asks you"
+            yield Diagnostic(Level.WARNING, Area.CONFIGURATION, refusal.message, where, hint)
     except (ConfigurationError, NotTrusted) as error:
         yield from diagnose_error(Area.CONFIGURATION, error)
     yield from _check_sinks(project, run)
@@ -465,33 +467,35 @@ def check_state(
     *progress* gives the evidence in the step logs.
     """
     try:
-        found = diagnose(state_path, progress)
+        diagnosis = diagnose(state_path, progress)
     except StateRefused as error:
         yield from diagnose_error(Area.STATE, error)
         return
     hint = "'sequencer repair' shows what can be saved"
-    if found.refusal is not None:
-        area = Area.JOURNAL if any(report.found.gaps for report in found.journals) else Area.STATE
+    if diagnosis.refusal is not None:
+        area = (
+            Area.JOURNAL if any(report.found.gaps for report in diagnosis.journals) else Area.STATE
+        )
         yield Diagnostic(
             Level.ERROR,
             area,
-            found.refusal.message,
-            found.refusal.where,
-            found.refusal.hint or hint,
+            diagnosis.refusal.message,
+            diagnosis.refusal.where,
+            diagnosis.refusal.hint or hint,
         )
-    elif found.action is Action.RESTORE:
-        message = f"{found.state.problem}; the next step restores it from the journal"
+    elif diagnosis.action is Action.RESTORE:
+        message = f"{diagnosis.state.problem}; the next step restores it from the journal"
         yield Diagnostic(Level.WARNING, Area.STATE, message, str(state_path))
-    elif found.pending is not None:
-        yield Diagnostic(Level.NOTICE, Area.STATE, found.pending, str(state_path))
-    for path, why in found.documents:
+    elif diagnosis.pending is not None:
+        yield Diagnostic(Level.NOTICE, Area.STATE, diagnosis.pending, str(state_path))
+    for path, reason in diagnosis.documents:
         hint = "'sequencer repair' shows what you can do"
-        yield Diagnostic(Level.ERROR, Area.STATE, why, str(path), hint)
-    yield from _check_journals(found)
+        yield Diagnostic(Level.ERROR, Area.STATE, reason, str(path), hint)
+    yield from _check_journals(diagnosis)
 
 
-def _check_journals(found: Diagnosis) -> Iterator[Diagnostic]:
-    for report in found.journals:
+def _check_journals(diagnosis: Diagnosis) -> Iterator[Diagnostic]:
+    for report in diagnosis.journals:
         where = str(report.path)
         if report.problem is not None:
             yield Diagnostic(Level.ERROR, Area.JOURNAL, report.problem, where)
@@ -511,7 +515,7 @@ def _check_journals(found: Diagnosis) -> Iterator[Diagnostic]:
         for offset, reason in report.found.skipped[:MAX_BAD_LINES]:
             message = f"the line at byte {offset} does not count: {reason}"
             yield Diagnostic(Level.WARNING, Area.JOURNAL, message, where)
-        more = len(report.found.skipped) - MAX_BAD_LINES
-        if more > 0:
-            message = f"{more} more lines do not count"
+        excess = len(report.found.skipped) - MAX_BAD_LINES
+        if excess > 0:
+            message = f"{excess} more lines do not count"
             yield Diagnostic(Level.WARNING, Area.JOURNAL, message, where)

@@ -95,14 +95,16 @@ def find_unneeded(
     for path in (root / name for name in folders.list_names(root) if _GOING.fullmatch(name)):
         if not path.is_symlink():
             yield Unneeded(None, path, (), _size_of([path]))
-    held = {work.run for work in project.find_unmerged_work()}
+    unmerged_runs = {work.run for work in project.find_unmerged_work()}
     for run_name in (None, *project.run_names()):
         run = project.run(run_name)
         log_folders = list_run_folders(project.settings.logs_dir, run_name, include_links=True)
         folder = run.store.state_path.parent
-        if run_name not in {None, *held} and not only_logs and _is_over(project, run):
+        if run_name not in {None, *unmerged_runs} and not only_logs and _is_over(project, run):
             logs = [
-                path for logged in log_folders for path in find_old_logs(logged, float("inf"), 0)
+                path
+                for log_folder in log_folders
+                for path in find_old_logs(log_folder, float("inf"), 0)
             ]
             size = _size_of([folder, *logs])
             if size.newest < before:
@@ -113,7 +115,7 @@ def find_unneeded(
                 forget = partial(project.forget_attempts, run_name) if has_git else None
                 yield Unneeded(run, folder, (*logs, *tick_logs), total, forget)
                 continue
-        logs = [path for logged in log_folders for path in find_old_logs(logged, before)]
+        logs = [path for log_folder in log_folders for path in find_old_logs(log_folder, before)]
         if logs:
             yield Unneeded(run, None, tuple(logs), _size_of(logs))
     yield from _find_orphaned_logs(project, before)
@@ -121,11 +123,11 @@ def find_unneeded(
 
 def _find_orphaned_logs(project: Project, before: float) -> Iterator[Unneeded]:
     """Yield the logs of ticks for runs that are gone, last changed *before* a time."""
-    known = {slug(name) for name in (*project.run_names(), *starts_of(project).workflows(project))}
-    paths = _tick_logs(project, known, is_other=True)
-    old = [path for path in paths if _measure_size(path).newest < before]
-    if old:
-        yield Unneeded(None, None, tuple(old), _size_of(old))
+    slugs = {slug(name) for name in (*project.run_names(), *starts_of(project).workflows(project))}
+    paths = _tick_logs(project, slugs, is_other=True)
+    old_paths = [path for path in paths if _measure_size(path).newest < before]
+    if old_paths:
+        yield Unneeded(None, None, tuple(old_paths), _size_of(old_paths))
 
 
 def _tick_logs(
@@ -134,8 +136,8 @@ def _tick_logs(
     """Yield the tick logs of the runs *slugs*; with *is_other*, those of all other runs."""
     logs_dir = project.settings.logs_dir
     for name in folders.list_names(logs_dir):
-        found = _TICKS.fullmatch(name)
-        if found is not None and (found["run"] in slugs) != is_other:
+        match = _TICKS.fullmatch(name)
+        if match is not None and (match["run"] in slugs) != is_other:
             yield logs_dir / name
 
 
@@ -144,15 +146,15 @@ def lost_records(before: float) -> Iterator[Unneeded]:
 
     Yields nothing if the records can't be read.
     """
-    found: list[Path] = []
+    lost_paths: list[Path] = []
     with suppress(SequencerError, OSError):
         for folder in (Path(os.path.realpath(user_state_path(kind))) for kind in RECORDS):
             paths = [folder / name for name in folders.list_names(folder)]
-            found += [
+            lost_paths += [
                 path for path in paths if _measure_size(path).newest < before and _is_lost(path)
             ]
-    if found:
-        yield Unneeded(None, None, tuple(found), _size_of(found))
+    if lost_paths:
+        yield Unneeded(None, None, tuple(lost_paths), _size_of(lost_paths))
 
 
 def _is_lost(record: Path) -> bool:
@@ -200,9 +202,11 @@ def _measure_size(path: Path) -> Size:
     """Return the size of the file or folder *path*; no link is followed."""
     try:
         stats = (
-            about for _, _, about in folders.walk_bottom_up(path) if not stat.S_ISDIR(about.st_mode)
+            file_stat
+            for _, _, file_stat in folders.walk_bottom_up(path)
+            if not stat.S_ISDIR(file_stat.st_mode)
         )
-        sizes = (Size(1, about.st_size, about.st_mtime) for about in stats)
+        sizes = (Size(1, file_stat.st_size, file_stat.st_mtime) for file_stat in stats)
         return reduce(Size.plus, sizes, Size())
     except FileNotFoundError:
         return Size()  # another process has removed it
@@ -212,18 +216,18 @@ def _remove_run(run: Run, folder: Path, forget: Callable[[], None] | None) -> bo
     """Remove the *folder* of *run*, unless the run has changed since it was checked."""
     store = run.store
     assert isinstance(store, FileStore)  # noqa: S101 - `_is_over` has checked it
-    seen, head = signature(store.state_path), store.view().head
+    first_signature, head = signature(store.state_path), store.view().head
     if head is None or head.status != "complete":
         return False
-    going = folder.parents[1] / f"removed-{secrets.token_hex(8)}"
+    removed_folder = folder.parents[1] / f"removed-{secrets.token_hex(8)}"
     with store.hold_lock():
         # A process that restarts this run waits for the lock, or has already changed the file.
-        if signature(store.state_path) != seen:
+        if signature(store.state_path) != first_signature:
             return False
         if forget is not None:
             forget()
-        folders.move(folder, going)
+        folders.move(folder, removed_folder)
     store.close()
     HighWaterMark(store.state_path).remove_record(head.run_id)
-    folders.remove_tree(going)
+    folders.remove_tree(removed_folder)
     return True

@@ -108,16 +108,16 @@ def clients_of(settings: Settings, texts: Iterable[bytes]) -> dict[str, ProjectF
         if kind not in settings.agents and (is_any or kind in words):
             entries.append({})
         for options in entries:
-            if (reads := files_for(kind, options)) is not None:
-                clients[kind] = reads
+            if (project_files := files_for(kind, options)) is not None:
+                clients[kind] = project_files
     return clients
 
 
 def _strings(value: Any) -> set[str]:
     if isinstance(value, str):
         return {value}
-    below = value.values() if isinstance(value, dict) else value
-    return set().union(*map(_strings, below)) if isinstance(value, list | dict) else set()
+    children = value.values() if isinstance(value, dict) else value
+    return set().union(*map(_strings, children)) if isinstance(value, list | dict) else set()
 
 
 def client_of(line: str) -> str | None:
@@ -159,20 +159,27 @@ def folders_upward(folder: Path) -> list[Path]:
     home = Path(os.path.realpath(expand_home("~")))
     for number, candidate in enumerate(candidates):
         if os.path.lexists(candidate / ".git"):
-            return [folder, *(above for above in candidates[1 : number + 1] if above != home)]
+            return [folder, *(parent for parent in candidates[1 : number + 1] if parent != home)]
     return [folder]
 
 
 class _Scanner:
     def __init__(
-        self, client: str, reads: ProjectFiles, folder: Path, below: Path | None = None
+        self,
+        client: str,
+        project_files: ProjectFiles,
+        folder: Path,
+        project_dir: Path | None = None,
     ) -> None:
         self._client = client
-        self._reads = reads
-        self._folder = real = Path(os.path.realpath(folder))
-        self._folders = folders_upward(real)
-        if below is not None and (top := Path(os.path.realpath(below))) in real.parents:
-            self._folders = [real, *real.parents[: real.parents.index(top)]]
+        self._reads = project_files
+        self._folder = real_folder = Path(os.path.realpath(folder))
+        self._folders = folders_upward(real_folder)
+        if (
+            project_dir is not None
+            and (top := Path(os.path.realpath(project_dir))) in real_folder.parents
+        ):
+            self._folders = [real_folder, *real_folder.parents[: real_folder.parents.index(top)]]
         self._top = self._folders[-1]
         self.lines: set[str] = set()
         self.files: set[str] = set()
@@ -211,44 +218,44 @@ class _Scanner:
 
     def _resolve_inside(self, path: Path) -> Path | None:
         """Return the real path of *path*, or None if it is outside the repository; note links."""
-        real = Path(os.path.realpath(path))
-        if real == path:
+        real_path = Path(os.path.realpath(path))
+        if real_path == path:
             return path
-        is_inside = real.is_relative_to(self._top)
-        target = os.path.relpath(real, self._folder) if is_inside else str(real)
+        is_inside = real_path.is_relative_to(self._top)
+        target = os.path.relpath(real_path, self._folder) if is_inside else str(real_path)
         self._add(path, f"leads to {to_json_line(target)}")
-        return real if is_inside else None
+        return real_path if is_inside else None
 
     def _scan_file(self, path: Path, reader: Reader | None) -> None:
-        real = self._resolve_inside(path)
+        real_path = self._resolve_inside(path)
         look = self.looks.get(str(path))
-        if real is None or look is None or stat.S_ISDIR(look[2]):
+        if real_path is None or look is None or stat.S_ISDIR(look[2]):
             return
         self.files.add(self._format_path(path))
-        if reader is None or not self._scan_settings(path, real, reader):
-            self._add_fingerprint(path, real)
+        if reader is None or not self._scan_settings(path, real_path, reader):
+            self._add_fingerprint(path, real_path)
 
-    def _scan_settings(self, path: Path, real: Path, reader: Reader) -> bool:
+    def _scan_settings(self, path: Path, real_path: Path, reader: Reader) -> bool:
         """Add a fact for each acting key of a file; return False if any change must count."""
         try:
-            keys = reader(read_bytes(real, MAX_SETTINGS_BYTES))
-            found = list(islice(self._find_acting_keys(keys), MAX_KEYS + 1))
+            keys = reader(read_bytes(real_path, MAX_SETTINGS_BYTES))
+            acting_keys = list(islice(self._find_acting_keys(keys), MAX_KEYS + 1))
             facts = {
                 _shorten(escape_non_ascii(key)): _shorten(to_json_line(value))
-                for key, value, _ in found
+                for key, value, _ in acting_keys
             }
         except (ConfigurationError, ValueError, RecursionError):
             return False
         # Two keys with the same text would hide each other.
-        if len(facts) != len(found) or len(facts) > MAX_KEYS:
+        if len(facts) != len(acting_keys) or len(facts) > MAX_KEYS:
             return False
         for key, text in facts.items():
             self._add(path, text, f", {key}")
-        self._scan_named_files(set().union(*(words for _, _, words in found)))
+        self._scan_named_files(set().union(*(words for _, _, words in acting_keys)))
         return True
 
-    def _add_fingerprint(self, path: Path, real: Path) -> None:
-        self._add(path, fingerprint(real) or "no regular file that can be read")
+    def _add_fingerprint(self, path: Path, real_path: Path) -> None:
+        self._add(path, fingerprint(real_path) or "no regular file that can be read")
 
     def _find_acting_keys(self, keys: Mapping[str, Any]) -> Iterator[tuple[str, Any, set[str]]]:
         """Yield (key, value without secrets, texts that may be commands) for each acting key."""
@@ -278,42 +285,44 @@ class _Scanner:
             if look is not None or ("/" in word and not word.startswith("-")):
                 # Record a missing file too: a command would run it once it exists.
                 self.looks[str(path)] = look
-            if look is not None and (real := self._resolve_inside(path)) is not None:
-                self._add_fingerprint(path, real)
+            if look is not None and (real_path := self._resolve_inside(path)) is not None:
+                self._add_fingerprint(path, real_path)
 
     def _scan_tree(self, folder: Path) -> None:
-        found: list[Path] = []
-        seen: set[str] = set()
-        for path in self._list_files(folder, seen):
-            found.append(path)
-            if len(found) > MAX_LISTED:
+        paths: list[Path] = []
+        entered_folders: set[str] = set()
+        for path in self._list_files(folder, entered_folders):
+            paths.append(path)
+            if len(paths) > MAX_LISTED:
                 break
-        if len(found) <= MAX_FILES:
-            for path in found:
+        if len(paths) <= MAX_FILES:
+            for path in paths:
                 self._scan_file(path, None)
             return
         digest = hashlib.sha256()
-        for path in found[:MAX_LISTED]:
+        for path in paths[:MAX_LISTED]:
             look = self.looks.get(str(path)) or ()
             line = f"{os.path.relpath(path, folder)}\0{look[3:5]}\n"
             digest.update(line.encode("utf-8", "replace"))
-        is_whole = len(found) <= MAX_LISTED
-        text = f"{len(found)} files" if is_whole else f"the first {MAX_LISTED} files"
+        is_whole = len(paths) <= MAX_LISTED
+        text = f"{len(paths)} files" if is_whole else f"the first {MAX_LISTED} files"
         text += f" by names, sizes and times: sha256 {digest.hexdigest()}"
         self._add(folder, text, kind="folder")
 
-    def _list_files(self, folder: Path, seen: set[str], depth: int = 0) -> Iterator[Path]:
+    def _list_files(
+        self, folder: Path, entered_folders: set[str], depth: int = 0
+    ) -> Iterator[Path]:
         """Yield the files below *folder*; each folder is entered once, so link cycles end."""
-        real = os.path.realpath(folder)
-        if real in seen or not Path(real).is_relative_to(self._top):
-            if real not in seen:
+        real_folder = os.path.realpath(folder)
+        if real_folder in entered_folders or not Path(real_folder).is_relative_to(self._top):
+            if real_folder not in entered_folders:
                 self._resolve_inside(folder)
             return
         if depth > MAX_DEPTH:
             text = f"more than {MAX_DEPTH} folders deep, and not compared"
             self._add(folder, text, kind="folder")
             return
-        seen.add(real)
+        entered_folders.add(real_folder)
         self.looks.setdefault(str(folder), stat_signature(str(folder)))
         try:
             names = sorted(os.listdir(folder))  # noqa: PTH208 - names, not entries
@@ -325,7 +334,7 @@ class _Scanner:
             path = folder / name
             look = self.looks[str(path)] = stat_signature(str(path))
             if look is not None and stat.S_ISDIR(look[2]):
-                yield from self._list_files(path, seen, depth + 1)
+                yield from self._list_files(path, entered_folders, depth + 1)
             elif look is not None:
                 yield path
 
@@ -342,11 +351,11 @@ def _hide_parts(value: Any, *, is_secret: bool, looks_secret: bool) -> Any:
     if isinstance(value, dict):
         return {
             key: _hide_parts(
-                below,
+                child,
                 is_secret=is_secret or _SECRET.fullmatch(str(key)) is not None,
                 looks_secret=looks_secret,
             )
-            for key, below in value.items()
+            for key, child in value.items()
         }
     if isinstance(value, list):
         return [_hide_parts(item, is_secret=is_secret, looks_secret=looks_secret) for item in value]

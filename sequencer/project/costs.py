@@ -41,15 +41,18 @@ def cost_warnings(
 
     An agent that can't be chosen is skipped: another check reports it.
     """
-    found: dict[str, tuple[str, str]] = {}
-    for step, chosen, executor in _choose_agents(project, workflow):
-        others = project.agents.fallbacks(step, chosen)
-        for name, candidate in ((chosen, executor), *others):
-            if (reason := _explain_missing_cost(step, name, candidate)) is not None:
-                found.setdefault(name, reason)
-    named = ", ".join(dict.fromkeys(caps))
-    for name, (why, hint) in found.items():
-        yield f"agent {name!r} may never report its cost, so {named} can't count it: {why}", hint
+    explanations: dict[str, tuple[str, str]] = {}
+    for step, agent, executor in _choose_agents(project, workflow):
+        fallbacks = project.agents.fallbacks(step, agent)
+        for name, candidate in ((agent, executor), *fallbacks):
+            if (explanation := _explain_missing_cost(step, name, candidate)) is not None:
+                explanations.setdefault(name, explanation)
+    cap_names = ", ".join(dict.fromkeys(caps))
+    for name, (reason, hint) in explanations.items():
+        yield (
+            f"agent {name!r} may never report its cost, so {cap_names} can't count it: {reason}",
+            hint,
+        )
 
 
 def fallback_warnings(project: Project, workflow: Workflow) -> Iterator[tuple[str, str]]:
@@ -57,33 +60,36 @@ def fallback_warnings(project: Project, workflow: Workflow) -> Iterator[tuple[st
 
     The message names the field that the agent does not support.
     """
-    found: dict[tuple[str, str, str], list[str]] = {}
+    failures: dict[tuple[str, str, str], list[str]] = {}
     hints: dict[str, str] = {}
-    for step, chosen, _ in _choose_agents(project, workflow):
-        for name, error in project.agents.list_unfit_fallbacks(step, chosen):
-            steps = found.setdefault((name, chosen, error.message), [])
+    for step, agent, _ in _choose_agents(project, workflow):
+        for name, error in project.agents.list_unfit_fallbacks(step, agent):
+            steps = failures.setdefault((name, agent, error.message), [])
             steps += [] if step.name in steps else [step.name]
-            help_first = "install it" if isinstance(error, AgentMissing) else "change that"
-            hints[name] = f"{help_first}, or take {name!r} out of agent.fallback"
-    for (name, chosen, why), steps in found.items():
-        shown, more = ", ".join(steps[:MAX_STEPS]), len(steps) - MAX_STEPS
-        shown = f"step{'s' * (len(steps) > 1)} {shown}{f' and {more} more' if more > 0 else ''}"
-        yield f"fallback {name!r} never performs {shown} in place of {chosen!r}: {why}", hints[name]
+            remedy = "install it" if isinstance(error, AgentMissing) else "change that"
+            hints[name] = f"{remedy}, or take {name!r} out of agent.fallback"
+    for (name, agent, message), steps in failures.items():
+        text, excess = ", ".join(steps[:MAX_STEPS]), len(steps) - MAX_STEPS
+        text = f"step{'s' * (len(steps) > 1)} {text}{f' and {excess} more' if excess > 0 else ''}"
+        yield (
+            f"fallback {name!r} never performs {text} in place of {agent!r}: {message}",
+            hints[name],
+        )
 
 
 def _choose_agents(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str, Executor]]:
     """Yield (step as its agent gets it, agent's name, executor) for each step of *workflow*."""
-    optional = find_optional_fields(workflow)
+    optional_fields = find_optional_fields(workflow)
     for step in list_agent_steps(project.settings, workflow):
-        complete = with_defaults(step, project.settings.step_defaults)
+        full_step = with_defaults(step, project.settings.step_defaults)
         try:
-            fit, _ = drop_unsupported_fields(
-                project.agents, complete, step.name, optional.get(step.name, ())
+            fitting_step, _ = drop_unsupported_fields(
+                project.agents, full_step, step.name, optional_fields.get(step.name, ())
             )
-            name, executor = project.agents.choose(fit, step.name)
+            name, executor = project.agents.choose(fitting_step, step.name)
         except ConfigurationError:
             continue
-        yield fit, name, executor
+        yield fitting_step, name, executor
 
 
 def _explain_missing_cost(step: Step, name: str, executor: Executor) -> tuple[str, str] | None:

@@ -22,15 +22,15 @@ from sequencer.project.store_kinds import STORE_KIND
 
 def remove_unavailable(layers: Layers) -> list[Found]:
     """Remove the keys of unavailable plug-ins from *layers*, and return an error for each."""
-    found = list(_find_unknown_plugins(dict(switches(layers.values)), layers))
+    problems = list(_find_unknown_plugins(dict(switches(layers.values)), layers))
     values = layers.values
     for path, error in _find_unavailable_keys(layers):
         layers.unavailable[path] = error
-        found.append((path, error))
+        problems.append((path, error))
         # An entry without its tasks or its kind is useless, so remove the whole entry.
         values = _without_key(values, path[: max(1, len(path) - 1)])
     layers.values = values
-    return found
+    return problems
 
 
 def downgrade_to_notices(found: Iterable[Found], layers: Layers) -> list[Found]:
@@ -39,32 +39,34 @@ def downgrade_to_notices(found: Iterable[Found], layers: Layers) -> list[Found]:
     An unknown name may belong to a package that is not installed on this machine, unless it looks
     like a typo.
     """
-    remaining: list[Found] = []
+    problems: list[Found] = []
     for path, error in found:
         if isinstance(error, UnknownName) and not error.nearest:
             text = f"{error.where}: {error.message}; perhaps a package that adds it is missing"
         elif isinstance(error, (PluginUnavailable, PackageFailed)):
             text = error.in_one_line
         else:
-            remaining.append((path, error))
+            problems.append((path, error))
             continue
         layers.unavailable[path] = error
         is_store = path == STORE_KIND
         layers.notices.append(f"{text}; only a copy here can be shown" if is_store else text)
-    return remaining
+    return problems
 
 
-def _find_unknown_plugins(named: Mapping[str, bool], layers: Layers) -> Iterator[Found]:
-    """Yield an error for each plug-in that is *named* and unknown.
+def _find_unknown_plugins(choices: Mapping[str, bool], layers: Layers) -> Iterator[Found]:
+    """Yield an error for each unknown plug-in in *choices* (name -> whether it is enabled).
 
     Disabling a plug-in that is not installed has no effect, so it is no error, but a typo is.
     """
-    for name in sorted(named.keys() - extensions.PLUGINS):
-        if extensions.normalize_name(name) not in (added := extensions.installed_packages()):
+    for name in sorted(choices.keys() - extensions.PLUGINS):
+        if extensions.normalize_name(name) not in (
+            package_names := extensions.installed_packages()
+        ):
             path = ("plugins", name)
-            known = extensions.PLUGINS | added
-            error = UnknownName("plug-in", name, known, where=layers.format_location(path))
-            if named[name] or error.nearest:
+            known_names = extensions.PLUGINS | package_names
+            error = UnknownName("plug-in", name, known_names, where=layers.format_location(path))
+            if choices[name] or error.nearest:
                 yield path, error
 
 
@@ -79,11 +81,11 @@ def _find_unavailable_keys(layers: Layers) -> Iterator[Found]:
             yield from _check_provider(
                 path, extensions.WORKFLOW_KEYS, key, f"the key {key!r}", layers
             )
-    for above, group, what in _KINDS:
-        for name, entry in _entries(values, *above):
+    for parent, group, description in _KINDS:
+        for name, entry in _entries(values, *parent):
             kind = str(entry.get("kind"))
             yield from _check_provider(
-                (*above, name, "kind"), group, kind, f"{what} {kind!r}", layers
+                (*parent, name, "kind"), group, kind, f"{description} {kind!r}", layers
             )
 
 
@@ -107,10 +109,10 @@ def _check_section(name: str, layers: Layers) -> Iterator[Found]:
 
 
 def _check_provider(
-    path: KeyPath, group: str, name: str, what: str, layers: Layers
+    path: KeyPath, group: str, name: str, description: str, layers: Layers
 ) -> Iterator[Found]:
     if (provider := extensions.missing_provider(group, name)) is not None:
-        yield path, PluginUnavailable(what, provider, where=layers.format_location(path))
+        yield path, PluginUnavailable(description, provider, where=layers.format_location(path))
 
 
 def _entries(values: Any, *path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -124,7 +126,7 @@ def _entries(values: Any, *path: str) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 def _without_key(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
     """Return a copy of *values* without the value at *path*."""
-    key, *below = path
-    if below and isinstance(entry := values.get(str(key)), dict):
-        return {**values, str(key): _without_key(entry, tuple(below))}
+    key, *child_keys = path
+    if child_keys and isinstance(entry := values.get(str(key)), dict):
+        return {**values, str(key): _without_key(entry, tuple(child_keys))}
     return {name: value for name, value in values.items() if name != key}

@@ -71,13 +71,13 @@ def read_disabled(config: Path | None) -> frozenset[str]:
 def _read_plugin_settings(path: Path | None) -> Iterator[Mapping[str, Any]]:
     """Yield the settings that name plug-ins: the file at *path*, and the section in a variable."""
     variable = _VARIABLE.rstrip("_")
-    in_variable = os.environ.get(variable, "")
+    variable_text = os.environ.get(variable, "")
     is_written = path is not None and b"plugins" in read_bytes(path)
-    if not (is_written or in_variable.startswith("{")):
+    if not (is_written or variable_text.startswith("{")):
         return
     from sequencer.files import yamlfile  # noqa: PLC0415 - few projects name plug-ins
 
     if path is not None and is_written:
         yield yamlfile.read(path).data
-    if in_variable.startswith("{"):
-        yield {"plugins": yamlfile.parse_value(in_variable, Path(variable))}
+    if variable_text.startswith("{"):
+        yield {"plugins": yamlfile.parse_value(variable_text, Path(variable))}

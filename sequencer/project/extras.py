@@ -20,15 +20,15 @@ _DEVELOPMENT = re.compile(r"extra == .(?:docs|fuzz|test)\b")
 
 def installed_versions() -> dict[str, str]:
     """Return name -> version for each installed dependency of this package."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     with suppress(Exception):
         for line in requires("step-sequencer") or ():
             if _DEVELOPMENT.search(line):
                 continue
             name = re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0]
             with suppress(Exception):
-                found[name] = version(name)
-    return dict(sorted(found.items()))
+                versions[name] = version(name)
+    return dict(sorted(versions.items()))
 
 
 def extra_hint(extra: str) -> str:

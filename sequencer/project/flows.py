@@ -46,8 +46,8 @@ def find_flow_file(project: Project, asked: str) -> Path:
     try:
         return find_flow(asked, settings.project_dir, project.home_folder)
     except UnknownName as error:
-        known = {*error.known, *settings.registry.flows, *settings.registry.lists}
-        raise UnknownName("flow", asked, known) from None
+        flow_names = {*error.known, *settings.registry.flows, *settings.registry.lists}
+        raise UnknownName("flow", asked, flow_names) from None
 
 
 def open_flow(project: Project, asked: str) -> GraphFile:
@@ -99,15 +99,15 @@ def add_location(
         for name in (node.id for node in workflow.nodes)
         for words in ("step", "agent of step")
     }
-    about = [(part, nodes[part.where]) for part in error.each if part.where in nodes]
-    if not about:
+    parts = [(part, nodes[part.where]) for part in error.each if part.where in nodes]
+    if not parts:
         return
     # If the file can't be read now, the caller still reports *error* without a line.
     with suppress(SequencerError):
-        written = load_current_graph(project, run, workflow, source)
-        for part, name in about:
-            if written is not None and name in written.graph.by_id:
-                part.where = written.locate_setting(name)
+        graph_file = load_current_graph(project, run, workflow, source)
+        for part, name in parts:
+            if graph_file is not None and name in graph_file.graph.by_id:
+                part.where = graph_file.locate_setting(name)
 
 
 def is_configured(project: Project, asked: str) -> bool:
@@ -119,12 +119,12 @@ def is_configured(project: Project, asked: str) -> bool:
 def all_flows(project: Project) -> dict[str, Path]:
     """Return the file of every flowchart of the project, by name."""
     settings = project.settings
-    found = dict(settings.registry.flows)
-    known = {path.resolve() for path in found.values()}
+    files = dict(settings.registry.flows)
+    real_paths = {path.resolve() for path in files.values()}
     for path in flow_files(settings.project_dir, project.home_folder):
-        if path.resolve() not in known:
-            found[_format_path(path, settings.project_dir)] = path
-    return found
+        if path.resolve() not in real_paths:
+            files[_format_path(path, settings.project_dir)] = path
+    return files
 
 
 def list_project_flows(project: Project) -> list[Path]:
@@ -134,17 +134,17 @@ def list_project_flows(project: Project) -> list[Path]:
     the configuration or in the home folder don't count: they may be any document.
     """
     folder, home = project.settings.project_dir.resolve(), project.home_folder
-    found = {path.resolve(): path for path in project.settings.registry.flows.values()}
+    files = {path.resolve(): path for path in project.settings.registry.flows.values()}
     for path in flow_files(folder, home):
-        real = path.resolve()
-        if real.is_relative_to(folder) and real.parent != folder:
-            found.setdefault(real, path)
-    return list(found.values())
+        real_path = path.resolve()
+        if real_path.is_relative_to(folder) and real_path.parent != folder:
+            files.setdefault(real_path, path)
+    return list(files.values())
 
 
 def _format_path(path: Path, project_dir: Path) -> str:
-    real, base = path.resolve(), project_dir.resolve()
-    return str(real.relative_to(base)) if real.is_relative_to(base) else str(real)
+    real_path, base = path.resolve(), project_dir.resolve()
+    return str(real_path.relative_to(base)) if real_path.is_relative_to(base) else str(real_path)
 
 
 def make_flow_source(project: Project, asked: str, state: Mapping[str, Any]) -> FlowSource:
@@ -162,8 +162,8 @@ def make_flow_source(project: Project, asked: str, state: Mapping[str, Any]) -> 
         workflow=flow.workflow,
     )
     # Apply the state now, so that a wrong key fails before the run exists.
-    checked = workflow_of_source(project.settings, source, None) if state else flow.workflow
-    return source.replace(workflow=checked)
+    workflow = workflow_of_source(project.settings, source, None) if state else flow.workflow
+    return source.replace(workflow=workflow)
 
 
 def choose_run_name(
@@ -192,43 +192,46 @@ def resolve_run(
         UsageRefused: the run exists, and *state* works only for a new run.
     """
     source = make_flow_source(project, asked, state)
-    called = source.workflow.name
-    chosen = choose_run_name(project, asked, source.workflow, name)
+    workflow_name = source.workflow.name
+    run_name = choose_run_name(project, asked, source.workflow, name)
     if is_new:
-        return _find_free_name(project, chosen or slug(called)), source
-    store = project.run(chosen).store
+        return _find_free_name(project, run_name or slug(workflow_name)), source
+    store = project.run(run_name).store
     head = store.view().head
     if head is None:
-        return chosen, source
-    before = find_flow_source(store) if head.flow is not None else None
-    if before is None and head.flow is not None:
+        return run_name, source
+    old_source = find_flow_source(store) if head.flow is not None else None
+    if old_source is None and head.flow is not None:
         raise missing_source_error(project.settings, head)
-    if before is None or (before.file, before.workflow.name) != (source.file, called):
+    if old_source is None or (old_source.file, old_source.workflow.name) != (
+        source.file,
+        workflow_name,
+    ):
         raise TransitionRefused(
-            f"run {chosen or 'default'!r} has a different workflow: "
-            f"{_describe_start(head, before)}",
+            f"run {run_name or 'default'!r} has a different workflow: "
+            f"{_describe_start(head, old_source)}",
             hint="--new starts a separate run; --run NAME gives it a name",
         )
-    if state and dict(state) != before.state:
+    if state and dict(state) != old_source.state:
         raise UsageRefused(
-            f"run {chosen or 'default'!r} has already started, so you can't set its state",
+            f"run {run_name or 'default'!r} has already started, so you can't set its state",
             where="--state",
             hint="--new starts another run",
         )
-    return chosen, None
+    return run_name, None
 
 
-def _describe_start(head: Head, before: FlowSource | None) -> str:
+def _describe_start(head: Head, source: FlowSource | None) -> str:
     """Return a clause that names the source of the run with *head*."""
-    if before is not None and before.file is not None:
-        return f"it was started from {before.file}"
+    if source is not None and source.file is not None:
+        return f"it was started from {source.file}"
     return f"it was started with {head.workflow_name!r}"
 
 
-def _find_free_name(project: Project, wanted: str) -> str:
-    known = set(map(slug, project.run_names()))
+def _find_free_name(project: Project, base_name: str) -> str:
+    slugs = set(map(slug, project.run_names()))
     for number in itertools.count(1):
-        name = wanted if number == 1 else f"{wanted}-{number}"
-        if slug(name) not in known:
+        name = base_name if number == 1 else f"{base_name}-{number}"
+        if slug(name) not in slugs:
             return name
     raise AssertionError("numbers do not end")

@@ -42,25 +42,25 @@ def check_folders(project: Project, run: str | None) -> Iterator[Diagnostic]:
     for path in (folder, *(folder / name for name in _BELOW)):
         yield from _check_link(path)
     yield from _check_links(settings.logs_dir)
-    if (why := highwater.find_problem()) is not None:
+    if (reason := highwater.find_problem()) is not None:
         message = "the progress of runs is recorded only inside the project, so older files "
-        message += f"(from git stash or a backup) may not be noticed: {why}"
+        message += f"(from git stash or a backup) may not be noticed: {reason}"
         hint = "give this user a home folder, or name a folder in XDG_STATE_HOME"
         yield Diagnostic(Level.WARNING, Area.STATE, message, None, hint)
 
 
 def _check_writable(folder: Path, name: str) -> Iterator[Diagnostic]:
-    existing = folder
-    while not os.path.lexists(existing) and existing != existing.parent:
-        existing = existing.parent
-    if not existing.is_dir():
-        yield Diagnostic(Level.ERROR, Area.FILES, f"{name}: is not a folder", str(existing))
-    elif not os.access(existing, os.W_OK | os.X_OK):
+    ancestor = folder
+    while not os.path.lexists(ancestor) and ancestor != ancestor.parent:
+        ancestor = ancestor.parent
+    if not ancestor.is_dir():
+        yield Diagnostic(Level.ERROR, Area.FILES, f"{name}: is not a folder", str(ancestor))
+    elif not os.access(ancestor, os.W_OK | os.X_OK):
         # No call has failed yet, so create the error that the system would raise.
-        why, hint = explain_refusal(
-            PermissionError(errno.EACCES, "can't be written to"), existing, ""
+        reason, hint = explain_refusal(
+            PermissionError(errno.EACCES, "can't be written to"), ancestor, ""
         )
-        yield Diagnostic(Level.ERROR, Area.FILES, f"{name}: {why}", str(existing), hint or None)
+        yield Diagnostic(Level.ERROR, Area.FILES, f"{name}: {reason}", str(ancestor), hint or None)
 
 
 def _check_link(folder: Path) -> Iterator[Diagnostic]:
@@ -75,8 +75,8 @@ def _check_link(folder: Path) -> Iterator[Diagnostic]:
 
 def _check_links(top: Path) -> Iterator[Diagnostic]:
     """Yield the folders from *top* down that are links; nothing is written through a link."""
-    if found := list(_check_link(top)):
-        yield from found
+    if findings := list(_check_link(top)):
+        yield from findings
         return
     for parent, folders, _ in os.walk(top):
         for name in sorted(folders):

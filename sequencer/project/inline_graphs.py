@@ -25,8 +25,8 @@ def inline_graphs(
     graphs: dict[str, GraphFile] = {}
     for name, inline, parts in _find_inline_parts(layers):
 
-        def where(path: KeyPath, above: KeyPath = ("workflows", name)) -> str:
-            return layers.format_location((*above, *path))
+        def where(path: KeyPath, parent: KeyPath = ("workflows", name)) -> str:
+            return layers.format_location((*parent, *path))
 
         errors = inline.problems(parts, sections, where)
         found += [(("workflows", name, *path), error) for path, error in errors]

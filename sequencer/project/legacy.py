@@ -58,17 +58,17 @@ _IGNORED_FAMILIES = re.compile(r"auto_?commit_[a-z_]+|max_[a-z_]+_bytes", re.ASC
 
 def add_old_keys(layers: Layers, document: Document) -> Iterator[str]:
     """Add the old keys of *document* to *layers*; yield each key that was handled."""
-    known = tables()
-    for key, dotted_path in known.flat_keys.items():
+    key_tables = tables()
+    for key, dotted_path in key_tables.flat_keys.items():
         if key in document.data:
             path, source = tuple(dotted_path.split(".")), source_in(document, (key,))
             layers.set_value(path, document.data[key], source, (key,))
     _add_commit_keys(layers, document)
     _add_team_keys(layers, document)
     for key in document.data:
-        if key in (TOLERATE_KEY, *TOP_KEYS, *known.flat_keys, *known.commit_keys):
+        if key in (TOLERATE_KEY, *TOP_KEYS, *key_tables.flat_keys, *key_tables.commit_keys):
             yield key
-        elif key in known.ignored_keys or _IGNORED_FAMILIES.fullmatch(key):
+        elif key in key_tables.ignored_keys or _IGNORED_FAMILIES.fullmatch(key):
             where = document.locate((key,))
             layers.notices.append(f"{where}: {key!r} has no effect here")
             yield key
@@ -98,15 +98,19 @@ def add_variable_notices(layers: Layers, env: Mapping[str, str]) -> None:
     A common name gets a notice only if there is a sign of that program: a variable with one of
     its prefixes, or a key of its file.
     """
-    old = tables()
-    known = sorted(name for name in old.variables if env.get(name))
-    written = layers.document.data.keys() if layers.document else frozenset()
-    if written.isdisjoint(OWN_KEYS.union(old.flat_keys, old.commit_keys, old.ignored_keys)):
-        known = known if any(name.startswith(OWN_VARIABLES) for name in known) else []
-    for name in known:
-        use = old.variables[name]
-        instead = f"use {use}" if use else "nothing replaces it, because it is not needed"
-        layers.notices.append(f"the variable {name} has no effect here: {instead}")
+    key_tables = tables()
+    names = sorted(name for name in key_tables.variables if env.get(name))
+    file_keys = layers.document.data.keys() if layers.document else frozenset()
+    if file_keys.isdisjoint(
+        OWN_KEYS.union(key_tables.flat_keys, key_tables.commit_keys, key_tables.ignored_keys)
+    ):
+        names = names if any(name.startswith(OWN_VARIABLES) for name in names) else []
+    for name in names:
+        replacement = key_tables.variables[name]
+        advice = (
+            f"use {replacement}" if replacement else "nothing replaces it, because it is not needed"
+        )
+        layers.notices.append(f"the variable {name} has no effect here: {advice}")
 
 
 CONFIG = "teamConfig"
@@ -123,13 +127,13 @@ TOP_KEYS = frozenset({"enableAgentTeams", CONFIG})
 
 def _add_team_keys(layers: Layers, document: Document) -> None:
     """Add the other spellings of team keys in *document* to *layers*."""
-    for written, path in TEAM_KEYS.items():
-        position = document.positions.get(written)
+    for spelling, path in TEAM_KEYS.items():
+        position = document.positions.get(spelling)
         if position is not None:
-            value = document.data[str(written[0])]
-            for part in written[1:]:
+            value = document.data[str(spelling[0])]
+            for part in spelling[1:]:
                 value = value[part]
-            layers.set_value(path, value, Source("file", document.file, position[0]), written)
+            layers.set_value(path, value, Source("file", document.file, position[0]), spelling)
 
 
 def key_problems(document: Document) -> Iterator[Found]:
@@ -138,22 +142,22 @@ def key_problems(document: Document) -> Iterator[Found]:
     if config is not None and not isinstance(config, dict):
         message = "expected a mapping ('key: value' lines)"
         yield (CONFIG,), ConfigurationError(message, where=_format_location(document, (CONFIG,)))
-    known = [str(path[1]) for path in TEAM_KEYS if path[0] == CONFIG]
+    known_keys = [str(path[1]) for path in TEAM_KEYS if path[0] == CONFIG]
     for key in config if isinstance(config, dict) else ():
-        if key not in known:
+        if key not in known_keys:
             place = format_location(document.locate((CONFIG, key)), (CONFIG,))
-            yield (CONFIG, key), UnknownName("key", key, known, where=place)
-    own, workflows = ("workflows", OWN), document.data.get("workflows")
+            yield (CONFIG, key), UnknownName("key", key, known_keys, where=place)
+    own_path, workflows = ("workflows", OWN), document.data.get("workflows")
     is_file = isinstance(workflows, dict) and isinstance(workflows.get(OWN), str)
-    for written, kept in {**TEAM_KEYS, **RENAMED}.items():
-        path = own if is_file and kept[:2] == own else kept
-        if written in document.positions and path in document.positions:
+    for spelling, target in {**TEAM_KEYS, **RENAMED}.items():
+        path = own_path if is_file and target[:2] == own_path else target
+        if spelling in document.positions and path in document.positions:
             line = document.positions[path][0]
             message = f"{format_key_path(path)} in line {line} is the same setting"
-            hint = f"leave out {format_key_path(written)} or {format_key_path(path)}"
+            hint = f"leave out {format_key_path(spelling)} or {format_key_path(path)}"
             yield (
-                written,
-                ConfigurationError(message, where=_format_location(document, written), hint=hint),
+                spelling,
+                ConfigurationError(message, where=_format_location(document, spelling), hint=hint),
             )
 
 

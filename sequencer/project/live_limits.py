@@ -30,22 +30,22 @@ class LiveLimits:
 
     def __call__(self) -> tuple[RunLimits, str]:
         """Return the current limits, and a notice about a change (empty: no change)."""
-        looks = stat_signature(self._settings.config_path)
-        if looks == self._seen or looks is None:
+        signature = stat_signature(self._settings.config_path)
+        if signature == self._seen or signature is None:
             return self._limits, ""
-        self._seen = looks
+        self._seen = signature
         try:
-            current = self._read()
+            new_limits = self._read()
         except (SequencerError, OSError) as error:
             return self._limits, f"the limits stay as they are: {error}"
-        before, self._limits = self._limits, current
-        changed = [
-            f"limits.{name}: {_format_limit(getattr(before, name))} -> "
-            f"{_format_limit(getattr(current, name))}"
+        old_limits, self._limits = self._limits, new_limits
+        changes = [
+            f"limits.{name}: {_format_limit(getattr(old_limits, name))} -> "
+            f"{_format_limit(getattr(new_limits, name))}"
             for name in RunLimits.model_fields
-            if getattr(before, name) != getattr(current, name)
+            if getattr(old_limits, name) != getattr(new_limits, name)
         ]
-        return current, "; ".join(changed)
+        return new_limits, "; ".join(changes)
 
     def _read(self) -> RunLimits:
         """Return the file's current limits; without trust, only the lowered ones.
@@ -53,14 +53,16 @@ class LiveLimits:
         Raises:
             SequencerError: the file can't be read.
         """
-        started, config = self._settings, self._settings.config_path
-        now = load(started.project_dir, config=config, env=dict(os.environ))
-        if self._is_trusted or self._trust.with_settings(now).refusal() is None:
-            return now.limits
-        return started.limits.replace(**_choose_lower_limits(self._limits, now.limits))
+        old_settings, config = self._settings, self._settings.config_path
+        new_settings = load(old_settings.project_dir, config=config, env=dict(os.environ))
+        if self._is_trusted or self._trust.with_settings(new_settings).refusal() is None:
+            return new_settings.limits
+        return old_settings.limits.replace(
+            **_choose_lower_limits(self._limits, new_settings.limits)
+        )
 
 
-def _choose_lower_limits(one: RunLimits, other: RunLimits) -> Mapping[str, Any]:
+def _choose_lower_limits(old_limits: RunLimits, new_limits: RunLimits) -> Mapping[str, Any]:
     """Return the lower value of each limit, by name."""
 
     def most(limits: RunLimits, name: str) -> float:
@@ -68,7 +70,7 @@ def _choose_lower_limits(one: RunLimits, other: RunLimits) -> Mapping[str, Any]:
         return math.inf if value is None else value
 
     return {
-        name: getattr(min(one, other, key=lambda limits: most(limits, name)), name)
+        name: getattr(min(old_limits, new_limits, key=lambda limits: most(limits, name)), name)
         for name in RunLimits.model_fields
     }
 

@@ -63,16 +63,16 @@ def find_module_paths(items: Sequence[object]) -> Iterator[str]:
     ['a.py', 'a/__init__.py', 'a/__main__.py', 'a/b.py', 'a/b/__init__.py', 'a/b/__main__.py']
     """
     words = [*map(str, items), *find_possible_paths(items)]
-    found: list[str] = []
-    for before, word in pairwise(words):
-        if before == "-m" and _MODULE.fullmatch(word):
-            found.append(word)
+    modules: list[str] = []
+    for previous_word, word in pairwise(words):
+        if previous_word == "-m" and _MODULE.fullmatch(word):
+            modules.append(word)
     for text in words:
         for match in _IMPORT.finditer(text):
-            found += re.split(r"\s*,\s*", match[1])
+            modules += re.split(r"\s*,\s*", match[1])
         if text.startswith("-m") and _MODULE.fullmatch(text[2:]):
-            found.append(text[2:])
-    for name in dict.fromkeys(found[:MAX_WORDS]):
+            modules.append(text[2:])
+    for name in dict.fromkeys(modules[:MAX_WORDS]):
         parts = [part for part in name.split(".") if part]
         for length in range(1, len(parts) + 1):
             path = "/".join(parts[:length])
@@ -81,8 +81,8 @@ def find_module_paths(items: Sequence[object]) -> Iterator[str]:
 
 def _list_words(items: Sequence[str], depth: int) -> Iterator[str]:
     folder = None
-    for before, item in pairwise(["", *items]):
-        if before == "cd":
+    for previous_item, item in pairwise(["", *items]):
+        if previous_item == "cd":
             folder = item
         for word in _spellings(item):
             yield word
@@ -101,9 +101,9 @@ def _spellings(item: str) -> Iterator[str]:
         # From --option=value, and from NAME=value before a command.
         item = item.partition("=")[2]
         yield item
-    without = _VARIABLE.sub("", item, count=1) if item.startswith("$") else item
-    if without != item:
-        yield without
+    remainder = _VARIABLE.sub("", item, count=1) if item.startswith("$") else item
+    if remainder != item:
+        yield remainder
 
 
 def _split(text: str) -> list[str]:

@@ -34,13 +34,13 @@ _CORE_NAMES: Mapping[str, str] = {
 
 def check_packages() -> Iterator[Diagnostic]:
     """Yield a finding for each entry point that can't be used, with its package and a hint."""
-    for malformed in packages.malformed_packages():
-        yield from diagnose_error(Area.CONFIGURATION, malformed, Level.WARNING)
-    seen: dict[tuple[str, str], EntryPoint] = {}
+    for problem in packages.malformed_packages():
+        yield from diagnose_error(Area.CONFIGURATION, problem, Level.WARNING)
+    points: dict[tuple[str, str], EntryPoint] = {}
     for point in extensions.all_entries():
-        first = seen.setdefault((point.group, point.name), point)
-        if (ignored := _find_ignore_reason(point, first)) is not None:
-            yield from diagnose_error(Area.CONFIGURATION, ignored, Level.WARNING)
+        first_point = points.setdefault((point.group, point.name), point)
+        if (reason := _find_ignore_reason(point, first_point)) is not None:
+            yield from diagnose_error(Area.CONFIGURATION, reason, Level.WARNING)
             continue
         try:
             _load(point)
@@ -68,8 +68,8 @@ def _level(point: EntryPoint) -> Level:
     return Level.ERROR if is_used else Level.WARNING
 
 
-def _find_ignore_reason(point: EntryPoint, first: EntryPoint) -> ConfigurationError | None:
-    """Return why *point* is ignored; *first* is the first entry point with its name."""
+def _find_ignore_reason(point: EntryPoint, first_point: EntryPoint) -> ConfigurationError | None:
+    """Return why *point* is ignored; *first_point*: the first one with its name."""
     place, package = packages.format_entry_point(point), packages.name_of(point)
     if point.group in extensions.OURS and point.group not in extensions.OFFERED:
         return ConfigurationError(
@@ -88,8 +88,8 @@ def _find_ignore_reason(point: EntryPoint, first: EntryPoint) -> ConfigurationEr
     owner = None
     if point.name in (*extensions.OURS.get(point.group, ()), *_list_reserved_names(point.group)):
         owner = "Sequencer"
-    elif first is not point and point.group not in _SHARED_NAMES:
-        owner = f"the package {packages.name_of(first)!r}"
+    elif first_point is not point and point.group not in _SHARED_NAMES:
+        owner = f"the package {packages.name_of(first_point)!r}"
     if owner is None:
         return None
     return ConfigurationError(
@@ -117,7 +117,9 @@ def package_findings(error: BaseException) -> list[Diagnostic]:
 
     Raises: *error*, if code of this program failed.
     """
-    known = error if isinstance(error, ConfigurationError) else packages.to_package_error(error)
-    if not isinstance(known, SequencerError):
+    package_error = (
+        error if isinstance(error, ConfigurationError) else packages.to_package_error(error)
+    )
+    if not isinstance(package_error, SequencerError):
         raise error
-    return diagnose_error(Area.CONFIGURATION, known)
+    return diagnose_error(Area.CONFIGURATION, package_error)

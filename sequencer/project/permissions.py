@@ -44,7 +44,7 @@ def list_permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permi
     An agent that can't be chosen is skipped: another check reports it.
     """
     settings = agents.settings
-    by_agent: dict[str, tuple[Permissions, list[str]]] = {}
+    agent_permissions: dict[str, tuple[Permissions, list[str]]] = {}
     for step in list_agent_steps(settings, workflow):
         full_step = with_defaults(step, settings.step_defaults)
         try:
@@ -52,17 +52,19 @@ def list_permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permi
         except ConfigurationError:
             continue
         if isinstance(executor, HasPermissions):
-            permission, idle = by_agent.setdefault(name, (executor.permissions(), []))
+            permission, idle_steps = agent_permissions.setdefault(
+                name, (executor.permissions(), [])
+            )
             if permission.to_edit and _is_left_to_the_entry(full_step):
-                idle.append(step.name)
+                idle_steps.append(step.name)
     return [
         Permission(
             name,
             permission.says,
-            tuple(dict.fromkeys(idle)),
+            tuple(dict.fromkeys(idle_steps)),
             _format_hint(settings, name, permission.to_edit),
         )
-        for name, (permission, idle) in by_agent.items()
+        for name, (permission, idle_steps) in agent_permissions.items()
     ]
 
 
@@ -73,12 +75,12 @@ def _is_left_to_the_entry(step: Step) -> bool:
     return not has_none and step.allowed_tools is None and not words.keys() & {"write", "edit"}
 
 
-def _format_hint(settings: Settings, name: str, to_edit: tuple[str, ...]) -> str:
+def _format_hint(settings: Settings, name: str, lines: tuple[str, ...]) -> str:
     agents = settings.agents
     if name in agents:
-        added = "".join(f"\n    {line}" for line in to_edit)
-        return f"add to the entry ({agents[name].locate(())}), for example:{added}"
-    entry = f"{name}: {{{', '.join(to_edit)}}}"
+        text = "".join(f"\n    {line}" for line in lines)
+        return f"add to the entry ({agents[name].locate(())}), for example:{text}"
+    entry = f"{name}: {{{', '.join(lines)}}}"
     if agents:
         return f"add below 'agents:' in orchestration.yaml, for example:\n    {entry}"
     return f"add to orchestration.yaml, for example:\n    agents:\n      {entry}"

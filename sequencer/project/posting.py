@@ -45,8 +45,8 @@ class Pending(Struct, frozen=True, kw_only=True):
         """Return one line for people; *words* converts a time to the duration since then."""
         name = f"sink {self.sink!r}"
         if self.is_behind:
-            waits = "1 post waits" if self.pending == 1 else f"{self.pending} posts wait"
-            text = f"{waits} for {name}" if self.pending else name
+            clause = "1 post waits" if self.pending == 1 else f"{self.pending} posts wait"
+            text = f"{clause} for {name}" if self.pending else name
             text += f" for {words(self.since)}" if self.since else ""
             tries = {0: "", 1: ", tried once"}.get(self.tries, f", tried {self.tries} times")
             return f"{text}: {self.error}{tries}" if self.error else f"{text}: not tried yet"

@@ -209,18 +209,18 @@ class Project(Struct, frozen=True, dict=True):
 
     def with_store_kind(self, kind: str) -> Project:
         """Return a copy of this project that keeps its runs in a store of *kind*."""
-        chosen = self.settings.store.replace(kind=kind)
-        return replace(self, settings=replace(self.settings, store=chosen))
+        store = self.settings.store.replace(kind=kind)
+        return replace(self, settings=replace(self.settings, store=store))
 
     def _worker_of(self, run: str | None, emit: Emit) -> Worker:
         """Return the worker for attempts at *run*, built from the project's current files."""
         settings = self.settings
         # A worker lives for days: the project may have changed since it started.
-        reopened = open_project(
+        project = open_project(
             settings.project_dir, config=settings.config_path, rehearses=self.rehearses
         )
-        ensure_covered(reopened.settings, run or "default", reopened.store(run))
-        return reopened.run(run).worker(emit)
+        ensure_covered(project.settings, run or "default", project.store(run))
+        return project.run(run).worker(emit)
 
     @cached_property
     def hooks(self) -> Hooks:
@@ -287,8 +287,8 @@ class Project(Struct, frozen=True, dict=True):
             tasks=tasks,
             comment_tools=tuple(
                 tool
-                for _, every in extensions.load_builtins(extensions.COMMENT_TOOLS)
-                for tool in every(settings)
+                for _, make_tools in extensions.load_builtins(extensions.COMMENT_TOOLS)
+                for tool in make_tools(settings)
             ),
             own_folders=(settings.state_file.parent, settings.logs_dir),
             max_attempts=settings.limits.attempts,
@@ -308,9 +308,9 @@ class Project(Struct, frozen=True, dict=True):
     def obstacle(self, run: Run, head: Head, workflow: Workflow | None) -> SequencerError | None:
         """Return why *run* can't continue from *head* with these plug-ins and settings, or None."""
         has_own = self.settings.worktree or self.rehearses
-        missing = next(iter(self.settings.unavailable.values()), None)
-        if missing is not None and head.status is not Status.COMPLETE:
-            return missing
+        problem = next(iter(self.settings.unavailable.values()), None)
+        if problem is not None and head.status is not Status.COMPLETE:
+            return problem
         try:
             if workflow is not None and workflow.tasks and head.status is not Status.COMPLETE:
                 TASK_GRAPHS.require()
@@ -456,8 +456,8 @@ def _checkout(
     if store is None or code_sync is None:
         return None
     make = extensions.require(extensions.CODE, code_sync, "way to move code")
-    allowed = lambda: project.allowed  # noqa: E731
-    request = CodeRequest(project.settings, run, store, project.redaction, allowed, emit)
+    get_allowed = lambda: project.allowed  # noqa: E731
+    request = CodeRequest(project.settings, run, store, project.redaction, get_allowed, emit)
     checkout: Workspace | None = make(request)
     return checkout
 
@@ -478,10 +478,10 @@ def _all_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]
         # People choose the variable's name, so the name may not look like one of a secret.
         variables["STORE_API_KEY"] = key
     for agent in settings.agents.values():
-        given = agent.options.get("env")
-        if isinstance(given, dict):
+        env_options = agent.options.get("env")
+        if isinstance(env_options, dict):
             # Two agents may give the same name different values; both must be hidden.
-            variables |= {f"{agent.name}_{name}": str(value) for name, value in given.items()}
+            variables |= {f"{agent.name}_{name}": str(value) for name, value in env_options.items()}
     return variables
 
 
@@ -514,13 +514,13 @@ def open_project(
     settings = load(Path(path), config=config, env=env, flags=flags, reads=reads)
     folders.open_to_others(int(settings.file_mode, 8))
     set_project_folders(settings.state_file.parent, settings.logs_dir)
-    trusted = Trust(settings, trust)
+    project_trust = Trust(settings, trust)
     return Project(
         settings,
-        ConfiguredAgents(settings, overrides or AgentOverrides(), env, trusted, rehearses),
+        ConfiguredAgents(settings, overrides or AgentOverrides(), env, project_trust, rehearses),
         PromptFolder(settings.prompts_dir),
         Redaction.from_environment(_all_variables(settings, env)),
-        trusted,
+        project_trust,
         acts,
     )
 

@@ -40,22 +40,22 @@ def unreadable_prompts(
     project: Project, workflow: Workflow
 ) -> Iterator[tuple[Step, str, ConfigurationError]]:
     """Yield (first step, prompt, error) for each unreadable prompt or system prompt."""
-    seen: set[str] = set()
+    seen_names: set[str] = set()
     for step in workflow.every_step:
-        complete = with_defaults(step, project.settings.step_defaults)
-        names = [complete.system_prompt, *complete.added_system_prompts]
-        if complete.system_from_labels:
-            for _, prompts_of in extensions.load_builtins(extensions.SYSTEM_PROMPTS):
-                names += prompts_of(project.settings)
+        full_step = with_defaults(step, project.settings.step_defaults)
+        names = [full_step.system_prompt, *full_step.added_system_prompts]
+        if full_step.system_from_labels:
+            for _, list_prompts in extensions.load_builtins(extensions.SYSTEM_PROMPTS):
+                names += list_prompts(project.settings)
         is_review = workflow.review is not None and step is workflow.review.step
         # A review can run in place of any step, and the position may choose its agent.
-        positions = [other.name for other in workflow.steps] if is_review else [step.name]
-        if complete.text is None and not _needs_no_prompt(project, complete, positions):
-            names.append(complete.prompt_name)
+        positions = [candidate.name for candidate in workflow.steps] if is_review else [step.name]
+        if full_step.text is None and not _needs_no_prompt(project, full_step, positions):
+            names.append(full_step.prompt_name)
         for name in names:
-            if name is None or name in seen:
+            if name is None or name in seen_names:
                 continue
-            seen.add(name)
+            seen_names.add(name)
             if (error := find_prompt_error(project, name)) is not None:
                 yield step, name, error
 
@@ -67,15 +67,15 @@ def find_unprompted_steps(project: Project, workflow: Workflow) -> Iterator[tupl
     if the prompt file is missing: the person chose that program on purpose.
     """
     for step in workflow.every_step:
-        complete = with_defaults(step, project.settings.step_defaults)
-        if complete.text is not None or not _needs_no_prompt(project, complete, [step.name]):
+        full_step = with_defaults(step, project.settings.step_defaults)
+        if full_step.text is not None or not _needs_no_prompt(project, full_step, [step.name]):
             continue
-        name = complete.prompt_name
+        name = full_step.prompt_name
         try:
             if not project.prompts.read(name).strip():
                 yield step, f"its prompt {name!r} is empty"
         except UnknownName:
-            if complete.agent is None:
+            if full_step.agent is None:
                 yield step, f"it has no prompt {name!r}"
         except ConfigurationError as error:
             yield step, f"its prompt {name!r} can't be read: {error.message}"
@@ -85,11 +85,11 @@ def _needs_no_prompt(project: Project, step: Step, positions: Sequence[str]) -> 
     """Return whether *step* is a program that needs no prompt at any of *positions*."""
     if step.prompt is not None:
         return False
-    chosen = (
+    names = (
         choose_agent(project.settings, step, position, project.agents.overrides).name
         for position in positions
     )
-    agents = (project.settings.agents.get(name) for name in chosen)
+    agents = (project.settings.agents.get(name) for name in names)
     return any(agent is not None and agent.kind == "command" for agent in agents)
 
 

@@ -118,8 +118,8 @@ def _folder(settings: Settings, head: Head) -> Path:
 
 
 def _restart_hint(settings: Settings, head: Head) -> str:
-    again = format_command(head.run_name, "reset --yes --workflow WORKFLOW")
-    text = f"{again} starts another workflow instead"
+    command = format_command(head.run_name, "reset --yes --workflow WORKFLOW")
+    text = f"{command} starts another workflow instead"
     if head.run_name is None:
         return text
     return f"{text}; or remove {_folder(settings, head)} to delete the run"
@@ -133,9 +133,9 @@ def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None
     """
     if source.file is None:
         # A named run keeps its flow, even if the settings change the default run's workflow.
-        keeps = (head is None or head.run_name is not None) and not _is_flag(settings, "name")
+        is_kept = (head is None or head.run_name is not None) and not _is_flag(settings, "name")
         name = source.workflow.name
-        workflow = settings.find_workflow(name) if keeps else workflow_for(settings, head)
+        workflow = settings.find_workflow(name) if is_kept else workflow_for(settings, head)
     else:
         path = settings.project_dir / source.file
         if not path.is_file():
@@ -170,8 +170,8 @@ def workflow_of_run(
         CorruptState: the run's definition is missing.
     """
     workflow = _workflow_of_run(settings, head, definition, source)
-    every = settings.workflow.review_every_n or 0
-    if every > 0 and workflow.review is None and _is_flag(settings, "review_every_n"):
+    interval = settings.workflow.review_every_n or 0
+    if interval > 0 and workflow.review is None and _is_flag(settings, "review_every_n"):
         raise ConfigurationError(
             f"workflow {workflow.name!r} has no review step",
             where="--review-every",
@@ -230,21 +230,21 @@ def ensure_covered(settings: Settings, run: str, store: Store) -> None:
             path, settings.project_dir
         ):
             raise UnsafePath("the run's workflow is outside the project", where=file)
-    given = set() if definition is None else set(_find_grants(_dump(definition.workflow)))
-    if given and (more := given - _collect_project_grants(settings)):
+    run_grants = set() if definition is None else set(_find_grants(_dump(definition.workflow)))
+    if run_grants and (excess_grants := run_grants - _collect_project_grants(settings)):
         text = "the run gives its agents tools that no workflow of this project gives"
         hint = "start a new run from the files of this project"
-        raise UsageRefused(f"{text}: {', '.join(sorted(more))}", where=run, hint=hint)
+        raise UsageRefused(f"{text}: {', '.join(sorted(excess_grants))}", where=run, hint=hint)
 
 
 def _collect_project_grants(settings: Settings) -> set[str]:
     """Return the tools that the project, or a built-in workflow, gives to any step."""
-    found = {*_find_grants(settings.step_defaults)}
-    found |= {grant for part in settings.sections.values() for grant in _find_grants(_dump(part))}
+    grants = {*_find_grants(settings.step_defaults)}
+    grants |= {grant for part in settings.sections.values() for grant in _find_grants(_dump(part))}
     for name in settings.registry.names:
         with contextlib.suppress(ConfigurationError):
-            found.update(_find_grants(_dump(settings.registry.get(name))))
-    return found
+            grants.update(_find_grants(_dump(settings.registry.get(name))))
+    return grants
 
 
 def _dump(value: Any) -> Any:
@@ -254,13 +254,13 @@ def _dump(value: Any) -> Any:
 def _find_grants(value: Any) -> Iterator[str]:
     """Yield a short text for each tool that a step anywhere in *value* gives its agent."""
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
-    for key, below in items:
-        if key in _GRANTS and isinstance(below, dict):
-            yield from (f"{key} {name} {json.dumps(item)}" for name, item in below.items() if item)
-        elif key in _GRANTS and isinstance(below, list):
-            yield from (f"{key} {item}" for item in below)
-        elif isinstance(below, (dict, list)):
-            yield from _find_grants(below)
+    for key, child in items:
+        if key in _GRANTS and isinstance(child, dict):
+            yield from (f"{key} {name} {json.dumps(item)}" for name, item in child.items() if item)
+        elif key in _GRANTS and isinstance(child, list):
+            yield from (f"{key} {item}" for item in child)
+        elif isinstance(child, (dict, list)):
+            yield from _find_grants(child)
 
 
 def workflow_for(settings: Settings, head: Head | None) -> Workflow:
@@ -274,15 +274,17 @@ def workflow_for(settings: Settings, head: Head | None) -> Workflow:
         name, where = head.workflow_name, f"run {head.run_name or head.run_id!r}"
     workflow = settings.find_workflow(name, where=where)
     is_asked = _is_asked(settings, "review_every_n", head)
-    every = settings.workflow.review_every_n if is_asked else None
-    if every is not None and workflow.review is not None:
-        return workflow.with_review_every(every)
-    began_with = (head.params if head is not None else {}).get("review_every_n_cycles")
-    if workflow.review is None or type(began_with) is not int:
+    interval = settings.workflow.review_every_n if is_asked else None
+    if interval is not None and workflow.review is not None:
+        return workflow.with_review_every(interval)
+    initial_interval = (head.params if head is not None else {}).get("review_every_n_cycles")
+    if workflow.review is None or type(initial_interval) is not int:
         return workflow
     is_own = head is not None and head.run_name is not None and head.workflow_name == name
     return (
-        workflow.with_review_every(began_with) if is_own or not workflow.review_every else workflow
+        workflow.with_review_every(initial_interval)
+        if is_own or not workflow.review_every
+        else workflow
     )
 
 
@@ -323,9 +325,9 @@ def copy_of_run(request: StoreRequest) -> Store:
     Raises:
         PluginUnavailable: there are no files: the run is elsewhere.
     """
-    missing = request.settings.missing_store
-    if missing is not None and not request.state_path.exists():
-        raise missing
+    error = request.settings.missing_store
+    if error is not None and not request.state_path.exists():
+        raise error
     return file_store(request)
 
 
@@ -353,8 +355,8 @@ def find_lost_steps(
         return None
     records = tuple(HighWaterMark(state_path).find_marks(head.run_id))
     all_logs = _progress_in_logs(settings, state_path)
-    in_logs = find_later_logs(folders_of_logs, head) if records else all_logs(head.run_id)
-    evidence = find_furthest_mark(head, head.revision, (*records, *in_logs))
+    log_marks = find_later_logs(folders_of_logs, head) if records else all_logs(head.run_id)
+    evidence = find_furthest_mark(head, head.revision, (*records, *log_marks))
     return (
         None if evidence is None else missing_steps_error(state_path, head, head.revision, evidence)
     )

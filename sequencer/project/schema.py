@@ -55,16 +55,16 @@ PromptName = Annotated[str, Field(min_length=1, max_length=300)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def _ensure_mapping(written: Any) -> Any:
-    if not isinstance(written, Mapping):
+def _ensure_mapping(value: Any) -> Any:
+    if not isinstance(value, Mapping):
         raise Refusal("plugins_type", {}, "expected a mapping, such as {web: off}")
-    return written
+    return value
 
 
-def _ensure_switch(written: Any) -> Any:
-    if str(written).lower() not in ON | OFF:
+def _ensure_switch(value: Any) -> Any:
+    if str(value).lower() not in ON | OFF:
         raise Refusal("switch_type", {}, "expected on or off")
-    return written
+    return value
 
 
 Switch = Annotated[bool | Literal["on", "off"], BeforeValidator(_ensure_switch)]
@@ -185,10 +185,10 @@ def _normalize_extension(text: str) -> str:
 
 
 def _ensure_message(text: str) -> str:
-    unknown = [word for word in _WORD.findall(text) if word not in PLACEHOLDERS]
-    if unknown:
-        known = ", ".join(f"{{{word}}}" for word in PLACEHOLDERS)
-        raise ValueError(f"{{{unknown[0]}}} is unknown here; known: {known}")
+    unknown_words = [word for word in _WORD.findall(text) if word not in PLACEHOLDERS]
+    if unknown_words:
+        placeholders = ", ".join(f"{{{word}}}" for word in PLACEHOLDERS)
+        raise ValueError(f"{{{unknown_words[0]}}} is unknown here; known: {placeholders}")
     return text
 
 
@@ -264,7 +264,7 @@ class CommitOptions(Frozen):
 
     def first_line(self, facts: dict[str, str]) -> str:
         """Return the message with the words in braces replaced by *facts*, in one pass."""
-        return _WORD.sub(lambda found: facts[found[1]], self.message)
+        return _WORD.sub(lambda match: facts[match[1]], self.message)
 
 
 def _ensure_branch_pattern(value: str) -> str:
@@ -483,21 +483,23 @@ TAKEN = frozenset((*Schema.model_fields, *dir(Schema)))
 
 def schema_with(keys: Iterable[str]) -> type[Schema]:
     """Return the schema for a file with *keys*, including those that are sections of packages."""
-    unknown = set(keys) - Schema.model_fields.keys()
-    entries = extensions.entries(extensions.SECTIONS) if unknown else ()
-    provided = {entry.name for entry in entries}
-    if wrong := sorted(provided & unknown & TAKEN):
-        message = f"a package can't have a section called {wrong[0]!r}"
+    unknown_names = set(keys) - Schema.model_fields.keys()
+    entries = extensions.entries(extensions.SECTIONS) if unknown_names else ()
+    section_names = {entry.name for entry in entries}
+    if reserved_names := sorted(section_names & unknown_names & TAKEN):
+        message = f"a package can't have a section called {reserved_names[0]!r}"
         raise ConfigurationError(message, where=extensions.SECTIONS, hint="choose another name")
     # An unknown key is an error, and its message lists the sections of all packages.
-    added = provided & unknown if unknown <= provided else provided
-    added = added - TAKEN
-    if not added:
+    new_names = section_names & unknown_names if unknown_names <= section_names else section_names
+    new_names = new_names - TAKEN
+    if not new_names:
         return Schema
-    extended: type[Schema] = type(
+    schema: type[Schema] = type(
         "Schema", (Schema,), {"__annotations__": {}, "__doc__": Schema.__doc__}
     )
-    for name in sorted(added):
+    for name in sorted(new_names):
         # A section that the file doesn't have is needed only by name: its package stays unloaded.
-        extended.add_field(section_spec(name) if name in unknown else LazySpec(name, lambda: Any))
-    return extended
+        schema.add_field(
+            section_spec(name) if name in unknown_names else LazySpec(name, lambda: Any)
+        )
+    return schema

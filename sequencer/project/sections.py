@@ -50,9 +50,9 @@ class ConfigSection(Struct, frozen=True):
         if not _may_be_set(self.kind):
             kind = getattr(self.kind, "__name__", None) or repr(self.kind)
             raise TypeError(f"{kind} is not a Section, nor another type that a setting may have")
-        nothing = type(None)
-        ensure_fields(self, default=Callable, problems=(Callable, nothing))
-        ensure_fields(self, steps=(SectionSteps, nothing))
+        none_type = type(None)
+        ensure_fields(self, default=Callable, problems=(Callable, none_type))
+        ensure_fields(self, steps=(SectionSteps, none_type))
 
 
 _PLAIN = (str, int, float, bool, list, dict, object, Any)
@@ -70,10 +70,10 @@ def section(name: str) -> ConfigSection:
         UnknownName: no plug-in has such a section.
         ConfigurationError: it can't be loaded.
     """
-    found = _find_section(name)
-    if found is None:
-        found = extensions.require(extensions.SECTIONS, name, "section")
-    return found
+    config_section = _find_section(name)
+    if config_section is None:
+        config_section = extensions.require(extensions.SECTIONS, name, "section")
+    return config_section
 
 
 def _find_section(name: str) -> ConfigSection | None:
@@ -84,12 +84,12 @@ def section_spec(name: str) -> LazySpec:
     """Return the field of `Schema` for the section called *name*, even if it is disabled."""
 
     def kind() -> Any:
-        found = _find_section(name)
-        return Any if found is None else found.kind
+        config_section = _find_section(name)
+        return Any if config_section is None else config_section.kind
 
     def default() -> Any:
-        found = _find_section(name)
-        return None if found is None else _default_of(found, name)
+        config_section = _find_section(name)
+        return None if config_section is None else _default_of(config_section, name)
 
     return LazySpec(name, kind, default)
 
@@ -100,10 +100,10 @@ def section_value(holder: Any, name: str) -> Any:
     Raises:
         UnknownName: no plug-in has such a section.
     """
-    found = getattr(holder, name, None)
-    return _default_of(section(name), name) if found is None else found
+    value = getattr(holder, name, None)
+    return _default_of(section(name), name) if value is None else value
 
 
-def _default_of(found: ConfigSection, name: str) -> Any:
+def _default_of(config_section: ConfigSection, name: str) -> Any:
     with extensions.package_code(extensions.SECTIONS, name):
-        return found.default()
+        return config_section.default()

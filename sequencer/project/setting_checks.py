@@ -50,8 +50,12 @@ class Check:
     def _list_written_names(self, key: str) -> frozenset[str]:
         """Return the names that were written below *key*, refused ones included."""
         entries = self._layers.values.get(key)
-        absent = (path[1] for path in self._layers.unavailable if path[:1] == (key,) != path)
-        return frozenset((*(entries if isinstance(entries, dict) else ()), *map(str, absent)))
+        unavailable_names = (
+            path[1] for path in self._layers.unavailable if path[:1] == (key,) != path
+        )
+        return frozenset(
+            (*(entries if isinstance(entries, dict) else ()), *map(str, unavailable_names))
+        )
 
     def problems(self) -> list[Found]:
         """Return the problems."""
@@ -66,22 +70,22 @@ class Check:
             self._check_gates,
             self._check_router,
         )
-        return [found for part in parts for found in part()]
+        return [problem for part in parts for problem in part()]
 
     def _check_workflow(self) -> Iterator[Found]:
         path = ("workflow", "name")
         name = self._schema.workflow.name
-        known = self._registry.names
-        if name not in known:
+        names = self._registry.names
+        if name not in names:
             if name not in self._definitions:
-                yield path, UnknownName("workflow", name, known, where=self._at(path))
+                yield path, UnknownName("workflow", name, names, where=self._at(path))
             return
         cadence = ("workflow", "review_every_n")
-        every = self._schema.workflow.review_every_n or 0
+        interval = self._schema.workflow.review_every_n or 0
         source = self._layers.sources.get(cadence)
         # An option is about one run, which may have another workflow.
         is_option = source is not None and source.kind == "flag"
-        if every > 0 and not is_option and self._registry.get(name).review is None:
+        if interval > 0 and not is_option and self._registry.get(name).review is None:
             message = f"workflow {name!r} has no review step, so review_every_n has no effect"
             self._layers.notices.append(f"{self._at(cadence)}: {message}")
 
@@ -96,10 +100,10 @@ class Check:
                 try:
                     with extensions.package_code(extensions.SECTIONS, name):
                         # A generator of a package fails only when it runs: run it inside the block.
-                        found = [_ensure_problem(problem) for problem in problems(value, self)]
+                        findings = [_ensure_problem(problem) for problem in problems(value, self)]
                 except PackageFailed as error:
-                    found = [((name,), error)]
-                yield from found
+                    findings = [((name,), error)]
+                yield from findings
 
     # --- checks that sections call -----------------------------------------------------
 
@@ -114,9 +118,9 @@ class Check:
 
     def check_workflow(self, name: str, path: KeyPath) -> Iterator[Found]:
         """Yield an error if the workflow *name*, written at *path*, does not exist."""
-        known = self._registry.names
-        if name not in known and name not in self._definitions:
-            yield path, UnknownName("workflow", name, known, where=self._at(path))
+        names = self._registry.names
+        if name not in names and name not in self._definitions:
+            yield path, UnknownName("workflow", name, names, where=self._at(path))
 
     def check_procedure(self, name: str, path: KeyPath) -> Iterator[Found]:
         """Yield an error if *name*, written at *path*, is not a procedure.
@@ -157,15 +161,15 @@ class Check:
 
     def _check_store(self) -> Iterator[Found]:
         path = ("store", "journal", "rotate_bytes")
-        written, name = self._schema.store.journal.rotate_bytes, self._schema.store.kind
+        rotate_bytes, name = self._schema.store.journal.rotate_bytes, self._schema.store.kind
         try:
             kind = store_kind(name, self._at(STORE_KIND))
         except ConfigurationError as error:
             yield STORE_KIND, error
             return
-        most = kind.max_open_journal_bytes
-        if most is not None and path in self._layers.sources and written > most:
-            message = f"must be at most {most} with kind {name}, not {written}"
+        max_bytes = kind.max_open_journal_bytes
+        if max_bytes is not None and path in self._layers.sources and rotate_bytes > max_bytes:
+            message = f"must be at most {max_bytes} with kind {name}, not {rotate_bytes}"
             hint = "each transition pushes the whole open journal"
             yield path, ConfigurationError(message, where=self._at(path), hint=hint)
         if self._schema.worktree and kind.code is not None:
@@ -189,25 +193,36 @@ class Check:
 
     def _check_agent_names(self) -> Iterator[Found]:
         schema = self._schema
-        named: dict[KeyPath, str | None] = {("agent", "default"): schema.agent.default}
-        named |= {("agent", "roles", role): name for role, name in schema.agent.roles.items()}
-        named |= {("agent", "prompts", prompt): n for prompt, n in schema.agent.prompts.items()}
-        named |= {("agent", "fallback", i): n for i, n in enumerate(schema.agent.fallback)}
+        agents_by_path: dict[KeyPath, str | None] = {("agent", "default"): schema.agent.default}
+        agents_by_path |= {
+            ("agent", "roles", role): name for role, name in schema.agent.roles.items()
+        }
+        agents_by_path |= {
+            ("agent", "prompts", prompt): name for prompt, name in schema.agent.prompts.items()
+        }
+        agents_by_path |= {
+            ("agent", "fallback", index): name for index, name in enumerate(schema.agent.fallback)
+        }
         for order, definition in schema.workflows.items():
             if definition.review is not None:
-                named["workflows", order, "review", "agent"] = definition.review.agent
-        for path, name in named.items():
+                agents_by_path["workflows", order, "review", "agent"] = definition.review.agent
+        for path, name in agents_by_path.items():
             if name is not None:
                 yield from self.check_agent(name, path)
 
     def _check_prompt_names(self) -> Iterator[Found]:
         schema = self._schema
         prompt_keys = ("supervisor_prompt", "main_prompt", "reviewer_prompt")
-        named: dict[KeyPath, str | None] = {(key,): getattr(schema, key) for key in prompt_keys}
-        named["router", "prompt"] = schema.router.prompt
-        named |= {("router", "allowlist", i): n for i, n in enumerate(schema.router.allowlist)}
-        named |= {("agent", "prompts", name): name for name in schema.agent.prompts}
-        for path, name in named.items():
+        prompts_by_path: dict[KeyPath, str | None] = {
+            (key,): getattr(schema, key) for key in prompt_keys
+        }
+        prompts_by_path["router", "prompt"] = schema.router.prompt
+        prompts_by_path |= {
+            ("router", "allowlist", index): name
+            for index, name in enumerate(schema.router.allowlist)
+        }
+        prompts_by_path |= {("agent", "prompts", name): name for name in schema.agent.prompts}
+        for path, name in prompts_by_path.items():
             yield from self.check_prompt(name, path)
         yield from self._check_step_prompts(schema.step_defaults, ("step_defaults",))
 
@@ -221,15 +236,15 @@ class Check:
         for name in self._schema.workflows:
             if name not in self._registry.names or name in self._registry.flows:
                 continue
-            so_far: list[str] = []
+            step_names: list[str] = []
             for step in self._registry.get(name).steps:
-                so_far.append(step.name)
+                step_names.append(step.name)
                 target = step.approval.feedback_to if step.approval is not None else None
-                if target is not None and target not in so_far:
+                if target is not None and target not in step_names:
                     path = ("workflows", name)
                     message = f"feedback at the gate {step.name!r} goes to step {target!r}, which "
                     message += "is neither the gate's step nor one before it"
-                    hint = f"set approval.feedback_to to one of: {', '.join(so_far)}"
+                    hint = f"set approval.feedback_to to one of: {', '.join(step_names)}"
                     yield path, ConfigurationError(message, where=self._at(path), hint=hint)
 
     def _check_router(self) -> Iterator[Found]:
@@ -247,30 +262,30 @@ class Check:
 
 def _steps_of(definition: WorkflowDefinition, path: KeyPath) -> Iterator[tuple[KeyPath, Step]]:
     """Yield (path, step) for each step in *definition*; a change is a step with few fields set."""
-    found: list[tuple[KeyPath, Step]] = [
+    steps: list[tuple[KeyPath, Step]] = [
         *((("steps", index), step) for index, step in enumerate(definition.steps)),
         *definition.inline_steps(),
         *definition.added_steps(),
         *((("replace", name), change) for name, change in definition.replace.items()),
     ]
     if definition.review is not None:
-        found.append((("review", "step"), definition.review.step))
-    for below, step in found:
-        yield (*path, *below), step
+        steps.append((("review", "step"), definition.review.step))
+    for subpath, step in steps:
+        yield (*path, *subpath), step
         if step.validation is not None and step.validation.fixer is not None:
-            yield (*path, *below, "validation", "fixer"), step.validation.fixer
+            yield (*path, *subpath, "validation", "fixer"), step.validation.fixer
 
 
 def check_procedure_name(
     name: str, path: KeyPath, registry: Registry, where: str
 ) -> Iterator[tuple[KeyPath, ConfigurationError]]:
     """Yield an error if *name*, written at *path*, is not the name of a procedure."""
-    known = registry.procedure_names
-    if name in known:
+    names = registry.procedure_names
+    if name in names:
         return
     if name in registry.names:
         message = f"workflow {name!r} is a cycle, but a request can start only a procedure"
-        hint = f"known procedures: {', '.join(known)}"
+        hint = f"known procedures: {', '.join(names)}"
         yield path, ConfigurationError(message, where=where, hint=hint)
     else:
-        yield path, UnknownName("procedure", name, known, where=where)
+        yield path, UnknownName("procedure", name, names, where=where)

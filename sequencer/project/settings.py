@@ -172,10 +172,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     def default_workflow(self) -> Workflow:
         """Return the workflow that the key `workflow` names, with its review interval."""
         workflow = self.registry.get(self.workflow.name)
-        every = self.workflow.review_every_n
-        if every is None or workflow.review is None:
+        interval = self.workflow.review_every_n
+        if interval is None or workflow.review is None:
             return workflow
-        return workflow.with_review_every(every)
+        return workflow.with_review_every(interval)
 
     def find_workflow(self, name: str, *, where: str | None = None) -> Workflow:
         """Return the workflow called *name*; *where*: the place that names it, for the error.
@@ -213,21 +213,21 @@ class Settings(Struct, frozen=True, kw_only=True):
         defaults = dict(iter_leaves(Schema))
         order = {name: index for index, name in enumerate(schema_with(self.values).model_fields)}
         # A free mapping with entries is listed entry by entry.
-        short = {written[0] for written in RENAMED if len(written) == 1}
-        unset = [
-            at
-            for at in defaults
-            if at[0] not in short
-            and _is_known(str(at[0]))
-            and not any(key[: len(at)] == at for key in self.sources)
+        short_keys = {path[0] for path in RENAMED if len(path) == 1}
+        unset_paths = [
+            path
+            for path in defaults
+            if path[0] not in short_keys
+            and _is_known(str(path[0]))
+            and not any(key[: len(path)] == path for key in self.sources)
         ]
         for path, source in sorted(
-            {**self.sources, **dict.fromkeys(unset, DEFAULT)}.items(),
+            {**self.sources, **dict.fromkeys(unset_paths, DEFAULT)}.items(),
             key=lambda item: (order[str(item[0][0])], *map(str, item[0])),
         ):
-            written = None if source is DEFAULT else _look_up(self.values, path)
-            meant = convert_words(written, annotation_at(Schema, path))
-            value = defaults[path] if source is DEFAULT else meant
+            raw_value = None if source is DEFAULT else _look_up(self.values, path)
+            typed_value = convert_words(raw_value, annotation_at(Schema, path))
+            value = defaults[path] if source is DEFAULT else typed_value
             is_free = path[-1] not in known_keys(Schema, path[:-1]) and path[0] in WITH_SECRETS
             is_secret = is_free and SECRET_KEY.fullmatch(str(path[-1])) is not None
             yield path, HIDDEN if is_secret else value, source
@@ -258,27 +258,27 @@ def load(
     """
     config_path = find_config(start, config)
     project_dir = config_path.parent if config_path else start.resolve()
-    looks = stat_signature(config_path)
-    layers, in_file = _merge_layers(config_path, env, flags or {})
-    schema, found = _validate(layers)
-    paths = _resolve_paths(project_dir, schema, layers, found)
+    signature = stat_signature(config_path)
+    layers, file_values = _merge_layers(config_path, env, flags or {})
+    schema, problems = _validate(layers)
+    paths = _resolve_paths(project_dir, schema, layers, problems)
     prompts, sections = _builtin_prompts(schema), partial(section_value, schema)
-    workflows = _workflows(schema, prompts, layers, found)
-    lists = inline_graphs(schema, sections, layers, config_path or project_dir, found)
-    flows = _flows(schema, project_dir, layers, found)
+    workflows = _workflows(schema, prompts, layers, problems)
+    lists = inline_graphs(schema, sections, layers, config_path or project_dir, problems)
+    flows = _flows(schema, project_dir, layers, problems)
     registry = Registry(workflows, prompts, flows, lists=lists, sections=sections)
     workflows |= {name: graph.workflow for name, graph in lists.items()}
-    found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
-    raise_all(_errors(found, layers, reads=reads))
-    same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
-    read_only: dict[str, Any] = {
+    problems += Check(layers, schema, registry, paths["prompts_dir"]).problems()
+    raise_all(_errors(problems, layers, reads=reads))
+    schema_values: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
+    layer_values: dict[str, Any] = {
         name: MappingProxyType(getattr(layers, name)) for name in _OF_LAYERS
     }
     return Settings(
         config_path=config_path,
-        config_looks=looks,
+        config_looks=signature,
         project_dir=project_dir,
-        **same,
+        **schema_values,
         sections=MappingProxyType(_sections(schema)),
         builtin_prompts=prompts,
         registry=registry,
@@ -286,18 +286,18 @@ def load(
         agents=MappingProxyType(_agents(schema, layers)),
         step_defaults=MappingProxyType(schema.default_fields),
         notices=tuple(layers.notices),
-        **read_only,
-        written=MappingProxyType(in_file),
+        **layer_values,
+        written=MappingProxyType(file_values),
     )
 
 
-def _errors(found: list[Found], layers: Layers, *, reads: bool) -> list[ConfigurationError]:
+def _errors(problems: list[Found], layers: Layers, *, reads: bool) -> list[ConfigurationError]:
     """Return the problems in the order of the file; for *reads* see `load`."""
     if layers.document is not None:
-        found += legacy.key_problems(layers.document)
+        problems += legacy.key_problems(layers.document)
     if reads:
-        found = downgrade_to_notices(found, layers)
-    return [error for _, error in sorted(found, key=lambda item: layers.position(item[0]))]
+        problems = downgrade_to_notices(problems, layers)
+    return [error for _, error in sorted(problems, key=lambda item: layers.position(item[0]))]
 
 
 def _builtin_prompts(schema: Schema) -> BuiltinPrompts:
@@ -314,12 +314,12 @@ def _sections(schema: Schema) -> dict[str, Any]:
 def stat_signature(path: Path | None) -> tuple[int, ...] | None:
     """Return a value that differs after the file at *path* has changed; None: no such file."""
     try:
-        about = None if path is None else path.stat()
+        file_stat = None if path is None else path.stat()
     except OSError:
         return None
-    if about is None:
+    if file_stat is None:
         return None
-    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+    return file_stat.st_ino, file_stat.st_size, file_stat.st_mtime_ns, file_stat.st_ctime_ns
 
 
 def _merge_layers(
@@ -332,18 +332,18 @@ def _merge_layers(
         # A key that hoidn/orchestration also has may come from a file of that program.
         is_old = is_old or not document.data.keys() <= Schema.model_fields.keys() - legacy.OWN_KEYS
         add_file(layers, document, set(legacy.add_old_keys(layers, document)) if is_old else ())
-    in_file = cast("dict[str, Any]", _copy_mappings(layers.values))
+    file_values = cast("dict[str, Any]", _copy_mappings(layers.values))
     add_environment(layers, env)
-    for path, given in flags.items():
-        for below, value in flatten(given.value, path):
-            layers.set_value(below, value, Source("flag", name=given.flag))
+    for path, option in flags.items():
+        for leaf_path, value in flatten(option.value, path):
+            layers.set_value(leaf_path, value, Source("flag", name=option.flag))
     inherit_cadence(layers)
     choose_own_steps(layers)
     add_commit_notices(layers)
     add_former_agent_notices(layers)
     if is_old:
         legacy.add_variable_notices(layers, env)
-    return layers, in_file
+    return layers, file_values
 
 
 def _copy_mappings(value: Any) -> Any:
@@ -352,23 +352,23 @@ def _copy_mappings(value: Any) -> Any:
 
 
 def _resolve_paths(
-    project_dir: Path, schema: Schema, layers: Layers, found: list[Found]
+    project_dir: Path, schema: Schema, layers: Layers, problems: list[Found]
 ) -> dict[str, Path]:
-    """Return the absolute paths; problems are added to *found*."""
+    """Return the absolute paths; problems are added to *problems*."""
     paths: dict[str, Path] = {}
     for key in ("prompts_dir", "state_file", "logs_dir"):
         where = layers.format_location((key,))
         try:
             paths[key] = resolve_path(project_dir, getattr(schema, key), where)
         except ConfigurationError as error:
-            found.append(((key,), error))
+            problems.append(((key,), error))
             paths[key] = project_dir
             continue
         source = layers.sources.get((key,), DEFAULT)
         is_chosen = source.kind in ("environment", "flag")
-        if why := find_path_problem(key, paths, project_dir, is_chosen=is_chosen):
+        if reason := find_path_problem(key, paths, project_dir, is_chosen=is_chosen):
             hint = f"such as {Schema.model_fields[key].default}"
-            found.append(((key,), ConfigurationError(why, where=where, hint=hint)))
+            problems.append(((key,), ConfigurationError(reason, where=where, hint=hint)))
     return paths
 
 
@@ -379,18 +379,18 @@ def _validate(layers: Layers) -> tuple[Schema, list[Found]]:
     problem of a file.
     """
     extensions.configure(list_disabled(layers.values), list_enabled(layers.values))
-    found = remove_unavailable(layers)
+    problems = remove_unavailable(layers)
     values = layers.values
     schema = schema_with(values)
     is_first_round = True
     while True:
         try:
-            return schema.model_validate(values), found
+            return schema.model_validate(values), problems
         except ValidationError as error:
             for problem in find_problems(error, schema, layers.locate, layers.origin):
                 # Missing in a later round: this function removed it, and has reported why.
                 if is_first_round or not problem.is_missing:
-                    found.append((problem.path, problem.error))
+                    problems.append((problem.path, problem.error))
                 # Without its kind, a workflow would be checked as one of another kind.
                 is_kind = problem.path[:1] == ("workflows",) and problem.path[2:] == ("kind",)
                 values = _prune(values, problem.path[:2] if is_kind else problem.path)
@@ -400,48 +400,48 @@ def _validate(layers: Layers) -> tuple[Schema, list[Found]]:
 def _prune(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
     """Return a copy of *values* without the value at *path*, or else without its parent."""
     for length in range(len(path), 0, -1):
-        less = _without_key(values, path[:length])
-        if less != values:
-            return cast("dict[str, Any]", less)
+        remainder = _without_key(values, path[:length])
+        if remainder != values:
+            return cast("dict[str, Any]", remainder)
     return {}
 
 
 def _without_key(values: Any, path: KeyPath) -> Any:
-    key, rest = path[0], path[1:]
+    key, child_keys = path[0], path[1:]
     if isinstance(values, dict) and key in values:
-        if rest:
-            return {**values, key: _without_key(values[key], rest)}
+        if child_keys:
+            return {**values, key: _without_key(values[key], child_keys)}
         return {name: value for name, value in values.items() if name != key}
     # A list never loses an item: the indexes of later items would no longer match the file.
-    if isinstance(values, list) and isinstance(key, int) and rest and key < len(values):
-        return [*values[:key], _without_key(values[key], rest), *values[key + 1 :]]
+    if isinstance(values, list) and isinstance(key, int) and child_keys and key < len(values):
+        return [*values[:key], _without_key(values[key], child_keys), *values[key + 1 :]]
     return values
 
 
 def _workflows(
-    schema: Schema, prompts: BuiltinPrompts, layers: Layers, found: list[Found]
+    schema: Schema, prompts: BuiltinPrompts, layers: Layers, problems: list[Found]
 ) -> dict[str, Workflow]:
-    """Return the configured workflows; problems are added to *found*."""
+    """Return the configured workflows; problems are added to *problems*."""
 
     def locate(path: KeyPath) -> str:
         return layers.format_location(("workflows", *path))
 
-    written = {
+    entries = {
         name: entry
         for name, entry in schema.workflows.items()
         if entry.file is None and entry.inline is None
     }
-    if not written:
+    if not entries:
         return {}
-    composition = Composition(written, BuiltinWorkflows(prompts), locate)
-    found += [(("workflows", *path), error) for path, error in composition.problems]
+    composition = Composition(entries, BuiltinWorkflows(prompts), locate)
+    problems += [(("workflows", *path), error) for path, error in composition.problems]
     return composition.workflows
 
 
 def _flows(
-    schema: Schema, project_dir: Path, layers: Layers, found: list[Found]
+    schema: Schema, project_dir: Path, layers: Layers, problems: list[Found]
 ) -> dict[str, Path]:
-    """Return the files of the configured flowcharts; problems are added to *found*."""
+    """Return the files of the configured flowcharts; problems are added to *problems*."""
     files: dict[str, Path] = {}
     for name, entry in schema.workflows.items():
         if entry.file is None:
@@ -451,14 +451,14 @@ def _flows(
         try:
             files[name] = resolve_path(project_dir, entry.file, where)
         except ConfigurationError as error:
-            found.append((path, error))
+            problems.append((path, error))
             continue
         if not files[name].is_file():
-            missing = f"there is no file {entry.file!r}"
-            found.append((path, ConfigurationError(missing, where=where)))
+            message = f"there is no file {entry.file!r}"
+            problems.append((path, ConfigurationError(message, where=where)))
         elif is_linked_outside(files[name], project_dir):
-            out = f"a link leads {entry.file!r} out of the project"
-            found.append((path, UnsafePath(out, where=where, hint="name the file itself")))
+            message = f"a link leads {entry.file!r} out of the project"
+            problems.append((path, UnsafePath(message, where=where, hint="name the file itself")))
     return files
 
 

@@ -83,8 +83,8 @@ def to_program_path(path: KeyPath) -> KeyPath:
 def _expand_short_form(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
     """Yield (path, value) for *value* as written at *path*; a short form yields several pairs."""
     path = to_program_path(path)
-    if path == ("retry",) and isinstance(expanded := parse_retry(value), dict):
-        yield from (((*path, key), part) for key, part in expanded.items())
+    if path == ("retry",) and isinstance(parts := parse_retry(value), dict):
+        yield from (((*path, key), part) for key, part in parts.items())
     else:
         yield NAMED.get(path, path) if isinstance(value, str) else path, value
 
@@ -142,11 +142,11 @@ class Layers(Struct):
     def _set_value(self, path: KeyPath, value: Any, source: Source, origin: KeyPath) -> None:
         parent = self.values
         for part in path[:-1]:
-            below = parent.setdefault(str(part), {})
-            if not isinstance(below, dict):
+            child = parent.setdefault(str(part), {})
+            if not isinstance(child, dict):
                 # An earlier layer has a wrong value: keep it, so that it is reported.
                 return
-            parent = below
+            parent = child
         if isinstance(parent.get(str(path[-1])), dict):
             self._forget_below(path)
         if _has_boolean(value):
@@ -156,8 +156,8 @@ class Layers(Struct):
         self._origins[path] = origin
 
     def _forget_below(self, path: KeyPath) -> None:
-        for known in [key for key in self.sources if key[: len(path)] == path]:
-            del self.sources[known]
+        for source_path in [key for key in self.sources if key[: len(path)] == path]:
+            del self.sources[source_path]
 
     def locate(self, path: KeyPath) -> str:
         """Return the place where the value at *path* or its parent was set."""
@@ -186,12 +186,12 @@ class Layers(Struct):
             source = self.sources.get(path[:length])
             if source is not None:
                 return source, self._origins[path[:length]] + path[length:]
-        written = self.document.positions if self.document else {}
+        positions = self.document.positions if self.document else {}
         # An empty path is the whole file, which has no other spelling.
-        for short, renamed in RENAMED.items() if path and path not in written else ():
+        for short_path, full_path in RENAMED.items() if path and path not in positions else ():
             # *path* is below the renamed key, or contains it.
-            if short in written and renamed[: len(path)] == path[: len(renamed)]:
-                return None, short + path[len(renamed) :]
+            if short_path in positions and full_path[: len(path)] == path[: len(full_path)]:
+                return None, short_path + path[len(full_path) :]
         return None, path
 
 
@@ -250,15 +250,15 @@ def convert_words(value: Any, annotation: Any) -> Any:
         if bool in members:
             return _WORDS.get(value.lower(), value)
         is_number = (int in members or float in members) and str not in members
-        found = reader.parse_scalar(value.strip()) if is_number else value
-        return found if isinstance(found, (int, float)) else value
+        number = reader.parse_scalar(value.strip()) if is_number else value
+        return number if isinstance(number, (int, float)) else value
     if isinstance(value, list):
-        within = next((member for member in members if keys.is_list(member)), None)
-        return [convert_words(item, keys.find_child_type(within, 0)) for item in value]
+        container = next((member for member in members if keys.is_list(member)), None)
+        return [convert_words(item, keys.find_child_type(container, 0)) for item in value]
     if isinstance(value, dict):
-        within = next((member for member in members if keys.is_mapping(member)), None)
+        container = next((member for member in members if keys.is_mapping(member)), None)
         return {
-            key: convert_words(item, keys.find_child_type(within, key))
+            key: convert_words(item, keys.find_child_type(container, key))
             for key, item in value.items()
         }
     return value
@@ -267,8 +267,8 @@ def convert_words(value: Any, annotation: Any) -> Any:
 def flatten(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     """Yield (path, leaf) for each leaf below *value*; an empty mapping is a leaf too."""
     if isinstance(value, dict) and value:
-        for key, below in value.items():
-            yield from flatten(below, (*path, key))
+        for key, child in value.items():
+            yield from flatten(child, (*path, key))
     elif path:
         yield path, value
 
@@ -276,8 +276,8 @@ def flatten(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
 def add_file(layers: Layers, document: Document, known: Container[str]) -> None:
     """Add the values of *document* to *layers*, except for the top-level keys in *known*."""
     for key, value in document.data.items():
-        for below, leaf in flatten(value, (key,)) if key not in known else ():
-            layers.set_value(below, leaf, source_in(document, below))
+        for leaf_path, leaf in flatten(value, (key,)) if key not in known else ():
+            layers.set_value(leaf_path, leaf, source_in(document, leaf_path))
 
 
 def source_in(document: Document, path: KeyPath) -> Source:
@@ -309,13 +309,13 @@ def add_environment(layers: Layers, env: Mapping[str, str]) -> None:
             layers.notices.append(_unknown_variable(variable, annotation, path))
             continue
         source = Source("environment", name=variable)
-        for below, value in flatten(_parse_variable(text, annotation, variable), path):
-            layers.set_value(below, value, source)
+        for leaf_path, value in flatten(_parse_variable(text, annotation, variable), path):
+            layers.set_value(leaf_path, value, source)
 
 
 def _parse_variable(text: str, annotation: Any, variable: str) -> Any:
-    starts = "{" if keys.is_mapping(annotation) else "[" if keys.is_list(annotation) else "\0"
-    if text.startswith(starts):
+    bracket = "{" if keys.is_mapping(annotation) else "[" if keys.is_list(annotation) else "\0"
+    if text.startswith(bracket):
         return reader.parse_value(text, Path(variable))
     if keys.is_list(annotation):
         return [item.strip() for item in text.split(",") if item.strip()]
@@ -336,22 +336,22 @@ def variable_name(path: KeyPath) -> str:
 
 def _unknown_variable(variable: str, annotation: Any, path: KeyPath) -> str:
     if annotation is not None:
-        below = keys.known_keys(Schema, path) or ("NAME",)
-        names = ", ".join(variable_name((*path, key)) for key in below)
+        child_keys = keys.known_keys(Schema, path) or ("NAME",)
+        names = ", ".join(variable_name((*path, key)) for key in child_keys)
         return f"{variable} is ignored: it names a section; its values are {names}"
-    known = [variable_name(leaf) for leaf, _ in keys.iter_leaves(Schema)]
-    nearest = get_close_matches(variable, known, n=1)
-    guess = f"; did you mean {nearest[0]}?" if nearest else ""
+    variable_names = [variable_name(leaf) for leaf, _ in keys.iter_leaves(Schema)]
+    matches = get_close_matches(variable, variable_names, n=1)
+    guess = f"; did you mean {matches[0]}?" if matches else ""
     return f"{variable} is ignored: there is no such setting{guess}"
 
 
 def choose_own_steps(layers: Layers) -> None:
     """Choose the workflow of ``steps`` and ``review`` if the settings name no other one."""
     steps, review = RENAMED["steps",], RENAMED["review",]
-    written = [path for path in layers.sources if path[:3] in (steps, review)]
-    if not written:
+    paths = [path for path in layers.sources if path[:3] in (steps, review)]
+    if not paths:
         return
-    source, origin = layers.sources[written[0]], layers.origin(written[0])
+    source, origin = layers.sources[paths[0]], layers.origin(paths[0])
     if ("workflow", "name") not in layers.sources:
         layers.set_value(("workflow", "name"), OWN, source, origin)
     if not {(*steps[:2], key) for key in ("steps", "extends")} & layers.sources.keys():
@@ -360,10 +360,12 @@ def choose_own_steps(layers: Layers) -> None:
 
 def inherit_cadence(layers: Layers) -> None:
     """Use the router's old review interval if the workflow has none."""
-    old, new = ("router", "review_every_n"), ("workflow", "review_every_n")
-    if new in layers.sources or old not in layers.sources:
+    old_path, new_path = ("router", "review_every_n"), ("workflow", "review_every_n")
+    if new_path in layers.sources or old_path not in layers.sources:
         return
-    layers.set_value(new, layers.values["router"]["review_every_n"], layers.sources[old], old)
+    layers.set_value(
+        new_path, layers.values["router"]["review_every_n"], layers.sources[old_path], old_path
+    )
 
 
 def add_former_agent_notices(layers: Layers) -> None:
@@ -387,10 +389,10 @@ def add_commit_notices(layers: Layers) -> None:
     with suppress(ConfigurationError):  # `setting_checks` reports it
         if isinstance(name, str) and store_kind(name).code is not None:
             return
-    noticed = set()
+    reported_keys = set()
     for path in layers.sources:
         if path[0] == "commit" or path[:3] == ("store", "work", "tolerated"):
             where, key = layers.locate(path), reader.format_key_path(layers.origin(path))
-            if key not in noticed:
+            if key not in reported_keys:
                 layers.notices.append(f"{where}: {key!r} has no effect with store.kind file")
-                noticed.add(key)
+                reported_keys.add(key)

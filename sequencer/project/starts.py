@@ -87,10 +87,10 @@ def starts_of(project: Project) -> Starts:
 
 def scheduler() -> Starts:
     """Return the scheduler even for a project without schedules: it orders all ticks."""
-    found: Starts = next(
+    implementation: Starts = next(
         (starts for _, starts in extensions.load_builtins(extensions.STARTS)), _NOTHING
     )
-    return found
+    return implementation
 
 
 # --- dates -----------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class StepFacts(Struct, frozen=True, omit_defaults=True):
         yield from self.grants
         yield from self.refusals
         yield from (format_gate(name, wait) for name, wait in self.gates.items())
-        yield from (f"{name}: {format_cap(most)}" for name, most in self.caps.items())
+        yield from (f"{name}: {format_cap(cap)}" for name, cap in self.caps.items())
         yield from (f"{name}: {value}" for name, value in self.others.items())
 
     @property
@@ -172,21 +172,21 @@ def facts_of_step(step: Step, traits: Any = None) -> StepFacts:
     caps["retry.max_attempts"] = None if step.retry is None else step.retry.max_attempts
     if step.validation is not None:
         caps[f"{_JUDGE}.max_attempts"] = step.validation.max_attempts
-    others = _collect_other_fields(step)
+    other_fields = _collect_other_fields(step)
     if traits is not None:
-        given = {"writes": traits.writes or None, "adds": getattr(traits, "adds", None)}
-        grants += [f"{name}: {to_json_line(value)}" for name, value in given.items() if value]
+        team_grants = {"writes": traits.writes or None, "adds": getattr(traits, "adds", None)}
+        grants += [f"{name}: {to_json_line(value)}" for name, value in team_grants.items() if value]
         refusals += ["worktree: true"] if traits.worktree else []
         caps["budget.max_cost_usd"] = traits.budget.max_cost_usd
         caps["budget.max_tokens"] = traits.budget.max_tokens
-        others |= _collect_other_fields(traits)
+        other_fields |= _collect_other_fields(traits)
     return StepFacts(
         step.agent,
         tuple(sorted(set(grants))),
         tuple(sorted(set(refusals))),
         dict(_gates_of(step)),
         _drop_default_caps(caps),
-        others,
+        other_fields,
     )
 
 
@@ -212,48 +212,48 @@ def facts_of_steps(
 
     The name of an inner step has a line break, which no other step's name contains.
     """
-    completed = complete(step)
-    yield name, facts_of_step(completed, traits)
-    if completed.validation is not None and completed.validation.fixer is not None:
-        yield from facts_of_steps(f"{name}\nfixer", completed.validation.fixer, complete)
+    full_step = complete(step)
+    yield name, facts_of_step(full_step, traits)
+    if full_step.validation is not None and full_step.validation.fixer is not None:
+        yield from facts_of_steps(f"{name}\nfixer", full_step.validation.fixer, complete)
 
 
 def facts_of_workflow(workflow: Workflow, complete: Complete) -> dict[str, StepFacts]:
     """Return the facts of each step and each human node of *workflow*, by name."""
-    found: dict[str, StepFacts] = {}
+    step_facts: dict[str, StepFacts] = {}
     nodes = {node.id: node for node in workflow.nodes}
     for step in workflow.steps:
         node = nodes.get(step.name)
-        found |= facts_of_steps(step.name, step, complete, None if node is None else node.task)
+        step_facts |= facts_of_steps(step.name, step, complete, None if node is None else node.task)
     if workflow.review is not None:
         step = workflow.review.step
         facts = dict(facts_of_steps(f"{step.name}\nreview", step, complete))
-        found |= {
+        step_facts |= {
             name: _with_review_cap(inner, workflow.review_every) for name, inner in facts.items()
         }
-    others = _collect_other_fields(workflow)
+    other_fields = _collect_other_fields(workflow)
     caps: dict[str, float | None] = {}
     if nodes:
         graph = workflow.whole_graph
-        found |= {
+        step_facts |= {
             name: _facts_of_person(node) for name, node in nodes.items() if _is_asked(graph, node)
         }
-        others |= _collect_other_fields(graph)
+        other_fields |= _collect_other_fields(graph)
         caps = {
             "max_iterations": graph.max_iterations,
             "max_parallel": graph.max_parallel,
             "timeout_s": None if graph.timeout_ms is None else graph.timeout_ms / _MS,
         }
-    if caps or others:
-        found[WHOLE] = StepFacts(caps=_drop_default_caps(caps), others=others)
-    return found
+    if caps or other_fields:
+        step_facts[WHOLE] = StepFacts(caps=_drop_default_caps(caps), others=other_fields)
+    return step_facts
 
 
-def _with_review_cap(facts: StepFacts, every: int) -> StepFacts:
+def _with_review_cap(facts: StepFacts, interval: int) -> StepFacts:
     """Return the *facts* of a review; its interval is a cap if the review has a gate."""
-    if not facts.gates or not every:
+    if not facts.gates or not interval:
         return facts
-    return replace(facts, caps={**facts.caps, "review.every": float(every)})
+    return replace(facts, caps={**facts.caps, "review.every": float(interval)})
 
 
 def _is_asked(graph: Graph, node: Node) -> bool:
@@ -267,20 +267,22 @@ def _facts_of_person(node: Node) -> StepFacts:
 
 
 def _drop_default_caps(caps: Mapping[str, float | None]) -> dict[str, float]:
-    written = {name: float(most) for name, most in caps.items() if most is not None}
-    return {name: most for name, most in written.items() if most != _USUAL.get(name)}
+    numbers = {name: float(cap) for name, cap in caps.items() if cap is not None}
+    return {name: cap for name, cap in numbers.items() if cap != _USUAL.get(name)}
 
 
 def _collect_other_fields(value: Frozen) -> dict[str, str]:
     """Return the fields of *value* that no table names and that differ from their defaults."""
     table = next(cls.__name__ for cls in type(value).__mro__ if cls.__name__ in FREE)
-    known = FREE[table] | COMPARED[table]
-    unknown = {name: spec for name, spec in type(value).model_fields.items() if name not in known}
-    fields = {name: getattr(value, name) for name in unknown}
+    known_names = FREE[table] | COMPARED[table]
+    unknown_fields = {
+        name: spec for name, spec in type(value).model_fields.items() if name not in known_names
+    }
+    fields = {name: getattr(value, name) for name in unknown_fields}
     return {
         name: to_json_line(item.model_dump(mode="json") if isinstance(item, Frozen) else item)
         for name, item in fields.items()
-        if item != unknown[name].get_default()
+        if item != unknown_fields[name].get_default()
     }
 
 
@@ -297,18 +299,22 @@ def losses(
     """
     if PERSON not in now.gates:
         is_same = given is None or _agents(now) <= _agents(trusted)
-        may = set(trusted.grants) if is_same else set(trusted.grants) & (given or set())
-        who = "" if is_same else f", to agent {to_json_line(' or '.join(sorted(_agents(now))))}"
-        yield from (Loss(None, f"{grant}{who}") for grant in now.grants if grant not in may)
+        trusted_grants = set(trusted.grants) if is_same else set(trusted.grants) & (given or set())
+        recipient = (
+            "" if is_same else f", to agent {to_json_line(' or '.join(sorted(_agents(now))))}"
+        )
+        yield from (
+            Loss(None, f"{grant}{recipient}") for grant in now.grants if grant not in trusted_grants
+        )
         yield from (Loss(line, None) for line in trusted.refusals if line not in now.refusals)
         for name in sorted({*now.caps, *trusted.caps}):
-            before, after = trusted.get_maximum(name), now.get_maximum(name)
-            if after > before and after > bounds.get(name, -math.inf):
-                yield Loss(f"{name}: {format_cap(before)}", f"{name}: {format_cap(after)}")
+            old_cap, new_cap = trusted.get_maximum(name), now.get_maximum(name)
+            if new_cap > old_cap and new_cap > bounds.get(name, -math.inf):
+                yield Loss(f"{name}: {format_cap(old_cap)}", f"{name}: {format_cap(new_cap)}")
     for name in sorted({*now.others, *trusted.others}):
-        old, new = trusted.others.get(name), now.others.get(name)
-        if old != new:
-            yield Loss(old and f"{name}: {old}", new and f"{name}: {new}")
+        old_value, new_value = trusted.others.get(name), now.others.get(name)
+        if old_value != new_value:
+            yield Loss(old_value and f"{name}: {old_value}", new_value and f"{name}: {new_value}")
 
 
 def _agents(facts: StepFacts) -> set[str]:
@@ -318,11 +324,11 @@ def _agents(facts: StepFacts) -> set[str]:
 def lost_gates(now: StepFacts, trusted: StepFacts) -> Iterator[Loss]:
     """Yield each gate of *trusted* that *now* does not have, or that opens by itself sooner."""
     for name, wait_s in trusted.gates.items():
-        before = format_gate(name, wait_s)
+        gate = format_gate(name, wait_s)
         if name not in now.gates:
-            yield Loss(before, None)
+            yield Loss(gate, None)
         elif _effective_wait(now.gates[name]) < _effective_wait(wait_s):
-            yield Loss(before, format_gate(name, now.gates[name]))
+            yield Loss(gate, format_gate(name, now.gates[name]))
 
 
 def find_removed_gates(
@@ -332,22 +338,22 @@ def find_removed_gates(
 
     So a renamed step keeps its gate, and a removed step loses it.
     """
-    available: dict[str, list[float]] = {}
+    waits: dict[str, list[float]] = {}
     for facts in came.values():
         for name, wait_s in facts.gates.items():
-            available.setdefault(name, []).append(_effective_wait(wait_s))
+            waits.setdefault(name, []).append(_effective_wait(wait_s))
     # Match the longest waits first: the shorter ones can use the gates that remain.
-    lost = [
-        (gate, _effective_wait(w), step)
+    gates = [
+        (gate, _effective_wait(wait), step)
         for step, facts in gone.items()
-        for gate, w in facts.gates.items()
+        for gate, wait in facts.gates.items()
     ]
-    for gate, wait_s, step in sorted(lost, key=lambda item: -item[1]):
-        longest = max(available.get(gate, ()), default=-1.0)
-        if longest < wait_s:
+    for gate, wait_s, step in sorted(gates, key=lambda item: -item[1]):
+        longest_wait = max(waits.get(gate, ()), default=-1.0)
+        if longest_wait < wait_s:
             yield step, Loss(format_gate(gate, None if math.isinf(wait_s) else wait_s), None)
         else:
-            available[gate].remove(longest)
+            waits[gate].remove(longest_wait)
 
 
 def _effective_wait(wait_s: float | None) -> float:

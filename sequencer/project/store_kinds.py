@@ -43,9 +43,15 @@ class StoreKind(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Reject wrong types now, so that the traceback points into the package."""
-        called, nothing = (str, Callable), type(None)
-        ensure_fields(self, name=str, make=called, checks=(*called, nothing), code=(str, nothing))
-        ensure_fields(self, max_open_journal_bytes=(int, nothing))
+        maker_types, none_type = (str, Callable), type(None)
+        ensure_fields(
+            self,
+            name=str,
+            make=maker_types,
+            checks=(*maker_types, none_type),
+            code=(str, none_type),
+        )
+        ensure_fields(self, max_open_journal_bytes=(int, none_type))
 
     def open(self, request: Any) -> Store:
         """Return the store of the run in *request*, a `StoreRequest`.
@@ -81,10 +87,10 @@ def store_kind(name: str, where: str = "store.kind") -> StoreKind:
     """
     if name == FILE.name:
         return FILE
-    found: StoreKind = extensions.require(
+    kind: StoreKind = extensions.require(
         extensions.STORES, name, "store kind", known=(FILE.name,), where=where
     )
-    if found.name != name:
+    if kind.name != name:
         # Errors look up the package by the entry point's name, so use that name.
-        return replace(found, name=name)
-    return found
+        return replace(kind, name=name)
+    return kind

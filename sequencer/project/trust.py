@@ -139,34 +139,36 @@ class Acts(Struct, frozen=True, dict=True):
 
     def _list_facts(self, steps: Iterable[str]) -> list[str]:
         """Return all facts including *steps*, but only the caps that differ from the default."""
-        usual = {name: _parse_cap(default) for name, default in _caps_by_default().items()}
+        default_caps = {name: _parse_cap(default) for name, default in _caps_by_default().items()}
         caps = [
-            f"{name}: {format_cap(most)}"
-            for name, most in self.caps.items()
-            if name == _COST or most != usual.get(name)
+            f"{name}: {format_cap(cap)}"
+            for name, cap in self.caps.items()
+            if name == _COST or cap != default_caps.get(name)
         ]
         return [*self.lines, *steps, *caps]
 
     def diff_from(self, trusted: Acts) -> list[str]:
         """Return what goes beyond *trusted*: ``- `` the trusted line, ``+ `` the current one."""
-        removed = [f"- {line}" for line in trusted.lines if line not in set(self.lines)]
-        added = [f"+ {line}" for line in self.lines if line not in set(trusted.lines)]
-        changed = sorted([*removed, *added], key=lambda text: (_key_of(text[2:]), text[0] == "+"))
+        removed_lines = [f"- {line}" for line in trusted.lines if line not in set(self.lines)]
+        added_lines = [f"+ {line}" for line in self.lines if line not in set(trusted.lines)]
+        changes = sorted(
+            [*removed_lines, *added_lines], key=lambda text: (_key_of(text[2:]), text[0] == "+")
+        )
         if self.workflows is not None:
-            for old, new in self.workflows.changes(trusted.recorded, trusted.caps):
-                changed += [f"- {old}"] if old else []
-                changed += [f"+ {new}"] if new else []
-        for name, most in self.caps.items():
-            before = trusted.caps.get(name, -math.inf)
-            if most > before:
-                changed += [f"- {name}: {format_cap(before)}", f"+ {name}: {format_cap(most)}"]
-        return changed
+            for old_line, new_line in self.workflows.changes(trusted.recorded, trusted.caps):
+                changes += [f"- {old_line}"] if old_line else []
+                changes += [f"+ {new_line}"] if new_line else []
+        for name, cap in self.caps.items():
+            old_cap = trusted.caps.get(name, -math.inf)
+            if cap > old_cap:
+                changes += [f"- {name}: {format_cap(old_cap)}", f"+ {name}: {format_cap(cap)}"]
+        return changes
 
 
 def digest_of(lines: Iterable[str], grants: Iterable[str], steps: Recorded | None) -> str:
     """Return the fingerprint of a record; *grants* are lines that only old records have."""
-    compared = () if steps is None else (to_json_line(to_builtins(steps.steps)),)
-    text = "\n".join((*lines, *sorted(grants), *compared))
+    step_texts = () if steps is None else (to_json_line(to_builtins(steps.steps)),)
+    text = "\n".join((*lines, *sorted(grants), *step_texts))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
@@ -190,12 +192,14 @@ def acts_of(
             caps[format_key_path(path)] = _parse_cap(value)
         elif rule is Rule.ACTS:
             lines.append(_format_fact(path, value))
-    files = {name: dict(found) for name, found in files_of(written, root) if found}
-    for owner, found in files.items():
+    files = {
+        name: dict(fingerprints) for name, fingerprints in files_of(written, root) if fingerprints
+    }
+    for owner, fingerprints in files.items():
         lines += [
-            f"{owner}, file {escape_non_ascii(format_path(p, root))}: {what}"
-            for p, what in found.items()
-            if what != ABSENT
+            f"{owner}, file {escape_non_ascii(format_path(path, root))}: {text}"
+            for path, text in fingerprints.items()
+            if text != ABSENT
         ]
     workflows = Workflows(written, root, flows)
     return Acts(tuple(sorted(set(lines))), caps, files, workflows)
@@ -228,10 +232,10 @@ def _caps_by_default() -> Mapping[str, Any]:
 def _parse_cap(value: Any) -> float:
     """Return a cap as a number; an unreadable cap allows everything."""
     try:
-        most = math.inf if value is None or value == "" else float(value)
+        cap = math.inf if value is None or value == "" else float(value)
     except (TypeError, ValueError):
         return math.inf
-    return math.inf if math.isnan(most) else most
+    return math.inf if math.isnan(cap) else cap
 
 
 def _format_fact(path: KeyPath, value: Any) -> str:
@@ -278,13 +282,13 @@ def files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict
 
 def files_of_agent(entry: Any, root: Path) -> dict[Path, str]:
     """Return the files below the real path *root* that an agent's *entry* names, see `files_of`."""
-    found: dict[Path, str] = {}
+    files: dict[Path, str] = {}
     for option in _PROGRAMS if isinstance(entry, dict) else ():
         value = entry.get(option)
         value = list(value.values()) if isinstance(value, dict) else value
         items = [value] if isinstance(value, str) else value
-        found |= _find_command_files(root, items if isinstance(items, list) else [])
-    return found | _search_env_folders(entry, root)
+        files |= _find_command_files(root, items if isinstance(items, list) else [])
+    return files | _search_env_folders(entry, root)
 
 
 def _search_env_folders(entry: Any, root: Path) -> dict[Path, str]:
@@ -296,7 +300,7 @@ def _search_env_folders(entry: Any, root: Path) -> dict[Path, str]:
     values = map(str, env.values()) if isinstance(env, dict) else ()
     parts = dict.fromkeys(part for value in values for part in value.split(":") if part)
     folders = [part for part in parts if "\0" not in part and (root / part).is_dir()][:_MAX_FOLDERS]
-    found: dict[Path, str] = {}
+    files: dict[Path, str] = {}
     for option in _PROGRAMS[:3] if folders else ():
         value = entry.get(option)
         command = value if isinstance(value, list) else [value] if value else []
@@ -306,47 +310,51 @@ def _search_env_folders(entry: Any, root: Path) -> dict[Path, str]:
             if word[:1] != "/"
         )
         for word, folder in islice(product(words, folders), MAX_WORDS):
-            found |= _follow_imports(root, [f"{folder}/{word}"])
-    return found
+            files |= _follow_imports(root, [f"{folder}/{word}"])
+    return files
 
 
 def _find_command_files(root: Path, command: Sequence[Any]) -> dict[Path, str]:
     """Return the fingerprints of the files that *command* may run, with Python's modules."""
     paths = list(find_module_paths(command))
-    found = _follow_imports(root, paths)
+    files = _follow_imports(root, paths)
     for item in find_possible_paths(command):
         # An empty file does nothing, and often is only a marker: touch done.txt
         named_files = _fingerprint_file(root, item)
-        found |= {path: ABSENT if what == EMPTY else what for path, what in named_files.items()}
+        files |= {path: ABSENT if text == EMPTY else text for path, text in named_files.items()}
         paths += [] if named_files else [item]
-    absent = dict.fromkeys(islice(_find_absent_files(root, paths), _MAX_ABSENT), ABSENT)
-    return absent | found
+    absent_files = dict.fromkeys(islice(_find_absent_files(root, paths), _MAX_ABSENT), ABSENT)
+    return absent_files | files
 
 
 def _find_absent_files(root: Path, paths: Iterable[str]) -> Iterator[Path]:
     """Yield each of *paths* that looks like a file name but does not exist yet."""
-    for written in paths:
-        if _FILE_NAME.fullmatch(written):
-            path = Path(os.path.normpath(root / written))
+    for name in paths:
+        if _FILE_NAME.fullmatch(name):
+            path = Path(os.path.normpath(root / name))
             if path != root and path.is_relative_to(root) and not path.exists():
                 yield path
 
 
-def _fingerprint_file(root: Path, written: str) -> dict[Path, str]:
-    """Return the fingerprint of the project file that *written* names, or an empty dict."""
-    if not written or "\0" in written or len(written) > 4096:  # noqa: PLR2004 - no path is longer
+def _fingerprint_file(root: Path, name: str) -> dict[Path, str]:
+    """Return the fingerprint of the project file called *name*, or an empty dict."""
+    if not name or "\0" in name or len(name) > 4096:  # noqa: PLR2004 - no path is longer
         return {}
-    path = Path(os.path.normpath(root / written))
+    path = Path(os.path.normpath(root / name))
     if not path.is_relative_to(root):
         return {}
-    real = Path(os.path.realpath(path))
-    if not real.is_relative_to(root):
-        return {path: fingerprint_link(path, real)[0]} if real.is_file() else {}
-    what = fingerprint(real)
-    if what is None:
+    real_path = Path(os.path.realpath(path))
+    if not real_path.is_relative_to(root):
+        return {path: fingerprint_link(path, real_path)[0]} if real_path.is_file() else {}
+    text = fingerprint(real_path)
+    if text is None:
         return {}
     # Record both: the link may be pointed at another file, and the file may change.
-    return {real: what} if real == path else {path: fingerprint_link(path, real)[1], real: what}
+    return (
+        {real_path: text}
+        if real_path == path
+        else {path: fingerprint_link(path, real_path)[1], real_path: text}
+    )
 
 
 def fingerprint_link(path: Path, real: Path) -> tuple[str, str]:
@@ -376,15 +384,15 @@ def fingerprint(path: Path) -> str | None:
 
 def _follow_imports(root: Path, hooks: Iterable[str]) -> dict[Path, str]:
     """Return the fingerprints of *hooks* and of the modules of the project that they import."""
-    found: dict[Path, str] = {}
-    todo = list(hooks)
-    while todo:
-        for path, what in _fingerprint_file(root, todo.pop()).items():
-            if path not in found:
-                found[path] = what
-                todo += _imports(path, root)
-                todo += _find_compiled_files(path, root)
-    return found
+    files: dict[Path, str] = {}
+    queue = list(hooks)
+    while queue:
+        for path, text in _fingerprint_file(root, queue.pop()).items():
+            if path not in files:
+                files[path] = text
+                queue += _imports(path, root)
+                queue += _find_compiled_files(path, root)
+    return files
 
 
 def _find_compiled_files(module: Path, root: Path) -> Iterator[str]:

@@ -97,7 +97,10 @@ class Trust:
         """The files of the project that each possible client would read."""
         settings, workflows = self._settings, self._written.workflows
         clients = clients_of(settings, () if workflows is None else workflows.texts)
-        return {name: scan(name, reads, settings.project_dir) for name, reads in clients.items()}
+        return {
+            name: scan(name, project_files, settings.project_dir)
+            for name, project_files in clients.items()
+        }
 
     @cached_property
     def _repositories(self) -> tuple[RepositoryInspector, ...]:
@@ -110,10 +113,10 @@ class Trust:
         store = self._settings.store
         # Code is synced through the remote even if the run's state is on a server.
         remote = store.remote if self._settings.store_kind.code is not None else None
-        acting: dict[str, str] = {}
+        git_settings: dict[str, str] = {}
         for inspector in self._repositories:
-            acting |= inspector.acting_settings(self._settings.project_dir, remote)
-        return acting
+            git_settings |= inspector.acting_settings(self._settings.project_dir, remote)
+        return git_settings
 
     @property
     def git_settings(self) -> Mapping[str, str]:
@@ -123,14 +126,16 @@ class Trust:
     @property
     def is_vouched_for(self) -> bool:
         """Return whether the program or `VARIABLE` vouches for it, no matter what it does."""
-        given = os.environ.get(VARIABLE, "").strip()
-        if not (given or self._ask is True) or is_inside_agent():
+        text = os.environ.get(VARIABLE, "").strip()
+        if not (text or self._ask is True) or is_inside_agent():
             return False
         if self._ask is True:
             return True
-        real = Path(os.path.realpath(self._settings.project_dir))
-        named = (entry for entry in given.split(":") if os.path.isabs(entry))  # noqa: PTH117
-        return given == "all" or any(real.is_relative_to(os.path.realpath(path)) for path in named)
+        real_path = Path(os.path.realpath(self._settings.project_dir))
+        entries = (entry for entry in text.split(":") if os.path.isabs(entry))  # noqa: PTH117
+        return text == "all" or any(
+            real_path.is_relative_to(os.path.realpath(path)) for path in entries
+        )
 
     @property
     def is_known(self) -> bool:
@@ -159,11 +164,11 @@ class Trust:
         Raises:
             UnsafePath: see `read`.
         """
-        known = None
+        record = None
         with contextlib.suppress(OSError):  # the state folder can't be opened
-            known = read(self.key)
-        at = parse_time(known.at) if known is not None else None
-        return None if at is None else at.timestamp()
+            record = read(self.key)
+        moment = parse_time(record.at) if record is not None else None
+        return None if moment is None else moment.timestamp()
 
     def refusal(self, *, by_record: bool = False) -> NotTrusted | None:
         """Return why none of its code may run; None: it may run.
@@ -175,21 +180,21 @@ class Trust:
         """
         if not by_record and (self._is_sure or self.is_vouched_for):
             return None
-        known = read(self.key)
-        if known is None:
+        record = read(self.key)
+        if record is None:
             return NotTrusted(self.key, self.acts.summary)
-        changed = self.acts.diff_from(self._without_unused(known.acts))
+        changes = self.acts.diff_from(self._without_unused(record.acts))
         flows = map(os.path.relpath, self._flows)
-        hint = self._trust_hint(changed)
-        return NotTrusted(self.key, self.acts.summary, changed, flows, hint) if changed else None
+        hint = self._trust_hint(changes)
+        return NotTrusted(self.key, self.acts.summary, changes, flows, hint) if changes else None
 
-    def _trust_hint(self, changed: Iterable[str]) -> str | None:
+    def _trust_hint(self, changes: Iterable[str]) -> str | None:
         """Return how to trust the files of a client that only an option or a variable names."""
         settings = self._settings
         name = settings.agent.default
         kind = settings.agents[name].kind if name in settings.agents else name
         is_typed = settings.source_of("agent", "default").kind in ("flag", "environment")
-        if not is_typed or kind not in {client_of(line[2:]) for line in changed}:
+        if not is_typed or kind not in {client_of(line[2:]) for line in changes}:
             return None
         command = f"'SEQUENCER_AGENT__DEFAULT={name} sequencer trust'"
         return f"nothing was run; {command} shows everything and asks you"
@@ -202,16 +207,16 @@ class Trust:
         """
         if self._is_sure:
             return
-        refused = self.refusal()
-        if refused is not None:
-            if not may_ask or isinstance(self._ask, bool) or not self._ask(refused):
-                raise refused
+        refusal = self.refusal()
+        if refusal is not None:
+            if not may_ask or isinstance(self._ask, bool) or not self._ask(refusal):
+                raise refusal
             self.save_record()
         self._is_sure = True
         if not self.is_vouched_for:
             self._files = self.acts.files
-            known = read(self.key)
-            self._read = frozenset(known.lines if known else ())
+            record = read(self.key)
+            self._read = frozenset(record.lines if record else ())
 
     def _without_unused(self, acts: Acts) -> Acts:
         """Return *acts* without the files of clients that no agent uses now."""
@@ -235,24 +240,26 @@ class Trust:
         """
         ensure_person("trust", "ask a person to run it")
         key, acts = self.key, self.acts
-        known = read(key)
+        record = read(key)
         # Keep the facts of unused clients: an option may choose such a client again.
-        unused = set(known.lines) - set(self._without_unused(known.acts).lines) if known else ()
-        acts = replace(acts, lines=tuple(sorted({*acts.lines, *unused})))
-        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        caps = {name: None if math.isinf(most) else most for name, most in acts.caps.items()}
-        content: dict[str, Any] = {"project": key, "at": at, "digest": acts.digest}
+        unused_lines = (
+            set(record.lines) - set(self._without_unused(record.acts).lines) if record else ()
+        )
+        acts = replace(acts, lines=tuple(sorted({*acts.lines, *unused_lines})))
+        timestamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        caps = {name: None if math.isinf(cap) else cap for name, cap in acts.caps.items()}
+        content: dict[str, Any] = {"project": key, "at": timestamp, "digest": acts.digest}
         content |= {"acts": acts.lines, "caps": caps, "steps": to_builtins(acts.recorded)}
-        temporary = f".{secrets.token_hex(8)}.tmp"
+        temporary_name = f".{secrets.token_hex(8)}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with _open_folder(is_made=True) as folder:
-                fd = os.open(temporary, flags, 0o600, dir_fd=folder)
+                fd = os.open(temporary_name, flags, 0o600, dir_fd=folder)
                 with os.fdopen(fd, "w", encoding="utf-8") as file:
                     json.dump(content, file, indent=1)
                     file.flush()
                     os.fsync(fd)
-                os.replace(temporary, _name(key), src_dir_fd=folder, dst_dir_fd=folder)
+                os.replace(temporary_name, _name(key), src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as error:
             raise StorageFailed(
                 f"can't be written: {error.strerror}", where=str(records_folder())
@@ -272,21 +279,21 @@ class Trust:
             NotTrusted: a file has changed, or a file that the configuration names has appeared.
         """
         files = self._files.get(owner, {})
-        for path, trusted in files.items():
-            looks = _stat_signature(path)
+        for path, trusted_text in files.items():
+            signature = _stat_signature(path)
             # A missing file is no risk: starting it fails.
-            if looks is not None and seen.get(path) != looks:
-                ensure_unchanged(path, trusted, owner)
-                seen[path] = looks
+            if signature is not None and seen.get(path) != signature:
+                ensure_unchanged(path, trusted_text, owner)
+                seen[path] = signature
         folders = {folder: _stat_signature(folder) for folder in {path.parent for path in files}}
-        changed = {
-            folder: looks
-            for folder, looks in folders.items()
-            if looks and looks != seen.get(folder)
+        changed_folders = {
+            folder: signature
+            for folder, signature in folders.items()
+            if signature and signature != seen.get(folder)
         }
-        if changed.keys() & seen.keys():
+        if changed_folders.keys() & seen.keys():
             self.ensure_files_in(owner, self._settings.project_dir)
-        seen |= changed
+        seen |= changed_folders
         remove_byte_code(files)
 
     def ensure_files_in(self, owner: str, folder: Path) -> None:
@@ -303,23 +310,23 @@ class Trust:
             return  # nothing is compared
         files = self._files.get(owner, {})
         project = os.path.realpath(self._settings.project_dir)
-        trusted = {os.path.relpath(path, project): what for path, what in files.items()}
+        trusted_files = {os.path.relpath(path, project): text for path, text in files.items()}
         root = Path(os.path.realpath(folder))
-        changed: list[str] = []
-        present = files_of_agent(entries.get(owner.partition(".")[2]), root)
-        for path, what in present.items():
+        changes: list[str] = []
+        present_files = files_of_agent(entries.get(owner.partition(".")[2]), root)
+        for path, text in present_files.items():
             name = os.path.relpath(path, root)
-            if trusted.get(name) != what:
+            if trusted_files.get(name) != text:
                 line = f"{owner}, file {escape_non_ascii(name)}: "
-                changed += [f"- {line}{trusted[name]}"] if name in trusted else []
-                changed.append(f"+ {line}{what}")
-        if changed and str(root) == project:
-            raise NotTrusted(self.key, (), changed)
-        if changed:
+                changes += [f"- {line}{trusted_files[name]}"] if name in trusted_files else []
+                changes.append(f"+ {line}{text}")
+        if changes and str(root) == project:
+            raise NotTrusted(self.key, (), changes)
+        if changes:
             hint = "its program was not started; undo it there, or do the same in the project's "
             hint += "folder and call 'sequencer trust'"
-            raise NotTrusted(f"work tree {folder}", (), changed, hint=hint)
-        remove_byte_code(present)
+            raise NotTrusted(f"work tree {folder}", (), changes, hint=hint)
+        remove_byte_code(present_files)
 
     def ensure_client(
         self, kind: str, options: Mapping[str, Any], folder: Path | None = None
@@ -332,43 +339,49 @@ class Trust:
         Raises:
             NotTrusted: an acting key or a file has changed, appeared, or been removed.
         """
-        reads = None if self._read is None else files_for(kind, options)
-        if reads is None or self._read is None:
+        project_files = None if self._read is None else files_for(kind, options)
+        if project_files is None or self._read is None:
             return
-        known = self._scans.get(kind)
-        if folder is None and known is not None and known.is_current():
+        old_facts = self._scans.get(kind)
+        if folder is None and old_facts is not None and old_facts.is_current():
             return
         project = self._settings.project_dir
-        now = scan(kind, reads, folder or project, None if folder is None else project)
-        trusted = known_lines = {line for line in self._read if client_of(line) == kind}
+        facts = scan(kind, project_files, folder or project, None if folder is None else project)
+        trusted_lines = known_lines = {line for line in self._read if client_of(line) == kind}
         if folder is not None:
-            trusted = {line for line in trusted if line in now.lines or file_of(line) in now.files}
-            missing = sorted({file_of(line) for line in known_lines - trusted} - now.files)
-            looks = self._repositories if missing else ()
-            removed = {
-                name
-                for inspector in looks
-                for name in inspector.taken_out(missing, folder, project)
+            trusted_lines = {
+                line
+                for line in trusted_lines
+                if line in facts.lines or file_of(line) in facts.files
             }
-            trusted |= {line for line in known_lines if file_of(line) in removed}
-        changed = _acts_from_lines(now.lines).diff_from(_acts_from_lines(trusted))
-        if changed:
+            missing_files = sorted(
+                {file_of(line) for line in known_lines - trusted_lines} - facts.files
+            )
+            inspectors = self._repositories if missing_files else ()
+            removed_files = {
+                name
+                for inspector in inspectors
+                for name in inspector.taken_out(missing_files, folder, project)
+            }
+            trusted_lines |= {line for line in known_lines if file_of(line) in removed_files}
+        changes = _acts_from_lines(facts.lines).diff_from(_acts_from_lines(trusted_lines))
+        if changes:
             if folder is None:
-                raise NotTrusted(self.key, (), changed)
+                raise NotTrusted(self.key, (), changes)
             hint = "its client was not started; undo it there, or do the same in the project's "
             hint += "folder and call 'sequencer trust'"
-            raise NotTrusted(f"work tree {folder}", (), changed, hint=hint)
+            raise NotTrusted(f"work tree {folder}", (), changes, hint=hint)
         if folder is None:
-            self._scans[kind] = now
+            self._scans[kind] = facts
 
     def client_files(self) -> Iterator[tuple[str, list[str], bool]]:
         """Yield (client, files of the project that it reads, whether all are trusted)."""
-        known = None if self.is_vouched_for else read(self.key)
-        trusted = set(known.lines) if known else set()
+        record = None if self.is_vouched_for else read(self.key)
+        trusted_lines = set(record.lines) if record else set()
         for client, facts in self._scans.items():
             if facts.lines:
                 files = sorted({file_of(line) for line in facts.lines})
-                yield client, files, self.is_vouched_for or facts.lines <= trusted
+                yield client, files, self.is_vouched_for or facts.lines <= trusted_lines
 
 
 def _stat_signature(path: Path) -> tuple[int, ...] | None:
@@ -396,10 +409,10 @@ def remove_byte_code(sources: Iterable[Path]) -> None:
     for path in sources:
         if path.suffix == ".py":
             stems.setdefault(path.parent / "__pycache__", set()).add(path.stem)
-    for folder, known in stems.items():
+    for folder, file_stems in stems.items():
         try:
             for name in folders.list_names(folder):
-                if name.endswith(".pyc") and name.partition(".")[0] in known:
+                if name.endswith(".pyc") and name.partition(".")[0] in file_stems:
                     folders.remove(folder / name)
         except UnsafeFolder:
             folders.remove(folder)  # a link, which Python would follow
@@ -417,13 +430,15 @@ def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
     Raises:
         NotTrusted: the file has changed since it was trusted.
     """
-    real = Path(os.path.realpath(path))
-    now = fingerprint(real)
-    if trusted == ABSENT and now in (None, EMPTY):
+    real_path = Path(os.path.realpath(path))
+    current_text = fingerprint(real_path)
+    if trusted == ABSENT and current_text in (None, EMPTY):
         return
-    if trusted not in (now, *fingerprint_link(path, real)):
+    if trusted not in (current_text, *fingerprint_link(path, real_path)):
         line = f"{owner}, file {path}"
-        raise NotTrusted(str(path), (), (f"- {line}: {trusted}", f"+ {line}: {now or 'is gone'}"))
+        raise NotTrusted(
+            str(path), (), (f"- {line}: {trusted}", f"+ {line}: {current_text or 'is gone'}")
+        )
 
 
 _NAME = re.compile(r"[0-9a-f]{32}\.json")
@@ -449,7 +464,7 @@ class Trusted(Struct, frozen=True):
     @property
     def acts(self) -> Acts:
         """Return the trusted facts."""
-        caps = {name: math.inf if most is None else most for name, most in self.caps.items()}
+        caps = {name: math.inf if cap is None else cap for name, cap in self.caps.items()}
         return Acts(self.lines, caps, kept=self.steps)
 
     @property
@@ -460,8 +475,12 @@ class Trusted(Struct, frozen=True):
 
 def project_key(folder: Path, config: Path | None) -> str:
     """Return the key of a record: the real folder, plus the file if it has another name."""
-    real = os.path.realpath(folder)
-    return real if config is None or config.name == CONFIG_NAME else f"{real}/{config.name}"
+    real_folder = os.path.realpath(folder)
+    return (
+        real_folder
+        if config is None or config.name == CONFIG_NAME
+        else f"{real_folder}/{config.name}"
+    )
 
 
 def read(key: str) -> Trusted | None:
@@ -513,17 +532,17 @@ def _open_folder(*, is_made: bool = False) -> Iterator[int]:
     fd = os.open(path.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # Open each folder relative to its parent, so that no link is followed.
-        for shown in (path.parent, path):
-            below = _open_safely(shown.name, os.O_DIRECTORY, fd, shown)
+        for folder_path in (path.parent, path):
+            child_fd = _open_safely(folder_path.name, os.O_DIRECTORY, fd, folder_path)
             os.close(fd)
-            fd = below
-            _ensure_own(fd, shown)
+            fd = child_fd
+            _ensure_own(fd, folder_path)
         yield fd
     finally:
         os.close(fd)
 
 
-def _open_safely(name: str, flags: int, folder: int, shown: Path) -> int:
+def _open_safely(name: str, flags: int, folder: int, path: Path) -> int:
     try:
         return os.open(
             name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder
@@ -532,26 +551,26 @@ def _open_safely(name: str, flags: int, folder: int, shown: Path) -> int:
         raise
     except OSError as error:
         raise UnsafePath(
-            f"can't be trusted: {error.strerror}", where=str(shown), hint=_HINT
+            f"can't be trusted: {error.strerror}", where=str(path), hint=_HINT
         ) from error
 
 
-def _ensure_own(fd: int, shown: Path) -> None:
+def _ensure_own(fd: int, path: Path) -> None:
     facts = os.fstat(fd)
     if facts.st_uid != os.geteuid():
-        raise UnsafePath("belongs to another user", where=str(shown), hint=_HINT)
+        raise UnsafePath("belongs to another user", where=str(path), hint=_HINT)
     is_folder = stat.S_ISDIR(facts.st_mode)
     if not is_folder and not stat.S_ISREG(facts.st_mode):
-        raise UnsafePath("is not a regular file", where=str(shown), hint=_HINT)
+        raise UnsafePath("is not a regular file", where=str(path), hint=_HINT)
     if stat.S_IMODE(facts.st_mode) & _OTHERS:
-        hint = f"run 'chmod go= {shown}' if no one else has changed it; or {_HINT}"
-        raise UnsafePath("other users can read or write it", where=str(shown), hint=hint)
+        hint = f"run 'chmod go= {path}' if no one else has changed it; or {_HINT}"
+        raise UnsafePath("other users can read or write it", where=str(path), hint=hint)
 
 
 def _read(folder: int, name: str) -> Trusted | None:
-    shown = records_folder() / name
-    with os.fdopen(_open_safely(name, 0, folder, shown), "rb") as file:
-        _ensure_own(file.fileno(), shown)
+    path = records_folder() / name
+    with os.fdopen(_open_safely(name, 0, folder, path), "rb") as file:
+        _ensure_own(file.fileno(), path)
         data = file.read(_RECORD_BYTES + 1)
     try:
         record = convert(json.loads(data), Trusted)

@@ -133,20 +133,20 @@ class Workflows:
         """Take the values of orchestration.yaml, and find the workflow files, *flows* included."""
         self._written = {name: written[name] for name in _SECTIONS if name in written}
         for name in written.keys() & extensions.OURS[extensions.SECTIONS].keys():
-            steps, given = section(name).steps, written[name]
-            if steps is not None and isinstance(given, dict) and steps.key in given:
-                self._written[name] = {steps.key: given[steps.key]}
+            steps, values = section(name).steps, written[name]
+            if steps is not None and isinstance(values, dict) and steps.key in values:
+                self._written[name] = {steps.key: values[steps.key]}
         if isinstance(router := written.get("router"), dict) and _CADENCE in router:
             # An older spelling: `workflow` has this key now, and wins.
             choice = self._written.get("workflow")
-            known = choice if isinstance(choice, dict) else {}
-            self._written["workflow"] = {_CADENCE: router[_CADENCE], **known}
+            workflow_choice = choice if isinstance(choice, dict) else {}
+            self._written["workflow"] = {_CADENCE: router[_CADENCE], **workflow_choice}
         self._root = root
         text = json.dumps([__version__, self._written], sort_keys=True, default=str)
         self._digests = {_IN_FILE: compute_digest(text.encode())}
         # These settings change what a flow does, so its digest covers them too.
-        shared = [__version__, *(self._written.get(name) for name in ("agent", "workflow"))]
-        self._shared = json.dumps(shared, sort_keys=True, default=str).encode()
+        shared_values = [__version__, *(self._written.get(name) for name in ("agent", "workflow"))]
+        self._shared = json.dumps(shared_values, sort_keys=True, default=str).encode()
         self._data: dict[str, tuple[Path, bytes]] = {}
         self._size = 0
         self._steps: dict[str, dict[str, StepFacts]] = {}
@@ -176,7 +176,7 @@ class Workflows:
             for step, facts in steps.items()
             for line in facts.lines
         ]
-        yield from (after for _, after in _format_changes(facts_as_changes) if after is not None)
+        yield from (line for _, line in _format_changes(facts_as_changes) if line is not None)
 
     @property
     def grouped(self) -> Iterator[str]:
@@ -187,10 +187,10 @@ class Workflows:
         defaults = self.recorded.steps.get(_DEFAULTS, {}).values()
         default_grants = {grant for facts in defaults for grant in facts.grants}
         for key, steps in self.recorded.steps.items():
-            known = set() if key == _DEFAULTS else default_grants
+            known_grants = set() if key == _DEFAULTS else default_grants
             # In the order of the steps, without repetitions.
             powers = dict.fromkeys(line for facts in steps.values() for line in facts.powers)
-            text = "; ".join(escape_non_ascii(line) for line in powers if line not in known)
+            text = "; ".join(escape_non_ascii(line) for line in powers if line not in known_grants)
             count = 0 if key == _DEFAULTS else len(steps.keys() - {WHOLE})
             if count:
                 yield f"{key}, {count} step{'s' * (count > 1)}: {text or 'nothing is granted'}"
@@ -209,27 +209,27 @@ class Workflows:
             yield from ((None, line) for line in self.lines)
             return
         comparison = _Comparison(self, trusted, bounds_of(caps))
-        found: dict[_Change, None] = {}
-        for key, before in self._pairs(trusted):
-            found |= dict.fromkeys(comparison.changes(key, before))
-        yield from _format_changes(found)
+        changes: dict[_Change, None] = {}
+        for key, trusted_key in self._pairs(trusted):
+            changes |= dict.fromkeys(comparison.changes(key, trusted_key))
+        yield from _format_changes(changes)
 
-    def _pairs(self, trusted: Recorded) -> Iterator[tuple[str, str]]:
-        """Yield (current key, *trusted* key) for each pair of workflows to compare."""
-        for key in (*self._keys(trusted), *trusted.steps):
+    def _pairs(self, record: Recorded) -> Iterator[tuple[str, str]]:
+        """Yield (current key, key in *record*) for each pair of workflows to compare."""
+        for key in (*self._keys(record), *record.steps):
             source = key if key in self._data else _IN_FILE
-            if self._digests[source] != trusted.digests.get(source):
+            if self._digests[source] != record.digests.get(source):
                 yield key, key
-        for name in sorted({*trusted.files, *self._files}):
-            before, after = _key(name, trusted.files), _key(name, self._files)
-            if before != after:
-                yield after, before
-        if self._chosen != trusted.workflow:
-            yield _key(self._chosen, self._files), _key(trusted.workflow, trusted.files)
+        for name in sorted({*record.files, *self._files}):
+            old_key, new_key = _key(name, record.files), _key(name, self._files)
+            if old_key != new_key:
+                yield new_key, old_key
+        if self._chosen != record.workflow:
+            yield _key(self._chosen, self._files), _key(record.workflow, record.files)
 
-    def _keys(self, trusted: Recorded | None = None) -> Iterator[str]:
-        """Yield the keys of the workflows; skip those in orchestration.yaml if it is *trusted*."""
-        if trusted is None or self._digests[_IN_FILE] != trusted.digests.get(_IN_FILE):
+    def _keys(self, record: Recorded | None = None) -> Iterator[str]:
+        """Yield the keys of the workflows; skip those in orchestration.yaml if *record* has it."""
+        if record is None or self._digests[_IN_FILE] != record.digests.get(_IN_FILE):
             yield from self._own
         yield from self._data
 
@@ -237,8 +237,8 @@ class Workflows:
         """Return the facts of the workflow with *key*, or of the built-in one with that name."""
         if key not in self._steps:
             if key not in self._data:
-                found = self._own.get(key)
-                return self.find_builtin_steps(key) if found is None else found
+                steps = self._own.get(key)
+                return self.find_builtin_steps(key) if steps is None else steps
             path, data = self._data[key]
             try:
                 registry = Registry(sections=partial(section_value, self._schema))
@@ -250,29 +250,29 @@ class Workflows:
 
     def find_builtin_steps(self, key: str) -> dict[str, StepFacts] | None:
         """Return the facts of the built-in workflow or section steps with *key*, or None."""
-        if (found := _find_section_steps(key)) is not None:
-            name, steps = found
+        if (section_steps := _find_section_steps(key)) is not None:
+            name, steps = section_steps
             return self._facts_of_section(steps, section(name).default(), None)
         name = key.removeprefix(_WORKFLOWS)
-        known = BuiltinWorkflows(BuiltinPrompts())
-        if name == key or name not in known:
+        workflows = BuiltinWorkflows(BuiltinPrompts())
+        if name == key or name not in workflows:
             return None
-        return self._facts_of(known[name])
+        return self._facts_of(workflows[name])
 
     def _facts_of(self, workflow: Workflow) -> dict[str, StepFacts]:
         """Return the facts of *workflow* as the project runs it."""
         with suppress(ValidationError):
-            every = self._schema.workflow.review_every_n
-            if every is not None and workflow.review is not None:
-                workflow = workflow.with_review_every(every)
+            interval = self._schema.workflow.review_every_n
+            if interval is not None and workflow.review is not None:
+                workflow = workflow.with_review_every(interval)
         return self._with_agents(facts_of_workflow(workflow, self._complete))
 
     def _with_agents(self, steps: Mapping[str, StepFacts]) -> dict[str, StepFacts]:
         """Return *steps* with the agent of each step, and the fallback agents after it."""
         section = self._written.get("agent")
-        others = section.get("fallback") if isinstance(section, dict) else None
-        others = map(str, others) if isinstance(others, list) else ()
-        fallbacks = "".join(f"\n{other}" for other in others)
+        names = section.get("fallback") if isinstance(section, dict) else None
+        names = map(str, names) if isinstance(names, list) else ()
+        fallbacks = "".join(f"\n{name}" for name in names)
         return {
             name: facts
             if name == WHOLE or PERSON in facts.gates
@@ -285,25 +285,32 @@ class Workflows:
     def _agent_of(self, step: str) -> str:
         section = self._written.get("agent")
         selection = section if isinstance(section, dict) else {"default": section}
-        name, _, inside = step.partition("\n")
-        roles = found if isinstance(found := selection.get("roles"), dict) else {}
-        by_prompt = selection.get("prompts")
-        old = next((old for old, new in OLD_ROLES.items() if new == name and old in roles), name)
-        agent = str(roles.get(name) or roles.get(old) or selection.get("default") or "auto")
+        name, _, inner_name = step.partition("\n")
+        roles = raw_roles if isinstance(raw_roles := selection.get("roles"), dict) else {}
+        prompt_agents = selection.get("prompts")
+        old_name = next(
+            (
+                old_name
+                for old_name, new_name in OLD_ROLES.items()
+                if new_name == name and old_name in roles
+            ),
+            name,
+        )
+        agent = str(roles.get(name) or roles.get(old_name) or selection.get("default") or "auto")
         # A review runs at another position than its name, and its prompt may choose the agent.
-        more = [by_prompt] if by_prompt else []
-        more += [roles] if inside and roles else []
-        return " ".join([agent, *map(to_json_line, more)])
+        tables = [prompt_agents] if prompt_agents else []
+        tables += [roles] if inner_name and roles else []
+        return " ".join([agent, *map(to_json_line, tables)])
 
     def _find_files(self, flows: Iterable[Path]) -> dict[str, list[str]]:
         """Return the paths of the workflow files, with the names of their workflows."""
-        found: dict[str, list[str]] = {}
+        files: dict[str, list[str]] = {}
         entries = self._written.get("workflows")
         for name, entry in entries.items() if isinstance(entries, dict) else ():
             file = entry.get("file") if isinstance(entry, dict) else entry
             if isinstance(file, str) and file:
                 path = os.path.normpath(self._root / expand_home(file))
-                found.setdefault(path, []).append(name)
+                files.setdefault(path, []).append(name)
         paths = [os.path.realpath(flow) for flow in flows]
         for folder in _FLOW_FOLDERS:
             try:
@@ -313,8 +320,8 @@ class Workflows:
             paths += [str(self._root / folder / name) for name in names if _is_workflow_file(name)]
         for path in paths:
             # The stem is also a name for the workflow: `run NAME` finds the file by it.
-            found.setdefault(path, []).append(f"flow\n{escape_non_ascii(Path(path).stem)}")
-        return dict(sorted(found.items()))
+            files.setdefault(path, []).append(f"flow\n{escape_non_ascii(Path(path).stem)}")
+        return dict(sorted(files.items()))
 
     def _add(self, path: Path, names: Iterable[str]) -> None:
         try:
@@ -341,8 +348,8 @@ class Workflows:
         name = section.get("name") if isinstance(section, dict) else None
         if isinstance(name, str):
             return name
-        own = entries.get(OWN) if isinstance(entries, dict) else None
-        has_own = isinstance(own, dict) and {"steps", "review"} & own.keys()
+        own_entry = entries.get(OWN) if isinstance(entries, dict) else None
+        has_own = isinstance(own_entry, dict) and {"steps", "review"} & own_entry.keys()
         return OWN if has_own else WorkflowChoice().name
 
     @cached_property
@@ -352,12 +359,12 @@ class Workflows:
         Raises:
             ValidationError: the file is valid only together with variables or options.
         """
-        written, entries = dict(self._written), self._written.get("workflows")
-        own = entries.get(OWN) if isinstance(entries, dict) else None
-        if isinstance(entries, dict) and isinstance(own, dict) and "review" in own:
-            usual = {} if "extends" in own else {"steps": list(OWN_STEPS)}
-            written["workflows"] = {**entries, OWN: {**usual, **own}}
-        return Schema.model_validate(written)
+        values, entries = dict(self._written), self._written.get("workflows")
+        own_entry = entries.get(OWN) if isinstance(entries, dict) else None
+        if isinstance(entries, dict) and isinstance(own_entry, dict) and "review" in own_entry:
+            default_steps = {} if "extends" in own_entry else {"steps": list(OWN_STEPS)}
+            values["workflows"] = {**entries, OWN: {**default_steps, **own_entry}}
+        return Schema.model_validate(values)
 
     @cached_property
     def _complete(self) -> Complete:
@@ -376,9 +383,11 @@ class Workflows:
             return {_IN_FILE: _opaque_facts(self._digests[_IN_FILE])}
 
     def _read_own(self, schema: Schema) -> dict[str, dict[str, StepFacts]]:
-        own = {name: entry for name, entry in schema.workflows.items() if entry.file is None}
-        composed = {name: entry for name, entry in own.items() if entry.inline is None}
-        composition = Composition(composed, BuiltinWorkflows(BuiltinPrompts()), format_key_path)
+        own_entries = {
+            name: entry for name, entry in schema.workflows.items() if entry.file is None
+        }
+        step_entries = {name: entry for name, entry in own_entries.items() if entry.inline is None}
+        composition = Composition(step_entries, BuiltinWorkflows(BuiltinPrompts()), format_key_path)
         workflows = dict(composition.workflows)
         layers, problems = Layers(values=self._written), list[Found]()
         sections = partial(section_value, schema)
@@ -388,7 +397,7 @@ class Workflows:
             _WORKFLOWS + escape_non_ascii(name): self._facts_of(workflows[name])
             if name in workflows
             else _opaque_facts(self._digests[_IN_FILE])
-            for name in own
+            for name in own_entries
         }
         facts[_DEFAULTS] = {WHOLE: facts_of_step(self._complete(Step(name=_DEFAULTS)))}
         for name in self._written.keys() & extensions.OURS[extensions.SECTIONS].keys():
@@ -402,89 +411,109 @@ class Workflows:
         self, steps: SectionSteps, value: Any, names: Collection[str] | None
     ) -> dict[str, StepFacts]:
         """Return the facts of *steps* in a section with *value*; *names*: only these, None: all."""
-        found: dict[str, StepFacts] = {}
+        facts: dict[str, StepFacts] = {}
         for name, (step, traits) in steps.every(value).items():
             if names is None or name in names:
-                found |= facts_of_steps(name, step, self._complete, traits)
-        return self._with_agents(found)
+                facts |= facts_of_steps(name, step, self._complete, traits)
+        return self._with_agents(facts)
 
 
 def _find_section_steps(key: str) -> tuple[str, SectionSteps] | None:
     """Return (section name, its steps) for the section whose steps have *key*, or None."""
-    name, _, below = key.partition(".")
+    name, _, steps_key = key.partition(".")
     if name not in extensions.OURS[extensions.SECTIONS]:
         return None
     steps = section(name).steps
-    return None if steps is None or steps.key != below else (name, steps)
+    return None if steps is None or steps.key != steps_key else (name, steps)
 
 
 class _Comparison:
     """Compares the current steps with the trusted steps."""
 
-    def __init__(self, now: Workflows, trusted: Recorded, bounds: Mapping[str, float]) -> None:
-        """Compare *now* with *trusted*; caps of steps may rise up to *bounds*."""
-        self._now, self._trusted, self._bounds = now, trusted, bounds
+    def __init__(self, workflows: Workflows, record: Recorded, bounds: Mapping[str, float]) -> None:
+        """Compare *workflows* with *record*; caps of steps may rise up to *bounds*."""
+        self._now, self._trusted, self._bounds = workflows, record, bounds
 
-    def changes(self, key: str, before: str) -> Iterator[_Change]:
-        """Yield what the workflow *key* may do beyond *before*, the key of a trusted one."""
-        now, trusted = self._now.steps_of(key), self._steps_of(before)
-        if now is None:
+    def changes(self, key: str, trusted_key: str) -> Iterator[_Change]:
+        """Yield what the workflow *key* may do beyond the trusted one with *trusted_key*."""
+        steps, trusted_steps = self._now.steps_of(key), self._steps_of(trusted_key)
+        if steps is None:
             return  # it was removed
-        if trusted is not None and _find_section_steps(key) is not None:
+        if trusted_steps is not None and _find_section_steps(key) is not None:
             builtin = self._now.find_builtin_steps(key) or {}
-            now, trusted = builtin | now, builtin | trusted
-        for name, facts in now.items():
-            known = None if trusted is None else trusted.get(name)
-            yield from (_Change(key, name, loss) for loss in self._compare_step(name, facts, known))
-        if trusted is not None:
-            came = {name: facts for name, facts in now.items() if name not in trusted}
-            gone = {name: facts for name, facts in trusted.items() if name not in now}
-            yield from (_Change(key, name, loss) for name, loss in find_removed_gates(gone, came))
+            steps, trusted_steps = builtin | steps, builtin | trusted_steps
+        for name, facts in steps.items():
+            trusted_facts = None if trusted_steps is None else trusted_steps.get(name)
+            yield from (
+                _Change(key, name, loss) for loss in self._compare_step(name, facts, trusted_facts)
+            )
+        if trusted_steps is not None:
+            new_steps = {name: facts for name, facts in steps.items() if name not in trusted_steps}
+            removed_steps = {
+                name: facts for name, facts in trusted_steps.items() if name not in steps
+            }
+            yield from (
+                _Change(key, name, loss)
+                for name, loss in find_removed_gates(removed_steps, new_steps)
+            )
 
     def _steps_of(self, key: str) -> dict[str, StepFacts] | None:
-        found = self._trusted.steps.get(key)
-        return self._now.find_builtin_steps(key) if found is None else found
+        steps = self._trusted.steps.get(key)
+        return self._now.find_builtin_steps(key) if steps is None else steps
 
-    def _compare_step(self, name: str, now: StepFacts, trusted: StepFacts | None) -> Iterator[Loss]:
-        if trusted is not None:
-            yield from losses(now, trusted, self._bounds, self._given.get(now.agent, frozenset()))
-            yield from lost_gates(now, trusted)
+    def _compare_step(
+        self, name: str, step_facts: StepFacts, trusted_facts: StepFacts | None
+    ) -> Iterator[Loss]:
+        if trusted_facts is not None:
+            yield from losses(
+                step_facts,
+                trusted_facts,
+                self._bounds,
+                self._given.get(step_facts.agent, frozenset()),
+            )
+            yield from lost_gates(step_facts, trusted_facts)
         elif name == WHOLE:
             # A new workflow has no older cap that this one could exceed.
-            yield from losses(now, StepFacts(caps=now.caps), self._bounds)
+            yield from losses(step_facts, StepFacts(caps=step_facts.caps), self._bounds)
         else:
-            yield from self._compare_new_step(now)
+            yield from self._compare_new_step(step_facts)
 
-    def _compare_new_step(self, now: StepFacts) -> list[Loss]:
+    def _compare_new_step(self, step_facts: StepFacts) -> list[Loss]:
         """Return what a step with a new name may do beyond the nearest trusted step."""
-        same_agent = [facts for facts in self._known if facts.agent == now.agent]
+        same_agent = [facts for facts in self._known if facts.agent == step_facts.agent]
         # An agent without a trusted step gets none of the grants of other agents.
-        known = same_agent or [msgspec.structs.replace(facts, grants=()) for facts in self._known]
-        differences = [list(losses(now, facts, self._bounds)) for facts in known or [StepFacts()]]
-        smallest = min(differences, key=len)
-        return [Loss(None, after or f"no {before}") for before, after in smallest]
+        candidates = same_agent or [
+            msgspec.structs.replace(facts, grants=()) for facts in self._known
+        ]
+        differences = [
+            list(losses(step_facts, facts, self._bounds)) for facts in candidates or [StepFacts()]
+        ]
+        smallest_difference = min(differences, key=len)
+        return [
+            Loss(None, new_line or f"no {old_line}") for old_line, new_line in smallest_difference
+        ]
 
     @cached_property
     def _known(self) -> list[StepFacts]:
         """Return the facts of the trusted steps, without repetitions."""
-        trusted = self._trusted
-        chosen = _key(trusted.workflow, trusted.files)
-        every = {chosen: self._steps_of(chosen) or {}, **trusted.steps}
-        found = {
+        record = self._trusted
+        chosen_key = _key(record.workflow, record.files)
+        all_steps = {chosen_key: self._steps_of(chosen_key) or {}, **record.steps}
+        unique_facts = {
             repr(facts): facts
-            for key, steps in every.items()
+            for key, steps in all_steps.items()
             for name, facts in steps.items()
             if name != WHOLE and _find_section_steps(key) is None and PERSON not in facts.gates
         }
-        return list(found.values())
+        return list(unique_facts.values())
 
     @cached_property
     def _given(self) -> dict[str | None, frozenset[str]]:
         """Return the grants that each agent has in any trusted step."""
-        found: dict[str | None, frozenset[str]] = {}
+        grants: dict[str | None, frozenset[str]] = {}
         for facts in self._known:
-            found[facts.agent] = found.get(facts.agent, frozenset()) | {*facts.grants}
-        return found
+            grants[facts.agent] = grants.get(facts.agent, frozenset()) | {*facts.grants}
+        return grants
 
 
 def _key(name: str, files: Mapping[str, str]) -> str:
@@ -512,15 +541,15 @@ def _format_changes(changes: Iterable[_Change]) -> Iterator[tuple[str | None, st
 
     A change of the step defaults is not repeated for each workflow.
     """
-    found = list(changes)
-    of_defaults = {change.loss for change in found if change.key == _DEFAULTS}
+    change_list = list(changes)
+    default_losses = {change.loss for change in change_list if change.key == _DEFAULTS}
     steps: dict[tuple[str, Loss], list[str]] = {}
-    for key, step, loss in found:
-        if key == _DEFAULTS or loss not in of_defaults:
+    for key, step, loss in change_list:
+        if key == _DEFAULTS or loss not in default_losses:
             steps.setdefault((key, loss), []).append(step)
     for (key, loss), names in steps.items():
-        shown = [name.replace("\n", ".") for name in names[:_SHOWN_STEPS] if name != WHOLE]
-        more = [f"{len(names) - _SHOWN_STEPS} more"] if len(names) > _SHOWN_STEPS else []
-        about = ", ".join([key, *map(escape_non_ascii, shown), *more])
-        before, after = (line and f"{about}, {escape_non_ascii(line)}" for line in loss)
-        yield before, after
+        step_names = [name.replace("\n", ".") for name in names[:_SHOWN_STEPS] if name != WHOLE]
+        count_texts = [f"{len(names) - _SHOWN_STEPS} more"] if len(names) > _SHOWN_STEPS else []
+        prefix = ", ".join([key, *map(escape_non_ascii, step_names), *count_texts])
+        old_line, new_line = (line and f"{prefix}, {escape_non_ascii(line)}" for line in loss)
+        yield old_line, new_line

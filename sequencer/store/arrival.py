@@ -41,14 +41,18 @@ def encode_journal(records: Iterable[PastRecord], run_id: str) -> list[bytes]:
     return [_encode_record(record, run_id) for record in records]
 
 
-def _encode_record(past: PastRecord, run_id: str) -> bytes:
-    facts = [{key: fact[key] for key in fact if key not in _NO_FACT} for fact in past.facts]
-    if past.head is None:
+def _encode_record(past_record: PastRecord, run_id: str) -> bytes:
+    facts = [{key: fact[key] for key in fact if key not in _NO_FACT} for fact in past_record.facts]
+    if past_record.head is None:
         token = max(fact["token"] for fact in facts)
-        head = b'{"run_id":"%s","revision":%d,"token":%d}' % (run_id.encode(), past.revision, token)
+        head = b'{"run_id":"%s","revision":%d,"token":%d}' % (
+            run_id.encode(),
+            past_record.revision,
+            token,
+        )
     else:
-        head = encode_head(past.head).translate(None, b"\n")
-    return encode(past.revision, past.at, facts, head)
+        head = encode_head(past_record.head).translate(None, b"\n")
+    return encode(past_record.revision, past_record.at, facts, head)
 
 
 class Arrival:
@@ -88,7 +92,9 @@ class Arrival:
         if self._journal.path.exists() or self._store.state_path.exists():
             return False
         heads = [
-            r.data["head"] for path in self._journal.list_rotated() for r in _read_winners(path)
+            record.data["head"]
+            for path in self._journal.list_rotated()
+            for record in _read_winners(path)
         ]
         return all(head.get("run_id") == self._run_id for head in heads)
 
@@ -110,51 +116,55 @@ class Arrival:
         """
         folders.make_folder(self._folder)
         with self._store.hold_lock():
-            last = self._find_last_of_copy()
+            last_record = self._find_last_of_copy()
             winners = scan(b"".join(lines), 0, None, "the imported journal").winners
-            base = 0 if last is None else last.revision
-            fresh = [record.line + b"\n" for record in winners if record.revision > base]
+            base = 0 if last_record is None else last_record.revision
+            new_lines = [record.line + b"\n" for record in winners if record.revision > base]
             if base and winners[0].revision > base + 1:
                 # The records between the copy and *lines* are lost, so start a new journal.
-                base, fresh = 0, list(lines)
+                base, new_lines = 0, list(lines)
             self._make_room(base)
             for name, data in documents.items():
                 document_files.keep(self._folder, name, data)
-            folders.write_atomically(self._next_rotated_path(), b"".join(fresh))
+            folders.write_atomically(self._next_rotated_path(), b"".join(new_lines))
             keep_outputs(self._folder, outputs)
-            new = arrived.head.replace(revision=head.revision + 1, journal_offset=len(fresh[-1]))
-            content = encode_head(new)
+            new_head = arrived.head.replace(
+                revision=head.revision + 1, journal_offset=len(new_lines[-1])
+            )
+            content = encode_head(new_head)
             facts = [fact_fields(fact) for fact in arrived.facts]
-            line = encode(new.revision, new.last_update, facts, content.translate(None, b"\n"))
-            folders.write_atomically(self._journal.path, fresh[-1] + line)
+            line = encode(
+                new_head.revision, new_head.last_update, facts, content.translate(None, b"\n")
+            )
+            folders.write_atomically(self._journal.path, new_lines[-1] + line)
             self._journal.sync_names()
             self._journal.close()
-            write_head(self._store.state_path, new, content)
-        return new
+            write_head(self._store.state_path, new_head, content)
+        return new_head
 
     def _make_room(self, base: int) -> None:
         """Rotate the journal that ends at *base*; 0: move all old files out of the way."""
         if not base:
             self._set_aside()
             return
-        rotated = self._journal.list_rotated()
-        if not (rotated and rotated[-1].samefile(self._journal.path)):
+        rotated_paths = self._journal.list_rotated()
+        if not (rotated_paths and rotated_paths[-1].samefile(self._journal.path)):
             folders.link(self._journal.path, self._next_rotated_path())
 
     def _next_rotated_path(self) -> Path:
-        rotated = self._journal.list_rotated()
-        newest = int(rotated[-1].stem.rpartition("-")[2]) if rotated else 0
-        return self._folder / f"journal-{newest + 1:06d}.jsonl"
+        rotated_paths = self._journal.list_rotated()
+        newest_number = int(rotated_paths[-1].stem.rpartition("-")[2]) if rotated_paths else 0
+        return self._folder / f"journal-{newest_number + 1:06d}.jsonl"
 
     def _set_aside(self) -> None:
         """Move all old files of the run into a new folder, the newest file last."""
         paths = (self._store.state_path, *self._journal.list_rotated(), self._journal.path)
-        if existing := [path for path in paths if path.exists()]:
-            now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-            aside = folders.make_numbered_folder(self._folder / f"set-aside-{now}")
-            for path in existing:
-                folders.move(path, aside / path.name)
-            folders.sync_folder(aside)
+        if existing_paths := [path for path in paths if path.exists()]:
+            time_text = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+            aside_folder = folders.make_numbered_folder(self._folder / f"set-aside-{time_text}")
+            for path in existing_paths:
+                folders.move(path, aside_folder / path.name)
+            folders.sync_folder(aside_folder)
             folders.sync_folder(self._folder)
 
 

@@ -27,11 +27,13 @@ def find_misfits(found: Scan, data: bytes) -> tuple[tuple[int, str], ...]:
         (offset, find_conflict_marker(data[offset : offset + 8])) for offset, _ in found.skipped
     ]
     breaks = [
-        (record.offset, find_misfit(before.data["head"], record.data))
-        for before, record in pairwise(found.winners)
-        if record.revision == before.revision + 1
+        (record.offset, find_misfit(previous_record.data["head"], record.data))
+        for previous_record, record in pairwise(found.winners)
+        if record.revision == previous_record.revision + 1
     ]
-    return tuple(sorted((offset, why) for offset, why in (*marks, *breaks) if why is not None))
+    return tuple(
+        sorted((offset, reason) for offset, reason in (*marks, *breaks) if reason is not None)
+    )
 
 
 def find_conflict_marker(line: bytes) -> str | None:
@@ -53,45 +55,53 @@ def find_misfit(head: Mapping[str, Any], record: Mapping[str, Any]) -> str | Non
     )
 
 
-def _find_run_mismatch(head: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """Return the problem if *after*, the next head, has another run id than *head*."""
-    old, new = head.get("run_id"), after.get("run_id")
-    if old is None or new is None or old == new:
+def _find_run_mismatch(head: Mapping[str, Any], next_head: Mapping[str, Any]) -> str | None:
+    """Return the problem if *next_head* has another run id than *head*."""
+    old_id, new_id = head.get("run_id"), next_head.get("run_id")
+    if old_id is None or new_id is None or old_id == new_id:
         return None
-    return f"it is from run {new}, but the record before it is from run {old}"
+    return f"it is from run {new_id}, but the record before it is from run {old_id}"
 
 
 def _find_step_mismatch(head: Mapping[str, Any], fact: RecordedFact) -> str | None:
     """Return the problem if *fact* is about another step than the run's, or than its claim's."""
-    at = head.get("step_index")
+    index = head.get("step_index")
     if head.get("flow") is not None and fact.meaning.starts is not StartKind.ATTEMPT:
         # Nodes run in parallel: each claim keeps the step_index at which it was granted.
         claims = head.get("claims")
-        valid = [c for c in claims if isinstance(c, dict)] if isinstance(claims, list) else []
-        claimed = [c.get("step_index") for c in valid if c.get("token") == fact.token]
-        at = claimed[0] if claimed else fact.step_index
-    if fact.step_index == at:
+        valid_claims = (
+            [claim for claim in claims if isinstance(claim, dict)]
+            if isinstance(claims, list)
+            else []
+        )
+        claimed_indexes = [
+            claim.get("step_index") for claim in valid_claims if claim.get("token") == fact.token
+        ]
+        index = claimed_indexes[0] if claimed_indexes else fact.step_index
+    if fact.step_index == index:
         return None
-    return f"it is about step_index {fact.step_index}, but the record before it has the run at {at}"
+    return (
+        f"it is about step_index {fact.step_index}, but the record before it has the run at {index}"
+    )
 
 
 def _find_token_mismatch(head: Mapping[str, Any], facts: Sequence[RecordedFact]) -> str | None:
     """Return the problem if a token is granted out of order, or ended without a claim."""
-    newest, claims = head.get("token"), head.get("claims")
-    if not isinstance(newest, int) or not isinstance(claims, list):
+    newest_token, claims = head.get("token"), head.get("claims")
+    if not isinstance(newest_token, int) or not isinstance(claims, list):
         return None
-    granted = {claim.get("token") for claim in claims if isinstance(claim, dict)}
+    claim_tokens = {claim.get("token") for claim in claims if isinstance(claim, dict)}
     for fact in facts:
         token, meaning = fact.token, fact.meaning
         if meaning.starts in (StartKind.ATTEMPT, StartKind.QUESTION):
-            newest += 1
-            granted.add(newest)
-            if token != newest:
-                return f"it grants token {token}, but the next token is {newest}"
+            newest_token += 1
+            claim_tokens.add(newest_token)
+            if token != newest_token:
+                return f"it grants token {token}, but the next token is {newest_token}"
         elif head.get("flow") is not None and not fact.attempt:
             # A node for a person, or a node without work: it ends without a claim.
             continue
-        elif meaning.by_holder and token not in granted:
+        elif meaning.by_holder and token not in claim_tokens:
             return f"it ends token {token}, which has no claim in the record before it"
     return None
 
@@ -105,12 +115,12 @@ def _find_usage_mismatch(
     ]
     if not all(isinstance(usage, dict) for usage in usages):
         return None
-    before, after = head.get("usage"), record["head"].get("usage")
-    if not isinstance(before, dict) or not isinstance(after, dict):
+    old_usage, new_usage = head.get("usage"), record["head"].get("usage")
+    if not isinstance(old_usage, dict) or not isinstance(new_usage, dict):
         return None
     for name in _USED:
-        grown = after.get(name, 0) - before.get(name, 0)
-        reported = sum(usage.get(name, 0) for usage in usages if usage is not None)
-        if abs(grown - reported) > _ROUNDING:
-            return f"usage.{name} grew by {grown:g}, but its events used {reported:g}"
+        growth = new_usage.get(name, 0) - old_usage.get(name, 0)
+        reported_total = sum(usage.get(name, 0) for usage in usages if usage is not None)
+        if abs(growth - reported_total) > _ROUNDING:
+            return f"usage.{name} grew by {growth:g}, but its events used {reported_total:g}"
     return None

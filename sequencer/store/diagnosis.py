@@ -123,54 +123,61 @@ class Diagnosis(Struct, frozen=True):
     @property
     def is_head_ahead(self) -> bool:
         """Return whether state.json is a valid head that the journal does not reach."""
-        head, last = self.state.head, self.last
-        return head is not None and (last is None or head.revision > last.revision)
+        head, last_record = self.state.head, self.last
+        return head is not None and (last_record is None or head.revision > last_record.revision)
 
     @property
     def pending(self) -> str | None:
         """Return what the next transition will do with state.json without a repair."""
-        recovered = self.recovered
-        if recovered is None:
+        recovery = self.recovered
+        if recovery is None:
             return None
-        if recovered.legacy is not None:
+        if recovery.legacy is not None:
             return "another program wrote it; the next step migrates it and keeps the original"
-        if recovered.keep_as == "edited":
-            return f"{recovered.notices[0]}; the next step keeps the file"
-        if recovered.edited is not None:
+        if recovery.keep_as == "edited":
+            return f"{recovery.notices[0]}; the next step keeps the file"
+        if recovery.edited is not None:
             return "it was edited by hand; the next step accepts the edit"
-        if recovered.needs_publishing and recovered.notices:
+        if recovery.needs_publishing and recovery.notices:
             return "the next step restores it from the journal"
         return None
 
     @property
     def highest_token(self) -> int:
         """Return the highest token in the files; no token up to it may be granted again."""
-        last = int(self.chain[-1].data["head"].get("token", 0)) if self.chain else 0
-        floor = max(last, self.state.head.token if self.state.head else 0)
+        last_token = int(self.chain[-1].data["head"].get("token", 0)) if self.chain else 0
+        floor = max(last_token, self.state.head.token if self.state.head else 0)
         # The files of an attempt show its token even if its record is lost.
         tokens = (*self.tokens, *(mark.token for mark in self.marks))
-        return max((t for t in tokens if t <= floor + MAX_LOST_TOKENS), default=floor)
+        return max((token for token in tokens if token <= floor + MAX_LOST_TOKENS), default=floor)
 
     @property
     def complaints(self) -> Complaints:
         """Return the problems that a writer between two reads could have caused."""
         refusal = None if self.refusal is None else str(self.refusal)
-        damaged = (r for r in self.journals if r.refusal or r.found.skipped or r.misfits)
-        lines = tuple((r.path, r.problem, r.found.skipped, r.misfits) for r in damaged)
+        damaged_reports = (
+            report
+            for report in self.journals
+            if report.refusal or report.found.skipped or report.misfits
+        )
+        lines = tuple(
+            (report.path, report.problem, report.found.skipped, report.misfits)
+            for report in damaged_reports
+        )
         return (refusal, self.pending, self.documents, lines)
 
     @property
     def action(self) -> Action:
         """Return what would make the run readable again."""
-        state, last = self.state, self.last
+        state, last_record = self.state, self.last
         if self.refusal is None:
-            is_lost = state.problem is not None and last is not None
+            is_lost = state.problem is not None and last_record is not None
             return Action.RESTORE if is_lost else Action.NOTHING
-        if last is None:
+        if last_record is None:
             return Action.HOPELESS if state.head is None else Action.CHOOSE
-        newest = self.journals[-1]
-        is_journal_gone = newest.path.name != NAME or not newest.found.winners
-        is_head_last = state.head is not None and state.head.revision == last.revision
+        newest_journal = self.journals[-1]
+        is_journal_gone = newest_journal.path.name != NAME or not newest_journal.found.winners
+        is_head_last = state.head is not None and state.head.revision == last_record.revision
         if self.is_head_ahead or self.shown or (is_journal_gone and not is_head_last):
             return Action.CHOOSE
         is_sound = not is_journal_gone and _is_sound(self.journals)
@@ -188,15 +195,18 @@ def diagnose(state_path: Path, progress: ProgressEvidence = no_progress_evidence
         CorruptState: this user may not read the files, which a person has to fix; or writers
             change them faster than they can be read.
     """
-    before: Complaints | None = None
+    old_complaints: Complaints | None = None
     for _ in range(READ_ATTEMPTS):
         files = RunFiles(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), progress)
         signature = files.signature()
         diagnosis = _diagnose_files(files)
         # Problems that two readings in a row have are damage, even if a writer is active.
-        if files.signature() == signature or diagnosis.complaints in (_NO_COMPLAINTS, before):
+        if files.signature() == signature or diagnosis.complaints in (
+            _NO_COMPLAINTS,
+            old_complaints,
+        ):
             return diagnosis
-        before = diagnosis.complaints
+        old_complaints = diagnosis.complaints
     raise unstable_files_error(state_path)
 
 
@@ -206,17 +216,19 @@ def _diagnose_files(files: RunFiles) -> Diagnosis:
     state = _build_state_report(files)
     journals = tuple(map(_build_journal_report, files.journals))
     path = files.journal.path
-    chain = _find_last_chain([r for report in journals for r in report.found.winners])
-    refusal, recovered = _try_recover(files, journals)
+    chain = _find_last_chain([record for report in journals for record in report.found.winners])
+    refusal, recovery = _try_recover(files, journals)
     is_current = bool(chain and journals[-1].path == path and journals[-1].found.winners)
     base = _choose_newest_head(state, chain, path)
     run_id = None if base is None else base.run_id
     in_folder = files.find_marks(run_id, chain[-1] if is_current else None)
     marks = (*in_folder, *(files.find_logged_marks(run_id) if run_id is not None else ()))
-    shown = None if base is None or refusal is None else _find_later_mark(state, base, marks)
-    head = None if recovered is None else recovered.head
-    wrong = () if head is None else files.find_wrong_documents(head)
-    return Diagnosis(state, journals, chain, refusal, recovered, marks, shown, files.tokens, wrong)
+    later_mark = None if base is None or refusal is None else _find_later_mark(state, base, marks)
+    head = None if recovery is None else recovery.head
+    wrong_documents = () if head is None else files.find_wrong_documents(head)
+    return Diagnosis(
+        state, journals, chain, refusal, recovery, marks, later_mark, files.tokens, wrong_documents
+    )
 
 
 def _build_state_report(files: RunFiles) -> StateReport:
@@ -271,39 +283,39 @@ def _try_recover(
 ) -> tuple[SequencerError | None, Recovered | None]:
     """Return (why the ordinary reader refuses the run, None) or (None, its result)."""
     try:
-        recovered = recover(files)
-        ensure_no_older_copy(files, recovered)
+        recovery = recover(files)
+        ensure_no_older_copy(files, recovery)
     except (CorruptState, EditRefused) as refusal:
         return refusal, None
     if (gap := _join_journals(journals)[1]) is not None:
         return gap, None
-    if recovered.legacy is not None and not is_legacy(recovered.legacy):
+    if recovery.legacy is not None and not is_legacy(recovery.legacy):
         problem = "is not the state of a run, and there is no journal"
         return CorruptState(problem, where=str(files.state_path)), None
-    return None, recovered
+    return None, recovery
 
 
 def _join_journals(journals: Sequence[JournalReport]) -> tuple[int | None, CorruptState | None]:
     """Return the newest revision of *journals* as one history, and the error if they are not."""
-    newest: int | None = None
+    revision: int | None = None
     for report in journals:
-        where, winners = str(report.path), report.found.winners
-        fresh = [record for record in winners if newest is None or record.revision > newest]
-        error = report.refusal or find_gap_within(report.found, where)
-        if (error := error or find_gap_between(newest, fresh, where)) is not None:
-            return newest, error
-        newest = fresh[-1].revision if fresh else newest
-    return newest, None
+        path, winners = str(report.path), report.found.winners
+        records = [record for record in winners if revision is None or record.revision > revision]
+        error = report.refusal or find_gap_within(report.found, path)
+        if (error := error or find_gap_between(revision, records, path)) is not None:
+            return revision, error
+        revision = records[-1].revision if records else revision
+    return revision, None
 
 
 def _find_later_mark(
     state: StateReport, base: Head, marks: Sequence[ProgressMark]
 ) -> ProgressMark | None:
     """Return the mark that shows that the run had come further than *base*; None: none does."""
-    shown = find_furthest_mark(base, base.revision, marks)
-    if shown is None and (state.head is None or state.head.revision < base.revision):
-        shown = find_unreported_end(base, marks)
-    return shown
+    later_mark = find_furthest_mark(base, base.revision, marks)
+    if later_mark is None and (state.head is None or state.head.revision < base.revision):
+        later_mark = find_unreported_end(base, marks)
+    return later_mark
 
 
 def _choose_newest_head(state: StateReport, chain: Sequence[Record], journal: Path) -> Head | None:
@@ -313,14 +325,16 @@ def _choose_newest_head(state: StateReport, chain: Sequence[Record], journal: Pa
         NewerSchema: the last record of the *journal* is intact, but unknown to this version. It
             is refused, and not dropped as damaged.
     """
-    last = parse_record_head(chain[-1], journal) if chain else None
-    is_newer = last is None or (state.head is not None and state.head.revision > last.revision)
-    return state.head if is_newer else last
+    last_head = parse_record_head(chain[-1], journal) if chain else None
+    is_newer = last_head is None or (
+        state.head is not None and state.head.revision > last_head.revision
+    )
+    return state.head if is_newer else last_head
 
 
 def _is_sound(journals: Sequence[JournalReport]) -> bool:
     """Return whether the journals alone can be read without a problem."""
-    *rotated, newest = journals
-    winners = newest.found.winners
-    is_whole = bool(rotated) or winners[0].revision == 1
+    *rotated_journals, newest_journal = journals
+    winners = newest_journal.found.winners
+    is_whole = bool(rotated_journals) or winners[0].revision == 1
     return is_whole and _join_journals(journals) == (winners[-1].revision, None)

@@ -150,8 +150,8 @@ class FileStore:
 
     def take_notices(self) -> list[str]:
         """Return the notices since the last call: what was restored or edited by hand."""
-        taken, self._notices = self._notices, []
-        return taken
+        notices, self._notices = self._notices, []
+        return notices
 
     def __del__(self) -> None:
         """Close the descriptors if `close` was not called."""
@@ -175,42 +175,47 @@ class FileStore:
 
     def _read_view(self) -> View:
         for _ in range(READ_ATTEMPTS):
-            before = self._signature()
-            if self._cached is not None and self._cached[0] == before:
+            signature = self._signature()
+            if self._cached is not None and self._cached[0] == signature:
                 return View(self._cached[1].head)
             try:
-                recovered = self._follow_cached(before) or recover(self._new_run_files())
-                return self._build_view(recovered, before)
+                recovery = self._follow_cached(signature) or recover(self._new_run_files())
+                return self._build_view(recovery, signature)
             except (CorruptState, EditRefused):
                 # A writer may have rotated or published between two of our reads.
-                if self._signature() == before:
+                if self._signature() == signature:
                     raise
         raise unstable_files_error(self._state_path)
 
     def _new_run_files(self) -> RunFiles:
         return RunFiles(self._state_path, self._journal, self._evidence, self._redact)
 
-    def _follow_cached(self, now: _Signature) -> Recovered | None:
+    def _follow_cached(self, signature: _Signature) -> Recovered | None:
         """Return the state after simple changes since the last look; None: see `follow`."""
         if self._cached is None:
             return None
-        (_, old), known = self._cached
-        new = now[1]
+        (_, old_signature), known_recovery = self._cached
+        new_signature = signature[1]
         # The same journal file, and it has only grown.
-        if old is None or new is None or old[:2] != new[:2] or new[2] < known.size:
+        if (
+            old_signature is None
+            or new_signature is None
+            or old_signature[:2] != new_signature[:2]
+            or new_signature[2] < known_recovery.size
+        ):
             return None
-        return follow(self._state_path, self._journal, known)
+        return follow(self._state_path, self._journal, known_recovery)
 
-    def _build_view(self, recovered: Recovered, before: _Signature) -> View:
-        head, notices = recovered.head, () if recovered.is_behind else recovered.notices
-        if recovered.legacy is not None:
-            head = self._migrate_legacy(recovered.legacy)
-        elif recovered.edited is not None and head is not None:
-            head = accept_file(head, recovered.edited, at=head.last_update).head
+    def _build_view(self, recovery: Recovered, signature: _Signature) -> View:
+        head, notices = recovery.head, () if recovery.is_behind else recovery.notices
+        if recovery.legacy is not None:
+            head = self._migrate_legacy(recovery.legacy)
+        elif recovery.edited is not None and head is not None:
+            head = accept_file(head, recovery.edited, at=head.last_update).head
             notices = (f"{self._state_path} was edited by hand", *notices)
-        elif not recovered.needs_publishing:
-            self._cached = (before, recovered)
-        has_edit = recovered.edited is not None or recovered.keep_as == "edited"
+        elif not recovery.needs_publishing:
+            self._cached = (signature, recovery)
+        has_edit = recovery.edited is not None or recovery.keep_as == "edited"
         return View(head, notices, has_edit=has_edit)
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
@@ -244,26 +249,30 @@ class FileStore:
         return self._lock
 
     def _storage_failed(self, verb: str, error: OSError) -> StorageFailed:
-        where = str(error.filename or self.folder)
-        why, hint = explain_refusal(error, where, _HINT)
-        return StorageFailed(f"can't be {verb}: {why}", where=where, hint=hint)
+        location = str(error.filename or self.folder)
+        reason, hint = explain_refusal(error, location, _HINT)
+        return StorageFailed(f"can't be {verb}: {reason}", where=location, hint=hint)
 
     def _update(self, change: Change) -> Head:
         for _ in range(MAX_LOST_RACES):
             with self._lock:
                 if self._peer is not None:
                     self._peer.catch_up()
-                recovered = self.load()
+                recovery = self.load()
                 # Rotate before calling *change*: a second call reads a graph's marking again.
-                is_large, last = recovered.size >= self._journal.rotate_bytes, recovered.last
-                if is_large and last is not None and self._rotate(recovered, last):
+                is_large, last_record = recovery.size >= self._journal.rotate_bytes, recovery.last
+                if is_large and last_record is not None and self._rotate(recovery, last_record):
                     continue
-                transition = self._find_prior_transition(recovered) or change(recovered.head)
+                transition = self._find_prior_transition(recovery) or change(recovery.head)
                 if transition is None:
-                    return self._require(recovered.head)
-                accepted = self._accept(recovered, transition)
-                if accepted is not None and recovered.edited is None and recovered.legacy is None:
-                    return accepted
+                    return self._require(recovery.head)
+                accepted_head = self._accept(recovery, transition)
+                if (
+                    accepted_head is not None
+                    and recovery.edited is None
+                    and recovery.legacy is None
+                ):
+                    return accepted_head
         raise StorageFailed(
             f"lost {MAX_LOST_RACES} races for the journal in a row",
             where=str(self.folder),
@@ -277,12 +286,12 @@ class FileStore:
             raise ValueError(message)
         return head
 
-    def _find_prior_transition(self, recovered: Recovered) -> Transition | None:
+    def _find_prior_transition(self, recovery: Recovered) -> Transition | None:
         """Return the transition that must come first: an edit by hand, or a migration."""
-        if recovered.edited is not None and recovered.head is not None:
+        if recovery.edited is not None and recovery.head is not None:
             self._notices.append(f"{self._state_path} was edited by hand; the edit is recorded")
-            return accept_file(recovered.head, recovered.edited, at=utc_now())
-        return None if recovered.legacy is None else self._build_migration(recovered.legacy)
+            return accept_file(recovery.head, recovery.edited, at=utc_now())
+        return None if recovery.legacy is None else self._build_migration(recovery.legacy)
 
     def _migrate_legacy(self, legacy: dict[str, Any]) -> Head:
         """Return the head for the state of another program."""
@@ -306,102 +315,102 @@ class FileStore:
 
     def load(self) -> Recovered:
         """Return the current state and bring state.json up to date; only under `hold_lock`."""
-        before = self._signature()
-        if self._cached is not None and self._cached[0] == before and self._is_swept:
+        signature = self._signature()
+        if self._cached is not None and self._cached[0] == signature and self._is_swept:
             return self._cached[1]
-        recovered = self._follow_cached(before) if self._is_swept else None
-        if recovered is not None and not recovered.needs_publishing:
-            self._cached = (before, recovered)
-            return recovered
-        recovered = self._recover_newest()
-        if self._peer is None or recovered.keep_as:  # otherwise it follows the peer's state
-            self._notices.extend(recovered.notices)
-        if self._mark is not None and recovered.head is not None:
-            self._notices.extend(self._mark.reconcile(recovered.head.run_id))
-        self._sweep(recovered.head)
+        recovery = self._follow_cached(signature) if self._is_swept else None
+        if recovery is not None and not recovery.needs_publishing:
+            self._cached = (signature, recovery)
+            return recovery
+        recovery = self._recover_newest()
+        if self._peer is None or recovery.keep_as:  # otherwise it follows the peer's state
+            self._notices.extend(recovery.notices)
+        if self._mark is not None and recovery.head is not None:
+            self._notices.extend(self._mark.reconcile(recovery.head.run_id))
+        self._sweep(recovery.head)
         self._is_swept = True
-        if recovered.needs_publishing and recovered.head is not None:
-            if recovered.keep_as:
-                copy = headfile.keep_copy(self._state_path, recovered.keep_as)
+        if recovery.needs_publishing and recovery.head is not None:
+            if recovery.keep_as:
+                copy = headfile.keep_copy(self._state_path, recovery.keep_as)
                 self._notices.append(f"the old {self._state_path} was kept as {copy.name}")
             # After a power loss no head may be ahead of the journal.
             self._journal.sync()
-            self._publish(recovered.head)
-            if recovered.keep_as == "edited":
+            self._publish(recovery.head)
+            if recovery.keep_as == "edited":
                 # Otherwise a power loss after the next append could bring the edit back, and it
                 # would look like an edit of an older copy.
                 folders.sync_folder(self.folder)
-        elif recovered.edited is None and recovered.legacy is None:
-            self._cached = (before, recovered)
-        return recovered
+        elif recovery.edited is None and recovery.legacy is None:
+            self._cached = (signature, recovery)
+        return recovery
 
     def _recover_newest(self) -> Recovered:
         """Return the state from all files, step logs included."""
         for _ in range(READ_ATTEMPTS):
-            before = self._signature()
+            signature = self._signature()
             try:
-                recovered = recover(files := self._new_run_files())
-                ensure_no_older_copy(files, recovered)
+                recovery = recover(files := self._new_run_files())
+                ensure_no_older_copy(files, recovery)
             except CorruptState:
                 # If someone deleted the lock file, another process may write between two reads.
-                if self._signature() == before:
+                if self._signature() == signature:
                     raise
             else:
-                return recovered
+                return recovery
         raise unstable_files_error(self._state_path)
 
-    def _accept(self, recovered: Recovered, transition: Transition) -> Head | None:
+    def _accept(self, recovery: Recovered, transition: Transition) -> Head | None:
         """Append and publish; return None if another writer was first."""
-        base = recovered.last.revision if recovered.last else 0
-        offset = recovered.size + (len(CLOSING) if recovered.is_torn else 0)
+        base = recovery.last.revision if recovery.last else 0
+        offset = recovery.size + (len(CLOSING) if recovery.is_torn else 0)
         head = transition.head.replace(revision=base + 1, journal_offset=offset)
         facts = [fact_fields(fact) for fact in transition.facts]
         content = headfile.encode_head(head)
-        writing = None if self._peer is None else uuid.uuid4().hex
+        writing_id = None if self._peer is None else uuid.uuid4().hex
         # JSON writes a line end inside a string as an escape, so these are only for layout.
         data = content.translate(None, b"\n")
-        line = encode(base + 1, head.last_update, facts, data, writing)
-        if recovered.last is not None and not recovered.last.offset:
+        line = encode(base + 1, head.last_update, facts, data, writing_id)
+        if recovery.last is not None and not recovery.last.offset:
             self._journal.sync_names()
         if not self._lock.is_current():
             return None
         if self._peer is not None:
-            closing = CLOSING if recovered.is_torn else b""
-            draft = Draft(recovered.head, head, transition, content, line, closing)
-            agreed = self._peer.propose(draft)
-            if agreed is Agreed.LOST:
+            closing_bytes = CLOSING if recovery.is_torn else b""
+            draft = Draft(recovery.head, head, transition, content, line, closing_bytes)
+            is_agreed = self._peer.propose(draft)
+            if is_agreed is Agreed.LOST:
                 return None
-            if agreed is Agreed.OVERTAKEN or not self._append_agreed(line, offset, recovered):
+            if is_agreed is Agreed.OVERTAKEN or not self._append_agreed(line, offset, recovery):
                 return head
             self._peer.confirm_append()
-        elif not self._append(line, offset, is_torn=recovered.is_torn):
+        elif not self._append(line, offset, is_torn=recovery.is_torn):
             return None
         self._notices += self._note(head)
-        published, size = self._publish(head, content), offset + len(line)
+        published_signature, size = self._publish(head, content), offset + len(line)
         record = Record(base + 1, offset, line[:-1], {"head": None})
-        signature = (published, self._journal.signature_at(size))
-        self._cached = (signature, Recovered(head, record, size)) if published else None
-        if recovered.head is not None:
-            for claim in recovered.head.claims:
+        signature = (published_signature, self._journal.signature_at(size))
+        self._cached = (signature, Recovered(head, record, size)) if published_signature else None
+        if recovery.head is not None:
+            for claim in recovery.head.claims:
                 if head.find_claim(claim.token) is None:
                     self.leases.remove_files(claim)
         return head
 
-    def _rotate(self, recovered: Recovered, last: Record) -> bool:
+    def _rotate(self, recovery: Recovered, last_record: Record) -> bool:
         try:
-            has_rotated = self._journal.rotate_if_large(last, recovered.size)
+            has_rotated = self._journal.rotate_if_large(last_record, recovery.size)
         except OSError as error:
             # A journal that grows is better than a run that stops.
             self._notices.append(f"{self._journal.path} can't be rotated: {error.strerror}")
             return False
-        if has_rotated and not (recovered.head and recovered.head.needs_every_output):
+        if has_rotated and not (recovery.head and recovery.head.needs_every_output):
             results.prune(self._results, self._oldest_token())
         return has_rotated
 
-    def _append_agreed(self, line: bytes, offset: int, recovered: Recovered) -> bool:
+    def _append_agreed(self, line: bytes, offset: int, recovery: Recovered) -> bool:
         """Append what the peer accepted; if that fails, the peer brings it the next time."""
         try:
-            return self._append(line, offset, is_torn=recovered.is_torn)
+            return self._append(line, offset, is_torn=recovery.is_torn)
         except StorageFailed as error:
             self._notices.append(f"accepted, but not yet written here: {error.message}")
             return False
@@ -432,15 +441,15 @@ class FileStore:
             verdict = f"can't tell whether the change was accepted ({problem.message})"
         except OSError:
             pass
-        where = str(self._journal.path)
-        why, hint = explain_refusal(error, where, _HINT)
-        raise StorageFailed(f"{verdict}: {why}", where=where, hint=hint) from error
+        location = str(self._journal.path)
+        reason, hint = explain_refusal(error, location, _HINT)
+        raise StorageFailed(f"{verdict}: {reason}", where=location, hint=hint) from error
 
     def _publish(self, head: Head, content: bytes | None = None) -> _Mark | None:
         """Replace state.json and return its signature; None: it could not be replaced."""
         try:
-            path, within = self._state_path, self._lock.folder
-            return headfile.write_head(path, head, content, within, self._published)
+            path, parent_folder = self._state_path, self._lock.folder
+            return headfile.write_head(path, head, content, parent_folder, self._published)
         except OSError as error:
             # The journal has accepted the transition; the head file follows at the next one.
             self._notices.append(f"{self._state_path} could not be replaced: {error.strerror}")
@@ -452,9 +461,13 @@ class FileStore:
         folders.sweep(self.folder, headfile.make_leftover_filter(self._state_path.name))
 
     def _oldest_token(self) -> int:
-        oldest = self._journal.read_oldest()
+        oldest_record = self._journal.read_oldest()
         # One record may accept a step and grant the token of the next.
-        return min((fact["token"] for fact in list_facts(oldest)), default=0) if oldest else 0
+        return (
+            min((fact["token"] for fact in list_facts(oldest_record)), default=0)
+            if oldest_record
+            else 0
+        )
 
     # --- claims and waiting --------------------------------------------------------
 
@@ -505,8 +518,8 @@ class FileStore:
         )
 
     def _read_revision(self) -> int:
-        before, head = self._pending, self.view().head
-        if self._pending not in (None, before):
+        pending_revision, head = self._pending, self.view().head
+        if self._pending not in (None, pending_revision):
             return NOT_RECORDED
         return head.revision if head else 0
 

@@ -70,9 +70,9 @@ class Folder:
     def __init__(self, path: str, fd: int) -> None:
         """Take over *fd*, the descriptor of the folder at *path*."""
         self.path, self.fd = path, fd
-        about = os.fstat(fd)
-        self._identity = (about.st_dev, about.st_ino)
-        self._new_owner = _owner_of_new(about)
+        status = os.fstat(fd)
+        self._identity = (status.st_dev, status.st_ino)
+        self._new_owner = _owner_of_new(status)
 
     def __del__(self) -> None:
         """Close it with the last reference."""
@@ -81,10 +81,10 @@ class Folder:
     def is_current(self) -> bool:
         """Return whether its path still leads to this folder."""
         try:
-            about = os.lstat(self.path)
+            status = os.lstat(self.path)
         except OSError:
             return False
-        return (about.st_dev, about.st_ino) == self._identity
+        return (status.st_dev, status.st_ino) == self._identity
 
     def entries(self) -> Iterator[os.DirEntry[str]]:
         """Yield its entries; ask an entry for its type before you take the next one."""
@@ -250,8 +250,8 @@ def overwrite(path: Path, data: bytes) -> None:
     """
     fd = open_file(path, os.O_WRONLY)
     try:
-        about = os.fstat(fd)
-        if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
         os.pwrite(fd, data, 0)
         os.ftruncate(fd, len(data))
@@ -280,27 +280,27 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
     except FileNotFoundError:
         raise
     except OSError as error:
-        why, hint = explain_refusal(error, path, "it has to be a regular file")
-        raise CorruptState(f"can't be read: {why}", where=str(path), hint=hint) from error
+        reason, hint = explain_refusal(error, path, "it has to be a regular file")
+        raise CorruptState(f"can't be read: {reason}", where=str(path), hint=hint) from error
     try:
-        about = os.fstat(fd)
-        if not stat.S_ISREG(about.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise CorruptState(
                 "is not a regular file",
                 where=str(path),
                 hint="move it away; 'sequencer repair --apply' does that and restores the file",
             )
         # The offset comes from a file that anyone can edit; a huge value makes `pread` fail.
-        if offset > about.st_size:
+        if offset > status.st_size:
             return b""
-        if max_bytes is None and about.st_size - offset > MAX_READ_BYTES:
+        if max_bytes is None and status.st_size - offset > MAX_READ_BYTES:
             raise CorruptState(
-                f"has {about.st_size} bytes; the limit is {MAX_READ_BYTES}",
+                f"has {status.st_size} bytes; the limit is {MAX_READ_BYTES}",
                 where=str(path),
                 hint="move it away; 'sequencer repair' shows what the rest can be restored from",
             )
         # Ask for one byte more than the size: if the file is being written, it may have grown.
-        size = about.st_size - offset + 1
+        size = status.st_size - offset + 1
         data = os.pread(fd, size if max_bytes is None else min(size, max_bytes + 1), offset)
         if len(data) < size and (max_bytes is None or len(data) <= max_bytes):
             return data
@@ -358,9 +358,9 @@ def remove_tree(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError:
-        for fd, name, about in walk_bottom_up(path):
+        for fd, name, status in walk_bottom_up(path):
             with contextlib.suppress(OSError):
-                (os.rmdir if stat.S_ISDIR(about.st_mode) else os.unlink)(name, dir_fd=fd)
+                (os.rmdir if stat.S_ISDIR(status.st_mode) else os.unlink)(name, dir_fd=fd)
 
 
 class _Level(NamedTuple):
@@ -392,19 +392,19 @@ def walk_bottom_up(path: Path) -> Iterator[tuple[int, str, os.stat_result]]:
             level = levels[-1]
             if level.left:
                 name = level.left.pop()
-                about, below = _inspect(name, fd)
-                if below is not None:
+                status, child_fd = _inspect(name, fd)
+                if child_fd is not None:
                     os.close(fd)
-                    fd = below
+                    fd = child_fd
                     levels.append(_Level(name, os.fstat(fd), os.listdir(fd)))  # noqa: PTH208 - no path
-                elif about is not None:
-                    yield fd, name, about
+                elif status is not None:
+                    yield fd, name, status
                 continue
             levels.pop()
             if levels:
-                above = os.open("..", _OPEN, dir_fd=fd)
+                parent_fd = os.open("..", _OPEN, dir_fd=fd)
                 os.close(fd)
-                fd = above
+                fd = parent_fd
                 if not os.path.samestat(os.fstat(fd), levels[-1].about):
                     return
                 yield fd, level.name, level.about
@@ -414,12 +414,12 @@ def walk_bottom_up(path: Path) -> Iterator[tuple[int, str, os.stat_result]]:
 
 def _inspect(name: str, fd: int) -> tuple[os.stat_result | None, int | None]:
     """Return the `stat` of *name* (None: it does not exist) and, for a folder, a descriptor."""
-    about = below = None
+    status = child_fd = None
     with contextlib.suppress(OSError):
-        about = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        if stat.S_ISDIR(about.st_mode):
-            below = os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=fd)
-    return about, below
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode):
+            child_fd = os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=fd)
+    return status, child_fd
 
 
 def list_names(path: Path | str) -> list[str]:
@@ -434,8 +434,8 @@ def list_names(path: Path | str) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except PermissionError as error:
-        why, hint = explain_refusal(error, path, "check the folder's mode")
-        raise StorageFailed(f"can't be read: {why}", where=str(path), hint=hint) from error
+        reason, hint = explain_refusal(error, path, "check the folder's mode")
+        raise StorageFailed(f"can't be read: {reason}", where=str(path), hint=hint) from error
 
 
 def sweep(path: Path, is_left_over: Callable[[str], bool]) -> None:
@@ -467,31 +467,31 @@ def _cache_folder(folder: Folder) -> Folder:
 def _open_without_links(path: str, *, is_made: bool) -> int:
     """Return a descriptor of the folder *path*, reached without a link; see `open_folder`."""
     parts = Path(os.path.normpath(Path(path).absolute())).parts
-    above, first = _cache.get(os.path.split(path)[0]), 2
-    if above is not None and above.is_current():
-        fd, first = os.dup(above.fd), len(parts)
+    parent, first_depth = _cache.get(os.path.split(path)[0]), 2
+    if parent is not None and parent.is_current():
+        fd, first_depth = os.dup(parent.fd), len(parts)
     else:
         fd = os.open(parts[0], _PASS if parts[1:] else _OPEN)
-    for depth, name in enumerate(parts[first - 1 :], first):
+    for depth, name in enumerate(parts[first_depth - 1 :], first_depth):
         flags = _OPEN if depth == len(parts) else _PASS
         # The first name belongs to the system: /tmp and /var are links on macOS.
         flags |= 0 if depth == 2 else os.O_NOFOLLOW  # noqa: PLR2004 (the first name)
         try:
-            below = _open_entry(name, flags, fd, parts[:depth] if is_made else None)
+            child_fd = _open_entry(name, flags, fd, parts[:depth] if is_made else None)
         except OSError as error:
-            shown = str(Path(*parts[:depth]))
+            path_text = str(Path(*parts[:depth]))
             if error.errno in _IS_NO_FOLDER and _is_link(name, fd):
                 raise UnsafeFolder(
                     "is a link, but it has to be a folder of the run",
-                    where=shown,
+                    where=path_text,
                     hint="nothing behind it was touched; move it away, or name the folder "
                     "that it leads to",
                 ) from error
-            error.filename = shown
+            error.filename = path_text
             raise
         finally:
             os.close(fd)
-        fd = below
+        fd = child_fd
     return fd
 
 

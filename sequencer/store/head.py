@@ -66,10 +66,10 @@ def parse_raw_head(data: bytes | None) -> RawHead:
 def signature(path: Path | str) -> tuple[int, int, int] | None:
     """Return (inode, mtime in ns, size) of *path*, or None if it is missing."""
     try:
-        about = os.stat(path, follow_symlinks=False)  # noqa: PTH116 (on every step's path)
+        status = os.stat(path, follow_symlinks=False)  # noqa: PTH116 (on every step's path)
     except FileNotFoundError:
         return None
-    return (about.st_ino, about.st_mtime_ns, about.st_size)
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def encode_head(head: Head) -> bytes:
@@ -101,7 +101,7 @@ def write_head(
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
-        written = os.fstat(fd)
+        status = os.fstat(fd)
     finally:
         os.close(fd)
     if opened is not None:
@@ -109,7 +109,7 @@ def write_head(
         opened.append(within.open(temporary, os.O_RDONLY))
     within.replace(temporary, name)
     # Not from the path: someone may have edited the file since.
-    return (written.st_ino, written.st_mtime_ns, written.st_size)
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def _reserve(fd: int, size: int) -> None:
@@ -284,20 +284,20 @@ def migrate(
 def _ensure_legacy(raw: Mapping[str, Any]) -> None:
     if not is_legacy(raw):
         _refuse("it is not a state file of hoidn/orchestration")
-    mixed = sorted(_OURS & raw.keys())
-    if mixed:
-        _refuse(f"it has fields of two programs: {', '.join(mixed)}")
+    mixed_keys = sorted(_OURS & raw.keys())
+    if mixed_keys:
+        _refuse(f"it has fields of two programs: {', '.join(mixed_keys)}")
 
 
 def _ensure_same_workflow(raw: Mapping[str, Any], workflow_name: str, cycle_length: int) -> None:
     if "workflow_name" in raw and legacy_workflow(raw) is None:
         _refuse(f"workflow_name is {raw['workflow_name']!r}, not a name")
-    written = legacy_workflow(raw)
-    if written is not None and written != workflow_name:
+    given_name = legacy_workflow(raw)
+    if given_name is not None and given_name != workflow_name:
         raise DefinitionChanged(
-            f"the old state file is of workflow {written!r}, but the project runs "
+            f"the old state file is of workflow {given_name!r}, but the project runs "
             f"{workflow_name!r}",
-            hint=f"set workflow.name to {written!r}, or move the state file away to start over",
+            hint=f"set workflow.name to {given_name!r}, or move the state file away to start over",
         )
     if "step_index" not in raw and cycle_length != OLD_CYCLE_LENGTH:
         raise DefinitionChanged(
@@ -324,12 +324,12 @@ def _parse_step_index(raw: Mapping[str, Any]) -> int:
     return OLD_CYCLE_LENGTH * (iteration - 1) + _POSITIONS[actor]
 
 
-def _parse_counter(raw: Mapping[str, Any], field: str, least: int) -> int:
+def _parse_counter(raw: Mapping[str, Any], field: str, minimum: int) -> int:
     value = raw.get(field)
     # Twice the iteration must be valid too. `type`, because JSON's true is an int for Python.
-    if type(value) is int and least <= value <= MAX_COUNTER // 2:
+    if type(value) is int and minimum <= value <= MAX_COUNTER // 2:
         return value
-    return _refuse(f"{field} is {value!r}, not a whole number from {least}")
+    return _refuse(f"{field} is {value!r}, not a whole number from {minimum}")
 
 
 def _parse_status(raw: Mapping[str, Any]) -> Status:

@@ -95,8 +95,8 @@ class Mark(Struct, frozen=True):
         """
         texts = {"run_id": self.run_id, "state_file": self.state_file}
         texts |= {"next": self.next} if self.next else {}
-        rest: dict[str, Any] = {**texts, "folders": self.folders} if self.folders else {**texts}
-        data = _PAIR % (self.token, self.revision) + b"," + json.dumps(rest).encode()[1:]
+        fields: dict[str, Any] = {**texts, "folders": self.folders} if self.folders else {**texts}
+        data = _PAIR % (self.token, self.revision) + b"," + json.dumps(fields).encode()[1:]
         write_user_record(KIND, self.name, data, durably=False)
 
 
@@ -123,7 +123,7 @@ def _parse_mark(content: Any, name: str) -> Mark | None:
         return None
     numbers = [content.get(key) for key in ("token", "revision")]
     texts = [content.get(key, "") for key in ("run_id", "state_file", "next")]
-    is_known = all(type(n) is int and 0 <= n <= MAX_COUNTER for n in numbers)
+    is_known = all(type(number) is int and 0 <= number <= MAX_COUNTER for number in numbers)
     if not is_known or not all(isinstance(text, str) for text in texts):
         return None
     folder_ids = content.get("folders") or ()
@@ -140,10 +140,10 @@ def _list_parent_inodes(state_file: str) -> tuple[str, ...]:
     ids = []
     for folder in [*Path(state_file).parents][:_AROUND]:
         try:
-            about = os.stat(folder)  # noqa: PTH116 - cheaper than a Path
+            status = os.stat(folder)  # noqa: PTH116 - cheaper than a Path
         except OSError:
             break
-        ids.append(f"{about.st_dev}:{about.st_ino}")
+        ids.append(f"{status.st_dev}:{status.st_ino}")
     return tuple(ids)
 
 
@@ -193,8 +193,8 @@ class HighWaterMark:
         if mark is None and not self._is_shared:
             mark = self._find_moved(run_id)[0]
         if mark is not None:
-            where = user_state_path(KIND, mark.name)
-            yield ProgressMark(where, token=mark.token, revision=mark.revision, is_outside=True)
+            location = user_state_path(KIND, mark.name)
+            yield ProgressMark(location, token=mark.token, revision=mark.revision, is_outside=True)
 
     def find_later_mark(self, head: Head) -> ProgressMark | None:
         """Return the record if the run had come further than *head*; None: it had not."""
@@ -213,10 +213,12 @@ class HighWaterMark:
         """Return the record of the run *run_id* in this folder, or of the run that replaced it."""
         mark = _read(_record_name(run_id, self._state_file))
         for _ in range(_MAX_RESETS):
-            after = _read(_record_name(mark.next, self._state_file)) if mark and mark.next else None
-            if after is None:
+            next_mark = (
+                _read(_record_name(mark.next, self._state_file)) if mark and mark.next else None
+            )
+            if next_mark is None:
                 break
-            mark = after
+            mark = next_mark
         return mark
 
     def _find_moved(self, run_id: str) -> tuple[Mark | None, list[Mark], bool]:
@@ -224,17 +226,19 @@ class HighWaterMark:
 
         *is_copy*: another folder still has the run.
         """
-        others = [
-            m for m in _iter_records(lambda name: name.startswith(_digest(run_id))) if not m.next
+        marks = [
+            mark
+            for mark in _iter_records(lambda name: name.startswith(_digest(run_id)))
+            if not mark.next
         ]
-        is_copy = any(mark.is_there for mark in others)
-        missing = [mark for mark in others if not mark.is_there]
-        moved = [mark for mark in missing if mark.was_moved_to(self._state_file)]
-        if moved:
+        is_copy = any(mark.is_there for mark in marks)
+        missing_marks = [mark for mark in marks if not mark.is_there]
+        moved_marks = [mark for mark in missing_marks if mark.was_moved_to(self._state_file)]
+        if moved_marks:
             # This is the folder of the record, even if other folders have copies of the run.
-            missing, is_copy = moved, False
-        newest = max(missing, key=lambda mark: (mark.token, mark.revision), default=None)
-        return (None if is_copy else newest), missing, is_copy
+            missing_marks, is_copy = moved_marks, False
+        newest_mark = max(missing_marks, key=lambda mark: (mark.token, mark.revision), default=None)
+        return (None if is_copy else newest_mark), missing_marks, is_copy
 
     def reconcile(self, run_id: str) -> tuple[str, ...]:
         """Move the record of a run that was moved, or start one for a copy; return notices."""
@@ -251,8 +255,8 @@ class HighWaterMark:
             parents = _list_parent_inodes(self._state_file)
             Mark(token, revision, run_id, self._state_file, folders=parents).write()
             if mark is not None:
-                for old in old_marks:
-                    folders.remove(Path(os.path.realpath(user_state_path(KIND)), old.name))
+                for old_mark in old_marks:
+                    folders.remove(Path(os.path.realpath(user_state_path(KIND)), old_mark.name))
             else:
                 notice = f"{self._path} is a copy: another folder still has the run {run_id}"
                 return (f"{notice}; from here, each of them continues on its own",)
@@ -304,9 +308,9 @@ class HighWaterMark:
         with contextlib.suppress(*_FAILURES):
             make_user_folder(KIND)
             if old_run_id not in {None, head.run_id} and (
-                old := _read(_record_name(old_run_id, mark.state_file))
+                old_mark := _read(_record_name(old_run_id, mark.state_file))
             ):
-                replace(old, next=head.run_id).write()
+                replace(old_mark, next=head.run_id).write()
             elif old_run_id is None and head.revision == 1:
                 notices = tuple(self._link_earlier_runs(mark))
             self._fd = self._write(mark)
@@ -318,10 +322,10 @@ class HighWaterMark:
 
         In place, because other processes that work on the run have the file open.
         """
-        old = _read(mark.name)
-        if old is None:
+        old_mark = _read(mark.name)
+        if old_mark is None:
             sweep(time.time() - KEPT_S)
-        if old is None or old.next:
+        if old_mark is None or old_mark.next:
             mark.write()
         folder = folders.open_folder(os.path.realpath(user_state_path(KIND)))
         fd = folder.open(mark.name, os.O_RDWR)
@@ -335,13 +339,13 @@ class HighWaterMark:
     def _link_earlier_runs(self, mark: Mark) -> Iterator[str]:
         """Link the records of earlier runs of this folder to *mark*; yield a notice for each."""
         suffix = f"-{_digest(mark.state_file)}.json"
-        for old in _iter_records(lambda name: name.endswith(suffix)):
-            if old.next or old.run_id == mark.run_id:
+        for record in _iter_records(lambda name: name.endswith(suffix)):
+            if record.next or record.run_id == mark.run_id:
                 continue
-            replace(old, next=mark.run_id).write()
+            replace(record, next=mark.run_id).write()
             yield (
-                f"a new run starts in {self._path.parent}, where the run {old.run_id} was up to "
-                f"token {old.token}. If its files were not removed on purpose (git clean -x and "
+                f"a new run starts in {self._path.parent}, where the run {record.run_id} was up to "
+                f"token {record.token}. If its files were not removed on purpose (git clean -x and "
                 "git stash --all remove them), stop this run and put them back"
             )
 
@@ -380,5 +384,9 @@ def find_problem() -> str | None:
         read_user_record(KIND, "none", 1)
     except _FAILURES as error:
         return str(error).splitlines()[0]
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    return None if os.access(existing, os.W_OK | os.X_OK) else f"{existing}: can't be written to"
+    existing_folder = next(path for path in (folder, *folder.parents) if path.exists())
+    return (
+        None
+        if os.access(existing_folder, os.W_OK | os.X_OK)
+        else f"{existing_folder}: can't be written to"
+    )

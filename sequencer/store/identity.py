@@ -46,14 +46,14 @@ def _namespace_offset() -> float:
     another machine. Its boot is still the boot of this machine.
     """
     try:
-        namespace, for_children = (
+        namespace, child_namespace = (
             Path(f"/proc/self/ns/{name}").readlink().name.partition(":")[2]
             for name in ("time", "time_for_children")
         )
         offsets = Path("/proc/self/timens_offsets").read_text()
     except OSError:
         return 0.0
-    if namespace != for_children:
+    if namespace != child_namespace:
         # The file has the offset of the children's clock, not of this process's.
         return 0.0
     lines = (line.split() for line in offsets.splitlines())
@@ -161,8 +161,8 @@ def is_proven_dead(owner: Owner) -> bool:
     if is_same_boot(owner):
         if owner.pid_ns != pid_namespace():
             return False
-        started = process_start(owner.pid)
-        return started != owner.pid_start and not (started is None and _is_hidden(owner.pid))
+        start = process_start(owner.pid)
+        return start != owner.pid_start and not (start is None and _is_hidden(owner.pid))
     is_same_machine = bool(machine_digest()) and owner.machine == machine_digest()
     return is_same_machine and owner.host == os.uname().nodename
 
@@ -256,12 +256,12 @@ class _Ancestor(NamedTuple):
     is_marked: bool
 
 
-def _is_below_agent(first: int | str) -> bool | None:
-    """Return whether *first* or an ancestor is marked; None: the topmost ones are hidden.
+def _is_below_agent(pid: int | str) -> bool | None:
+    """Return whether *pid* or an ancestor is marked; None: the topmost ones are hidden.
 
-    *first* may be "self": in a new pid namespace, /proc may still show the old numbers.
+    *pid* may be "self": in a new pid namespace, /proc may still show the old numbers.
     """
-    chain: list[int | str] = [first]
+    chain: list[int | str] = [pid]
     for _ in range(_MAX_LOOKS):
         ancestor = _read_ancestor(chain[-1])
         if len(chain) > 1:
@@ -342,7 +342,7 @@ def _landlock_depth() -> int:
     The kernel does not report it. So a thread enters as many more as the limit allows, and the
     rest is the answer. The end of the thread undoes it.
     """
-    entered: list[int] = []
+    depths: list[int] = []
 
     def enter() -> None:
         import ctypes  # noqa: PLC0415 - only for decisions
@@ -352,21 +352,21 @@ def _landlock_depth() -> int:
 
         call = ctypes.CDLL(None).syscall
         scopes = Ruleset(0, 0, _SCOPES)
-        create, restrict, no_new_privs = 444, 446, 38
-        fd = call(create, ctypes.byref(scopes), ctypes.c_size_t(ctypes.sizeof(scopes)), 0)
+        create_call, restrict_call, no_new_privs_option = 444, 446, 38
+        fd = call(create_call, ctypes.byref(scopes), ctypes.c_size_t(ctypes.sizeof(scopes)), 0)
         if fd < 0:
             # This kernel has no Landlock scopes, so no process is in such a domain.
-            entered.extend(range(_MAX_DOMAINS))
+            depths.extend(range(_MAX_DOMAINS))
             return
-        ctypes.CDLL(None).prctl(no_new_privs, 1, 0, 0, 0)
-        while len(entered) < _MAX_DOMAINS and call(restrict, fd, 0) == 0:
-            entered.append(fd)
+        ctypes.CDLL(None).prctl(no_new_privs_option, 1, 0, 0, 0)
+        while len(depths) < _MAX_DOMAINS and call(restrict_call, fd, 0) == 0:
+            depths.append(fd)
         os.close(fd)
 
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
-    return _MAX_DOMAINS - len(entered)
+    return _MAX_DOMAINS - len(depths)
 
 
 def utc_now() -> str:

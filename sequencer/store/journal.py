@@ -110,10 +110,10 @@ def encode(
     *facts*, one or more, have the keys event, step, step_index, token, attempt, outcome.
     *writing* makes the line unique where two writers may decide the same.
     """
-    first, *rest = facts
-    fields = {"revision": revision, "at": at, **first}
-    if rest:
-        fields["also"] = rest
+    first_fact, *other_facts = facts
+    fields = {"revision": revision, "at": at, **first_fact}
+    if other_facts:
+        fields["also"] = other_facts
     if writing is not None:
         fields[WRITING] = writing
     # An agent's output may hold half a surrogate pair, which no UTF-8 file can.
@@ -147,13 +147,15 @@ def decode(line: bytes) -> dict[str, Any]:
 
 def _is_record(data: dict[str, Any]) -> bool:
     """Return whether *data* has the keys that all readers of a record rely on."""
-    also = data.get("also", [])
+    other_facts = data.get("also", [])
     return (
         type(data.get("revision")) is int
         and isinstance(data.get("at"), str)
         and isinstance(data.get("head"), dict)
-        and isinstance(also, list)
-        and all(isinstance(fact, dict) and fact.keys() >= _FACT_KEYS for fact in (data, *also))
+        and isinstance(other_facts, list)
+        and all(
+            isinstance(fact, dict) and fact.keys() >= _FACT_KEYS for fact in (data, *other_facts)
+        )
     )
 
 
@@ -176,9 +178,13 @@ def find_gap_within(found: Scan, where: str) -> CorruptState | None:
     """Return the error if an accepted record is missing in *found*, from the file *where*."""
     if not found.gaps:
         return None
-    at, first, last = found.gaps[0]
-    revisions = f"revision {first}" if first == last else f"revisions {first} to {last}"
-    return CorruptState(f"{revisions} missing before byte {at}", where=where, hint=_REPAIR)
+    offset, first_revision, last_revision = found.gaps[0]
+    revisions = (
+        f"revision {first_revision}"
+        if first_revision == last_revision
+        else f"revisions {first_revision} to {last_revision}"
+    )
+    return CorruptState(f"{revisions} missing before byte {offset}", where=where, hint=_REPAIR)
 
 
 def find_gap_between(
@@ -190,8 +196,8 @@ def find_gap_between(
     """
     if newest is None or not fresh or fresh[0].revision == newest + 1:
         return None
-    missing = f"revisions {newest + 1} to {fresh[0].revision - 1} are missing"
-    return CorruptState(missing, where=where, hint=_REPAIR)
+    gap_text = f"revisions {newest + 1} to {fresh[0].revision - 1} are missing"
+    return CorruptState(gap_text, where=where, hint=_REPAIR)
 
 
 def survey(data: bytes, offset: int = 0, expected: int | None = None) -> Scan:
@@ -201,39 +207,43 @@ def survey(data: bytes, offset: int = 0, expected: int | None = None) -> Scan:
     be read.
     """
     winners: list[Record] = []
-    skipped: list[tuple[int, str]] = []
+    skipped_lines: list[tuple[int, str]] = []
     gaps: list[Gap] = []
     start = 0
     while (newline := data.find(b"\n", start)) >= 0:
-        line, at = data[start:newline], offset + start
+        line, line_offset = data[start:newline], offset + start
         start = newline + 1
         try:
             record = decode(line)
         except ValueError as error:
             if line:
-                skipped.append((at, str(error)))
+                skipped_lines.append((line_offset, str(error)))
             continue
         revision = record["revision"]
         if expected is None:
             expected = revision
         if revision < expected:
-            skipped.append((at, f"revision {revision} was already taken"))
+            skipped_lines.append((line_offset, f"revision {revision} was already taken"))
             continue
         if revision > expected:
-            gaps.append(Gap(at, expected, revision - 1))
-        winners.append(Record(revision, at, line, record))
+            gaps.append(Gap(line_offset, expected, revision - 1))
+        winners.append(Record(revision, line_offset, line, record))
         expected = revision + 1
     is_torn = start < len(data)
     if is_torn:
-        skipped.append((offset + start, "torn: no end of line"))
-    return Scan(tuple(winners), offset + len(data), is_torn, tuple(skipped), tuple(gaps))
+        skipped_lines.append((offset + start, "torn: no end of line"))
+    return Scan(tuple(winners), offset + len(data), is_torn, tuple(skipped_lines), tuple(gaps))
 
 
 def list_facts(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the facts of *record* as ``history --json`` prints them, one or more."""
-    shared = {"revision": record["revision"], "at": record["at"]}
-    first = {k: v for k, v in record.items() if k not in _NO_FACT and k not in shared}
-    facts = [{**shared, **fact} for fact in (first, *record.get("also", ()))]
+    shared_fields = {"revision": record["revision"], "at": record["at"]}
+    first_fact = {
+        key: value
+        for key, value in record.items()
+        if key not in _NO_FACT and key not in shared_fields
+    }
+    facts = [{**shared_fields, **fact} for fact in (first_fact, *record.get("also", ()))]
     for fact in facts:
         if find_meaning(fact["event"]).starts is StartKind.ATTEMPT:
             # The fact does not name the host; the claim in the new head does.
@@ -290,10 +300,10 @@ class JournalFile:
     def signature(self) -> tuple[int, int, int] | None:
         """Return (device, inode, size) of the journal, or None if it is missing."""
         try:
-            about = os.stat(self._path, follow_symlinks=False)  # noqa: PTH116 (on every step's path)
+            status = os.stat(self._path, follow_symlinks=False)  # noqa: PTH116 (on every step's path)
         except FileNotFoundError:
             return None
-        return (about.st_dev, about.st_ino, about.st_size)
+        return (status.st_dev, status.st_ino, status.st_size)
 
     def signature_at(self, size: int) -> tuple[int, int, int]:
         """Return the value of `signature` after our append that ended at *size*."""
@@ -325,7 +335,7 @@ class JournalFile:
 
         Only those of revisions after *after*; files that have none of them are not read.
         """
-        newest: int | None = None
+        newest_revision: int | None = None
         files, is_pruned = self._files_since(after), False
         while files:
             path = files.pop(0)
@@ -334,27 +344,33 @@ class JournalFile:
             except FileNotFoundError:
                 is_pruned = True
                 continue
-            fresh = [r for r in winners if newest is None or r.revision > newest]
-            error = find_gap_between(newest, fresh, str(path))
-            if newest is not None and error is not None and not is_pruned:
-                if path == self.path and (rotated := self._list_rotated_since(newest)):
-                    files = [*rotated, self.path]
+            new_records = [
+                record
+                for record in winners
+                if newest_revision is None or record.revision > newest_revision
+            ]
+            error = find_gap_between(newest_revision, new_records, str(path))
+            if newest_revision is not None and error is not None and not is_pruned:
+                if path == self.path and (
+                    rotated_paths := self._list_rotated_since(newest_revision)
+                ):
+                    files = [*rotated_paths, self.path]
                     continue
                 raise error
             is_pruned = False
-            for record in fresh:
-                newest = record.revision
-                if newest > after:
+            for record in new_records:
+                newest_revision = record.revision
+                if newest_revision > after:
                     yield record
 
-    def _files_since(self, after: int) -> list[Path]:
-        """Return the files, oldest first, from the last one that starts at or before *after*."""
+    def _files_since(self, revision: int) -> list[Path]:
+        """Return the files, oldest first, from the last one that starts at or before *revision*."""
         files = [*self.list_rotated(), self.path]
-        if not after:
+        if not revision:
             return files
         for index in reversed(range(len(files))):
-            first = read_first_record(files[index])
-            if first is not None and first["revision"] <= after + 1:
+            first_record = read_first_record(files[index])
+            if first_record is not None and first_record["revision"] <= revision + 1:
                 return files[index:]
         return files
 
@@ -379,14 +395,14 @@ class JournalFile:
         # The first one may have lost to a line before these bytes.
         return () if scan_result.gaps else scan_result.winners[1:]
 
-    def _list_rotated_since(self, newest: int) -> list[Path]:
-        """Return the files that a writer has rotated since the record *newest* was read."""
-        rotated = self.list_rotated()
-        for index, path in enumerate(rotated):
+    def _list_rotated_since(self, newest_revision: int) -> list[Path]:
+        """Return the files that a writer has rotated since *newest_revision* was read."""
+        rotated_paths = self.list_rotated()
+        for index, path in enumerate(rotated_paths):
             with contextlib.suppress(FileNotFoundError):
                 winners = scan(read_regular(path), 0, None, str(path)).winners
-                if any(record.revision == newest + 1 for record in winners):
-                    return rotated[index:]
+                if any(record.revision == newest_revision + 1 for record in winners):
+                    return rotated_paths[index:]
         return []
 
     def append(self, line: bytes, offset: int) -> bool:
@@ -404,18 +420,18 @@ class JournalFile:
             if not self._is_current():
                 self.close()
                 raise JournalMoved
-            written = os.write(fd, line)
-            if written != len(line):
-                message = f"only {written} of {len(line)} bytes were written to {self.path}"
+            byte_count = os.write(fd, line)
+            if byte_count != len(line):
+                message = f"only {byte_count} of {len(line)} bytes were written to {self.path}"
                 # A partial write to a regular file means that the disk is full.
                 raise OSError(errno.ENOSPC, message)
             # O_APPEND moves the descriptor's position to the end of the bytes that it wrote.
-            landed = os.lseek(fd, 0, os.SEEK_CUR) - len(line)
+            start = os.lseek(fd, 0, os.SEEK_CUR) - len(line)
             _fdatasync(fd)
         finally:
             if self._fd is not None:
                 fcntl.flock(fd, fcntl.LOCK_UN)
-        return landed == offset
+        return start == offset
 
     def create(self, line: bytes) -> bool:
         """Make a journal with *line*, durably; return whether there was none.
@@ -426,10 +442,10 @@ class JournalFile:
         Raises:
             OSError: *outcome unknown*, as in `append`.
         """
-        fresh = self._temporary_path()
+        temporary_path = self._temporary_path()
         try:
-            write_durably(fresh, line)
-            folders.link(fresh, self.path)
+            write_durably(temporary_path, line)
+            folders.link(temporary_path, self.path)
         except FileExistsError:
             return False
         except OSError as error:
@@ -439,7 +455,7 @@ class JournalFile:
             return self.append(line, 0)
         finally:
             with contextlib.suppress(OSError):
-                folders.remove(fresh)
+                folders.remove(temporary_path)
         self.sync_names()
         return True
 
@@ -463,11 +479,11 @@ class JournalFile:
             # A writer that lost a race gets here again, and this takes longer than all the rest.
             return
         sync_folder(self.folder)
-        for above in self.folder.absolute().parents:
+        for ancestor in self.folder.absolute().parents:
             # This program did not make a folder that it can't read.
             with contextlib.suppress(OSError):
-                _sync_parents(above)
-            if os.path.ismount(above):
+                _sync_parents(ancestor)
+            if os.path.ismount(ancestor):
                 break
         self._has_synced_names = True
 
@@ -484,26 +500,26 @@ class JournalFile:
         # A file with only one record would not get smaller.
         if size < self.rotate_bytes or not last.offset:
             return False
-        fd, fresh = self._open_descriptor(), self._temporary_path()
+        fd, temporary_path = self._open_descriptor(), self._temporary_path()
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if not self._is_current() or os.fstat(fd).st_size != size:
                 return False
-            aside = self._next_rotated()
+            rotated_path = self._next_rotated()
             with contextlib.suppress(FileExistsError):
-                folders.link(self.path, aside)
-            write_durably(fresh, last.line + b"\n")
+                folders.link(self.path, rotated_path)
+            write_durably(temporary_path, last.line + b"\n")
             # Otherwise a power loss could leave the new file, and no name for the old one.
             sync_folder(self.folder)
-            folders.replace(fresh, self.path)
+            folders.replace(temporary_path, self.path)
             sync_folder(self.folder)
         finally:
             os.close(fd)
             self._fd = None
             with contextlib.suppress(OSError):
-                folders.remove(fresh)
-        for old in self.list_rotated()[: -self._keep]:
-            folders.remove(old)
+                folders.remove(temporary_path)
+        for old_path in self.list_rotated()[: -self._keep]:
+            folders.remove(old_path)
         return True
 
     def _temporary_path(self) -> Path:
@@ -511,10 +527,10 @@ class JournalFile:
 
     def _next_rotated(self) -> Path:
         """Return the path to rotate to; the newest one if a crash left a rotation half done."""
-        existing = self.list_rotated()
-        if existing and existing[-1].stat().st_ino == self._inode[1]:
-            return existing[-1]
-        match = _ROTATED.fullmatch(existing[-1].name) if existing else None
+        rotated_paths = self.list_rotated()
+        if rotated_paths and rotated_paths[-1].stat().st_ino == self._inode[1]:
+            return rotated_paths[-1]
+        match = _ROTATED.fullmatch(rotated_paths[-1].name) if rotated_paths else None
         return self.folder / f"journal-{(int(match[1]) if match else 0) + 1:06d}.jsonl"
 
     def _open_descriptor(self) -> int:
@@ -522,8 +538,8 @@ class JournalFile:
             self.close()
         if self._fd is None:
             self._fd = folders.open_file(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-            about = os.fstat(self._fd)
-            self._inode, self._has_synced_names = (about.st_dev, about.st_ino), False
+            status = os.fstat(self._fd)
+            self._inode, self._has_synced_names = (status.st_dev, status.st_ino), False
         return self._fd
 
     def _is_current(self) -> bool:

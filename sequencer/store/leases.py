@@ -134,11 +134,11 @@ class Leases:
             with contextlib.suppress(OSError):
                 signs.append(os.lstat(self.folder / name).st_mtime)
         try:
-            started = datetime.fromisoformat(claim.claimed_at).timestamp()
+            start = datetime.fromisoformat(claim.claimed_at).timestamp()
         except ValueError:
             return 0.0
         # The wall clock may have been set in the meantime; the time must not become negative.
-        return round(max(min(max(signs), time.time()) - started, 0.0), 3)
+        return round(max(min(max(signs), time.time()) - start, 0.0), 3)
 
     def remove_usage(self, token: int) -> None:
         """Remove the `write_usage` file of the attempt with *token*: the journal has its usage."""
@@ -169,8 +169,8 @@ class Leases:
         process = self.open_holder(claim)
         if (process is None or wait_readable((process,), 0.0)) and is_proven_dead(claim.owner):
             return Liveness.DEAD
-        is_local, granted = is_same_boot(claim.owner), claim.claimed_boottime
-        if is_local and granted is not None and boottime() <= granted + claim.ttl_s:
+        is_local, start_boottime = is_same_boot(claim.owner), claim.claimed_boottime
+        if is_local and start_boottime is not None and boottime() <= start_boottime + claim.ttl_s:
             # The first lease has not expired; a heartbeat could only extend it.
             return Liveness.ALIVE
         beat = self.read(claim.token)
@@ -191,13 +191,13 @@ class Leases:
         beat = self.read(claim.token)
         if is_same_boot(claim.owner):
             deadline = beat.get("deadline_boottime")
-            since = deadline - claim.ttl_s if isinstance(deadline, (int, float)) else None
-            since = claim.claimed_boottime if since is None else since
+            start = deadline - claim.ttl_s if isinstance(deadline, (int, float)) else None
+            start = claim.claimed_boottime if start is None else start
         else:
             observation = self._read(self._observation_path(claim))
             is_same = _is_observation_of(observation, beat.get("beat"))
-            since = observation.get("since_boottime") if is_same else None
-        return max(boottime() - since, 0.0) if isinstance(since, (int, float)) else None
+            start = observation.get("since_boottime") if is_same else None
+        return max(boottime() - start, 0.0) if isinstance(start, (int, float)) else None
 
     def _observation_path(self, claim: Claim) -> Path:
         return self.folder / f"{claim.token}.seen-{boot_id()[:8]}"
@@ -205,11 +205,13 @@ class Leases:
     def _observe(self, claim: Claim, beat: Any) -> Liveness:
         path = self._observation_path(claim)
         observation, now = self._read(path), boottime()
-        since = observation.get("since_boottime")
+        start = observation.get("since_boottime")
         is_same = _is_observation_of(observation, beat)
-        if is_same and isinstance(since, (int, float)) and since <= now:
-            waited = now - since
-            return Liveness.EXPIRED if waited > OBSERVED_LEASES * claim.ttl_s else Liveness.UNKNOWN
+        if is_same and isinstance(start, (int, float)) and start <= now:
+            waited_s = now - start
+            return (
+                Liveness.EXPIRED if waited_s > OBSERVED_LEASES * claim.ttl_s else Liveness.UNKNOWN
+            )
         with contextlib.suppress(OSError):
             self._write(path, {"boot_id": boot_id(), "beat": beat, "since_boottime": now})
         return Liveness.UNKNOWN

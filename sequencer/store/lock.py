@@ -78,10 +78,10 @@ class RunLock:
     def is_current(self) -> bool:
         """Return whether the lock file is still the inode that is locked."""
         try:
-            about = os.lstat(self._path)
+            status = os.lstat(self._path)
         except OSError:
             return False
-        return self._inode == (about.st_dev, about.st_ino)
+        return self._inode == (status.st_dev, status.st_ino)
 
     def close(self) -> None:
         """Close the descriptor; the lock may be used again."""
@@ -124,8 +124,8 @@ class RunLock:
         try:
             folder = folders.make_folder(self.path.parent)
         except OSError as error:
-            why, hint = explain_refusal(error, error.filename or self.path.parent, _HINT)
-            message = f"can't be created: {why}"
+            reason, hint = explain_refusal(error, error.filename or self.path.parent, _HINT)
+            message = f"can't be created: {reason}"
             raise StorageFailed(message, where=str(self.path.parent), hint=hint) from error
         if not self._is_checked:
             # Only once: if the lock file is deleted again and again, this runs at each step.
@@ -135,18 +135,18 @@ class RunLock:
             fd = folder.open(self.path.name, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise self._lock_error(error) from error
-        about = os.fstat(fd)
-        self._fd, self._pid, self._inode = fd, os.getpid(), (about.st_dev, about.st_ino)
+        status = os.fstat(fd)
+        self._fd, self._pid, self._inode = fd, os.getpid(), (status.st_dev, status.st_ino)
         self.folder = folder
-        if not stat.S_ISREG(about.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             self._drop()
             raise self._lock_error(None)
 
     def _lock_error(self, error: OSError | None) -> StorageFailed:
-        why, hint = "it is not a regular file", _HINT
+        reason, hint = "it is not a regular file", _HINT
         if error is not None:
-            why, hint = explain_refusal(error, self.path, _HINT)
-        return StorageFailed(f"the lock can't be taken: {why}", where=str(self.path), hint=hint)
+            reason, hint = explain_refusal(error, self.path, _HINT)
+        return StorageFailed(f"the lock can't be taken: {reason}", where=str(self.path), hint=hint)
 
     def _release(self) -> None:
         try:
@@ -182,13 +182,13 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 def filesystem_type(folder: Path) -> str:
     """Return the type of the file system of *folder*; empty: unknown."""
-    resolved = os.path.realpath(folder)
-    path = f"{resolved.rstrip('/')}/"
-    longest, type_name = -1, ""
+    real_path = os.path.realpath(folder)
+    path = f"{real_path.rstrip('/')}/"
+    longest_length, type_name = -1, ""
     for mount_point, mounted_type in _list_mounts():
         # If a mount point has several mounts, the last one hides the others.
-        if path.startswith(f"{mount_point.rstrip('/')}/") and len(mount_point) >= longest:
-            longest, type_name = len(mount_point), mounted_type
+        if path.startswith(f"{mount_point.rstrip('/')}/") and len(mount_point) >= longest_length:
+            longest_length, type_name = len(mount_point), mounted_type
     return type_name
 
 
@@ -197,14 +197,17 @@ def _list_mounts() -> list[tuple[str, str]]:
     if sys.platform != "linux":
         import psutil  # noqa: PLC0415 (only where there is no /proc)
 
-        return [(p.mountpoint, p.fstype) for p in psutil.disk_partitions(all=True)]
+        return [
+            (partition.mountpoint, partition.fstype)
+            for partition in psutil.disk_partitions(all=True)
+        ]
     mounts = []
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
-        before, _, after = line.partition(" - ")
-        point = before.split(" ", 5)[4]
+        mount_fields, _, type_fields = line.partition(" - ")
+        point = mount_fields.split(" ", 5)[4]
         if "\\" in point:
             point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), point)
-        mounts.append((point, after.split(" ", 1)[0]))
+        mounts.append((point, type_fields.split(" ", 1)[0]))
     return mounts
 
 

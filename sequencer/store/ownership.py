@@ -80,32 +80,32 @@ def explain_refusal(error: OSError, path: str | Path, otherwise: str) -> tuple[s
     *otherwise* is the hint if the reason is not a lack of resources, a read-only file system or
     another owner.
     """
-    why = error.strerror or str(error)
+    reason = error.strerror or str(error)
     shortage = to_machine_busy(error)
     if shortage is not None:
-        return why, shortage.hint or otherwise
+        return reason, shortage.hint or otherwise
     if error.errno == errno.EROFS:
-        return why, _READ_ONLY
+        return reason, _READ_ONLY
     owner = _foreign_owner(str(path)) if error.errno in (errno.EACCES, errno.EPERM) else None
     if owner is None:
-        return why, otherwise
-    me, folders = user_name(os.geteuid()), {*filter(os.path.isdir, _Project.folders)}
+        return reason, otherwise
+    user, folders = user_name(os.geteuid()), {*filter(os.path.isdir, _Project.folders)}
     if not any(Path(path).is_relative_to(folder) for folder in folders):
         folders = {str(path)}
-    shown = format_other_command("sudo", "chown", "-R", me, *sorted(folders, reverse=True))
-    return f"{why}: {owner}, and you are {me}", f"give it back to you: {shown}"
+    command_text = format_other_command("sudo", "chown", "-R", user, *sorted(folders, reverse=True))
+    return f"{reason}: {owner}, and you are {user}", f"give it back to you: {command_text}"
 
 
 def _foreign_owner(path: str) -> str | None:
     """Return a clause about the owner of *path* or its folder, if that is another user."""
-    checked = 0
+    count = 0
     for candidate in (Path(path), *Path(path).parents):
         with contextlib.suppress(OSError):  # missing, or in a folder that can't be entered
-            owner, checked = candidate.lstat().st_uid, checked + 1
+            owner, count = candidate.lstat().st_uid, count + 1
             if owner != os.geteuid():
                 subject = "it" if candidate == Path(path) else "its folder"
                 return f"{subject} belongs to {user_name(owner)}"
-            if checked == _MAX_CHECKED:
+            if count == _MAX_CHECKED:
                 return None
     return None
 

@@ -89,25 +89,25 @@ class TicketQueue:
     def _next_free(self, fd: int, ticket: int) -> int:
         """Return the first ticket, from *ticket* on, above all that are held."""
         # Read locks count too: processes that were just woken, or are about to leave, have them.
-        while (held := _conflicting_lock(fd, fcntl.F_WRLCK, ticket, _TO_THE_END)) is not None:
-            ticket = sum(held)
+        while (lock_range := _conflicting_lock(fd, fcntl.F_WRLCK, ticket, _TO_THE_END)) is not None:
+            ticket = sum(lock_range)
         return ticket
 
     def _predecessor(self, fd: int) -> int | None:
         """Return the highest ticket that is held below this one; None: this is the first."""
-        start, ticket, below = _FIRST, self._ticket, None
+        start, ticket, predecessor = _FIRST, self._ticket, None
         while start < ticket:
-            held = _conflicting_lock(fd, fcntl.F_RDLCK, start, ticket - start)
-            if held is None:
+            lock_range = _conflicting_lock(fd, fcntl.F_RDLCK, start, ticket - start)
+            if lock_range is None:
                 break
-            start = sum(held)
-            below = start - 1
-        return below
+            start = sum(lock_range)
+            predecessor = start - 1
+        return predecessor
 
     def wait(self, fd: int) -> None:
-        while (below := self._predecessor(fd)) is not None:
+        while (predecessor := self._predecessor(fd)) is not None:
             # A read lock: a process that looks for holders does not take it for a ticket.
-            _call_fcntl(fd, fcntl.F_OFD_SETLKW, fcntl.F_RDLCK, below, 1)
+            _call_fcntl(fd, fcntl.F_OFD_SETLKW, fcntl.F_RDLCK, predecessor, 1)
 
     def leave(self, fd: int) -> None:
         self._ticket = 0

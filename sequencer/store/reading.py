@@ -151,7 +151,11 @@ class RunFiles:
     def journals(self) -> tuple[FileContent, ...]:
         """Return the complete content of each journal that exists, oldest first."""
         paths = (*self.rotated, self.journal.path)
-        return tuple(c for c in map(self.read_content, paths) if c.data is not None or c.refusal)
+        return tuple(
+            content
+            for content in map(self.read_content, paths)
+            if content.data is not None or content.refusal
+        )
 
     def scan(self, offset: int = 0, expected: int | None = None) -> Scan:
         """Return the winners of the newest journal from *offset* on; see `journal.scan`.
@@ -197,30 +201,33 @@ class RunFiles:
             yield from self._find_marks_after(last)
         yield from self._left_behind
 
-    def _find_marks_after(self, last: Record) -> Iterator[ProgressMark]:
-        """Yield the evidence in the lines after *last*, except a line that was being written.
+    def _find_marks_after(self, last_record: Record) -> Iterator[ProgressMark]:
+        """Yield the evidence in the lines after *last_record*, except one that was being written.
 
         Such a line was not accepted: its writer was stopped in the middle.
         """
-        content = self.read_content(self.journal.path, last.end)
-        for line in (content.data or b"")[last.end - content.offset :].split(b"\n"):
+        content = self.read_content(self.journal.path, last_record.end)
+        for line in (content.data or b"")[last_record.end - content.offset :].split(b"\n"):
             # A complete line has its revision twice; damage may have made one of them larger.
             revision = min(map(int, _REVISION.findall(line)), default=0)
-            if revision > last.revision + 1:
+            if revision > last_record.revision + 1:
                 # Its writer knew the revision before it, so that one was accepted.
                 yield ProgressMark(content.path, revision=revision - 1)
 
     @cached_property
     def _left_behind(self) -> tuple[ProgressMark, ...]:
         """Return the evidence in the names of heartbeats and results, and in the last rotation."""
-        named = [
+        name_matches = [
             ProgressMark(self.folder / name / entry, token=int(match[1]))
             for name, pattern in _NAMED_BY_TOKEN.items()
             for entry in iter_names(self.folder / name)
             if (match := pattern.fullmatch(entry))
         ]
-        rotated = map(self.read_content, self.rotated[-1:])
-        return (*named, *(mark for content in rotated for mark in _find_newest_mark(content)))
+        rotated_contents = map(self.read_content, self.rotated[-1:])
+        return (
+            *name_matches,
+            *(mark for content in rotated_contents for mark in _find_newest_mark(content)),
+        )
 
     @cached_property
     def tokens(self) -> frozenset[int]:
@@ -279,8 +286,8 @@ def iter_names(folder: Path) -> Iterator[str]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        why, hint = explain_refusal(error, folder, "fix its permissions, then try again")
-        raise CorruptState(f"can't be read: {why}", where=str(folder), hint=hint) from error
+        reason, hint = explain_refusal(error, folder, "fix its permissions, then try again")
+        raise CorruptState(f"can't be read: {reason}", where=str(folder), hint=hint) from error
 
 
 def _read_content(path: Path, offset: int = 0, max_bytes: int | None = None) -> FileContent:
@@ -292,13 +299,15 @@ def _read_content(path: Path, offset: int = 0, max_bytes: int | None = None) -> 
         return FileContent(path, refusal=refusal)
 
 
-def _find_newest_mark(rotated: FileContent) -> Iterator[ProgressMark]:
-    """Yield the token and revision of the last good record of a *rotated* journal."""
-    for line in reversed((rotated.data or b"").split(b"\n")):
+def _find_newest_mark(rotated_content: FileContent) -> Iterator[ProgressMark]:
+    """Yield the token and revision of the last good record in *rotated_content*."""
+    for line in reversed((rotated_content.data or b"").split(b"\n")):
         try:
             record = decode(line)
         except ValueError:
             continue
         token = record["head"].get("token")
-        yield ProgressMark(rotated.path, token if type(token) is int else 0, record["revision"])
+        yield ProgressMark(
+            rotated_content.path, token if type(token) is int else 0, record["revision"]
+        )
         return

@@ -44,14 +44,17 @@ def find_furthest_mark(
 
     A token far above all others was invented by someone and proves nothing.
     """
-    furthest: ProgressMark | None = None
+    furthest_mark: ProgressMark | None = None
     for mark in marks:
         is_token = head.token < mark.token <= head.token + MAX_LOST_TOKENS
         if not is_token and mark.revision <= revision:
             continue
-        if furthest is None or (mark.token, mark.revision) > (furthest.token, furthest.revision):
-            furthest = mark
-    return furthest
+        if furthest_mark is None or (mark.token, mark.revision) > (
+            furthest_mark.token,
+            furthest_mark.revision,
+        ):
+            furthest_mark = mark
+    return furthest_mark
 
 
 def find_unreported_end(head: Head, marks: Iterable[ProgressMark]) -> ProgressMark | None:
@@ -59,8 +62,8 @@ def find_unreported_end(head: Head, marks: Iterable[ProgressMark]) -> ProgressMa
 
     Only for attempts of dead workers: one that is alive will still report the end.
     """
-    dead = {claim.token for claim in head.claims if is_proven_dead(claim.owner)}
-    return next((mark for mark in marks if mark.has_ended and mark.token in dead), None)
+    dead_tokens = {claim.token for claim in head.claims if is_proven_dead(claim.owner)}
+    return next((mark for mark in marks if mark.has_ended and mark.token in dead_tokens), None)
 
 
 def describe_mark(mark: ProgressMark, head: Head) -> str:
@@ -115,29 +118,29 @@ def recover(files: RunFiles) -> Recovered:
     scan = _scan(files)
     if not scan.winners:
         return _recover_without_journal(files, scan)
-    recovered = _recover_with_journal(files, scan)
-    if recovered.needs_publishing:
-        _ensure_newest(files, recovered)
-    return recovered
+    recovery = _recover_with_journal(files, scan)
+    if recovery.needs_publishing:
+        _ensure_newest(files, recovery)
+    return recovery
 
 
 def _recover_with_journal(files: RunFiles, scan: Scan) -> Recovered:
-    last, raw, state_path = scan.winners[-1], files.head, files.state_path
-    head = parse_record_head(last, files.journal.path)
-    recovered = Recovered(head, last, scan.size, scan.is_torn)
+    last_record, raw, state_path = scan.winners[-1], files.head, files.state_path
+    head = parse_record_head(last_record, files.journal.path)
+    recovery = Recovered(head, last_record, scan.size, scan.is_torn)
     if raw.content is None:
-        why = f"was unreadable ({raw.problem})" if raw.problem else "was missing"
-        notice = f"{state_path} {why}; restored from the journal at step_index {head.step_index}"
+        reason = f"was unreadable ({raw.problem})" if raw.problem else "was missing"
+        notice = f"{state_path} {reason}; restored from the journal at step_index {head.step_index}"
         return replace(
-            recovered,
+            recovery,
             needs_publishing=True,
             keep_as="unreadable" if raw.problem else "",
             notices=(notice,),
         )
     if is_foreign(raw.content) and _is_migrated(raw.content, files.oldest or {}):
         notice = f"{state_path} was migrated but not replaced; it is replaced now"
-        return replace(recovered, needs_publishing=True, is_behind=True, notices=(notice,))
-    return _compare(files, raw.content, recovered, scan)
+        return replace(recovery, needs_publishing=True, is_behind=True, notices=(notice,))
+    return _compare(files, raw.content, recovery, scan)
 
 
 def parse_record_head(record: Record, journal: Path) -> Head:
@@ -147,33 +150,35 @@ def parse_record_head(record: Record, journal: Path) -> Head:
         NewerSchema: it has a value that this version does not know. The line is intact, so the
             step that it accepts is accepted.
     """
-    where = f"{journal} at byte {record.offset}"
+    location = f"{journal} at byte {record.offset}"
     try:
-        return parse_head(record.data["head"], where)
+        return parse_head(record.data["head"], location)
     except EditRefused as error:
         raise NewerSchema(
             f"revision {record.revision} is intact, but not known to this version: {error.message}",
-            where=where,
+            where=location,
             hint="update sequencer on this machine; if no newer version wrote it, remove the line",
         ) from None
 
 
-def _ensure_newest(files: RunFiles, recovered: Recovered) -> None:
+def _ensure_newest(files: RunFiles, recovery: Recovered) -> None:
     """Check that the run had not come further than the journal that it is restored from.
 
     Raises:
         CorruptState: it had, so accepted steps may be missing.
     """
-    if recovered.head is None or recovered.last is None:
+    if recovery.head is None or recovery.last is None:
         return
-    logged = files.find_logged_marks(recovered.head.run_id)
-    marks = (*files.find_marks(recovered.head.run_id, recovered.last), *logged)
-    shown = find_furthest_mark(recovered.head, recovered.last.revision, marks)
-    if shown is None and recovered.size > recovered.last.end:
+    logged_marks = files.find_logged_marks(recovery.head.run_id)
+    marks = (*files.find_marks(recovery.head.run_id, recovery.last), *logged_marks)
+    later_mark = find_furthest_mark(recovery.head, recovery.last.revision, marks)
+    if later_mark is None and recovery.size > recovery.last.end:
         # If nothing follows the last record, its worker was killed before it wrote the end.
-        shown = find_unreported_end(recovered.head, logged)
-    if shown is not None:
-        raise missing_steps_error(files.state_path, recovered.head, recovered.last.revision, shown)
+        later_mark = find_unreported_end(recovery.head, logged_marks)
+    if later_mark is not None:
+        raise missing_steps_error(
+            files.state_path, recovery.head, recovery.last.revision, later_mark
+        )
 
 
 def ensure_no_older_copy(files: RunFiles, recovered: Recovered) -> None:
@@ -185,11 +190,13 @@ def ensure_no_older_copy(files: RunFiles, recovered: Recovered) -> None:
     Raises:
         CorruptState: steps that were accepted would run again.
     """
-    head, last = recovered.head, recovered.last
-    if head is not None and last is not None and head.moved_to is None:
-        shown = find_furthest_mark(head, last.revision, files.find_logged_marks(head.run_id))
-        if shown is not None:
-            raise missing_steps_error(files.state_path, head, last.revision, shown)
+    head, last_record = recovered.head, recovered.last
+    if head is not None and last_record is not None and head.moved_to is None:
+        later_mark = find_furthest_mark(
+            head, last_record.revision, files.find_logged_marks(head.run_id)
+        )
+        if later_mark is not None:
+            raise missing_steps_error(files.state_path, head, last_record.revision, later_mark)
 
 
 def missing_steps_error(
@@ -237,18 +244,18 @@ def follow(state_path: Path, journal: JournalFile, known: Recovered) -> Recovere
         return None
     try:
         scan = journal.read(known.size, known.last.revision + 1)
-        published = read_regular(state_path, max_bytes=MAX_BYTES)
+        published_content = read_regular(state_path, max_bytes=MAX_BYTES)
     except (CorruptState, FileNotFoundError):
         return None
-    head, last = known.head, known.last
+    head, last_record = known.head, known.last
     if scan.winners:
-        last = scan.winners[-1]
-        head = parse_record_head(last, journal.path)
-    recovered = Recovered(head, last, scan.size, scan.is_torn)
-    if published == encode_head(head):
-        return recovered
-    if scan.winners and published == encode_head(known.head):
-        return replace(recovered, needs_publishing=True, is_behind=True)
+        last_record = scan.winners[-1]
+        head = parse_record_head(last_record, journal.path)
+    recovery = Recovered(head, last_record, scan.size, scan.is_torn)
+    if published_content == encode_head(head):
+        return recovery
+    if scan.winners and published_content == encode_head(known.head):
+        return replace(recovery, needs_publishing=True, is_behind=True)
     return None
 
 
@@ -274,11 +281,11 @@ def _recover_without_journal(files: RunFiles, scan: Scan) -> Recovered:
     Raises:
         CorruptState: something shows that there were records.
     """
-    raw, where = files.head, str(files.state_path)
+    raw, location = files.head, str(files.state_path)
     if raw.problem is not None:
         raise CorruptState(
             f"can't be read ({raw.problem}), and there is no journal to restore it from",
-            where=where,
+            where=location,
             hint=_REPAIR,
         )
     if raw.content is not None:
@@ -286,7 +293,7 @@ def _recover_without_journal(files: RunFiles, scan: Scan) -> Recovered:
             return Recovered(None, None, scan.size, scan.is_torn, legacy=raw.content)
         raise CorruptState(
             f"is at revision {raw.content.get('revision')}, but the journal has no record of it",
-            where=where,
+            where=location,
             hint=_REPAIR,
         )
     journal = files.journal.path
@@ -299,7 +306,7 @@ def _recover_without_journal(files: RunFiles, scan: Scan) -> Recovered:
     if (evidence := files.find_leftover()) is not None:
         raise CorruptState(
             f"and its journal are missing, but {evidence} shows that the run had started",
-            where=where,
+            where=location,
             hint="restore the folder, or remove all of it to start over",
         )
     return Recovered(None, None, scan.size, scan.is_torn)
@@ -311,51 +318,51 @@ def _is_first_append(data: bytes) -> bool:
     return b"\n" not in data and start.startswith(data[: len(start)])
 
 
-def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: Scan) -> Recovered:
-    """Compare the *content* of state.json with *found*, the state according to the journal."""
-    last = scan.winners[-1]
-    revision, where = content.get("revision"), str(files.state_path)
-    accepted = last.data["head"]
+def _compare(files: RunFiles, content: dict[str, Any], state: Recovered, scan: Scan) -> Recovered:
+    """Compare the *content* of state.json with *state*, the state according to the journal."""
+    end = scan.winners[-1]
+    revision, path = content.get("revision"), str(files.state_path)
+    head = end.data["head"]
     # Compare the texts too: Python says that True equals 1 and 3.0 equals 3.
-    if content == accepted and json.dumps(content) == json.dumps(accepted):
-        return found
+    if content == head and json.dumps(content) == json.dumps(head):
+        return state
     if is_foreign(content) and not content.keys() <= STOPS:
-        problem = f"is another program's state, but its journal is at revision {last.revision}"
-        raise EditRefused(problem, where=where, hint=_REPAIR)
-    is_same_run = content.get("run_id", accepted["run_id"]) == accepted["run_id"]
+        problem = f"is another program's state, but its journal is at revision {end.revision}"
+        raise EditRefused(problem, where=path, hint=_REPAIR)
+    is_same_run = content.get("run_id", head["run_id"]) == head["run_id"]
     if is_same_run and (type(revision) is not int or revision < 1):
-        return _apply_edit(found, content, accepted, files)
+        return _apply_edit(state, content, head, files)
     if type(revision) is not int:
-        raise EditRefused("revision is not a number", where=where, hint=_REPAIR)
-    run_id = last.data["head"].get("run_id")
+        raise EditRefused("revision is not a number", where=path, hint=_REPAIR)
+    run_id = end.data["head"].get("run_id")
     # A reset changes run_id. A head from before it is only older, and not of another run.
     is_earlier = any(record.data["head"] == content for record in scan.winners)
     if content.get("run_id") != run_id and not is_earlier:
         raise EditRefused(
             "belongs to a different run than the journal (their run_id differs)",
-            where=where,
+            where=path,
             hint=_REPAIR,
         )
-    if revision > last.revision:
+    if revision > end.revision:
         raise CorruptState(
-            f"is at revision {revision}, but the journal ends at {last.revision}",
-            where=where,
+            f"is at revision {revision}, but the journal ends at {end.revision}",
+            where=path,
             hint=_REPAIR,
         )
-    if revision == last.revision:
-        return _apply_edit(found, content, accepted, files)
-    since = [r for r in scan.winners if r.revision >= revision]
-    record = since[0] if since and since[0].revision == revision else None
+    if revision == end.revision:
+        return _apply_edit(state, content, head, files)
+    records = [record for record in scan.winners if record.revision >= revision]
+    record = records[0] if records and records[0].revision == revision else None
     is_same = record is None or record.data["head"] == content
-    if record is not None and not is_same and not _is_recorded(content, since[1], files.redact):
+    if record is not None and not is_same and not _is_recorded(content, records[1], files.redact):
         raise EditRefused(
-            f"was edited at revision {revision}, but the run is now at {last.revision}",
-            where=where,
+            f"was edited at revision {revision}, but the run is now at {end.revision}",
+            where=path,
             hint="make the edit again on the newest state; 'sequencer repair' restores that",
         )
-    notice = f"{where} was at revision {revision}; rolled forward to {last.revision}"
+    notice = f"{path} was at revision {revision}; rolled forward to {end.revision}"
     return replace(
-        found,
+        state,
         needs_publishing=True,
         keep_as="unreadable" if record is None else "",
         is_behind=record is not None,
@@ -364,24 +371,26 @@ def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: S
 
 
 def _apply_edit(
-    found: Recovered, content: dict[str, Any], accepted: dict[str, Any], files: RunFiles
+    recovery: Recovered, content: dict[str, Any], head: dict[str, Any], files: RunFiles
 ) -> Recovered:
-    """Return *found* with the allowed changes that a person made in state.json.
+    """Return *recovery* with the allowed changes that a person made in state.json.
 
     Changes that are not allowed are undone, with a notice.
     """
-    where = str(files.state_path)
+    location = str(files.state_path)
     schema = content.get("schema_version")
-    if type(schema) is int and schema > accepted["schema_version"]:
-        parse_head(content, where)  # raises NewerSchema
-    edit = compute_edit(accepted, content, files.redact)
-    edited = None if edit.content == accepted else parse_head(edit.content, where)
+    if type(schema) is int and schema > head["schema_version"]:
+        parse_head(content, location)  # raises NewerSchema
+    edit = compute_edit(head, content, files.redact)
+    edited_head = None if edit.content == head else parse_head(edit.content, location)
     if not edit.refused:
-        return replace(found, edited=edited)
-    names, run_name = ", ".join(edit.refused[:MAX_NAMED]), accepted.get("run_name")
-    notice = f"{where} was edited by hand, but {names} can't be changed there, so the last "
+        return replace(recovery, edited=edited_head)
+    names, run_name = ", ".join(edit.refused[:MAX_NAMED]), head.get("run_name")
+    notice = f"{location} was edited by hand, but {names} can't be changed there, so the last "
     notice += f"accepted state is restored; {edit.format_hint(run_name)}"
-    return replace(found, edited=edited, needs_publishing=True, keep_as="edited", notices=(notice,))
+    return replace(
+        recovery, edited=edited_head, needs_publishing=True, keep_as="edited", notices=(notice,)
+    )
 
 
 def is_foreign(content: dict[str, Any]) -> bool:
@@ -395,27 +404,31 @@ def digest(content: dict[str, Any]) -> str:
     return f"sha256:{sha256(canonical.encode()).hexdigest()}"
 
 
-def _is_migrated(content: dict[str, Any], first: Mapping[str, Any]) -> bool:
-    """Return whether the run started, in the record *first*, with a migration of *content*.
+def _is_migrated(content: dict[str, Any], first_record: Mapping[str, Any]) -> bool:
+    """Return whether the run started, in the record *first_record*, with a migration of *content*.
 
     If state.json can't be replaced, it keeps the old content while the journal continues.
     """
-    outcome = first.get("outcome")
+    outcome = first_record.get("outcome")
     is_noted = isinstance(outcome, dict) and outcome.get("migrated_from") == digest(content)
-    return is_noted and first.get("revision") == 1
+    return is_noted and first_record.get("revision") == 1
 
 
-def _is_recorded(content: dict[str, Any], following: Record, redact: Callable[[str], str]) -> bool:
-    """Return whether *following* is the record of *content*, an edit of the head before it.
+def _is_recorded(
+    content: dict[str, Any], next_record: Record, redact: Callable[[str], str]
+) -> bool:
+    """Return whether *next_record* is the record of *content*, an edit of the head before it.
 
     A writer that is stopped between its append and its rename leaves the edit in state.json.
     """
-    recorded = following.data["head"]
+    recorded_head = next_record.data["head"]
     # Only these: an earlier version may have derived other fields from them.
-    is_edit = find_meaning(following.data.get("event", "")).is_edit
+    is_edit = find_meaning(next_record.data.get("event", "")).is_edit
     names = [*_CHANGED_BY_EDITS, *(content.keys() - Head.model_fields.keys())]
-    pairs = ((recorded.get(name), content.get(name)) for name in names)
-    return is_edit and all(new in (old, redact_json(old, redact)) for new, old in pairs)
+    pairs = ((recorded_head.get(name), content.get(name)) for name in names)
+    return is_edit and all(
+        new_value in (old_value, redact_json(old_value, redact)) for new_value, old_value in pairs
+    )
 
 
 _CHANGED_BY_EDITS = ("run_id", "step_index", "exit", "failures_in_row", "not_before")

@@ -88,14 +88,16 @@ def repair(
             if mark is not None:
                 mark.overwrite(head)
         except OSError as error:
-            where = str(error.filename or state_path.parent)
+            location = str(error.filename or state_path.parent)
             hint = "free disk space or fix the permissions, then repair again"
-            why, hint = explain_refusal(error, where, hint)
-            raise StorageFailed(f"the repair stopped: {why}", where=where, hint=hint) from error
-        after = recover(
+            reason, hint = explain_refusal(error, location, hint)
+            raise StorageFailed(
+                f"the repair stopped: {reason}", where=location, hint=hint
+            ) from error
+        new_recovery = recover(
             RunFiles(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), progress)
         )
-        if after.head != head:
+        if new_recovery.head != head:
             raise CorruptState("the repair did not work", where=str(state_path.parent))
         return Repaired(diagnosis, head, originals)
 
@@ -135,17 +137,17 @@ def _choose_head(diagnosis: Diagnosis, choice: Choice | None) -> Head:
 
 def list_options(diagnosis: Diagnosis) -> list[str]:
     """Return a sentence for each choice that `Action.CHOOSE` allows."""
-    head, last = diagnosis.state.head, diagnosis.last
+    head, record = diagnosis.state.head, diagnosis.last
     sentences = []
     if head is not None and diagnosis.is_head_ahead:
         sentences.append(
             f"--accept-head continues from state.json (revision {head.revision}, step_index "
             f"{head.step_index}){_format_evidence(diagnosis, head)}"
         )
-    if last is not None:
-        last_head = parse_head(last.data["head"], "journal")
+    if record is not None:
+        last_head = parse_head(record.data["head"], "journal")
         sentences.append(
-            f"--accept-journal continues from the last good record (revision {last.revision}, "
+            f"--accept-journal continues from the last good record (revision {record.revision}, "
             f"step_index {last_head.step_index}){_format_evidence(diagnosis, last_head)}"
         )
     return sentences
@@ -177,9 +179,9 @@ def _keep_originals(diagnosis: Diagnosis) -> Path:
 
 def _restore(diagnosis: Diagnosis, base: Head, kept: Path, *, is_head: bool) -> Head:
     """Write journal and head so that the run continues from *base*; return the new head."""
-    folder, last = diagnosis.state.path.parent, diagnosis.last
+    folder, last_record = diagnosis.state.path.parent, diagnosis.last
     journal = JournalFile(folder, MAX_COUNTER, 1)
-    if is_head or last is None:
+    if is_head or last_record is None:
         source, lines = "state.json", []
     else:
         source, lines = "the journal", [record.line + b"\n" for record in diagnosis.chain]

@@ -37,8 +37,8 @@ def attempt_folder(results: Path, step_index: int, token: int) -> Path:
     or a process that such an agent left running, can't prepare or change its content.
     """
     attempt = f"{step_index}-{token}"
-    unguessable = blake2b(attempt.encode(), digest_size=8, key=_SECRET).hexdigest()
-    return results / f"{attempt}-{unguessable}"
+    secret_name = blake2b(attempt.encode(), digest_size=8, key=_SECRET).hexdigest()
+    return results / f"{attempt}-{secret_name}"
 
 
 @contextlib.contextmanager
@@ -109,8 +109,8 @@ def write_output(attempt: Path, data: bytes) -> None:
     # The seal is an empty file, so syncing the folder is enough for it.
     with open_new_file(attempt / _seal(data)):
         pass
-    for changed in (attempt, attempt.parent, attempt.parent.parent):
-        sync_folder(changed)
+    for folder in (attempt, attempt.parent, attempt.parent.parent):
+        sync_folder(folder)
 
 
 def is_intact(output: Path, data: bytes) -> bool:

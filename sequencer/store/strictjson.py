@@ -40,12 +40,12 @@ def _parse_float(digits: str) -> float:
 def _build_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        seen: set[str] = set()
+        seen_keys: set[str] = set()
         for key, _ in pairs:
-            if key in seen:
+            if key in seen_keys:
                 message = f"the key {key!r} appears twice"
                 raise ValueError(message)
-            seen.add(key)
+            seen_keys.add(key)
     return result
 
 

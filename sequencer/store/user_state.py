@@ -25,9 +25,9 @@ def user_state_path(*parts: str) -> Path:
     Raises:
         ConfigurationError: the home folder is unknown.
     """
-    given = os.environ.get(STATE_VARIABLE, "")
-    if given.startswith("/"):
-        return Path(given, "sequencer", *parts)
+    variable = os.environ.get(STATE_VARIABLE, "")
+    if variable.startswith("/"):
+        return Path(variable, "sequencer", *parts)
     try:
         return path_at_home(".local/state", STATE_VARIABLE) / "sequencer" / Path(*parts)
     except ConfigurationError as error:
@@ -80,17 +80,17 @@ def write_user_record(
     Raises:
         UnsafeFolder, ConfigurationError, StorageFailed: see `read_user_record`.
     """
-    shown, fresh = make_user_folder(kind), f"{name}.{os.urandom(8).hex()}.tmp"
+    folder_path, temporary_name = make_user_folder(kind), f"{name}.{os.urandom(8).hex()}.tmp"
     try:
         path = Path(_open_user_folder(kind).path, name)
         try:
-            write_atomically(path, data, durably=durably, fresh=fresh)
+            write_atomically(path, data, durably=durably, fresh=temporary_name)
         except OSError as error:
             if not may_tear or error.errno not in _FULL:
                 raise
             overwrite(path, data)
     except OSError as error:
-        raise _user_folder_error(shown, error) from error
+        raise _user_folder_error(folder_path, error) from error
 
 
 def _open_user_folder(kind: str) -> Folder:
@@ -98,20 +98,22 @@ def _open_user_folder(kind: str) -> Folder:
 
     The folders above `sequencer` are the user's own, so links are allowed there.
     """
-    shown = user_state_path(kind)
+    folder_path = user_state_path(kind)
     try:
         try:
-            folder = open_folder(shown)
+            folder = open_folder(folder_path)
         except UnsafeFolder:
-            folder = open_folder(Path(os.path.realpath(shown.parent.parent), *shown.parts[-2:]))
+            folder = open_folder(
+                Path(os.path.realpath(folder_path.parent.parent), *folder_path.parts[-2:])
+            )
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _user_folder_error(shown, error) from error
-    about = os.fstat(folder.fd)
-    if about.st_uid != os.geteuid() or about.st_mode & _OTHERS_WRITE:
+        raise _user_folder_error(folder_path, error) from error
+    status = os.fstat(folder.fd)
+    if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
         message = "belongs to another user, or other users may write in it"
-        raise UnsafeFolder(message, where=str(shown), hint="make it yours, with mode 700")
+        raise UnsafeFolder(message, where=str(folder_path), hint="make it yours, with mode 700")
     return folder
 
 

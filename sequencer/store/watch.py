@@ -95,8 +95,8 @@ class InotifyWatch:
         if name is None:
             mask |= flags.CREATE | flags.MODIFY
         try:
-            for watched in (folder, *more):
-                self._inotify.add_watch(watched, mask | flags.DELETE_SELF | flags.MOVE_SELF)
+            for path in (folder, *more):
+                self._inotify.add_watch(path, mask | flags.DELETE_SELF | flags.MOVE_SELF)
         except OSError:
             self._inotify.close()
             raise
@@ -104,8 +104,8 @@ class InotifyWatch:
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
         deadline = time.monotonic() + timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
-            ready = wait_readable((self._inotify.fileno(), *fds), left_s)
-            if not ready.isdisjoint(fds):
+            ready_fds = wait_readable((self._inotify.fileno(), *fds), left_s)
+            if not ready_fds.isdisjoint(fds):
                 return True
             if self.has_changed():
                 return False
@@ -156,15 +156,15 @@ class WatchdogWatch:
                         return  # a full pipe wakes too
 
         self._observer = Observer()
-        for watched in (folder, *more):
-            self._observer.schedule(Waker(), str(watched))
+        for watched_path in (folder, *more):
+            self._observer.schedule(Waker(), str(watched_path))
         self._observer.start()
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
-        ready = wait_readable([self._read_fd, *fds], timeout_s)
-        if self._read_fd in ready:
+        ready_fds = wait_readable([self._read_fd, *fds], timeout_s)
+        if self._read_fd in ready_fds:
             self.has_changed()
-        return not ready.isdisjoint(fds)
+        return not ready_fds.isdisjoint(fds)
 
     def fileno(self) -> int:
         return self._read_fd

@@ -80,9 +80,9 @@ class WorkflowChanges(Frozen):
 
     @model_validator(mode="after")
     def _ensure_extends(self) -> Self:
-        written = sorted(_CHANGES & self.model_fields_set)
-        if self.extends is None and written:
-            names = " and ".join(written)
+        fields = sorted(_CHANGES & self.model_fields_set)
+        if self.extends is None and fields:
+            names = " and ".join(fields)
             raise Refusal(
                 "extends_missing",
                 {"names": names},
@@ -92,8 +92,8 @@ class WorkflowChanges(Frozen):
 
     def added_steps(self) -> Iterator[tuple[KeyPath, Step]]:
         """Yield each step that is added, with its path below the definition."""
-        for key, added in (("before", self.before), ("after", self.after)):
-            for neighbor, steps in added.items():
+        for key, steps_by_neighbor in (("before", self.before), ("after", self.after)):
+            for neighbor, steps in steps_by_neighbor.items():
                 for index, step in enumerate(steps):
                     yield (key, neighbor, index), step
 
@@ -137,8 +137,8 @@ class Extension:
             return None
         try:
             return Workflow(name, tuple(steps), review, base.kind, description=base.description)
-        except ValidationError as refused:
-            self._refuse((), _first_message(refused))
+        except ValidationError as error:
+            self._refuse((), _first_message(error))
             return None
 
     def _refuse(self, path: KeyPath, message: str, hint: str | None = None) -> None:
@@ -155,10 +155,10 @@ class Extension:
             *((("after", name), name, steps) for name in changes.after),
             *((("remove", index), name, steps) for index, name in enumerate(changes.remove)),
         ]
-        for path, name, known in references:
-            if name not in known:
+        for path, name, known_names in references:
+            if name not in known_names:
                 kind = f"{self._base.name} step"
-                error = UnknownName(kind, name, known, where=self._locate(path))
+                error = UnknownName(kind, name, known_names, where=self._locate(path))
                 self.problems.append((path, error))
         for name in changes.replace:
             if name in changes.remove:
@@ -169,18 +169,16 @@ class Extension:
         if change is not None:
             try:
                 step = _merge_fields(step, change.fields)
-            except ValidationError as refused:
-                message = (
-                    f"step {step.name!r} can't be changed like this: {_first_message(refused)}"
-                )
+            except ValidationError as error:
+                message = f"step {step.name!r} can't be changed like this: {_first_message(error)}"
                 hint = "a field that you leave out stays as it was; null removes a field"
                 self._refuse(("replace", step.name), message, hint)
         fixer = step.validation.fixer if step.validation is not None else None
         if fixer is not None:
-            changed = self._change_step(fixer)
-            if changed is not fixer:
-                written = {"fixer": changed.model_dump(exclude_unset=True, by_alias=True)}
-                step = _merge_fields(step, {"validation": written})
+            new_fixer = self._change_step(fixer)
+            if new_fixer is not fixer:
+                section = {"fixer": new_fixer.model_dump(exclude_unset=True, by_alias=True)}
+                step = _merge_fields(step, {"validation": section})
         return step
 
 
@@ -190,17 +188,21 @@ def _merge_fields(step: Step, fields: Mapping[str, Any]) -> Step:
     Only fields that the author wrote are copied, so that step defaults apply to the same fields
     as before.
     """
-    written = step.model_dump(exclude_unset=True, by_alias=True)
+    merged_fields = step.model_dump(exclude_unset=True, by_alias=True)
     for field, value in fields.items():
         is_section = isinstance(value, Frozen)
-        new = value.model_dump(exclude_unset=True, by_alias=True) if is_section else value
-        old = written.get(field)
-        written[field] = {**old, **new} if isinstance(old, dict) and isinstance(new, dict) else new
-    return Step.model_validate(written)
+        new_value = value.model_dump(exclude_unset=True, by_alias=True) if is_section else value
+        old_value = merged_fields.get(field)
+        merged_fields[field] = (
+            {**old_value, **new_value}
+            if isinstance(old_value, dict) and isinstance(new_value, dict)
+            else new_value
+        )
+    return Step.model_validate(merged_fields)
 
 
-def _first_message(refused: ValidationError) -> str:
-    return str(refused.errors()[0]["msg"])
+def _first_message(error: ValidationError) -> str:
+    return str(error.errors()[0]["msg"])
 
 
 class ReviewDefinition(Review):
@@ -231,8 +233,8 @@ def _refuse_an_empty_list(value: object) -> object:
 def _ensure_known_kind(kind: str) -> str:
     # Search the packages only for an unknown word, because that takes long.
     if kind not in LINES and not extensions.has_provider(extensions.KINDS, kind):
-        known = (*LINES, *extensions.names(extensions.KINDS))
-        raise Refusal.from_unknown_name("workflow kind", kind, known)
+        known_kinds = (*LINES, *extensions.names(extensions.KINDS))
+        raise Refusal.from_unknown_name("workflow kind", kind, known_kinds)
     return kind
 
 
@@ -265,24 +267,24 @@ class WorkflowDefinition(WorkflowChanges):
         if not isinstance(value, (Mapping, WorkflowDefinition)):
             kind = describe_value(value)
             raise ValueError(f"a workflow is a mapping with 'steps', or a file, not {kind}")  # noqa: TRY004 - pydantic collects ValueErrors
-        instead = {*WorkflowChanges.model_fields, "file", *_INLINE_KEYS}
-        if isinstance(value, Mapping) and "steps" not in value and instead & value.keys():
+        other_keys = {*WorkflowChanges.model_fields, "file", *_INLINE_KEYS}
+        if isinstance(value, Mapping) and "steps" not in value and other_keys & value.keys():
             return {**value, "steps": ()}
         return value
 
     @model_validator(mode="after")
     def _ensure_buildable(self) -> WorkflowDefinition:
-        written = self.model_fields_set - (set() if self.steps else {"steps"})
+        written_keys = self.model_fields_set - (set() if self.steps else {"steps"})
         if self.file is not None:
-            _refuse_combination("file, which has the whole workflow", written - {"file"})
+            _refuse_combination("file, which has the whole workflow", written_keys - {"file"})
             return self
         if (inline := self.inline) is not None:
-            _refuse_combination(inline.key, written - inline.kinds.keys())
+            _refuse_combination(inline.key, written_keys - inline.kinds.keys())
             if not getattr(self, inline.key):
                 raise ValueError(f"it has no {inline.key}; list at least one below {inline.key!r}")
             return self
         if self.extends is not None:
-            _refuse_combination("extends, which brings its own", written & {"steps", "kind"})
+            _refuse_combination("extends, which brings its own", written_keys & {"steps", "kind"})
             return self
         if not self.steps:
             raise Refusal("too_short", _NO_STEPS)
@@ -295,8 +297,8 @@ class WorkflowDefinition(WorkflowChanges):
     @property
     def inline(self) -> InlineFormat | None:
         """Return the format of the graph in this entry; None: it has steps, or a file."""
-        written = next((key for key in _INLINE_KEYS if key in self.model_fields_set), None)
-        return None if written is None else inline_format(written)
+        inline_key = next((key for key in _INLINE_KEYS if key in self.model_fields_set), None)
+        return None if inline_key is None else inline_format(inline_key)
 
     def inline_steps(self) -> Iterator[tuple[KeyPath, Step]]:
         """Yield the steps of its graph, each with the path below the definition."""
@@ -337,9 +339,9 @@ for _key in _INLINE_KEYS:
     )
 
 
-def _refuse_combination(key: str, others: Collection[str]) -> None:
-    if others:
-        raise ValueError(f"{' and '.join(sorted(others))} can't be combined with {key}")
+def _refuse_combination(key: str, other_keys: Collection[str]) -> None:
+    if other_keys:
+        raise ValueError(f"{' and '.join(sorted(other_keys))} can't be combined with {key}")
 
 
 class Composition:
@@ -356,31 +358,31 @@ class Composition:
         self._definitions = definitions
         self._builtin = builtin
         self._locate = locate
-        built: dict[str, Workflow] = {}
+        workflows: dict[str, Workflow] = {}
         visited: set[str] = set()
         for name in definitions:
             for ancestor in reversed(self._find_chain(name, visited)):
-                self._build(ancestor, built)
-        self.workflows = {name: built[name] for name in definitions if name in built}
+                self._build(ancestor, workflows)
+        self.workflows = {name: workflows[name] for name in definitions if name in workflows}
         """In the order of the definitions."""
 
-    def _find_chain(self, name: str, visited: set[str]) -> list[str]:
-        """Return *name* and all that it extends, without *visited* names; empty for a circle."""
+    def _find_chain(self, name: str, visited_names: set[str]) -> list[str]:
+        """Return *name* and all that it extends, without *visited_names*; empty for a circle."""
         chain: list[str] = []
-        current: str | None = name
-        while current is not None and current not in visited:
-            visited.add(current)
-            chain.append(current)
-            current = self._find_extended(current)
-        if current not in chain:
+        ancestor: str | None = name
+        while ancestor is not None and ancestor not in visited_names:
+            visited_names.add(ancestor)
+            chain.append(ancestor)
+            ancestor = self._find_extended(ancestor)
+        if ancestor not in chain:
             return chain
-        circle = chain[chain.index(current) :]
+        circle = chain[chain.index(ancestor) :]
         path = (circle[0], "extends")
-        links = [f"{first!r} extends {second!r}" for first, second in pairwise([*circle, current])]
-        listed = ", ".join(shorten_links(links))
+        links = [f"{first!r} extends {second!r}" for first, second in pairwise([*circle, ancestor])]
+        links_text = ", ".join(shorten_links(links))
         hint = "let one of them extend another workflow, or list its steps"
-        where = self._locate(path)
-        error = ConfigurationError(f"extends in a circle: {listed}", where=where, hint=hint)
+        location = self._locate(path)
+        error = ConfigurationError(f"extends in a circle: {links_text}", where=location, hint=hint)
         self.problems.append((path, error))
         return []
 
@@ -390,12 +392,12 @@ class Composition:
         # A definition that extends its own name changes the built-in workflow.
         return base if base in self._definitions and base != name else None
 
-    def _build(self, name: str, built: dict[str, Workflow]) -> None:
+    def _build(self, name: str, workflows: dict[str, Workflow]) -> None:
         definition = self._definitions[name]
         if definition.extends is None:
-            built[name] = definition.build_workflow(name)
+            workflows[name] = definition.build_workflow(name)
             return
-        base = self._find_base(name, definition.extends, built)
+        base = self._find_base(name, definition.extends, workflows)
         if base is None:
             return
 
@@ -406,19 +408,21 @@ class Composition:
         workflow = extension.build_workflow(name)
         self.problems += [((name, *path), error) for path, error in extension.problems]
         if workflow is not None:
-            about = definition.description or workflow.description
-            built[name] = workflow.replace(description=about)
+            description = definition.description or workflow.description
+            workflows[name] = workflow.replace(description=description)
 
-    def _find_base(self, name: str, extends: str, built: dict[str, Workflow]) -> Workflow | None:
+    def _find_base(
+        self, name: str, extends: str, workflows: dict[str, Workflow]
+    ) -> Workflow | None:
         """Return the workflow that *name* changes, with the review of *name* if it has one."""
         if extends in self._definitions and extends != name:
-            base = built.get(extends)
+            base = workflows.get(extends)
         else:
             base = self._builtin.get(extends)
             if base is None:
-                known = {*self._builtin, *self._definitions} - {name}
+                known_names = {*self._builtin, *self._definitions} - {name}
                 path = (name, "extends")
-                error = UnknownName("workflow", extends, known, where=self._locate(path))
+                error = UnknownName("workflow", extends, known_names, where=self._locate(path))
                 self.problems.append((path, error))
         review = self._definitions[name].review
         if base is None or review is None:
@@ -431,8 +435,8 @@ class Composition:
                 base.kind,
                 description=base.description,
             )
-        except ValidationError as refused:
+        except ValidationError as review_error:
             path = (name, "review")
-            text = str(refused.errors()[0]["msg"])
+            text = str(review_error.errors()[0]["msg"])
             self.problems.append((path, ConfigurationError(text, where=self._locate(path))))
             return None

@@ -71,9 +71,10 @@ class AmbiguousName(ConfigurationError):
         """List *files*, which are all called *name*."""
         self.name = name
         self.files = files
-        listed = ", ".join(map(str, files))
+        files_text = ", ".join(map(str, files))
         super().__init__(
-            f"several workflows are called {name!r}: {listed}", hint="name one of them by its path"
+            f"several workflows are called {name!r}: {files_text}",
+            hint="name one of them by its path",
         )
 
 
@@ -122,8 +123,8 @@ def _find(name: str, project: Path, home: Path) -> Path:
         is_path = os.sep in name or path.suffix
         if is_path and path.is_file():
             return path
-        if os.sep in name and (with_suffix := base / f"{name}{SUFFIX}").is_file():
-            return with_suffix
+        if os.sep in name and (suffixed_path := base / f"{name}{SUFFIX}").is_file():
+            return suffixed_path
     files = [] if os.sep in name else list(_find_by_name(name, project, home))
     if not files:
         raise UnknownName("flow", name, _list_known_names(project, home))
@@ -160,7 +161,7 @@ def _find_by_name(name: str, project: Path, home: Path) -> Iterator[Path]:
 
 
 def _is_among(path: Path, files: list[Path]) -> bool:
-    return any(path.samefile(other) for other in files)
+    return any(path.samefile(file) for file in files)
 
 
 def _is_readme(path: Path) -> bool:
@@ -264,10 +265,10 @@ def suggest_nearest(name: str, known: Collection[str], *, compares: bool = True)
     """
     if not known:
         return "there is none"
-    near = get_close_matches(name, known, n=1) if compares else []
-    guess = f"did you mean {near[0]!r}? " if near else ""
-    more = ", …" if len(known) > MAX_LISTED else ""
-    return f"{guess}there are: {', '.join(islice(known, MAX_LISTED))}{more}"
+    matches = get_close_matches(name, known, n=1) if compares else []
+    guess = f"did you mean {matches[0]!r}? " if matches else ""
+    ellipsis = ", …" if len(known) > MAX_LISTED else ""
+    return f"{guess}there are: {', '.join(islice(known, MAX_LISTED))}{ellipsis}"
 
 
 def shorten_links(links: Sequence[str]) -> list[str]:

@@ -105,12 +105,12 @@ class PromptReader:
             UnknownName: there is no such file; the existing ones are listed.
             ConfigurationError: the file can't be read, is too large, or is not UTF-8.
         """
-        cached, started_ns = self._cache.get(name), time.time_ns()
-        if cached is not None and (mark := _fingerprint(cached.path)) == cached.mark:
-            if cached.is_settled:
-                return cached.text
+        cache_entry, started_ns = self._cache.get(name), time.time_ns()
+        if cache_entry is not None and (mark := _fingerprint(cache_entry.path)) == cache_entry.mark:
+            if cache_entry.is_settled:
+                return cache_entry.text
             # The same file, but its content may have changed too soon for its times to show it.
-            path, target = cached.path, cached.target
+            path, target = cache_entry.path, cache_entry.target
         else:
             path = os.path.join(self.folder, relative_name(self.folder, name))  # noqa: PTH118
             mark, target = _fingerprint(path), prompt_path(self.folder, name)
@@ -178,9 +178,9 @@ def _ensure_safe(prompts_dir: Path, name: str) -> None:
     elif any(part in ("", ".", "..") for part in name.split("/")):
         problem = "has an empty part, '.' or '..' in it"
     if problem:
-        shown = ascii(name if len(name) <= MAX_NAME_CHARS else f"{name[:40]}…")
+        shown_name = ascii(name if len(name) <= MAX_NAME_CHARS else f"{name[:40]}…")
         raise UnsafePath(
-            f"prompt name {shown} {problem}",
+            f"prompt name {shown_name} {problem}",
             where=str(prompts_dir),
             hint="name a file below the prompts folder, such as 'main.md' or 'team/plan.md'",
         )
@@ -312,8 +312,8 @@ def _get_child(value: Any, part: str) -> Any:
     if isinstance(value, Mapping):
         if part in value:
             return value[part]
-        known = ", ".join(sorted(map(str, value))[:20]) or "nothing"
-        raise KeyError(f"there is no {part!r}; known: {known}")
+        known_keys = ", ".join(sorted(map(str, value))[:20]) or "nothing"
+        raise KeyError(f"there is no {part!r}; known: {known_keys}")
     if isinstance(value, (list, tuple)):
         if part.isdecimal() and len(part) < MAX_DEPTH and int(part) < len(value):
             return value[int(part)]

@@ -65,20 +65,20 @@ def builtin_procedure(name: str) -> Workflow:
     """
     if name not in PROCEDURES:
         raise UnknownName("procedure", name, PROCEDURES)
-    written = json.loads(_FIELDS.read_bytes())
-    overrides = written["steps_in"].get(name, {})
+    fields = json.loads(_FIELDS.read_bytes())
+    overrides = fields["steps_in"].get(name, {})
     steps = tuple(
         Step.model_validate(
             {
                 "name": step,
                 "prompt": f"{FOLDER}/{step}.md",
-                **written["steps"][step],
+                **fields["steps"][step],
                 **overrides.get(step, {}),
             }
         )
         for step in PROCEDURES[name]
     )
-    return Workflow(name, steps, kind="procedure", description=written["procedures"][name])
+    return Workflow(name, steps, kind="procedure", description=fields["procedures"][name])
 
 
 class BuiltinPrompts(Struct, frozen=True):
@@ -101,12 +101,15 @@ class BuiltinWorkflows(Mapping[str, Workflow]):
 
     def __init__(self, prompts: BuiltinPrompts) -> None:
         """Use *prompts* for the steps of the cycles."""
-        first, second = (prompts.supervisor, prompts.main), ("supervisor2.md", "main2.md")
+        first_file_names, second_file_names = (
+            (prompts.supervisor, prompts.main),
+            ("supervisor2.md", "main2.md"),
+        )
         self._cycles = {
-            "standard": (*first, None),
-            "review_cadence": (*first, prompts.reviewer),
-            "standard2": (*second, None),
-            "review_cadence2": (*second, prompts.reviewer),
+            "standard": (*first_file_names, None),
+            "review_cadence": (*first_file_names, prompts.reviewer),
+            "standard2": (*second_file_names, None),
+            "review_cadence2": (*second_file_names, prompts.reviewer),
         }
         self._built: dict[str, Workflow] = {}
 
@@ -120,11 +123,11 @@ class BuiltinWorkflows(Mapping[str, Workflow]):
                 Step(name="supervisor", prompt=supervisor, description="Chooses what is done next"),
                 Step(name="main", prompt=main, description="Does it"),
             )
-            looks = "Looks at what the last cycles have done"
-            step = Step(name="reviewer", prompt=reviewer, description=looks)
-            about = "A supervisor and a worker take turns, without end"
+            task = "Looks at what the last cycles have done"
+            step = Step(name="reviewer", prompt=reviewer, description=task)
+            description = "A supervisor and a worker take turns, without end"
             self._built[name] = Workflow(
-                name, steps, Review(step=step) if reviewer else None, description=about
+                name, steps, Review(step=step) if reviewer else None, description=description
             )
         return self._built[name]
 
@@ -178,9 +181,9 @@ class Registry:
     @property
     def procedure_names(self) -> tuple[str, ...]:
         """Return the names of the procedures, sorted, without building them."""
-        known = set(PROCEDURES) - self._configured.keys() - self.flows.keys()
-        known |= {name for name, flow in self._configured.items() if flow.kind == "procedure"}
-        return tuple(sorted(known))
+        names = set(PROCEDURES) - self._configured.keys() - self.flows.keys()
+        names |= {name for name, flow in self._configured.items() if flow.kind == "procedure"}
+        return tuple(sorted(names))
 
     def get(self, name: str, *, where: str | None = None) -> Workflow:
         """Return the workflow called *name*, as it was written, without step defaults.
@@ -209,12 +212,12 @@ class Registry:
         """
         # Look before the read: a change during the read is noticed the next time.
         fingerprint = _fingerprint(path)
-        cached = self._read.get((path, name))
-        if cached is None or fingerprint is None or cached[0] != fingerprint:
-            cached = fingerprint, self._load(path, name)
+        cache_entry = self._read.get((path, name))
+        if cache_entry is None or fingerprint is None or cache_entry[0] != fingerprint:
+            cache_entry = fingerprint, self._load(path, name)
             # A caller may also use the name that the file gives itself.
-            self._read[path, name] = self._read[path, cached[1].workflow.name] = cached
-        return cached[1]
+            self._read[path, name] = self._read[path, cache_entry[1].workflow.name] = cache_entry
+        return cache_entry[1]
 
     def parse_graph(self, path: Path, data: bytes) -> GraphFile:
         """Parse *data* as the content of *path*, which is not read, and return the graph.
@@ -226,8 +229,8 @@ class Registry:
 
     def is_unchanged(self, path: Path, *, name: str | None = None) -> bool:
         """Return whether the file *path* has not changed since it was loaded as *name*."""
-        cached = self._read.get((path, name))
-        return cached is not None and cached[0] == _fingerprint(path)
+        cache_entry = self._read.get((path, name))
+        return cache_entry is not None and cache_entry[0] == _fingerprint(path)
 
     def _load(self, path: Path, name: str | None, data: bytes | None = None) -> GraphFile:
         from sequencer.workflows.finding import find_format, read_markdown_text  # noqa: PLC0415 - graphs only
@@ -265,7 +268,13 @@ def with_defaults(step: Step, defaults: Mapping[str, Any]) -> Step:
     >>> with_defaults(Step(name="a", model="x"), {"model": "y", "max_turns": 3}).model
     'x'
     """
-    missing = {field: defaults[field] for field in defaults if field not in step.model_fields_set}
-    if "expects" in missing and missing["expects"] == "change" and _is_answer_only(step):
-        del missing["expects"]
-    return step.replace(**missing) if missing else step
+    missing_fields = {
+        field: defaults[field] for field in defaults if field not in step.model_fields_set
+    }
+    if (
+        "expects" in missing_fields
+        and missing_fields["expects"] == "change"
+        and _is_answer_only(step)
+    ):
+        del missing_fields["expects"]
+    return step.replace(**missing_fields) if missing_fields else step

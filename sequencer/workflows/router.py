@@ -106,8 +106,8 @@ def allowed_prompts(workflow: Workflow, router: RouterSettings) -> frozenset[str
     if router.allowlist:
         return frozenset(add_default_suffix(name) for name in router.allowlist)
     # A text in the workflow itself has no name, so no answer can choose it.
-    with_files = (step for step in workflow.own_steps if step.text is None)
-    return frozenset(add_default_suffix(step.prompt_name) for step in with_files)
+    file_steps = (step for step in workflow.own_steps if step.text is None)
+    return frozenset(add_default_suffix(step.prompt_name) for step in file_steps)
 
 
 def parse_answer(text: str, allowed: Collection[str]) -> str:
@@ -121,8 +121,8 @@ def parse_answer(text: str, allowed: Collection[str]) -> str:
     Raises:
         RouterRefused: the answer has another form, or names no allowed prompt.
     """
-    if (decided := find_decision(text)) is not None:
-        return _ensure_allowed(decided.strip(), text, allowed)
+    if (decision := find_decision(text)) is not None:
+        return _ensure_allowed(decision.strip(), text, allowed)
     # The size first: megabytes of a model's chatter need not be split into lines.
     if len(text) > MAX_ANSWER_CHARS:
         raise RouterRefused(f"has {len(text)} characters instead of one line", text, allowed)
@@ -134,10 +134,10 @@ def parse_answer(text: str, allowed: Collection[str]) -> str:
     return _ensure_allowed(lines[0], text, allowed)
 
 
-def _ensure_allowed(named: str, text: str, allowed: Collection[str]) -> str:
-    name = add_default_suffix(named)
-    if name not in allowed:
-        raise RouterRefused("is not an allowed prompt", text, allowed)
+def _ensure_allowed(prompt_name: str, text: str, allowed_names: Collection[str]) -> str:
+    name = add_default_suffix(prompt_name)
+    if name not in allowed_names:
+        raise RouterRefused("is not an allowed prompt", text, allowed_names)
     return name
 
 

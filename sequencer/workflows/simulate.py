@@ -100,9 +100,9 @@ START = datetime(2000, 1, 1, tzinfo=UTC)
 """The time at which the virtual clock is 0."""
 
 
-def _parse_due_ms(due: str | None) -> int | None:
-    """Return *due*, ISO 8601 UTC, in milliseconds of the virtual clock."""
-    date = parse_time(due) if due is not None else None
+def _parse_due_ms(due_text: str | None) -> int | None:
+    """Return *due_text*, ISO 8601 UTC, in milliseconds of the virtual clock."""
+    date = parse_time(due_text) if due_text is not None else None
     return None if date is None else round((date - START) / timedelta(milliseconds=1))
 
 
@@ -152,10 +152,12 @@ class _Simulation:
             self._start_retries()
             self._start_all()
         self._collect_facts()
-        trace = [(at, trace_line(event, node, more)) for at, event, node, more in self._facts]
+        trace = [
+            (time_ms, trace_line(event, node, data)) for time_ms, event, node, data in self._facts
+        ]
         return Replay(
             status=str(self._marking.status),
-            trace=tuple(f"{at} {text}" for at, text in trace if text is not None),
+            trace=tuple(f"{fact_ms} {text}" for fact_ms, text in trace if text is not None),
             state=self._build_final_state(),
             back=format_back_edges(self._graph),
             iterations=self._marking.iterations,
@@ -188,15 +190,15 @@ class _Simulation:
     def _advance(self) -> bool:
         """Advance the clock to the next event; return False if the run's time limit comes first."""
         self._collect_facts()
-        due = self._events[0][0]
+        due_ms = self._events[0][0]
         limit = self._graph.timeout_ms
         if limit is not None and any(self._iter_running_agents()):
-            if self._busy + (due - self._now) > limit:
+            if self._busy + (due_ms - self._now) > limit:
                 self._now += limit - self._busy
                 self._editor.time_out()
                 return False
-            self._busy += due - self._now
-        self._now = due
+            self._busy += due_ms - self._now
+        self._now = due_ms
         return True
 
     # --- starting ------------------------------------------------------------------
@@ -217,7 +219,7 @@ class _Simulation:
         limit = self._graph.max_parallel
         return (
             limit is None
-            or sum(n not in self._resting for n in self._iter_running_agents()) < limit
+            or sum(name not in self._resting for name in self._iter_running_agents()) < limit
         )
 
     def _iter_running_agents(self) -> Iterator[str]:
@@ -237,10 +239,10 @@ class _Simulation:
         self._attempts[name] = number + 1
         self._schedule(self._now + self._duration(name, number), name)
 
-    def _schedule(self, due: int, name: str) -> None:
+    def _schedule(self, due_ms: int, name: str) -> None:
         self._number += 1
         self._execution[name] = self._number
-        heapq.heappush(self._events, (due, self._graph.order[name], self._number, name))
+        heapq.heappush(self._events, (due_ms, self._graph.order[name], self._number, name))
 
     def _limit_ms(self, name: str) -> int | None:
         node = self._graph.by_id[name]
@@ -319,8 +321,8 @@ class _Simulation:
         if self._find_validation(name) is not None and outcome.is_accepted:
             verdict = read_verdict(outcome, is_command=False)
             if verdict.source == "none":
-                failed = outcome.replace(status=OutcomeStatus.FAILED, error=verdict.reason)
-                return AttemptResult(failed, with_second_attempt(step), ref, agent="")
+                failed_outcome = outcome.replace(status=OutcomeStatus.FAILED, error=verdict.reason)
+                return AttemptResult(failed_outcome, with_second_attempt(step), ref, agent="")
             if not verdict.is_pass:
                 error = f"the answer is no: {verdict.reason}"
                 outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
@@ -351,18 +353,20 @@ class _Simulation:
         self._queue_retry(name)
 
     def _fail(self, name: str, end: Failure) -> None:
-        due, message = _parse_due_ms(end.due), end.outcome.error or ""
-        if end.kind in RETRYABLE or due is not None:
-            self._editor.fail_attempt(name, message, None if due is None else str(due), end.kind)
+        due_ms, message = _parse_due_ms(end.due), end.outcome.error or ""
+        if end.kind in RETRYABLE or due_ms is not None:
+            self._editor.fail_attempt(
+                name, message, None if due_ms is None else str(due_ms), end.kind
+            )
         else:
             self._editor.fail(name, end.kind, message)
-        if due is None:
+        if due_ms is None:
             # Other tasks of a team continue; the run ends if no other task is left.
             self._editor.end_if_done()
             return
         self._resting.add(name)
-        if due > self._now:
-            self._schedule(due, name)
+        if due_ms > self._now:
+            self._schedule(due_ms, name)
         else:
             # As in a run: a retry that is due goes before a new start.
             self._queue_retry(name)
@@ -432,8 +436,8 @@ def apply_overrides(
         "maxIterations": overrides.max_iterations,
     }
     text = "is for the file of a flowchart, not for a team or a run"
-    wrong = [key for key, value in chart_keys.items() if value is not None]
-    raise_all([ConfigurationError(text, where=f"{where}: {key}") for key in wrong])
+    wrong_keys = [key for key, value in chart_keys.items() if value is not None]
+    raise_all([ConfigurationError(text, where=f"{where}: {key}") for key in wrong_keys])
     graph = workflow.whole_graph
     limits = {"timeout_ms": overrides.timeout, "max_parallel": graph.max_parallel or size}
     graph = graph.replace(**({key: value for key, value in limits.items() if value}))
@@ -514,16 +518,16 @@ class Script:
         Raises:
             ConfigurationError: a node is not in the chart, or has a time limit but no work.
         """
-        wrong: list[ConfigurationError] = []
-        known = graph.by_id
+        errors: list[ConfigurationError] = []
+        nodes = graph.by_id
         for name in {**self.parts, **self.overrides.timeouts}:
-            where = f"{self.where}: {format_key_path(('nodes', name))}"
-            if name not in known:
-                wrong.append(UnknownName("node", name, known, where=where))
-            elif name in self.overrides.timeouts and not known[name].works:
-                text = f"a {known[name].kind} does no work, so it can't take too long"
-                wrong.append(ConfigurationError(text, where=f"{where}.timeout"))
-        raise_all(wrong)
+            location = f"{self.where}: {format_key_path(('nodes', name))}"
+            if name not in nodes:
+                errors.append(UnknownName("node", name, nodes, where=location))
+            elif name in self.overrides.timeouts and not nodes[name].works:
+                text = f"a {nodes[name].kind} does no work, so it can't take too long"
+                errors.append(ConfigurationError(text, where=f"{location}.timeout"))
+        raise_all(errors)
 
 
 def read_script(data: object, where: str) -> Script:
@@ -536,8 +540,8 @@ def read_script(data: object, where: str) -> Script:
         raise ConfigurationError('a script is a mapping, {"nodes": {…}, …}', where=where)
     try:
         script = _Script.model_validate({key: data[key] for key in data if key not in ABOUT})
-    except ValidationError as refused:
-        problems = find_problems(refused, _Script, lambda _: where)
+    except ValidationError as error:
+        problems = find_problems(error, _Script, lambda _: where)
         raise_all([problem.error for problem in problems])
         raise
     retry = None
@@ -550,7 +554,9 @@ def read_script(data: object, where: str) -> Script:
         retry=retry,
         max_iterations=script.max_iterations,
         timeout=script.timeout,
-        timeouts={n: node.timeout for n, node in script.nodes.items() if node.timeout is not None},
+        timeouts={
+            id_: node.timeout for id_, node in script.nodes.items() if node.timeout is not None
+        },
         agents=frozenset(name for name, part in parts.items() if part.out or part.ms),
     )
     return Script(overrides, parts, where)

@@ -58,12 +58,12 @@ def read_verdict(outcome: Outcome, *, is_command: bool) -> Verdict:
 
 
 def _iter_candidates(outcome: Outcome) -> Iterator[tuple[VerdictSource, tuple[bool, str]]]:
-    structured = _parse_judgment(outcome.structured)
-    if structured is not None:
-        yield "structured", structured
-    written = read_last_object(outcome.output, _parse_judgment)
-    if written is not None:
-        yield "json", written
+    structured_judgment = _parse_judgment(outcome.structured)
+    if structured_judgment is not None:
+        yield "structured", structured_judgment
+    written_judgment = read_last_object(outcome.output, _parse_judgment)
+    if written_judgment is not None:
+        yield "json", written_judgment
 
 
 def _parse_judgment(value: object) -> tuple[bool, str] | None:
@@ -80,12 +80,12 @@ def _last_lines(outcome: Outcome) -> str:
         f"{outcome.output[-4 * EXIT_REASON_CHARS :]}\n{(outcome.error or '')[:EXIT_REASON_CHARS]}"
     )
     last_lines: list[str] = []
-    left = EXIT_REASON_CHARS
+    chars_left = EXIT_REASON_CHARS
     for line in reversed([line.rstrip() for line in text.splitlines() if line.strip()]):
-        if len(line) >= left:
+        if len(line) >= chars_left:
             break
         last_lines.append(line)
-        left -= len(line) + 1
+        chars_left -= len(line) + 1
     if not last_lines:
         return _cut(text.strip(), EXIT_REASON_CHARS)
     return _cut("\n".join(reversed(last_lines)), EXIT_REASON_CHARS)
@@ -112,19 +112,19 @@ def check_schema(schema: Mapping[str, Any], value: Any) -> str | None:
         error = next(_validator(schema).iter_errors(value), None)
     except RecursionError:
         return "$: it nests too deeply to be checked"
-    except Unresolvable as missing:
-        return f"$: its schema refers to {_to_one_line(missing.ref)!r}, which is not in it"
+    except Unresolvable as reference_error:
+        return f"$: its schema refers to {_to_one_line(reference_error.ref)!r}, which is not in it"
     if error is None:
         return None
     # Most messages start with the repr of the whole value, and the problem comes after it.
-    message, written = error.message, repr(error.instance)
-    if message.startswith(written):
-        value_text, rest = _as_json(error.instance), message.removeprefix(written)
+    message, instance_text = error.message, repr(error.instance)
+    if message.startswith(instance_text):
+        value_text, message_rest = _as_json(error.instance), message.removeprefix(instance_text)
         if len(value_text) > _VALUE_CHARS:
             value_text = f"{value_text[: _VALUE_CHARS - 1]}…"
         if error.validator == "enum":
-            rest = f" is not one of {_as_json(error.validator_value)}"
-        message = f"{value_text}{rest}"
+            message_rest = f" is not one of {_as_json(error.validator_value)}"
+        message = f"{value_text}{message_rest}"
     return f"{error.json_path}: {_to_one_line(message)}"
 
 
@@ -147,10 +147,10 @@ def ensure_schema(schema: Mapping[str, Any], where: str) -> None:
     try:
         validator = _validator(schema)
         validator.check_schema(dict(schema))
-        dangling = next(_find_dangling_refs(schema), None)
-        if dangling is not None:
+        dangling_ref = next(_find_dangling_refs(schema), None)
+        if dangling_ref is not None:
             raise ConfigurationError(
-                f"$ref {_to_one_line(dangling)!r} is not in the schema itself",
+                f"$ref {_to_one_line(dangling_ref)!r} is not in the schema itself",
                 where=where,
                 hint="copy its definition into $defs; nothing is fetched",
             )
@@ -184,9 +184,9 @@ def _find_dangling_refs(schema: Mapping[str, Any]) -> Iterator[str]:
 
     draft = specification_with(str(schema.get("$schema")), default=DRAFT202012)
     root = draft.create_resource(schema)
-    pending = [(root, Registry().resolver_with_root(root))]
-    while pending:
-        part, resolver = pending.pop()
+    stack = [(root, Registry().resolver_with_root(root))]
+    while stack:
+        part, resolver = stack.pop()
         contents = part.contents
         names = ("$ref", "$dynamicRef") if isinstance(contents, Mapping) else ()
         for reference in (contents[name] for name in names if name in contents):
@@ -194,7 +194,7 @@ def _find_dangling_refs(schema: Mapping[str, Any]) -> Iterator[str]:
                 resolver.lookup(reference)
             except (Unresolvable, ValueError):
                 yield reference
-        pending += [(below, resolver.in_subresource(below)) for below in part.subresources()]
+        stack += [(child, resolver.in_subresource(child)) for child in part.subresources()]
 
 
 def _to_one_line(text: str) -> str:

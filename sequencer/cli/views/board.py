@@ -87,10 +87,12 @@ class Board:
                 self._is_new.set()
             case Noticed(text):
                 self._screen.show_notice(text)
-            case Waiting(reason, until):
+            case Waiting(reason, deadline):
                 # Shown before the wait starts, but after the fact that causes the wait.
                 self._show_news()
-                self._screen.show_notice(f"{reason} at {format_time(until)}" if until else reason)
+                self._screen.show_notice(
+                    f"{reason} at {format_time(deadline)}" if deadline else reason
+                )
             case _:
                 self._screen.handle_event(event)
 
@@ -115,8 +117,8 @@ class Board:
             start = time.monotonic()
             self._show_news()
             end = time.monotonic() + max(SHORTEST_PAUSE_S, SHARE * (time.monotonic() - start))
-            while not self._is_closed and (left := end - time.monotonic()) > 0:
-                time.sleep(min(left, SHORTEST_PAUSE_S))
+            while not self._is_closed and (remaining_s := end - time.monotonic()) > 0:
+                time.sleep(min(remaining_s, SHORTEST_PAUSE_S))
 
     def _show_news(self) -> None:
         # If the run can't be read, the work fails too and reports the error.
@@ -154,9 +156,9 @@ class Table(Painter):
         """Show the run as in *view*. The *facts* are not needed: the table says the same."""
         with self._lock:
             self._view = view
-            running = {n.node.id for n in view.nodes if n.state is NodeState.RUNNING}
+            running_names = {n.node.id for n in view.nodes if n.state is NodeState.RUNNING}
             for name, node in list(self._nodes.items()):
-                if node.is_over and name not in running:
+                if node.is_over and name not in running_names:
                     del self._nodes[name]
         self._request_draw()
 
@@ -203,14 +205,14 @@ class Table(Painter):
         with self._lock:
             view, notices = self._view, self._notices
             self._notices = []
-            heard = {name: node.heard for name, node in self._nodes.items()}
+            outputs = {name: node.heard for name, node in self._nodes.items()}
         self._console.size = self._frame.measure()
         if self._live is not None:
             self._frame.erase_stray_rows()
         for text in notices:
             self._console.print(Text(text, style="cyan"), soft_wrap=True)
         if view is not None:
-            self._show(self._frame.render(view, heard, datetime.now(UTC)), is_transient=False)
+            self._show(self._frame.render(view, outputs, datetime.now(UTC)), is_transient=False)
 
 
 def local_now() -> datetime:

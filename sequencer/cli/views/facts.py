@@ -92,7 +92,7 @@ class NewFacts:
 
         A history that ends before the last known fact was restored from an older copy.
         """
-        newest = facts[-1]["revision"] if facts else self._revision
-        known = min(self._revision, newest)
-        self._revision = newest
-        return [fact for fact in facts if fact["revision"] > known]
+        newest_revision = facts[-1]["revision"] if facts else self._revision
+        known_revision = min(self._revision, newest_revision)
+        self._revision = newest_revision
+        return [fact for fact in facts if fact["revision"] > known_revision]

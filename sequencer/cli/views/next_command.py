@@ -94,16 +94,18 @@ def run_state(run: RunSituation) -> str:
     That a run has ended or is stopped takes precedence over everything else. A run is interrupted
     when the holders of all its steps are gone.
     """
-    head, ready = run.head, run.readiness
+    head, readiness = run.head, run.readiness
     if head is None:
         return "pending"
     if head.ended_as is not None or head.exit:
         return head.ended_as or "stopped"
     if run.holders and all(holder.allows_take_over for holder in run.holders):
         return "interrupted"
-    if ready is not None and ready.kind is ReadinessKind.NOT_YET:
+    if readiness is not None and readiness.kind is ReadinessKind.NOT_YET:
         return "retrying" if head.not_before_reason == RETRY else "waiting"
-    return (ready and _STATES.get(ready.kind)) or _BY_STATUS.get(head.status, str(head.status))
+    return (readiness and _STATES.get(readiness.kind)) or _BY_STATUS.get(
+        head.status, str(head.status)
+    )
 
 
 _STATES = {
@@ -142,12 +144,13 @@ def _command_for_files(run: RunSituation) -> NextCommand | None:
 
 def _command_for_holders(run: RunSituation) -> NextCommand | None:
     """Return the command for a run whose steps are held or whose nodes ask; None: neither."""
-    ready, dead = run.readiness, [holder for holder in run.holders if holder.allows_take_over]
-    if run.head is None or ready is None or ready.kind not in _MAY_CONTINUE:
+    readiness = run.readiness
+    dead_holders = [holder for holder in run.holders if holder.allows_take_over]
+    if run.head is None or readiness is None or readiness.kind not in _MAY_CONTINUE:
         return None
-    if run.head.asks and not dead:
+    if run.head.asks and not dead_holders:
         return _make_command(run, "inbox")
-    return _command_for_processes(run, has_dead=bool(dead)) if run.holders else None
+    return _command_for_processes(run, has_dead=bool(dead_holders)) if run.holders else None
 
 
 def _command_for_processes(run: RunSituation, *, has_dead: bool) -> NextCommand:
@@ -171,39 +174,41 @@ _MAY_CONTINUE = (
 
 def _command_for_run(run: RunSituation) -> NextCommand:
     """Return the command that continues a run on which no process works."""
-    head, ready = run.head, run.readiness
-    if head is None or ready is None:
+    head, readiness = run.head, run.readiness
+    if head is None or readiness is None:
         return _command_for_next_step(run, None)
-    upcoming = _command_for_next_step(run, ready.until)
-    match ready.kind:
+    command = _command_for_next_step(run, readiness.until)
+    match readiness.kind:
         case ReadinessKind.STOPPED if head.moved_to is not None:
             advice = "first name the place of the run ('store:') in orchestration.yaml"
-            upcoming = NextCommand("sequencer trust", advice)
+            command = NextCommand("sequencer trust", advice)
         case ReadinessKind.PAUSED | ReadinessKind.STOPPED:
-            upcoming = _make_command(run, "resume")
+            command = _make_command(run, "resume")
         case ReadinessKind.PERSON:
             is_question = head.gate is not None or head.status is Status.WAITING_APPROVAL
-            upcoming = _make_command(run, "inbox" if is_question else "resume")
+            command = _make_command(run, "inbox" if is_question else "resume")
         case ReadinessKind.COMPLETE if run.merge:
-            upcoming = NextCommand(one_line(run.merge), "its work is not merged")
+            command = NextCommand(one_line(run.merge), "its work is not merged")
         case ReadinessKind.COMPLETE:
-            upcoming = _make_command(run, "report", _format_auto_start(run) or _format_restart(run))
+            command = _make_command(run, "report", _format_auto_start(run) or _format_restart(run))
         case ReadinessKind.REFUSED:
-            upcoming = _make_command(
+            command = _make_command(
                 run, "retry", f"{format_command(run.name, 'log')} says what happened"
             )
         case ReadinessKind.LIMIT:
-            upcoming = _command_for_limit(ready.message)
-    return upcoming
+            command = _command_for_limit(readiness.message)
+    return command
 
 
-def _command_for_next_step(run: RunSituation, until: str | None) -> NextCommand:
-    """Return the command that starts the next step, which may have to wait *until* a date."""
+def _command_for_next_step(run: RunSituation, start_date: str | None) -> NextCommand:
+    """Return the command that starts the next step, which may have to wait until *start_date*."""
     if run.stopped_by:
         return _command_for_budgets(run)
-    due = until or run.until
+    due_date = start_date or run.until
     return _make_command(
-        run, "run", f"it waits until {format_time(due)}" if due else _format_auto_start(run)
+        run,
+        "run",
+        f"it waits until {format_time(due_date)}" if due_date else _format_auto_start(run),
     )
 
 
@@ -218,8 +223,8 @@ def _format_restart(run: RunSituation) -> str:
 def _command_for_limit(message: str) -> NextCommand:
     """Return the command to type after raising the limit that *message* names."""
     key = re.search(r"\b(?:limits|teams)\.[\w.]*\w", message)
-    where = f"{key[0]} in orchestration.yaml" if key else "the limit where it is set"
-    return NextCommand("sequencer trust", f"first raise {where}")
+    setting = f"{key[0]} in orchestration.yaml" if key else "the limit where it is set"
+    return NextCommand("sequencer trust", f"first raise {setting}")
 
 
 def _command_for_budgets(run: RunSituation) -> NextCommand:
@@ -250,10 +255,10 @@ def find_interruption(run: Run, head: Head) -> InterruptedRun | None:
 
     A run that is stopped or paused is not interrupted, nor is one with a live process.
     """
-    dead = [claim for claim in head.claims if run.store.liveness(claim).allows_take_over]
-    if not dead or len(dead) < len(head.claims) or head.exit or head.pause_requested:
+    dead_claims = [claim for claim in head.claims if run.store.liveness(claim).allows_take_over]
+    if not dead_claims or len(dead_claims) < len(head.claims) or head.exit or head.pause_requested:
         return None
-    return InterruptedRun(run, tuple(dead), next_command(read_situation(run, head)))
+    return InterruptedRun(run, tuple(dead_claims), next_command(read_situation(run, head)))
 
 
 def restart_command(run: Run) -> str:
@@ -267,12 +272,12 @@ def restart_command(run: Run) -> str:
 def read_situation(run: Run, head: Head) -> RunSituation:
     """Return what *run* and its *head* alone say, without trust, losses, schedules and merges."""
     holders = [(claim, run.store.liveness(claim)) for claim in head.claims]
-    live = tuple(claim for claim, liveness in holders if not liveness.allows_take_over)
+    live_claims = tuple(claim for claim, liveness in holders if not liveness.allows_take_over)
     situation = RunSituation(run.name, head, holders=[liveness for _, liveness in holders])
     try:
         workflow = run.workflow_for(head)
         ensure_definition(head, workflow)
-        readiness = run.readiness_at(head.replace(claims=live), workflow)
+        readiness = run.readiness_at(head.replace(claims=live_claims), workflow)
     except (ConfigurationError, DefinitionChanged) as error:
         return replace(situation, problem=error)
     fields: dict[str, Any] = {"has_nodes": bool(workflow.nodes), "readiness": readiness}
@@ -289,12 +294,14 @@ def take_over_options(
     If a process in mode sync waits for the turns of the other positions, only the step's own
     position is continued. Otherwise no options are needed.
     """
-    dead = next((claim for claim, liveness in holders if liveness.allows_take_over), None)
-    if dead is None or workflow is None or workflow.nodes:
+    dead_claim = next((claim for claim, liveness in holders if liveness.allows_take_over), None)
+    if dead_claim is None or workflow is None or workflow.nodes:
         return ""
     names = {position_at(workflow, index) for index in range(len(workflow.steps))}
-    position = position_at(workflow, dead.step_index)
-    others = names - {position}
-    queues = {frozenset((name,)) for name in others} | ({frozenset(others)} if others else set())
+    position = position_at(workflow, dead_claim.step_index)
+    other_names = names - {position}
+    queues = {frozenset((name,)) for name in other_names} | (
+        {frozenset(other_names)} if other_names else set()
+    )
     is_pair = any(run.store.wait_queue(queue).is_awaited() for queue in queues)
     return f"--mode sync --position {quote_words(position)}" if is_pair else ""

@@ -111,26 +111,26 @@ class Heard(NamedTuple):
 def cost_cell(view: NodeView, more_usd: float = 0.0) -> str:
     """Return a node's cost: ``~`` marks an estimate, ``?`` an unknown part; empty: no cost."""
     cost = view.cost_usd + more_usd
-    known = f"{'~' if view.estimated_usd else ''}{cost:.4f}" if cost else ""
-    return f"{known}+?" if known and view.unpriced else known or ("?" if view.unpriced else "")
+    amount = f"{'~' if view.estimated_usd else ''}{cost:.4f}" if cost else ""
+    return f"{amount}+?" if amount and view.unpriced else amount or ("?" if view.unpriced else "")
 
 
 def total_cost(view: FlowView) -> str:
     """Return the cost of the run of *view*, including its start; empty: no cost."""
     nodes = view.nodes
-    spent = Usage(
+    usage = Usage(
         cost_usd=sum(node.cost_usd for node in nodes),
         unpriced=sum(node.unpriced for node in nodes),
         estimated_usd=sum(node.estimated_usd for node in nodes),
     )
-    return format_cost(spent.plus(view.before))
+    return format_cost(usage.plus(view.before))
 
 
 def titled_summary(view: FlowView, now: datetime, room: int) -> str:
     """Return title and summary; a team's leaves out parts that don't fit, the title first."""
-    full = f"{sanitize_text(view.title)} · {node_summary(view, now)}"
-    fits = not view.graph.has_tasks or width(full) <= room
-    return full if fits else node_summary(view, now, room)
+    text = f"{sanitize_text(view.title)} · {node_summary(view, now)}"
+    has_room = not view.graph.has_tasks or width(text) <= room
+    return text if has_room else node_summary(view, now, room)
 
 
 def format_state_counts(view: FlowView, nodes: Sequence[NodeView]) -> str:
@@ -144,11 +144,11 @@ def format_state_counts(view: FlowView, nodes: Sequence[NodeView]) -> str:
 def find_blockers(view: FlowView) -> dict[str, list[str]]:
     """Return, for each node of *view*, the nodes before it that are not done and so block it."""
     states = {node.node.id: node.state for node in view.nodes}
-    missing: dict[str, list[str]] = {name: [] for name in states}
+    blockers: dict[str, list[str]] = {name: [] for name in states}
     for edge in view.graph.edges:
         if states[edge.target] in _REACHED and states[edge.source] is not NodeState.DONE:
-            missing[edge.target].append(edge.source)
-    return missing
+            blockers[edge.target].append(edge.source)
+    return blockers
 
 
 def task_cells(
@@ -161,18 +161,18 @@ def task_cells(
     """Return the cells of one task's line; *live* is used only while the task runs."""
     task, node = view.node.task, view.node
     is_running = view.state is NodeState.RUNNING
-    heard = live if live is not None and is_running else Heard()
-    name, *_, cost, last_line = _node_cells(view, now, heard, mark)
-    if is_running and not heard.last and task is not None and task.active_form:
+    output = live if live is not None and is_running else Heard()
+    name, *_, cost, last_line = _node_cells(view, now, output, mark)
+    if is_running and not output.last and task is not None and task.active_form:
         # Until the new attempt has output, the last line is of an attempt that is over.
         last_line = cut(sanitize_text(task.active_form), LAST_LINE_COLUMNS)
-    spent, tokens = node_duration_s(view, now), view.tokens + heard.tokens
+    duration_s, tokens = node_duration_s(view, now), view.tokens + output.tokens
     return (
         name,
         sanitize_text(node.label) or NOTHING,
         (task.role if task is not None else None) or NOTHING,
         _format_state(view, now),
-        format_clock(spent) if spent > 0 else NOTHING,
+        format_clock(duration_s) if duration_s > 0 else NOTHING,
         format_count(tokens) if tokens else NOTHING,
         cost,
         last_line,
@@ -180,28 +180,30 @@ def task_cells(
     )
 
 
-def _node_cells(view: NodeView, now: datetime, live: Heard | None, mark: str) -> tuple[str, ...]:
-    """Return the cells of one node's line; *live* is used only while the node runs."""
-    heard = live if live is not None and view.state is NodeState.RUNNING else Heard()
-    spent = node_duration_s(view, now)
+def _node_cells(
+    view: NodeView, now: datetime, live_output: Heard | None, mark: str
+) -> tuple[str, ...]:
+    """Return the cells of one node's line; *live_output* is used only while the node runs."""
+    output = live_output if live_output is not None and view.state is NodeState.RUNNING else Heard()
+    duration_s = node_duration_s(view, now)
     return (
         f"{mark} {sanitize_text(view.node.id)}".lstrip(),
         sanitize_text(view.node.title),
         format_state(view, now),
         str(view.attempt or NOTHING),
         str(view.runs or NOTHING),
-        format_duration(spent) if spent > 0 else NOTHING,
-        cost_cell(view, heard.cost_usd) or NOTHING,
-        cut(sanitize_text(heard.last or view.last_line), LAST_LINE_COLUMNS) or NOTHING,
+        format_duration(duration_s) if duration_s > 0 else NOTHING,
+        cost_cell(view, output.cost_usd) or NOTHING,
+        cut(sanitize_text(output.last or view.last_line), LAST_LINE_COLUMNS) or NOTHING,
     )
 
 
 def _format_state(view: NodeView, now: datetime) -> str:
     if view.state in _REACHED:
         return "waiting"
-    due = parse_time(view.due) if view.due else None
-    if view.state is NodeState.RETRYING and due is not None:
-        return f"retry in {format_clock(max(0.0, (due - now).total_seconds()))}"
+    due_date = parse_time(view.due) if view.due else None
+    if view.state is NodeState.RETRYING and due_date is not None:
+        return f"retry in {format_clock(max(0.0, (due_date - now).total_seconds()))}"
     is_again = view.attempt > 1 and view.state in (NodeState.RUNNING, NodeState.FAILED)
     word = node_look(view).word
     return f"{word} ({view.attempt})" if is_again else word
@@ -218,31 +220,34 @@ def table_lines(
     table = _TASKS if are_tasks else _NODES
     if not are_tasks and not any(row[1] for row in rows):
         table, rows = _UNTITLED, [(row[0], *row[2:]) for row in rows]
-    natural = measure_widths(table.head, rows)
+    natural_widths = measure_widths(table.head, rows)
     if are_tasks or room is not None:
-        natural = [min(wide, table.most.get(column, wide)) for column, wide in enumerate(natural)]
+        natural_widths = [
+            min(column_width, table.most.get(column, column_width))
+            for column, column_width in enumerate(natural_widths)
+        ]
     # The width of the last output and of the blockers must not depend on their changing texts.
-    natural[table.last] = max(natural[table.last], room or 0)
+    natural_widths[table.last] = max(natural_widths[table.last], room or 0)
     if are_tasks:
-        natural[BLOCKED] = max(natural[BLOCKED], table.least[BLOCKED])
-    wide = fit_widths(
-        natural, rows, room, goes=table.goes, least=table.least, right=table.right, first=0
+        natural_widths[BLOCKED] = max(natural_widths[BLOCKED], table.least[BLOCKED])
+    widths = fit_widths(
+        natural_widths, rows, room, goes=table.goes, least=table.least, right=table.right, first=0
     )
-    if are_tasks and BLOCKED not in wide and LAST in wide:
-        rows = [_with_blockers(row, wide[LAST]) for row in rows]
+    if are_tasks and BLOCKED not in widths and LAST in widths:
+        rows = [_with_blockers(row, widths[LAST]) for row in rows]
 
     def fit(column: int, text: str, most: int) -> str:
         return cut(_fit_names(text, most) if column == BLOCKED else text, most, dots=dots)
 
-    return format_rows(table.head, rows, wide, right=table.right, fit=fit)
+    return format_rows(table.head, rows, widths, right=table.right, fit=fit)
 
 
 def _with_blockers(row: Sequence[str], columns: int) -> Sequence[str]:
     """Return *row* with its blockers in the last column, if it has no output yet."""
     if row[BLOCKED] == NOTHING or row[LAST] != NOTHING:
         return row
-    after = "after "
-    return (*row[:LAST], after + _fit_names(row[BLOCKED], columns - len(after)), row[BLOCKED])
+    prefix = "after "
+    return (*row[:LAST], prefix + _fit_names(row[BLOCKED], columns - len(prefix)), row[BLOCKED])
 
 
 def _fit_names(names: str, columns: int) -> str:
@@ -251,24 +256,24 @@ def _fit_names(names: str, columns: int) -> str:
     >>> _fit_names("plan, search, history", 15), _fit_names("implement-parser, test-it", 10)
     ('plan, search +1', '2 tasks')
     """
-    listed = names.split(", ")
-    text = fit_names(listed, columns, more=" +{}")
-    return f"{len(listed)} tasks" if len(listed) > 1 and width(text) > columns else text
+    items = names.split(", ")
+    text = fit_names(items, columns, more=" +{}")
+    return f"{len(items)} tasks" if len(items) > 1 and width(text) > columns else text
 
 
 def _team_summary(view: FlowView, now: datetime | None, columns: int | None) -> str:
     """Return the state of the whole run in one line; parts that don't fit are left out."""
-    running = sum(node.state is NodeState.RUNNING for node in view.nodes)
+    running_count = sum(node.state is NodeState.RUNNING for node in view.nodes)
     size, tokens = view.graph.max_parallel, sum(node.tokens for node in view.nodes)
-    spent = run_duration_s(view, now)
+    duration_s = run_duration_s(view, now)
     parts = [
         # (rank, text): the part with the highest rank is left out first.
         (1, _format_status(view.status)),
         (0, format_task_counts(view.nodes)),
-        (4, f"{running} of {size} at work" if size and view.status == "running" else ""),
+        (4, f"{running_count} of {size} at work" if size and view.status == "running" else ""),
         (5, f"{format_count(tokens)} tokens" if tokens else ""),
         (3, total_cost(view)),
-        (2, format_clock(spent) if spent else ""),
+        (2, format_clock(duration_s) if duration_s else ""),
     ]
     while True:
         parts = [part for part in parts if part[1]]
@@ -295,13 +300,13 @@ def format_task_counts(nodes: Sequence[NodeView]) -> str:
 
 def run_duration_s(view: FlowView, now: datetime | None = None) -> float:
     """Return the seconds from the first task's start to *now* if a task runs, else to the end."""
-    began = parse_time(view.began) if view.began else None
-    latest = parse_time(view.latest) if view.latest else None
-    if began is None:
+    start = parse_time(view.began) if view.began else None
+    newest_time = parse_time(view.latest) if view.latest else None
+    if start is None:
         return 0.0
     is_moving = any(n.state in WORKING and not n.is_interrupted for n in view.nodes)
-    end = now if now is not None and is_moving else latest
-    return max(0.0, (end - began).total_seconds()) if end is not None else 0.0
+    end = now if now is not None and is_moving else newest_time
+    return max(0.0, (end - start).total_seconds()) if end is not None else 0.0
 
 
 def node_table(
@@ -348,18 +353,18 @@ def node_summary(view: FlowView, now: datetime | None = None, room: int | None =
     if view.graph.has_tasks:
         return _team_summary(view, now, room)
     parts = [_format_status(view.status), f"{count_done(view)} of {len(view.nodes)} nodes done"]
-    if active := sum(node.state in ACTIVE for node in view.nodes):
-        parts.append(f"{active} active")
+    if active_count := sum(node.state in ACTIVE for node in view.nodes):
+        parts.append(f"{active_count} active")
     if view.iterations or view.graph.back_edges:
-        most = view.graph.max_iterations
+        limit = view.graph.max_iterations
         # The iteration over the limit, which ended the run, is counted but was not made.
-        parts.append(f"{pluralize(min(view.iterations, most), 'loop')} of at most {most}")
-    spent = sum(
+        parts.append(f"{pluralize(min(view.iterations, limit), 'loop')} of at most {limit}")
+    duration_s = sum(
         node_duration_s(n, now) if now and n.state is not NodeState.ASKED else n.seconds
         for n in view.nodes
     )
-    if spent >= 0.05:  # noqa: PLR2004 - what one decimal shows
-        parts.append(f"{format_duration(spent)} of work")
+    if duration_s >= 0.05:  # noqa: PLR2004 - what one decimal shows
+        parts.append(f"{format_duration(duration_s)} of work")
     if cost := total_cost(view):
         parts.append(cost)
     return " · ".join(parts)
@@ -367,7 +372,7 @@ def node_summary(view: FlowView, now: datetime | None = None, room: int | None =
 
 def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict[str, Any]:
     """Return the run as JSON for programs; its texts are not made safe for a terminal."""
-    blockers, live = find_blockers(view), heard or {}
+    blockers, outputs = find_blockers(view), heard or {}
     return {
         "title": view.title,
         "status": view.status,
@@ -375,7 +380,7 @@ def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict
         "max_iterations": view.graph.max_iterations,
         "done": count_done(view),
         "total": len(view.nodes),
-        "nodes": [_node_json(n, live.get(n.node.id), blockers[n.node.id]) for n in view.nodes],
+        "nodes": [_node_json(n, outputs.get(n.node.id), blockers[n.node.id]) for n in view.nodes],
         "edges": [
             {
                 "from": edge.source,
@@ -389,8 +394,8 @@ def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict
     }
 
 
-def _node_json(view: NodeView, live: Heard | None, blockers: list[str]) -> dict[str, Any]:
-    output = live.last if live is not None and view.state is NodeState.RUNNING else ""
+def _node_json(view: NodeView, live_output: Heard | None, blockers: list[str]) -> dict[str, Any]:
+    output = live_output.last if live_output is not None and view.state is NodeState.RUNNING else ""
     node = view.node
     names = ("attempt", "runs", "unpriced", "tokens", "since", "due")
     facts = {
@@ -496,22 +501,24 @@ class Frame:
     def _render_run(
         self,
         view: FlowView,
-        heard: Mapping[str, Heard],
+        outputs: Mapping[str, Heard],
         now: datetime,
         columns: int,
         rows: int,
     ) -> list[Styled]:
         """Return the head, the nodes that fit, the number of the others, and the totals."""
-        nodes, rest = select_nodes(view.nodes, max(0, rows - 2))
+        nodes, hidden_nodes = select_nodes(view.nodes, max(0, rows - 2))
         lines: list[Styled] = []
         if nodes:
             texts = node_lines(
-                view, nodes, now, columns, heard, mark=self._choose_mark, dots=self._dots
+                view, nodes, now, columns, outputs, mark=self._choose_mark, dots=self._dots
             )
             styles = ["dim", *(node_look(node).style for node in nodes)]
             lines = list(zip(texts, styles, strict=True))
-        if rest:
-            lines.append((f"and {len(rest)} more: {format_state_counts(view, rest)}", "dim"))
+        if hidden_nodes:
+            lines.append(
+                (f"and {len(hidden_nodes)} more: {format_state_counts(view, hidden_nodes)}", "dim")
+            )
         return [*lines, (titled_summary(view, now, columns), "bold")]
 
     def _choose_mark(self, view: NodeView) -> str:
@@ -531,24 +538,24 @@ def select_nodes(nodes: Sequence[NodeView], room: int) -> tuple[list[NodeView], 
         return list(nodes), []
     numbers: Counter[NodeState] = Counter()
     ranks: list[tuple[int, int, int]] = []
-    seen = [index for index, node in enumerate(nodes) if node.state in _SEEN]
+    seen_indexes = [index for index, node in enumerate(nodes) if node.state in _SEEN]
     for index, node in enumerate(nodes):
         if node.state in _SEEN:
             ranks.append((0, numbers[node.state], _SEEN.index(node.state)))
             numbers[node.state] += 1
         else:
-            ranks.append((_SOON.get(node.state, _REST), _distance(index, seen), 0))
+            ranks.append((_SOON.get(node.state, _REST), _distance(index, seen_indexes), 0))
     by_rank = sorted(range(len(nodes)), key=ranks.__getitem__)
     # One line is needed for the number of the others.
-    fitting = set(by_rank[: max(0, room - 1)])
+    chosen_indexes = set(by_rank[: max(0, room - 1)])
     return (
-        [node for index, node in enumerate(nodes) if index in fitting],
-        [node for index, node in enumerate(nodes) if index not in fitting],
+        [node for index, node in enumerate(nodes) if index in chosen_indexes],
+        [node for index, node in enumerate(nodes) if index not in chosen_indexes],
     )
 
 
-def _distance(index: int, others: Sequence[int]) -> int:
-    """Return the distance of *index* to the nearest of *others*, which are sorted; 0: no others."""
-    after = bisect(others, index)
-    near = others[max(0, after - 1) : after + 1]
-    return min((abs(index - other) for other in near), default=0)
+def _distance(index: int, indexes: Sequence[int]) -> int:
+    """Return the distance from *index* to the nearest of the sorted *indexes*; 0: no others."""
+    position = bisect(indexes, index)
+    neighbors = indexes[max(0, position - 1) : position + 1]
+    return min((abs(index - neighbor) for neighbor in neighbors), default=0)

@@ -131,19 +131,19 @@ class Feed:
         """
         if not (self._hidden and self._is_mid_line):
             return data
-        lost, newline, rest = data.partition(b"\n")
-        self._leave_out(lost + newline)
+        skipped_bytes, newline, rest = data.partition(b"\n")
+        self._leave_out(skipped_bytes + newline)
         return rest
 
     def _try_spend(self, count: int) -> bool:
         """Take *count* bytes from the token bucket; return whether it has so many."""
         now = self._clock()
-        earned = (now - self._refilled) * BYTES_PER_S
-        self._allowance = min(self._allowance + earned, float(BURST_BYTES))
+        new_bytes = (now - self._refilled) * BYTES_PER_S
+        self._allowance = min(self._allowance + new_bytes, float(BURST_BYTES))
         self._refilled = now
         # After a gap, wait for a quarter of the allowance, so that few gap notices are printed.
-        needed = max(count, BURST_BYTES // 4) if self._hidden else count
-        if needed > self._allowance:
+        needed_bytes = max(count, BURST_BYTES // 4) if self._hidden else count
+        if needed_bytes > self._allowance:
             return False
         self._allowance -= count
         return True
@@ -152,17 +152,19 @@ class Feed:
         text = self._sanitiser.finish() if is_end else self._sanitiser.feed(data)
         # Secrets are hidden after the sanitiser, because it may join the halves of a secret, and
         # for all lines at once, because line by line is slower than the agent writes.
-        settled = self._stream.feed(text.encode("utf-8", "replace"))
+        stable_bytes = self._stream.feed(text.encode("utf-8", "replace"))
         if is_end:
-            settled += self._stream.finish()
-        *done, self._unfinished = (self._unfinished + self._decoder.decode(settled)).split("\n")
+            stable_bytes += self._stream.finish()
+        *lines, self._unfinished = (self._unfinished + self._decoder.decode(stable_bytes)).split(
+            "\n"
+        )
         while len(self._unfinished) > LINE_CHARS:
-            done.append(self._unfinished[:LINE_CHARS])
+            lines.append(self._unfinished[:LINE_CHARS])
             self._unfinished = self._unfinished[LINE_CHARS:]
-        newest = next((t for t in (self._unfinished, *reversed(done)) if t.strip()), None)
-        if newest is not None:
-            self.last = newest.strip()[-LAST_CHARS:]
-        return [FeedLine(self._kind, line) for line in done]
+        last_line = next((t for t in (self._unfinished, *reversed(lines)) if t.strip()), None)
+        if last_line is not None:
+            self.last = last_line.strip()[-LAST_CHARS:]
+        return [FeedLine(self._kind, line) for line in lines]
 
     def _flush_unfinished(self) -> list[FeedLine]:
         """Return the unfinished line as a line: another kind of output follows, or none."""
@@ -215,10 +217,10 @@ def _format_place(step_index: int, step: str) -> str:
 
 def start_line(attempt: Attempt, log: Path) -> str:
     """Return the line that says that *attempt* has started."""
-    again = f", attempt {attempt.number}" if attempt.number > 1 else ""
+    note = f", attempt {attempt.number}" if attempt.number > 1 else ""
     place = "" if attempt.position == attempt.step.name else f" at position {attempt.position}"
     prompt = attempt.step.prompt_name
-    text = f"{_format_label(attempt)}{place}: {attempt.agent} with {prompt}{again}, log {log}"
+    text = f"{_format_label(attempt)}{place}: {attempt.agent} with {prompt}{note}, log {log}"
     return one_line(text)
 
 
@@ -240,19 +242,19 @@ def remote_attempt_line(event: MadeElsewhere) -> str:
     label = _format_place(event.step_index, event.step)
     if event.outcome is not None:
         return one_line(f"{label}: {_describe_end(event.outcome, 'accepted')}, by {event.by}")
-    again = f", attempt {event.attempt}" if event.attempt > 1 else ""
-    return one_line(f"{label}: made by {event.by}{again}, which has its log")
+    note = f", attempt {event.attempt}" if event.attempt > 1 else ""
+    return one_line(f"{label}: made by {event.by}{note}, which has its log")
 
 
-def _describe_end(outcome: Outcome, well: str, verdict: str = "") -> str:
-    """Return in words how an attempt ended; *well* is the verb for an accepted outcome."""
-    used = ", ".join(
+def _describe_end(outcome: Outcome, success_word: str, verdict: str = "") -> str:
+    """Return in words how an attempt ended; *success_word* is the verb for an accepted outcome."""
+    figures = ", ".join(
         filter(None, (format_duration(outcome.usage.seconds), format_usage(outcome.usage)))
     )
-    how = f"{well if outcome.is_accepted else outcome.status} after"
-    text = f"{f'{one_line(verdict)} ·' if verdict else how} {used}"
-    if shown := format_evidence(outcome.evidence):
-        text += f"; {shown}"
+    result = f"{success_word if outcome.is_accepted else outcome.status} after"
+    text = f"{f'{one_line(verdict)} ·' if verdict else result} {figures}"
+    if evidence := format_evidence(outcome.evidence):
+        text += f"; {evidence}"
     if outcome.denials:
         text += f"; {len(outcome.denials)} tool calls were refused by the agent's permissions"
     return text
@@ -264,8 +266,8 @@ _FOR = "waiting for "
 def waiting_line(reason: str, until: str | None) -> str:
     """Return the line that says why nothing runs now."""
     if until:
-        due = format_time(until)
-        reason = reason.replace(until, due) if until in reason else f"{reason} (until {due})"
+        date = format_time(until)
+        reason = reason.replace(until, date) if until in reason else f"{reason} (until {date})"
     return one_line(reason if reason.startswith(_FOR) else f"waiting: {reason}")
 
 
@@ -367,8 +369,8 @@ class PlainProgress:
                 self._show_text(kind, prefix_time(remote_attempt_line(event)))
             case Noticed(text):
                 self._show_text(Piece.NOTICE, f"notice: {text}")
-            case Waiting(reason, until):
-                self._show_wait(waiting_line(reason, until))
+            case Waiting(reason, deadline):
+                self._show_wait(waiting_line(reason, deadline))
             case _:
                 pass
 
@@ -479,9 +481,9 @@ class Painter(ABC):
         """
         self._closing.set()
         self._changed.set()
-        painted = -1
-        while self._thread is not None and self._thread.is_alive() and painted != self._painted:
-            painted = self._painted
+        paint_count = -1
+        while self._thread is not None and self._thread.is_alive() and paint_count != self._painted:
+            paint_count = self._painted
             self._thread.join(CLOSE_S)
         if self._thread is None:
             self._close_screen()
@@ -528,8 +530,8 @@ class LiveProgress(Painter, PlainProgress):
         is_cut = width(line) + CLOCK_COLUMNS > self._console.width
         if is_cut and line != self._waiting:
             # The end that is cut off may be a command to type: show it in full, once.
-            reason, separator, typed = line.rpartition(": sequencer ")
-            text = f"{reason}:\n  sequencer {typed}" if separator else line
+            reason, separator, command = line.rpartition(": sequencer ")
+            text = f"{reason}:\n  sequencer {command}" if separator else line
             self._lines.append(FeedLine(Piece.NOTICE, wrap_prose(text, self._console.width)))
         self._waiting = line
 
@@ -553,8 +555,8 @@ class LiveProgress(Painter, PlainProgress):
             bottom.append(f"{waiting} · {format_clock(elapsed)}", style="dim")
         for start in range(0, len(lines), PIECE_LINES):
             piece = lines[start : start + PIECE_LINES]
-            styled = (Text(line.text, style=STYLES.get(line.kind, "")) for line in piece)
-            self._console.print(Text("\n").join(styled), soft_wrap=True)
+            texts = (Text(line.text, style=STYLES.get(line.kind, "")) for line in piece)
+            self._console.print(Text("\n").join(texts), soft_wrap=True)
             self._painted += 1
         self._show(bottom, is_transient=True)
 
@@ -564,16 +566,16 @@ def summary_line(summary: Summary) -> str:
     usage = summary.usage
     parts = [summary.reason]
     if usage.steps or summary.failures or usage.seconds:
-        failed = f"{summary.failures} failed" if summary.failures else ""
+        failure_count = f"{summary.failures} failed" if summary.failures else ""
         steps = pluralize(usage.steps, "step")
-        is_said = any(words in f" {summary.reason} " for words in (" steps ", " 1 step "))
-        used = (
-            "" if is_said else steps,
-            failed,
+        is_in_reason = any(words in f" {summary.reason} " for words in (" steps ", " 1 step "))
+        figures = (
+            "" if is_in_reason else steps,
+            failure_count,
             format_usage(usage),
             format_duration(usage.seconds),
         )
-        parts += filter(None, used)
+        parts += filter(None, figures)
     return one_line(" · ".join(parts))
 
 

@@ -142,11 +142,11 @@ class Snapshot(Struct, frozen=True):
     @property
     def end(self) -> str | None:
         """Return why nothing starts until someone changes the run; None: the run continues."""
-        ready = self.readiness
-        if ready is None or self.busy:
+        readiness = self.readiness
+        if readiness is None or self.busy:
             return None
-        is_over = ready.is_final or ready.kind is ReadinessKind.REFUSED
-        return ready.message if is_over else None
+        is_over = readiness.is_final or readiness.kind is ReadinessKind.REFUSED
+        return readiness.message if is_over else None
 
     @property
     def next_command(self) -> NextCommand:
@@ -183,18 +183,18 @@ class Snapshot(Struct, frozen=True):
     def next_try(self) -> NodeView | None:
         """Return the graph's node that is tried again first; None: none, or another may start."""
         nodes = () if self.graph_view is None else self.graph_view.nodes
-        waiting = [node for node in nodes if node.state is NodeState.RETRYING and node.due]
+        retries = [node for node in nodes if node.state is NodeState.RETRYING and node.due]
         is_moving = any(node.state in (NodeState.READY, NodeState.RUNNING) for node in nodes)
-        return None if is_moving else min(waiting, key=lambda node: node.due or "", default=None)
+        return None if is_moving else min(retries, key=lambda node: node.due or "", default=None)
 
     @property
     def in_the_way(self) -> list[str]:
         """Return the reasons why nothing starts now, one line each."""
         lines = [] if self.lost is None else [self.lost.in_one_line]
-        ready = self.readiness
-        if ready is not None and ready.kind not in (*_FREE, ReadinessKind.COMPLETE):
-            due = format_time(ready.until) if ready.until else ""
-            lines.append(ready.message.replace(ready.until or due, due))
+        readiness = self.readiness
+        if readiness is not None and readiness.kind not in (*_FREE, ReadinessKind.COMPLETE):
+            due_time = format_time(readiness.until) if readiness.until else ""
+            lines.append(readiness.message.replace(readiness.until or due_time, due_time))
         if (node := self.next_try) is not None:
             lines.append(describe_retry(node.node.id, format_time(node.due or ""), self.name))
         return [*lines, *(f"{reason}: no task starts" for reason in self.stopped_by)]
@@ -210,10 +210,10 @@ class Snapshot(Struct, frozen=True):
             facts |= {"run_id": None, "last_update": None}
         posts = [post.as_json() for post in self.posts]
         facts |= {"next": self.next, "busy": self.busy, "posts": posts}
-        upcoming, blocked = self.next_command, self.in_the_way
-        blocked += [] if self.problem is None else [self.problem.in_one_line]
-        facts |= {"next_command": upcoming.line, "next_note": upcoming.note or None}
-        facts |= {"failure": self.failure or None, "in_the_way": blocked}
+        command, obstacles = self.next_command, self.in_the_way
+        obstacles += [] if self.problem is None else [self.problem.in_one_line]
+        facts |= {"next_command": command.line, "next_note": command.note or None}
+        facts |= {"failure": self.failure or None, "in_the_way": obstacles}
         facts |= {"held_by": [*self._holders_json()], "notices": list(self.notices)}
         if self.makers:
             facts["makers"] = {str(token): worker or None for token, worker in self.makers.items()}
@@ -233,11 +233,11 @@ class Snapshot(Struct, frozen=True):
 
     def format_text(self, width: int | None = None) -> str:
         """Return the view for people, in several lines; its table fits into *width* columns."""
-        text, following = "\n".join(self.format_lines()), f"next: {self.next_command.words}"
+        text, command = "\n".join(self.format_lines()), f"next: {self.next_command.words}"
         if self.graph_view is None:
-            return f"{text}\n{following}"
+            return f"{text}\n{command}"
         table = node_table(self.graph_view, datetime.now(UTC), width, self.heard)
-        return f"{text}\n\n{table}\n\n{following}"
+        return f"{text}\n\n{table}\n\n{command}"
 
     def format_lines(self) -> list[str]:
         """Return the lines for people, without the table of a graph's nodes."""
@@ -261,10 +261,10 @@ class Snapshot(Struct, frozen=True):
         """Yield which nodes run, which wait for an answer, and which may start."""
         if head.claims and self.busy:
             yield f"runs {_join_first([claim.step for claim in head.claims])}"
-        if asked := self._list_nodes_in(NodeState.ASKED):
-            yield f"asks {_join_first(asked)}"
-        if ready := self._list_ready_nodes():
-            yield f"next {_join_first(ready)}"
+        if questions := self._list_nodes_in(NodeState.ASKED):
+            yield f"asks {_join_first(questions)}"
+        if ready_names := self._list_ready_nodes():
+            yield f"next {_join_first(ready_names)}"
 
     def _list_ready_nodes(self) -> list[str]:
         """Return the names of the graph's nodes that may start, the most urgent first."""
@@ -295,12 +295,12 @@ class Snapshot(Struct, frozen=True):
             yield "ended", self.readiness.message
         yield from (("in the way", line) for line in self.in_the_way)
         if head.told:
-            waiting = dict.fromkeys(step or "the next step" for step, _ in head.told)
-            yield "messages", f"waiting for {_join_first([*waiting])}"
+            step_names = dict.fromkeys(step or "the next step" for step, _ in head.told)
+            yield "messages", f"waiting for {_join_first([*step_names])}"
         yield from self._failure_rows(head)
         work = f"{format_duration(head.usage.seconds)} of work"
-        used = filter(None, (format_usage(head.usage), work))
-        yield "used", ", ".join((pluralize(head.usage.steps, "step"), *used))
+        usage_parts = filter(None, (format_usage(head.usage), work))
+        yield "used", ", ".join((pluralize(head.usage.steps, "step"), *usage_parts))
         yield "limits", ", ".join(self.format_limits(head))
         yield from (("shown", line) for line in self.shown)
         for post in self.posts:
@@ -314,10 +314,10 @@ class Snapshot(Struct, frozen=True):
 
     def _failure_rows(self, head: Head) -> Iterator[tuple[str, str]]:
         """Yield the failures of the current step, and the reason why its judge said no."""
-        exhausted = 0 if head.loop is None else head.loop.exhausted
+        exhausted_count = 0 if head.loop is None else head.loop.exhausted
         # The failure after a judge's last round resets failures_in_row; `exhausted` still counts.
-        failed = max(head.failures_in_row, exhausted)
-        row = f"{failed} in a row, limit {self.limits.failures_in_row}" if failed else ""
+        count = max(head.failures_in_row, exhausted_count)
+        row = f"{count} in a row, limit {self.limits.failures_in_row}" if count else ""
         yield "failures", ": ".join(filter(None, (row, self.failure)))
         if self.workflow is not None and self.next is not None:
             yield "verdict", describe_last_no(self.workflow, head)
@@ -351,8 +351,8 @@ class Snapshot(Struct, frozen=True):
             name, params = self.head.workflow_name, self.head.params
         elif self.workflow is not None:
             name, params = self.workflow.name, self.workflow.params
-        set_to = (f"{PARAM_KEYS.get(key, key)} {value}" for key, value in params.items())
-        return ", ".join((name, *set_to))
+        assignments = (f"{PARAM_KEYS.get(key, key)} {value}" for key, value in params.items())
+        return ", ".join((name, *assignments))
 
     def format_next_step(self) -> str:
         """Return the next step with its index and prompt; empty: there is none."""
@@ -371,18 +371,18 @@ class Snapshot(Struct, frozen=True):
 
     def _next_description(self) -> str:
         """Return the description of the next step; empty: it has none, or the run is a graph's."""
-        workflow, upcoming = self.workflow, self.next
-        if workflow is None or upcoming is None or workflow.nodes:
+        workflow, description = self.workflow, self.next
+        if workflow is None or description is None or workflow.nodes:
             return ""
         descriptions = {step.name: step.description for step in workflow.every_step}
-        return descriptions.get(upcoming["step"], "")
+        return descriptions.get(description["step"], "")
 
     def _format_ready_nodes(self) -> str:
         """Return the nodes that may start; for a single task, also its label."""
-        ready = self._list_ready_nodes()
-        if self.graph_view is None or not ready:
+        names = self._list_ready_nodes()
+        if self.graph_view is None or not names:
             return ""
-        return _join_first(self.graph_view.graph.format_nodes(ready))
+        return _join_first(self.graph_view.graph.format_nodes(names))
 
     def format_limits(self, head: Head) -> Iterator[str]:
         """Yield how much of each of the run's limits is used."""
@@ -391,8 +391,8 @@ class Snapshot(Struct, frozen=True):
             yield f"{usage.steps} of {limits.steps} steps"
         if limits.cost_usd is not None:
             # Unknown costs, which may be any amount, are missing in the sum.
-            known = f"{usage.cost_usd:.2f}" if usage.known_usd is not None else "unknown"
-            yield f"{known} of {limits.cost_usd:.2f} USD"
+            cost = f"{usage.cost_usd:.2f}" if usage.known_usd is not None else "unknown"
+            yield f"{cost} of {limits.cost_usd:.2f} USD"
         if limits.seconds is not None:
             yield f"{format_duration(usage.seconds)} of {format_duration(limits.seconds)}"
 
@@ -401,8 +401,8 @@ _FREE = (ReadinessKind.READY, ReadinessKind.HELD)
 
 
 def _join_first(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-    return ", ".join(names[:SHOWN_NAMES]) + more
+    suffix = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return ", ".join(names[:SHOWN_NAMES]) + suffix
 
 
 def _group_by_owner(
@@ -439,16 +439,16 @@ def describe_holder(
     maker = claims[0].owner.words if makers is None else makers.get(claims[0].token, "")
     held_s = age_s(claims[0].claimed_at)
     age = "" if held_s is None else f", for {format_duration(held_s)}"
-    known = {
+    states = {
         Liveness.ALIVE: "alive",
         Liveness.UNKNOWN: "may still be alive",
         Liveness.EXPIRED: "its lease ran out; the next run or tick takes over",
         Liveness.DEAD: "gone; the next run or tick takes over",
     }
-    state = known[liveness]
+    state = states[liveness]
     if not maker and liveness is Liveness.ALIVE:
-        on_host, at_host = (f" on {elsewhere}", " there") if elsewhere else ("", "")
-        state = f"no worker{on_host} has taken it yet; 'sequencer worker'{at_host} starts one"
+        location, place = (f" on {elsewhere}", " there") if elsewhere else ("", "")
+        state = f"no worker{location} has taken it yet; 'sequencer worker'{place} starts one"
     text = f"{maker or 'a worker'}, "
     if len(claims) > 1:
         steps = f"{len(claims)} steps: {_join_first([claim.step for claim in claims])}"
@@ -463,13 +463,13 @@ def add_project_facts(project: Project, run: Run, snapshot: Snapshot) -> Snapsho
     head, is_bare = snapshot.head, project.rehearses and project.settings.store_kind.is_local
     logs = project.logs(run.name, lambda _: None)
     obstacle = None if head is None else project.obstacle(run, head, snapshot.workflow)
-    if len(known := project.settings.notices) == 1:
+    if len(project_notices := project.settings.notices) == 1:
         # The command has already shown a single notice when it opened the project.
-        notices = tuple(text for text in snapshot.notices if text not in known)
+        notices = tuple(text for text in snapshot.notices if text not in project_notices)
         snapshot = replace(snapshot, notices=notices)
     if obstacle is not None and snapshot.problem is None:
         notices = snapshot.notices
-        if obstacle.in_one_line not in known:
+        if obstacle.in_one_line not in project_notices:
             notices = (*notices, obstacle.in_one_line)
         snapshot = replace(snapshot, problem=obstacle, notices=notices)
     return replace(
@@ -486,8 +486,8 @@ def _find_lost_steps(
     if error is None:
         return None
     # A worker may have moved the run since *head* was read; the next look checks the new head.
-    newest = run.store.view().head
-    return error if newest is not None and newest.revision == head.revision else None
+    newest_head = run.store.view().head
+    return error if newest_head is not None and newest_head.revision == head.revision else None
 
 
 def snapshot_of(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None) -> Snapshot:
@@ -498,7 +498,7 @@ def snapshot_of(run: Run, logs: StepLogs | None = None, known: list[Any] | None 
     """
     view = run.view()
     head, notices = view.head, view.notices
-    workflow, upcoming, readiness, problem, is_over = None, None, None, None, False
+    workflow, next_facts, readiness, problem, is_over = None, None, None, None, False
     claims = head.claims if head is not None else ()
     holders = tuple((claim, run.store.liveness(claim)) for claim in claims)
     try:
@@ -510,7 +510,7 @@ def snapshot_of(run: Run, logs: StepLogs | None = None, known: list[Any] | None 
             readiness = run.readiness_at(_drop_gone_claims(head, holders), workflow)
         is_over = readiness is not None and readiness.kind is ReadinessKind.COMPLETE
         if not is_over and not next_place.is_end:
-            upcoming = describe_at(workflow, next_place)
+            next_facts = describe_at(workflow, next_place)
     except (ConfigurationError, DefinitionChanged) as error:
         # The head is a fact, even if the configuration does not fit it.
         if head is None:
@@ -519,23 +519,23 @@ def snapshot_of(run: Run, logs: StepLogs | None = None, known: list[Any] | None 
             notices, problem = (*notices, error.in_one_line), error
         workflow = find_readable_workflow(run, head, workflow)
     has_nodes = workflow is not None and bool(workflow.nodes)
-    seen = read_view_and_facts(run, workflow.name, known)[0] if workflow and has_nodes else None
+    graph = read_view_and_facts(run, workflow.name, known)[0] if workflow and has_nodes else None
     is_moving = has_nodes and readiness is not None and not is_over
     return Snapshot(
         name=run.name,
         head=head,
         workflow=workflow,
-        next=upcoming,
+        next=next_facts,
         readiness=readiness,
         holders=holders,
         limits=run.limits,
         **_newest_attempt_fields(run, head),
         notices=notices,
-        graph_view=seen and _mark_interrupted(seen, holders),
+        graph_view=graph and _mark_interrupted(graph, holders),
         stopped_by=tuple(run.describe_blockers(head)) if head is not None and is_moving else (),
         **_process_fields(run, head),
-        heard=read_last_outputs(claims, logs.folders) if seen and logs and claims else {},
-        failure=last_failure(run, head, seen),
+        heard=read_last_outputs(claims, logs.folders) if graph and logs and claims else {},
+        failure=last_failure(run, head, graph),
         problem=problem,
         takes_over=take_over_options(run, workflow, holders) if problem is None else "",
     )
@@ -543,8 +543,8 @@ def snapshot_of(run: Run, logs: StepLogs | None = None, known: list[Any] | None 
 
 def _mark_interrupted(view: FlowView, holders: Iterable[tuple[Claim, Liveness]]) -> FlowView:
     """Return *view* with the nodes marked as interrupted whose holders are gone."""
-    interrupted = {claim.step for claim, liveness in holders if liveness.allows_take_over}
-    nodes = tuple(replace(node, is_interrupted=node.node.id in interrupted) for node in view.nodes)
+    names = {claim.step for claim, liveness in holders if liveness.allows_take_over}
+    nodes = tuple(replace(node, is_interrupted=node.node.id in names) for node in view.nodes)
     return replace(view, nodes=nodes)
 
 
@@ -563,17 +563,17 @@ def _process_fields(run: Run, head: Head | None) -> dict[str, Any]:
 
 
 def _drop_gone_claims(head: Head, holders: Iterable[tuple[Claim, Liveness]]) -> Head:
-    live = tuple(claim for claim, liveness in holders if not liveness.allows_take_over)
-    return head if live == head.claims else head.replace(claims=live)
+    live_claims = tuple(claim for claim, liveness in holders if not liveness.allows_take_over)
+    return head if live_claims == head.claims else head.replace(claims=live_claims)
 
 
 def _newest_attempt_fields(run: Run, head: Head | None) -> dict[str, Any]:
     """Return what people should know about the newest attempts, by field of `Snapshot`."""
-    newest = [*read_facts(read_newest_facts(run, head))]
-    outcomes = [fact.details for fact in newest]
+    facts = [*read_facts(read_newest_facts(run, head))]
+    outcomes = [fact.details for fact in facts]
     notes = (str(outcome["note"]) for outcome in outcomes if _has_agent_note(outcome))
     steps = [
-        (fact.step, fact.details, format_evidence(read_evidence(fact.details))) for fact in newest
+        (fact.step, fact.details, format_evidence(read_evidence(fact.details))) for fact in facts
     ]
     return {
         "denials": tuple(str(line) for o in outcomes for line in o.get("denials") or ()),

@@ -126,12 +126,12 @@ def _find_run_start(
         return start, None
     try:
         if run.dispatch is not None:
-            first = next(iter(run.history()), None)
+            first_record = next(iter(run.history()), None)
         else:
-            first = JournalFile(run.store.state_path.parent, 0, 0).read_oldest()
+            first_record = JournalFile(run.store.state_path.parent, 0, 0).read_oldest()
     except SequencerError:
-        first = None
-    return (None if first is None else str(first["at"])), None
+        first_record = None
+    return (None if first_record is None else str(first_record["at"])), None
 
 
 def _find_restart_time(run: Run, *, is_far: bool) -> str | None:
@@ -259,11 +259,16 @@ def find_need(run: Run, head: Head, now: datetime | None = None) -> Need | None:
     if readiness.kind is ReadinessKind.LIMIT:
         advice = "raise it in orchestration.yaml, then"
         return Need(readiness.kind, key, text, ("sequencer trust",), advice)
-    if readiness.kind is ReadinessKind.PERSON and (asked := find_open_item(run, head)) is not None:
-        first = asked.questions[0] if asked.questions else None
-        key += "".join(f" {question.node.id} {question.token}" for question in asked.questions)
-        key += "" if asked.gate is None else f" {asked.gate.step} {asked.gate.token}"
-        return Need(readiness.kind, key, text, tuple(asked.commands(first)), is_asked=True)
+    if (
+        readiness.kind is ReadinessKind.PERSON
+        and (open_item := find_open_item(run, head)) is not None
+    ):
+        first_question = open_item.questions[0] if open_item.questions else None
+        key += "".join(f" {question.node.id} {question.token}" for question in open_item.questions)
+        key += "" if open_item.gate is None else f" {open_item.gate.step} {open_item.gate.token}"
+        return Need(
+            readiness.kind, key, text, tuple(open_item.commands(first_question)), is_asked=True
+        )
     if readiness.kind in (ReadinessKind.PERSON, ReadinessKind.PAUSED, ReadinessKind.STOPPED):
         return Need(readiness.kind, key, text, _format_commands(option, "resume"))
     return None
@@ -315,15 +320,15 @@ def _unread_need(run: Run, error: SequencerError) -> Need:
 
 def untrusted_need(refused: NotTrusted) -> Need:
     """Return what a person has to do about a project that may not act."""
-    changed = tuple(one_line(line)[:CAUSE_CHARS] for line in refused.changed)
+    changes = tuple(one_line(line)[:CAUSE_CHARS] for line in refused.changed)
     reason = "it is not trusted on this machine"
-    if changed:
+    if changes:
         reason = "it has changed since you trusted it"
-    shown = changed[:CAUSE_LINES]
-    if changed[CAUSE_LINES:]:
-        shown += (f"and {len(changed) - CAUSE_LINES} more",)
+    cause_lines = changes[:CAUSE_LINES]
+    if changes[CAUSE_LINES:]:
+        cause_lines += (f"and {len(changes) - CAUSE_LINES} more",)
     text = f"{reason}, so nothing starts"
-    return Need(ReadinessKind.REFUSED, "trust", text, ("sequencer trust",), cause=shown)
+    return Need(ReadinessKind.REFUSED, "trust", text, ("sequencer trust",), cause=cause_lines)
 
 
 def build_need_json(run: Run | None, need: Need) -> dict[str, Any]:
@@ -346,15 +351,17 @@ _OF_A_PERSON = frozenset((ReadinessKind.REFUSED, ReadinessKind.LIMIT, ReadinessK
 
 def _find_long_wait(run: Run, head: Head, readiness: Readiness, now: datetime) -> Need | None:
     """Return the wait for a date if it is long or may become long; None: it is neither."""
-    due, reason = parse_time(readiness.until or ""), head.not_before_reason or "not due"
-    if due is None:
+    due_date, reason = parse_time(readiness.until or ""), head.not_before_reason or "not due"
+    if due_date is None:
         return None
-    at = f"{due.astimezone():%Y-%m-%d %H:%M %Z}"
-    if due > now + LONG_PAUSE:
-        text = f"{one_line(reason)}: nothing starts before {at}; then it continues by itself"
+    local_time = f"{due_date.astimezone():%Y-%m-%d %H:%M %Z}"
+    if due_date > now + LONG_PAUSE:
+        text = (
+            f"{one_line(reason)}: nothing starts before {local_time}; then it continues by itself"
+        )
         # A usage limit is the agent's, so other runs with this agent wait for the same reason.
         return Need(
-            readiness.kind, f"pause {head.run_id}", text, until=due, shared=one_line(reason)
+            readiness.kind, f"pause {head.run_id}", text, until=due_date, shared=one_line(reason)
         )
     status = (_newest_outcome(run) or {}).get("status")
     if status not in (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE):
@@ -402,8 +409,10 @@ def name_of(run: Run) -> str:
 def find_waiting_runs(project: Project) -> tuple[list[Open], dict[Run, SequencerError]]:
     """Return all runs that wait for a person, and the errors of runs that can't be read."""
     results = dict(visit_runs(project, find_open_item))
-    unread = {run: error for run, error in results.items() if isinstance(error, SequencerError)}
-    return [result for result in results.values() if isinstance(result, Open)], unread
+    unread_runs = {
+        run: error for run, error in results.items() if isinstance(error, SequencerError)
+    }
+    return [result for result in results.values() if isinstance(result, Open)], unread_runs
 
 
 def find_open_item(run: Run, head: Head) -> Open | None:

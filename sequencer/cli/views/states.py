@@ -97,8 +97,8 @@ def node_look(view: NodeView) -> StateLook:
 
 def mark_of(view: NodeView, *, is_ascii: bool) -> str:
     """Return the mark of the node of *view*."""
-    look = node_look(view)
-    return look.ascii_mark if is_ascii else look.mark
+    style = node_look(view)
+    return style.ascii_mark if is_ascii else style.mark
 
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -112,10 +112,10 @@ def sanitize_text(text: str) -> str:
     >>> sanitize_text("pay\u202eoff \x1b[2J\U0001f469\u200d\U0001f4bb")
     'payoff 👩💻'
     """
-    visible = (
+    characters = (
         c for c in one_line(text) if unicodedata.category(c) not in _UNSEEN and c not in _NO_XML
     )
-    return " ".join("".join(visible).split())
+    return " ".join("".join(characters).split())
 
 
 def wrap_text(text: str, columns: int, lines: int, *, dots: str = "…") -> list[str]:
@@ -127,9 +127,9 @@ def wrap_text(text: str, columns: int, lines: int, *, dots: str = "…") -> list
     rows, words = [""], text.split()
     while words:
         word = words.pop(0)
-        joined = f"{rows[-1]} {word}".strip()
-        if width(joined) <= columns:
-            rows[-1] = joined
+        row = f"{rows[-1]} {word}".strip()
+        if width(row) <= columns:
+            rows[-1] = row
         elif rows[-1]:
             rows.append("")
             words.insert(0, word)
@@ -149,24 +149,24 @@ LAST_LINE_COLUMNS = 80
 
 def format_state(view: NodeView, now: datetime) -> str:
     """Return the state in words, with the time that is left if it waits for a date."""
-    due = parse_time(view.due) if view.due else None
+    due_date = parse_time(view.due) if view.due else None
     word = node_look(view).word
-    if due is None:
+    if due_date is None:
         return word
-    left = format_duration(max(0.0, (due - now).total_seconds()))
+    remaining = format_duration(max(0.0, (due_date - now).total_seconds()))
     if view.state is NodeState.RETRYING:
-        return f"{word} in {left}"
+        return f"{word} in {remaining}"
     if view.state is not NodeState.ASKED:
         return word
-    return f"{word}, {left} left" if due > now else f"{word}, its time is over"
+    return f"{word}, {remaining} left" if due_date > now else f"{word}, its time is over"
 
 
 def node_duration_s(view: NodeView, now: datetime) -> float:
     """Return how many seconds the node of *view* took, including an attempt that runs now."""
-    since = parse_time(view.since) if view.since and not view.is_interrupted else None
-    running = (now - since).total_seconds() if since is not None else 0.0
+    start = parse_time(view.since) if view.since and not view.is_interrupted else None
+    running_s = (now - start).total_seconds() if start is not None else 0.0
     # Another machine's clock may be ahead of this one.
-    return view.seconds + max(0.0, running)
+    return view.seconds + max(0.0, running_s)
 
 
 def count_done(view: FlowView) -> int:

@@ -61,8 +61,8 @@ class AskedLogs(Struct, frozen=True):
 
     def is_about(self, step: str, iteration: int) -> bool:
         """Return whether the log of *step* (a slug) in *iteration* is requested."""
-        wanted = {int(step) if _is_iteration(step) else slug(step) for step in self.steps}
-        return not wanted or step in wanted or iteration in wanted
+        keys = {int(step) if _is_iteration(step) else slug(step) for step in self.steps}
+        return not keys or step in keys or iteration in keys
 
     def ensure_known(self) -> None:
         """Check that every requested step can have a log.
@@ -70,7 +70,7 @@ class AskedLogs(Struct, frozen=True):
         Raises:
             UnknownName: one is not a step of the workflow and has no log.
         """
-        known = {log.step for log in self._iter_logs()}
+        known_slugs = {log.step for log in self._iter_logs()}
         try:
             workflow = self.run.workflow_for(self.run.head)
         except SequencerError:
@@ -79,8 +79,8 @@ class AskedLogs(Struct, frozen=True):
             names = [step.name for step in workflow.own_steps]
         slugs = {slug(name) for name in names}
         for step in self.steps:
-            if not _is_iteration(step) and slug(step) not in known | slugs:
-                raise UnknownName("step", step, {*names, *(known - slugs)}, where="log")
+            if not _is_iteration(step) and slug(step) not in known_slugs | slugs:
+                raise UnknownName("step", step, {*names, *(known_slugs - slugs)}, where="log")
 
 
 def _is_iteration(text: str) -> bool:
@@ -115,9 +115,9 @@ def open_log(path: Path) -> BinaryIO:
     try:
         fd = folders.open_file(path, os.O_RDONLY)
     except OSError as error:
-        why, hint = explain_refusal(error, path, "a log has to be a regular file")
+        reason, hint = explain_refusal(error, path, "a log has to be a regular file")
         raise UnsafePath(
-            f"can't be read: {why}",
+            f"can't be read: {reason}",
             where=str(path),
             hint=hint,
         ) from error

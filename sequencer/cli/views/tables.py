@@ -43,20 +43,22 @@ def format_table(
     N  STEP
     1  impleme…-parser
     """
-    natural = measure_widths(head, rows)
-    fixed = {*right, *whole}
-    least = {
+    natural_widths = measure_widths(head, rows)
+    fixed_columns = {*right, *whole}
+    least_widths = {
         column: MIN_COLUMNS
-        for column, wide in enumerate(natural)
-        if column not in fixed and wide > WHOLE_COLUMNS
+        for column, column_width in enumerate(natural_widths)
+        if column not in fixed_columns and column_width > WHOLE_COLUMNS
     }
-    easy = dict.fromkeys(least, WHOLE_COLUMNS)
-    wide = fit_widths(natural, rows, room, goes=goes, least=least, easy=easy, right=right)
+    easy_widths = dict.fromkeys(least_widths, WHOLE_COLUMNS)
+    widths = fit_widths(
+        natural_widths, rows, room, goes=goes, least=least_widths, easy=easy_widths, right=right
+    )
 
     def fit(column: int, text: str, most: int) -> str:
         return (cut if column in prose else shorten_middle)(text, most)
 
-    return "\n".join(format_rows(head, rows, wide, right=right, fit=fit))
+    return "\n".join(format_rows(head, rows, widths, right=right, fit=fit))
 
 
 def measure_widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
@@ -84,27 +86,34 @@ def fit_widths(
     """
     if room is None:
         return dict(enumerate(natural))
-    smallest = [min(wide, least.get(column, wide)) for column, wide in enumerate(natural)]
-    wanted = [min(wide, easy.get(n, smallest[n])) for n, wide in enumerate(natural)]
-    shown = list(range(len(natural)))
+    minimum_widths = [
+        min(column_width, least.get(column, column_width))
+        for column, column_width in enumerate(natural)
+    ]
+    wanted_widths = [
+        min(column_width, easy.get(n, minimum_widths[n])) for n, column_width in enumerate(natural)
+    ]
+    columns = list(range(len(natural)))
 
     def free(widths: Sequence[int] | Mapping[int, int]) -> int:
-        return room - sum(widths[n] for n in shown) - len(_SEPARATOR) * (len(shown) - 1)
+        return room - sum(widths[n] for n in columns) - len(_SEPARATOR) * (len(columns) - 1)
 
-    empty = [n for n in (*goes, *shown) if all(row[n] in ("", "-") for row in rows)]
-    for column in dict.fromkeys([*empty, *goes]):
-        if free(wanted) >= 0:
+    empty_columns = [n for n in (*goes, *columns) if all(row[n] in ("", "-") for row in rows)]
+    for column in dict.fromkeys([*empty_columns, *goes]):
+        if free(wanted_widths) >= 0:
             break
-        shown.remove(column)
-    widths = {column: smallest[column] for column in shown}
-    left = free(widths)
-    while left > 0 and (growing := [n for n in shown if widths[n] < natural[n]]):
-        widths[first if first in growing else min(growing, key=widths.__getitem__)] += 1
-        left -= 1
-    while left < 0 and (texts := [n for n in shown if n not in right and widths[n] > 1]):
-        long = [n for n in texts if n in least and widths[n] > SHORTEST]
-        widths[max(long or texts, key=widths.__getitem__)] -= 1
-        left += 1
+        columns.remove(column)
+    widths = {column: minimum_widths[column] for column in columns}
+    free_room = free(widths)
+    while free_room > 0 and (narrow_columns := [n for n in columns if widths[n] < natural[n]]):
+        widths[
+            first if first in narrow_columns else min(narrow_columns, key=widths.__getitem__)
+        ] += 1
+        free_room -= 1
+    while free_room < 0 and (texts := [n for n in columns if n not in right and widths[n] > 1]):
+        long_columns = [n for n in texts if n in least and widths[n] > SHORTEST]
+        widths[max(long_columns or texts, key=widths.__getitem__)] -= 1
+        free_room += 1
     return widths
 
 
@@ -120,15 +129,15 @@ def format_rows(
     texts = []
     for row in (head, *rows):
         cells = []
-        for column, most in wide.items():
-            cell = fit(column, row[column], most)
-            blank = " " * (most - width(cell))
-            cells.append(blank + cell if column in right else cell + blank)
+        for column, column_width in wide.items():
+            cell = fit(column, row[column], column_width)
+            padding = " " * (column_width - width(cell))
+            cells.append(padding + cell if column in right else cell + padding)
         texts.append(_SEPARATOR.join(cells).rstrip())
     return texts
 
 
 def format_purposes(descriptions: Iterable[tuple[str, str]], kind: str = "STEP") -> str:
     """Return a table of (name, description) pairs; empty if there is no description."""
-    rows = {one_line(name): one_line(about) for name, about in descriptions if about}
+    rows = {one_line(name): one_line(purpose) for name, purpose in descriptions if purpose}
     return format_table((kind, "WHAT IT DOES"), list(rows.items())) if rows else ""

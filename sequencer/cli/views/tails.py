@@ -59,17 +59,17 @@ def _read_tail(path: Path, token: int) -> str | None:
     # Never follow a link, and never wait for a pipe.
     fd = folders.open_file(path, os.O_RDONLY)
     try:
-        beginning = os.pread(fd, FIRST_BYTES, 0)
-        titles = beginning.split(b"\n", TITLE_LINES)
+        head = os.pread(fd, FIRST_BYTES, 0)
+        titles = head.split(b"\n", TITLE_LINES)
         if not titles[0].endswith(b" token %d" % token):
             return None
         if len(titles) <= TITLE_LINES:
             return ""
         # The agent's output starts after the prompt, which comes first in the log.
-        sent = read_sent_texts(fd)
-        if sent is None and titles[-1].startswith(SENT):
+        sent_texts = read_sent_texts(fd)
+        if sent_texts is None and titles[-1].startswith(SENT):
             return ""
-        output_start = len(beginning) - len(titles[-1]) if sent is None else sent.end
+        output_start = len(head) - len(titles[-1]) if sent_texts is None else sent_texts.end
         start = max(output_start, os.fstat(fd).st_size - TAIL_BYTES)
         return os.pread(fd, TAIL_BYTES, start).decode("utf-8", "replace")
     finally:
@@ -82,13 +82,19 @@ def last_failure(run: Run, head: Head | None, view: FlowView | None) -> str:
     For a graph's run, *view* has the nodes.
     """
     if view is not None:
-        failed = [node for node in view.nodes if node.state is NodeState.FAILED]
-        words = [f"{node.node.id!r} failed: {node.last_line}" for node in failed[:1]]
-        return one_line(", ".join((*words, *(f"{len(failed)} in all" for _ in failed[1:2]))))
+        failed_nodes = [node for node in view.nodes if node.state is NodeState.FAILED]
+        words = [f"{node.node.id!r} failed: {node.last_line}" for node in failed_nodes[:1]]
+        return one_line(
+            ", ".join((*words, *(f"{len(failed_nodes)} in all" for _ in failed_nodes[1:2])))
+        )
     if head is None or not head.failures_in_row or (fact := newest_failure(run)) is None:
         return ""
     error = str(fact.details.get("error") or "no reason given")
-    first = error.strip().partition("\n")[0]
+    first_line = error.strip().partition("\n")[0]
     # An exit code alone says nothing; the agent's last words are on the lines below it.
-    reason = cut(to_one_line(error), FAILURE_CHARS) if first.startswith("exit code ") else first
+    reason = (
+        cut(to_one_line(error), FAILURE_CHARS)
+        if first_line.startswith("exit code ")
+        else first_line
+    )
     return one_line(f"{fact.step!r} failed: {reason}")

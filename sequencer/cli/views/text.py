@@ -75,10 +75,10 @@ class Sanitiser:
 
     def feed(self, data: bytes) -> str:
         """Return the part of the stream that can be shown now and was not returned before."""
-        shown = self._sanitize(self._decoder.decode(data))
-        if shown:
-            self._is_mid_line = not shown.endswith("\n")
-        return shown
+        text = self._sanitize(self._decoder.decode(data))
+        if text:
+            self._is_mid_line = not text.endswith("\n")
+        return text
 
     def finish(self) -> str:
         """Return the rest of the stream; the next chunk starts another stream."""
@@ -92,14 +92,14 @@ class Sanitiser:
         if _SUSPICIOUS.search(text) is None:
             self._held = ""
             return text
-        cut = _find_unfinished(text)
-        self._held = text[cut:]
-        shown = text[:cut]
+        cut_offset = _find_unfinished(text)
+        self._held = text[cut_offset:]
+        stable_text = text[:cut_offset]
         # Only the next chunk shows whether a carriage return ends a line or overwrites it.
-        body = shown.rstrip("\r")
-        if len(body) < len(shown):
+        body = stable_text.rstrip("\r")
+        if len(body) < len(stable_text):
             self._held = "\r" + self._held
-        elif self._is_mid_line and re.match("\r+(?!\n)", shown):
+        elif self._is_mid_line and re.match("\r+(?!\n)", stable_text):
             # The text that it would overwrite was already returned; a line end separates the two.
             body = "\n" + body
         return strip_controls(body)
@@ -234,22 +234,22 @@ def wrap_prose(text: str, room: int | None) -> str:
 
 
 def _wrap_line(line: str, room: int) -> Iterator[str]:
-    beginning = _BEGINNING.match(line)
-    if width(line) <= room or beginning is None:
+    match = _BEGINNING.match(line)
+    if width(line) <= room or match is None:
         yield line
         return
-    before = beginning[0]
-    words = line[len(before) :].split(" ")
-    below = before if before.endswith("| ") else " " * width(before)
-    if width(below) * 2 > room or max(map(width, words)) > room - width(below):
-        below = " " * (len(line) - len(line.lstrip()) + 2)
-    taken: list[str] = []
+    indent = match[0]
+    words = line[len(indent) :].split(" ")
+    next_indent = indent if indent.endswith("| ") else " " * width(indent)
+    if width(next_indent) * 2 > room or max(map(width, words)) > room - width(next_indent):
+        next_indent = " " * (len(line) - len(line.lstrip()) + 2)
+    row_words: list[str] = []
     for word in words:
-        if width(before + " ".join([*taken, word])) > room and (taken or before.strip()):
-            yield (before + " ".join(taken)).rstrip()
-            taken, before = [], below
-        taken.append(word)
-    yield before + " ".join(taken)
+        if width(indent + " ".join([*row_words, word])) > room and (row_words or indent.strip()):
+            yield (indent + " ".join(row_words)).rstrip()
+            row_words, indent = [], next_indent
+        row_words.append(word)
+    yield indent + " ".join(row_words)
 
 
 def format_clock(seconds: float) -> str:
@@ -258,9 +258,9 @@ def format_clock(seconds: float) -> str:
     >>> format_clock(9.9), format_clock(75), format_clock(7_260)
     ('0:09', '1:15', '2:01:00')
     """
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, seconds_left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{seconds_left:02d}" if hours else f"{minutes}:{seconds_left:02d}"
 
 
 def file_size(count: int) -> str:

@@ -23,11 +23,11 @@ def perform_by_agent(
 
     *to* names the one that gets the prompt, for the log: ``agent`` or ``router``.
     """
-    prepared, listener = question or attempt.prepared, attempt.listener
+    prepared_step, listener = question or attempt.prepared, attempt.listener
     if performer.workspace.opens:
         # In a worktree, an earlier attempt may have left files that the client reads.
-        performer.agents.ensure_folder(prepared.agent, attempt.cwd)
-    request, executor = _request(attempt, prepared, to), prepared.executor
+        performer.agents.ensure_folder(prepared_step.agent, attempt.cwd)
+    request, executor = _request(attempt, prepared_step, to), prepared_step.executor
     attempt.log.write_request(request, to)
     attempt.agent_usage = None
     try:
@@ -43,30 +43,31 @@ def perform_by_agent(
         case _:
             raise extensions.wrong_type_error(Outcome, outcome, extensions.EXECUTORS, executor.kind)
     if outcome.is_over_budget and not attempt.workflow.nodes:
-        outcome = mark_budget_used_up(outcome, prepared.step, attempt.budget.cost_usd)
+        outcome = mark_budget_used_up(outcome, prepared_step.step, attempt.budget.cost_usd)
     if outcome.session_fault and attempt.session is None:
         outcome = outcome.replace(session_fault=None)
     attempt.outcome = outcome
 
 
-def _request(attempt: Attempt, prepared: PreparedStep, to: str) -> StepRequest:
-    step, prompt, added = adapt_to_executor(prepared)
+def _request(attempt: Attempt, prepared_step: PreparedStep, recipient: str) -> StepRequest:
+    step, prompt, system_prompt = adapt_to_executor(prepared_step)
     workflow, budget, session = attempt.workflow, attempt.budget, attempt.session
-    can_cap = "max_cost_usd" in prepared.executor.supported_fields | EVERY_EXECUTOR
+    can_cap = "max_cost_usd" in prepared_step.executor.supported_fields | EVERY_EXECUTOR
     return StepRequest(
         identity=attempt.identity(),
         step=step,
         prompt=prompt,
         cwd=attempt.cwd,
         result_path=attempt.result_path,
-        system_prompt=prepared.system_prompt,
-        append_system_prompt=added,
+        system_prompt=prepared_step.system_prompt,
+        append_system_prompt=system_prompt,
         resume_session=None if session is None else session.id,
         timeout_s=smallest_limit(step.timeout_s, budget.timeout_s),
         idle_timeout_s=step.idle_timeout_s,
         is_node=workflow.counts_ms,
         lock=attempt.lock,
         label=find_forward_label(workflow, step) if workflow.nodes else None,
-        decides=to == "router" or is_deciding_step(workflow, step, prepared.place.stage),
+        decides=recipient == "router"
+        or is_deciding_step(workflow, step, prepared_step.place.stage),
         max_cost_usd=smallest_limit(step.max_cost_usd, budget.cost_usd) if can_cap else None,
     )

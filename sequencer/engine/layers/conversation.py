@@ -15,15 +15,18 @@ def continue_conversation(performer: Performer, attempt: Attempt, proceed: Next)
     proceed(attempt)
     if session is None:
         return
-    attempt.session, lost = None, attempt.outcome
-    if lost.session_fault is not SessionFault.LOST or attempt.cancellation.is_set():
-        attempt.outcome = lost.replace(session_steps=session.steps + 1)
+    attempt.session, lost_outcome = None, attempt.outcome
+    if lost_outcome.session_fault is not SessionFault.LOST or attempt.cancellation.is_set():
+        attempt.outcome = lost_outcome.replace(session_steps=session.steps + 1)
         return
     # Not a failure: a lost conversation says nothing about the step.
-    why = performer.redact((lost.error or "no reason given").partition("\n")[0])
-    attempt.write_notice(f"the conversation can't be continued, a new one starts: {why}")
-    budget, attempt.budget = attempt.budget, attempt.budget.compute_rest(attempt.step, lost.usage)
+    reason = performer.redact((lost_outcome.error or "no reason given").partition("\n")[0])
+    attempt.write_notice(f"the conversation can't be continued, a new one starts: {reason}")
+    budget, attempt.budget = (
+        attempt.budget,
+        attempt.budget.compute_rest(attempt.step, lost_outcome.usage),
+    )
     with attempt.use_separate_result():
         proceed(attempt)
-    attempt.budget, usage = budget, attempt.outcome.usage.plus(lost.usage)
+    attempt.budget, usage = budget, attempt.outcome.usage.plus(lost_outcome.usage)
     attempt.outcome = attempt.outcome.replace(usage=usage, session_fault=SessionFault.LOST)

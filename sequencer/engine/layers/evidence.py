@@ -37,8 +37,8 @@ def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> Non
     Raises:
         SequencerError: a disk fails, a folder is unsafe, or the machine is out of a resource.
     """
-    prepared, watch = attempt.prepared, None
-    if prepared.step.expects == "change" and prepared.executor.kind not in OWN_WORD:
+    prepared_step, watch = attempt.prepared, None
+    if prepared_step.step.expects == "change" and prepared_step.executor.kind not in OWN_WORD:
         watch = ChangeWatch(attempt.cwd, performer.own_folders, attempt.prior)
         watch.begin()
     try:
@@ -46,16 +46,20 @@ def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> Non
     except SequencerError as error:
         if isinstance(error, UnsafeFolder) or to_machine_busy(error) or to_storage_failed(error):
             raise
-        attempt.prepared, attempt.is_final = prepared, isinstance(error, MissingValue)
+        attempt.prepared, attempt.is_final = prepared_step, isinstance(error, MissingValue)
         attempt.outcome = _failure_of(attempt, error)
-    final = attempt.prepared
-    outcome = _judge_outcome(performer, attempt, final, watch)
-    note = make_history_note(final, outcome, attempt) if final.step.complete_when else final.note
-    ended = AttemptResult(
+    final_step = attempt.prepared
+    outcome = _judge_outcome(performer, attempt, final_step, watch)
+    note = (
+        make_history_note(final_step, outcome, attempt)
+        if final_step.step.complete_when
+        else final_step.note
+    )
+    result = AttemptResult(
         outcome,
-        final.step,
-        final.place,
-        final.agent,
+        final_step.step,
+        final_step.place,
+        final_step.agent,
         attempt.claim.token,
         attempt.claim.attempt,
         log=str(attempt.log.path),
@@ -63,8 +67,8 @@ def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> Non
         began_at=attempt.began_at,
         note=note,
     )
-    is_command = final.executor.kind == "command"
-    attempt.ended = judge_answer(attempt.workflow, ended, is_command=is_command)
+    is_command = final_step.executor.kind == "command"
+    attempt.ended = judge_answer(attempt.workflow, result, is_command=is_command)
 
 
 def _failure_of(attempt: Attempt, error: SequencerError) -> Outcome:
@@ -77,25 +81,27 @@ def _failure_of(attempt: Attempt, error: SequencerError) -> Outcome:
 
 
 def _judge_outcome(
-    performer: Performer, attempt: Attempt, final: PreparedStep, watch: ChangeWatch | None
+    performer: Performer, attempt: Attempt, final_step: PreparedStep, watch: ChangeWatch | None
 ) -> Outcome:
-    """Return the outcome of *attempt* at the step *final*, judged by its evidence."""
+    """Return the outcome of *attempt* at the step *final_step*, judged by its evidence."""
     seconds = round(time.monotonic() - attempt.started_s, 6)
     outcome = limit_attempts(attempt.outcome, attempt.claim.attempt, performer.max_attempts)
-    if outcome.evidence is not None and final.executor.kind not in OWN_WORD:
+    if outcome.evidence is not None and final_step.executor.kind not in OWN_WORD:
         watch = watch or ChangeWatch(
             attempt.cwd, performer.own_folders, attempt.prior, began=time.time() - seconds
         )
-        outcome = judge(outcome, final.step, watch, attempt.write_notice)
-    if final.step.max_cost_usd is not None:
-        _report_overspent(performer, attempt, final.step, outcome.usage)
-    completed = check_answer(final.step, apply_completion(final.step, outcome))
-    usage = completed.usage.replace(seconds=seconds)
-    return redact_outcome(completed, performer.redact, usage=usage, prompt=final.step.prompt_name)
+        outcome = judge(outcome, final_step.step, watch, attempt.write_notice)
+    if final_step.step.max_cost_usd is not None:
+        _report_overspent(performer, attempt, final_step.step, outcome.usage)
+    completed_outcome = check_answer(final_step.step, apply_completion(final_step.step, outcome))
+    usage = completed_outcome.usage.replace(seconds=seconds)
+    return redact_outcome(
+        completed_outcome, performer.redact, usage=usage, prompt=final_step.step.prompt_name
+    )
 
 
 def _report_overspent(performer: Performer, attempt: Attempt, step: Step, usage: Usage) -> None:
     """Report if *attempt* spent more than it may, because its client stopped too late or never."""
-    if (over := describe_overspending(step, usage)) is not None:
-        attempt.write_notice(f"the attempt has spent {over}")
-        performer.emit(Noticed(f"step {step.name!r} has spent {over}"))
+    if (text := describe_overspending(step, usage)) is not None:
+        attempt.write_notice(f"the attempt has spent {text}")
+        performer.emit(Noticed(f"step {step.name!r} has spent {text}"))

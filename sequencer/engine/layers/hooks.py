@@ -16,29 +16,29 @@ from sequencer.model.outcome import OutcomeStatus
 def decide_by_hook(performer: Performer, attempt: Attempt, proceed: Next) -> None:
     """After the attempt has ended, ask the project's hook where the run continues."""
     proceed(attempt)
-    ended, hooks = attempt.ended, performer.hooks
-    if ended is None or hooks is None:
+    result, hooks = attempt.ended, performer.hooks
+    if result is None or hooks is None:
         return
-    outcome = ended.outcome
+    outcome = result.outcome
     if not outcome.is_put_off and outcome.status is not OutcomeStatus.INTERRUPTED:
-        attempt.ended = _apply_decision(performer, attempt, ended, hooks)
+        attempt.ended = _apply_decision(performer, attempt, result, hooks)
 
 
 def _apply_decision(
-    performer: Performer, attempt: Attempt, ended: AttemptResult, hooks: Hooks
+    performer: Performer, attempt: Attempt, result: AttemptResult, hooks: Hooks
 ) -> AttemptResult:
-    """Return *ended* with the hook's decision."""
+    """Return *result* with the hook's decision."""
     try:
-        decision = hooks.transition(_context(performer, attempt), ended.outcome)
+        decision = hooks.transition(_context(performer, attempt), result.outcome)
         if decision is not None:
             decision = replace(decision, reason=performer.redact(decision.reason))
             attempt.write_notice(f"a hook decides {decision.move}: {decision.why}")
-        return replace(ended, decision=decision)
+        return replace(result, decision=decision)
     except HookFailed as error:
         _write_traceback(performer, attempt, error)
         message = performer.redact(str(error))
-        outcome = ended.outcome.replace(status=OutcomeStatus.FAILED, error=message)
-        return replace(ended, outcome=outcome, verdict=None)
+        outcome = result.outcome.replace(status=OutcomeStatus.FAILED, error=message)
+        return replace(result, outcome=outcome, verdict=None)
 
 
 def apply_hooks(performer: Performer, attempt: Attempt, proceed: Next) -> None:
@@ -57,16 +57,20 @@ def apply_hooks(performer: Performer, attempt: Attempt, proceed: Next) -> None:
 
 
 def _change_step(performer: Performer, attempt: Attempt, hooks: Hooks) -> PreparedStep:
-    prepared, context = attempt.prepared, _context(performer, attempt)
-    text = hooks.prompt(context, prepared.prompt)
-    added = hooks.system_prompt(context, prepared.append_system_prompt)
-    model = hooks.model(context, prepared.step.model)
-    if model != prepared.step.model:
+    prepared_step, context = attempt.prepared, _context(performer, attempt)
+    text = hooks.prompt(context, prepared_step.prompt)
+    system_prompt = hooks.system_prompt(context, prepared_step.append_system_prompt)
+    model = hooks.model(context, prepared_step.step.model)
+    if model != prepared_step.step.model:
         # The agent is chosen again, so that one without models refuses the change.
-        step = prepared.step.replace(model=model)
-        agent, executor, instead = performer.agents.choose_installed(step, prepared.position)
-        prepared = replace(prepared, step=step, agent=agent, executor=executor, instead=instead)
-    return replace(prepared, prompt=text, append_system_prompt=added)
+        step = prepared_step.step.replace(model=model)
+        agent, executor, replacement = performer.agents.choose_installed(
+            step, prepared_step.position
+        )
+        prepared_step = replace(
+            prepared_step, step=step, agent=agent, executor=executor, instead=replacement
+        )
+    return replace(prepared_step, prompt=text, append_system_prompt=system_prompt)
 
 
 def _context(performer: Performer, attempt: Attempt) -> HookContext:

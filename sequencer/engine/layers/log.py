@@ -47,9 +47,9 @@ def keep_log(performer: Performer, attempt: Attempt, proceed: Next) -> None:
     finally:
         # Breaks a reference cycle, which would keep the attempt in memory: its output has it.
         attempt.listener = log
-    ended = attempt.ended
-    if ended is None:
+    result = attempt.ended
+    if result is None:
         raise RuntimeError("the layers gave no result")
-    log.close(ended.outcome)
-    verdict = ended.verdict and describe_verdict(attempt.workflow, ended, attempt.head)
-    performer.emit(AttemptEnded(attempt, ended.outcome, verdict or ""))
+    log.close(result.outcome)
+    verdict = result.verdict and describe_verdict(attempt.workflow, result, attempt.head)
+    performer.emit(AttemptEnded(attempt, result.outcome, verdict or ""))

@@ -26,21 +26,21 @@ class NodeLayers:
         """Keep the output of an accepted attempt, and the output of a judge."""
         del performer
         proceed(attempt)
-        ended, claim, marking = attempt.ended, attempt.claim, attempt.marking
-        if ended is None or marking is None:
+        result, claim, marking = attempt.ended, attempt.claim, attempt.marking
+        if result is None or marking is None:
             return
-        attempt.ended = ended = apply_decision(ended)
-        if ended.outcome.session_fault is not None:
+        attempt.ended = result = apply_decision(result)
+        if result.outcome.session_fault is not None:
             self.sessions.end(marking, claim.step)
-        is_accepted = ended.outcome.is_accepted
+        is_accepted = result.outcome.is_accepted
         # The run may continue after the last "no" of a judge, so its output is needed.
-        if not (is_accepted or ended.verdict):
+        if not (is_accepted or result.verdict):
             return
         attempt.reference = self._changes.store_output(
-            claim.step_index, claim.token, ended.outcome.output
+            claim.step_index, claim.token, result.outcome.output
         )
         if is_accepted:
-            self.sessions.keep(claim, ended, format_utc_s(self._changes.now()))
+            self.sessions.keep(claim, result, format_utc_s(self._changes.now()))
 
 
 def apply_decision(ended: AttemptResult) -> AttemptResult:

@@ -26,16 +26,16 @@ def layers_of(
 
     *of_kind* is the layer of the run's kind; None: it has none.
     """
-    step, hooks, opens = attempt.prepared.step, performer.hooks, performer.workspace.opens
+    step, hooks, has_folder = attempt.prepared.step, performer.hooks, performer.workspace.opens
     return (
-        (work_in_folder, opens),
+        (work_in_folder, has_folder),
         *(() if of_kind is None else ((of_kind, True),)),
         (decide_by_hook, hooks is not None),
         (judge_evidence, True),
         (hold_lock, attempt.lock_path is not None),
         (choose_prompt, performer.router is not None and performer.router.is_active),
         (apply_hooks, hooks is not None),
-        (complete_prompt, attempt.compose or attempt.prior.notes or opens),
+        (complete_prompt, attempt.compose or attempt.prior.notes or has_folder),
         (fall_back, performer.agents.has_fallback),
         (continue_conversation, step.continue_session and attempt.head.session is not None),
     )

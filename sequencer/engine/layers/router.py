@@ -34,17 +34,17 @@ def choose_prompt(performer: Performer, attempt: Attempt, proceed: Next) -> None
     if (router := performer.router) is None:
         proceed(attempt)
         return
-    prepared = attempt.prepared
+    prepared_step = attempt.prepared
     question = _question(performer, attempt, router)
     answer = _ask_router(performer, attempt, question, router)
     if not answer.is_accepted:
         # The step's own agent was not started, so the record must name the router's agent.
-        attempt.outcome, attempt.prepared = answer, replace(prepared, agent=question.agent)
+        attempt.outcome, attempt.prepared = answer, replace(prepared_step, agent=question.agent)
         return
-    chosen = _prepare_chosen(performer, attempt, answer, router)
-    words = f"[router] {describe_route(prepared, chosen)}\n".encode()
+    chosen_step = _prepare_chosen(performer, attempt, answer, router)
+    words = f"[router] {describe_route(prepared_step, chosen_step)}\n".encode()
     attempt.listener.write(words, Piece.NOTICE)
-    attempt.prepared, attempt.budget = chosen, attempt.budget.subtract(answer.usage)
+    attempt.prepared, attempt.budget = chosen_step, attempt.budget.subtract(answer.usage)
     proceed(attempt)
     usage = attempt.outcome.usage.plus(answer.usage)
     attempt.outcome = attempt.outcome.replace(usage=usage)
@@ -55,8 +55,8 @@ def _question(performer: Performer, attempt: Attempt, router: RouterSettings) ->
     step, step_index = performer.router_step(router), attempt.step_index
     place = StepRef(step_index, "router", step.prompt_name)
     question = performer.prepare_step(step, "router", place)
-    allowed = allowed_prompts(attempt.workflow, router)
-    state = router_input(attempt.head, describe(attempt.workflow, step_index), allowed)
+    allowed_names = allowed_prompts(attempt.workflow, router)
+    state = router_input(attempt.head, describe(attempt.workflow, step_index), allowed_names)
     return replace(question, prompt=f"{question.prompt.rstrip()}\n\n{state}")
 
 
@@ -64,7 +64,7 @@ def _ask_router(
     performer: Performer, attempt: Attempt, question: PreparedStep, router: RouterSettings
 ) -> Outcome:
     """Return the router's answer; if the router may be silent, a late answer counts as empty."""
-    started = time.monotonic()
+    start = time.monotonic()
     with attempt.use_separate_result():
         perform_by_agent(performer, attempt, question, "router")
     outcome = judge_turn(attempt.outcome)
@@ -73,27 +73,29 @@ def _ask_router(
     if outcome.status is not OutcomeStatus.FAILED:
         return outcome
     # The exit code of the router must not be taken for the verdict of a step that judges.
-    failed = outcome.replace(error=f"the router failed: {outcome.error}", exit_code=None)
-    if time.monotonic() - started < router.timeout_s:
-        return failed
-    late = f"the router did not answer within {router.timeout_s:g} s (router.timeout_s)"
+    failed_outcome = outcome.replace(error=f"the router failed: {outcome.error}", exit_code=None)
+    if time.monotonic() - start < router.timeout_s:
+        return failed_outcome
+    message = f"the router did not answer within {router.timeout_s:g} s (router.timeout_s)"
     if not router.may_be_silent:
-        return failed.replace(error=late)
-    return failed.replace(status=OutcomeStatus.OK, output="", error=late)
+        return failed_outcome.replace(error=message)
+    return failed_outcome.replace(status=OutcomeStatus.OK, output="", error=message)
 
 
 def _prepare_chosen(
     performer: Performer, attempt: Attempt, answer: Outcome, router: RouterSettings
 ) -> PreparedStep:
     """Return the step with the prompt that the router's *answer* names, ready to start."""
-    prepared, note = attempt.prepared, None
-    step = prepared.step
+    prepared_step, note = attempt.prepared, None
+    step = prepared_step.step
     if router.may_be_silent and not answer.output.strip():
         note = answer.error or "the router gave no answer"
     else:
         prompt = parse_answer(answer.output, allowed_prompts(attempt.workflow, router))
         if prompt != step.prompt_name:
             step = step.replace(prompt=prompt, text=None)
-    if step is prepared.step and router.needs_selection:
-        return replace(prepared, note=note)
-    return replace(performer.prepare_step(step, prepared.position, prepared.place), note=note)
+    if step is prepared_step.step and router.needs_selection:
+        return replace(prepared_step, note=note)
+    return replace(
+        performer.prepare_step(step, prepared_step.position, prepared_step.place), note=note
+    )

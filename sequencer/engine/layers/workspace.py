@@ -27,8 +27,8 @@ def work_in_folder(performer: Performer, attempt: Attempt, proceed: Next) -> Non
         performer.emit(Noticed(text))
     attempt.cwd, attempt.notes = folder.cwd, folder.notes
     if folder.notices:
-        listed = "\n".join(f"- {text}" for text in folder.notices)
-        attempt.notes = (f"# Where you work\n\n{listed}", *folder.notes)
+        notices_text = "\n".join(f"- {text}" for text in folder.notices)
+        attempt.notes = (f"# Where you work\n\n{notices_text}", *folder.notes)
     if folder.is_own:
         attempt.prior = replace(attempt.prior, is_shared=lambda: False)
     try:
@@ -64,26 +64,26 @@ def _close_folder(folder: AttemptFolder, attempt: Attempt, performer: Performer)
 
 
 def _status_of(attempt: Attempt) -> OutcomeStatus:
-    ended = attempt.ended
-    if ended is not None and ended.has_failed and not attempt.cancellation.is_set():
+    result = attempt.ended
+    if result is not None and result.has_failed and not attempt.cancellation.is_set():
         return OutcomeStatus.FAILED
-    is_accepted = ended is not None and ended.outcome.is_accepted
+    is_accepted = result is not None and result.outcome.is_accepted
     return OutcomeStatus.OK if is_accepted else OutcomeStatus.INTERRUPTED
 
 
 def _fail(attempt: Attempt, error: str) -> None:
     """Make *attempt* fail with *error*, which its folder has reported."""
-    ended = attempt.ended
-    if ended is None:
+    result = attempt.ended
+    if result is None:
         return
-    outcome = ended.outcome
+    outcome = result.outcome
     if outcome.is_accepted:
         is_stopped = attempt.cancellation.is_set()
         status = OutcomeStatus.INTERRUPTED if is_stopped else OutcomeStatus.FAILED
         outcome = outcome.replace(status=status, error=error)
     else:
         outcome = outcome.replace(error="\n".join(filter(None, (outcome.error, error))))
-    attempt.ended = replace(ended, outcome=outcome)
+    attempt.ended = replace(result, outcome=outcome)
 
 
 def _do_not_wait() -> None:

@@ -48,11 +48,11 @@ class EarlierOutputs(Struct, frozen=True):
         if fix_round.fix is None:
             return finding
         try:
-            fix = shorten_output(self._output_in(fix_round.fix))
+            fix_text = shorten_output(self._output_in(fix_round.fix))
         except StorageFailed:
             # Results are removed after a while, and the next fixer can work without this one.
-            fix = "(its output is gone)"
-        return f"{finding}\n\nThen this was tried: {fix or '(nothing was said about it)'}"
+            fix_text = "(its output is gone)"
+        return f"{finding}\n\nThen this was tried: {fix_text or '(nothing was said about it)'}"
 
     def read_last_output(self) -> str:
         """Return the output of the step before; empty if no step has an output yet."""
@@ -68,8 +68,8 @@ class EarlierOutputs(Struct, frozen=True):
                 plain file.
         """
         if step not in self.said.records:
-            known = ", ".join(self.steps) or "none"
-            message = f"step {step!r} has no output yet; steps that have one: {known}"
+            known_names = ", ".join(self.steps) or "none"
+            message = f"step {step!r} has no output yet; steps that have one: {known_names}"
             raise KeyError(message)
         return self._output_in(self.said.records[step])
 
@@ -89,10 +89,10 @@ def shorten_output(output: str) -> str:
 def join_rounds(rounds: Iterable[str]) -> str:
     """Return the texts of *rounds*, oldest first; the oldest are left out if it is too long."""
     texts, chars_left = list(rounds), _MAX_ROUNDS_CHARS
-    for left_out in range(len(texts), 0, -1):
-        chars_left -= len(texts[left_out - 1])
+    for omitted_count in range(len(texts), 0, -1):
+        chars_left -= len(texts[omitted_count - 1])
         if chars_left < 0:
-            texts[:left_out] = [f"(There were {left_out} more before these.)"]
+            texts[:omitted_count] = [f"(There were {omitted_count} more before these.)"]
             break
     return "\n\n".join(texts)
 

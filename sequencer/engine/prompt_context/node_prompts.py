@@ -80,6 +80,6 @@ def _with_block(compose: Callable[[str], str], block: str, text: str) -> str:
     return f"{compose(text).rstrip()}\n\n{block}\n"
 
 
-def _join_texts(prepared: PreparedStep, inputs: Mapping[str, Any]) -> str:
+def _join_texts(prepared_step: PreparedStep, inputs: Mapping[str, Any]) -> str:
     """Return all texts of a node that may have templates, as one."""
-    return f"{prepared.prompt}\n{inputs}" if inputs else prepared.prompt
+    return f"{prepared_step.prompt}\n{inputs}" if inputs else prepared_step.prompt

@@ -54,12 +54,12 @@ class NodeValues(Struct, frozen=True):
 
         Raises: see `compose`.
         """
-        asked = set(templates.iter_template_paths(text, templates.GRAPH_ROOTS))
+        paths = set(templates.iter_template_paths(text, templates.GRAPH_ROOTS))
         blocks = [self.compose(text)]
         for key, value in self.node.input.items():
-            if not _has_input(asked, key, value):
-                shown = templates.as_text(self._fill_input(value))
-                blocks += [f"## {key}\n\n{shown.strip()}"] if shown.strip() else []
+            if not _has_input(paths, key, value):
+                input_text = templates.as_text(self._fill_input(value))
+                blocks += [f"## {key}\n\n{input_text.strip()}"] if input_text.strip() else []
         if len(blocks) > 1:
             blocks.insert(1, "# Input")
         return "\n\n".join(blocks)
@@ -70,14 +70,14 @@ class NodeValues(Struct, frozen=True):
         Raises:
             KeyError: there is no such value; the message lists the values.
         """
-        root, rest = path[0], path[1:]
+        root, subpath = path[0], path[1:]
         if root == "output":
-            return templates.look_up(read_value(self.reached, self.read), rest)
+            return templates.look_up(read_value(self.reached, self.read), subpath)
         if root == "nodes":
-            return self._find_node_value(rest)
+            return self._find_node_value(subpath)
         if root == "input":
-            return templates.look_up(self._fill_input(self.node.input), rest)
-        return templates.look_up(self._state(rest), rest) if rest else self._state(())
+            return templates.look_up(self._fill_input(self.node.input), subpath)
+        return templates.look_up(self._state(subpath), subpath) if subpath else self._state(())
 
     def _find_node_value(self, path: tuple[str, ...]) -> Any:
         # The id of a node may have dots, so the longest id that matches counts.
@@ -87,28 +87,28 @@ class NodeValues(Struct, frozen=True):
                 break
         else:
             raise KeyError(f"there is no node {'.'.join(path[:1])!r}")
-        rest = path[length:]
-        if not rest or rest[0] != "output":
+        subpath = path[length:]
+        if not subpath or subpath[0] != "output":
             raise KeyError("write {{nodes.ID.output}}")
-        return templates.look_up(read_value(self.outputs.get(name), self.read), rest[1:])
+        return templates.look_up(read_value(self.outputs.get(name), self.read), subpath[1:])
 
     def _fill_input(self, value: Any) -> Any:
         """Return *value* with the templates in its texts filled in."""
         if isinstance(value, str):
             return templates.render(value, self.value, templates.GRAPH_ROOTS[:3])
         if isinstance(value, Mapping):
-            return {key: self._fill_input(inner) for key, inner in value.items()}
+            return {key: self._fill_input(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._fill_input(inner) for inner in value]
+            return [self._fill_input(item) for item in value]
         return value
 
-    def _state(self, asked: tuple[str, ...]) -> dict[str, Any]:
-        """Return the part of the state that *asked* needs; outputs of other keys are not read."""
+    def _state(self, path: tuple[str, ...]) -> dict[str, Any]:
+        """Return the part of the state that *path* needs; outputs of other keys are not read."""
         state = copy_nested(self.graph.state)
         for key, name in self.keys.items():
             parts = tuple(key.split("."))
-            shorter = min(len(parts), len(asked))
-            if parts[:shorter] == asked[:shorter]:
+            length = min(len(parts), len(path))
+            if parts[:length] == path[:length]:
                 set_nested(state, key, self._output(name))
         return {**state, **self.run_values}
 
@@ -119,10 +119,10 @@ class NodeValues(Struct, frozen=True):
         return text
 
 
-def _has_input(asked: Collection[tuple[str, ...]], key: str, value: Any) -> bool:
-    """Return whether a prompt that asks for the paths *asked* already has the input *key*."""
+def _has_input(paths: Collection[tuple[str, ...]], key: str, value: Any) -> bool:
+    """Return whether a prompt that asks for *paths* already has the input *key*."""
     input_path = ("input", *key.split("."))
-    if ("input",) in asked or any(path[: len(input_path)] == input_path for path in asked):
+    if ("input",) in paths or any(path[: len(input_path)] == input_path for path in paths):
         return True
     # The prompt also has it if it names everything that the input's own templates name.
     names = (
@@ -130,7 +130,7 @@ def _has_input(asked: Collection[tuple[str, ...]], key: str, value: Any) -> bool
         if isinstance(value, str)
         else set()
     )
-    return bool(names) and names <= set(asked)
+    return bool(names) and names <= set(paths)
 
 
 def make_node_values(
@@ -148,10 +148,10 @@ def make_node_values(
     None: *text* asks for none. *head* provides the facts about the run itself.
     """
     node = graph.by_id[name]
-    asked = {path[0] for path in templates.iter_template_paths(text, templates.GRAPH_ROOTS)}
-    if not asked and node.task is None and not node.input:
+    roots = {path[0] for path in templates.iter_template_paths(text, templates.GRAPH_ROOTS)}
+    if not roots and node.task is None and not node.input:
         return None
-    needs_outputs = bool(asked - {"output"})
+    needs_outputs = bool(roots - {"output"})
     return NodeValues(
         graph,
         node,
@@ -171,8 +171,8 @@ def _list_parallel_nodes(name: str, marking: Marking) -> list[str]:
     Nodes that may start count too: each process decides itself how many of them it starts.
     """
     graph = marking.graph
-    ready = [node for node in marking.waiting if marking.may_start(node)]
-    nodes = {name, *marking.active, *ready}
+    ready_names = [node for node in marking.waiting if marking.may_start(node)]
+    nodes = {name, *marking.active, *ready_names}
     names = sorted((node for node in nodes if graph.by_id[node].works), key=graph.order.__getitem__)
     return names if len(names) > 1 else []
 

@@ -77,8 +77,8 @@ def substitute(text: str, substitutions: Mapping[str, str]) -> str:
     """Return *text* with each literal key replaced by its value, in one pass, longest first."""
     if not substitutions:
         return text
-    longest_first = sorted(substitutions, key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, longest_first)))
+    sorted_keys = sorted(substitutions, key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, sorted_keys)))
     return pattern.sub(lambda match: substitutions[match[0]], text)
 
 
@@ -110,8 +110,8 @@ class Composer(Struct, frozen=True, dict=True):
             MissingValue: a template names a value that does not exist.
         """
         text = substitute(text, self.substitutions)
-        asked = {path[0] for path in templates.iter_template_paths(text)}
-        blocks = [block for root, block in self._blocks() if root not in asked]
+        roots = {path[0] for path in templates.iter_template_paths(text)}
+        blocks = [block for root, block in self._blocks() if root not in roots]
         return _join_blocks(templates.render(text, self._value), blocks)
 
     def _blocks(self) -> list[tuple[str, str]]:
@@ -123,13 +123,17 @@ class Composer(Struct, frozen=True, dict=True):
             block = f"# What a person said about the last result\n\n{feedback}"
             blocks.append(("feedback", block))
         if self.message_ids:
-            messages = [text for to, text in self.earlier.said.messages if to in self.message_ids]
+            messages = [
+                text
+                for recipient, text in self.earlier.said.messages
+                if recipient in self.message_ids
+            ]
             blocks.append(("messages", "# Messages to you\n\n" + "\n\n".join(messages)))
         loop = self.head.loop
         if loop is not None and loop.reason:
             block = f"# What the check found (round {loop.round})\n\n{loop.reason}"
-            if earlier := self._earlier_rounds():
-                block += f"\n\n## What the rounds before found and tried\n\n{earlier}"
+            if earlier_text := self._earlier_rounds():
+                block += f"\n\n## What the rounds before found and tried\n\n{earlier_text}"
             blocks.append(("validation", block))
         if self.form is not None:
             blocks.append(("form", form_block(self.form)))
@@ -156,8 +160,8 @@ class Composer(Struct, frozen=True, dict=True):
         return self.earlier.earlier_rounds() if has_some else ""
 
     def _value(self, path: tuple[str, ...]) -> Any:
-        root, rest = path[0], path[1:]
-        return getattr(self, f"_root_{root}")(rest)
+        root, subpath = path[0], path[1:]
+        return getattr(self, f"_root_{root}")(subpath)
 
     def _root_request(self, path: tuple[str, ...]) -> Any:
         return request_value(self.request, path)

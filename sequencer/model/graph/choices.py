@@ -34,8 +34,8 @@ def normalize(text: str) -> str:
     >>> normalize(' **"Needs_Info".** '), normalize("needs-info!")
     ('needs info', 'needs info')
     """
-    stripped = text.lstrip(_BLANK_CHARS + _QUOTES).rstrip(_BLANK_CHARS + _QUOTES + ".!")
-    return _BLANKS.sub(" ", stripped).strip().casefold()
+    core = text.lstrip(_BLANK_CHARS + _QUOTES).rstrip(_BLANK_CHARS + _QUOTES + ".!")
+    return _BLANKS.sub(" ", core).strip().casefold()
 
 
 def find_candidates(output: str) -> Iterator[str]:
@@ -45,15 +45,15 @@ def find_candidates(output: str) -> Iterator[str]:
     blank, and the part of both after ``Word:``.
     """
     text = _UNSEEN.sub("", output).strip()
-    if (decided := find_decision(text)) is not None:
-        yield normalize(decided)
+    if (decision := find_decision(text)) is not None:
+        yield normalize(decision)
     # Ignore the end of a code block, and the marker of a list item.
     last_line = next((line for line in reversed(text.splitlines()) if line.strip("`~ \t")), "")
     for candidate in dict.fromkeys((text, last_line, _ITEM.sub("", last_line, count=1))):
         yield normalize(candidate)
-        bare = candidate.strip().strip(_QUOTES).strip()
-        if (marked := _MARKED.fullmatch(bare)) is not None:
-            yield normalize(marked["label"])
+        core = candidate.strip().strip(_QUOTES).strip()
+        if (mark_match := _MARKED.fullmatch(core)) is not None:
+            yield normalize(mark_match["label"])
 
 
 def group_edges(graph: Graph, name: str) -> dict[str, tuple[int, ...]]:
@@ -78,14 +78,16 @@ def has_choice_ahead(graph: Graph, name: str) -> bool:
 
     Nodes that do no work pass the output on. After a node that works, its own output counts.
     """
-    seen, pending = {name}, [name]
-    while pending:
-        node_id = pending.pop()
+    seen_names, stack = {name}, [name]
+    while stack:
+        node_id = stack.pop()
         if is_choice(graph, node_id):
             return True
-        fresh = {node for node in graph.forward[node_id] if not graph.by_id[node].works} - seen
-        seen |= fresh
-        pending += fresh
+        new_names = {
+            node for node in graph.forward[node_id] if not graph.by_id[node].works
+        } - seen_names
+        seen_names |= new_names
+        stack += new_names
     return False
 
 
@@ -94,16 +96,16 @@ def find_choice_nodes(graph: Graph, name: str) -> Iterator[str]:
 
     That is *name* itself, or a later node that only passes the output on and has no other source.
     """
-    pending = [name]
-    while pending:
-        node_id = pending.pop()
+    stack = [name]
+    while stack:
+        node_id = stack.pop()
         if is_choice(graph, node_id):
             yield node_id
             continue
         for index in graph.outgoing[node_id]:
             target = graph.edges[index].target
             if not graph.by_id[target].works and graph.incoming[target] == (node_id,):
-                pending.append(target)
+                stack.append(target)
 
 
 def find_required_labels(graph: Graph, name: str) -> tuple[str, ...]:
@@ -135,9 +137,13 @@ def forward_label(graph: Graph, name: str) -> str | None:
         return None
     by_label = {label: indexes for label, indexes in group_edges(graph, node_id).items() if label}
     by_label.pop(TIMEOUT, None)
-    ahead = (indexes for indexes in by_label.values() if graph.back_edges.isdisjoint(indexes))
-    back = None if has_fallback_branch(graph, node_id) else next(iter(by_label.values()), None)
-    indexes = next(ahead, back)
+    forward_indexes = (
+        indexes for indexes in by_label.values() if graph.back_edges.isdisjoint(indexes)
+    )
+    default_indexes = (
+        None if has_fallback_branch(graph, node_id) else next(iter(by_label.values()), None)
+    )
+    indexes = next(forward_indexes, default_indexes)
     return None if indexes is None else graph.edges[indexes[0]].label
 
 

@@ -59,11 +59,13 @@ def find_question(marking: Marking, name: str) -> tuple[Node, int]:
     Raises:
         UnknownName: no node of this name waits for an answer.
     """
-    active = marking.active.get(name)
-    if active is None or active.since is None:
-        waiting = [other for other, execution in marking.active.items() if execution.since]
-        raise UnknownName("open question", name, waiting, where="sequencer answer")
-    return marking.graph.by_id[name], active.token
+    question = marking.active.get(name)
+    if question is None or question.since is None:
+        question_names = [
+            question_name for question_name, execution in marking.active.items() if execution.since
+        ]
+        raise UnknownName("open question", name, question_names, where="sequencer answer")
+    return marking.graph.by_id[name], question.token
 
 
 def answer_value(node: Node, answer: str) -> str:
@@ -83,8 +85,8 @@ def answer_value(node: Node, answer: str) -> str:
         if normalize(text) in (normalize(option.value), normalize(option.label)):
             return option.value
     if node.options and not node.allows_custom_input:
-        known = [option.value for option in node.options]
-        raise UnknownName("answer", text[:80], known, where=f"node {node.id!r}")
+        known_values = [option.value for option in node.options]
+        raise UnknownName("answer", text[:80], known_values, where=f"node {node.id!r}")
     if not text:
         raise UsageRefused("answer: the text is empty", hint="say something")
     return answer
@@ -92,8 +94,8 @@ def answer_value(node: Node, answer: str) -> str:
 
 def _answer(step: OpenTransition, *, command: AnswerQuestion, by: str, outputs: Outputs) -> None:
     name, token = command.node, command.token
-    node, asked = find_question(step.marking, name)
-    if token is not None and asked != token:
+    node, question = find_question(step.marking, name)
+    if token is not None and question != token:
         raise TransitionRefused(
             f"answer: what you saw was answered in the meantime; {name!r} asks again",
             hint="'sequencer inbox' shows the question",
@@ -107,7 +109,7 @@ def _answer(step: OpenTransition, *, command: AnswerQuestion, by: str, outputs: 
         )
     value = answer_value(node, command.text)
     # Stored under the token of the question: of two answers, only one counts.
-    reference = outputs.store_output(step.head.step_index, asked, value)
+    reference = outputs.store_output(step.head.step_index, question, value)
     step.answer(name, value, reference, {"by": by, "output": value[:1000]})
 
 
@@ -176,7 +178,7 @@ def _skip(step: OpenTransition, *, command: Skip, **_: Any) -> None:
 
 def _has_reached(marking: Marking, name: str) -> bool:
     return any(
-        name in known for known in (marking.waiting, marking.active, marking.done, marking.lost)
+        name in names for names in (marking.waiting, marking.active, marking.done, marking.lost)
     )
 
 
@@ -186,8 +188,8 @@ def _rewind(step: OpenTransition, *, command: Rewind, outputs: Outputs, **_: Any
     if step.marking.ended_at:
         step.restore_tokens()
     marking = step.marking
-    graph, diverted = marking.graph, marking.error or {}
-    region, failed_node = _region_after(graph, name), diverted.get("node")
+    graph, error = marking.graph, marking.error or {}
+    region, failed_node = _region_after(graph, name), error.get("node")
     if failed_node in region and graph.on_error is not None:
         region |= _region_after(graph, graph.on_error)
     _ensure_not_claimed(step, "rewind", region)
@@ -198,12 +200,12 @@ def _rewind(step: OpenTransition, *, command: Rewind, outputs: Outputs, **_: Any
             hint="'sequencer skip NODE' goes forward",
         )
     tokens = [[name, _outside_sources(marking, region, name, outputs)]]
-    for other in graph.order:
-        if other in region and other != name:
-            sources = _outside_sources(marking, region, other, outputs)
-            tokens += [[other, sources]] if sources else []
-    again = [node for node in graph.order if node in region and node in marking.done]
-    step.rewind(name, sorted(region, key=graph.order.__getitem__), tokens, again)
+    for other_name in graph.order:
+        if other_name in region and other_name != name:
+            sources = _outside_sources(marking, region, other_name, outputs)
+            tokens += [[other_name, sources]] if sources else []
+    repeated_names = [node for node in graph.order if node in region and node in marking.done]
+    step.rewind(name, sorted(region, key=graph.order.__getitem__), tokens, repeated_names)
 
 
 def _start_at(step: OpenTransition, *, command: StartAt, **_: Any) -> None:
@@ -292,34 +294,36 @@ def _ensure_branch(graph: Graph, name: str, text: str, verb: str) -> None:
 
 def _region_after(graph: Graph, name: str) -> set[str]:
     """Return *name* and every node that it leads to without a loop."""
-    region, pending = {name}, [name]
-    while pending:
-        current = pending.pop()
-        jump = None if current in graph.back_jumps else graph.by_id[current].on_timeout
-        ahead = {*graph.forward[current], *([] if jump is None else [jump])} - region
-        region |= ahead
-        pending += ahead
+    region, stack = {name}, [name]
+    while stack:
+        current_name = stack.pop()
+        jump = None if current_name in graph.back_jumps else graph.by_id[current_name].on_timeout
+        next_names = {*graph.forward[current_name], *([] if jump is None else [jump])} - region
+        region |= next_names
+        stack += next_names
     return region
 
 
 def _find_reachable(marking: Marking) -> set[str]:
     """Return the nodes that have a token or that one can reach, including by loops."""
-    graph, reachable = marking.graph, {*marking.waiting, *marking.active}
-    pending = [*reachable]
-    while pending:
-        indexes = graph.outgoing[pending.pop()]
-        new = {graph.edges[index].target for index in indexes} - reachable
-        reachable |= new
-        pending += new
-    return reachable
+    graph, reachable_names = marking.graph, {*marking.waiting, *marking.active}
+    stack = [*reachable_names]
+    while stack:
+        indexes = graph.outgoing[stack.pop()]
+        new_names = {graph.edges[index].target for index in indexes} - reachable_names
+        reachable_names |= new_names
+        stack += new_names
+    return reachable_names
 
 
 def _outside_sources(
     marking: Marking, region: Collection[str], name: str, outputs: Outputs
 ) -> list[str]:
     """Return the nodes outside *region* whose token is at *name*, or was there and was used."""
-    graph, active = marking.graph, marking.active.get(name)
-    sources = dict.fromkeys([*marking.waiting.get(name, ()), *(active.sources if active else ())])
+    graph, execution = marking.graph, marking.active.get(name)
+    sources = dict.fromkeys(
+        [*marking.waiting.get(name, ()), *(execution.sources if execution else ())]
+    )
     for source in graph.incoming[name]:
         is_past = source in marking.done and not marking.is_live(source)
         if is_past and name in graph.forward[source]:
@@ -380,7 +384,7 @@ def carry_over_marking(
     Raises:
         TransitionRefused: the run is at nodes that the new workflow does not have.
     """
-    before, marking, chain = started
+    old_workflow, marking, chain = started
     if new.graph is None or head.flow is None:
         raise other_kind_error(head)
     graph = _with_expansions(marking, new.graph)
@@ -388,20 +392,20 @@ def carry_over_marking(
     data = (
         _snapshot_with_tokens(marking, graph) if graph.has_tasks else flow_record.snapshot(marking)
     )
-    carried = flow_record.restore(new.graph, data, marking.status)
-    rest = resting_status(carried) if graph.has_tasks else head.flow.rest
-    written = flow_record.write(carried, rest, None, Chain(), ())
-    changes = describe_differences(before, new)
+    new_marking = flow_record.restore(new.graph, data, marking.status)
+    rest = resting_status(new_marking) if graph.has_tasks else head.flow.rest
+    record = flow_record.write(new_marking, rest, None, Chain(), ())
+    changes = describe_differences(old_workflow, new)
     note = "; ".join(changes[:MAX_DIFFERENCES])
     if len(changes) > MAX_DIFFERENCES:
         note += f"; and {len(changes) - MAX_DIFFERENCES} more"
     facts = tuple(
         replace(fact, outcome={**(fact.outcome or {}), "note": note}) for fact in transition.facts
     )
-    flow, keeps = written.flow.replace(begun_at=head.flow.begun_at), None
-    if written.document is not None:
-        keeps = frozenset({written.document[0], *chain.names})
-    return Transition(transition.head.replace(flow=flow), facts, written.document, keeps)
+    flow, kept_names = record.flow.replace(begun_at=head.flow.begun_at), None
+    if record.document is not None:
+        kept_names = frozenset({record.document[0], *chain.names})
+    return Transition(transition.head.replace(flow=flow), facts, record.document, kept_names)
 
 
 def _snapshot_with_tokens(marking: Marking, graph: Graph) -> dict[str, Any]:
@@ -413,18 +417,18 @@ def _snapshot_with_tokens(marking: Marking, graph: Graph) -> dict[str, Any]:
     data = flow_record.snapshot(marking)
     if marking.is_over and not marking.ended_at:
         return data
-    started = [entry for entry in marking.ended_at if entry[2]]
-    passed = {*marking.done, *marking.active, *(entry[0] for entry in started)}
+    started_entries = [entry for entry in marking.ended_at if entry[2]]
+    started_names = {*marking.done, *marking.active, *(entry[0] for entry in started_entries)}
     tokens = {
         name: [source for source in predecessors if source in marking.done]
         for name, predecessors in graph.incoming.items()
-        if name not in passed
+        if name not in started_names
         and (not predecessors or not marking.done.keys().isdisjoint(predecessors))
     }
     if marking.status is FlowStatus.RUNNING:
         return {**data, "waiting": tokens}
-    unstarted = [[name, sources, False] for name, sources in tokens.items()]
-    return {**data, "ended_at": started + unstarted}
+    new_entries = [[name, sources, False] for name, sources in tokens.items()]
+    return {**data, "ended_at": started_entries + new_entries}
 
 
 def _with_expansions(marking: Marking, graph: Graph) -> Graph:
@@ -443,18 +447,18 @@ def _with_expansions(marking: Marking, graph: Graph) -> Graph:
 
 
 def _ensure_nodes_exist(marking: Marking, graph: Graph) -> None:
-    stopped = [entry[0] for entry in marking.ended_at]
-    occupied = dict.fromkeys([*marking.active, *marking.waiting, *stopped])
-    missing = [name for name in occupied if name not in graph.by_id]
-    questions = [name for name, active in marking.active.items() if active.since]
-    changed = [
+    stopped_names = [entry[0] for entry in marking.ended_at]
+    position_names = dict.fromkeys([*marking.active, *marking.waiting, *stopped_names])
+    missing_names = [name for name in position_names if name not in graph.by_id]
+    questions = [name for name, execution in marking.active.items() if execution.since]
+    changed_names = [
         name
         for name in marking.active
         if name in graph.by_id and graph.by_id[name].kind != marking.graph.by_id[name].kind
     ]
-    if missing or changed:
-        names = ", ".join(map(repr, missing or changed))
-        problem = "are gone" if missing else "are of another kind now"
+    if missing_names or changed_names:
+        names = ", ".join(map(repr, missing_names or changed_names))
+        problem = "are gone" if missing_names else "are of another kind now"
         raise TransitionRefused(
             f"adopt: the run is at {names}, which {problem} in the new workflow",
             hint="answer the open questions first"

@@ -106,20 +106,22 @@ def judge_end(
     try:
         return Acceptance(outcome, expander.expand_answer(workflow, name, _read_answer(outcome)))
     except SequencerError as refusal:
-        failed = outcome.replace(status=OutcomeStatus.FAILED, error=refusal.message)
-        more = {"status": str(failed.status), "error": refusal.message[:_ERROR_CHARS]}
-        failure = _judge_failure(replace(result, outcome=failed), name, marking, now, expander)
-        return replace(failure, more=more)
+        failed_outcome = outcome.replace(status=OutcomeStatus.FAILED, error=refusal.message)
+        details = {"status": str(failed_outcome.status), "error": refusal.message[:_ERROR_CHARS]}
+        failure = _judge_failure(
+            replace(result, outcome=failed_outcome), name, marking, now, expander
+        )
+        return replace(failure, more=details)
 
 
 def _judge_failure(
     result: AttemptResult, name: str, marking: Marking, now: datetime, expander: TaskExpander | None
 ) -> Failure:
-    outcome, active = result.outcome, marking.active.get(name)
+    outcome, execution = result.outcome, marking.active.get(name)
     if result.is_final:
         return Failure(outcome, "Template")
     kind = "timeout" if outcome.is_timed_out else "error"
-    failures = 1 if active is None else active.failures + 1
+    failures = 1 if execution is None else execution.failures + 1
     is_last = failures == get_max_tries(result.step)
     if is_last and expander is not None and expander.has_fallback:
         return Failure(outcome, kind, format_utc_ms(now), is_replaced=True)
@@ -136,14 +138,14 @@ def _judge_rejection(
     """Return what follows from a "no": a fix or another judgment, until the limit is reached."""
     outcome, validation = result.outcome, result.step.validation
     number = marking.ledger.refusals.get(name, 0) + 1
-    more = {"verdict": {"pass": False, "round": number}}
+    details = {"verdict": {"pass": False, "round": number}}
     if validation is not None and number < validation.max_attempts:
-        fix = None if expander is None else expander.build_fix(workflow, name, number)
-        return Rejection(outcome, fix, more)
+        fix_expansion = None if expander is None else expander.build_fix(workflow, name, number)
+        return Rejection(outcome, fix_expansion, details)
     if validation is not None and validation.on_exhausted == "continue":
-        return Acceptance(outcome.replace(status=OutcomeStatus.OK), more=more)
+        return Acceptance(outcome.replace(status=OutcomeStatus.OK), more=details)
     error = f"{outcome.error} (after {number} judgements)"
-    return Failure(outcome.replace(error=error), "Refused", more=more)
+    return Failure(outcome.replace(error=error), "Refused", more=details)
 
 
 def _read_answer(outcome: Outcome) -> str:

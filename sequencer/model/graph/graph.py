@@ -138,15 +138,15 @@ class Graph(Frozen):
 
     @model_validator(mode="after")
     def _ensure_known_names(self) -> Self:
-        known = self.by_id
-        if len(known) != len(self.nodes):
+        nodes = self.by_id
+        if len(nodes) != len(self.nodes):
             raise ValueError("two nodes have the same id")
-        used = [*self.entries, *filter(None, [self.on_error])]
-        used += [name for edge in self.edges for name in (edge.source, edge.target)]
-        used += [node.on_timeout for node in self.nodes if node.on_timeout]
-        unknown = sorted({name for name in used if name not in known})
-        if unknown:
-            raise ValueError(f"there is no node {', '.join(map(repr, unknown[:10]))}")
+        used_names = [*self.entries, *filter(None, [self.on_error])]
+        used_names += [name for edge in self.edges for name in (edge.source, edge.target)]
+        used_names += [node.on_timeout for node in self.nodes if node.on_timeout]
+        unknown_names = sorted({name for name in used_names if name not in nodes})
+        if unknown_names:
+            raise ValueError(f"there is no node {', '.join(map(repr, unknown_names[:10]))}")
         return self
 
     @cached_property
@@ -222,48 +222,50 @@ class Graph(Frozen):
         self, failed: Collection[str], has_started: Callable[[str], bool]
     ) -> set[str]:
         """Return the *failed* tasks, and those that can't be done without them."""
-        hopeless, missing = set(failed), Counter[str]()
-        pending = list(hopeless)
-        while pending:
-            name = pending.pop()
+        hopeless_names, missing_counts = set(failed), Counter[str]()
+        stack = list(hopeless_names)
+        while stack:
+            name = stack.pop()
             for target in self.forward[name]:
-                missing[target] += 1
+                missing_counts[target] += 1
                 may_miss = 0 if self.is_fix(name, target) else self.spares.get(target, 0)
-                is_lost = missing[target] > may_miss and target not in hopeless
+                is_lost = missing_counts[target] > may_miss and target not in hopeless_names
                 if is_lost and not has_started(target):
-                    hopeless.add(target)
-                    pending.append(target)
-        return hopeless
+                    hopeless_names.add(target)
+                    stack.append(target)
+        return hopeless_names
 
     def is_needed(
         self, name: str, hopeless: Collection[str], has_started: Callable[[str], bool]
     ) -> bool:
         """Return whether a task still needs the failed task *name*, or no task follows it."""
-        seen, pending = {name}, [name]
-        while pending:
-            targets = self.forward[pending.pop()]
-            waiting = [target for target in targets if not has_started(target)]
-            if not targets or any(target not in hopeless for target in waiting):
+        seen_names, stack = {name}, [name]
+        while stack:
+            targets = self.forward[stack.pop()]
+            waiting_names = [target for target in targets if not has_started(target)]
+            if not targets or any(target not in hopeless for target in waiting_names):
                 return True
-            pending += [target for target in waiting if target not in seen]
-            seen.update(waiting)
+            stack += [target for target in waiting_names if target not in seen_names]
+            seen_names.update(waiting_names)
         return False
 
     def _compute_weights(self) -> dict[str, float]:
         """Return the weight of the longest path from each node to the end, including the node."""
         weights: dict[str, float] = {}
         for root in self.by_id:
-            pending = [root]
-            while pending:
-                name = pending[-1]
-                missing = [target for target in self.forward[name] if target not in weights]
-                if missing:
-                    pending += missing
+            stack = [root]
+            while stack:
+                name = stack[-1]
+                missing_names = [target for target in self.forward[name] if target not in weights]
+                if missing_names:
+                    stack += missing_names
                     continue
-                pending.pop()
+                stack.pop()
                 node = self.by_id[name]
                 weight = node.task.weight if node.task is not None else 1.0
-                weights[name] = weight + max((weights[n] for n in self.forward[name]), default=0.0)
+                weights[name] = weight + max(
+                    (weights[next_name] for next_name in self.forward[name]), default=0.0
+                )
         return weights
 
     @cached_property
@@ -277,10 +279,10 @@ class Graph(Frozen):
     @cached_property
     def incoming(self) -> dict[str, tuple[str, ...]]:
         """Return the sources of the edges that lead to each node, each once, in text order."""
-        incoming: dict[str, dict[str, None]] = {node.id: {} for node in self.nodes}
+        sources_by_target: dict[str, dict[str, None]] = {node.id: {} for node in self.nodes}
         for edge in self.edges:
-            incoming[edge.target][edge.source] = None
-        return {name: tuple(sources) for name, sources in incoming.items()}
+            sources_by_target[edge.target][edge.source] = None
+        return {name: tuple(sources) for name, sources in sources_by_target.items()}
 
     @cached_property
     def without_labels(self) -> frozenset[str]:
@@ -307,24 +309,24 @@ class Graph(Frozen):
         the current path is a back edge. The other edges form no loop.
         """
         back_edges: set[int] = set()
-        on_path: dict[str, bool] = {}
+        path_marks: dict[str, bool] = {}
         for root in self._iter_roots():
-            if root in on_path:
+            if root in path_marks:
                 continue
-            on_path[root] = True
+            path_marks[root] = True
             path = [(root, iter(self.outgoing[root]))]
             while path:
                 name, indexes = path[-1]
                 for index in indexes:
                     target = self.edges[index].target
-                    if on_path.get(target):
+                    if path_marks.get(target):
                         back_edges.add(index)
-                    elif target not in on_path:
-                        on_path[target] = True
+                    elif target not in path_marks:
+                        path_marks[target] = True
                         path.append((target, iter(self.outgoing[target])))
                         break
                 else:
-                    on_path[name] = False
+                    path_marks[name] = False
                     path.pop()
         return frozenset(back_edges)
 
@@ -337,19 +339,21 @@ class Graph(Frozen):
         every loop is counted.
         """
         back_jumps: set[str] = set()
-        ahead = {name: list(targets) for name, targets in self.forward.items()}
+        targets_by_name = {name: list(targets) for name, targets in self.forward.items()}
         for node in self.nodes:
             if node.on_timeout is None:
                 continue
-            seen, pending = {node.on_timeout}, [node.on_timeout]
-            while pending and node.id not in seen:
-                new = {target for target in ahead[pending.pop()] if target not in seen}
-                seen |= new
-                pending += new
-            if node.id in seen:
+            seen_names, stack = {node.on_timeout}, [node.on_timeout]
+            while stack and node.id not in seen_names:
+                new_names = {
+                    target for target in targets_by_name[stack.pop()] if target not in seen_names
+                }
+                seen_names |= new_names
+                stack += new_names
+            if node.id in seen_names:
                 back_jumps.add(node.id)
             else:
-                ahead[node.id].append(node.on_timeout)
+                targets_by_name[node.id].append(node.on_timeout)
         return frozenset(back_jumps)
 
     def _iter_roots(self) -> Iterator[str]:
@@ -363,18 +367,18 @@ class Graph(Frozen):
     @cached_property
     def reachable(self) -> frozenset[str]:
         """Return the ids of the nodes that a run can reach."""
-        seen = set(self.entries) | ({self.on_error} if self.on_error else set())
-        pending = list(seen)
-        while pending:
-            name = pending.pop()
+        seen_names = set(self.entries) | ({self.on_error} if self.on_error else set())
+        stack = list(seen_names)
+        while stack:
+            name = stack.pop()
             targets = [self.edges[index].target for index in self.outgoing[name]]
             if (jump := self.by_id[name].on_timeout) is not None:
                 targets.append(jump)
             for target in targets:
-                if target not in seen:
-                    seen.add(target)
-                    pending.append(target)
-        return frozenset(seen)
+                if target not in seen_names:
+                    seen_names.add(target)
+                    stack.append(target)
+        return frozenset(seen_names)
 
 
 class TaskExpansion(Frozen):
@@ -392,10 +396,10 @@ class TaskExpansion(Frozen):
 
         New nodes without a new predecessor wait for that node, and it is their first source.
         """
-        new = {node.id for node in self.nodes}
-        later = {edge.target for edge in self.edges if edge.source in new}
-        first = new - later
-        sources = (edge.source for edge in self.edges if edge.target in first)
+        new_names = {node.id for node in self.nodes}
+        later_names = {edge.target for edge in self.edges if edge.source in new_names}
+        first_names = new_names - later_names
+        sources = (edge.source for edge in self.edges if edge.target in first_names)
         return next(sources, None)
 
     def as_json(self) -> dict[str, Any]:
@@ -410,11 +414,11 @@ def expand_graph(graph: Graph, expansion: TaskExpansion) -> Graph:
         ValueError: a node is in the graph already, or an edge refers to an unknown node.
     """
     fields = {spec.key: getattr(graph, name) for name, spec in Graph.model_fields.items()}
-    more = {
+    update = {
         "nodes": (*graph.nodes, *expansion.nodes),
         "edges": (*graph.edges, *expansion.edges),
     }
     try:
-        return Graph(**{**fields, **more})
+        return Graph(**{**fields, **update})
     except ValidationError as error:
         raise ValueError(error.errors()[0]["msg"]) from None

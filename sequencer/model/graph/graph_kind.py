@@ -119,13 +119,15 @@ class GraphKind(Kind):
 
     def workflow_at(self, marking: Marking) -> Workflow:
         """Return the workflow with the tasks that were added in *marking*."""
-        (known, workflow), expansions = self._expanded, marking.growths
-        if known != expansions:
-            is_more = expansions[: len(known)] == known
-            base, new = (
-                (workflow, expansions[len(known) :]) if is_more else (self.workflow, expansions)
+        (known_expansions, workflow), expansions = self._expanded, marking.growths
+        if known_expansions != expansions:
+            is_more = expansions[: len(known_expansions)] == known_expansions
+            base, new_expansions = (
+                (workflow, expansions[len(known_expansions) :])
+                if is_more
+                else (self.workflow, expansions)
             )
-            self._expanded = list(expansions), with_graph(base, new, marking.graph)
+            self._expanded = list(expansions), with_graph(base, new_expansions, marking.graph)
         return self._expanded[1]
 
     def build_start_document(
@@ -157,19 +159,21 @@ class GraphKind(Kind):
 
         The caller has to store the document of the result before its head.
         """
-        transition, rest, before = (
+        transition, rest_status, old_head = (
             build_transition(change),
             resting_status(change.marking),
             change.before,
         )
-        operations, keeps = change.editor.operations, None
-        written = flow_record.write(change.marking, rest, before.flow, change.chain, operations)
-        if written.document is not None and written.is_whole:
-            keeps = frozenset({written.document[0], *change.chain.names})
-        change.chain = written.chain
-        moved = {} if work is None else {"work": work}
-        head = transition.head.replace(flow=written.flow, **moved)
-        return Transition(head, transition.facts, written.document, keeps)
+        operations, kept_names = change.editor.operations, None
+        record = flow_record.write(
+            change.marking, rest_status, old_head.flow, change.chain, operations
+        )
+        if record.document is not None and record.is_whole:
+            kept_names = frozenset({record.document[0], *change.chain.names})
+        change.chain = record.chain
+        work_update = {} if work is None else {"work": work}
+        head = transition.head.replace(flow=record.flow, **work_update)
+        return Transition(head, transition.facts, record.document, kept_names)
 
     def _hand_on(self, marking: Marking, name: str) -> tuple[str, Reference | None]:
         reference = find_incoming_output(marking, name)
@@ -193,16 +197,16 @@ class GraphKind(Kind):
         Raises:
             StaleClaim: its claim is gone.
         """
-        recorded = ResultApplier(
+        result_record = ResultApplier(
             result, step, self.workflow_at(step.marking), self._expander
         ).apply()
         if STAGNATED in result.record:
-            ref, why = result.place, str(result.record[STAGNATED])
+            ref, reason = result.place, str(result.record[STAGNATED])
             fact = Fact(Event.PAUSED, ref.step, ref.step_index, result.token, result.attempt)
-            paused = pause_after(step.head, fact, why)
-            step.head = paused.head
-            step.facts += paused.facts
-        return recorded
+            pause_transition = pause_after(step.head, fact, reason)
+            step.head = pause_transition.head
+            step.facts += pause_transition.facts
+        return result_record
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
         return self._apply_act(
@@ -229,9 +233,9 @@ class GraphKind(Kind):
         if (change := hands.CHANGES.get(type(command))) is not None:
             act = partial(change, command=command, by=context.by, outputs=self._outputs)
             return self._apply_act(head, act, None, context.at)
-        current = find_current_ref(self.workflow, head)
+        current_ref = find_current_ref(self.workflow, head)
         transition = command_rules.apply_common_command(
-            head, command, self.workflow, current, context
+            head, command, self.workflow, current_ref, context
         )
         if isinstance(command, Stop | Pause | Resume):
             return self._with_clock(head, transition, context.at)
@@ -262,12 +266,12 @@ class GraphKind(Kind):
         head, marking = self._markings.read_marking(head)
         if marking.is_over and marking.status is FlowStatus.RUNNING:
             return list(marking.graph.entries)
-        held = {claim.step for claim in head.claims}
+        held_names = {claim.step for claim in head.claims}
         names = {name for name in marking.waiting if marking.may_start(name)}
         names |= {
             name
             for name, execution in marking.active.items()
-            if execution.since is None and execution.error is None and name not in held
+            if execution.since is None and execution.error is None and name not in held_names
         }
         return sorted(names, key=marking.graph.urgency.__getitem__)
 
@@ -315,8 +319,8 @@ class GraphKind(Kind):
             )
         if verb not in _NOT_OF_A_GRAPH:
             return None
-        message, where, hint = _NOT_OF_A_GRAPH[verb]
-        return UsageRefused(message, where=where, hint=hint)
+        message, location, hint = _NOT_OF_A_GRAPH[verb]
+        return UsageRefused(message, where=location, hint=hint)
 
     @staticmethod
     def find_question_token(marking: Marking, name: str, answer: str) -> int:
@@ -340,14 +344,14 @@ def time_left_ms(head: Head, marking: Marking, now: datetime) -> float:
 def find_expirations(marking: Marking, now: datetime, left_ms: float) -> list[Act]:
     """Return the changes for everything whose time is over; *left_ms* is the agents' time left."""
     acts: list[Act] = [end_if_overdue] if left_ms <= 0 else []
-    expired = [
+    expirations = [
         name
         for name, execution in marking.active.items()
         if execution.since and is_past(execution.due, now)
     ]
-    expired.sort(key=marking.graph.order.__getitem__)
+    expirations.sort(key=marking.graph.order.__getitem__)
     # Each change checks again: a person may have answered before this process got the lock.
-    return acts + [partial(expire_question, name=name) for name in expired]
+    return acts + [partial(expire_question, name=name) for name in expirations]
 
 
 def end_if_overdue(step: OpenTransition) -> None:
@@ -359,8 +363,8 @@ def end_if_overdue(step: OpenTransition) -> None:
 
 def expire_question(step: OpenTransition, name: str) -> None:
     """Let the question of *name* expire, if it still waits and its time is over."""
-    active = step.marking.active.get(name)
-    if active is not None and active.since and is_past(active.due, step.now):
+    execution = step.marking.active.get(name)
+    if execution is not None and execution.since and is_past(execution.due, step.now):
         step.expire(name)
 
 
@@ -390,13 +394,13 @@ class ResultApplier(Struct, frozen=True):
             StaleClaim: the claim is gone.
         """
         result, step, outcome = self.result, self.step, self.result.outcome
-        token, due = result.token, None
+        token, due_text = result.token, None
         if outcome.status is OutcomeStatus.INTERRUPTED or outcome.is_put_off:
             if outcome.is_put_off:
-                due = compute_pause_end(outcome, result.attempt, step.now, result.jitter)
+                due_text = compute_pause_end(outcome, result.attempt, step.now, result.jitter)
             elif result.postponed:
-                due = format_utc_ms(step.now + timedelta(seconds=POSTPONED_S))
-            step.release(token, result.record, outcome.usage, due)
+                due_text = format_utc_ms(step.now + timedelta(seconds=POSTPONED_S))
+            step.release(token, result.record, outcome.usage, due_text)
             return RecordedResult()
         name = result.place.step
         end = judge_end(
@@ -408,16 +412,20 @@ class ResultApplier(Struct, frozen=True):
             expander=self.expander,
         )
         record = {**result.record, **end.more} if end.more else result.record
-        instead = None if end.outcome.status is outcome.status else end.outcome
+        replaced_outcome = None if end.outcome.status is outcome.status else end.outcome
         if isinstance(end, Acceptance):
-            decision = result.decision if instead is None else None
+            decision = result.decision if replaced_outcome is None else None
             growth, reference = end.growth, result.reference
             step.accept(token, end.outcome, reference, record, growth, decision=decision)
-            return RecordedResult(instead)
+            return RecordedResult(replaced_outcome)
         if isinstance(end, Rejection):
             step.refuse(token, outcome, record, end.fix)
-            added = "it judges again" if end.fix is None else f"{end.fix.nodes[0].id!r} was added"
-            return RecordedResult(then=f"{name!r} said no, and {added}")
+            next_text = (
+                "it judges again" if end.fix is None else f"{end.fix.nodes[0].id!r} was added"
+            )
+            return RecordedResult(then=f"{name!r} said no, and {next_text}")
         step.fail(token, end.outcome, record, due=end.due, kind=end.kind)
-        again = "again, by its replacement" if end.is_replaced else f"again at {end.due}"
-        return RecordedResult(instead, None if end.due is None else f"{name!r} is tried {again}")
+        retry_text = "again, by its replacement" if end.is_replaced else f"again at {end.due}"
+        return RecordedResult(
+            replaced_outcome, None if end.due is None else f"{name!r} is tried {retry_text}"
+        )

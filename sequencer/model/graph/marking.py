@@ -72,8 +72,8 @@ class Active(NamedTuple):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Active:
         """Return what `as_json` has written."""
-        rest = {name: value for name, value in data.items() if name != "from"}
-        return cls(tuple(data["from"]), **rest)
+        fields = {name: value for name, value in data.items() if name != "from"}
+        return cls(tuple(data["from"]), **fields)
 
 
 @dataclass
@@ -135,27 +135,31 @@ class Marking:
 
         Agent nodes in *closed* are skipped, and all of them if *agents* is false.
         """
-        plain = self._find_first(self._passing) if self._passing else None
+        passing_name = self._find_first(self._passing) if self._passing else None
         agent_node = self._find_first(self._working, closed) if agents and self._working else None
-        if plain is None or agent_node is None:
-            return plain or agent_node
+        if passing_name is None or agent_node is None:
+            return passing_name or agent_node
         order = self.graph.order
-        return plain if order[plain] < order[agent_node] else agent_node
+        return passing_name if order[passing_name] < order[agent_node] else agent_node
 
-    def _find_first(self, heap: list[int], closed: Collection[str] = frozenset()) -> str | None:
+    def _find_first(
+        self, heap: list[int], closed_names: Collection[str] = frozenset()
+    ) -> str | None:
         names = self.graph.by_urgency
         while heap:
             name = names[heap[0]]
             if self.may_start(name):
-                return name if name not in closed else self._find_first_open(heap, closed)
+                return (
+                    name if name not in closed_names else self._find_first_open(heap, closed_names)
+                )
             heapq.heappop(heap)
         return None
 
-    def _find_first_open(self, heap: list[int], closed: Collection[str]) -> str | None:
-        """Return the first of *heap* that may start and is not *closed*."""
+    def _find_first_open(self, heap: list[int], closed_names: Collection[str]) -> str | None:
+        """Return the first of *heap* that may start and is not in *closed_names*."""
         names = self.graph.by_urgency
         for rank in sorted(heap):
-            if names[rank] not in closed and self.may_start(names[rank]):
+            if names[rank] not in closed_names and self.may_start(names[rank]):
                 return names[rank]
         return None
 
@@ -168,8 +172,8 @@ class Marking:
     def has_only_failed(self) -> bool:
         """Return whether there are active executions and all of them have failed permanently."""
         # Newest first: running executions usually started after the failed ones.
-        newest_first = reversed(self.active.values())
-        return bool(self.active) and all(execution.error is not None for execution in newest_first)
+        executions = reversed(self.active.values())
+        return bool(self.active) and all(execution.error is not None for execution in executions)
 
     @property
     def failed(self) -> dict[str, dict[str, Any]]:
@@ -205,14 +209,14 @@ class Marking:
 
     def find_needed_failures(self) -> dict[str, dict[str, Any]]:
         """Return the failed tasks except those that every later task continued without."""
-        failed = self.failed
-        if not (failed and self.graph.spares):
-            return failed
-        graph, hopeless = self.graph, self._find_hopeless()
+        failures = self.failed
+        if not (failures and self.graph.spares):
+            return failures
+        graph, hopeless_names = self.graph, self._find_hopeless()
         return {
             name: error
-            for name, error in failed.items()
-            if graph.is_needed(name, hopeless, self.has_started)
+            for name, error in failures.items()
+            if graph.is_needed(name, hopeless_names, self.has_started)
         }
 
     def _find_hopeless(self) -> set[str]:
@@ -244,8 +248,8 @@ class Marking:
         self.active[name] = Active(sources, token, attempt=1 if token else 0)
 
     def _do_claim(self, name: str, token: int) -> None:
-        active = self.active[name]
-        self.active[name] = active._replace(token=token, attempt=active.attempt + 1, due=None)
+        execution = self.active[name]
+        self.active[name] = execution._replace(token=token, attempt=execution.attempt + 1, due=None)
 
     def _do_ask(self, name: str, token: int, since: str, due: str | None = None) -> None:
         self.active[name] = self.active[name]._replace(token=token, since=since, due=due)
@@ -256,24 +260,26 @@ class Marking:
 
     def _do_fail(self, name: str, due: str) -> None:
         """Record that an attempt failed; the next one is due at *due*."""
-        active = self.active[name]
-        self.active[name] = active._replace(token=0, failures=active.failures + 1, due=due)
+        execution = self.active[name]
+        self.active[name] = execution._replace(token=0, failures=execution.failures + 1, due=due)
 
     def _do_block(self, name: str, error: dict[str, Any]) -> None:
         """Record that the execution has failed permanently; it blocks the tasks after it."""
-        active = self.active[name]
-        self.active[name] = active._replace(token=0, due=None, error=error)
+        execution = self.active[name]
+        self.active[name] = execution._replace(token=0, due=None, error=error)
         if self.graph.spares:
             self._release_spared()
 
     def _release_spared(self) -> None:
         """Start the tasks that can do without the failed tasks they waited for."""
         self._recompute()
-        hopeless = self._find_hopeless()
-        released = {target for name in hopeless for target in self.graph.forward[name]} - hopeless
+        hopeless_names = self._find_hopeless()
+        released_names = {
+            target for name in hopeless_names for target in self.graph.forward[name]
+        } - hopeless_names
         for target in self.graph.spares:
             # Its other predecessors were done before it was added, so they have left no token.
-            if target in released and not self.is_live(target) and target not in self.done:
+            if target in released_names and not self.is_live(target) and target not in self.done:
                 self._do_token(target)
 
     def _do_unblock(self, name: str) -> None:
@@ -304,8 +310,10 @@ class Marking:
             # Forget the output of the previous execution.
             self.outputs.pop(name, None)
         if key is not None:
-            for nested in [known for known in self.keys if known.startswith(f"{key}.")]:
-                del self.keys[nested]
+            for nested_key in [
+                known_key for known_key in self.keys if known_key.startswith(f"{key}.")
+            ]:
+                del self.keys[nested_key]
             self.keys.pop(key, None)
             self.keys[key] = name
 
@@ -354,8 +362,10 @@ class Marking:
     def _do_halt(self, status: str) -> None:
         """Stop the run early; keep the tokens for `restore`."""
         self.lost = self.find_needed_failures()
-        spared = {name: [error] for name, error in self.failed.items() if name not in self.lost}
-        self.ended_at = [[*token, *spared.get(token[0], ())] for token in self.list_tokens()]
+        spared_errors = {
+            name: [error] for name, error in self.failed.items() if name not in self.lost
+        }
+        self.ended_at = [[*token, *spared_errors.get(token[0], ())] for token in self.list_tokens()]
         self._do_clear()
         self.status = FlowStatus(status)
 
@@ -383,8 +393,8 @@ class Marking:
     def _do_rewind(self, region: list[str], tokens: list[list[Any]]) -> None:
         """Forget the nodes of *region*, and add *tokens*: a node and its sources each."""
         for name in region:
-            for known in (self.waiting, self.active, self.done, self.outputs, self.lost):
-                known.pop(name, None)
+            for entries in (self.waiting, self.active, self.done, self.outputs, self.lost):
+                entries.pop(name, None)
             self.ledger.forget(name)
         self.keys = {key: name for key, name in self.keys.items() if name not in region}
         if self.error is not None and self.error.get("node") in region:
@@ -407,8 +417,8 @@ class Marking:
         Active ones come first, because a node may be both.
         """
         order = self.graph.order
-        active = sorted(self.active, key=order.__getitem__)
-        tokens = [[name, list(self.active[name].sources), True] for name in active]
+        active_names = sorted(self.active, key=order.__getitem__)
+        tokens = [[name, list(self.active[name].sources), True] for name in active_names]
         return tokens + [[name, list(self.waiting[name]), False] for name in self.waiting]
 
     # --- what is derived -----------------------------------------------------------
@@ -419,39 +429,39 @@ class Marking:
         """Nodes that may start and are not agents, as a heap by urgency."""
         self._working: list[int] = []
         """Agent nodes that may start, as a heap by urgency."""
-        forward, pending = self.graph.forward, list({**self.waiting, **self.active})
+        targets_by_name, stack = self.graph.forward, list({**self.waiting, **self.active})
         spares = self.graph.spares
-        hopeless = self._find_hopeless()
-        seen = set(pending)
-        while pending:
-            source = pending.pop()
-            for target in forward[source]:
-                if source in hopeless and target in spares and target not in hopeless:
+        hopeless_names = self._find_hopeless()
+        seen_names = set(stack)
+        while stack:
+            source = stack.pop()
+            for target in targets_by_name[source]:
+                if source in hopeless_names and target in spares and target not in hopeless_names:
                     continue
                 self._live_ways[target] = self._live_ways.get(target, 0) + 1
-                if target not in seen:
-                    seen.add(target)
-                    pending.append(target)
+                if target not in seen_names:
+                    seen_names.add(target)
+                    stack.append(target)
         for name in self.waiting:
             self._push_startable(name)
 
     def _propagate_live(self, name: str) -> None:
         """Update the nodes after *name*, which has become live."""
-        forward, pending = self.graph.forward, [name]
-        while pending:
-            source = pending.pop()
-            for target in forward[source]:
+        targets_by_name, stack = self.graph.forward, [name]
+        while stack:
+            source = stack.pop()
+            for target in targets_by_name[source]:
                 was_live = self.is_live(target)
                 self._live_ways[target] = self._live_ways.get(target, 0) + 1
                 if not was_live:
-                    pending.append(target)
+                    stack.append(target)
 
     def _propagate_dead(self, name: str) -> None:
         """Update the nodes after *name*, which is not live anymore."""
-        forward, pending = self.graph.forward, [name]
-        while pending:
-            source = pending.pop()
-            for target in forward[source]:
+        targets_by_name, stack = self.graph.forward, [name]
+        while stack:
+            source = stack.pop()
+            for target in targets_by_name[source]:
                 live_ways = self._live_ways[target] - 1
                 self._live_ways[target] = live_ways
                 if live_ways:
@@ -459,7 +469,7 @@ class Marking:
                 if self.is_live(target):
                     self._push_startable(target)
                 else:
-                    pending.append(target)
+                    stack.append(target)
 
     def _push_startable(self, name: str) -> None:
         if self.may_start(name):
@@ -486,11 +496,11 @@ def find_incoming_output(marking: Marking, name: str) -> Reference | None:
     sources = marking.active[name].sources
     if len(sources) == 1:
         return marking.outputs.get(sources[0])
-    merged: dict[str, Any] = {}
+    merged_outputs: dict[str, Any] = {}
     for source in sources:
         reference = marking.outputs.get(source)
-        merged.update(reference if isinstance(reference, dict) else {source: reference})
-    return merged or None
+        merged_outputs.update(reference if isinstance(reference, dict) else {source: reference})
+    return merged_outputs or None
 
 
 def read_value(reference: Reference | None, read: Callable[[str], str]) -> Any:
@@ -499,7 +509,7 @@ def read_value(reference: Reference | None, read: Callable[[str], str]) -> Any:
         return ""
     if isinstance(reference, str):
         return read(reference)
-    return {name: read_value(inner, read) for name, inner in reference.items()}
+    return {name: read_value(item, read) for name, item in reference.items()}
 
 
 def read_text(reference: Reference | None, read: Callable[[str], str]) -> str:

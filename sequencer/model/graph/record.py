@@ -34,14 +34,14 @@ _NOTHING = Flow()
 
 def snapshot(marking: Marking) -> dict[str, Any]:
     """Return *marking* as plain JSON data without empty values."""
-    once = [name for name, times in marking.done.items() if times == 1]
+    names_done_once = [name for name, times in marking.done.items() if times == 1]
     data = {
         "waiting": {name: list(sources) for name, sources in marking.waiting.items()},
-        "active": {name: active.as_json() for name, active in marking.active.items()},
+        "active": {name: execution.as_json() for name, execution in marking.active.items()},
         "iterations": marking.iterations,
         "outputs": marking.outputs,
         "keys": marking.keys,
-        "done": once,
+        "done": names_done_once,
         "repeated": {name: times for name, times in marking.done.items() if times > 1},
         "error": marking.error,
         "failure": marking.failure,
@@ -53,8 +53,10 @@ def snapshot(marking: Marking) -> dict[str, Any]:
         "team": marking.ledger.as_json(),
     }
     # A copy, because the snapshot must not change with the marking.
-    written: dict[str, Any] = json.loads(json.dumps({k: v for k, v in data.items() if v}))
-    return written
+    document: dict[str, Any] = json.loads(
+        json.dumps({key: value for key, value in data.items() if value})
+    )
+    return document
 
 
 def restore(graph: Graph, data: Mapping[str, Any], status: str) -> Marking:
@@ -66,9 +68,9 @@ def restore(graph: Graph, data: Mapping[str, Any], status: str) -> Marking:
     expansions = [TaskExpansion.model_validate(item) for item in data.get("grown", ())]
     for expansion in expansions:
         graph = expand_graph(graph, expansion)
-    used = {*data.get("waiting", {}), *data.get("active", {})}
-    if unknown := sorted(used - graph.by_id.keys()):
-        raise KeyError(f"node {unknown[0]!r} is not in the graph")
+    used_names = {*data.get("waiting", {}), *data.get("active", {})}
+    if unknown_names := sorted(used_names - graph.by_id.keys()):
+        raise KeyError(f"node {unknown_names[0]!r} is not in the graph")
     return Marking(
         graph,
         waiting={name: dict.fromkeys(sources) for name, sources in data.get("waiting", {}).items()},
@@ -102,11 +104,11 @@ class Chain:
 
     def size_with(self, since: tuple[Operation, ...], more: Sequence[Operation]) -> int:
         """Return the size of *since*, the operations in the head, followed by *more*."""
-        known = self._bytes if since is self._measured and since else _size(since)
+        known_bytes = self._bytes if since is self._measured and since else _size(since)
         if not more:
-            return known
+            return known_bytes
         # Joining two lists removes two brackets and adds a comma.
-        return known + _size(more) - 1 if since else _size(more)
+        return known_bytes + _size(more) - 1 if since else _size(more)
 
     def remember_size(self, since: tuple[Operation, ...], size: int) -> None:
         """Remember that *since* has *size*."""
@@ -133,33 +135,35 @@ def write(
 ) -> Written:
     """Return how to store *marking*, the result of *operations* after *before*."""
     fields = {"status": str(marking.status), "rest": rest, "asks": _first_questions(marking)}
-    previous = before or _NOTHING
+    previous_flow = before or _NOTHING
     entries = len(marking.waiting) + len(marking.active) + len(marking.ended_at)
     entries += len(marking.outputs) + len(marking.keys) + len(marking.done)
     entries += len(marking.growths) + len(marking.ledger.spent)
     if entries <= INLINE_ENTRIES:
         inline = snapshot(marking)
         if _size(inline) <= INLINE_BYTES:
-            flow = previous.replace(**fields, marking=inline, base=None, since=())
+            flow = previous_flow.replace(**fields, marking=inline, base=None, since=())
             return Written(flow, Chain())
-    if previous.base is not None:
-        since = (*previous.since, *operations)
-        size = chain.size_with(previous.since, operations)
+    if previous_flow.base is not None:
+        new_operations = (*previous_flow.since, *operations)
+        size = chain.size_with(previous_flow.since, operations)
         if size <= SINCE_BYTES:
-            chain.remember_size(since, size)
-            return Written(previous.replace(**fields, marking=None, since=since), chain)
-        length = chain.operations + len(since)
+            chain.remember_size(new_operations, size)
+            return Written(
+                previous_flow.replace(**fields, marking=None, since=new_operations), chain
+            )
+        length = chain.operations + len(new_operations)
         if length <= max(SHORTEST_CHAIN, 2 * entries):
-            name, data = _build_document({"base": previous.base, "since": since})
-            flow = previous.replace(**fields, marking=None, base=name, since=())
+            name, data = _build_document({"base": previous_flow.base, "since": new_operations})
+            flow = previous_flow.replace(**fields, marking=None, base=name, since=())
             return Written(flow, Chain([*chain.names, name], length), (name, data))
     name, data = _build_document({"marking": snapshot(marking)})
-    flow = previous.replace(**fields, marking=None, base=name, since=())
+    flow = previous_flow.replace(**fields, marking=None, base=name, since=())
     return Written(flow, Chain([name]), (name, data), is_whole=True)
 
 
 def _first_questions(marking: Marking) -> tuple[str, ...]:
-    names = [name for name, active in marking.active.items() if active.since][:SHOWN_ASKS]
+    names = [name for name, execution in marking.active.items() if execution.since][:SHOWN_ASKS]
     while len(names) > 1 and _size(names) > SHOWN_ASKS_BYTES:
         names.pop()
     return tuple(names)
@@ -191,12 +195,12 @@ def _read(graph: Graph, flow: Flow, document: Callable[[str], bytes]) -> tuple[M
     if flow.base is None:
         return restore(graph, flow.marking or {}, flow.status), Chain()
     names: list[str] = []
-    seen: set[str] = set()
+    seen_names: set[str] = set()
     segments, name = [list(flow.since)], flow.base
     while True:
-        if name in seen:
+        if name in seen_names:
             raise ValueError(f"{name} continues itself")
-        seen.add(name)
+        seen_names.add(name)
         content = json.loads(document(name))
         names.append(name)
         if "marking" in content:
@@ -220,7 +224,7 @@ def require_flow(head: Head, where: str) -> Flow:
         CorruptState: the head has no progress.
     """
     if head.flow is None:
-        again = format_command(head.run_name, "reset")
+        reset_command = format_command(head.run_name, "reset")
         message = f"the run of {head.workflow_name!r} has no marking"
-        raise CorruptState(message, where=where, hint=f"{again} starts it again")
+        raise CorruptState(message, where=where, hint=f"{reset_command} starts it again")
     return head.flow

@@ -63,12 +63,12 @@ class MarkingEditor:
 
     def do(self, *operation: Any) -> None:
         """Apply one operation and record it without the None values at its end."""
-        recorded = list(operation)
-        while recorded[-1] is None:
-            del recorded[-1]
-        self.marking.apply(recorded)
-        self.operations.append(recorded)
-        if recorded[0] == "grow":
+        record = list(operation)
+        while record[-1] is None:
+            del record[-1]
+        self.marking.apply(record)
+        self.operations.append(record)
+        if record[0] == "grow":
             self.graph = self.marking.graph
 
     def report(self, event: Event, node: str, **details: Any) -> None:
@@ -115,14 +115,14 @@ class MarkingEditor:
             self.fail(name, "OutputKey", message)
             return
         has_choice = is_choice(self.graph, name)
-        chosen = {"choice": shorten(output)} if has_choice else {}
-        done = event or (_SUCCEEDED if node.kind is _AGENT else _DONE.get(node.kind, Event.PASSED))
+        choice = {"choice": shorten(output)} if has_choice else {}
+        kind = event or (_SUCCEEDED if node.kind is _AGENT else _DONE.get(node.kind, Event.PASSED))
         if decision is not None and decision.move is Move.COMPLETE:
-            self.report(done, name, **chosen, **self._cancelled_details(name, ends=True))
+            self.report(kind, name, **choice, **self._cancelled_details(name, ends=True))
             self.do("done", name, reference, node.output_key)
             self.do("end", str(FlowStatus.COMPLETED))
             return
-        self.facts.append(FlowFact(done, name, chosen))
+        self.facts.append(FlowFact(kind, name, choice))
         indexes = self.graph.outgoing[name]
         try:
             if decision is not None and decision.target is not None:
@@ -147,8 +147,8 @@ class MarkingEditor:
         self._follow(name, indexes)
 
     def _fail_without_branch(self, name: str, message: str) -> None:
-        listed = ", ".join(map(repr, find_required_labels(self.graph, name)))
-        hint = f"it has to be one of {listed}" if listed else ""
+        labels_text = ", ".join(map(repr, find_required_labels(self.graph, name)))
+        hint = f"it has to be one of {labels_text}" if labels_text else ""
         self.fail(name, "NoMatchingBranch", message, hint)
 
     def _conflicting_key(self, node: Node) -> str | None:
@@ -190,8 +190,8 @@ class MarkingEditor:
         if number <= limit:
             self.report(Event.LOOPED, name, to=target, number=number)
             return True
-        others = self._list_others(name)
-        self.report(Event.EXHAUSTED, name, to=target, limit=limit, cancelled=others)
+        other_names = self._list_others(name)
+        self.report(Event.EXHAUSTED, name, to=target, limit=limit, cancelled=other_names)
         return False
 
     def fail_attempt(self, name: str, message: str, due: str | None, kind: str = "error") -> None:
@@ -222,8 +222,8 @@ class MarkingEditor:
 
     def _cancelled_details(self, name: str, *, ends: bool) -> dict[str, list[str]]:
         """Return the details of a fact about *name*: what is canceled if the run *ends*."""
-        others = self._list_others(name) if ends else []
-        return {"cancelled": others} if others else {}
+        other_names = self._list_others(name) if ends else []
+        return {"cancelled": other_names} if other_names else {}
 
     def _give_up(self, name: str, kind: str, message: str, attempts: int) -> None:
         error = {"node": name, "type": kind, "message": _cut(message), "attempts": attempts}
@@ -236,10 +236,10 @@ class MarkingEditor:
             self.do("failure", error)
             self.end(FlowStatus.FAILED)
             return
-        others = self._list_others(name)
+        other_names = self._list_others(name)
         self.do("clear")
         self.do("error", error)
-        self.report(Event.DIVERTED, name, to=target, cancelled=others)
+        self.report(Event.DIVERTED, name, to=target, cancelled=other_names)
         self.do("token", target, None)
 
     def expire(self, name: str) -> None:
@@ -289,19 +289,19 @@ class MarkingEditor:
             self._end_if_only_failed()
         if marking.status is _RUNNING and marking.is_over:
             after_error = marking.error is not None
-            good = FlowStatus.COMPLETED
-            self.do("end", str(FlowStatus.COMPLETED_AFTER_ERROR if after_error else good))
+            good_end = FlowStatus.COMPLETED
+            self.do("end", str(FlowStatus.COMPLETED_AFTER_ERROR if after_error else good_end))
 
     def _end_if_only_failed(self) -> None:
         marking = self.marking
         if marking.status is not _RUNNING or not marking.has_only_failed:
             return
         if marking.find_next_startable() is None:
-            needed = marking.find_needed_failures()
-            if not needed:
+            failures = marking.find_needed_failures()
+            if not failures:
                 self.do("end", str(FlowStatus.COMPLETED))
                 return
-            self.do("failure", next(iter(needed.values())))
+            self.do("failure", next(iter(failures.values())))
             self.end(FlowStatus.FAILED)
 
     # --- tasks ---------------------------------------------------------------------
@@ -326,7 +326,7 @@ class MarkingEditor:
         self.do("follow", name, [node.id for node in fix.nodes])
 
     def _list_others(self, name: str) -> list[str]:
-        return [other for other in self.list_running() if other != name]
+        return [other_name for other_name in self.list_running() if other_name != name]
 
     def list_running(self) -> list[str]:
         """Return the active nodes, in order."""

@@ -54,36 +54,43 @@ def with_state(workflow: Workflow, state: Mapping[str, Any]) -> Workflow:
         return workflow
     initial = copy_nested(graph.state)
     for key, value in state.items():
-        *parents, last = key.split(".")
+        *parents, last_key = key.split(".")
         parent: Any = initial
         for part in parents:
             parent = parent[part] if isinstance(parent, dict) else {}
-        if not isinstance(parent, dict) or last not in parent:
+        if not isinstance(parent, dict) or last_key not in parent:
             raise KeyError(key)
-        parent[last] = value
-    new = graph.replace(state=initial)
-    return Workflow(workflow.name, workflow.steps, kind="graph", graph=new)
+        parent[last_key] = value
+    new_graph = graph.replace(state=initial)
+    return Workflow(workflow.name, workflow.steps, kind="graph", graph=new_graph)
 
 
 def describe_differences(before: Workflow, after: Workflow) -> list[str]:
     """Return one line for each difference between two workflows in fields of the digest."""
-    old, new = before.definition(), after.definition()
+    old_definition, new_definition = before.definition(), after.definition()
     lines: list[str] = []
     is_flowchart = after.graph is not None and not after.graph.has_tasks
     names = _NAMES_IN_FLOWCHARTS if is_flowchart else {}
     parts = ("nodes", "id"), ("steps", "name")
     for name, key in parts:
         lines += _describe_list_changes(
-            name[:-1], _index_by_key(old, name, key), _index_by_key(new, name, key), names
+            name[:-1],
+            _index_by_key(old_definition, name, key),
+            _index_by_key(new_definition, name, key),
+            names,
         )
-    lines += _describe_list_changes("edge", _index_edges(old), _index_edges(new))
-    graphs = old.get("graph", {}), new.get("graph", {})
+    lines += _describe_list_changes(
+        "edge", _index_edges(old_definition), _index_edges(new_definition)
+    )
+    graphs = old_definition.get("graph", {}), new_definition.get("graph", {})
     for key in sorted({*graphs[0], *graphs[1]} - {"nodes", "edges"}):
         spec = Graph.model_fields[key]
         default = None if spec.is_required else spec.get_default()
-        was, now = graphs[0].get(key, default), graphs[1].get(key, default)
-        if was != now:
-            lines.append(f"{key}: {encode_json(was).decode()} -> {encode_json(now).decode()}")
+        old_value, new_value = graphs[0].get(key, default), graphs[1].get(key, default)
+        if old_value != new_value:
+            lines.append(
+                f"{key}: {encode_json(old_value).decode()} -> {encode_json(new_value).decode()}"
+            )
     return lines
 
 
@@ -102,22 +109,25 @@ def _index_edges(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 def _describe_list_changes(
     noun: str,
-    old: Mapping[str, Any],
-    new: Mapping[str, Any],
+    old_items: Mapping[str, Any],
+    new_items: Mapping[str, Any],
     names: Mapping[str, str] | None = None,
 ) -> list[str]:
-    lines = [f"{noun} {name!r} is gone" for name in old if name not in new]
-    lines += [f"{noun} {name!r} is new" for name in new if name not in old]
-    for name in old:
-        if name in new and old[name] != new[name]:
-            keys = sorted({*old[name], *new[name]})
-            changed = [key for key in keys if old[name].get(key) != new[name].get(key)]
-            labels = [(names or {}).get(key, key) for key in changed]
+    lines = [f"{noun} {name!r} is gone" for name in old_items if name not in new_items]
+    lines += [f"{noun} {name!r} is new" for name in new_items if name not in old_items]
+    for name in old_items:
+        if name in new_items and old_items[name] != new_items[name]:
+            keys = sorted({*old_items[name], *new_items[name]})
+            changed_keys = [
+                key for key in keys if old_items[name].get(key) != new_items[name].get(key)
+            ]
+            labels = [(names or {}).get(key, key) for key in changed_keys]
             lines.append(f"{noun} {name!r} has a different {', '.join(labels)}")
-    order_old, order_new = (
-        [n for n in definition if n in new and n in old] for definition in (old, new)
+    old_order, new_order = (
+        [item_name for item_name in definition if item_name in new_items and item_name in old_items]
+        for definition in (old_items, new_items)
     )
-    if order_old != order_new:
+    if old_order != new_order:
         lines.append(f"the order of the {noun}s is different")
     return lines
 
@@ -125,8 +135,8 @@ def _describe_list_changes(
 def copy_nested(value: Any) -> Any:
     """Return a copy of *value* with copies of its maps and lists."""
     if isinstance(value, Mapping):
-        return {key: copy_nested(inner) for key, inner in value.items()}
-    return [copy_nested(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+        return {key: copy_nested(item) for key, item in value.items()}
+    return [copy_nested(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def set_nested(state: dict[str, Any], key: str, value: Any) -> None:
@@ -137,10 +147,10 @@ def set_nested(state: dict[str, Any], key: str, value: Any) -> None:
     >>> state
     {'review': {'style': 'fine'}}
     """
-    *parents, last = key.split(".")
+    *parents, last_key = key.split(".")
     parent = state
     for part in parents:
         if not isinstance(parent.get(part), dict):
             parent[part] = {}
         parent = parent[part]
-    parent[last] = value
+    parent[last_key] = value

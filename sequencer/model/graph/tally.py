@@ -52,12 +52,12 @@ class Ledger(Struct):
         return {name: value for name, value in asdict(self).items() if value}
 
     def _do_spend(self, task: str, usd: float, tokens: int, seconds: float) -> None:
-        before = self.spent.get(task, [0.0, 0, 0.0])
+        totals = self.spent.get(task, [0.0, 0, 0.0])
         # Rounded, so that a sum of a thousand parts is still one short number.
         self.spent[task] = [
-            round(before[0] + usd, 9),
-            before[1] + tokens,
-            round(before[2] + seconds, 3),
+            round(totals[0] + usd, 9),
+            totals[1] + tokens,
+            round(totals[2] + seconds, 3),
         ]
 
     def _do_failed(self, task: str, note: str) -> None:
@@ -131,8 +131,8 @@ class Tally:
     def from_ledger(cls, graph: Graph, ledger: Ledger) -> Self:
         """Return the sums over all tasks in *ledger*."""
         tally = cls()
-        for name, spent in ledger.spent.items():
-            tally.add(graph, ledger, name, spent[0], spent[1])
+        for name, totals in ledger.spent.items():
+            tally.add(graph, ledger, name, totals[0], totals[1])
         return tally
 
     def add(self, graph: Graph, ledger: Ledger, name: str, usd: float, tokens: float) -> None:
@@ -142,6 +142,6 @@ class Tally:
         self.total.add(usd, tokens)
         if task.role is not None:
             self.roles.setdefault(task.role, Used()).add(usd, tokens)
-        spent, most = ledger.spent[name], task.budget
-        if most.is_used_up(spent[0], spent[1]):
+        totals, budget = ledger.spent[name], task.budget
+        if budget.is_used_up(totals[0], totals[1]):
             self.used_up.add(name)

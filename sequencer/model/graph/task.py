@@ -32,9 +32,9 @@ class Budget(Frozen, allow_inf_nan=False):
 
     def is_used_up(self, usd: float, tokens: float, share: float = 1.0) -> bool:
         """Return whether *usd* or *tokens* reach this *share* of the limits."""
-        cost, most = self.max_cost_usd, self.max_tokens
-        return (cost is not None and usd >= share * cost) or (
-            most is not None and tokens >= share * most
+        cost_limit, token_limit = self.max_cost_usd, self.max_tokens
+        return (cost_limit is not None and usd >= share * cost_limit) or (
+            token_limit is not None and tokens >= share * token_limit
         )
 
 

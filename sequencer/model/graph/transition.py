@@ -38,13 +38,13 @@ def busy_ms(head: Head, marking: Marking, now: datetime) -> int:
     """
     if marking.busy_since is None or head.is_on_hold:
         return marking.busy_ms
-    until = now
+    end = now
     if not head.claims:
-        waiting = filter(is_resting, marking.active.values())
-        dues = [active.due for active in waiting if active.due]
-        until = min(now, datetime.fromisoformat(max(dues, default=marking.busy_since)))
-    spent = (until - datetime.fromisoformat(marking.busy_since)).total_seconds()
-    return marking.busy_ms + max(round(spent * 1000), 0)
+        resting_executions = filter(is_resting, marking.active.values())
+        dues = [execution.due for execution in resting_executions if execution.due]
+        end = min(now, datetime.fromisoformat(max(dues, default=marking.busy_since)))
+    seconds = (end - datetime.fromisoformat(marking.busy_since)).total_seconds()
+    return marking.busy_ms + max(round(seconds * 1000), 0)
 
 
 def add_milliseconds(now: datetime, milliseconds: int) -> str:
@@ -60,8 +60,8 @@ def describe_failures(marking: Marking) -> str:
     return _describe_failed_tasks(marking.lost) or str(failure.get("message"))
 
 
-def _describe_failed_tasks(failed: Mapping[str, Mapping[str, Any]]) -> str:
-    return "; ".join(f"task {name!r} failed: {why.get('message')}" for name, why in failed.items())
+def _describe_failed_tasks(tasks: Mapping[str, Mapping[str, Any]]) -> str:
+    return "; ".join(f"task {name!r} failed: {info.get('message')}" for name, info in tasks.items())
 
 
 def ensure_none_failed(head: Head, marking: Marking, reason: str) -> None:
@@ -70,20 +70,20 @@ def ensure_none_failed(head: Head, marking: Marking, reason: str) -> None:
     Raises:
         StepFailed: a task has failed; then the end is no success, even if a limit is the reason.
     """
-    if failed := marking.find_needed_failures():
-        again = format_command(head.run_name, "retry")
+    if failures := marking.find_needed_failures():
+        retry_command = format_command(head.run_name, "retry")
         raise StepFailed(
-            f"{_describe_failed_tasks(failed)}; {reason}",
-            hint=f"raise the limit; {again} puts back what has failed",
+            f"{_describe_failed_tasks(failures)}; {reason}",
+            hint=f"raise the limit; {retry_command} puts back what has failed",
         )
 
 
 def bad_end_error(head: Head, marking: Marking) -> StepFailed:
     """Return the error for a run that ended badly; it is always the same for one end."""
     error = marking.error or {}
-    failed = f"node {marking.quote_node(error.get('node'))} failed ({error.get('message')})"
-    what = {
-        FlowStatus.COMPLETED_AFTER_ERROR: f"{failed}; the error node ran",
+    failure_text = f"node {marking.quote_node(error.get('node'))} failed ({error.get('message')})"
+    message = {
+        FlowStatus.COMPLETED_AFTER_ERROR: f"{failure_text}; the error node ran",
         FlowStatus.FAILED: describe_failures(marking),
         FlowStatus.TIMED_OUT: f"its agents took longer than {marking.graph.timeout_ms} ms",
         FlowStatus.MAX_ITERATIONS: f"it looped more than {marking.graph.max_iterations} times",
@@ -94,7 +94,7 @@ def bad_end_error(head: Head, marking: Marking) -> StepFailed:
     elif marking.ended_at:
         hint += f"; {format_command(head.run_name, 'retry')} puts the nodes back that were stopped"
     return StepFailed(
-        f"the run ended as {marking.status}: {what.get(marking.status, '')}",
+        f"the run ended as {marking.status}: {message.get(marking.status, '')}",
         where=f"run {head.run_name}" if head.run_name else "the default run",
         hint=hint,
     )
@@ -234,8 +234,8 @@ class OpenTransition:
         exists = claim.step in self.marking.graph.by_id
         has_cost = usage.cost_usd or tokens or usage.seconds
         if has_cost and exists and self.marking.graph.has_tasks:
-            spent = round(usage.cost_usd, 9), tokens, round(usage.seconds, 3)
-            self.editor.do("team", "spend", claim.step, *spent)
+            amounts = round(usage.cost_usd, 9), tokens, round(usage.seconds, 3)
+            self.editor.do("team", "spend", claim.step, *amounts)
 
     def _report(self, event: Event, claim: Claim, outcome: Mapping[str, Any] | None) -> None:
         fact = Fact(event, claim.step, claim.step_index, claim.token, claim.attempt, outcome)
@@ -247,9 +247,9 @@ class OpenTransition:
         self, name: str, text: str, reference: Reference | None, record: Mapping[str, Any]
     ) -> None:
         """Accept a person's answer to the question of the node *name*."""
-        active = self.marking.active[name]
+        execution = self.marking.active[name]
         self.editor.succeed(name, text, reference)
-        self._move_facts(None, record, token=active.token)
+        self._move_facts(None, record, token=execution.token)
 
     def expire(self, name: str) -> None:
         """End the time for an answer to the question of the node *name*."""
@@ -326,33 +326,33 @@ class OpenTransition:
         Raises:
             TransitionRefused: nothing failed, and nothing waits for its next try.
         """
-        marking, what = self.marking, "nothing" if only is None else f"{only!r} has not"
+        marking, subject = self.marking, "nothing" if only is None else f"{only!r} has not"
         streak = marking.ledger.failures
         if marking.graph.has_tasks:
             self.editor.do("team", "again")
         if marking.ended_at:
-            lost = marking.lost
+            lost_errors = marking.lost
             self._report_command(f"retry: the run was {marking.status}")
             self.restore_tokens()
-            for name, error in lost.items():
+            for name, error in lost_errors.items():
                 if only not in (None, name):
                     self.editor.do("block", name, error)
             return
-        resting = [name for name, active in marking.active.items() if is_resting(active)]
-        failed = list(marking.find_needed_failures() if only is None else marking.failed)
+        tries = [name for name, entry in marking.active.items() if is_resting(entry)]
+        faults = list(marking.find_needed_failures() if only is None else marking.failed)
         if only is not None:
-            resting, failed = ([only] if only in names else [] for names in (resting, failed))
-        if not resting and not failed and (not streak or only is not None):
+            tries, faults = ([only] if only in names else [] for names in (tries, faults))
+        if not tries and not faults and (not streak or only is not None):
             raise TransitionRefused(
-                f"retry: {what} failed, and "
+                f"retry: {subject} failed, and "
                 f"{'no node waits' if only is None else 'does not wait'} for another try",
                 hint="'sequencer status' shows where the run is",
             )
-        for name in resting:
+        for name in tries:
             self.editor.do("drop", name, None)
-        for name in failed:
+        for name in faults:
             self.editor.do("unblock", name)
-        names = ", ".join([*resting, *failed])
+        names = ", ".join([*tries, *faults])
         self._report_command(
             f"retry: {names} at once" if names else "retry: failures count from 0 again"
         )
@@ -376,32 +376,32 @@ class OpenTransition:
     def settle(self, capacity: Capacity | None) -> None:
         """Apply everything that follows by itself; claim what *capacity* allows."""
         slots_left = capacity.slots if capacity is not None else 0
-        closed: Collection[str] = ()
+        closed_names: Collection[str] = ()
         if capacity is not None:
-            slots_left, closed = self._claim_again(capacity, slots_left)
-        passing = self._passing
+            slots_left, closed_names = self._claim_again(capacity, slots_left)
+        heap = self._passing
         marking, nodes, order = self.marking, self.editor.graph.nodes, self.editor.graph.order
         while marking.status is FlowStatus.RUNNING:
             can_claim = slots_left > 0 and self._is_below_max_parallel()
-            name = marking.find_next_startable(agents=can_claim, closed=closed)
+            name = marking.find_next_startable(agents=can_claim, closed=closed_names)
             if name is not None:
                 is_agent = self.editor.graph.by_id[name].kind is NodeKind.AGENT
                 token = self.head.token + 1 if is_agent else None
                 node = self.editor.start(name, token)
                 if is_agent and capacity is not None:
-                    closed = self._grant(name, capacity, slots_left) or closed
+                    closed_names = self._grant(name, capacity, slots_left) or closed_names
                     slots_left -= 1
                 elif node.kind is NodeKind.HUMAN:
                     self._ask(name, node.timeout_ms)
                 else:
                     self._move_facts(None, {})
-                    heapq.heappush(passing, order[name])
+                    heapq.heappush(heap, order[name])
                 continue
-            if not passing:
+            if not heap:
                 break
-            passed = nodes[heapq.heappop(passing)].id
-            if passed in marking.active:
-                self._pass(passed)
+            passed_name = nodes[heapq.heappop(heap)].id
+            if passed_name in marking.active:
+                self._pass(passed_name)
         self.editor.end_if_done()
 
     def _pass(self, name: str) -> None:
@@ -424,62 +424,62 @@ class OpenTransition:
 
         Returns how many slots are left, and which nodes must not start now.
         """
-        closed = capacity.closed(self.head, self.marking)
+        closed_names = capacity.closed(self.head, self.marking)
         claims = {claim.token: claim for claim in self.head.claims}
         order, nodes = self.editor.graph.urgency, self.editor.graph.by_id
         for name in sorted(self.marking.active, key=order.__getitem__):
-            active = self.marking.active.get(name)
-            if active is None or nodes[name].kind is not NodeKind.AGENT:
+            execution = self.marking.active.get(name)
+            if execution is None or nodes[name].kind is not NodeKind.AGENT:
                 continue
-            claim = claims.get(active.token)
-            if claim is not None and claim.token in capacity.gone and name in closed:
+            claim = claims.get(execution.token)
+            if claim is not None and claim.token in capacity.gone and name in closed_names:
                 # It must not start again, and its holder is gone, so don't wait for it.
                 self._take_over(claim, capacity.used.get(claim.token))
                 self.editor.do("drop", name)
                 continue
-            if active.error is not None or name in closed or slots <= 0:
+            if execution.error is not None or name in closed_names or slots <= 0:
                 continue
             if claim is not None and claim.token not in capacity.gone:
                 continue
-            if not self._is_due(active):
+            if not self._is_due(execution):
                 continue
             if claim is not None:
                 self._take_over(claim, capacity.used.get(claim.token))
             elif not self._is_below_max_parallel():
                 continue
-            if active.attempt >= capacity.limits.attempts:
-                message = f"started {active.attempt} times without an end (limits.attempts)"
+            if execution.attempt >= capacity.limits.attempts:
+                message = f"started {execution.attempt} times without an end (limits.attempts)"
                 self.editor.fail(name, "MaxAttempts", message)
                 self._move_facts(None, {})
                 continue
-            self.editor.report(Event.CLAIMED, name, **_claim_details(active))
+            self.editor.report(Event.CLAIMED, name, **_claim_details(execution))
             self.editor.do("claim", name, self.head.token + 1)
-            closed = self._grant(name, capacity, slots) or closed
+            closed_names = self._grant(name, capacity, slots) or closed_names
             slots -= 1
-        return slots, closed
+        return slots, closed_names
 
-    def _is_due(self, active: Active) -> bool:
-        if active.due is None:
+    def _is_due(self, execution: Active) -> bool:
+        if execution.due is None:
             return True
-        ahead = datetime.fromisoformat(active.due) - self.now
+        remaining_time = datetime.fromisoformat(execution.due) - self.now
         # No pause is this long: the date was set by a clock that was years ahead.
-        return ahead <= timedelta(0) or ahead > LONGEST_PAUSE
+        return remaining_time <= timedelta(0) or remaining_time > LONGEST_PAUSE
 
-    def _take_over(self, claim: Claim, used: Usage | None) -> None:
+    def _take_over(self, claim: Claim, usage: Usage | None) -> None:
         self.longest_taken_over_s = max(self.longest_taken_over_s, claim.ttl_s)
-        self._end_claim(claim.token, used or Usage())
-        self.facts.append(transitions.take_over_fact(claim, used))
+        self._end_claim(claim.token, usage or Usage())
+        self.facts.append(transitions.take_over_fact(claim, usage))
 
     def _grant(self, name: str, capacity: Capacity, slots: int) -> Collection[str] | None:
         """Add the claim of *name* with the next token, which the marking has already.
 
         Returns the nodes that must not start now, or None if they can't have changed.
         """
-        token, most = self.head.token + 1, self.editor.graph.max_parallel
+        token, max_claims = self.head.token + 1, self.editor.graph.max_parallel
         # If the graph limits how many work at once, other processes may use what is left.
-        free = slots if most is None else most - len(self.head.claims)
-        share = capacity.share(self.head, self.marking, name, free)
-        granted = Claim(
+        free_slots = slots if max_claims is None else max_claims - len(self.head.claims)
+        share = capacity.share(self.head, self.marking, name, free_slots)
+        new_claim = Claim(
             token=token,
             step=name,
             step_index=self.head.step_index,
@@ -490,9 +490,9 @@ class OpenTransition:
             claimed_boottime=capacity.boottime,
             **{f"share_{unit}": amount for unit, amount in share.items()},
         )
-        self.head = self.head.replace(token=token, claims=(*self.head.claims, granted))
+        self.head = self.head.replace(token=token, claims=(*self.head.claims, new_claim))
         self.granted.append(token)
-        self._move_facts(granted, {})
+        self._move_facts(new_claim, {})
         if share or capacity.closes_with_each:
             return capacity.closed(self.head, self.marking)
         return None
@@ -500,8 +500,8 @@ class OpenTransition:
     def _ask(self, name: str, timeout_ms: int | None) -> None:
         token = self.head.token + 1
         self.head = self.head.replace(token=token)
-        due = None if timeout_ms is None else add_milliseconds(self.now, timeout_ms)
-        self.editor.do("ask", name, token, self.at, due)
+        due_time = None if timeout_ms is None else add_milliseconds(self.now, timeout_ms)
+        self.editor.do("ask", name, token, self.at, due_time)
         self._move_facts(None, {}, token=token)
 
     def _move_facts(
@@ -526,11 +526,11 @@ class OpenTransition:
         return Fact(fact.event, fact.node, self.head.step_index, token or 0, 0, outcome)
 
 
-def _claim_details(active: Active) -> dict[str, Any]:
+def _claim_details(execution: Active) -> dict[str, Any]:
     """Return the details of the fact about another claim of an execution."""
-    if active.failures:
-        return {"retry": active.failures + 1}
-    return {"again": True} if active.attempt else {"from": list(active.sources)}
+    if execution.failures:
+        return {"retry": execution.failures + 1}
+    return {"again": True} if execution.attempt else {"from": list(execution.sources)}
 
 
 ERROR_CHARS = 4000
@@ -546,8 +546,8 @@ def resting_status(marking: Marking) -> Status:
         return Status.COMPLETE
     if marking.find_next_startable() is not None:
         return Status.WAITING_NEXT
-    only_asks = all(active.since is not None for active in marking.active.values())
-    return Status.WAITING_APPROVAL if only_asks else Status.WAITING_NEXT
+    has_only_questions = all(execution.since is not None for execution in marking.active.values())
+    return Status.WAITING_APPROVAL if has_only_questions else Status.WAITING_NEXT
 
 
 def build_transition(step: OpenTransition) -> Transition:
@@ -588,13 +588,13 @@ def _count_time(step: OpenTransition) -> None:
     marking = step.marking
     if marking.graph.timeout_ms is None:
         return
-    spent = marking.busy_ms if marking.busy_since is None else step.spent_ms
+    time_ms = marking.busy_ms if marking.busy_since is None else step.spent_ms
     if step.longest_taken_over_s and marking.busy_since is not None:
         # As far as is known, its process worked no longer than its lease.
-        spent = min(spent, marking.busy_ms + round(step.longest_taken_over_s * 1000))
-    waits = any(map(is_resting, marking.active.values())) and not step.head.is_on_hold
-    works = marking.status is FlowStatus.RUNNING and (waits or bool(step.head.claims))
+        time_ms = min(time_ms, marking.busy_ms + round(step.longest_taken_over_s * 1000))
+    has_waits = any(map(is_resting, marking.active.values())) and not step.head.is_on_hold
+    is_busy = marking.status is FlowStatus.RUNNING and (has_waits or bool(step.head.claims))
     # Not ``at``: it has whole seconds, and the lost fractions would add up with each change.
-    since = add_milliseconds(step.now, 0) if works else None
-    if (spent, since) != (marking.busy_ms, marking.busy_since):
-        step.editor.do("busy", spent, since)
+    start = add_milliseconds(step.now, 0) if is_busy else None
+    if (time_ms, start) != (marking.busy_ms, marking.busy_since):
+        step.editor.do("busy", time_ms, start)

@@ -51,16 +51,18 @@ def open_gate(head: Head, verb: str, token: int | None = None) -> Gate:
             f"{verb}: no gate waits for a decision", hint="'sequencer inbox' lists what waits"
         )
     if not gate.is_open:
-        decided = "the run was rejected" if gate.decision == "rejected" else "feedback was given"
+        decision_text = (
+            "the run was rejected" if gate.decision == "rejected" else "feedback was given"
+        )
         raise TransitionRefused(
-            f"{verb}: {decided} at {gate.step!r} already; nothing waits",
+            f"{verb}: {decision_text} at {gate.step!r} already; nothing waits",
             hint="'sequencer history' shows who decided what",
         )
     return gate
 
 
-def _build_fact(event: Event, head: Head, gate: Gate, note: str | None, by: str) -> Fact:
-    outcome: dict[str, Any] = {"by": by, "round": gate.round}
+def _build_fact(event: Event, head: Head, gate: Gate, note: str | None, author: str) -> Fact:
+    outcome: dict[str, Any] = {"by": author, "round": gate.round}
     if note:
         outcome["note"] = note
     return Fact(event, gate.step, gate.step_index, gate.token, head.attempt, outcome)
@@ -95,12 +97,12 @@ def approve(
     """
     gate = open_gate(head, "approve", token)
     fact = _build_fact(Event.APPROVED, head, gate, note, by)
-    new = update_head(head, at, gate=None, expected_step=following.step)
+    new_head = update_head(head, at, gate=None, expected_step=following.step)
     if following.is_end:
-        done = new.replace(status=Status.COMPLETE, pause_requested=False)
+        complete_head = new_head.replace(status=Status.COMPLETE, pause_requested=False)
         end = Fact(Event.COMPLETED, gate.step, gate.step_index, gate.token)
-        return Transition(done, (fact, end))
-    return Transition(refresh_status_by_hand(head, new), (fact,))
+        return Transition(complete_head, (fact, end))
+    return Transition(refresh_status_by_hand(head, new_head), (fact,))
 
 
 def reject(
@@ -113,7 +115,7 @@ def reject(
     """
     gate = open_gate(head, "reject", token)
     reason = f"rejected at {gate.step!r}" + (f": {note}" if note else "")
-    new = update_head(
+    new_head = update_head(
         head,
         at,
         gate=gate.replace(decision="rejected"),
@@ -123,7 +125,7 @@ def reject(
     )
     fact = _build_fact(Event.REJECTED, head, gate, note, by)
     end = Fact(Event.COMPLETED, gate.step, gate.step_index, gate.token, 0, {"status": "rejected"})
-    return Transition(new, (fact, end))
+    return Transition(new_head, (fact, end))
 
 
 def send_feedback(
@@ -143,9 +145,9 @@ def send_feedback(
             hint="write it to a file in the project, and name the file",
         )
     answered = head.replace(gate=gate.replace(decision="feedback"))
-    new = move_head(answered, at, target)
+    new_head = move_head(answered, at, target)
     return Transition(
-        refresh_status_by_hand(head, new), (_build_fact(Event.FEEDBACK, head, gate, text, by),)
+        refresh_status_by_hand(head, new_head), (_build_fact(Event.FEEDBACK, head, gate, text, by),)
     )
 
 
@@ -165,9 +167,9 @@ def tell(
             "tell: the run is complete, so no step would read it",
             hint="'sequencer rewind N' goes back to a step, 'sequencer reset' starts over",
         )
-    known = _remaining_steps(workflow, 0)
-    if name is not None and name not in known:
-        raise UnknownName("step", name, known, where="sequencer tell")
+    known_names = _remaining_steps(workflow, 0)
+    if name is not None and name not in known_names:
+        raise UnknownName("step", name, known_names, where="sequencer tell")
     if name is not None and name not in _remaining_steps(workflow, head.step_index):
         raise TransitionRefused(
             f"tell: step {name!r} is done, so it would not read it",
@@ -206,11 +208,11 @@ def find_read_messages(
     It also reads messages to steps that don't run again.
     """
     names = ("", ref.step, position_at(workflow, ref.step_index))
-    remaining = _remaining_steps(workflow, ref.step_index)
+    remaining_names = _remaining_steps(workflow, ref.step_index)
     return tuple(
         (recipient, sent_at)
         for recipient, sent_at in head.told
-        if sent_at < token and (recipient in names or recipient not in remaining)
+        if sent_at < token and (recipient in names or recipient not in remaining_names)
     )
 
 

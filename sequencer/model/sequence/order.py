@@ -244,12 +244,12 @@ def describe_last_no(workflow: Workflow, head: Head) -> str:
     if loop is None or not loop.reason:
         return ""
     judge = resolve(workflow, head.step_index)
-    most = loop.round if judge.validation is None else judge.validation.max_attempts
+    max_rounds = loop.round if judge.validation is None else judge.validation.max_attempts
     number = loop.round if loop.stage == "fix" else loop.round - 1
-    text = f"{judge.name} said no (round {number} of {most})"
+    text = f"{judge.name} said no (round {number} of {max_rounds})"
     if not number:
         times = f", {loop.exhausted} times" if loop.exhausted > 1 else ""
-        text = f"{judge.name} said no in all {most} rounds{times}"
+        text = f"{judge.name} said no in all {max_rounds} rounds{times}"
     return f"{text}: {loop.reason}"
 
 

@@ -109,10 +109,10 @@ class Continuation(Struct, frozen=True):
     @property
     def next_place(self) -> StepRef | None:
         """Return where the same process may continue at once; None: it may not."""
-        goes_on = self.kind is ContinuationKind.ACCEPT and not (self.has_gate or self.is_done)
+        has_next = self.kind is ContinuationKind.ACCEPT and not (self.has_gate or self.is_done)
         return (
             None
-            if not goes_on or self.following is None or self.following.is_end
+            if not has_next or self.following is None or self.following.is_end
             else self.following
         )
 
@@ -192,16 +192,16 @@ def _find_decision_error(
     max_attempts: int,
 ) -> str | None:
     """Return why the step fails instead of following *decision* to *index*; None: it follows."""
-    why = decision.why
+    reason = decision.why
     if decision.move is Move.FAIL:
-        return f"a hook made it fail: {why}"
+        return f"a hook made it fail: {reason}"
     if decision.move is Move.RETRY and head.attempt >= max_attempts:
-        return f"a hook wanted attempt {head.attempt + 1}: {why}"
+        return f"a hook wanted attempt {head.attempt + 1}: {reason}"
     if index is None:
-        known = [step.name for step in workflow.steps]
-        return str(UnknownName("step", decision.target or "", known, where="a hook's decision"))
+        names = [step.name for step in workflow.steps]
+        return str(UnknownName("step", decision.target or "", names, where="a hook's decision"))
     if index <= step_index and head.usage.steps >= MAX_ROUNDS * len(workflow.steps):
-        return f"a hook sent the run back too often: {why}"
+        return f"a hook sent the run back too often: {reason}"
     return None
 
 
@@ -225,20 +225,20 @@ def _index_to(workflow: Workflow, step_index: int, name: str) -> int | None:
 def build_gate(workflow: Workflow, head: Head, step: Step, step_index: int, now: datetime) -> Gate:
     """Return the gate after *step* at *step_index*, whose claim is in *head*."""
     approval = step.approval
-    back = index_of(workflow, approval.feedback_to) if approval and approval.feedback_to else None
-    if back is not None and workflow.kind == "cycle":
+    index = index_of(workflow, approval.feedback_to) if approval and approval.feedback_to else None
+    if index is not None and workflow.kind == "cycle":
         # The step of this cycle, or of the previous one if it comes later in the cycle.
-        back = max(step_index - (step_index - back) % len(workflow.steps), 0)
+        index = max(step_index - (step_index - index) % len(workflow.steps), 0)
     timeout = approval.timeout_s if approval else None
-    before = head.gate
-    number = before.round + 1 if before is not None and before.step == step.name else 1
+    prior_gate = head.gate
+    number = prior_gate.round + 1 if prior_gate is not None and prior_gate.step == step.name else 1
     return Gate(
         step=step.name,
         step_index=step_index,
         token=head.token,
         opened_at=format_utc_ms(now),
         round=number,
-        feedback_to=max(step_index - 1, 0) if back is None else back,
+        feedback_to=max(step_index - 1, 0) if index is None else index,
         expires_at=format_utc_ms(now + timedelta(seconds=timeout)) if timeout else None,
         on_timeout=approval.on_timeout if approval else "reject",
     )
@@ -267,11 +267,11 @@ class SequenceChange(Struct):
             self.head = self.head.replace(session=None)
         self.facts += transition.facts
         if STAGNATED in result.record and result.ending.has_worked:
-            paused = transitions.pause_after(
+            pause_transition = transitions.pause_after(
                 self.head, transition.facts[0], result.record[STAGNATED]
             )
-            self.head = paused.head
-            self.facts += paused.facts
+            self.head = pause_transition.head
+            self.facts += pause_transition.facts
         if self.head.told:
             self._forget_messages(token, result)
 
@@ -283,9 +283,9 @@ class SequenceChange(Struct):
         """Drop the messages that the attempt with *token* has read, if it was accepted."""
         # A step that the caller performed without an agent has read no messages.
         if self._is_accepted(result) and result.began_at is not None:
-            read = gates.find_read_messages(self.head, self.workflow, result.place, token)
-            unread = [message for message in self.head.told if message not in read]
-            self.head = self.head.with_messages(unread)
+            messages = gates.find_read_messages(self.head, self.workflow, result.place, token)
+            rest = [message for message in self.head.told if message not in messages]
+            self.head = self.head.with_messages(rest)
 
     def settle(self, capacity: Capacity | None) -> None:
         """Claim the next step if the run is ready and *capacity* has a slot.
@@ -305,7 +305,7 @@ class SequenceChange(Struct):
             capacity.limits.ensure_may_try(self.head)
             if state.claim is not None and self._drop_if_spent(state.claim, capacity):
                 return
-        claimed = transitions.claim(
+        claim_transition = transitions.claim(
             self.head,
             state.place,
             capacity.owner,
@@ -315,19 +315,19 @@ class SequenceChange(Struct):
             may_take_over=may_take_over,
             used=capacity.used.get(state.claim.token) if state.claim is not None else None,
         )
-        self.head = claimed.head
-        self.facts += claimed.facts
+        self.head = claim_transition.head
+        self.facts += claim_transition.facts
         self.granted.append(self.head.token)
 
     def _drop_if_spent(self, claim: Claim, capacity: Capacity) -> bool:
         """Drop *claim* and return True if its usage leaves nothing for another attempt."""
-        used = capacity.used.get(claim.token, Usage())
-        spent = self.head.usage.plus(used, steps=0)
-        if capacity.limits.describe_reached(self.head.replace(usage=spent)) is None:
+        claim_usage = capacity.used.get(claim.token, Usage())
+        total_usage = self.head.usage.plus(claim_usage, steps=0)
+        if capacity.limits.describe_reached(self.head.replace(usage=total_usage)) is None:
             return False
-        dropped = transitions.drop(self.head, claim, used, at=format_utc_s(self.now))
-        self.head = dropped.head
-        self.facts += dropped.facts
+        drop_transition = transitions.drop(self.head, claim, claim_usage, at=format_utc_s(self.now))
+        self.head = drop_transition.head
+        self.facts += drop_transition.facts
         return True
 
     def _build_transition(self, token: int, result: AttemptResult) -> Transition:
@@ -339,19 +339,19 @@ class SequenceChange(Struct):
         if kind is ContinuationKind.ACCEPT:
             return self._accept_attempt(token, result, at)
         if kind in (ContinuationKind.NO, ContinuationKind.FIXED):
-            event, following = Event.FIXED, find_step_ref(workflow, step_index)
-            why = head.loop.reason if head.loop else ""
+            event, next_ref = Event.FIXED, find_step_ref(workflow, step_index)
+            reason = head.loop.reason if head.loop else ""
             if kind is ContinuationKind.NO:
-                event, following = Event.INVALID, find_fixer_ref(workflow, step_index) or following
-                why = result.verdict.reason if result.verdict else ""
+                event, next_ref = Event.INVALID, find_fixer_ref(workflow, step_index) or next_ref
+                reason = result.verdict.reason if result.verdict else ""
             return record_judgment(
-                head, token, event, outcome, following, reason=why, at=at, record=record
+                head, token, event, outcome, next_ref, reason=reason, at=at, record=record
             )
         if kind is ContinuationKind.AGAIN:
             # The count of attempts continues, so their limit also ends these repetitions.
-            invalid = Event.INVALID
+            event_name = Event.INVALID
             return transitions.end_attempt(
-                head, token, invalid, outcome.usage, at=at, record=record
+                head, token, event_name, outcome.usage, at=at, record=record
             )
         return self._fail_attempt(token, result, at)
 
@@ -374,9 +374,15 @@ class SequenceChange(Struct):
         )
 
     def _accept_attempt(self, token: int, result: AttemptResult, at: str) -> Transition:
-        head, ending = self.head, result.ending
-        step_index, outcome, has_gate = result.place.step_index, result.outcome, ending.has_gate
-        status = OutcomeStatus.COMPLETE if ending.is_done and not has_gate else OutcomeStatus.OK
+        head, continuation = self.head, result.ending
+        step_index, outcome, has_gate = (
+            result.place.step_index,
+            result.outcome,
+            continuation.has_gate,
+        )
+        status = (
+            OutcomeStatus.COMPLETE if continuation.is_done and not has_gate else OutcomeStatus.OK
+        )
         gate = (
             build_gate(self.workflow, head, result.step, step_index, self.now) if has_gate else None
         )
@@ -384,7 +390,7 @@ class SequenceChange(Struct):
             head,
             token,
             outcome if outcome.status is status else outcome.replace(status=status),
-            ending.following or find_step_ref(self.workflow, step_index + 1),
+            continuation.following or find_step_ref(self.workflow, step_index + 1),
             at=at,
             record={**result.record, "gate": True} if has_gate else result.record,
             executor=result.agent,
@@ -393,7 +399,7 @@ class SequenceChange(Struct):
 
     def _fail_attempt(self, token: int, result: AttemptResult, at: str) -> Transition:
         head, verdict = self.head, result.verdict
-        failed = transitions.fail(
+        fail_transition = transitions.fail(
             head,
             token,
             result.outcome,
@@ -402,11 +408,11 @@ class SequenceChange(Struct):
             not_before=compute_retry_date(result.step, transitions.failure_number(head), self.now),
         )
         if verdict is None or verdict.is_pass:
-            return failed
+            return fail_transition
         # A retry after the last "no" starts with round 1; `exhausted` limits how often.
         reason = verdict.reason[:MAX_REASON_CHARS]
-        again = Loop(stage="verify", round=1, reason=reason, exhausted=count_exhausted(head) + 1)
-        return Transition(failed.head.replace(loop=again), failed.facts)
+        new_loop = Loop(stage="verify", round=1, reason=reason, exhausted=count_exhausted(head) + 1)
+        return Transition(fail_transition.head.replace(loop=new_loop), fail_transition.facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,24 +462,24 @@ class SequenceKind(Kind):
             return None
         if head.is_on_hold:
             return None
-        note, when = f"no one decided until {gate.expires_at}", format_utc_s(at)
+        note, time_text = f"no one decided until {gate.expires_at}", format_utc_s(at)
         if gate.on_timeout == "reject":
-            return gates.reject(head, note, at=when, by=BY_TIMEOUT)
-        following = find_step_ref(self.workflow, head.step_index)
-        return gates.approve(head, following, note, at=when, by=BY_TIMEOUT)
+            return gates.reject(head, note, at=time_text, by=BY_TIMEOUT)
+        next_ref = find_step_ref(self.workflow, head.step_index)
+        return gates.approve(head, next_ref, note, at=time_text, by=BY_TIMEOUT)
 
     def resolve_positions(self, wanted: Collection[str]) -> list[str]:
         names = [step.name for step in self.workflow.steps]
-        chosen = []
+        positions = []
         for position in wanted:
             if position in names:
-                chosen.append(position)
+                positions.append(position)
             elif position.isdecimal() and int(position) < len(names):
-                chosen.append(names[int(position)])
+                positions.append(names[int(position)])
             else:
-                where = f"workflow {self.workflow.name}"
-                raise UnknownName("position", position, names, where=where)
-        return chosen
+                location = f"workflow {self.workflow.name}"
+                raise UnknownName("position", position, names, where=location)
+        return positions
 
     def list_upcoming(
         self, head: Head | None, count: int, step_index: int | None = None
@@ -523,18 +529,20 @@ class SequenceKind(Kind):
                 return self.send_back(head, command, context)
             case Adopt() if head.flow is not None:
                 raise command_rules.other_kind_error(head)
-        current = find_current_ref(self.workflow, head)
-        return command_rules.apply_common_command(head, command, self.workflow, current, context)
+        current_ref = find_current_ref(self.workflow, head)
+        return command_rules.apply_common_command(
+            head, command, self.workflow, current_ref, context
+        )
 
     def approve(self, head: Head, command: Approve, context: CommandContext) -> Transition:
         """Return the transition of *head* past its gate."""
         gates.ensure_in_time(head, "approve", context.at)
-        following, at, token = (
+        next_ref, at, token = (
             self._resolve_ref(head, head.step_index),
             format_utc_s(context.at),
             command.token,
         )
-        return gates.approve(head, following, command.note, at=at, by=context.by, token=token)
+        return gates.approve(head, next_ref, command.note, at=at, by=context.by, token=token)
 
     @staticmethod
     def reject(head: Head, command: Reject, context: CommandContext) -> Transition:
@@ -565,7 +573,7 @@ class SequenceKind(Kind):
     ) -> Transition:
         """Accept or skip the current step; after a fixer, the step that judges runs again."""
         ensure_definition(head, self.workflow)
-        following, at = self.find_following(head, head.step_index), format_utc_s(context.at)
+        next_ref, at = self.find_following(head, head.step_index), format_utc_s(context.at)
         note = command.note
         is_skip = isinstance(command, Skip)
         if head.loop is not None and head.loop.stage == "fix":
@@ -573,17 +581,17 @@ class SequenceKind(Kind):
             event = Event.SKIPPED if is_skip else Event.STAMPED
             return command_rules.pass_fixer(head, judge, event, note, at=at)
         decide = command_rules.skip if is_skip else command_rules.stamp_ok
-        return decide(head, following, note, at=at)
+        return decide(head, next_ref, note, at=at)
 
     def rewind(self, head: Head, command: Rewind, context: CommandContext) -> Transition:
         """Return the transition of *head* to the step_index that *command* names."""
-        to = command.to
+        place = command.to
         ensure_definition(head, self.workflow)
-        if not to.isdecimal():
+        if not place.isdecimal():
             raise UsageRefused(
-                f"rewind: {to!r} is not a step_index", hint="'sequencer history' shows them"
+                f"rewind: {place!r} is not a step_index", hint="'sequencer history' shows them"
             )
-        step_index = int(to)
+        step_index = int(place)
         # Beyond the end of a procedure there is no position; `rewind` refuses that index itself.
         is_back = step_index <= head.step_index
         target = (

@@ -47,17 +47,17 @@ def report_gantt(
     columns = width or terminal_width(sys.stdout) or COLUMNS
     is_ascii = not can_write(sys.stdout, NEEDED)
     print_drawing(draw_gantt(chart, columns, is_ascii=is_ascii), sys.stdout)
-    if shown := _list_evidence(timeline):
+    if evidence := _list_evidence(timeline):
         head_of = ("STEP", "STEP_INDEX", "ATTEMPT", "SHOWN")
-        invocation.echo(f"\n{table(head_of, shown, right={1, 2}, room=columns, goes=(2, 1))}")
+        invocation.echo(f"\n{table(head_of, evidence, right={1, 2}, room=columns, goes=(2, 1))}")
 
 
 def _list_evidence(timeline: Timeline) -> list[tuple[str, ...]]:
     """Return what each attempt has shown that has shown something."""
     return [
-        (one_line(one.step), str(one.step_index), str(span.attempt), span.shown)
-        for one in timeline.executions
-        for span in one.spans
+        (one_line(execution.step), str(execution.step_index), str(span.attempt), span.shown)
+        for execution in timeline.executions
+        for span in execution.spans
         if span.shown
     ]
 
@@ -79,10 +79,10 @@ def _to_json(run: Run, head: Head | None, timeline: Timeline, chart: Gantt) -> d
         "critical_path": list(chart.critical),
         "executions": [
             {
-                "step": one.step,
-                "role": roles.get(one.step, ""),
-                "from": list(one.sources),
-                "accepted": one.is_accepted,
+                "step": execution.step,
+                "role": roles.get(execution.step, ""),
+                "from": list(execution.sources),
+                "accepted": execution.is_accepted,
                 "critical": number in on_path,
                 "spans": [
                     {
@@ -93,9 +93,9 @@ def _to_json(run: Run, head: Head | None, timeline: Timeline, chart: Gantt) -> d
                         "agent": span.agent,
                         "shown": span.shown,
                     }
-                    for span in one.spans
+                    for span in execution.spans
                 ],
             }
-            for number, one in enumerate(timeline.executions)
+            for number, execution in enumerate(timeline.executions)
         ],
     }

@@ -42,12 +42,12 @@ def spread(
         offsets.append(offset)
     pools: list[tuple[float, float, int]] = []
     for place, value in enumerate(wanted):
-        level, heavy, count = value - offsets[place], weight[place], 1
+        level, mass, count = value - offsets[place], weight[place], 1
         while pools and pools[-1][0] > level:
-            other, mass, more = pools.pop()
-            level = (level * heavy + other * mass) / (heavy + mass)
-            heavy, count = heavy + mass, count + more
-        pools.append((level, heavy, count))
+            last_level, last_mass, last_count = pools.pop()
+            level = (level * mass + last_level * last_mass) / (mass + last_mass)
+            mass, count = mass + last_mass, count + last_count
+        pools.append((level, mass, count))
     levels = [round(level) for level, _, count in pools for _ in range(count)]
     return [level + offset for level, offset in zip(levels, offsets, strict=True)]
 
@@ -57,8 +57,8 @@ def _min_distance(left: Item, right: Item) -> int:
     are_lines = left.node is None and right.node is None
     is_label = left.is_label or right.is_label
     gap = NARROW_GAP if are_lines and not is_label else GAP - 1 if are_lines else GAP
-    shared = sum(1 for a, b in zip(left.path, right.path, strict=False) if a == b)
-    frames = len(left.path) + len(right.path) - 2 * shared
+    shared_levels = sum(1 for a, b in zip(left.path, right.path, strict=False) if a == b)
+    frames = len(left.path) + len(right.path) - 2 * shared_levels
     return left.width // 2 + right.width // 2 + gap + frames + 1
 
 
@@ -71,21 +71,25 @@ def assign_columns(found: Rows) -> list[int]:
     for sweep in range(SETTLING_SWEEPS):
         is_last = sweep >= SETTLING_SWEEPS - 2
         for row in found.rows if sweep % 2 == 0 else reversed(found.rows):
-            wanted, weights = [], []
+            targets, weights = [], []
             for number in row:
-                above, below = items[number].above, items[number].below
-                near = above + below if is_last else below if sweep % 2 else above
-                wanted.append(mean(column[n] for n in near) if near else float(column[number]))
-                weights.append(_weight(items, number, near))
-            _place_row(items, row, column, wanted, weights)
+                uppers, lowers = items[number].above, items[number].below
+                neighbors = uppers + lowers if is_last else lowers if sweep % 2 else uppers
+                targets.append(
+                    mean(column[n] for n in neighbors) if neighbors else float(column[number])
+                )
+                weights.append(_weight(items, number, neighbors))
+            _place_row(items, row, column, targets, weights)
         if sweep >= SETTLING_SWEEPS // 2:
             _straighten(found, column)
     if found.groups:
         _separate_groups(found, column, found.rows)
-    left = min(column[n] - item.width // 2 for n, item in enumerate(items) if not item.is_blank)
+    left_edge = min(
+        column[n] - item.width // 2 for n, item in enumerate(items) if not item.is_blank
+    )
     frames = zip(extents(found, column), found.groups, strict=True)
-    left = min([left, *(start - group.levels for (start, _, _), group in frames)])
-    return [value - left for value in column]
+    left_edge = min([left_edge, *(start - group.levels for (start, _, _), group in frames)])
+    return [value - left_edge for value in column]
 
 
 class _Clusters(Struct):
@@ -106,29 +110,32 @@ class _Clusters(Struct):
         ]
         for key, numbers in pieces:
             self.parts.setdefault(key, []).append(numbers)
-        for (other, left), (key, right) in pairwise(pieces):
-            self.touching.setdefault(key, []).append((other, left[-1], right[0]))
-        solid = [key for key, (first, *_) in pieces if key >= 0 or items[first].node is not None]
-        for other, key in pairwise(solid):
-            self.framed.setdefault(key, set()).add(other)
+        for (left_key, left), (key, right) in pairwise(pieces):
+            self.touching.setdefault(key, []).append((left_key, left[-1], right[0]))
+        solid_keys = [
+            key for key, (number, *_) in pieces if key >= 0 or items[number].node is not None
+        ]
+        for left_key, key in pairwise(solid_keys):
+            self.framed.setdefault(key, set()).add(left_key)
 
     def iter_left_to_right(self) -> Iterator[int]:
         """Yield them from left to right."""
-        before = {
-            key: {other for other, _, _ in self.touching.get(key, ())} | self.framed.get(key, set())
+        predecessors = {
+            key: {neighbor for neighbor, _, _ in self.touching.get(key, ())}
+            | self.framed.get(key, set())
             for key in self.parts
         }
-        yield from TopologicalSorter(before).static_order()
+        yield from TopologicalSorter(predecessors).static_order()
 
 
 def _separate_groups(
-    found: Rows, column: list[int], rows: list[list[int]], level: int = 0
+    arrangement: Rows, column: list[int], rows: list[list[int]], level: int = 0
 ) -> tuple[int, int]:
     """Move the items in *rows* apart, so that a frame holds only its own; return both ends.
 
     One pass from left to right: the result is never wider than all items side by side.
     """
-    items, clusters = found.items, _Clusters()
+    items, clusters = arrangement.items, _Clusters()
     for row in rows:
         clusters.add(row, items, level)
     starts, ends = [], []
@@ -137,22 +144,27 @@ def _separate_groups(
         parts, pad = clusters.parts[key], 0
         if key < 0:
             number = parts[0][0]
-            half = items[number].width // 2
-            left, right = column[number] - half, column[number] + half
+            half_width = items[number].width // 2
+            left, right = column[number] - half_width, column[number] + half_width
         else:
-            left, right = _separate_groups(found, column, parts, level + 1)
-            right, pad = max(right, left + found.groups[key].width), found.groups[key].levels
-        least = [edges[other] + 2 + pad - left for other in clusters.framed.get(key, ())]
+            left, right = _separate_groups(arrangement, column, parts, level + 1)
+            right, pad = (
+                max(right, left + arrangement.groups[key].width),
+                arrangement.groups[key].levels,
+            )
+        lower_bounds = [
+            edges[neighbor] + 2 + pad - left for neighbor in clusters.framed.get(key, ())
+        ]
         for _, a, b in clusters.touching.get(key, ()):
-            least.append(column[a] + _min_distance(items[a], items[b]) - column[b])
-        by = max([0, *least])
+            lower_bounds.append(column[a] + _min_distance(items[a], items[b]) - column[b])
+        shift = max([0, *lower_bounds])
         for part in parts:
             for number in part:
-                column[number] += by
-        edges[key] = right + by + pad
+                column[number] += shift
+        edges[key] = right + shift + pad
         if key >= 0 or items[number].node is not None:
-            starts.append(left + by)
-            ends.append(right + by)
+            starts.append(left + shift)
+            ends.append(right + shift)
     return min(starts), max(ends)
 
 
@@ -161,43 +173,43 @@ def extents(found: Rows, column: list[int]) -> list[tuple[int, int, range]]:
     far = 10**9
     lefts, rights = [far] * len(found.groups), [-far] * len(found.groups)
     rows: list[list[int]] = [[] for _ in found.groups]
-    outer: dict[int, int] = {}
+    parents: dict[int, int] = {}
     for item, middle in zip(found.items, column, strict=True):
         for number in item.path if item.node is not None else ():
             lefts[number] = min(lefts[number], middle - item.width // 2)
             rights[number] = max(rights[number], middle + item.width // 2)
             rows[number].append(item.row)
         if item.node is not None:
-            outer.update((inner, number) for number, inner in pairwise(item.path))
+            parents.update((child, number) for number, child in pairwise(item.path))
     # Inner groups first: a frame must be wide enough for the titles inside it.
     for number in reversed(range(len(found.groups))):
         rights[number] = max(rights[number], lefts[number] + found.groups[number].width)
-        if number in outer:
-            rights[outer[number]] = max(rights[outer[number]], rights[number])
-    reach = [range(min(one), max(one) + 1) for one in rows]
+        if number in parents:
+            rights[parents[number]] = max(rights[parents[number]], rights[number])
+    reach = [range(min(columns), max(columns) + 1) for columns in rows]
     return list(zip(lefts, rights, reach, strict=True))
 
 
-def _weight(items: list[Item], number: int, near: list[int]) -> float:
-    if not near:
+def _weight(items: list[Item], number: int, neighbors: list[int]) -> float:
+    if not neighbors:
         return 0.1
-    passes = items[number].node is None and any(items[n].node is None for n in near)
+    passes = items[number].node is None and any(items[n].node is None for n in neighbors)
     return STRAIGHT if passes else 1.0
 
 
 def _place_row(
-    items: list[Item], row: list[int], column: list[int], wanted: list[float], weights: list[float]
+    items: list[Item], row: list[int], column: list[int], targets: list[float], weights: list[float]
 ) -> None:
     apart = [_min_distance(items[a], items[b]) for a, b in pairwise(row)]
-    for number, value in zip(row, spread(wanted, apart, weights), strict=True):
+    for number, value in zip(row, spread(targets, apart, weights), strict=True):
         column[number] = value
 
 
-def _straighten(found: Rows, column: list[int]) -> None:
+def _straighten(arrangement: Rows, column: list[int]) -> None:
     """Put each chain of items into one column where its neighbors leave room."""
-    items = found.items
+    items = arrangement.items
     neighbors: dict[int, tuple[int | None, int | None]] = {}
-    for row in found.rows:
+    for row in arrangement.rows:
         ends = [None, *row, None]
         for place, number in enumerate(row, start=1):
             neighbors[number] = (ends[place - 1], ends[place + 1])
@@ -227,12 +239,12 @@ def _straight_runs(items: list[Item]) -> Iterator[list[int]]:
     def follows(upper: int, lower: int) -> bool:
         return len(items[upper].below) == 1 and len(items[lower].above) == 1
 
-    for first, item in enumerate(items):
-        if len(item.above) == 1 and follows(item.above[0], first):
+    for start, item in enumerate(items):
+        if len(item.above) == 1 and follows(item.above[0], start):
             continue
-        run = [first]
-        while len(below := items[run[-1]].below) == 1 and follows(run[-1], below[0]):
-            run.append(below[0])
+        run = [start]
+        while len(successors := items[run[-1]].below) == 1 and follows(run[-1], successors[0]):
+            run.append(successors[0])
         if len(run) > 1:
             yield run
 
@@ -242,9 +254,9 @@ def _align(items: list[Item], group: list[int], low: int, high: int, column: lis
     if not group:
         return
     busiest = max(group, key=lambda n: len(items[n].above) + len(items[n].below))
-    wanted = min(max(column[busiest], low), high)
+    target = min(max(column[busiest], low), high)
     for number in group:
-        column[number] = wanted
+        column[number] = target
 
 
 class Port(Struct, frozen=True):
@@ -279,13 +291,13 @@ def assign_ports(middle: int, width: int, lines: Sequence[Port]) -> dict[int, in
         far = float("inf")
         return (far if port.wanted is None else port.wanted, -port.reach, port.place)
 
-    ordered = sorted(lines, key=rank)
+    sorted_ports = sorted(lines, key=rank)
     # Lines that can't be straight make room for lines that can.
-    weights = [100.0 if low <= (port.wanted or -1) <= high else 1.0 for port in ordered]
-    apart = [PORT_STEP] * (len(ordered) - 1)
-    columns = spread([wish(port) for port in ordered], apart, weights)
-    result, last = {}, len(ordered) - 1
-    for place, (port, column) in enumerate(zip(ordered, columns, strict=True)):
-        bottom, top = low + PORT_STEP * place, high - PORT_STEP * (last - place)
+    weights = [100.0 if low <= (port.wanted or -1) <= high else 1.0 for port in sorted_ports]
+    apart = [PORT_STEP] * (len(sorted_ports) - 1)
+    columns = spread([wish(port) for port in sorted_ports], apart, weights)
+    result, last_place = {}, len(sorted_ports) - 1
+    for place, (port, column) in enumerate(zip(sorted_ports, columns, strict=True)):
+        bottom, top = low + PORT_STEP * place, high - PORT_STEP * (last_place - place)
         result[port.place] = min(max(column, bottom), top)
     return result

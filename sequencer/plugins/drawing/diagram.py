@@ -83,8 +83,8 @@ class Drawing(Struct, frozen=True):
 def merge_cells(cells: Iterable[tuple[str, str]]) -> Pieces:
     """Return *cells* with neighbors of the same style joined."""
     return tuple(
-        ("".join(text for text, _ in same), style)
-        for style, same in groupby(cells, key=itemgetter(1))
+        ("".join(text for text, _ in group), style)
+        for style, group in groupby(cells, key=itemgetter(1))
     )
 
 
@@ -112,16 +112,16 @@ def draw_flow(
     Directions, shapes and strokes follow *chart*, the author's drawing. The result may still be
     too wide; `list_nodes` has the same content in words.
     """
-    drawn = Drawn(chart)
+    drawing = Drawn(chart)
     graph = view.graph
     if item_count(graph) > MAX_PLACES:
         return list_nodes(view, is_ascii=is_ascii)
     best = None
     # A drawing that is too wide from left to right may fit from top to bottom.
-    for direction, wrap in product(dict.fromkeys((drawn.direction, "TB")), WRAPS):
-        texts = Texts(view, wrap, drawn, is_ascii=is_ascii)
+    for direction, wrap in product(dict.fromkeys((drawing.direction, "TB")), WRAPS):
+        texts = Texts(view, wrap, drawing, is_ascii=is_ascii)
         layout = compute_layout(
-            graph, texts.measure_texts(), direction, drawn.build_groups(graph, width)
+            graph, texts.measure_texts(), direction, drawing.build_groups(graph, width)
         )
         if layout.width * layout.height > MAX_CELLS:
             return list_nodes(view, is_ascii=is_ascii)
@@ -130,7 +130,7 @@ def draw_flow(
         if columns is None or layout.width <= columns:
             break
     assert best is not None  # noqa: S101 - WRAPS is not empty
-    return _paint(view, *best, drawn, is_ascii=is_ascii)
+    return _paint(view, *best, drawing, is_ascii=is_ascii)
 
 
 def list_nodes(view: FlowView, *, is_ascii: bool = False) -> Drawing:
@@ -147,10 +147,13 @@ def list_nodes(view: FlowView, *, is_ascii: bool = False) -> Drawing:
             loop = f" {back}" if place in graph.back_edges else ""
             ways.append(f"{sanitize_text(edge.target)}{label}{loop}")
         text = f" {mark_of(node, is_ascii=is_ascii)} {sanitize_text(name)}"
-        rest = f" {arrow} {', '.join(ways)}" if ways else ""
+        suffix = f" {arrow} {', '.join(ways)}" if ways else ""
         style = node_look(node).style
         rows.append(
-            ((_replace_non_ascii(text, is_ascii), style), (_replace_non_ascii(rest, is_ascii), ""))
+            (
+                (_replace_non_ascii(text, is_ascii), style),
+                (_replace_non_ascii(suffix, is_ascii), ""),
+            )
         )
     return Drawing((*rows, *format_jumps(graph, is_ascii=is_ascii)))
 
@@ -162,13 +165,13 @@ def _replace_non_ascii(text: str, is_ascii: bool) -> str:
 def format_jumps(graph: Graph, *, is_ascii: bool) -> Iterator[Pieces]:
     """Yield the paths that no edge shows."""
     arrow = "->" if is_ascii else "→"
-    found = [("on error", graph.on_error)] if graph.on_error else []
-    found += [
+    jumps = [("on error", graph.on_error)] if graph.on_error else []
+    jumps += [
         (f"{sanitize_text(n.id)} on timeout", n.on_timeout) for n in graph.nodes if n.on_timeout
     ]
-    if found:
+    if jumps:
         yield ()
-    for what, target in found:
+    for what, target in jumps:
         yield (
             (_replace_non_ascii(f"{what} {arrow} {sanitize_text(target or '')}", is_ascii), "dim"),
         )
@@ -212,8 +215,8 @@ class Texts:
 
     def format_loop_label(self, text: str) -> tuple[str, ...]:
         """Return the text next to a line that closes a loop, even without a label."""
-        first, *others = self.format_label(text)
-        return (f"{self._loop} {first}".strip(), *others)
+        first_line, *other_lines = self.format_label(text)
+        return (f"{self._loop} {first_line}".strip(), *other_lines)
 
     def measure_texts(self) -> Words:
         """Return the sizes of all texts on a terminal."""
@@ -231,39 +234,41 @@ class Drawn:
         self._chart = chart = chart or Chart("TB", (), ())
         self.direction = chart.direction
         self._shapes = {node.id: node.bracket for node in chart.nodes}
-        self._strokes = {(e.source, e.target, e.label): e.stroke for e in chart.edges}
+        self._strokes = {
+            (edge.source, edge.target, edge.label): edge.stroke for edge in chart.edges
+        }
 
     def build_groups(self, graph: Graph, measured: Callable[[str], int]) -> list[Group]:
         """Return the groups of those that are in *graph*; *measured* is a title's columns."""
-        found: dict[str, Group] = {}
+        groups: dict[str, Group] = {}
         # In closing order: inner groups come before the group around them.
-        for one in self._chart.subgraphs:
-            inner = [found[name] for name in one.nodes if name in found]
-            nodes = {name for name in one.nodes if name in graph.by_id}
-            nodes.update(*(group.nodes for group in inner))
+        for subgraph in self._chart.subgraphs:
+            inner_groups = [groups[name] for name in subgraph.nodes if name in groups]
+            nodes = {name for name in subgraph.nodes if name in graph.by_id}
+            nodes.update(*(group.nodes for group in inner_groups))
             if nodes:
-                levels = 1 + max((group.levels for group in inner), default=0)
-                title = cut(sanitize_text(one.title), LABEL_COLUMNS)
+                levels = 1 + max((group.levels for group in inner_groups), default=0)
+                title = cut(sanitize_text(subgraph.title), LABEL_COLUMNS)
                 columns = measured(title) + 2 if title else 0
-                found[one.id] = Group(one.id, title, frozenset(nodes), levels, columns)
-        return list(found.values())
+                groups[subgraph.id] = Group(subgraph.id, title, frozenset(nodes), levels, columns)
+        return list(groups.values())
 
     def colors(self, name: str) -> dict[str, str]:
         """Return fill, stroke and color of a node or a group, as far as the chart sets them."""
-        found = dict(self._chart.colors.get(name, {}))
-        if "fill" in found and "color" not in found:
-            red, green, blue = bytes.fromhex(found["fill"][1:])
+        colors = dict(self._chart.colors.get(name, {}))
+        if "fill" in colors and "color" not in colors:
+            red, green, blue = bytes.fromhex(colors["fill"][1:])
             is_light = 0.3 * red + 0.6 * green + 0.1 * blue > 128  # noqa: PLR2004 - half of 255
-            found["color"] = "#212529" if is_light else "#ffffff"
-        return found
+            colors["color"] = "#212529" if is_light else "#ffffff"
+        return colors
 
     def shape(self, node: Node) -> str:
         """Return square, round, stadium, circle, hexagon or diamond."""
         if node.kind is not NodeKind.AGENT:
             return _SHAPES[node.kind]
         # The chart may have changed since, and have another node there.
-        drawn = self._shapes.get(node.id)
-        return drawn if drawn in ("round", "stadium", "diamond") else "square"
+        shape = self._shapes.get(node.id)
+        return shape if shape in ("round", "stadium", "diamond") else "square"
 
     def stroke(self, edge: Edge) -> str:
         """Return normal, dotted or thick."""
@@ -295,12 +300,12 @@ class _Canvas:
 
     def draw_border(self, one: Box | GroupFrame, glyphs: str, style: str, fill: str = "") -> None:
         """Draw the edge of a box or of a group, which lines may cross if it has no *fill*."""
-        inner, bottom = one.width - 2, one.y + one.height - 1
-        self.write_text(one.x, one.y, glyphs[0] + glyphs[1] * inner + glyphs[2], style)
+        inner_width, bottom = one.width - 2, one.y + one.height - 1
+        self.write_text(one.x, one.y, glyphs[0] + glyphs[1] * inner_width + glyphs[2], style)
         for y in range(one.y + 1, bottom):
-            self.write_text(one.x, y, glyphs[3] + fill * inner, style)
+            self.write_text(one.x, y, glyphs[3] + fill * inner_width, style)
             self.write_text(one.x + one.width - 1, y, glyphs[3], style)
-        self.write_text(one.x, bottom, glyphs[4] + glyphs[1] * inner + glyphs[5], style)
+        self.write_text(one.x, bottom, glyphs[4] + glyphs[1] * inner_width + glyphs[5], style)
 
     def draw_title(self, frame: GroupFrame, style: str) -> None:
         """Write a group's title into the upper edge of its frame."""
@@ -312,9 +317,9 @@ class _Canvas:
         """Draw the line from corner to corner, and its arrow head."""
         is_dashed = line.is_loop or stroke == "dotted"
         points = list(_walk(line.points))
-        for before, here in pairwise(points):
-            self._add_arm(before, _direction(before, here), is_dashed=is_dashed)
-            self._add_arm(here, _direction(here, before), is_dashed=is_dashed)
+        for start, end in pairwise(points):
+            self._add_arm(start, _direction(start, end), is_dashed=is_dashed)
+            self._add_arm(end, _direction(end, start), is_dashed=is_dashed)
         for x, y in points[1:-1]:
             arms, are_dashed = self._arms[x, y]
             is_thick = stroke == "thick" and not self._is_ascii
@@ -329,8 +334,8 @@ class _Canvas:
         return _DASHED if is_dashed else _SOLID
 
     def _add_arm(self, cell: tuple[int, int], arm: int, *, is_dashed: bool) -> None:
-        known, was_dashed = self._arms.get(cell, (0, is_dashed))
-        self._arms[cell] = (known | arm, was_dashed and is_dashed)
+        arms, was_dashed = self._arms.get(cell, (0, is_dashed))
+        self._arms[cell] = (arms | arm, was_dashed and is_dashed)
 
     def rows(self) -> Iterator[Pieces]:
         """Yield each row as pieces of one style."""
@@ -349,14 +354,14 @@ def _walk(points: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
             yield x, y
 
 
-def _direction(here: tuple[int, int], there: tuple[int, int]) -> int:
-    if here[0] != there[0]:
-        return _RIGHT if there[0] > here[0] else _LEFT
-    return _DOWN if there[1] > here[1] else _UP
+def _direction(start: tuple[int, int], end: tuple[int, int]) -> int:
+    if start[0] != end[0]:
+        return _RIGHT if end[0] > start[0] else _LEFT
+    return _DOWN if end[1] > start[1] else _UP
 
 
 def _paint(
-    view: FlowView, layout: Layout, texts: Texts, drawn: Drawn, *, is_ascii: bool
+    view: FlowView, layout: Layout, texts: Texts, drawing: Drawn, *, is_ascii: bool
 ) -> Drawing:
     canvas = _Canvas(layout, is_ascii=is_ascii)
     states = {node.node.id: node for node in view.nodes}
@@ -366,19 +371,19 @@ def _paint(
         canvas.draw_border(
             frame,
             ".-.:''" if is_ascii else "╭╌╮┆╰╯",
-            drawn.colors(frame.group.name).get("stroke", "dim"),
+            drawing.colors(frame.group.name).get("stroke", "dim"),
         )
     for line in layout.lines:
         style = "dim" if has_run and line.place not in view.followed else ""
-        canvas.draw_line(line, style, drawn.stroke(edges[line.place]))
+        canvas.draw_line(line, style, drawing.stroke(edges[line.place]))
     for frame in layout.frames:
         canvas.draw_title(frame, "bold")
     for box in layout.boxes:
         node = states[box.node]
-        glyphs = _borders(drawn.shape(node.node), is_ascii=is_ascii)
+        glyphs = _borders(drawing.shape(node.node), is_ascii=is_ascii)
         style = node_look(node).style
         if node.state is NodeState.PENDING:
-            colors = drawn.colors(box.node)
+            colors = drawing.colors(box.node)
             style = colors.get("stroke", "")
             if "fill" in colors:
                 style = f"{colors['color']} on {colors['fill']}"
@@ -390,8 +395,8 @@ def _paint(
         canvas.write_text(x, y, leaves, node_look(node).style if has_run else "")
         for number, text in enumerate(line.label.lines if line.label is not None else ()):
             assert line.label is not None  # noqa: S101 - it has lines
-            left = 0 if line.is_loop else (line.label.width - width(text)) // 2
-            canvas.write_text(line.label.x + left, line.label.y + number, text, "yellow")
+            indent = 0 if line.is_loop else (line.label.width - width(text)) // 2
+            canvas.write_text(line.label.x + indent, line.label.y + number, text, "yellow")
     return Drawing((*canvas.rows(), *format_jumps(view.graph, is_ascii=is_ascii)))
 
 
@@ -427,10 +432,10 @@ def print_diagram(view: FlowView, stream: IO[str], chart: Chart | None = None) -
     """
     is_ascii = not can_write(stream, NEEDED)
     columns = (terminal_width(stream) or USUAL_COLUMNS) if stream.isatty() else None
-    found = draw_flow(view, columns=columns, is_ascii=is_ascii, chart=chart)
-    if columns is not None and found.width > columns:
-        found = _list_instead(view, found.width, columns, is_ascii=is_ascii)
-    print_drawing(found, stream)
+    drawing = draw_flow(view, columns=columns, is_ascii=is_ascii, chart=chart)
+    if columns is not None and drawing.width > columns:
+        drawing = _list_instead(view, drawing.width, columns, is_ascii=is_ascii)
+    print_drawing(drawing, stream)
 
 
 def print_drawing(drawing: Drawing, stream: IO[str]) -> None:

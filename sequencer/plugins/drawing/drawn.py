@@ -24,7 +24,7 @@ def draw_graph(
     invocation: Invocation, view: FlowView, source: GraphFile | None, given: Mapping[str, Any]
 ) -> None:
     """Draw *view*; *source* is what its author drew."""
-    drawn = None if source is None else source.chart
+    chart = None if source is None else source.chart
     if given["mermaid"]:
         text = (
             add_state_classes(source.mermaid, view)
@@ -33,9 +33,9 @@ def draw_graph(
         )
         invocation.echo(text.rstrip(), is_verbatim=True)
     if given["diagram"]:
-        print_diagram(view, sys.stdout, drawn)
+        print_diagram(view, sys.stdout, chart)
     if given["svg"] or given["png"]:
-        write_picture(invocation, flow_svg(view, drawn), given["svg"], given["png"])
+        write_picture(invocation, flow_svg(view, chart), given["svg"], given["png"])
 
 
 def draw_line(

@@ -127,14 +127,14 @@ class Gantt(Struct, frozen=True):
     @property
     def path(self) -> list[str]:
         """Return the critical path as text for people."""
-        named = {row.name: row.named for row in self.rows}
-        return [named.get(name, name) for name in self.critical]
+        titles = {row.name: row.named for row in self.rows}
+        return [titles.get(name, name) for name in self.critical]
 
     @property
     def looks(self) -> tuple[Look, ...]:
         """Return the looks that a legend must explain."""
-        found = {bar.look for row in self.rows for bar in row.bars}
-        return tuple(look for look in Look if look in found)
+        looks = {bar.look for row in self.rows for bar in row.bars}
+        return tuple(look for look in Look if look in looks)
 
 
 def build_chart(
@@ -145,18 +145,20 @@ def build_chart(
     While a team works, tasks that have not started yet have rows without bars.
     """
     executions = timeline.executions
-    worked = [(n, one) for n, one in enumerate(executions) if one.spans]
-    first = min((span.begin for span in timeline.spans), default=0.0)
+    numbered_executions = [
+        (n, execution) for n, execution in enumerate(executions) if execution.spans
+    ]
+    origin = min((span.begin for span in timeline.spans), default=0.0)
     nodes = () if workflow is None else workflow.nodes
     roles = {node.id: node.task.role or "" for node in nodes if node.task is not None}
     titles = {node.id: node.title for node in nodes if node.task is None}
     on_path = frozenset(figures.critical)
     rows: dict[str, Row] = {}
-    for number, one in sorted(worked, key=lambda pair: pair[1].spans[0].begin):
-        row = rows.setdefault(one.step, Row(one.step, roles.get(one.step, "")))
-        row.title = titles.get(one.step, "")
-        row.bars += _bars(one, first, is_critical=number in on_path)
-        row.work_s += sum(span.seconds for span in one.spans if span.is_work)
+    for number, execution in sorted(numbered_executions, key=lambda pair: pair[1].spans[0].begin):
+        row = rows.setdefault(execution.step, Row(execution.step, roles.get(execution.step, "")))
+        row.title = titles.get(execution.step, "")
+        row.bars += _bars(execution, origin, is_critical=number in on_path)
+        row.work_s += sum(span.seconds for span in execution.spans if span.is_work)
     if workflow is not None and not timeline.is_over:
         for task in workflow.tasks:
             rows.setdefault(task.id, Row(task.id, roles.get(task.id, "")))
@@ -164,24 +166,24 @@ def build_chart(
     return Gantt(title, tuple(rows.values()), figures, critical)
 
 
-def _bars(one: Execution, first: float, *, is_critical: bool) -> list[Bar]:
+def _bars(execution: Execution, origin: float, *, is_critical: bool) -> list[Bar]:
     # Only the last attempt, and the waits for people after it, are on the critical path.
-    last = max((n for n, span in enumerate(one.spans) if span.is_work), default=0)
+    last_number = max((n for n, span in enumerate(execution.spans) if span.is_work), default=0)
     bars: list[Bar] = []
-    for number, span in enumerate(one.spans):
-        counts = is_critical and number >= last
-        bars.append(_bar(span, first, is_critical=counts))
-    for before, after in pairwise(one.spans):
-        if after.begin > before.end and after.is_work:
-            bars.append(Bar(Look.RETRY, before.end - first, after.begin - first))
+    for number, span in enumerate(execution.spans):
+        counts = is_critical and number >= last_number
+        bars.append(_bar(span, origin, is_critical=counts))
+    for span, next_span in pairwise(execution.spans):
+        if next_span.begin > span.end and next_span.is_work:
+            bars.append(Bar(Look.RETRY, span.end - origin, next_span.begin - origin))
     return bars
 
 
-def _bar(span: Span, first: float, *, is_critical: bool) -> Bar:
+def _bar(span: Span, origin: float, *, is_critical: bool) -> Bar:
     look = LOOKS[span.kind]
     if is_critical and look is Look.DONE:
         look = Look.CRITICAL
-    begin, end = span.begin - first, span.end - first
+    begin, end = span.begin - origin, span.end - origin
     return Bar(look, begin, end, span.attempt, is_critical, span.agent, span.host)
 
 
@@ -192,7 +194,7 @@ def ticks(total_s: float, most: int) -> list[tuple[float, str]]:
     ([(0, '0s'), (2, '2s'), (4, '4s'), (6, '6s'), (8, '8s')], [(0, '0s'), (1800, '30m'), \
 (3600, '1h'), (5400, '1h30')])
     """
-    step = next((one for one in STEPS_S if total_s / one < most), None)
+    step = next((step_s for step_s in STEPS_S if total_s / step_s < most), None)
     if step is None:
         step = (int(total_s / most / STEPS_S[-1]) + 1) * STEPS_S[-1]
     count = min(int(total_s / step + 1e-9), most - 1)
@@ -204,22 +206,22 @@ def _format_moment(seconds: float) -> str:
         return (
             f"{seconds:g}s" if seconds >= 1 or not seconds else f"{seconds:.2f}".rstrip("0") + "s"
         )
-    days, rest = divmod(round(seconds), _DAY)
-    hours, rest = divmod(rest, _HOUR)
-    minutes, left = divmod(rest, _MINUTE)
+    days, remainder = divmod(round(seconds), _DAY)
+    hours, remainder = divmod(remainder, _HOUR)
+    minutes, remainder = divmod(remainder, _MINUTE)
     if days:
         return f"{days}d{hours}h" if hours else f"{days}d"
     if hours:
         return f"{hours}h{minutes:02d}" if minutes else f"{hours}h"
-    return f"{minutes}m{left:02d}" if left else f"{minutes}m"
+    return f"{minutes}m{remainder:02d}" if remainder else f"{minutes}m"
 
 
 def gantt_summary(figures: Figures, names: str, shortened: Callable[[str], str]) -> list[str]:
     """Return the figures in words, a line each; *shortened* makes the line of *names* fit."""
-    speed, over, used = figures.speed_up, figures.overhead, figures.utilisation
+    speed, overhead, utilisation = figures.speed_up, figures.overhead, figures.utilisation
     if figures.places == 1 or figures.wall_s < MIN_BASE_S:
         # For sequential steps, or an instant, a ratio would mean nothing.
-        speed = over = used = None
+        speed = overhead = utilisation = None
     lines = [
         f"total time {format_duration(figures.wall_s)}, "
         f"agent work {format_duration(figures.work_s)}"
@@ -227,12 +229,12 @@ def gantt_summary(figures: Figures, names: str, shortened: Callable[[str], str])
     ]
     if names:
         is_base = figures.critical_s >= MIN_BASE_S
-        longer = _format_overhead(over) if over is not None and is_base else ""
-        lines.append(f"critical path {format_duration(figures.critical_s)}{longer}")
+        overhead_text = _format_overhead(overhead) if overhead is not None and is_base else ""
+        lines.append(f"critical path {format_duration(figures.critical_s)}{overhead_text}")
         lines.append(shortened(f"  {names}"))
-    if used is not None:
+    if utilisation is not None:
         lines.append(
-            f"{pluralize(figures.places, 'place')} for agents, {used:.0%} busy, "
+            f"{pluralize(figures.places, 'place')} for agents, {utilisation:.0%} busy, "
             f"at most {figures.peak} in use at once"
         )
     if figures.people_s >= SHORTEST_SHOWN_S:
@@ -252,7 +254,7 @@ def _format_factor(speed: float) -> str:
     return f"{speed:.2g}" if 0 < speed < 0.1 else f"{speed:.2f}"  # noqa: PLR2004 - two digits
 
 
-def _format_overhead(over: float) -> str:
+def _format_overhead(overhead: float) -> str:
     """Return how much longer it took: in percent, or as a factor from twice as long on.
 
     >>> _format_overhead(0.429), _format_overhead(-0.0001)
@@ -260,11 +262,11 @@ def _format_overhead(over: float) -> str:
     >>> _format_overhead(7.896), _format_overhead(1357.4)
     (', the run took 8.9 times as long', ', the run took 1358 times as long')
     """
-    if over < MIN_OVERHEAD:
+    if overhead < MIN_OVERHEAD:
         return ""
-    if over < 1:
-        return f", the run took {over:.0%} longer"
-    times = f"{over + 1:.1f}" if over < MAX_OVERHEAD else f"{over + 1:.0f}"
+    if overhead < 1:
+        return f", the run took {overhead:.0%} longer"
+    times = f"{overhead + 1:.1f}" if overhead < MAX_OVERHEAD else f"{overhead + 1:.0f}"
     return f", the run took {times} times as long"
 
 
@@ -317,14 +319,16 @@ class _Page:
             self._pad_column("ROLE", roles, MAX_ROLE) if any(roles) else [""] * (len(times) + 1)
         )
         self._times = [f"  {time:>{self._time}}" for time in times]
-        used = 2 + width(self._names[0]) + width(self._roles[0]) + 2 + self._time
-        self._plot = columns - used
+        label_columns = 2 + width(self._names[0]) + width(self._roles[0]) + 2 + self._time
+        self._plot = columns - label_columns
 
-    def _pad_column(self, head: str, texts: list[str], most: int) -> list[str]:
+    def _pad_column(self, head: str, texts: list[str], limit: int) -> list[str]:
         """Return *head* and *texts* padded to the widest one plus a gap."""
-        wide = max(len(head), min(most, max((width(self._fit(t, most)) for t in texts), default=0)))
-        fitted = [head, *(self._fit(text, wide) for text in texts)]
-        return [text + " " * (wide + 2 - width(text)) for text in fitted]
+        column_width = max(
+            len(head), min(limit, max((width(self._fit(t, limit)) for t in texts), default=0))
+        )
+        cells = [head, *(self._fit(text, column_width) for text in texts)]
+        return [text + " " * (column_width + 2 - width(text)) for text in cells]
 
     def _fit(self, text: str, columns: int, shorten: Callable[..., str] = shorten_middle) -> str:
         safe = sanitize_text(text)
@@ -352,14 +356,14 @@ class _Page:
     def _format_axis(self) -> Pieces:
         """Return the line of the axis; a tick's name starts at its column."""
         total, axis = self._chart.figures.wall_s, [" "] * self._plot
-        free = 0
+        next_place = 0
         for moment, name in ticks(total, max(self._plot // TICK_COLUMNS, 2)):
             place = self._column(moment)
-            if place >= free and place + len(name) <= self._plot:
+            if place >= next_place and place + len(name) <= self._plot:
                 axis[place : place + len(name)] = name
-                free = place + len(name) + 1
-        left = f"  {self._names[0]}{self._roles[0]}{''.join(axis)}"
-        return ((f"{left}  {'WORK':>{self._time}}", "dim"),)
+                next_place = place + len(name) + 1
+        label = f"  {self._names[0]}{self._roles[0]}{''.join(axis)}"
+        return ((f"{label}  {'WORK':>{self._time}}", "dim"),)
 
     def _row(self, row: Row, name: str, role: str, time: str) -> Pieces:
         mark = ("*" if self._is_ascii else "◆") if row.is_critical else " "
@@ -373,31 +377,31 @@ class _Page:
     def _bars(self, bars: list[Bar]) -> Pieces:
         cells: list[Look | None] = [None] * self._plot
         for bar in bars:
-            first, last = self._column(bar.begin), self._column(bar.end)
+            start, end = self._column(bar.begin), self._column(bar.end)
             # The end column belongs to the next bar, but even the shortest bar stays visible.
-            for place in range(first, max(last, first + 1)):
-                known = cells[place]
-                if known is None or STYLES[bar.look].weight > STYLES[known].weight:
+            for place in range(start, max(end, start + 1)):
+                cell = cells[place]
+                if cell is None or STYLES[bar.look].weight > STYLES[cell].weight:
                     cells[place] = bar.look
         if bars and (last_bar := max(bars, key=lambda b: b.end)).end >= self._chart.figures.wall_s:
             cells[-1] = cells[-1] or last_bar.look
         return merge_cells((" ", "") if look is None else self._glyph(look) for look in cells)
 
     def _glyph(self, look: Look) -> tuple[str, str]:
-        found = STYLES[look]
-        return (found.ascii_glyph if self._is_ascii else found.glyph), found.style
+        shape = STYLES[look]
+        return (shape.ascii_glyph if self._is_ascii else shape.glyph), shape.style
 
     def _legend(self) -> list[Pieces]:
         rows: list[Pieces] = []
-        used = self._columns
+        column = self._columns
         for look in self._chart.looks:
             text, style = self._glyph(look)
-            wide = 2 + len(look) + 4
-            if used + wide > self._columns:
+            entry_width = 2 + len(look) + 4
+            if column + entry_width > self._columns:
                 rows.append(())
-                used = 0
+                column = 0
             rows[-1] += ((text * 2, style), (f" {look}   ", "dim"))
-            used += wide
+            column += entry_width
         return rows
 
 
@@ -423,8 +427,8 @@ def build_gantt(
 def _find_lost_attempts(run: Run, head: Head) -> dict[int, float]:
     """Return token -> seconds that the attempt lived, for attempts whose processes are gone."""
     leases = open_leases(run.store.state_path)
-    gone = (one for one in head.claims if run.store.liveness(one).allows_take_over)
-    return {claim.token: leases.read_usage(claim).seconds for claim in gone}
+    lost_claims = (claim for claim in head.claims if run.store.liveness(claim).allows_take_over)
+    return {claim.token: leases.read_usage(claim).seconds for claim in lost_claims}
 
 
 def _load_workflow(run: Run, head: Head | None, warn: Callable[[str], None]) -> Workflow | None:

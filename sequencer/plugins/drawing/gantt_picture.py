@@ -72,7 +72,7 @@ class GanttPicture:
         self._times = [format_duration(row.work_s) if row.work_s else "" for row in chart.rows]
         time = max(estimate_width(text, SMALL) for text in (*self._times, "work"))
         self._wide = int(self._left + PLOT + GAP + time + MARGIN)
-        path = " → ".join(sanitize_text(one) for one in chart.path)
+        path = " → ".join(sanitize_text(name) for name in chart.path)
         room = self._wide - 2 * MARGIN
         self._lines = gantt_summary(chart.figures, path, lambda text: fit_text(text, room))
         self._top = MARGIN + LINE * (3 + len(self._lines)) if top is None else top
@@ -112,8 +112,11 @@ class GanttPicture:
             return
         for number in range(0, len(self._chart.rows), 2):
             y = self._top + ROW * number
-            wide = self._wide - 2 * MARGIN + 8
-            yield f'<rect x="{MARGIN - 4}" y="{y}" width="{wide}" height="{ROW}" fill="#f8f9fa"/>'
+            stripe_width = self._wide - 2 * MARGIN + 8
+            yield (
+                f'<rect x="{MARGIN - 4}" y="{y}" width="{stripe_width}" height="{ROW}" '
+                'fill="#f8f9fa"/>'
+            )
         for moment, name in ticks(self._chart.figures.wall_s, PLOT // TICK):
             x = self._x(moment)
             yield (
@@ -134,7 +137,7 @@ class GanttPicture:
         if row.role:
             yield render_text(self._roles[number], self._role_x, base, PALE_INK, size=SMALL)
         # Draw waits first, so that attempts are on top.
-        for bar in sorted(row.bars, key=lambda one: one.look is not Look.RETRY):
+        for bar in sorted(row.bars, key=lambda bar: bar.look is not Look.RETRY):
             yield from wrap_in_group(_bar_class(bar.look), [self._bar(bar, row.named, y)])
         if self._times[number]:
             right = self._wide - MARGIN
@@ -151,14 +154,14 @@ class GanttPicture:
                 f'<path d="M{x:.1f} {middle}H{end:.1f}" fill="none" stroke="{line}" '
                 f'stroke-width="2" stroke-dasharray="2 4">{title}</path>'
             )
-        wide = max(end - x, MIN_BAR)
-        x = min(x, self._left + PLOT - wide)
-        heavy = 2 if bar.is_critical else 1
+        bar_width = max(end - x, MIN_BAR)
+        x = min(x, self._left + PLOT - bar_width)
+        stroke_width = 2 if bar.is_critical else 1
         dashes = ' stroke-dasharray="4 3"' if bar.look in (Look.RUNNING, Look.CUT) else ""
         return (
-            f'<rect x="{x:.1f}" y="{y + (ROW - BAR) / 2}" width="{wide:.1f}" height="{BAR}" '
-            f'rx="{min(3.0, wide / 2):g}" fill="{fill}" stroke="{line}" '
-            f'stroke-width="{heavy}"{dashes}>{title}</rect>'
+            f'<rect x="{x:.1f}" y="{y + (ROW - BAR) / 2}" width="{bar_width:.1f}" height="{BAR}" '
+            f'rx="{min(3.0, bar_width / 2):g}" fill="{fill}" stroke="{line}" '
+            f'stroke-width="{stroke_width}"{dashes}>{title}</rect>'
         )
 
     def _legend(self) -> Iterator[str]:

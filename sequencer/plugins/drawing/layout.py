@@ -71,33 +71,37 @@ class Channel(Struct):
             self.straight.add(start)
             return
         ends = ((start, comes), (end, goes))
-        upper = tuple(column for column, side in ends if side == "above")
-        lower = tuple(column for column, side in ends if side == "below")
-        self.turns.append(Bend(line, start, end, upper, lower))
+        upper_columns = tuple(column for column, side in ends if side == "above")
+        lower_columns = tuple(column for column, side in ends if side == "below")
+        self.turns.append(Bend(line, start, end, upper_columns, lower_columns))
 
     def assign_tracks(self) -> int:
         """Assign the tracks; return their number."""
-        taken = self.straight | {c for turn in self.turns for c in (*turn.upper, *turn.lower)}
+        taken_columns = self.straight | {
+            column for turn in self.turns for column in (*turn.upper, *turn.lower)
+        }
         self._order_turns()
-        placed: list[Bend] = []
-        ready = [(turn.key, place) for place, turn in enumerate(self.turns) if not turn.missing]
-        heapify(ready)
-        left = set(range(len(self.turns)))
-        while left:
-            if not ready:
-                first = min(n for n in left if self.turns[n].upper and self.turns[n].lower)
-                self._split(first, taken)
-                heappush(ready, (self.turns[first].key, first))
-                left.add(len(self.turns) - 1)
-            place = heappop(ready)[1]
-            left.discard(place)
+        placed_turns: list[Bend] = []
+        queue = [(turn.key, place) for place, turn in enumerate(self.turns) if not turn.missing]
+        heapify(queue)
+        remaining_places = set(range(len(self.turns)))
+        while remaining_places:
+            if not queue:
+                first_place = min(
+                    n for n in remaining_places if self.turns[n].upper and self.turns[n].lower
+                )
+                self._split(first_place, taken_columns)
+                heappush(queue, (self.turns[first_place].key, first_place))
+                remaining_places.add(len(self.turns) - 1)
+            place = heappop(queue)[1]
+            remaining_places.discard(place)
             turn = self.turns[place]
-            turn.track = _find_track(turn, placed)
-            placed.append(turn)
-            for other in turn.later:
-                other.missing -= 1
-                if not other.missing:
-                    heappush(ready, (other.key, self.turns.index(other)))
+            turn.track = _find_track(turn, placed_turns)
+            placed_turns.append(turn)
+            for later_turn in turn.later:
+                later_turn.missing -= 1
+                if not later_turn.missing:
+                    heappush(queue, (later_turn.key, self.turns.index(later_turn)))
         return max((turn.track + 1 for turn in self.turns), default=0)
 
     def _order_turns(self) -> None:
@@ -108,12 +112,12 @@ class Channel(Struct):
                 from_below[column].append(turn)
         for turn in self.turns:
             for column in turn.upper:
-                for other in from_below[column]:
-                    if other is not turn:
-                        turn.later.append(other)
-                        other.missing += 1
+                for lower_turn in from_below[column]:
+                    if lower_turn is not turn:
+                        turn.later.append(lower_turn)
+                        lower_turn.missing += 1
 
-    def _split(self, place: int, taken: set[int]) -> None:
+    def _split(self, place: int, taken_columns: set[int]) -> None:
         """Break a ring of turns that each must be above the next one: one of them turns twice.
 
         Then the first half needs no turn above it, and the second needs no turn below it.
@@ -121,35 +125,38 @@ class Channel(Struct):
         turn = self.turns[place]
         middle = (turn.left + turn.right) // 2
         column = next(
-            c
-            for step in range(len(taken) + 1)
-            for c in (middle + step, middle - step)
-            if c not in taken and c >= 0
+            column
+            for step in range(len(taken_columns) + 1)
+            for column in (middle + step, middle - step)
+            if column not in taken_columns and column >= 0
         )
-        taken.add(column)
-        second = Bend(turn.line, column, turn.end, (), turn.lower)
-        second.missing = turn.missing + 1
-        for other in self.turns:
-            other.later = [second if one is turn else one for one in other.later]
-        turn.later.append(second)
+        taken_columns.add(column)
+        second_turn = Bend(turn.line, column, turn.end, (), turn.lower)
+        second_turn.missing = turn.missing + 1
+        for earlier_turn in self.turns:
+            earlier_turn.later = [
+                second_turn if later_turn is turn else later_turn
+                for later_turn in earlier_turn.later
+            ]
+        turn.later.append(second_turn)
         turn.end, turn.lower, turn.missing = column, (), 0
-        self.turns.append(second)
+        self.turns.append(second_turn)
 
 
-def _find_track(turn: Bend, placed: list[Bend]) -> int:
+def _find_track(turn: Bend, placed_turns: list[Bend]) -> int:
     """Return the first free track below all turns that must be above *turn*."""
-    low, taken = 0, set()
-    for other in placed:
-        if any(turn is one for one in other.later):
-            low = max(low, other.track + 1)
-        if other.left <= turn.right and turn.left <= other.right:
-            taken.add(other.track)
-            if other.key[0] == turn.key[0]:
+    track, taken_tracks = 0, set()
+    for placed_turn in placed_turns:
+        if any(turn is later_turn for later_turn in placed_turn.later):
+            track = max(track, placed_turn.track + 1)
+        if placed_turn.left <= turn.right and turn.left <= placed_turn.right:
+            taken_tracks.add(placed_turn.track)
+            if placed_turn.key[0] == turn.key[0]:
                 # The sort key put the other turn first so that they don't cross.
-                low = max(low, other.track + 1)
-    while low in taken:
-        low += 1
-    return low
+                track = max(track, placed_turn.track + 1)
+    while track in taken_tracks:
+        track += 1
+    return track
 
 
 LOOP_GAP = 2
@@ -230,8 +237,8 @@ class Words(Struct, frozen=True):
 
     def measure_label(self, lines: tuple[str, ...]) -> tuple[int, int]:
         """Return width and height of a label in the plan, which always goes down."""
-        found = (max(map(self.width, lines), default=0), self.label_rows * len(lines))
-        return found[::-1] if self.is_across else found
+        size = (max(map(self.width, lines), default=0), self.label_rows * len(lines))
+        return size[::-1] if self.is_across else size
 
 
 WAYS = {"TB": (0, 1), "TD": (0, 1), "BT": (0, -1), "LR": (1, 0), "RL": (-1, 0)}
@@ -247,48 +254,56 @@ def compute_layout(
         sizes = {name: size[::-1] for name, size in words.sizes.items()}
         words = replace(words, sizes=sizes, is_across=True)
     # A title is horizontal, and in a turned drawing the plan's columns become rows.
-    measured = [replace(group, width=0) for group in groups] if is_across else groups
-    plan = _Plan(graph, words, measured).build_layout()
-    found = plan if way == WAYS["TB"] else _turn_layout(plan, way)
+    plan_groups = [replace(group, width=0) for group in groups] if is_across else groups
+    plan = _Plan(graph, words, plan_groups).build_layout()
+    layout = plan if way == WAYS["TB"] else _turn_layout(plan, way)
     by_name = {group.name: group for group in groups}
-    frames = (_place_title(found, frame, by_name[frame.group.name]) for frame in found.frames)
-    return replace(found, frames=tuple(frames))
+    frames = (_place_title(layout, frame, by_name[frame.group.name]) for frame in layout.frames)
+    return replace(layout, frames=tuple(frames))
 
 
 def _place_title(layout: Layout, frame: GroupFrame, group: Group) -> GroupFrame:
     """Return the *frame* of *group* with its title in a free place."""
-    taken: set[int] = set()
+    taken_columns: set[int] = set()
     for line in layout.lines:
         for (x, y), (to_x, to_y) in pairwise(line.points):
             if min(y, to_y) <= frame.y <= max(y, to_y):
-                taken.update(range(min(x, to_x), max(x, to_x) + 1))
-    wide = min(group.width, frame.width - 2)
-    places = range(1, frame.width - wide)
-    free = (p for p in places if not taken & set(range(frame.x + p, frame.x + p + wide)))
-    return replace(frame, group=group, title=next(free, 1))
+                taken_columns.update(range(min(x, to_x), max(x, to_x) + 1))
+    title_width = min(group.width, frame.width - 2)
+    places = range(1, frame.width - title_width)
+    free_places = (
+        place
+        for place in places
+        if not taken_columns & set(range(frame.x + place, frame.x + place + title_width))
+    )
+    return replace(frame, group=group, title=next(free_places, 1))
 
 
 def _turn_layout(plan: Layout, way: tuple[int, int]) -> Layout:
     """Return *plan*, which goes down, turned so that it goes in the direction *way*."""
     is_across = way[0] != 0
-    wide, high = (plan.height, plan.width) if is_across else (plan.width, plan.height)
+    full_width, full_height = (plan.height, plan.width) if is_across else (plan.width, plan.height)
 
     def place(x: int, y: int, width: int = 1, height: int = 1) -> tuple[int, int, int, int]:
         if is_across:
             x, y, width, height = y, x, height, width
-        x = wide - x - width if way[0] < 0 else x
-        return x, high - y - height if way[1] < 0 else y, width, height
+        x = full_width - x - width if way[0] < 0 else x
+        return x, full_height - y - height if way[1] < 0 else y, width, height
 
-    def label(one: Label | None) -> Label | None:
-        return one and Label(one.lines, *place(one.x, one.y, one.width, one.height))
+    def label(source: Label | None) -> Label | None:
+        return source and Label(
+            source.lines, *place(source.x, source.y, source.width, source.height)
+        )
 
     boxes = tuple(Box(b.node, *place(b.x, b.y, b.width, b.height)) for b in plan.boxes)
     lines = tuple(
-        replace(one, points=tuple(place(x, y)[:2] for x, y in one.points), label=label(one.label))
-        for one in plan.lines
+        replace(
+            line, points=tuple(place(x, y)[:2] for x, y in line.points), label=label(line.label)
+        )
+        for line in plan.lines
     )
     frames = tuple(GroupFrame(f.group, *place(f.x, f.y, f.width, f.height)) for f in plan.frames)
-    return Layout(wide, high, boxes, lines, frames, way)
+    return Layout(full_width, full_height, boxes, lines, frames, way)
 
 
 def _is_overlapping(frame: GroupFrame, box: Box) -> bool:
@@ -337,14 +352,14 @@ class _Plan:
 
     def _widen_boxes(self, sizes: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """Widen the boxes that are too narrow for their lines; a loop needs two columns."""
-        leaving: dict[str, int] = defaultdict(int)
-        entering: dict[str, int] = defaultdict(int)
+        leaving_room: dict[str, int] = defaultdict(int)
+        entering_room: dict[str, int] = defaultdict(int)
         for place, edge in enumerate(self.graph.edges):
             room = 2 if place in self.graph.back_edges else 1
-            leaving[edge.source] += room
-            entering[edge.target] += room
+            leaving_room[edge.source] += room
+            entering_room[edge.target] += room
         return {
-            name: (max(width | 1, 2 * max(leaving[name], entering[name]) + 1), height)
+            name: (max(width | 1, 2 * max(leaving_room[name], entering_room[name]) + 1), height)
             for name, (width, height) in sizes.items()
         }
 
@@ -353,29 +368,29 @@ class _Plan:
 
     def _find_loops(self) -> list[_Loop]:
         """Return the edges that go back up, the shortest first."""
-        found = []
+        loops = []
         for place in sorted(self.graph.back_edges):
             edge = self.graph.edges[place]
             lines = self.words.loop_label(edge.label)
             ends = self._row(edge.target), self._row(edge.source)
-            found.append(_Loop(place, *ends, lines, *self.words.measure_label(lines)))
-        return sorted(found, key=lambda loop: (loop.bottom - loop.top, loop.place))
+            loops.append(_Loop(place, *ends, lines, *self.words.measure_label(lines)))
+        return sorted(loops, key=lambda loop: (loop.bottom - loop.top, loop.place))
 
     def _place_ports(self) -> None:
         reach = {loop.place: rank for rank, loop in enumerate(self.loops)}
-        incoming: dict[str, list[int]] = defaultdict(list)
+        incoming_places: dict[str, list[int]] = defaultdict(list)
         for place, edge in enumerate(self.graph.edges):
-            incoming[edge.target].append(place)
+            incoming_places[edge.target].append(place)
         # The end of a line that passes no row depends on its start.
-        for found, places, end in (
+        for ports, places, end in (
             (self.leaves, self.graph.outgoing, 1),
-            (self.enters, incoming, -2),
+            (self.enters, incoming_places, -2),
         ):
             for name, number in self.rows.of_node.items():
                 lines = [
                     Port(p, self._neighbor_column(p, end), reach.get(p, 0)) for p in places[name]
                 ]
-                found.update(assign_ports(self.column[number], self.items[number].width, lines))
+                ports.update(assign_ports(self.column[number], self.items[number].width, lines))
 
     def _neighbor_column(self, place: int, end: int) -> int | None:
         """Return the column that a line comes from or leads to, next to the box at its *end*."""
@@ -394,68 +409,70 @@ class _Plan:
         for group, (_, right, rows) in zip(self.rows.groups, self.extents, strict=True):
             for number in rows:
                 edges[number] = max(edges[number], right + group.levels)
-        placed: list[_Loop] = []
+        placed_loops: list[_Loop] = []
         for loop in self.loops:
-            inside = [
-                other.column + 1 + other.width
-                for other in placed
-                if other.top <= loop.bottom + 1 and loop.top <= other.bottom + 1
+            inner_columns = [
+                inner_loop.column + 1 + inner_loop.width
+                for inner_loop in placed_loops
+                if inner_loop.top <= loop.bottom + 1 and loop.top <= inner_loop.bottom + 1
             ]
             right = max(edges[loop.top : loop.bottom + 1])
-            loop.column = max([right, *inside]) + LOOP_GAP
-            placed.append(loop)
+            loop.column = max([right, *inner_columns]) + LOOP_GAP
+            placed_loops.append(loop)
 
     def _fill_channels(self) -> None:
         for place, chain in self.rows.chains.items():
-            inner = [self.column[number] for number in chain[1:-1]]
-            columns = pairwise((self.leaves[place], *inner, self.enters[place]))
+            inner_columns = [self.column[number] for number in chain[1:-1]]
+            columns = pairwise((self.leaves[place], *inner_columns, self.enters[place]))
             for number, (start, end) in zip(chain, columns, strict=False):
                 channel = self.channels[self.items[number].row + 1]
                 channel.add(place, start, end, comes="above", goes="below")
         for loop in self.loops:
-            start, end, away = self.leaves[loop.place], self.enters[loop.place], loop.column
-            self.channels[loop.bottom + 1].add(loop.place, start, away, comes="above", goes="above")
-            self.channels[loop.top].add(loop.place, away, end, comes="below", goes="below")
+            start, end, loop_column = self.leaves[loop.place], self.enters[loop.place], loop.column
+            self.channels[loop.bottom + 1].add(
+                loop.place, start, loop_column, comes="above", goes="above"
+            )
+            self.channels[loop.top].add(loop.place, loop_column, end, comes="below", goes="below")
             for channel in self.channels[loop.top + 1 : loop.bottom + 1]:
-                channel.straight.add(away)
+                channel.straight.add(loop_column)
 
     def build_layout(self) -> Layout:
         """Return the layout, with each row as high as its contents."""
         tops, track_tops, height = self._heights()
         boxes = tuple(self._box(node.id, tops) for node in self.graph.nodes)
         by_name = {box.node: box for box in boxes}
-        drawn = [self._line(place, tops, track_tops, by_name) for place in self.rows.chains]
-        drawn += [self._loop_line(loop, tops, track_tops, by_name) for loop in self.loops]
+        all_lines = [self._line(place, tops, track_tops, by_name) for place in self.rows.chains]
+        all_lines += [self._loop_line(loop, tops, track_tops, by_name) for loop in self.loops]
         right = max([box.x + box.width for box in boxes])
         right = max([right, *(loop.column + 2 + loop.width for loop in self.loops)])
-        corners = [x + 1 for line in drawn for x, _ in line.points]
-        labels = [line.label for line in drawn if line.label]
+        corners = [x + 1 for line in all_lines for x, _ in line.points]
+        labels = [line.label for line in all_lines if line.label]
         frames = self._frames(tops, boxes)
         right = max([right, *corners, *(label.x + label.width for label in labels)])
         right = max([right, *(frame.x + frame.width for frame in frames)])
         height = max([height, *(label.y + label.height for label in labels)])
-        ordered = tuple(sorted(drawn, key=lambda line: line.place))
-        return Layout(right, height, boxes, ordered, frames)
+        sorted_lines = tuple(sorted(all_lines, key=lambda line: line.place))
+        return Layout(right, height, boxes, sorted_lines, frames)
 
     def _frames(self, tops: list[int], boxes: tuple[Box, ...]) -> tuple[GroupFrame, ...]:
-        found = []
+        frames = []
         for group, (left, right, rows) in zip(self.rows.groups, self.extents, strict=True):
             pad, top = group.levels, tops[rows[0]] - self.head_rows[rows[0]]
-            high = tops[rows[-1]] + self.high[rows[-1]] - top + 2 * pad
-            frame = GroupFrame(group, left - pad, top - pad, right - left + 1 + 2 * pad, high)
+            height = tops[rows[-1]] + self.high[rows[-1]] - top + 2 * pad
+            frame = GroupFrame(group, left - pad, top - pad, right - left + 1 + 2 * pad, height)
             strangers = (box for box in boxes if box.node not in group.nodes)
             if not any(_is_overlapping(frame, box) for box in strangers):
-                found.append(frame)
-        return tuple(found)
+                frames.append(frame)
+        return tuple(frames)
 
     def _heights(self) -> tuple[list[int], list[int], int]:
-        entered = {self._row(edge.target) for edge in self.graph.edges}
+        entered_rows = {self._row(edge.target) for edge in self.graph.edges}
         tops, track_tops, y = [], [], 0
         for number, row in enumerate(self.rows.rows):
             track_tops.append(y)
             y += self.channels[number].assign_tracks()
             y += self._levels(number, 0)
-            self.head_rows.append(self.words.head_rows if number in entered else 0)
+            self.head_rows.append(self.words.head_rows if number in entered_rows else 0)
             y += self.head_rows[number]
             tops.append(y)
             # The label is next to the row from which its loop goes back.
@@ -508,7 +525,7 @@ class _Plan:
         points = [(self.leaves[place], source.y + source.height - 1)]
         for channel in channels:
             turns = [turn for turn in self.channels[channel].turns if turn.line == place]
-            for turn in sorted(turns, key=lambda one: one.track):
+            for turn in sorted(turns, key=lambda turn: turn.track):
                 y = track_tops[channel] + turn.track
                 points += [(turn.start, y), (turn.end, y)]
         return (*points, (self.enters[place], target.y - 1))

@@ -22,7 +22,14 @@ def quote_text(text: str) -> str:
     >>> quote_text('say "hi" <b>')
     '"say #34;hi#34; #60;b#62;"'
     """
-    return '"' + "".join(c if c.isalnum() or c in _PLAIN else f"#{ord(c)};" for c in text) + '"'
+    return (
+        '"'
+        + "".join(
+            character if character.isalnum() or character in _PLAIN else f"#{ord(character)};"
+            for character in text
+        )
+        + '"'
+    )
 
 
 def format_workflow_chart(workflow: Workflow) -> str:
@@ -38,14 +45,14 @@ def format_workflow_chart(workflow: Workflow) -> str:
     """
     steps = [(f"s{place}", step.name) for place, step in enumerate(workflow.steps)]
     lines = [f"{node}[{quote_text(name)}]" for node, name in steps]
-    first, last = steps[0][0], steps[-1][0]
+    first_step, last_step = steps[0][0], steps[-1][0]
     edges = [f"{a} --> {b}" for (a, _), (b, _) in pairwise(steps)]
     every, review = workflow.review_every, workflow.review
     if workflow.kind == "procedure":
         lines.append('done(["complete"])')
-        edges.append(f"{last} --> done")
+        edges.append(f"{last_step} --> done")
     elif review is None or not every:
-        edges.append(f"{last} --> {first}")
+        edges.append(f"{last_step} --> {first_step}")
     else:
         kinds = [(f"r{place}", review.step.name, name) for place, (_, name) in enumerate(steps)]
         lines += [
@@ -55,10 +62,12 @@ def format_workflow_chart(workflow: Workflow) -> str:
         lines.append(f"cadence{{{quote_text(question)}}}")
         edges += [f"{a} --> {b}" for (a, _, _), (b, _, _) in pairwise(kinds)]
         if every > 1:
-            edges.append(f"cadence -->|{quote_text(f'{every - 1} of {every} cycles')}| {first}")
-            edges.append(f"{last} --> cadence")
-        often = f"1 of {every} cycles" if every > 1 else "every cycle"
-        edges.append(f"cadence -->|{quote_text(often)}| {kinds[0][0]}")
+            edges.append(
+                f"cadence -->|{quote_text(f'{every - 1} of {every} cycles')}| {first_step}"
+            )
+            edges.append(f"{last_step} --> cadence")
+        frequency = f"1 of {every} cycles" if every > 1 else "every cycle"
+        edges.append(f"cadence -->|{quote_text(frequency)}| {kinds[0][0]}")
         edges.append(f"{kinds[-1][0]} --> cadence")
         if every == 1:
             # Then the steps themselves never run.
@@ -96,10 +105,10 @@ def format_view_chart(view: FlowView) -> str:
 def _format_graph_chart(graph: Graph, ids: dict[str, str]) -> str:
     lines = ["flowchart TD"]
     for node in graph.nodes:
-        opens, closes = _SHAPES[node.kind]
+        start_mark, end_mark = _SHAPES[node.kind]
         # Mermaid does not allow an empty label.
         label = sanitize_text(node.label) or sanitize_text(node.id) or "?"
-        lines.append(f"    {ids[node.id]}{opens}{quote_text(label)}{closes}")
+        lines.append(f"    {ids[node.id]}{start_mark}{quote_text(label)}{end_mark}")
     for edge in graph.edges:
         label = f"|{quote_text(sanitize_text(edge.label))}|" if sanitize_text(edge.label) else ""
         lines.append(f"    {ids[edge.source]} -->{label} {ids[edge.target]}")
@@ -109,24 +118,26 @@ def _format_graph_chart(graph: Graph, ids: dict[str, str]) -> str:
 def _with_classes(text: str, view: FlowView, ids: dict[str, str]) -> str:
     end = "\r\n" if "\r\n" in text else "\n"
     prefix = _find_unused_prefix(text)
-    named: dict[NodeState, list[str]] = {}
-    styled: list[str] = []
+    names_by_state: dict[NodeState, list[str]] = {}
+    style_lines: list[str] = []
     for node in view.nodes:
         state, name = _SAME.get(node.state, node.state), ids[node.node.id]
         if state not in PICTURES:
             continue
         if "," in name:
-            styled.append(f"    style {name} {PICTURES[state]}")
+            style_lines.append(f"    style {name} {PICTURES[state]}")
         else:
-            named.setdefault(state, []).append(name)
-    states = [state for state in PICTURES if state in named]
-    added = [f"    classDef {prefix}{one.title()} {PICTURES[one]}" for one in states]
-    added += [f"    class {','.join(named[one])} {prefix}{one.title()}" for one in states]
-    added += styled
-    if not added:
+            names_by_state.setdefault(state, []).append(name)
+    states = [state for state in PICTURES if state in names_by_state]
+    class_lines = [f"    classDef {prefix}{state.title()} {PICTURES[state]}" for state in states]
+    class_lines += [
+        f"    class {','.join(names_by_state[state])} {prefix}{state.title()}" for state in states
+    ]
+    class_lines += style_lines
+    if not class_lines:
         return text
     gap = "" if text.endswith("\n") else end
-    return text + gap + "".join(f"{line}{end}" for line in added)
+    return text + gap + "".join(f"{line}{end}" for line in class_lines)
 
 
 def _find_unused_prefix(text: str) -> str:

@@ -100,8 +100,8 @@ def render_png(text: str) -> bytes:
     except ImportError as error:
         hint = extra_hint("picture")
         raise ConfigurationError("a PNG picture needs the extra 'picture'", hint=hint) from error
-    wide, high = _parse_size(text)
-    scale = min(SCALE, math.sqrt(MAX_PIXELS / (wide * high)))
+    picture_width, picture_height = _parse_size(text)
+    scale = min(SCALE, math.sqrt(MAX_PIXELS / (picture_width * picture_height)))
     with as_file(font) as path:
         return bytes(
             resvg_py.svg_to_bytes(
@@ -122,22 +122,24 @@ def find_missing_letters(text: str) -> str:
             "\n".join((*svg_header(20, 20, ""), render_text(letter, 2, 16, INK), "</svg>"))
         )
 
-    letters = dict.fromkeys(c for c in text if ord(c) >= FIRST_UNCOMMON and c.isalpha())
-    nothing = drawn(NO_LETTER)
-    return "".join(c for c in list(letters)[:MAX_LETTERS] if drawn(c) == nothing)
+    letters = dict.fromkeys(
+        letter for letter in text if ord(letter) >= FIRST_UNCOMMON and letter.isalpha()
+    )
+    empty_box = drawn(NO_LETTER)
+    return "".join(letter for letter in list(letters)[:MAX_LETTERS] if drawn(letter) == empty_box)
 
 
 def write_picture(invocation: Invocation, picture: str, svg: Path | None, png: Path | None) -> None:
     """Write *picture*, an SVG document, to the given files."""
-    made = [] if svg is None else [(svg, picture.encode())]
-    made += [] if png is None else [(png, render_png(picture))]
-    for path, data in made:
+    outputs = [] if svg is None else [(svg, picture.encode())]
+    outputs += [] if png is None else [(png, render_png(picture))]
+    for path, data in outputs:
         save(path, data)
         invocation.notify(f"{path} was written")
-    if png is not None and (missing := find_missing_letters(picture)):
+    if png is not None and (missing_letters := find_missing_letters(picture)):
         invocation.notify(
-            f"notice: no font on this machine has {missing}, so {png} shows boxes in their place; "
-            "install one (fonts-noto-cjk has Chinese, Japanese and Korean), or use --svg"
+            f"notice: no font on this machine has {missing_letters}, so {png} shows boxes in their "
+            "place; install one (fonts-noto-cjk has Chinese, Japanese and Korean), or use --svg"
         )
 
 
@@ -203,15 +205,15 @@ def prepare_flow_picture(
             f"a graph of {len(view.graph.nodes)} nodes is too large for a picture",
             hint="the table and the list of nodes still show it",
         )
-    drawn = Drawn(chart)
-    texts = Texts(view, WRAP, drawn, is_ascii=False, has_shapes=True)
+    drawing = Drawn(chart)
+    texts = Texts(view, WRAP, drawing, is_ascii=False, has_shapes=True)
     sizes = {}
     for node in view.graph.nodes:
         lines = texts.lines[node.id]
-        across, down = _GROWN.get(drawn.shape(node), (1.0, 1.0))
-        wide = max(_count_cells(line, TEXT) for line in lines) * across + 3
-        high = (LINE_STEP * len(lines) * down + 18) / CELL_ROW
-        sizes[node.id] = (math.ceil(wide), math.ceil(high))
+        across, down = _GROWN.get(drawing.shape(node), (1.0, 1.0))
+        box_width = max(_count_cells(line, TEXT) for line in lines) * across + 3
+        box_height = (LINE_STEP * len(lines) * down + 18) / CELL_ROW
+        sizes[node.id] = (math.ceil(box_width), math.ceil(box_height))
     words = Words(
         sizes,
         texts.format_label,
@@ -220,8 +222,8 @@ def prepare_flow_picture(
         2,
         head_rows=2,
     )
-    groups = drawn.build_groups(view.graph, lambda title: _count_cells(title, SMALL))
-    return view, compute_layout(view.graph, words, drawn.direction, groups), texts, drawn
+    groups = drawing.build_groups(view.graph, lambda title: _count_cells(title, SMALL))
+    return view, compute_layout(view.graph, words, drawing.direction, groups), texts, drawing
 
 
 Link = Callable[[str], str]
@@ -259,30 +261,34 @@ class FlowPicture:
         notes = [
             "".join(text for text, _ in row) for row in format_jumps(view.graph, is_ascii=False)
         ][1:]
-        said = sanitize_text(
+        title = sanitize_text(
             f"{view.title} · {node_summary(view)}" if self._has_run else view.title
         )
-        wide = max(layout.width * CELL, *(int(estimate_width(t, TEXT)) for t in (said, *notes)))
-        wide += 2 * FLOW_MARGIN
-        high = layout.height * CELL_ROW + 2 * FLOW_MARGIN + HEADER + LINE_STEP * len(notes)
-        yield from svg_header(wide, high, said)
-        yield render_text(said, FLOW_MARGIN, FLOW_MARGIN + 6, INK)
-        left = (wide - layout.width * CELL) // 2
-        yield f'<g transform="translate({left} {FLOW_MARGIN + HEADER})">'
+        picture_width = max(
+            layout.width * CELL, *(int(estimate_width(t, TEXT)) for t in (title, *notes))
+        )
+        picture_width += 2 * FLOW_MARGIN
+        picture_height = (
+            layout.height * CELL_ROW + 2 * FLOW_MARGIN + HEADER + LINE_STEP * len(notes)
+        )
+        yield from svg_header(picture_width, picture_height, title)
+        yield render_text(title, FLOW_MARGIN, FLOW_MARGIN + 6, INK)
+        offset = (picture_width - layout.width * CELL) // 2
+        yield f'<g transform="translate({offset} {FLOW_MARGIN + HEADER})">'
         yield from self.render_content()
         yield "</g>"
         for number, note in enumerate(notes):
-            y = high - FLOW_MARGIN - LINE_STEP * (len(notes) - 1 - number)
+            y = picture_height - FLOW_MARGIN - LINE_STEP * (len(notes) - 1 - number)
             yield render_text(note, FLOW_MARGIN, y, PALE_INK, size=SMALL)
         yield "</svg>"
 
     def render_content(self) -> Iterator[str]:
         """Yield the groups, lines and boxes."""
-        layout, followed = self._layout, self._view.followed
+        layout, followed_places = self._layout, self._view.followed
         for frame in layout.frames:
             yield from wrap_in_group("frame", self._frame(frame))
         # Draw followed lines last, so that they are on top where lines cross.
-        for line in sorted(layout.lines, key=lambda one: one.place in followed):
+        for line in sorted(layout.lines, key=lambda line: line.place in followed_places):
             yield from wrap_in_group(self._line_class(line), self._line(line))
         for box in layout.boxes:
             view = self._states[box.node]
@@ -332,18 +338,18 @@ class FlowPicture:
         if self._has_run and not was_followed:
             color = FAINT
         dashes = ' stroke-dasharray="5 4"' if line.is_loop else _DOTS.get(stroke, "")
-        heavy = 2.4 if self._has_run and was_followed else 1.6
-        heavy += 1.6 if stroke == "thick" else 0
+        stroke_width = 2.4 if self._has_run and was_followed else 1.6
+        stroke_width += 1.6 if stroke == "thick" else 0
         corners, (x, y) = self._trace_line(line)
         yield (
             f'<path d="{_round_corners(corners)}" fill="none" stroke="{color}" '
-            f'stroke-width="{heavy:g}"{dashes}/>'
+            f'stroke-width="{stroke_width:g}"{dashes}/>'
         )
         right, down = self._layout.way
         back_x, back_y = x - 9 * right, y - 9 * down
-        one = f"{back_x - 5 * down:g} {back_y - 5 * right:g}"
-        other = f"{back_x + 5 * down:g} {back_y + 5 * right:g}"
-        yield f'<path d="M{one}L{other}L{x:g} {y:g}Z" fill="{color}"/>'
+        left_corner = f"{back_x - 5 * down:g} {back_y - 5 * right:g}"
+        right_corner = f"{back_x + 5 * down:g} {back_y + 5 * right:g}"
+        yield f'<path d="M{left_corner}L{right_corner}L{x:g} {y:g}Z" fill="{color}"/>'
         if line.label is not None:
             yield from self._label(line.label, color, is_beside=line.is_loop)
 
@@ -368,10 +374,10 @@ class FlowPicture:
         """Return the distance from the box to the shape's border where a line arrives."""
         if self._drawn.shape(self._states[box.node].node) != "diamond":
             return 0.0
-        wide, high = box.width * CELL / 2, box.height * CELL_ROW / 2
+        half_width, half_height = box.width * CELL / 2, box.height * CELL_ROW / 2
         if self._layout.way[0]:
-            return wide * abs(y - box.y * CELL_ROW - high) / high
-        return high * abs(x - box.x * CELL - wide) / wide
+            return half_width * abs(y - box.y * CELL_ROW - half_height) / half_height
+        return half_height * abs(x - box.x * CELL - half_width) / half_width
 
     def _label(self, label: Label, color: str, *, is_beside: bool) -> Iterator[str]:
         """Yield the text on a line, over a gap in it, or next to the line."""
@@ -384,11 +390,11 @@ class FlowPicture:
         # Center it on the line's column, even if the width is even.
         middle = x + label.width // 2 * CELL + CELL / 2
         if not is_beside:
-            wide, high = label.width * CELL, rows * (len(label.lines) - 1) + 16
+            label_width, label_height = label.width * CELL, rows * (len(label.lines) - 1) + 16
             top = y + rows / 2 - 8
             yield (
-                f'<rect x="{middle - wide / 2:g}" y="{top:g}" width="{wide}" '
-                f'height="{high:g}" fill="{self._label_background(label)}"/>'
+                f'<rect x="{middle - label_width / 2:g}" y="{top:g}" width="{label_width}" '
+                f'height="{label_height:g}" fill="{self._label_background(label)}"/>'
             )
         for number, text in enumerate(label.lines):
             base = y + rows * (number + 0.5) + 4
@@ -399,70 +405,74 @@ class FlowPicture:
 
     def _label_background(self, label: Label) -> str:
         """Return the background color of *label*."""
-        found = "#ffffff"
+        color = "#ffffff"
         for frame in self._layout.frames:
             is_across = frame.x <= label.x < frame.x + frame.width
             if is_across and frame.y <= label.y < frame.y + frame.height:
-                found = self._drawn.colors(frame.group.name).get("fill", GROUND)
-        return found
+                color = self._drawn.colors(frame.group.name).get("fill", GROUND)
+        return color
 
     def _box(self, box: Box, view: NodeView) -> Iterator[str]:
         state = NodeState.WAITING if view.state is NodeState.READY else view.state
-        looks = dict(part.split(":") for part in PICTURES.get(state, _PLAIN).split(","))
+        attributes = dict(part.split(":") for part in PICTURES.get(state, _PLAIN).split(","))
         if state is NodeState.PENDING:
-            looks |= self._drawn.colors(box.node)
-        style = " ".join(f'{name}="{value}"' for name, value in looks.items() if name != "color")
+            attributes |= self._drawn.colors(box.node)
+        style = " ".join(
+            f'{name}="{value}"' for name, value in attributes.items() if name != "color"
+        )
         x, y = box.x * CELL, box.y * CELL_ROW
-        wide, high = box.width * CELL, box.height * CELL_ROW
-        yield f"{_shape(self._drawn.shape(view.node), x, y, wide, high)} {style}/>"
+        box_width, box_height = box.width * CELL, box.height * CELL_ROW
+        yield f"{_shape(self._drawn.shape(view.node), x, y, box_width, box_height)} {style}/>"
         lines = self._texts.lines[box.node]
-        top = y + high / 2 - LINE_STEP * (len(lines) - 1) / 2 + 5
+        top = y + box_height / 2 - LINE_STEP * (len(lines) - 1) / 2 + 5
         for number, text in enumerate(lines):
             is_id = number == len(lines) - 1 and number > 0 and text.startswith("(")
             size = SMALL if is_id else TEXT
             yield render_text(
                 text,
-                x + wide / 2,
+                x + box_width / 2,
                 top + LINE_STEP * number,
-                looks["color"],
+                attributes["color"],
                 size=size,
                 anchor="middle",
             )
 
 
-def _shape(shape: str, x: int, y: int, wide: int, high: int) -> str:
+def _shape(shape: str, x: int, y: int, box_width: int, box_height: int) -> str:
     """Return the start of the element for the border."""
-    right, bottom, side = x + wide, y + high, 9
+    right, bottom, side = x + box_width, y + box_height, 9
     if shape in ("hexagon", "diamond"):
-        side = wide // 2 if shape == "diamond" else side
-        middle = y + high / 2
+        side = box_width // 2 if shape == "diamond" else side
+        middle = y + box_height / 2
         corners = (
             *((x + side, y), (right - side, y), (right, middle)),
             *((right - side, bottom), (x + side, bottom), (x, middle)),
         )
         return f'<polygon points="{" ".join(f"{a:g},{b:g}" for a, b in corners)}"'
     if shape in ("circle", "doublecircle"):
-        center = f'cx="{x + wide / 2:g}" cy="{y + high / 2:g}"'
-        return f'<ellipse {center} rx="{wide / 2:g}" ry="{high / 2:g}"'
-    turn = {"round": 12, "stadium": high / 2}.get(shape, 5)
-    return f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" rx="{turn:g}"'
+        center = f'cx="{x + box_width / 2:g}" cy="{y + box_height / 2:g}"'
+        return f'<ellipse {center} rx="{box_width / 2:g}" ry="{box_height / 2:g}"'
+    turn = {"round": 12, "stadium": box_height / 2}.get(shape, 5)
+    return f'<rect x="{x}" y="{y}" width="{box_width}" height="{box_height}" rx="{turn:g}"'
 
 
 def _round_corners(corners: list[tuple[float, float]]) -> str:
     """Return the path through *corners*, with a small arc at each turn."""
-    way = [corner for corner, after in pairwise(corners) if corner != after] + [corners[-1]]
+    way = [corner for corner, next_corner in pairwise(corners) if corner != next_corner] + [
+        corners[-1]
+    ]
     path = f"M{way[0][0]:g} {way[0][1]:g}"
-    for before, here, after in zip(way, way[1:], way[2:], strict=False):
-        first, second = _step_toward(here, before), _step_toward(here, after)
-        path += f"L{first[0]:g} {first[1]:g}Q{here[0]:g} {here[1]:g} {second[0]:g} {second[1]:g}"
+    for last_corner, corner, next_corner in zip(way, way[1:], way[2:], strict=False):
+        start, end = _step_toward(corner, last_corner), _step_toward(corner, next_corner)
+        path += f"L{start[0]:g} {start[1]:g}Q{corner[0]:g} {corner[1]:g} {end[0]:g} {end[1]:g}"
     return path + f"L{way[-1][0]:g} {way[-1][1]:g}"
 
 
-def _step_toward(here: tuple[float, float], there: tuple[float, float]) -> tuple[float, float]:
-    """Return the point a little way from *here* to *there*."""
-    far = math.dist(here, there)
-    step = min(ROUND, far / 2) / far
-    return here[0] + (there[0] - here[0]) * step, here[1] + (there[1] - here[1]) * step
+def _step_toward(start: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
+    """Return the point a little way from *start* to *end*."""
+    distance = math.dist(start, end)
+    step = min(ROUND, distance / 2) / distance
+    return start[0] + (end[0] - start[0]) * step, start[1] + (end[1] - start[1]) * step
 
 
 def fit_text(text: str, room: float, size: int = SMALL) -> str:
@@ -470,7 +480,7 @@ def fit_text(text: str, room: float, size: int = SMALL) -> str:
     if estimate_width(text, size) <= room:
         return text
     # Lower bound: no letter is narrower than a third of its height.
-    kept = text[: int(3 * room / size)]
-    while kept and estimate_width(f"{kept}…", size) > room:
-        kept = kept[:-1]
-    return f"{kept}…"
+    prefix = text[: int(3 * room / size)]
+    while prefix and estimate_width(f"{prefix}…", size) > room:
+        prefix = prefix[:-1]
+    return f"{prefix}…"

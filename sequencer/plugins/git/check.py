@@ -78,15 +78,15 @@ def _yield_problems(diagnostics: Iterator[Diagnostic]) -> Generator[Diagnostic, 
     return bool(problems)
 
 
-def _error(message: str, where: str | None, hint: str) -> Diagnostic:
-    return Diagnostic(Level.ERROR, Area.REMOTE, message, where, hint)
+def _error(message: str, place: str | None, hint: str) -> Diagnostic:
+    return Diagnostic(Level.ERROR, Area.REMOTE, message, place, hint)
 
 
 # --- this clone ------------------------------------------------------------------------
 
 
 def _check_configuration(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
-    slow_s, where = settings.store.poll.slow_s, locate_setting(settings, "store", "ttl_s")
+    slow_s, place = settings.store.poll.slow_s, locate_setting(settings, "store", "ttl_s")
     if store.ttl_s < POLLS_IN_A_LEASE * slow_s:
         message = (
             f"a lease of {store.ttl_s:g} s is too short if this clone looks every {slow_s:g} s"
@@ -95,14 +95,14 @@ def _check_configuration(settings: Settings, store: GitStore) -> Iterator[Diagno
             "another clone could take over a step whose holder is alive: set store.ttl_s to "
             f"{POLLS_IN_A_LEASE * slow_s:g} or more, or lower store.poll.slow_s"
         )
-        yield Diagnostic(Level.WARNING, Area.CONFIGURATION, message, where, hint)
+        yield Diagnostic(Level.WARNING, Area.CONFIGURATION, message, place, hint)
 
 
 def _check_repository(settings: Settings, git: Git) -> Iterator[Diagnostic]:
     """Yield why git or the repository can't be used."""
     folder = str(settings.project_dir)
-    if (unusable := git.check_version(NEEDED)) is not None:
-        yield from diagnose_error(Area.REMOTE, unusable)
+    if (version_error := git.check_version(NEEDED)) is not None:
+        yield from diagnose_error(Area.REMOTE, version_error)
         return
     try:
         git.read_output("rev-parse", "--show-toplevel")
@@ -117,8 +117,8 @@ def _check_remote_name(settings: Settings, git: Git) -> Iterator[Diagnostic]:
     if name in names or ":" in name or "/" in name or Path(git.folder, name).exists():
         return
     hint = f"known remotes: {', '.join(names) or 'none'}; 'git remote add {name} ADDRESS' adds it"
-    where = locate_setting(settings, "store", "remote")
-    yield _error(f"there is no remote {name!r}", where, hint)
+    place = locate_setting(settings, "store", "remote")
+    yield _error(f"there is no remote {name!r}", place, hint)
 
 
 def _check_branches(settings: Settings, store: GitStore, git: Git) -> Iterator[Diagnostic]:
@@ -126,24 +126,24 @@ def _check_branches(settings: Settings, store: GitStore, git: Git) -> Iterator[D
     work = settings.store.work.branch
     if work == NONE:
         return
-    where = locate_setting(settings, "store", "work", "branch")
+    place = locate_setting(settings, "store", "work", "branch")
     try:
-        checked_out = git.read_output("symbolic-ref", "--short", "--quiet", "HEAD")
+        current_branch = git.read_output("symbolic-ref", "--short", "--quiet", "HEAD")
     except GitFailed:
-        checked_out = ""
-    name = (_code_branch(store) or checked_out) if work == CURRENT else work
+        current_branch = ""
+    name = (_code_branch(store) or current_branch) if work == CURRENT else work
     state = store.branch.refs
     if name in (state.branch, state.beats.removeprefix("refs/heads/")):
         message = f"branch {name!r} holds the run's state; code needs another branch"
         yield _error(message, locate_setting(settings, "store", "branch"), "set store.branch")
     if operation := find_git_operation(Path(git.folder, git.read_output("rev-parse", "--git-dir"))):
-        yield _error(f"{operation} is under way", where, "finish it or abort it")
-    elif not checked_out:
+        yield _error(f"{operation} is under way", place, "finish it or abort it")
+    elif not current_branch:
         hint = "'git switch BRANCH'; or 'store: {work: {branch: none}}' leaves code alone"
-        yield _error("HEAD is detached, so no branch of code can move", where, hint)
-    elif name != checked_out:
+        yield _error("HEAD is detached, so no branch of code can move", place, hint)
+    elif name != current_branch:
         hint = f"{format_other_command('git', 'switch', name)}, or set store.work.branch"
-        yield _error(f"{checked_out!r} is checked out, but code is on {name!r}", where, hint)
+        yield _error(f"{current_branch!r} is checked out, but code is on {name!r}", place, hint)
 
 
 def _code_branch(store: GitStore) -> str | None:
@@ -182,14 +182,14 @@ def _check_locks(settings: Settings, store: GitStore, git: Git) -> Iterator[Diag
 def _check_tracked(settings: Settings, git: Git) -> Iterator[Diagnostic]:
     """Yield an error if git tracks files that every step writes."""
     top = Path(git.read_output("rev-parse", "--show-toplevel"))
-    state, logs = settings.state_file.parent, settings.logs_dir
-    for folder, key in ((state, "state_file"), (logs, "logs_dir")):
+    state, logs_folder = settings.state_file.parent, settings.logs_dir
+    for folder, key in ((state, "state_file"), (logs_folder, "logs_dir")):
         is_inside = folder.resolve().is_relative_to(top.resolve())
         if not is_inside or folder == settings.project_dir:
             continue
-        listed = git.run("ls-files", "-z", "--cached", "--", f":(literal){folder}").stdout
-        names = [n for n in listed.decode("utf-8", "replace").split("\0") if n]
-        names = [n for n in names if Path(n).name not in _MARKERS]
+        output = git.run("ls-files", "-z", "--cached", "--", f":(literal){folder}").stdout
+        names = [name for name in output.decode("utf-8", "replace").split("\0") if name]
+        names = [name for name in names if Path(name).name not in _MARKERS]
         if names:
             yield _tracked_files_error(key, os.path.relpath(folder, settings.project_dir), names)
 
@@ -200,9 +200,9 @@ def _check_large_files(settings: Settings, git: Git) -> Iterator[Diagnostic]:
         return
     pattern = "^[^#]*[[:space:]]filter=lfs"
     argv = ("grep", "--untracked", "-l", "-z", "-I", "-e", pattern)
-    where = (":(top,glob)**/.gitattributes",)
+    pathspecs = (":(top,glob)**/.gitattributes",)
     try:
-        output = git.run(*argv, "--", *where, accepts=(0, 1)).stdout
+        output = git.run(*argv, "--", *pathspecs, accepts=(0, 1)).stdout
     except GitFailed:
         return
     names = [name for name in output.decode("utf-8", "replace").split("\0") if name]
@@ -216,9 +216,9 @@ def _check_large_files(settings: Settings, git: Git) -> Iterator[Diagnostic]:
 
 
 def _tracked_files_error(key: str, path: str, names: list[str]) -> Diagnostic:
-    shown = ", ".join(names[:SHOWN_PATHS]) + (" …" if len(names) > SHOWN_PATHS else "")
+    listing = ", ".join(names[:SHOWN_PATHS]) + (" …" if len(names) > SHOWN_PATHS else "")
     message = (
-        f"git tracks files of the run here ({shown}); each step changes them, and switching "
+        f"git tracks files of the run here ({listing}); each step changes them, and switching "
         "branches puts them back"
     )
     folder = shlex.quote(path)
@@ -260,19 +260,19 @@ def check_ignored(folder: Path, state: Path, env: Mapping[str, str]) -> Iterator
 
 def _check_remote(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
     """Yield the problems of the remote; bring the run here if possible."""
-    where = locate_setting(settings, "store", "remote")
+    place = locate_setting(settings, "store", "remote")
     try:
         store.pull()
     except RemoteUnreachable as error:
         is_wrong = error.is_denied or _NOWHERE.search(error.message) is not None
         level = Level.ERROR if is_wrong else Level.WARNING
-        yield Diagnostic(level, Area.REMOTE, error.message, where, error.hint)
+        yield Diagnostic(level, Area.REMOTE, error.message, place, error.hint)
         return
     except StateRefused as error:
         yield from diagnose_error(Area.STATE, error)
     yield from _check_remote_folder(settings, store)
     yield from _check_names(settings, store)
-    yield from _check_push(settings, store, where)
+    yield from _check_push(settings, store, place)
 
 
 def _check_remote_folder(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
@@ -310,34 +310,41 @@ def _check_remote_folder(settings: Settings, store: GitStore) -> Iterator[Diagno
 def _check_names(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
     """Yield an error if a branch would be below another one, which git does not allow."""
     branch, work = store.branch, settings.store.work.branch
-    needed = [branch.refs.state, branch.refs.beats]
+    needed_refs = [branch.refs.state, branch.refs.beats]
     try:
         if work == CURRENT:
-            needed += branch.git.read_output(
+            needed_refs += branch.git.read_output(
                 "symbolic-ref", "--quiet", "HEAD", accepts=(0, 1)
             ).split()
         elif work != NONE:
-            needed.append(f"{_HEADS}{work}")
-        above = {
-            ref[:end] for ref in needed for end in range(len(_HEADS), len(ref)) if ref[end] == "/"
+            needed_refs.append(f"{_HEADS}{work}")
+        parent_refs = {
+            ref[:end]
+            for ref in needed_refs
+            for end in range(len(_HEADS), len(ref))
+            if ref[end] == "/"
         }
-        patterns = (*sorted(above), *(f"{ref}/*" for ref in needed))
+        patterns = (*sorted(parent_refs), *(f"{ref}/*" for ref in needed_refs))
         output = branch.git.read_output("ls-remote", "--refs", "--", branch.remote.name, *patterns)
     except GitFailed:
         return
     remote_refs = {line.partition("\t")[2] for line in output.splitlines()}
-    for ref in needed:
-        for other in sorted({*remote_refs, *needed}):
-            is_above = other not in needed and ref.startswith(f"{other}/")
-            if not is_above and not other.startswith(f"{ref}/"):
+    for ref in needed_refs:
+        for other_ref in sorted({*remote_refs, *needed_refs}):
+            is_above = other_ref not in needed_refs and ref.startswith(f"{other_ref}/")
+            if not is_above and not other_ref.startswith(f"{ref}/"):
                 continue
-            upper, lower = (repr(name.removeprefix(_HEADS)) for name in sorted((ref, other)))
-            message = f"branches {upper} and {lower} can't both exist: one is below the other"
+            upper_name, lower_name = (
+                repr(name.removeprefix(_HEADS)) for name in sorted((ref, other_ref))
+            )
+            message = (
+                f"branches {upper_name} and {lower_name} can't both exist: one is below the other"
+            )
             hint = "rename the one that is not the run's, or set store.branch"
             yield _error(message, locate_setting(settings, "store", "branch"), hint)
 
 
-def _check_push(settings: Settings, store: GitStore, where: str) -> Iterator[Diagnostic]:
+def _check_push(settings: Settings, store: GitStore, place: str) -> Iterator[Diagnostic]:
     """Yield why the remote would refuse a push, as far as a dry run shows it."""
     branch, refs = store.branch, store.branch.refs
     tip = branch.tip()
@@ -348,18 +355,22 @@ def _check_push(settings: Settings, store: GitStore, where: str) -> Iterator[Dia
     argv = ("push", "--dry-run", "--porcelain", "--no-verify", "--atomic", lease, "--")
     try:
         name = branch.remote.name
-        pair, quiet = f"{commit}:{refs.state}", push_settings(name)
-        branch.git.run(*argv, name, pair, settings=quiet, accepts=(0, 1))
+        pair, options = f"{commit}:{refs.state}", push_settings(name)
+        branch.git.run(*argv, name, pair, settings=options, accepts=(0, 1))
     except GitFailed as failed:
         if NO_ATOMIC not in failed.stderr:
-            yield _error(f"does not accept pushes: {failed.reason}", where, WHO_MAY_PUSH)
+            yield _error(f"does not accept pushes: {failed.reason}", place, WHO_MAY_PUSH)
         elif settings.store.work.branch != NONE:
             message = "can't move several branches at once, so code can't move with the state"
             hint = "'store: {work: {branch: none}}' leaves code alone; or use another remote"
-            yield _error(message, where, hint)
+            yield _error(message, place, hint)
         return
     folder = remote_folder(branch.git, branch.remote.name)
     # A dry run does not check whether git may write to the folder.
-    locked = [n for n in ("objects", "refs") if folder and not os.access(folder / n, os.W_OK)]
-    if folder is not None and locked:
-        yield _error(f"can't be written to: {', '.join(locked)}", str(folder), WHO_MAY_PUSH)
+    locked_folders = [
+        folder_name
+        for folder_name in ("objects", "refs")
+        if folder and not os.access(folder / folder_name, os.W_OK)
+    ]
+    if folder is not None and locked_folders:
+        yield _error(f"can't be written to: {', '.join(locked_folders)}", str(folder), WHO_MAY_PUSH)

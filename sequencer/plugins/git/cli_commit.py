@@ -51,19 +51,23 @@ def _facts(project: Project, branch: str | None, selection: Selection) -> dict[s
     return {
         "branch": branch,
         "open": project.settings.commit.is_open,
-        "bytes": sum(chosen.size for chosen in selection.chosen),
+        "bytes": sum(choice.size for choice in selection.chosen),
         "committed": [
             {
-                "path": hide(chosen.path),
-                "change": str(chosen.change),
-                "key": chosen.key,
-                "bytes": chosen.size,
+                "path": hide(choice.path),
+                "change": str(choice.change),
+                "key": choice.key,
+                "bytes": choice.size,
             }
-            for chosen in selection.chosen
+            for choice in selection.chosen
         ],
         "skipped": [
-            {"path": hide(skipped.path), "reason": skipped.reason, "declared": skipped.is_declared}
-            for skipped in selection.skipped
+            {
+                "path": hide(exclusion.path),
+                "reason": exclusion.reason,
+                "declared": exclusion.is_declared,
+            }
+            for exclusion in selection.skipped
         ],
     }
 

@@ -101,66 +101,70 @@ def sync(
     invocation.acts = fetch or take_theirs
     run, store = _open_shared_run(invocation)
     status = compare_with_remote(store) if invocation.acts else compare_with_known(store)
-    others = _list_remote_only_runs(invocation, run, store, status)
-    aside: Path | None = None
+    other_runs = _list_remote_only_runs(invocation, run, store, status)
+    aside_folder: Path | None = None
     if take_theirs:
-        aside, status = set_aside_and_take(store, status)
-    report = build_report(invocation.project(), run, store, status, others)
+        aside_folder, status = set_aside_and_take(store, status)
+    report = build_report(invocation.project(), run, store, status, other_runs)
     if invocation.is_json:
-        path = None if aside is None else str(aside)
+        path = None if aside_folder is None else str(aside_folder)
         invocation.print_json(report.facts | {"set_aside": path})
     else:
         invocation.echo(format_report(report, invocation.room))
-    if aside is not None:
-        invocation.notify(f"the files from here are now in {aside}")
+    if aside_folder is not None:
+        invocation.notify(f"the files from here are now in {aside_folder}")
     invocation.show_notices(report.snapshot.notices if report.snapshot else ())
     if status.problem is not None:
         raise status.problem
 
 
-def _move_or_copy(invocation: Invocation, to: str | None, copy: Path | None) -> None:
+def _move_or_copy(invocation: Invocation, new_kind: str | None, copy: Path | None) -> None:
     """Move the run between a Temporal server and this machine, or copy it from a server."""
-    invocation.acts, invocation.changes = True, to is not None
+    invocation.acts, invocation.changes = True, new_kind is not None
     project = invocation.project()
     project.ensure_may_act()
-    configured, name = project.settings.store.kind, invocation.run_name
+    kind, name = project.settings.store.kind, invocation.run_name
     try:
         from sequencer.plugins.temporal import client, export, moves  # noqa: PLC0415 - an extra
     except ImportError as error:
         hint = extra_hint("fleet")
         raise ConfigurationError("Temporal's package is not installed", hint=hint) from error
-    if to is None:
+    if new_kind is None:
         run = invocation.run()
         if copy is None or not isinstance(run.store, client.FleetStore):
             raise UsageRefused(
-                f"--copy works only with a run on Temporal; the store of this run is {configured}"
+                f"--copy works only with a run on Temporal; the store of this run is {kind}"
             )
         head = export.write_copy(run.store, copy.absolute())
         invocation.notify(f"the files of revision {head.revision} are in {copy}")
         return
-    origin = configured if configured != to else "temporal"
-    if configured == to == "temporal":
+    origin = kind if kind != new_kind else "temporal"
+    if kind == new_kind == "temporal":
         is_git = (state_path_of(project.settings, name).parent / REMOTE).exists()
         origin = "git" if is_git else "file"
     source, target = (
         project.with_store_kind(origin).run(name),
-        project.with_store_kind(to).run(name),
+        project.with_store_kind(new_kind).run(name),
     )
-    if to == "temporal" and (project.settings.worktree or source.workflow_for(source.head).tasks):
+    if new_kind == "temporal" and (
+        project.settings.worktree or source.workflow_for(source.head).tasks
+    ):
         raise UsageRefused(
             "this run needs worktrees on one machine, which Temporal can't provide",
             hint="keep it in files or in git",
         )
-    sides = moves.Side(source.store, origin), moves.Side(target.store, to)
+    sides = moves.Side(source.store, origin), moves.Side(target.store, new_kind)
     head = moves.move(*sides)
-    where = sides[1].words
+    destination = sides[1].words
     if invocation.is_json:
-        facts = {"run": name, "from": origin, "to": to, "where": where}
+        facts = {"run": name, "from": origin, "to": new_kind, "where": destination}
         invocation.print_json({**facts, "revision": head.revision, "step_index": head.step_index})
         return
-    invocation.echo(f"the run is now in {where}, at step_index {head.step_index}")
-    if configured != to:
-        invocation.notify(f"set 'store: {{kind: {to}}}' in orchestration.yaml to work on it there")
+    invocation.echo(f"the run is now in {destination}, at step_index {head.step_index}")
+    if kind != new_kind:
+        invocation.notify(
+            f"set 'store: {{kind: {new_kind}}}' in orchestration.yaml to work on it there"
+        )
 
 
 def _open_shared_run(invocation: Invocation) -> tuple[Run, GitStore]:
@@ -197,11 +201,11 @@ def _list_remote_only_runs(
     project = invocation.project()
     local_names = project.run_names()
     folders = set(map(slug, local_names))
-    others = find_runs_elsewhere(store.branch, project.settings.store.branch, folders)
+    other_runs = find_runs_elsewhere(store.branch, project.settings.store.branch, folders)
     if is_lost:
-        names = {other.name for other in others if other.name is not None}
+        names = {other_run.name for other_run in other_runs if other_run.name is not None}
         raise UnknownName("run", str(run.name), names.union(local_names), where="--run")
-    return others
+    return other_runs
 
 
 SHORT = 12
@@ -245,16 +249,16 @@ def build_report(
     project: Project, run: Run, store: GitStore, sync_status: SyncStatus, others: list[OtherRun]
 ) -> Report:
     """Return the report about *run* with *sync_status*, the result of the comparison."""
-    seen = None
+    snapshot = None
     if sync_status.relation.is_sound or sync_status.relation is Relation.UNKNOWN:
         try:
-            seen = snapshot_of(run)
+            snapshot = snapshot_of(run)
         except SequencerError:
             # Both sides are facts, even if the files or the configuration are broken.
             if sync_status.problem is None:
                 raise
     quiet_s = Leases(store.state_path.parent / "beats").silence_s
-    work, refusal = _inspect_code(project, run, store, None if seen is None else seen.head)
+    work, refusal = _inspect_code(project, run, store, None if snapshot is None else snapshot.head)
     is_known = sync_status.relation is not Relation.UNKNOWN
     name, url = store.branch.remote.name, store.branch.remote.name
     with suppress(GitFailed):
@@ -282,18 +286,21 @@ def build_report(
         "branch": _head_facts(sync_status.remote_head),
         "claims": [
             claim.model_dump(mode="json") | {"liveness": str(liveness), "quiet_s": quiet_s(claim)}
-            for claim, liveness in (seen.holders if seen else ())
+            for claim, liveness in (snapshot.holders if snapshot else ())
         ],
         "work": work,
-        "next": None if seen is None else seen.next,
-        "then": _advice(run.name, sync_status, seen, refusal),
-        "elsewhere": [_other_run_facts(other) for other in others],
+        "next": None if snapshot is None else snapshot.next,
+        "then": _advice(run.name, sync_status, snapshot, refusal),
+        "elsewhere": [_other_run_facts(other_run) for other_run in others],
     }
-    return Report(facts, seen, sync_status, refusal)
+    return Report(facts, snapshot, sync_status, refusal)
 
 
 def _advice(
-    name: str | None, sync_status: SyncStatus, seen: Snapshot | None, refusal: SequencerError | None
+    name: str | None,
+    sync_status: SyncStatus,
+    snapshot: Snapshot | None,
+    refusal: SequencerError | None,
 ) -> str:
     """Return what a person can do next in this clone."""
     if sync_status.relation is Relation.DAMAGED:
@@ -301,10 +308,10 @@ def _advice(
         return f"{take} sets them aside and takes those of the branch"
     if (error := sync_status.problem or refusal) is not None:
         return error.hint or ""
-    readiness = None if seen is None else seen.readiness
+    readiness = None if snapshot is None else snapshot.readiness
     if readiness is not None and readiness.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
         return readiness.message
-    is_held = not any(live.allows_take_over for _, live in (seen.holders if seen else ()))
+    is_held = not any(live.allows_take_over for _, live in (snapshot.holders if snapshot else ()))
     if readiness is not None and readiness.kind is ReadinessKind.HELD and is_held:
         return f"{format_command(name, 'run --mode sync')} waits for its turn here"
     return f"{format_command(name, 'run')} {'starts it' if readiness is None else 'continues'} here"
@@ -314,44 +321,46 @@ def format_report(report: Report, room: int | None = None) -> str:
     """Return *report* for people, in several lines; tables are *room* columns wide."""
     facts, sync_status = report.facts, report.sync_status
     remote = facts["remote"]["name"]
-    at = "-" if sync_status.known is None else sync_status.known.at
-    remote_cells = (*_cells(facts["branch"]), "just now" if sync_status.is_asked else at)
+    contact_time = "-" if sync_status.known is None else sync_status.known.at
+    remote_cells = (*_cells(facts["branch"]), "just now" if sync_status.is_asked else contact_time)
     if facts["remote"]["reachable"] is False:
         remote_cells = ("?", "?", "?", "no answer")
     parts = []
     if facts["here"] or facts["branch"]:
         heads = ("SIDE", "REVISION", "STEP_INDEX", "STATUS", "LOOKED AT")
-        rows = [("this clone", *_cells(facts["here"]), at), (remote, *remote_cells)]
+        rows = [("this clone", *_cells(facts["here"]), contact_time), (remote, *remote_cells)]
         parts = [format_table(heads, rows, right={1, 2}, room=room), ""]
     parts += [f"{label:<{LABEL_WIDTH}}  {one_line(v)}" for label, v in _rows(report) if v]
-    if others := facts["elsewhere"]:
+    if other_runs := facts["elsewhere"]:
         heads = ("ONLY THERE", "REVISION", "STEP_INDEX", "STATUS", "BRANCH")
         rows = [
-            (one_line(other["run"] or "?"), *_cells(other), one_line(other["branch"]))
-            for other in others
+            (one_line(other_run["run"] or "?"), *_cells(other_run), one_line(other_run["branch"]))
+            for other_run in other_runs
         ]
         parts += ["", format_table(heads, rows, right={1, 2}, room=room)]
-        named = [other["run"] for other in others if other["run"] is not None]
+        names = [other_run["run"] for other_run in other_runs if other_run["run"] is not None]
         parts += [
-            f"{format_command(name, 'sync --fetch')} brings one of them here" for name in named[:1]
+            f"{format_command(name, 'sync --fetch')} brings one of them here" for name in names[:1]
         ]
     return "\n".join(parts)
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str]]:
-    facts, sync_status, seen = report.facts, report.sync_status, report.snapshot
+    facts, sync_status, snapshot = report.facts, report.sync_status, report.snapshot
     remote = facts["remote"]
     name, branch = remote["name"], remote["branch"]
     yield "run", facts["run"] or "default"
     yield "remote", name if remote["url"] == name else f"{name}, {remote['url']}"
     yield "branch", branch if sync_status.tip is None else f"{branch} at {sync_status.tip[:SHORT]}"
     yield "sides", (_WORDS if sync_status.is_asked else _UNASKED_WORDS)[sync_status.relation]
-    if seen is not None:
-        yield "next step", seen.format_next_step()
-        for (claim, liveness), claim_facts in zip(seen.holders, facts["claims"], strict=True):
+    if snapshot is not None:
+        yield "next step", snapshot.format_next_step()
+        for (claim, liveness), claim_facts in zip(snapshot.holders, facts["claims"], strict=True):
             quiet_s = claim_facts["quiet_s"]
-            quiet = "" if quiet_s is None else f"; last sign of life {format_duration(quiet_s)} ago"
-            yield "held by", describe_holder([claim], liveness) + quiet
+            silence = (
+                "" if quiet_s is None else f"; last sign of life {format_duration(quiet_s)} ago"
+            )
+            yield "held by", describe_holder([claim], liveness) + silence
     if facts["work"] is not None:
         yield "code", _format_code(facts["work"])
     if report.refusal is not None:
@@ -387,8 +396,12 @@ def _head_facts(head: Head | None) -> dict[str, Any] | None:
     return None if head is None else {name: getattr(head, name) for name in names}
 
 
-def _other_run_facts(other: OtherRun) -> dict[str, Any]:
-    return {"run": other.name, "branch": other.branch, **(_head_facts(other.head) or {})}
+def _other_run_facts(other_run: OtherRun) -> dict[str, Any]:
+    return {
+        "run": other_run.name,
+        "branch": other_run.branch,
+        **(_head_facts(other_run.head) or {}),
+    }
 
 
 def _cells(facts: dict[str, Any] | None) -> tuple[str, str, str]:
@@ -444,16 +457,16 @@ def _compare_code(tree: WorkTree, head: Head | None) -> dict[str, Any]:
     """
     status = tree.read_status()
     work = None if head is None else head.work
-    ahead = behind = None
+    ahead_count = behind_count = None
     if work is not None and status.commit is not None and tree.resolve(work.commit):
-        ahead, behind = tree.divergence(status.commit, work.commit)
+        ahead_count, behind_count = tree.divergence(status.commit, work.commit)
     return {
         "branch": None if work is None else work.branch,
         "commit": None if work is None else work.commit,
         "checked_out": status.branch,
         "head": status.commit,
-        "ahead": ahead,
-        "behind": behind,
+        "ahead": ahead_count,
+        "behind": behind_count,
         "dirty": [entry.path for entry in tree.find_dirty(status, tree.make_patterns(()))],
     }
 
@@ -470,8 +483,10 @@ def _format_code(code: dict[str, Any]) -> str:
     elif (code["ahead"], code["behind"]) == (0, 0):
         distance = "same code as the state"
     else:
-        ahead, behind = code["ahead"], code["behind"]
-        distance = f"{ahead} ahead of the state's code ({state_code}) and {behind} missing"
-    dirty = code["dirty"]
-    changed = f"{pluralize(len(dirty), 'path')} changed" if dirty else "clean"
-    return f"{local_code} is here, {distance}, {changed}"
+        ahead_count, behind_count = code["ahead"], code["behind"]
+        distance = (
+            f"{ahead_count} ahead of the state's code ({state_code}) and {behind_count} missing"
+        )
+    dirty_paths = code["dirty"]
+    change_text = f"{pluralize(len(dirty_paths), 'path')} changed" if dirty_paths else "clean"
+    return f"{local_code} is here, {distance}, {change_text}"

@@ -127,8 +127,10 @@ class Configuration(Struct, frozen=True):
         settings: dict[str, str] = {}
         for line in self.lines:
             if line.is_own and _is_acting(line.key, remotes):
-                before = settings.get(line.key)
-                settings[line.key] = line.value if before is None else f"{before}\n{line.value}"
+                old_value = settings.get(line.key)
+                settings[line.key] = (
+                    line.value if old_value is None else f"{old_value}\n{line.value}"
+                )
         return settings
 
     def promisors(self) -> set[str]:
@@ -141,42 +143,48 @@ class Configuration(Struct, frozen=True):
 
     def build_overrides(self, allowed: Mapping[str, str], remote: str | None) -> GitOverrides:
         """Return the overrides for a command that contacts *remote*, with *allowed* settings."""
-        acting = self.acting_settings(remote)
-        unwanted = [pair for pair in acting.items() if allowed.get(pair[0]) != pair[1]]
+        acting_settings = self.acting_settings(remote)
+        unwanted_pairs = [
+            pair for pair in acting_settings.items() if allowed.get(pair[0]) != pair[1]
+        ]
         pairs: list[tuple[str, str]] = []
-        for key, _ in unwanted:
+        for key, _ in unwanted_pairs:
             if key != "core.worktree" and not _UNAVOIDABLE.fullmatch(key):
                 pairs += self._replacement(key)
-        if any(key.startswith("credential.") for key, _ in unwanted):
+        if any(key.startswith("credential.") for key, _ in unwanted_pairs):
             # An empty helper clears the list for every address, so allowed ones are added again.
             pairs += [("credential.helper", ""), *self._helpers(allowed)]
         return GitOverrides(
             tuple(pairs),
-            is_placed=any(key == "core.worktree" for key, _ in unwanted),
-            refused=tuple(pair for pair in unwanted if _UNAVOIDABLE.fullmatch(pair[0])),
+            is_placed=any(key == "core.worktree" for key, _ in unwanted_pairs),
+            refused=tuple(pair for pair in unwanted_pairs if _UNAVOIDABLE.fullmatch(pair[0])),
         )
 
     def _replacement(self, key: str) -> Iterator[tuple[str, str]]:
         """Yield the settings that restore the user's value of *key*, or a neutral one."""
-        last = key.rpartition(".")[2]
+        last_part = key.rpartition(".")[2]
         if key.startswith("credential."):
             return
         values = [line.value for line in self.lines if line.key == key and not line.is_own]
         if not values and key.startswith("http."):
             values = [
-                line.value for line in self.lines if line.key == f"http.{last}" and not line.is_own
+                line.value
+                for line in self.lines
+                if line.key == f"http.{last_part}" and not line.is_own
             ]
-        if last in _LISTS:
+        if last_part in _LISTS:
             yield key, ""
             yield from ((key, value) for value in values)
         else:
-            yield key, values[-1] if values else _NEUTRAL.get(key, _NEUTRAL.get(last, ""))
+            yield key, values[-1] if values else _NEUTRAL.get(key, _NEUTRAL.get(last_part, ""))
 
     def _helpers(self, allowed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        acting = self.acting_settings(None)
+        acting_settings = self.acting_settings(None)
         for line in self.lines:
             is_helper = line.key.startswith("credential.") and line.key.endswith(".helper")
-            if is_helper and (not line.is_own or allowed.get(line.key) == acting.get(line.key)):
+            if is_helper and (
+                not line.is_own or allowed.get(line.key) == acting_settings.get(line.key)
+            ):
                 yield line.key, line.value
 
     def addresses(self, remote: str) -> Iterator[str]:
@@ -215,10 +223,10 @@ def find_repository(folder: str) -> RepositoryPlace | None:
             return RepositoryPlace(top, git_dir, find_common_dir(git_dir))
         if all(os.path.lexists(f"{folder}/{name}") for name in ("HEAD", "objects", "refs")):
             raise PermissionError(f"cannot use bare repository {folder!r}")
-        above = os.path.dirname(folder)  # noqa: PTH120 (same)
-        if above == folder:
+        parent = os.path.dirname(folder)  # noqa: PTH120 (same)
+        if parent == folder:
             return None
-        folder = above
+        folder = parent
 
 
 def find_common_dir(git_dir: Path) -> Path:
@@ -277,8 +285,8 @@ def parse_configuration(output: bytes, cwd: Path, place: RepositoryPlace) -> Con
                 files.add(file.parent / expand_home(value))
                 if ".onbranch:" in key.lower():
                     files.add(place.git_dir / "HEAD")
-    ordered = tuple(sorted(files))
-    return Configuration(tuple(lines), fingerprint_files(ordered), ordered)
+    sorted_files = tuple(sorted(files))
+    return Configuration(tuple(lines), fingerprint_files(sorted_files), sorted_files)
 
 
 class SettingsKeeper(Struct, frozen=True):
@@ -337,15 +345,15 @@ class SettingsKeeper(Struct, frozen=True):
         """Return a variable that keeps git from repositories above *place*."""
         if self.git_dir is not None:
             return {}
-        ceilings, above = self.environment.get("GIT_CEILING_DIRECTORIES"), str(place.top.parent)
-        return {"GIT_CEILING_DIRECTORIES": f"{ceilings}:{above}" if ceilings else above}
+        ceilings, parent = self.environment.get("GIT_CEILING_DIRECTORIES"), str(place.top.parent)
+        return {"GIT_CEILING_DIRECTORIES": f"{ceilings}:{parent}" if ceilings else parent}
 
     def _to_variables(self, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
         """Return *pairs* as environment variables for git, after those of the user."""
         count = self.environment.get("GIT_CONFIG_COUNT", "")
-        first = int(count) if count.isdecimal() else 0
-        variables = {"GIT_CONFIG_COUNT": str(first + len(pairs))} if pairs else {}
-        for number, (key, value) in enumerate(pairs, first):
+        start = int(count) if count.isdecimal() else 0
+        variables = {"GIT_CONFIG_COUNT": str(start + len(pairs))} if pairs else {}
+        for number, (key, value) in enumerate(pairs, start):
             variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
         return variables
 
@@ -354,9 +362,9 @@ class SettingsKeeper(Struct, frozen=True):
         prefixes = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG")
         user_variables = [pair for pair in self.environment.items() if pair[0].startswith(prefixes)]
         key = (place, tuple(sorted(user_variables)))
-        known = _KNOWN.get(key)
-        if known is not None and fingerprint_files(known.files) == known.marks:
-            return known
+        settings = _KNOWN.get(key)
+        if settings is not None and fingerprint_files(settings.files) == settings.marks:
+            return settings
         configuration = parse_configuration(
             self.ask(self._ceiling_variable(place)), self.folder, place
         )
@@ -397,18 +405,18 @@ def find_address_problem(address: str, top: Path) -> str | None:
         return f"{address!r} runs the program 'git-remote-{helper[1]}', which is not allowed"
     path = address
     if scheme is not None and scheme[1].lower() != "file":
-        known = {*TRANSPORTS, "git+ssh", "ssh+git"}
+        known_schemes = {*TRANSPORTS, "git+ssh", "ssh+git"}
         return (
             None
-            if scheme[1].lower() in known
+            if scheme[1].lower() in known_schemes
             else f"{scheme[1]!r} is not one of git's own transports"
         )
     if scheme is not None:
         path = unquote(address[scheme.end() :])
     elif _HOST.match(address):
         return None
-    real, inside = os.path.realpath(top / expand_home(path)), os.path.realpath(top)
-    exists = any(os.path.lexists(f"{real}{suffix}") for suffix in ("", ".git"))
-    if exists and (real == inside or real.startswith(f"{inside}/")):
+    real_path, real_top = os.path.realpath(top / expand_home(path)), os.path.realpath(top)
+    is_present = any(os.path.lexists(f"{real_path}{suffix}") for suffix in ("", ".git"))
+    if is_present and (real_path == real_top or real_path.startswith(f"{real_top}/")):
         return f"{address!r} is inside the project itself, so its hooks would run at each push"
     return None

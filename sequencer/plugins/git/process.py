@@ -77,10 +77,10 @@ class GitProcess(Struct):
 
     def left_s(self) -> float:
         """Return the seconds that are left; fewer once the caller should stop."""
-        now = time.monotonic()
+        moment = time.monotonic()
         if not self.is_cut and self.is_stopped():
-            self.is_cut, self.ends = True, min(self.ends, now + self.stopped_s)
-        return self.ends - now
+            self.is_cut, self.ends = True, min(self.ends, moment + self.stopped_s)
+        return self.ends - moment
 
     def wait_for_result(self, stdin: bytes, accepts: Sequence[int]) -> Done:
         """Wait for the end of the process; return its exit code and output.
@@ -252,9 +252,9 @@ class GitFailed(Exception):
             line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:"))
         ]
         # First ssh's own line: git only says that ssh failed, not why.
-        denied = [line for line in lines if DENIED.search(line)]
-        chosen = next(iter(denied or errors or lines), f"exit code {self.code}")
-        return re.sub(r"^(fatal|error): ", "", chosen).strip()
+        denial_lines = [line for line in lines if DENIED.search(line)]
+        reason = next(iter(denial_lines or errors or lines), f"exit code {self.code}")
+        return re.sub(r"^(fatal|error): ", "", reason).strip()
 
     def has_message(self, pattern: re.Pattern[str]) -> bool:
         """Return whether git's stderr matches *pattern*, for example `DENIED` or `NOWHERE`."""
@@ -497,33 +497,35 @@ def find_removed_files(names: Collection[str], tree: Path, project: Path) -> lis
     Raises:
         GitFailed: git failed.
     """
-    extra = {"GIT_LITERAL_PATHSPECS": "1"}
-    output = Git(project).run("ls-files", "-z", "--", *names, extra=extra).stdout
-    tracked = {*output.decode("utf-8", "surrogateescape").split("\0")}
+    variables = {"GIT_LITERAL_PATHSPECS": "1"}
+    output = Git(project).run("ls-files", "-z", "--", *names, extra=variables).stdout
+    tracked_paths = {*output.decode("utf-8", "surrogateescape").split("\0")}
     tree_git = Git(tree)
     return [
         name
         for name in names
-        if name in tracked
+        if name in tracked_paths
         and not os.path.lexists(tree / name)
-        and tree_git.run("rev-list", "-1", "HEAD", "--", name, extra=extra).stdout.strip()
+        and tree_git.run("rev-list", "-1", "HEAD", "--", name, extra=variables).stdout.strip()
     ]
 
 
 def _clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    clean = {name: text for name, text in environment.items() if not _REPOSITORY.fullmatch(name)}
-    clean.update(
+    variables = {
+        name: text for name, text in environment.items() if not _REPOSITORY.fullmatch(name)
+    }
+    variables.update(
         LC_ALL="C",
         GIT_TERMINAL_PROMPT="0",
         GIT_OPTIONAL_LOCKS="0",
         GIT_EDITOR=":",
         GIT_SEQUENCE_EDITOR=":",
-        GIT_ASKPASS=clean.get("GIT_ASKPASS", "true"),
+        GIT_ASKPASS=variables.get("GIT_ASKPASS", "true"),
         SSH_ASKPASS_REQUIRE="never",
         GCM_INTERACTIVE="never",
     )
     # Nothing for ssh itself: it asks on the terminal, and in a new session it has none.
-    return clean
+    return variables
 
 
 INSPECTOR = RepositoryInspector(acting_settings, find_removed_files)

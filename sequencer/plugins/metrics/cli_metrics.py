@@ -41,8 +41,8 @@ def report_metrics(
         raise UsageRefused("can't be used with --metrics", where="--json", hint="leave it out")
     if all_runs and invocation.run_name is not None:
         raise click.UsageError("--all-runs and --run can't be used together")
-    seen, unreadable = _collect_samples(invocation, all_runs=all_runs)
-    data = metrics_text(seen, unreadable, text_format or "openmetrics")
+    samples, unreadable_names = _collect_samples(invocation, all_runs=all_runs)
+    data = metrics_text(samples, unreadable_names, text_format or "openmetrics")
     if output is None:
         invocation.echo(data.decode().removesuffix("\n"), is_verbatim=True)
         return
@@ -64,7 +64,7 @@ def _collect_samples(
     Raises:
         SequencerError: the one requested run can't be read.
     """
-    project, unreadable = invocation.project(), list[str | None]()
+    project, unreadable_names = invocation.project(), list[str | None]()
     if not all_runs:
         run = invocation.run_to_show()
         if (head := run.head) is None:
@@ -72,23 +72,23 @@ def _collect_samples(
             return [], []
         return [_read_sample(invocation, project, run, head)], []
 
-    seen = []
-    for run, found in visit_runs(project, partial(_read_sample, invocation, project)):
-        if isinstance(found, RunSample):
-            seen.append(found)
+    samples = []
+    for run, sample in visit_runs(project, partial(_read_sample, invocation, project)):
+        if isinstance(sample, RunSample):
+            samples.append(sample)
         else:
-            invocation.notify(f"warning: run {run.name or '(default)'}: {found.message}")
-            unreadable.append(run.name)
-    return seen, unreadable
+            invocation.notify(f"warning: run {run.name or '(default)'}: {sample.message}")
+            unreadable_names.append(run.name)
+    return samples, unreadable_names
 
 
 def _read_sample(invocation: Invocation, project: Project, run: Run, head: Head) -> RunSample:
-    workflow, graph, spent = None, None, {}
+    workflow, graph, usage_by_task = None, None, {}
     try:
         workflow = run.workflow
         if workflow.nodes:
             marking = run.flow.marking(head)[1]
-            graph, spent = marking.graph, marking.ledger.spent
+            graph, usage_by_task = marking.graph, marking.ledger.spent
     except SequencerError as error:
         invocation.notify(f"warning: roles and models are unknown: {error.message}")
     tasks = graph.nodes if graph and workflow and workflow.tasks else ()
@@ -97,7 +97,7 @@ def _read_sample(invocation: Invocation, project: Project, run: Run, head: Head)
         run.name,
         head,
         build_story(run.history()).totals,
-        tuple(caps_of(run.limits, head.usage, tasks, spent, rules)),
+        tuple(caps_of(run.limits, head.usage, tasks, usage_by_task, rules)),
         {
             node.id: node.task.role
             for node in (graph.nodes if graph else ())
@@ -197,42 +197,42 @@ class _Collected(Collector):
         return (family for family in self._families if family.samples)
 
 
-def _families(seen: tuple[RunSample, ...], unreadable: tuple[str | None, ...]) -> Iterator[Metric]:
-    makers = [item for sample in seen for item in _group_by_labels(sample).items()]
+def _families(runs: tuple[RunSample, ...], names: tuple[str | None, ...]) -> Iterator[Metric]:
+    makers = [item for sample in runs for item in _group_by_labels(sample).items()]
     for name, text, of_total in _COUNTS:
         sums = [(labels, sum(map(of_total, totals))) for labels, totals in makers]
         yield _counter(name, f"{text} {_KEPT}", MAKER, sums)
     for name, text, unit, of_usage in _USED:
-        used = [(labels, [of_usage(total.usage) for total in totals]) for labels, totals in makers]
-        known = [(labels, [v for v in values if v is not None]) for labels, values in used]
-        sums_of_known = [(labels, sum(values) if values else None) for labels, values in known]
+        rows = [(labels, [of_usage(total.usage) for total in totals]) for labels, totals in makers]
+        cells = [(labels, [v for v in values if v is not None]) for labels, values in rows]
+        sums_of_known = [(labels, sum(values) if values else None) for labels, values in cells]
         yield _counter(name, f"{text} {_KEPT}", MAKER, sums_of_known, unit)
     text = "Oldest revision still in the journal; above 1, older facts were dropped."
     yield _gauge(
-        "journal_first_revision", text, RUN, ((s.labels, s.tallies.first_revision) for s in seen)
+        "journal_first_revision", text, RUN, ((s.labels, s.tallies.first_revision) for s in runs)
     )
-    steps = [(sample.labels, sample.head.usage.steps) for sample in seen]
+    steps = [(sample.labels, sample.head.usage.steps) for sample in runs]
     yield _counter("run_steps_accepted", f"{_COUNTS[0][1]} {_EXACT}", RUN, steps)
     for name, text, unit, of_usage in _USED:
-        samples = [(sample.labels, of_usage(sample.head.usage)) for sample in seen]
+        samples = [(sample.labels, of_usage(sample.head.usage)) for sample in runs]
         yield _counter(f"run_{name}", f"{text} {_EXACT}", RUN, samples, unit)
     for name, text, unit, of_head in _GAUGES:
-        current = ((sample.labels, of_head(sample.head)) for sample in seen)
-        yield _gauge(name, text, RUN, current, unit)
+        states = ((sample.labels, of_head(sample.head)) for sample in runs)
+        yield _gauge(name, text, RUN, states, unit)
     yield _gauge("run_status", "1 for the current status of the run.", (*RUN, "status"), (
         ((*sample.labels, str(status)), int(sample.head.status == status))
-        for sample in seen
+        for sample in runs
         for status in Status
     ))  # fmt: skip
     labels = (*RUN, "scope", "name")
     for unit, words in _UNITS.items():
-        caps = [((*s.labels, c.scope, c.name), c) for s in seen for c in s.caps if c.unit == unit]
-        limits, left = ((of, cap.limit) for of, cap in caps), ((of, cap.left) for of, cap in caps)
+        caps = [((*s.labels, c.scope, c.name), c) for s in runs for c in s.caps if c.unit == unit]
+        limits, rests = ((of, cap.limit) for of, cap in caps), ((of, cap.left) for of, cap in caps)
         yield _gauge(f"budget_{unit}", f"The cap, in {words}.", labels, limits, unit)
-        yield _gauge(f"budget_left_{unit}", f"What is left, in {words}.", labels, left, unit)
-    readable = [(sample.labels[:1], 1) for sample in seen]
-    readable += [((_clean(name or DEFAULT_RUN),), 0) for name in unreadable]
-    yield _gauge("run_readable", "0 if the state or the journal can't be read.", ("run",), readable)
+        yield _gauge(f"budget_left_{unit}", f"What is left, in {words}.", labels, rests, unit)
+    flags = [(sample.labels[:1], 1) for sample in runs]
+    flags += [((_clean(name or DEFAULT_RUN),), 0) for name in names]
+    yield _gauge("run_readable", "0 if the state or the journal can't be read.", ("run",), flags)
 
 
 def _group_by_labels(sample: RunSample) -> dict[Labels, list[Total]]:

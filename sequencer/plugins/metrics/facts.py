@@ -54,7 +54,11 @@ def caps_of(
         ("steps", limits.steps, usage.steps),
         ("seconds", limits.seconds, usage.seconds),
     )
-    caps = [Cap("run", "", unit, limit, used) for unit, limit, used in of_run if limit is not None]
+    caps = [
+        Cap("run", "", unit, limit, used_amount)
+        for unit, limit, used_amount in of_run
+        if limit is not None
+    ]
     if not tasks or rules is None:
         return caps
     tokens = usage.input_tokens + usage.output_tokens
@@ -68,8 +72,8 @@ def caps_of(
     return caps
 
 
-def _sum(spent: Spent, tasks: Sequence[str]) -> tuple[float, float]:
-    amounts = [spent[task] for task in tasks if task in spent]
+def _sum(usage_by_task: Spent, tasks: Sequence[str]) -> tuple[float, float]:
+    amounts = [usage_by_task[task] for task in tasks if task in usage_by_task]
     return round(sum(usd for usd, *_ in amounts), 9), sum(tokens for _, tokens, *_ in amounts)
 
 
@@ -138,8 +142,8 @@ class Metrics(Struct, frozen=True, kw_only=True):
         usage = self.usage
         parts = [*self._format_time(), _format_count(usage.steps, "step")]
         if self.attempts is not None and self.attempts != usage.steps:
-            failed = f", {self.failed} failed" if self.failed else ""
-            parts.append(f"{_format_count(self.attempts, 'attempt')}{failed}")
+            failed_text = f", {self.failed} failed" if self.failed else ""
+            parts.append(f"{_format_count(self.attempts, 'attempt')}{failed_text}")
         parts.append(f"{format_duration(usage.seconds)} of agents")
         agents = ", ".join(map(shown, self.agents))
         parts += [text for text in (format_usage(usage), agents) if text]
@@ -156,14 +160,14 @@ class Metrics(Struct, frozen=True, kw_only=True):
         )
         return [f"took {format_duration(figures.wall_s)}{waiting}"]
 
-    def _format_parallelism(self, shown: Callable[[str], str]) -> str:
+    def _format_parallelism(self, display: Callable[[str], str]) -> str:
         figures = self.figures
         if figures is None or not self.critical_path:
             return ""
         parts = [f"at most {figures.peak} at the same time"]
         if figures.speed_up is not None:
             parts.append(f"{figures.speed_up:.2f} times as fast as one worker")
-        path = " → ".join(map(shown, self.critical_path[:MAX_SHOWN]))
+        path = " → ".join(map(display, self.critical_path[:MAX_SHOWN]))
         path += " → …" if len(self.critical_path) > MAX_SHOWN else ""
         parts.append(f"critical path {format_duration(figures.critical_s)}: {path}")
         return " · ".join(parts)
@@ -192,13 +196,13 @@ def metrics_of(story: Story, usage: Usage | None = None) -> Metrics:
     figures = compute_figures(timeline)
     path = tuple(timeline.executions[number].step for number in figures.critical)
     by_maker = totals.by_maker.values()
-    failed = sum(total.failed for total in by_maker)
-    ended = sum(total.accepted + total.released + total.taken_over for total in by_maker)
+    failed_count = sum(total.failed for total in by_maker)
+    ended_count = sum(total.accepted + total.released + total.taken_over for total in by_maker)
     return Metrics(
         usage=usage,
         agents=agents,
-        attempts=failed + ended,
-        failed=failed,
+        attempts=failed_count + ended_count,
+        failed=failed_count,
         figures=figures,
         # In a sequence each step waits for the previous one, so the path says nothing.
         critical_path=path if story.has_edges else (),

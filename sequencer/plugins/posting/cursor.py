@@ -64,8 +64,8 @@ class Trouble(Struct, frozen=True, forbid_unknown_fields=True):
 
         A time in the future was written before the machine restarted, so it does not count.
         """
-        since = now - self.tried_at
-        return self.asked_s - since if 0 <= since < self.asked_s else 0.0
+        elapsed_s = now - self.tried_at
+        return self.asked_s - elapsed_s if 0 <= elapsed_s < self.asked_s else 0.0
 
 
 class Cursor(Struct, frozen=True):
@@ -164,11 +164,11 @@ class CursorFile:
     def count_refusals(self) -> int:
         """Return the number of results that the sink has refused permanently and that are noted."""
         try:
-            noted = read_regular(self.folder / REFUSED, max_bytes=MAX_REFUSED_BYTES)
+            data = read_regular(self.folder / REFUSED, max_bytes=MAX_REFUSED_BYTES)
         except (OSError, SequencerError):
             return 0
         name = json.dumps(self._sink, ensure_ascii=False).encode("utf-8", "replace")
-        return sum(b'"sink": ' + name in line for line in noted.splitlines())
+        return sum(b'"sink": ' + name in line for line in data.splitlines())
 
     def note_refusal(self, fields: dict[str, Any]) -> None:
         """Add a line about a result that the sink will never accept."""
@@ -248,8 +248,8 @@ class Pace:
 
     def _remaining_s(self, data: bytes, now: float) -> float:
         try:
-            since = now - float(data)
+            elapsed_s = now - float(data)
         except ValueError:
             return 0.0
         # A time in the future was written before the machine restarted, or by another machine.
-        return self._every_s - since if 0 <= since < self._every_s else 0.0
+        return self._every_s - elapsed_s if 0 <= elapsed_s < self._every_s else 0.0

@@ -140,8 +140,8 @@ class Lane:
         """Return the seconds until a thought may be posted; None: never."""
         if self._is_off or not self.sink.takes_thoughts:
             return None
-        due = max(self._not_before, self._next_thought)
-        return max(due - self._around.clock(), 0.0)
+        due_time = max(self._not_before, self._next_thought)
+        return max(due_time - self._around.clock(), 0.0)
 
     def can_post_thought(self) -> bool:
         """Return whether a thought may be posted immediately; results go first."""
@@ -172,8 +172,8 @@ class Lane:
 
     def deliver(self, may_continue: Callable[[], bool]) -> None:
         """Post the results that are due, as long as *may_continue* returns True."""
-        due = self.due_in_s
-        if due is None or due > 0:
+        pause_s = self.due_in_s
+        if pause_s is None or pause_s > 0:
             return
         # Reset before reading the journal, so that a record written meanwhile is not missed.
         self._has_news = False
@@ -218,9 +218,11 @@ class Lane:
             self._file.write(cursor)
         self._report_skipped(cursor, head)
         self._trouble = cursor.trouble
-        if self._trouble is not None and (left := self._trouble.remaining_s(self._around.clock())):
+        if self._trouble is not None and (
+            remaining_s := self._trouble.remaining_s(self._around.clock())
+        ):
             # The sink asked for this pause, perhaps in its answer to another process.
-            self._has_news, self._not_before = True, self._around.clock() + left
+            self._has_news, self._not_before = True, self._around.clock() + remaining_s
             return
         for post in results_after(cursor, head, self._around.store.history):
             if not may_continue():
@@ -242,16 +244,24 @@ class Lane:
 
     def _report_skipped(self, cursor: Cursor, head: Head) -> None:
         """Report results before *cursor* that this user has not posted, and note the cursor."""
-        noted = self._file.read_note()
-        is_same = noted is not None and noted.run_id == cursor.run_id
-        if noted is not None and is_same and not noted.is_before(cursor.revision, cursor.index):
+        old_note = self._file.read_note()
+        is_same = old_note is not None and old_note.run_id == cursor.run_id
+        if (
+            old_note is not None
+            and is_same
+            and not old_note.is_before(cursor.revision, cursor.index)
+        ):
             return
-        posts = () if noted is None else results_after(noted, head, self._around.store.history)
-        skipped = sum(1 for post in posts if not cursor.is_before(post.revision or 0, post.index))
-        if skipped:
+        posts = (
+            () if old_note is None else results_after(old_note, head, self._around.store.history)
+        )
+        skip_count = sum(
+            1 for post in posts if not cursor.is_before(post.revision or 0, post.index)
+        )
+        if skip_count:
             self._around.notice(
                 f"activity sink {self.sink.name!r}: results that you did not post count as posted: "
-                f"{skipped} in {self._file.path}; if no one else posts for this run, another "
+                f"{skip_count} in {self._file.path}; if no one else posts for this run, another "
                 "process has changed that file"
             )
         self._file.write_note(cursor)
@@ -267,9 +277,9 @@ class Lane:
 
     def _post(self, post: Post) -> None:
         self.is_posting = True
-        kind, expected = self.sink.kind, (Unreachable, Refused, OSError)
+        kind, error_types = self.sink.kind, (Unreachable, Refused, OSError)
         try:
-            with extensions.package_code(extensions.SINKS, kind, expected=expected):
+            with extensions.package_code(extensions.SINKS, kind, expected=error_types):
                 self.sink.post(post)
         except OSError as error:
             # A sink of a package may let the error of its own connection through.
@@ -320,10 +330,10 @@ class Lane:
 
     def _build_trouble(self, error: Exception) -> Trouble:
         """Return the record of *error*, which ended a try to post a result."""
-        before = self._trouble or Trouble(utc_now(), 0, "")
+        old_trouble = self._trouble or Trouble(utc_now(), 0, "")
         self._trouble = Trouble(
-            before.since,
-            before.tries + 1,
+            old_trouble.since,
+            old_trouble.tries + 1,
             self._around.redaction.hide_text(_describe_failure(error))[:MAX_ERROR_CHARS],
             min(max(_requested_pause_s(error) or 0.0, 0.0), LONGEST_PAUSE_S),
             self._around.clock(),

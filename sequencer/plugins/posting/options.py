@@ -93,8 +93,8 @@ _OF_OTHERS = _Kind((), ("path", "url", "headers", "headers_env", "secret_env", "
 
 def _check_kind(kind: str) -> str:
     if kind not in KINDS and not extensions.has_provider(extensions.SINKS, kind):
-        known = (*KINDS, *extensions.names(extensions.SINKS))
-        raise Refusal.from_unknown_name("sink kind", kind, known)
+        kinds = (*KINDS, *extensions.names(extensions.SINKS))
+        raise Refusal.from_unknown_name("sink kind", kind, kinds)
     return kind
 
 
@@ -127,20 +127,24 @@ class SinkOptions(Frozen):
 
     @model_validator(mode="after")
     def _check_kind_options(self) -> SinkOptions:
-        known = KINDS.get(self.kind, _OF_OTHERS)
-        allowed = {"kind", *known.may, *(name for group in known.needs for name in group)}
-        foreign = sorted(self.model_fields_set - allowed)
-        if foreign:
-            listed = ", ".join(sorted(allowed - {"kind"}))
-            raise ValueError(f"kind {self.kind} has no {foreign[0]}; it has {listed}")
-        for group in known.needs:
-            given = [name for name in group if getattr(self, name) not in (None, False)]
-            if not given:
+        kind_fields = KINDS.get(self.kind, _OF_OTHERS)
+        allowed_names = {
+            "kind",
+            *kind_fields.may,
+            *(name for group in kind_fields.needs for name in group),
+        }
+        foreign_names = sorted(self.model_fields_set - allowed_names)
+        if foreign_names:
+            names_text = ", ".join(sorted(allowed_names - {"kind"}))
+            raise ValueError(f"kind {self.kind} has no {foreign_names[0]}; it has {names_text}")
+        for group in kind_fields.needs:
+            chosen_names = [name for name in group if getattr(self, name) not in (None, False)]
+            if not chosen_names:
                 message = f"kind {self.kind} needs {' or '.join(group)}"
                 # A separate type: if the value was refused too, only that error is reported.
                 raise Refusal("sink_missing", {"message": message}, "{message}")
-            if len(given) > 1:
-                raise ValueError(f"{' and '.join(given)} are alternatives; leave one out")
+            if len(chosen_names) > 1:
+                raise ValueError(f"{' and '.join(chosen_names)} are alternatives; leave one out")
         return self
 
     @model_validator(mode="after")

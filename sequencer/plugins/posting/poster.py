@@ -152,16 +152,16 @@ class Poster:
         self._gives_up_at = min(self._gives_up_at, now + SIGNALED_S)
         self._on_signal()
 
-    def _wait_for(self, thread: threading.Thread, most_s: float) -> None:
-        ends_at = time.monotonic() + most_s
+    def _wait_for(self, thread: threading.Thread, limit_s: float) -> None:
+        ends_at = time.monotonic() + limit_s
         while thread.is_alive() and time.monotonic() < min(ends_at, self._gives_up_at):
             thread.join(_SLICE_S)
 
     def _report_wait(self) -> None:
         lanes = [lane for lane in self._lanes if lane.is_posting] or self._lanes
         names = ", ".join(repr(lane.sink.name) for lane in lanes)
-        most_s = SIGNALED_S if self._gives_up_at < math.inf else FINISH_S
-        self._report(f"waiting up to {most_s:g} s for activity sink {names} to answer")
+        limit_s = SIGNALED_S if self._gives_up_at < math.inf else FINISH_S
+        self._report(f"waiting up to {limit_s:g} s for activity sink {names} to answer")
 
     # --- events -----------------------------------------------------------------------
 
@@ -194,8 +194,8 @@ class Poster:
         self._run_id = attempt.run_id
         # Nodes run in parallel, and not every sink shows which one a thought is from.
         prefix = f"{step.name}: " if self._has_nodes else ""
-        about = (step.name, attempt.step_index, attempt.number)
-        gist = Gist(self._redaction, *about, prefix=prefix, subject=subject)
+        attempt_key = (step.name, attempt.step_index, attempt.number)
+        gist = Gist(self._redaction, *attempt_key, prefix=prefix, subject=subject)
         self._gists[attempt.token] = gist
 
     # --- the thread -------------------------------------------------------------------
@@ -238,8 +238,8 @@ class Poster:
             pause = self._pause_s()
             # A round that started before the end may have missed results.
             if is_last and self._ends_at is not None:
-                left = self._ends_at - time.monotonic()
-                if pause is None or pause > left or left <= 0:
+                remaining_s = self._ends_at - time.monotonic()
+                if pause is None or pause > remaining_s or remaining_s <= 0:
                     return
             self._wake.wait(pause)
 
@@ -250,21 +250,21 @@ class Poster:
         return not (lane.has_tried or self._is_hurried)
 
     def _post_thoughts(self) -> None:
-        free = [lane for lane in self._lanes if lane.can_post_thought()]
-        if not free:
+        free_lanes = [lane for lane in self._lanes if lane.can_post_thought()]
+        if not free_lanes:
             return
-        newest = self._pop_newest()
-        if newest is not None:
-            for lane in free:
-                lane.post_thought(newest, self._run_id, self._run)
+        activity = self._pop_newest()
+        if activity is not None:
+            for lane in free_lanes:
+                lane.post_thought(activity, self._run_id, self._run)
 
     def _pop_newest(self) -> Activity | None:
         """Return the newest thought or action of all attempts; older ones are dropped."""
-        newest: Activity | None = None
+        activity: Activity | None = None
         for gist in sorted(self._gists.copy().values(), key=lambda gist: gist.heard_at):
             if gist.has_news:
-                newest = gist.pop_newest() or newest
-        return newest
+                activity = gist.pop_newest() or activity
+        return activity
 
     @property
     def _has_news(self) -> bool:
@@ -272,10 +272,10 @@ class Poster:
 
     def _pause_s(self) -> float | None:
         """Return the seconds until the next post is due; None: wait for an event."""
-        pauses = [due for lane in self._lanes if (due := lane.due_in_s) is not None]
+        pauses = [due_s for lane in self._lanes if (due_s := lane.due_in_s) is not None]
         if self._has_news and self._ends_at is None:
             dues = (lane.thought_due_in_s for lane in self._lanes)
-            pauses += [due for due in dues if due is not None]
+            pauses += [due_s for due_s in dues if due_s is not None]
         return min(pauses, default=None)
 
 
@@ -296,15 +296,15 @@ def deliver(
 def _redirect_signals(hurry: Callable[[], None]) -> Iterator[None]:
     """During the block, let SIGTERM and SIGHUP call *hurry* instead of ending the program."""
     is_main = threading.current_thread() is threading.main_thread()
-    handled = [
+    signal_numbers = [
         number
         for number in (signal.SIGTERM, signal.SIGHUP)
         if is_main and signal.getsignal(number) is signal.SIG_DFL
     ]
-    for number in handled:
+    for number in signal_numbers:
         signal.signal(number, lambda *_: hurry())
     try:
         yield
     finally:
-        for number in handled:
+        for number in signal_numbers:
             signal.signal(number, signal.SIG_DFL)

@@ -121,8 +121,8 @@ def find_pending(
 
     Sinks that have accepted everything are left out. *head* and *history* are of the same run.
     """
-    found = (_read_pending(CursorFile(folder, sink), sink, head, history) for sink in sinks)
-    return tuple(pending for pending in found if pending.is_behind or pending.refused)
+    results = (_read_pending(CursorFile(folder, sink), sink, head, history) for sink in sinks)
+    return tuple(pending for pending in results if pending.is_behind or pending.refused)
 
 
 def _read_pending(
@@ -131,20 +131,20 @@ def _read_pending(
     head: Head,
     history: History,
 ) -> Pending:
-    refused = file.count_refusals()
+    refusal_count = file.count_refusals()
     try:
         cursor = file.read()
-        waiting = list(_find_waiting_times(cursor, head, history))
+        waiting_times = list(_find_waiting_times(cursor, head, history))
     except (CursorUnreadable, OSError, SequencerError) as error:
-        return Pending(sink=sink, error=str(error), refused=refused)
-    trouble = cursor.trouble if cursor is not None and waiting else None
+        return Pending(sink=sink, error=str(error), refused=refusal_count)
+    trouble = cursor.trouble if cursor is not None and waiting_times else None
     return Pending(
         sink=sink,
-        pending=len(waiting),
-        since=waiting[0] if waiting else None,
+        pending=len(waiting_times),
+        since=waiting_times[0] if waiting_times else None,
         tries=trouble.tries if trouble else 0,
         error=trouble.error if trouble else None,
-        refused=refused,
+        refused=refusal_count,
     )
 
 

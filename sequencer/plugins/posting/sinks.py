@@ -122,9 +122,9 @@ def _is_own_issue(options: SinkOptions, identifier: str) -> bool:
     """Return whether the issue *identifier* belongs to the sink's tracker and repository."""
     if options.kind == "linear":
         return _LINEAR.fullmatch(identifier) is not None
-    found = _GITHUB.fullmatch(identifier)
+    match = _GITHUB.fullmatch(identifier)
     # The author of an issue's JSON must not choose the repository that gets the token.
-    return found is not None and found[1].casefold() == (options.repository or "").casefold()
+    return match is not None and match[1].casefold() == (options.repository or "").casefold()
 
 
 def problems(options: ActivityOptions, place: SinkPlace) -> Iterator[tuple[str, str]]:
@@ -185,12 +185,12 @@ def jsonl_path(options: SinkOptions, place: SinkPlace) -> Path:
     if "\0" in options.path or path.suffix != ".jsonl" or path.name.startswith("journal"):
         raise UnsafePath(f"{options.path!r} must be called NAME.jsonl, and can't be a journal")
     # Links in folders are followed now; a link as the file itself is refused when it is opened.
-    real = path.parent.resolve() / path.name
+    real_path = path.parent.resolve() / path.name
     roots = (place.project_dir.resolve(), place.run_folder.resolve())
-    if not any(real.is_relative_to(root) for root in roots):
+    if not any(real_path.is_relative_to(root) for root in roots):
         message = f"{options.path!r} is neither in the project nor in the run's folder"
         raise UnsafePath(message)
-    return real
+    return real_path
 
 
 class JsonlSink:

@@ -45,9 +45,11 @@ def strip_controls(text: str) -> str:
 def hide_secrets(text: str, redaction: Redaction, *, is_cut: bool = False) -> str:
     """Return *text* without control characters and secrets, and without half a secret at a cut."""
     stream = redaction.start_stream()
-    plain = strip_controls(text).encode("utf-8", "replace")
-    settled = stream.feed(plain) if is_cut else stream.feed(plain) + stream.finish()
-    return settled.decode("utf-8", "replace")
+    plain_bytes = strip_controls(text).encode("utf-8", "replace")
+    settled_bytes = (
+        stream.feed(plain_bytes) if is_cut else stream.feed(plain_bytes) + stream.finish()
+    )
+    return settled_bytes.decode("utf-8", "replace")
 
 
 def sanitize_activity(
@@ -63,8 +65,8 @@ def sanitize_activity(
     if len(body) > max_chars:
         body, is_cut = body[:max_chars], True
     if is_cut and not note:
-        where = f"; all of it is in `{activity.output_file}`" if activity.output_file else ""
-        note = f"[cut after {max_chars} characters{where}]"
+        location = f"; all of it is in `{activity.output_file}`" if activity.output_file else ""
+        note = f"[cut after {max_chars} characters{location}]"
     body = hide_secrets(body, redaction, is_cut=is_cut)
     # Hiding may make the text longer: the replacement is longer than a short secret.
     body = body[:max_chars]
@@ -182,19 +184,19 @@ class Gist:
 
     def write(self, data: bytes, kind: Piece) -> bool:
         """Add output to the queue; return whether the queue was empty before."""
-        posted_as = _POSTED_AS.get(kind)
-        if posted_as is None or self._has_ended:
+        action = _POSTED_AS.get(kind)
+        if action is None or self._has_ended:
             return False
         with self._lock:
-            if self._skipped is posted_as:
+            if self._skipped is action:
                 return False
             self._skipped = None
             self.heard_at = time.monotonic()
             if self._queued_bytes + len(data) > HELD_BYTES:
                 self._clear()
-                self._skipped = posted_as
+                self._skipped = action
                 return False
-            self._queue.append((posted_as, data))
+            self._queue.append((action, data))
             self._queued_bytes += len(data)
             return len(self._queue) == 1
 
@@ -207,19 +209,19 @@ class Gist:
         """Return the newest thought or action, or None; call it from one thread at a time."""
         with self._lock:
             queue, self._queue, self._queued_bytes = self._queue, deque(), 0
-            newest, self._opening = self._opening, None
+            activity, self._opening = self._opening, None
         for kind, data in queue:
-            newest = self._read(kind, data) or newest
-        return newest
+            activity = self._read(kind, data) or activity
+        return activity
 
     def _read(self, kind: Piece, data: bytes) -> Activity | None:
         """Return the newest complete thought or action in *data*, or None."""
         if kind is not self._kind:
             self._kind, self._partial = kind, ""
             self._stream = self._redaction.start_stream()
-        plain = strip_controls(data.decode("utf-8", "replace"))
-        settled = self._stream.feed(plain.encode("utf-8", "replace"))
-        self._partial += settled.decode("utf-8", "replace")
+        plain_text = strip_controls(data.decode("utf-8", "replace"))
+        settled_bytes = self._stream.feed(plain_text.encode("utf-8", "replace"))
+        self._partial += settled_bytes.decode("utf-8", "replace")
         if kind is Piece.ACTION:
             *lines, self._partial = self._partial.split("\n")
             actions = [self._action(line) for line in lines if line.strip()]

@@ -50,8 +50,8 @@ def format_mark(key: str) -> str:
     >>> format_mark("run:3:0"), format_mark("a--b>:3:0")
     ('<!-- sequencer:run:3:0 -->', '<!-- sequencer:a-_b_:3:0 -->')
     """
-    safe = re.sub(r"[^A-Za-z0-9:._-]", "_", key).replace("--", "-_")
-    return f"<!-- sequencer:{safe} -->"
+    safe_key = re.sub(r"[^A-Za-z0-9:._-]", "_", key).replace("--", "-_")
+    return f"<!-- sequencer:{safe_key} -->"
 
 
 class GithubSink(HttpSink):
@@ -96,19 +96,19 @@ class GithubSink(HttpSink):
         body = f"{result_text(post.activity)}\n\n{format_mark(post.key)}"
         judge_github(self._send({"body": body}))
 
-    def _has_comment(self, wanted: str, at: str) -> bool:
-        """Return whether a comment since *at* ends with *wanted*.
+    def _has_comment(self, mark: str, start_time: str) -> bool:
+        """Return whether a comment since *start_time* ends with *mark*.
 
         Only the end counts: the text above is from an agent, which could forge a mark.
         """
-        query = {"since": _subtract_clock_skew(at), "per_page": str(PAGE)}
+        query = {"since": _subtract_clock_skew(start_time), "per_page": str(PAGE)}
         for page in range(1, SEARCHED // PAGE + 1):
             url = f"{self._url}?{urlencode({**query, 'page': str(page)})}"
             answer = self._web.send("GET", url, self._headers)
             judge_github(answer)
             comments = _parse_comments(answer.text)
             bodies = (str(comment.get("body", "")) for comment in comments)
-            if any(body.rstrip().endswith(wanted) for body in bodies):
+            if any(body.rstrip().endswith(mark) for body in bodies):
                 return True
             if len(comments) < PAGE:
                 break
@@ -130,9 +130,9 @@ def judge_github(answer: Answer) -> None:
 
 def _github_pause(answer: Answer) -> float | None:
     """Return the pause for the rate limit in *answer*; None: it is not about a limit."""
-    asked = retry_after_s(answer)
-    if asked is not None:
-        return asked
+    pause_s = retry_after_s(answer)
+    if pause_s is not None:
+        return pause_s
     if answer.headers.get("x-ratelimit-remaining", "").strip() == "0":
         reset = parse_number(answer.headers.get("x-ratelimit-reset"))
         return SECONDARY_PAUSE_S if reset is None else limit_pause(reset - time.time())
@@ -140,24 +140,24 @@ def _github_pause(answer: Answer) -> float | None:
     return SECONDARY_PAUSE_S if is_limit else None
 
 
-def _subtract_clock_skew(at: str) -> str:
-    """Return a time safely before *at*: this machine's clock may differ from GitHub's."""
+def _subtract_clock_skew(timestamp: str) -> str:
+    """Return a time safely before *timestamp*: this machine's clock may differ from GitHub's."""
     try:
-        when = datetime.fromisoformat(at)
+        moment = datetime.fromisoformat(timestamp)
     except ValueError:
-        when = datetime.now(UTC) - timedelta(days=7)
-    return (when.astimezone(UTC) - _CLOCKS_APART).strftime("%Y-%m-%dT%H:%M:%SZ")
+        moment = datetime.now(UTC) - timedelta(days=7)
+    return (moment.astimezone(UTC) - _CLOCKS_APART).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _parse_comments(text: str) -> list[dict[str, Any]]:
     try:
-        found = json.loads(text)
+        comments = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list):
+        comments = None
+    if not isinstance(comments, list):
         # Without the list, the comment may exist already, and posting could duplicate it.
         raise Unreachable("the answer is not from GitHub")
-    return [comment for comment in found if isinstance(comment, dict)]
+    return [comment for comment in comments if isinstance(comment, dict)]
 
 
 _MARK = re.compile(r"([\\`*_{}\[\]<>#|~@])")
@@ -291,37 +291,37 @@ def judge_linear(
             and limits with status 400.
     """
     document = _parse_object(answer.text)
-    found = _errors(document)
-    codes = {str(_extensions(error).get("code")) for error in found}
+    errors = _errors(document)
+    codes = {str(_extensions(error).get("code")) for error in errors}
     if "RATELIMITED" in codes:
         raise Unreachable("Linear's rate limit is reached", _linear_pause(answer))
-    if known_id is not None and any(_is_conflict(error, known_id) for error in found):
+    if known_id is not None and any(_is_conflict(error, known_id) for error in errors):
         return
     if codes & _CREDENTIALS:
-        raise Unreachable(f"Linear refuses the token: {_format_errors(found)}")
+        raise Unreachable(f"Linear refuses the token: {_format_errors(errors)}")
     if codes & _TEMPORARY:
-        raise Unreachable(f"Linear: {_format_errors(found)}")
-    if not found or answer.status not in _ERRORS_IN_BODY:
+        raise Unreachable(f"Linear: {_format_errors(errors)}")
+    if not errors or answer.status not in _ERRORS_IN_BODY:
         judge(answer)
-    if found:
-        raise Refused(f"Linear: {_format_errors(found)}", status=answer.status, answer=answer.text)
-    created = _object_in(_object_in(document, "data"), mutation)
-    if created.get("success") is False:
+    if errors:
+        raise Refused(f"Linear: {_format_errors(errors)}", status=answer.status, answer=answer.text)
+    payload = _object_in(_object_in(document, "data"), mutation)
+    if payload.get("success") is False:
         raise Refused("Linear reports no success", status=answer.status, answer=answer.text)
-    if created.get("success") is not True:
+    if payload.get("success") is not True:
         raise Unreachable("the answer is not from Linear")
 
 
 def _linear_pause(answer: Answer) -> float:
     """Return the seconds until the reached limit is reset; Linear's headers have milliseconds."""
-    asked = retry_after_s(answer)
-    if asked is not None:
-        return asked
+    pause_s = retry_after_s(answer)
+    if pause_s is not None:
+        return pause_s
     resets = []
     for name in _RESETS:
-        left = parse_number(answer.headers.get(f"x-ratelimit-{name}-remaining"))
+        remaining = parse_number(answer.headers.get(f"x-ratelimit-{name}-remaining"))
         reset = parse_number(answer.headers.get(f"x-ratelimit-{name}-reset"))
-        if reset is not None and (left is None or left <= 0):
+        if reset is not None and (remaining is None or remaining <= 0):
             resets.append(reset / 1000 - time.time())
     return limit_pause(max(resets, default=60.0))
 
@@ -333,7 +333,9 @@ def _is_conflict(error: dict[str, Any], known_id: str) -> bool:
 
 
 def _format_errors(errors: list[dict[str, Any]]) -> str:
-    texts = [_extensions(e).get("userPresentableMessage") or e.get("message") for e in errors]
+    texts = [
+        _extensions(error).get("userPresentableMessage") or error.get("message") for error in errors
+    ]
     return "; ".join(" ".join(str(text).split())[:200] for text in texts[:3])
 
 
@@ -342,18 +344,20 @@ def _extensions(error: dict[str, Any]) -> dict[str, Any]:
 
 
 def _object_in(fields: dict[str, Any], name: str) -> dict[str, Any]:
-    found = fields.get(name)
-    return found if isinstance(found, dict) else {}
+    value = fields.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _errors(document: dict[str, Any]) -> list[dict[str, Any]]:
     errors = document.get("errors")
-    return [e for e in errors if isinstance(e, dict)] if isinstance(errors, list) else []
+    return (
+        [error for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
+    )
 
 
 def _parse_object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

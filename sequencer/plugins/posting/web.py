@@ -134,13 +134,13 @@ def judge(answer: Answer, clock: Callable[[], float] = time.time) -> None:
 
 def retry_after_s(answer: Answer, clock: Callable[[], float] = time.time) -> float | None:
     """Return the pause in ``Retry-After``, which is a number of seconds or a date."""
-    written = answer.headers.get("retry-after", "").strip()
-    if not written:
+    header = answer.headers.get("retry-after", "").strip()
+    if not header:
         return None
-    seconds = parse_number(written)
+    seconds = parse_number(header)
     if seconds is None:
         try:
-            seconds = parsedate_to_datetime(written).timestamp() - clock()
+            seconds = parsedate_to_datetime(header).timestamp() - clock()
         except ValueError:
             return None
     return limit_pause(seconds)

@@ -119,17 +119,17 @@ def resolve_attachment(name: str, project: Path) -> str:
         raise UnsafePath(
             f"attachment {name!a} has characters that can't be printed", where="--attach"
         )
-    real = Path(os.path.realpath(name))
+    real_path = Path(os.path.realpath(name))
     root = Path(os.path.realpath(project))
-    if not real.is_relative_to(root):
+    if not real_path.is_relative_to(root):
         raise UnsafePath(
             f"attachment {name!r} is outside the project ({root})",
             where="--attach",
             hint="copy it into the project",
         )
-    if not real.is_file():
+    if not real_path.is_file():
         raise UnsafePath(f"attachment {name!r} is not a regular file", where="--attach")
-    return real.relative_to(root).as_posix()
+    return real_path.relative_to(root).as_posix()
 
 
 REQUEST = with_options(

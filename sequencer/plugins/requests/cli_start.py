@@ -142,9 +142,9 @@ def _work(
     )
     plan = run_work.Plan(Mode.COMBINED, limits).subtract_usage(definition.usage, Usage())
     if plan.limits.max_cost_usd == 0:
-        spent = format_cost(definition.usage)
+        cost = format_cost(definition.usage)
         invocation.show_notices(
-            [f"classifying the request cost {spent}, which is all of --max-cost"]
+            [f"classifying the request cost {cost}, which is all of --max-cost"]
         )
     return run_work.work(invocation, project, plan)
 
@@ -175,15 +175,15 @@ def plan_request(
     """
     draw = {"mermaid": mermaid, "diagram": diagram}
     _ensure_drawable(invocation, draw)
-    wanted = _to_wanted_team(team, team_size)
+    wanted_team = _to_wanted_team(team, team_size)
     project = invocation.project({"agent": agent})
     starter = _make_planning_starter(invocation, project)
     request = read_request(invocation, project, "plan", **given)
     with _report_lost_cost(invocation, starter):
         route = starter.route(request, procedure)
-    if spent := format_cost(route.usage):
-        invocation.notify(f"classifying the request by {one_line(route.asked or '')}: {spent}")
-    choice = starter.choose_team(request, route, wanted)
+    if cost := format_cost(route.usage):
+        invocation.notify(f"classifying the request by {one_line(route.asked or '')}: {cost}")
+    choice = starter.choose_team(request, route, wanted_team)
     if any(draw.values()):
         to_draw = starter.build_definition(request, route, choice)
         _draw(invocation, to_draw, _choose_run_name(invocation, project, request), draw)
@@ -257,9 +257,9 @@ def _team_json(project: Project, choice: TeamChoice) -> dict[str, Any]:
 def explain_route(chosen: Route) -> list[str]:
     """Return lines that explain the choice of the procedure."""
     lines = [f"{one_line(chosen.procedure)}  ({one_line(chosen.reason)})"]
-    for considered in chosen.considered:
-        result = f" -> {one_line(considered.result)}" if considered.result else ""
-        lines.append(f"  {considered.source:<15} {one_line(considered.why)}{result}")
+    for candidate in chosen.considered:
+        result = f" -> {one_line(candidate.result)}" if candidate.result else ""
+        lines.append(f"  {candidate.source:<15} {one_line(candidate.why)}{result}")
     return lines
 
 
@@ -279,8 +279,8 @@ def _show_definition(
         return
     invocation.echo(f"run        {one_line(name)}")
     invocation.echo(f"procedure  {explain_route(Route.model_validate(route))[0]}")
-    if about := one_line(definition.workflow.description):
-        invocation.echo(f"           {about}")
+    if description := one_line(definition.workflow.description):
+        invocation.echo(f"           {description}")
     _show_team(invocation, definition)
     _show_work(invocation, project, definition)
 
@@ -297,8 +297,8 @@ def _definition_json(project: Project, definition: Definition) -> dict[str, Any]
 
 def _describe_steps(project: Project, definition: Definition) -> list[dict[str, Any]]:
     graph = definition.workflow.graph
-    resolved = enumerate(definition.workflow.steps)
-    return [_describe_step(project, step, index, graph) for index, step in resolved]
+    numbered_steps = enumerate(definition.workflow.steps)
+    return [_describe_step(project, step, index, graph) for index, step in numbered_steps]
 
 
 def _show_work(invocation: Invocation, project: Project, definition: Definition) -> None:
@@ -334,8 +334,8 @@ def _show_steps(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
     """Print the steps of a procedure, and their descriptions."""
     keys = ("step", "prompt", "agent")
     rows = [
-        tuple(map(one_line, (str(n), *(step[key] for key in keys), _format_marks(step))))
-        for n, step in enumerate(steps)
+        tuple(map(one_line, (str(number), *(step[key] for key in keys), _format_marks(step))))
+        for number, step in enumerate(steps)
     ]
     head = ("N", "STEP", "PROMPT", "AGENT", "")
     invocation.echo(format_table(head, rows, right={0}, room=invocation.room))

@@ -108,8 +108,8 @@ def find_json(text: str) -> str | None:
     >>> find_json('{"title":'), find_json("[Bug] it {fails}"), find_json("{{name}} fails")
     ('{"title":', None, None)
     """
-    plain = _COLOR.sub("", text)
-    return plain if _BEGINS_LIKE_JSON.match(plain) else None
+    plain_text = _COLOR.sub("", text)
+    return plain_text if _BEGINS_LIKE_JSON.match(plain_text) else None
 
 
 def parse_issue(value: object, where: str) -> TrackerIssue:
@@ -121,14 +121,14 @@ def parse_issue(value: object, where: str) -> TrackerIssue:
     """
     if not isinstance(value, Mapping):
         count = f" of {len(value)}" if isinstance(value, list) else ""
-        found = f"is a JSON {type(value).__name__}{count} instead of one issue"
-        raise UsageRefused(found, where=where, hint=EXPECTED)
+        problem = f"is a JSON {type(value).__name__}{count} instead of one issue"
+        raise UsageRefused(problem, where=where, hint=EXPECTED)
     issue = _read_issue(Fields(value, "", where))
     if issue is None or not issue.title:
         keys = ", ".join(_format_key(key) for key in list(value)[:_MAX_KEYS]) or "none"
-        more = f" and {len(value) - _MAX_KEYS} more" if len(value) > _MAX_KEYS else ""
-        found = f"is JSON, but not an issue in a known form; its keys: {keys}{more}"
-        raise UsageRefused(found, where=where, hint=EXPECTED)
+        suffix = f" and {len(value) - _MAX_KEYS} more" if len(value) > _MAX_KEYS else ""
+        problem = f"is JSON, but not an issue in a known form; its keys: {keys}{suffix}"
+        raise UsageRefused(problem, where=where, hint=EXPECTED)
     return _limit_items(issue)
 
 
@@ -147,8 +147,8 @@ def _read_issue(top: Fields) -> TrackerIssue | None:
         answer = top.get_section("data")
         return _parse_linear_issue(answer.get_section("issue"), top) if "issue" in answer else None
     if "title" not in top:
-        about = next((key for key in ("issue", "pull_request") if key in top), None)
-        return None if about is None else _parse_github_event(top, about)
+        section_name = next((key for key in ("issue", "pull_request") if key in top), None)
+        return None if section_name is None else _parse_github_event(top, section_name)
     if isinstance(top.get("identifier"), str):
         return _parse_linear_issue(top, top)
     # Other trackers also have labels, but other names for the text.
@@ -222,12 +222,12 @@ class Fields:
 
     def get_names(self, name: str, key: str) -> tuple[str, ...]:
         """Return the *key* of each object of a list, without repetitions; every object needs it."""
-        found = []
+        names = []
         for entry in self.get_sections(name, of_a_text=key):
             if key not in entry:
                 raise entry.make_type_refusal(key, "text")
-            found.append(entry.get_line(key))
-        return tuple(dict.fromkeys(filter(None, found)))
+            names.append(entry.get_line(key))
+        return tuple(dict.fromkeys(filter(None, names)))
 
     def ensure_not_gone(self) -> None:
         """Check that the issue still exists."""
@@ -245,15 +245,15 @@ class Fields:
         return UsageRefused(f"{self._path}{name} {text}", where=self.where, hint=EXPECTED)
 
 
-def _parse_github_event(event: Fields, about: str) -> TrackerIssue:
+def _parse_github_event(event: Fields, section_name: str) -> TrackerIssue:
     event.ensure_not_gone()
-    issue = _parse_github_issue(event.get_section(about), event.get_section("repository"))
+    issue = _parse_github_issue(event.get_section(section_name), event.get_section("repository"))
     comment = event.get_section("comment")
-    quoted = _format_comment(
+    event_comments = _format_comment(
         comment.get_section("user").get_line("login"), comment.get_text("body")
     )
     review = _format_review(event.get_section("review"), "user")
-    return replace(issue, comments=(*issue.comments, *quoted, *review))
+    return replace(issue, comments=(*issue.comments, *event_comments, *review))
 
 
 def _parse_github_issue(issue: Fields, repository: Fields) -> TrackerIssue:
@@ -268,10 +268,10 @@ def _parse_github_issue(issue: Fields, repository: Fields) -> TrackerIssue:
     lacks = [] if issue.has_any("labels") else [NO_LABELS]
     if not has_texts and count:
         lacks.append(f"it has no text of its {count} comments; 'gh issue view N --json' has it")
-    inline = issue.get("review_comments")
-    if type(inline) is int and inline:
+    inline_count = issue.get("review_comments")
+    if type(inline_count) is int and inline_count:
         lacks.append(
-            f"it has no text of its {inline} review comments; 'gh pr view N --json' has it"
+            f"it has no text of its {inline_count} review comments; 'gh pr view N --json' has it"
         )
     lacks += _describe_ignored_keys(issue)
     base = issue.get_text("baseRefName") or issue.get_section("base").get_text("ref")
@@ -309,7 +309,7 @@ def _iter_github_comments(issue: Fields) -> Iterator[str]:
     dated_texts += [
         (review.get_text("submittedAt"), _format_review(review, "author")) for review in reviews
     ]
-    if all(at for at, _ in dated_texts):
+    if all(date for date, _ in dated_texts):
         dated_texts.sort(key=lambda item: item[0])
     for _, texts in dated_texts:
         yield from texts
@@ -331,13 +331,13 @@ def _describe_pull_state(pull: Fields) -> Iterator[str]:
     decision = pull.get_line("reviewDecision")
     if decision:
         yield f"The review decision is: {decision.replace('_', ' ').lower()}"
-    failed = [
+    failed_checks = [
         line
         for check in pull.get_sections("statusCheckRollup")
         for line in _describe_failed_check(check)
     ]
-    if failed:
-        yield "\n".join(("These checks have failed:\n", *failed))
+    if failed_checks:
+        yield "\n".join(("These checks have failed:\n", *failed_checks))
 
 
 def _describe_failed_check(check: Fields) -> Iterator[str]:
@@ -346,21 +346,25 @@ def _describe_failed_check(check: Fields) -> Iterator[str]:
     if state in _FAILED or (conclusion and conclusion not in _PASSED):
         workflow = check.get_line("workflowName")
         name = check.get_line("name") or check.get_line("context") or "a check without a name"
-        how = (conclusion or state).replace("_", " ").lower()
+        state_text = (conclusion or state).replace("_", " ").lower()
         link = check.get_link("detailsUrl") or check.get_link("targetUrl")
-        about = " / ".join(filter(None, (workflow, name)))
-        yield f"- {about}: {how}{f', {link}' if link else ''}"
+        title = " / ".join(filter(None, (workflow, name)))
+        yield f"- {title}: {state_text}{f', {link}' if link else ''}"
 
 
 def _describe_ignored_keys(issue: Fields) -> Iterator[str]:
     """Yield a sentence about keys that ``gh`` was asked for and that this module ignores."""
     if issue.has_any("html_url", "node_id"):
         return  # REST sends everything
-    unread = [name for name in issue.filled_names() if name not in _READ_OF_GH | _FACTS_OF_GH]
-    if unread:
-        names = ", ".join(map(_format_key, unread[:_MAX_KEYS]))
-        more = f" and {len(unread) - _MAX_KEYS} more" if len(unread) > _MAX_KEYS else ""
-        yield f"not a part of the request: {names}{more}; --comment adds what matters"
+    ignored_names = [
+        name for name in issue.filled_names() if name not in _READ_OF_GH | _FACTS_OF_GH
+    ]
+    if ignored_names:
+        names = ", ".join(map(_format_key, ignored_names[:_MAX_KEYS]))
+        suffix = (
+            f" and {len(ignored_names) - _MAX_KEYS} more" if len(ignored_names) > _MAX_KEYS else ""
+        )
+        yield f"not a part of the request: {names}{suffix}; --comment adds what matters"
 
 
 def _parse_linear_issue(issue: Fields, event: Fields) -> TrackerIssue:
@@ -375,7 +379,7 @@ def _parse_linear_issue(issue: Fields, event: Fields) -> TrackerIssue:
         title=issue.get_text("title").strip(),
         text=issue.get_text("description"),
         labels=issue.get_names("labels", "name"),
-        comments=tuple(text for quoted in comments for text in quoted),
+        comments=tuple(text for texts in comments for text in texts),
         attachments=tuple(
             filter(
                 None, (item.get_link("url") for item in issue.get_sections("attachments", "url"))
@@ -434,8 +438,8 @@ def _find_labels(context: str, issue: Fields) -> tuple[str, ...]:
     if re.search(r"<(title|description)>", head):
         # The text differs from the issue's fields, so its end is unknown: trust no label.
         return ()
-    without_parent = re.sub(r"<parent-issue\b.*?</parent-issue>", "", head, flags=re.DOTALL)
-    labels = (_one_line(html.unescape(label)) for label in _LABEL.findall(without_parent))
+    own_text = re.sub(r"<parent-issue\b.*?</parent-issue>", "", head, flags=re.DOTALL)
+    labels = (_one_line(html.unescape(label)) for label in _LABEL.findall(own_text))
     return tuple(dict.fromkeys(filter(None, labels)))
 
 
@@ -454,11 +458,11 @@ def _format_comment(author: str, body: str) -> tuple[str, ...]:
 
 def _limit_items(issue: TrackerIssue) -> TrackerIssue:
     """Return *issue* with at most `MAX_ITEMS` comments and links, with notices of the others."""
-    left_out = len(issue.comments) - MAX_ITEMS
+    excess = len(issue.comments) - MAX_ITEMS
     comments = issue.comments[-MAX_ITEMS:]
     lacks = issue.lacks
-    if left_out > 0:
-        lacks += (f"the oldest {left_out} of {len(issue.comments)} comments are left out",)
+    if excess > 0:
+        lacks += (f"the oldest {excess} of {len(issue.comments)} comments are left out",)
     uploads = (url for text in (issue.text, *comments) for url in _UPLOAD.findall(text))
     links = tuple(dict.fromkeys((*issue.attachments, *filter(_LINK.fullmatch, uploads))))
     if len(links) > MAX_ITEMS:
@@ -473,7 +477,7 @@ def _safe_branch(name: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    printable = "".join(c if c.isprintable() else " " for c in text)
+    printable = "".join(character if character.isprintable() else " " for character in text)
     return " ".join(printable.split())[:_LINE_CHARS]
 
 
@@ -500,7 +504,7 @@ def to_request(
         UsageRefused: a value is not valid in a request; *where* is for the message.
     """
     title = hide(issue.title)
-    over = max(0, len(issue.comments) + len(comments) - MAX_ITEMS)
+    excess = max(0, len(issue.comments) + len(comments) - MAX_ITEMS)
     # The text repeats a title that was cut.
     full_title = title if len(title) > MAX_TITLE_CHARS else ""
     try:
@@ -508,7 +512,7 @@ def to_request(
             title=_shorten_title(title),
             text="\n".join(filter(None, (full_title, hide(issue.text)))).strip(),
             labels=tuple(dict.fromkeys((*issue.labels, *map(str.strip, labels)))),
-            comments=tuple(map(hide, (*issue.comments[over:], *comments))),
+            comments=tuple(map(hide, (*issue.comments[excess:], *comments))),
             attachments=(*map(hide, issue.attachments), *attachments),
             identifier=issue.identifier,
             url=hide(issue.url),
@@ -523,8 +527,12 @@ def to_request(
 
 
 def _shorten_title(title: str) -> str:
-    plain = "".join(c if c.isprintable() else " " for c in title)
-    return plain if len(plain) <= MAX_TITLE_CHARS else f"{plain[: MAX_TITLE_CHARS - 1]}…"
+    plain_title = "".join(character if character.isprintable() else " " for character in title)
+    return (
+        plain_title
+        if len(plain_title) <= MAX_TITLE_CHARS
+        else f"{plain_title[: MAX_TITLE_CHARS - 1]}…"
+    )
 
 
 def find_free_name(title: str, taken: Collection[str]) -> str:
@@ -537,21 +545,21 @@ def find_free_name(title: str, taken: Collection[str]) -> str:
     >>> find_free_name("Größe ändern 🚀", ()), find_free_name("🚀🚀", ())
     ('größe-ändern', 'request')
     """
-    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", title).lower())
-    base = _HYPHENS.sub("-", "".join(map(_to_name_character, plain, f" {plain}")))
+    plain_title = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", title).lower())
+    base = _HYPHENS.sub("-", "".join(map(_to_name_character, plain_title, f" {plain_title}")))
     base = base.strip("-")[:MAX_NAME_CHARS].strip("-") or "request"
-    known = {slug(name) for name in taken}
+    taken_names = {slug(name) for name in taken}
     number, name = 1, base
-    while slug(name) in known:
+    while slug(name) in taken_names:
         number += 1
         name = f"{base}-{number}"
     return name
 
 
-def _to_name_character(character: str, before: str) -> str:
-    """Return *character*, or a hyphen if a name can't have it; *before* is the previous one."""
+def _to_name_character(character: str, previous: str) -> str:
+    """Return *character*, or a hyphen if a name can't have it; *previous* is the one before it."""
     kind = unicodedata.category(character)
     # Keep a mark only after a letter or digit: marks also change emoji, which are removed.
-    is_mark = kind in ("Mn", "Mc") and unicodedata.category(before)[0] in "LMN"
+    is_mark = kind in ("Mn", "Mc") and unicodedata.category(previous)[0] in "LMN"
     is_valid = kind[0] in "LN" or (is_mark and not "\ufe00" <= character <= "\ufe0f")
     return character if is_valid and character not in _INVISIBLE else "-"

@@ -73,8 +73,8 @@ def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator
         _, executor = project.agents.choose(Step(name="classifier", agent=name), "classifier")
     except ConfigurationError:
         return  # another check reports it
-    restricted = without_tools(executor, project.settings.project_dir)
-    if isinstance(restricted, Objection):
-        text = f"keyword rules classify requests, not agent {name!r}: {restricted.reason}"
-        hint = f"{restricted.hint} in routing.classifier; 'rules' there is what happens now"
+    limited_executor = without_tools(executor, project.settings.project_dir)
+    if isinstance(limited_executor, Objection):
+        text = f"keyword rules classify requests, not agent {name!r}: {limited_executor.reason}"
+        hint = f"{limited_executor.hint} in routing.classifier; 'rules' there is what happens now"
         yield Diagnostic(Level.NOTICE, Area.AGENT, text, "routing.classifier", hint)

@@ -70,10 +70,10 @@ SYSTEM_PROMPTS: Mapping[str, LabelPrompt] = MappingProxyType(
 def _check_own_entries(value: dict[str, LabelPrompt]) -> dict[str, LabelPrompt]:
     for name, entry in value.items():
         if name not in SYSTEM_PROMPTS and (entry.labels is None or entry.prompt is None):
-            known = ", ".join(SYSTEM_PROMPTS)
+            builtin_names = ", ".join(SYSTEM_PROMPTS)
             raise ValueError(
                 f"{name!r} needs labels and a prompt; only built-in entries "
-                f"({known}) have their own"
+                f"({builtin_names}) have their own"
             )
     return value
 
@@ -110,8 +110,8 @@ class RoutingSettings(Frozen):
             ("debugger", self.labels.debugger),
             ("orchestrator", self.labels.orchestrator),
         )
-        for word, wanted in words:
-            if (label := request.find_label(wanted)) is not None:
+        for word, label_names in words:
+            if (label := request.find_label(label_names)) is not None:
                 yield word, label
 
     def label_prompts(self) -> dict[str, LabelPrompt]:
@@ -121,10 +121,10 @@ class RoutingSettings(Frozen):
 
     def _label_prompt(self, name: str) -> LabelPrompt:
         builtin = SYSTEM_PROMPTS.get(name, LabelPrompt())
-        written = self.system_prompts.get(name, builtin)
+        override = self.system_prompts.get(name, builtin)
         return LabelPrompt(
-            labels=builtin.labels if written.labels is None else written.labels,
-            prompt=written.prompt or builtin.prompt,
+            labels=builtin.labels if override.labels is None else override.labels,
+            prompt=override.prompt or builtin.prompt,
         )
 
 
@@ -198,14 +198,14 @@ def route(
             another one would hide the mistake.
     """
     routing = _Routing(request, settings, known)
-    found = routing.route_explicit(explicit) or routing.route_by_label()
-    if found is None:
-        found = (
+    choice = routing.route_explicit(explicit) or routing.route_by_label()
+    if choice is None:
+        choice = (
             routing.route_by_rules()
             if classify is None
             else routing.route_by_classification(classify)
         )
-    return found or routing.route_to_fallback()
+    return choice or routing.route_to_fallback()
 
 
 class _Routing:
@@ -224,19 +224,19 @@ class _Routing:
         return self._build_route("explicit", name, "it was named")
 
     def route_by_label(self) -> Route | None:
-        found: Route | None = None
+        choice: Route | None = None
         for word, label in self._settings.find_deciding_labels(self._request):
             reason = f"label {label!r} is one of routing.labels.{word}"
             name = self._settings.procedure_for(word)
-            if found is not None:
-                second = Considered(
+            if choice is not None:
+                candidate = Considered(
                     source="label", result=name, why=f"{reason}, which are looked at last"
                 )
-                return found.replace(considered=(*found.considered, second))
-            found = self._build_route("label", name, reason, key=f"routing.procedures.{word}")
-        if found is None:
+                return choice.replace(considered=(*choice.considered, candidate))
+            choice = self._build_route("label", name, reason, key=f"routing.procedures.{word}")
+        if choice is None:
             self._note("label", "no label decides")
-        return found
+        return choice
 
     def route_by_classification(self, classify: Callable[[Request], str]) -> Route | None:
         for attempt in range(1, ATTEMPTS + 1):
@@ -284,8 +284,8 @@ class _Routing:
             considered=tuple(self._considered),
         )
 
-    def _note(self, source: Source, why: str) -> None:
-        self._considered.append(Considered(source=source, why=why))
+    def _note(self, source: Source, reason: str) -> None:
+        self._considered.append(Considered(source=source, why=reason))
 
 
 def _one_line(text: str) -> str:
@@ -409,19 +409,19 @@ _WRITTEN = Path(__file__).parents[2] / "builtin" / "classification.yaml"
 @cache
 def _rule_patterns() -> Mapping[str, re.Pattern[str]]:
     """Return the patterns of the rules, by name."""
-    written = parse(_WRITTEN.read_bytes(), _WRITTEN).data
+    data = parse(_WRITTEN.read_bytes(), _WRITTEN).data
     parts: dict[str, str] = {
         name: f"(?:{'|'.join(words.split())})".replace("_", r"\s+")
-        for name, words in written["words"].items()
+        for name, words in data["words"].items()
     }
 
     def expanded(form: str) -> str:
-        return re.sub(r"\{([A-Z_]+)\}", lambda found: parts[found[1]], form)
+        return re.sub(r"\{([A-Z_]+)\}", lambda match: parts[match[1]], form)
 
-    for name, part in written["parts"].items():
+    for name, part in data["parts"].items():
         parts[name] = expanded(part)
     flags = re.VERBOSE | re.IGNORECASE
-    return {name: re.compile(expanded(form), flags) for name, form in written["forms"].items()}
+    return {name: re.compile(expanded(form), flags) for name, form in data["forms"].items()}
 
 
 def classify_by_rules(request: Request) -> Guess:
@@ -439,8 +439,8 @@ def classify_by_rules(request: Request) -> Guess:
             return Guess("debugger", "it asks for a reproduction and an approval before the fix")
         if forms["orchestrator"].search(line.strip()):
             return Guess("orchestrator", "it asks for the work to be broken into pieces")
-    first = next((line for line in lines if line), "")
-    for line in (request.title, first):
+    first_line = next((line for line in lines if line), "")
+    for line in (request.title, first_line):
         guess = _classify_line(line)
         if guess is not None:
             return guess

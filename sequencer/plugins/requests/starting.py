@@ -99,7 +99,7 @@ class Starter(Struct, frozen=True):
         """
         questions = None if self.questions is None else self.questions()
         try:
-            chosen = route(
+            choice = route(
                 request,
                 explicit=explicit,
                 settings=self.routing,
@@ -109,16 +109,16 @@ class Starter(Struct, frozen=True):
         finally:
             self.paid.extend(() if questions is None else questions.paid)
         if questions is not None and questions.paid:
-            chosen = chosen.replace(asked=questions.asked, usage=sum_usages(questions.paid))
-        wanted = self.hooks.procedure(request, chosen.procedure)
-        if wanted != chosen.procedure:
-            why = f"a hook chose it instead of {chosen.procedure!r}"
-            by_hook = Considered(source="hook", result=wanted, why=why)
-            considered = (*chosen.considered, by_hook)
-            chosen = chosen.replace(
-                procedure=wanted, source="hook", reason=why, considered=considered
+            choice = choice.replace(asked=questions.asked, usage=sum_usages(questions.paid))
+        procedure = self.hooks.procedure(request, choice.procedure)
+        if procedure != choice.procedure:
+            reason = f"a hook chose it instead of {choice.procedure!r}"
+            by_hook = Considered(source="hook", result=procedure, why=reason)
+            candidates = (*choice.considered, by_hook)
+            choice = choice.replace(
+                procedure=procedure, source="hook", reason=reason, considered=candidates
             )
-        workflow = self.registry.get(chosen.procedure)
+        workflow = self.registry.get(choice.procedure)
         if workflow.kind != "procedure":
             raise UsageRefused(
                 f"workflow {workflow.name!r} is a {workflow.kind}, and a request needs a procedure",
@@ -126,7 +126,7 @@ class Starter(Struct, frozen=True):
                 hint=f"{format_command(None, shlex.join(['run', '--workflow', workflow.name]))} "
                 "runs it without a request",
             )
-        return chosen
+        return choice
 
     def define(
         self,
@@ -143,8 +143,8 @@ class Starter(Struct, frozen=True):
             ConfigurationError: a step's agent or prompt is not available.
             Also raises the errors of `route` and `TeamStarter.choose`.
         """
-        chosen = route or self.route(request, explicit)
-        return self.build_definition(request, chosen, self.choose_team(request, chosen, wanted))
+        choice = route or self.route(request, explicit)
+        return self.build_definition(request, choice, self.choose_team(request, choice, wanted))
 
     def build_definition(
         self, request: Request, chosen: Route, choice: TeamChoice | None
@@ -194,26 +194,28 @@ class Starter(Struct, frozen=True):
     ) -> Workflow:
         """Return *procedure* with its steps resolved for *request*."""
         steps = [self._resolve_step(step, request, notes) for step in procedure.steps]
-        about = procedure.description
-        workflow = Workflow(procedure.name, steps, kind="procedure", description=about)
+        description = procedure.description
+        workflow = Workflow(procedure.name, steps, kind="procedure", description=description)
         workflow = self.hooks.steps(request, workflow)
         # Steps that a hook has added don't have the project's defaults yet.
-        filled = tuple(with_defaults(step, self.step_defaults) for step in workflow.steps)
-        return Workflow(workflow.name, filled, kind="procedure", description=about)
+        filled_steps = tuple(with_defaults(step, self.step_defaults) for step in workflow.steps)
+        return Workflow(workflow.name, filled_steps, kind="procedure", description=description)
 
     def _resolve_team(self, team: Workflow, request: Request, notes: list[str]) -> Workflow:
         """Return the graph of *team* with its steps resolved for *request*."""
         steps, by_role = [], find_optional_fields(team)
         for step in team.steps:
-            filled = with_defaults(step, self.step_defaults)
+            filled_step = with_defaults(step, self.step_defaults)
             if self.agent is not None and step.agent is None:
-                filled = filled.replace(agent=self.agent)
+                filled_step = filled_step.replace(agent=self.agent)
             # No person wrote the other fields of built-in tasks, so they are optional.
             extra = [name for name in step.model_fields_set if name not in REQUIRED_TASK_FIELDS]
-            optional = dict.fromkeys((*by_role.get(step.name, ()), *sorted(extra)))
-            fit, lost = drop_unsupported_fields(self.agents, filled, step.name, tuple(optional))
-            notes += [f"task {step.name!r}: its agent has no {name}" for name in lost]
-            steps.append(self._resolve_step(fit, request, notes))
+            optional_names = dict.fromkeys((*by_role.get(step.name, ()), *sorted(extra)))
+            fitting_step, lost_names = drop_unsupported_fields(
+                self.agents, filled_step, step.name, tuple(optional_names)
+            )
+            notes += [f"task {step.name!r}: its agent has no {name}" for name in lost_names]
+            steps.append(self._resolve_step(fitting_step, request, notes))
         return Workflow(team.name, tuple(steps), kind="graph", graph=team.graph)
 
     def _resolve_step(self, step: Step, request: Request, notes: list[str]) -> Step:
@@ -223,17 +225,19 @@ class Starter(Struct, frozen=True):
         if self.agent is not None and step.agent is None:
             step = step.replace(agent=self.agent)
         if step.system_from_labels:
-            chosen = system_prompts_for(request, self.routing)
-            added = tuple(dict.fromkeys((*step.added_system_prompts, *chosen)))
+            prompts = system_prompts_for(request, self.routing)
+            added = tuple(dict.fromkeys((*step.added_system_prompts, *prompts)))
             update |= {"append_system_prompt": added, "system_from_labels": False}
         if step.validation is not None and step.validation.fixer is not None:
             fixer = self._resolve_step(step.validation.fixer, request, notes)
             update["validation"] = step.validation.replace(fixer=fixer)
         executor = self._executor(step)
         if executor.kind == "command":
-            dropped = [name for name in MODEL_FIELDS if getattr(step, name)]
-            update |= dict.fromkeys(dropped, False)
-            notes += [f"step {step.name!r} is a command, so {name} is left out" for name in dropped]
+            field_names = [name for name in MODEL_FIELDS if getattr(step, name)]
+            update |= dict.fromkeys(field_names, False)
+            notes += [
+                f"step {step.name!r} is a command, so {name} is left out" for name in field_names
+            ]
         # Each attempt does this again; do it now too, so that a plan shows the real tools.
         return drop_comment_tools(step.replace(**update), executor, self.comment_tools)
 
@@ -245,8 +249,8 @@ class Starter(Struct, frozen=True):
 
     def _ensure_complete(self, workflow: Workflow) -> None:
         """Check that every step has its agent, its prompts, and the outputs that they use."""
-        known = {step.name for step in workflow.steps}
-        known |= {
+        known_names = {step.name for step in workflow.steps}
+        known_names |= {
             step.validation.fixer.name
             for step in workflow.steps
             if step.validation is not None and step.validation.fixer is not None
@@ -256,7 +260,7 @@ class Starter(Struct, frozen=True):
             text = self.prompts.read_for(step, executor)
             for name in filter(None, (step.system_prompt, *step.added_system_prompts)):
                 self.prompts.read(name)
-            _ensure_outputs_exist(step, text, known)
+            _ensure_outputs_exist(step, text, known_names)
 
     def ensure_installed(self, definition: Definition) -> None:
         """Check that the agent of each step is installed, so that the run can start.
@@ -276,18 +280,18 @@ def _iterate_with_fixers(workflow: Workflow) -> Iterator[tuple[Step, str]]:
             yield step.validation.fixer, step.name
 
 
-def _ensure_outputs_exist(step: Step, text: str, known: set[str]) -> None:
+def _ensure_outputs_exist(step: Step, text: str, known_names: set[str]) -> None:
     """Check that every step whose output *text* uses exists.
 
     Raises:
         ConfigurationError: a step does not exist, so this step would always fail.
     """
     for name in _used_steps(text):
-        if name not in known:
+        if name not in known_names:
             raise ConfigurationError(
                 f"its prompt asks for {{{{steps.{name}.output}}}}, but there is no such step",
                 where=f"step {step.name!r} ({step.prompt_name})",
-                hint=f"the procedure's steps: {', '.join(sorted(known))}",
+                hint=f"the procedure's steps: {', '.join(sorted(known_names))}",
             )
 
 
@@ -299,8 +303,8 @@ def _used_steps(text: str) -> Iterator[str]:
 
 def describe_lost_cost(paid: Iterable[Usage]) -> str:
     """Return a sentence about the cost *paid* for a run that was not created, or nothing."""
-    spent = format_cost(sum_usages(paid))
-    return f"classifying the request cost {spent}, which no run counts" if spent else ""
+    cost = format_cost(sum_usages(paid))
+    return f"classifying the request cost {cost}, which no run counts" if cost else ""
 
 
 SUFFIX = "-team"
@@ -333,23 +337,23 @@ class TeamStarter(Struct, frozen=True):
         Raises:
             UsageRefused: a person asked for a team, and the procedure has none.
         """
-        why = None
+        objection = None
         by_size = wanted.asked is None and wanted.size is not None
         if chosen.procedure not in SHARED:
-            why = f"procedure {chosen.procedure!r} can't be shared out among a team"
+            objection = f"procedure {chosen.procedure!r} can't be shared out among a team"
             if wanted.asked or by_size:
-                others = "so can workflows with 'tasks'"
-                hint = f"these can: {', '.join(SHARED)}; {others}"
+                alternative = "so can workflows with 'tasks'"
+                hint = f"these can: {', '.join(SHARED)}; {alternative}"
                 where = "--team-size" if by_size else "--team"
-                raise UsageRefused(why, where=where, hint=hint)
-        asked = True if by_size else wanted.asked
-        if why is None and asked is None and not is_builtin:
-            why = f"the project has steps of its own for procedure {chosen.procedure!r}"
-        found = score_request(request, chosen, self.routing, self.options)
+                raise UsageRefused(objection, where=where, hint=hint)
+        wish = True if by_size else wanted.asked
+        if objection is None and wish is None and not is_builtin:
+            objection = f"the project has steps of its own for procedure {chosen.procedure!r}"
+        score = score_request(request, chosen, self.routing, self.options)
         kind = classification_of(request, chosen, self.routing)
-        choice = decide(found, self.options, kind, asked)
-        if choice.uses_team and why is not None:
-            return replace(choice, uses_team=False, why=why)
+        choice = decide(score, self.options, kind, wish)
+        if choice.uses_team and objection is not None:
+            return replace(choice, uses_team=False, why=objection)
         if by_size:
             choice = replace(choice, why="--team-size was given")
         return choice if wanted.size is None else replace(choice, size=wanted.size)
@@ -460,8 +464,8 @@ class Questions:
 
     def _run_agent(self, prompt: str, timeout_s: float, grace_s: float) -> Outcome:
         step = Step(name="classifier", agent=self._agent, timeout_s=timeout_s)
-        name, chosen, _ = self._agents.choose_installed(step, "classifier")
-        executor = without_tools(chosen, self._project)
+        name, candidate, _ = self._agents.choose_installed(step, "classifier")
+        executor = without_tools(candidate, self._project)
         if isinstance(executor, Objection):
             raise NotAsked(f"agent {name!r} is not asked: {executor.reason}", hint=executor.hint)
         self.asked = name
@@ -502,6 +506,6 @@ class Questions:
         except (OSError, ConfigurationError, StorageFailed) as error:
             # No shared folder as a fallback: a client would read settings of others above it.
             reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else error
-            why = f"there is no folder for it ({reason})"
-            raise NotAsked(f"agent {agent!r} is not asked: {why}") from error
+            problem = f"there is no folder for it ({reason})"
+            raise NotAsked(f"agent {agent!r} is not asked: {problem}") from error
         return folder

@@ -77,6 +77,6 @@ def _check_own_records() -> Iterator[Diagnostic]:
         text = f"your own records can't be written there: {copies}, and no schedule starts its run"
         yield Diagnostic(Level.WARNING, Area.FILES, text, str(folder), hint)
     elif (kind := filesystem_type(existing)) in PASSING:
-        gone = f"{copies}, and schedules leave out the dates before"
-        text = f"is on {kind}, so your own records may be gone after a restart: then {gone}"
+        consequence = f"{copies}, and schedules leave out the dates before"
+        text = f"is on {kind}, so your own records may be gone after a restart: then {consequence}"
         yield Diagnostic(Level.NOTICE, Area.FILES, text, str(folder), hint)

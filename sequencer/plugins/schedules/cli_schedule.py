@@ -193,21 +193,23 @@ def _agent_warnings(project: Project, workflows: list[Workflow]) -> list[str]:
     """
     warnings: list[str] = []
     for workflow in workflows:
-        untimed = check_time_limits(project, workflow)
-        warnings += [f"{finding.where}: {finding.message}\n  {finding.hint}" for finding in untimed]
+        findings = check_time_limits(project, workflow)
+        warnings += [
+            f"{finding.where}: {finding.message}\n  {finding.hint}" for finding in findings
+        ]
         in_agents = agent_warnings(project, workflow, project.settings.cost_caps(workflow))
         warnings += [f"{message}\n  {hint}" for message, hint in in_agents]
     return list(dict.fromkeys(warnings))
 
 
-def _choose_log(settings: Settings, run: str | None, given: Mapping[str, Any]) -> Path:
+def _choose_log(settings: Settings, run: str | None, options: Mapping[str, Any]) -> Path:
     """Return the log of the ticks of *run*, or of `tick --all`, whose runs also have their own.
 
     Raises:
         UsageRefused: the options contradict each other.
     """
-    if not given["is_all"]:
-        if given["at_most"] is not None:
+    if not options["is_all"]:
+        if options["at_most"] is not None:
             raise UsageRefused("goes with --all", where="--at-most")
         return tick_log(settings, run)
     if run is not None:
@@ -222,29 +224,29 @@ def _make_job_names(
     run = invocation.run_name
     if run is not None:
         invocation.run()  # an unknown name is an error, and the known ones are listed
-    shown = folders[0].resolve() if folders else settings.project_dir
+    folder = folders[0].resolve() if folders else settings.project_dir
     return (
         _make_job_name("tick", settings.project_dir, settings.config_path, run),
-        _make_job_name("web", shown, None, None),
+        _make_job_name("web", folder, None, None),
     )
 
 
-def _make_job_name(what: str, folder: Path, config: Path | None, run: str | None) -> str:
-    """Return a unique job name for *what* in *folder*: two folders may have the same name."""
+def _make_job_name(kind: str, folder: Path, config: Path | None, run: str | None) -> str:
+    """Return a unique job name for *kind* in *folder*: two folders may have the same name."""
     key = f"{folder}\n{config or ''}\n{run or ''}"
     digest = blake2b(key.encode(errors="surrogateescape"), digest_size=3).hexdigest()
-    words = [what, folder.name or "root", *([run] if run else [])]
+    words = [kind, folder.name or "root", *([run] if run else [])]
     return f"sequencer-{slug('-'.join(words))}-{digest}"
 
 
 def _show(invocation: Invocation, installer: Installer, names: tuple[str, str]) -> int:
     has_any = False
-    for what, name in zip(("ticks", "pages"), names, strict=True):
+    for kind, name in zip(("ticks", "pages"), names, strict=True):
         is_installed, state = installer.describe_state(name)
-        every = installer.interval(name) if is_installed else None
-        often = "" if every is None else f", {_format_interval(every)}"
-        invocation.echo(f"{what}: {state}{often}")
-        if is_installed and what == "ticks":
+        interval = installer.interval(name) if is_installed else None
+        often = "" if interval is None else f", {_format_interval(interval)}"
+        invocation.echo(f"{kind}: {state}{often}")
+        if is_installed and kind == "ticks":
             for line in _describe_next_ticks(invocation, installer, name):
                 invocation.echo(f"  {line}")
         has_any |= is_installed
@@ -254,17 +256,21 @@ def _show(invocation: Invocation, installer: Installer, names: tuple[str, str]) 
 def _describe_next_ticks(invocation: Invocation, installer: Installer, name: str) -> Iterator[str]:
     """Yield lines with the last and the next tick of the timer *name*, and the next dates."""
     project, run = invocation.project(), invocation.run_name
-    last, now = last_tick(project.settings, run), time.time()
-    due, every = installer.find_next_start(name, last), installer.interval(name)
-    yield f"last tick: {'none yet' if last is None else format_local_time(last)}"
-    if due is not None and due > now:
-        yield f"next tick: {format_local_time(due)}"
-    elif due is None and every is not None:
-        yield f"next tick: within {_format_interval(every).removeprefix('every ')}"
-    if last is not None and every is not None and now - last > LATE * every * 60 + LATE_S:
+    last_time, now = last_tick(project.settings, run), time.time()
+    due_time, interval = installer.find_next_start(name, last_time), installer.interval(name)
+    yield f"last tick: {'none yet' if last_time is None else format_local_time(last_time)}"
+    if due_time is not None and due_time > now:
+        yield f"next tick: {format_local_time(due_time)}"
+    elif due_time is None and interval is not None:
+        yield f"next tick: within {_format_interval(interval).removeprefix('every ')}"
+    if (
+        last_time is not None
+        and interval is not None
+        and now - last_time > LATE * interval * 60 + LATE_S
+    ):
         yield (
-            f"late: no tick has come since {format_local_time(last)}, although one comes "
-            f"{_format_interval(every)}"
+            f"late: no tick has come since {format_local_time(last_time)}, although one comes "
+            f"{_format_interval(interval)}"
         )
     for schedule, date in list_scheduled_runs(project):
         if date is not None and run in (None, schedule.name):
@@ -272,46 +278,53 @@ def _describe_next_ticks(invocation: Invocation, installer: Installer, name: str
 
 
 def _make_tick_job(
-    settings: Settings, name: str, run: str | None, log: str, given: Mapping[str, Any]
+    settings: Settings, name: str, run: str | None, log: str, options: Mapping[str, Any]
 ) -> Job:
     """Return the job that runs one due step."""
     argv = [*program_argv(), "tick", f"{OPTION}={log}"]
     if settings.config_path is not None:
         argv.append(f"--config={settings.config_path.absolute()}")
     argv += [f"--run={run}"] if run is not None else []
-    argv += ["--all"] if given["is_all"] else []
-    argv += [f"--at-most={given['at_most']}"] if given["at_most"] is not None else []
-    about, folder = f"One due step of {settings.project_dir}", str(settings.project_dir)
-    return _job(settings, name, argv, about, folder, given, every=given["every"])
+    argv += ["--all"] if options["is_all"] else []
+    argv += [f"--at-most={options['at_most']}"] if options["at_most"] is not None else []
+    description, folder = f"One due step of {settings.project_dir}", str(settings.project_dir)
+    return _job(settings, name, argv, description, folder, options, every=options["every"])
 
 
 def _make_pages_job(
-    settings: Settings, name: str, folders: tuple[Path, ...], given: Mapping[str, Any]
+    settings: Settings, name: str, folders: tuple[Path, ...], options: Mapping[str, Any]
 ) -> Job:
     """Return the job that serves the pages."""
     ensure_extra()
-    shown = tuple(str(path.resolve()) for path in folders) or (str(settings.project_dir),)
-    argv = [*program_argv(), "web", "--no-browser", f"--token-file={_token_file(given)}"]
-    argv += [f"--port={given['port']}", f"--bind={given['bind']}"]
-    argv += [f"--name={host}" for host in given["names"]]
+    folder_names = tuple(str(path.resolve()) for path in folders) or (str(settings.project_dir),)
+    argv = [*program_argv(), "web", "--no-browser", f"--token-file={_token_file(options)}"]
+    argv += [f"--port={options['port']}", f"--bind={options['bind']}"]
+    argv += [f"--name={host}" for host in options["names"]]
     if not folders and settings.config_path is not None:
         argv.append(f"--config={settings.config_path.absolute()}")
-    argv += ["--", *shown] if folders or settings.config_path is None else []
-    return _job(settings, name, argv, f"Pages and webhooks of {', '.join(shown)}", shown[0], given)
+    argv += ["--", *folder_names] if folders or settings.config_path is None else []
+    return _job(
+        settings,
+        name,
+        argv,
+        f"Pages and webhooks of {', '.join(folder_names)}",
+        folder_names[0],
+        options,
+    )
 
 
 def _job(  # noqa: PLR0917 - one word for each field
     settings: Settings,
     name: str,
     argv: list[str],
-    about: str,
+    description: str,
     folder: str,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     every: int | None = None,
 ) -> Job:
-    env_file = given["env_file"]
+    env_file = options["env_file"]
     keys = str(env_file.absolute()) if env_file else None
-    job = Job(name, about, tuple(argv), folder, _variables(settings, os.environ), keys, every)
+    job = Job(name, description, tuple(argv), folder, _variables(settings, os.environ), keys, every)
     job.ensure_printable()
     return job
 
@@ -340,7 +353,7 @@ def _format_interval(minutes: int) -> str:
     return "every minute" if minutes == 1 else f"every {minutes} minutes"
 
 
-def _make_link(given: Mapping[str, Any]) -> str:
+def _make_link(options: Mapping[str, Any]) -> str:
     """Return the link that opens the pages; a missing key is created.
 
     Raises:
@@ -348,23 +361,23 @@ def _make_link(given: Mapping[str, Any]) -> str:
     """
     from sequencer.plugins.web import guard  # noqa: PLC0415 - of the extra
 
-    path = _token_file(given)
-    if given["token_file"] is None:
+    path = _token_file(options)
+    if options["token_file"] is None:
         make_user_folder()
         with suppress(FileExistsError):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             with os.fdopen(fd, "w") as file:
                 file.write(secrets.token_urlsafe(24) + "\n")
     key = read_key(path)
-    guard.ensure_token(given["bind"], key)
-    origin = guard.origins_of(given["bind"], given["port"], given["names"])[0]
+    guard.ensure_token(options["bind"], key)
+    origin = guard.origins_of(options["bind"], options["port"], options["names"])[0]
     return f"{origin}/login?token={key}"
 
 
-def _token_file(given: Mapping[str, Any]) -> Path:
+def _token_file(options: Mapping[str, Any]) -> Path:
     """Return the file with the key of the link: the option's, or this user's own file."""
-    chosen: Path | None = given["token_file"]
-    return chosen.absolute() if chosen else user_state_path("web.token")
+    path: Path | None = options["token_file"]
+    return path.absolute() if path else user_state_path("web.token")
 
 
 def program_argv() -> list[str]:

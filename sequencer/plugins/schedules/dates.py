@@ -48,22 +48,24 @@ class Schedule(Frozen):
 
     def find_last_date(self, now: float) -> float:
         """Return the newest date up to *now*; both in seconds since 1970."""
-        newest = next(date for date in self._iterate_dates(now, is_reverse=True) if date <= now)
-        return max(date for date in self._list_nearby_dates(newest) if date <= now)
+        newest_date = next(
+            date for date in self._iterate_dates(now, is_reverse=True) if date <= now
+        )
+        return max(date for date in self._list_nearby_dates(newest_date) if date <= now)
 
     def find_next_date(self, now: float) -> float:
         """Return the first date after *now*."""
-        first = next(date for date in self._iterate_dates(now, is_reverse=False) if date > now)
-        return min(date for date in self._list_nearby_dates(first) if date > now)
+        first_date = next(date for date in self._iterate_dates(now, is_reverse=False) if date > now)
+        return min(date for date in self._list_nearby_dates(first_date) if date > now)
 
     def _list_nearby_dates(self, date: float) -> Iterator[float]:
         """Yield *date*, and near a clock change also later dates, which may be out of order."""
         yield date
         if _has_clock_change_near(date):
-            for near in self._iterate_dates(date, is_reverse=False):
-                if near > date + _SHIFT_S:
+            for nearby_date in self._iterate_dates(date, is_reverse=False):
+                if nearby_date > date + _SHIFT_S:
                     return
-                yield near
+                yield nearby_date
 
     def _iterate_dates(self, now: float, *, is_reverse: bool) -> Iterator[float]:
         """Yield dates from *now*, forward or in reverse, in the order of local clock times.
@@ -73,21 +75,21 @@ class Schedule(Frozen):
         from cronsim import CronSim  # noqa: PLC0415 - see above
 
         # CronSim leaves out the date at which it starts, so start earlier.
-        over = _SHIFT_S if _has_clock_change_near(now) else _MINUTE_S
-        now += over if is_reverse else -over
+        margin_s = _SHIFT_S if _has_clock_change_near(now) else _MINUTE_S
+        now += margin_s if is_reverse else -margin_s
         # `fold` marks the second of two repeated hours; each date is checked with both values.
         start = datetime.fromtimestamp(now).replace(fold=0)  # noqa: DTZ006 - local
         is_of_every_hour = self.at.split()[1].startswith("*")
         for date in CronSim(self.at, start, reverse=is_reverse):
             # Without a zone, the system applies the machine's zone rules of that day.
-            first, second = date.timestamp(), date.replace(fold=1).timestamp()
-            if not is_of_every_hour or first == second:
-                yield first
-            elif first < second:  # otherwise this local time is skipped
-                yield from (second, first) if is_reverse else (first, second)
+            first_time, second_time = date.timestamp(), date.replace(fold=1).timestamp()
+            if not is_of_every_hour or first_time == second_time:
+                yield first_time
+            elif first_time < second_time:  # otherwise this local time is skipped
+                yield from (second_time, first_time) if is_reverse else (first_time, second_time)
 
 
 def _has_clock_change_near(date: float) -> bool:
     """Return whether the local clock changes in the hours around *date*."""
-    before, after = time.localtime(date - _SHIFT_S), time.localtime(date + _SHIFT_S)
-    return before.tm_gmtoff != after.tm_gmtoff
+    start_time, end_time = time.localtime(date - _SHIFT_S), time.localtime(date + _SHIFT_S)
+    return start_time.tm_gmtoff != end_time.tm_gmtoff

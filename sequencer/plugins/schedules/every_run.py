@@ -57,16 +57,16 @@ def tick_all(invocation: Invocation, at_most: int | None = None) -> int:
         raise UsageRefused("is one run", where="--run", hint="leave --all out")
     at_most = at_most or 1
     project, options = invocation.project(), [*_list_passed_options(invocation.arguments)]
-    if (refused := project.trust.refusal()) is not None:
+    if (refusal := project.trust.refusal()) is not None:
         # Raise it once, instead of once per run.
-        raise refused
+        raise refusal
     place = _acquire_lock(project, at_most)
     if place is None:
-        busy = ClaimHeld(f"{pluralize(at_most, 'tick')} at work already (--at-most)")
+        error = ClaimHeld(f"{pluralize(at_most, 'tick')} at work already (--at-most)")
         for run, head in visit_runs(project, lambda _, head: head):
             if isinstance(head, Head):
-                explain_held(invocation, run, head, busy)
-        raise busy
+                explain_held(invocation, run, head, error)
+        raise error
     try:
         with EndOnSignal(invocation.notify) as ending:
             return _run_ticks(invocation, _Runs.from_project(project), options, place, ending)
@@ -86,13 +86,17 @@ class _Runs(NamedTuple):
     @classmethod
     def from_project(cls, project: Project) -> _Runs:
         """Return the runs of *project*."""
-        listed, by_name, able = list[tuple[Run, dict[str, Any]]](), dict[str, Run](), set[str]()
+        run_states, by_name, able_names = (
+            list[tuple[Run, dict[str, Any]]](),
+            dict[str, Run](),
+            set[str](),
+        )
         for run, facts in visit_runs(project, partial(run_facts, project)):
             # An unreadable run gets turns too: its tick reports the error.
-            known = unread_facts(run, facts) if isinstance(facts, SequencerError) else facts
-            if not known["ended"] or any(post["pending"] for post in known["posts"]):
-                listed.append((run, known))
-                able.add(run.name or "")
+            state = unread_facts(run, facts) if isinstance(facts, SequencerError) else facts
+            if not state["ended"] or any(post["pending"] for post in state["posts"]):
+                run_states.append((run, state))
+                able_names.add(run.name or "")
                 by_name[run.name or ""] = run
         dates = dict[str, str]()
         for run, date in list_scheduled_runs(project):
@@ -100,8 +104,8 @@ class _Runs(NamedTuple):
             if date is not None and name not in by_name:
                 by_name[name], dates[name] = run, format_utc(date)
                 if date <= time.time() or is_unsettled(project, run):
-                    able.add(name)
-        return cls(project, by_name, ranks_of(project, listed, dates), frozenset(able))
+                    able_names.add(name)
+        return cls(project, by_name, ranks_of(project, run_states, dates), frozenset(able_names))
 
 
 def _run_ticks(
@@ -109,14 +113,14 @@ def _run_ticks(
 ) -> int:
     """Give one run after the other a turn until one has moved; return the exit code."""
     has_log = find_log_path(invocation.arguments) is not None
-    line, tried, codes = KeptLine(runs.project.settings), set[str](), list[int]()
+    line, tried_names, codes = KeptLine(runs.project.settings), set[str](), list[int]()
     has_moved = False
-    while turn := _take_next_turn(line, runs, tried):
+    while turn := _take_next_turn(line, runs, tried_names):
         run = runs.by_name[turn.name]
-        before = _read_progress_mark(run)
+        old_mark = _read_progress_mark(run)
         codes.append(_run_tick(invocation, runs.project, run, options, place=place, ending=ending))
         # If another process holds the step, that process has moved the run.
-        has_moved = codes[-1] != ClaimHeld.exit_code and _read_progress_mark(run) != before
+        has_moved = codes[-1] != ClaimHeld.exit_code and _read_progress_mark(run) != old_mark
         if not has_moved:
             line.return_turn(turn)
         # A tick that has just started is ended by the signal itself, with another code.
@@ -135,11 +139,11 @@ def _run_ticks(
     return 0 if has_log else next(filter(None, codes), 0)
 
 
-def _take_next_turn(line: KeptLine, runs: _Runs, tried: set[str]) -> Turn | None:
+def _take_next_turn(line: KeptLine, runs: _Runs, tried_names: set[str]) -> Turn | None:
     """Return the next turn; runs that only wait for a date come last, to report that."""
-    for wanted in (runs.able, runs.by_name.keys()):
-        if (turn := line.take_turn(runs.ranks, wanted - tried)) is not None:
-            tried.add(turn.name)
+    for names in (runs.able, runs.by_name.keys()):
+        if (turn := line.take_turn(runs.ranks, names - tried_names)) is not None:
+            tried_names.add(turn.name)
             return turn
     return None
 

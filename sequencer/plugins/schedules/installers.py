@@ -33,9 +33,11 @@ KINDS = ("systemd", "launchd", "cron")
 HOUR_MIN, DAY_MIN = 60, 1440
 REGULAR = {
     1: "* * * * *",
-    **{n: f"*/{n} * * * *" for n in range(2, HOUR_MIN) if HOUR_MIN % n == 0},
+    **{
+        minutes: f"*/{minutes} * * * *" for minutes in range(2, HOUR_MIN) if HOUR_MIN % minutes == 0
+    },
     HOUR_MIN: "0 * * * *",
-    **{n * HOUR_MIN: f"0 */{n} * * *" for n in range(2, 24) if 24 % n == 0},
+    **{hours * HOUR_MIN: f"0 */{hours} * * *" for hours in range(2, 24) if 24 % hours == 0},
     DAY_MIN: "0 0 * * *",
 }
 """Interval in minutes -> the five fields of cron for it."""
@@ -123,8 +125,10 @@ class Job(Struct, frozen=True):
         parts: list[str] = []
         if self.env_file is not None:
             parts += ["set -a", f". {shlex.quote(self.env_file)}", "set +a"]
-        given = " ".join(f"{name}={shlex.quote(text)}" for name, text in self.variables.items())
-        return " && ".join([*parts, f"export {given}", f"exec {shlex.join(self.argv)}"])
+        assignments = " ".join(
+            f"{name}={shlex.quote(text)}" for name, text in self.variables.items()
+        )
+        return " && ".join([*parts, f"export {assignments}", f"exec {shlex.join(self.argv)}"])
 
     @property
     def typed(self) -> str:
@@ -135,17 +139,17 @@ class Job(Struct, frozen=True):
         return f"(set -a && . {shlex.quote(self.env_file)} && set +a && exec {command})"
 
 
-def _compute_next_start(last: float | None, every: int | None) -> float | None:
-    if last is None or every is None:
+def _compute_next_start(last_time: float | None, interval: int | None) -> float | None:
+    if last_time is None or interval is None:
         return None
-    return last + every * 60
+    return last_time + interval * 60
 
 
 def _search_file(path: Path, pattern: str) -> str | None:
     """Return the first group of *pattern* in the file at *path*, or None."""
     with suppress(OSError, UnicodeDecodeError):
-        found = re.search(pattern, path.read_text(encoding="utf-8"))
-        return None if found is None else found[1]
+        match = re.search(pattern, path.read_text(encoding="utf-8"))
+        return None if match is None else match[1]
     return None
 
 
@@ -174,13 +178,13 @@ class _Files(ABC):
         )
 
     def _write(self, job: Job) -> str:
-        existed = self._exists(job.name)
+        has_existed = self._exists(job.name)
         for path, text in self.files(job).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
             temporary.write_text(text, encoding="utf-8")
             temporary.replace(path)
-        return f"{self._paths(job.name)[0]} {'was replaced' if existed else 'is installed'}"
+        return f"{self._paths(job.name)[0]} {'was replaced' if has_existed else 'is installed'}"
 
     def _exists(self, name: str) -> bool:
         return self._paths(name)[0].exists()
@@ -202,12 +206,12 @@ class Systemd(_Files):
         )
 
     def files(self, job: Job) -> dict[Path, str]:
-        folder, about = _escape(job.folder), _escape(job.about)
+        folder, description = _escape(job.folder), _escape(job.about)
         pairs = (f"{name}={value}" for name, value in job.variables.items())
         keys = f"\nEnvironmentFile=-{_escape(job.env_file)}" if job.env_file else ""
         unit, service = _PAGES if job.every is None else _TICK
         text = _SERVICE.format(
-            about=about,
+            about=description,
             unit=unit,
             folder=folder,
             environment=" ".join(_quote(pair, is_command=False) for pair in pairs),
@@ -218,7 +222,7 @@ class Systemd(_Files):
         path, timer = self._paths(job.name)
         if job.every is None:
             return {path: text}
-        return {path: text, timer: _TIMER.format(about=about, every=job.every)}
+        return {path: text, timer: _TIMER.format(about=description, every=job.every)}
 
     def format_job(self, job: Job) -> str:
         unit = _unit_of(job)
@@ -243,8 +247,8 @@ class Systemd(_Files):
 
     def interval(self, name: str) -> int | None:
         """Return the minutes between two starts of *name*; None: permanent, or not installed."""
-        found = _search_file(self._paths(name)[1], r"(?m)^OnUnitActiveSec=(\d+)min")
-        return None if found is None else int(found)
+        minutes = _search_file(self._paths(name)[1], r"(?m)^OnUnitActiveSec=(\d+)min")
+        return None if minutes is None else int(minutes)
 
     def find_next_start(self, name: str, last: float | None) -> float | None:
         """Return the time of the next start of *name* after *last*, in seconds since 1970."""
@@ -313,10 +317,10 @@ class Launchd(_Files):
 
     def interval(self, name: str) -> int | None:
         """Return the minutes between two starts of *name*; None: permanent, or not installed."""
-        found = _search_file(
+        seconds = _search_file(
             self._paths(name)[0], r"<key>StartInterval</key>\s*<integer>(\d+)</integer>"
         )
-        return None if found is None else int(found) // 60
+        return None if seconds is None else int(seconds) // 60
 
     def find_next_start(self, name: str, last: float | None) -> float | None:
         """Return the time of the next start of *name* after *last*, in seconds since 1970."""
@@ -340,12 +344,12 @@ class Cron:
         Raises:
             UsageRefused: cron does not support this interval, or a line of this length.
         """
-        when, rest = (
+        times, redirection = (
             ("@reboot", " >/dev/null") if job.every is None else (cron_times(job.every), "")
         )
         # cron ends the command at %, even inside quotes, and passes the rest as its input.
-        command = f"cd {shlex.quote(job.folder)} && {job.shell}{rest}".replace("%", r"\%")
-        line = f"{when} {command} # {job.name}"
+        command = f"cd {shlex.quote(job.folder)} && {job.shell}{redirection}".replace("%", r"\%")
+        line = f"{times} {command} # {job.name}"
         if len(line) > CRON_CHARS:
             raise UsageRefused(
                 f"the entry would have {len(line)} characters, more than cron accepts",
@@ -359,27 +363,27 @@ class Cron:
         Raises:
             UsageRefused: they can't be read, so replacing the crontab would lose them.
         """
-        done = _run("crontab", "-l")
-        message = done.stderr.strip()
-        if done.returncode and not any(words in message.lower() for words in NO_CRONTAB):
+        process = _run("crontab", "-l")
+        message = process.stderr.strip()
+        if process.returncode and not any(words in message.lower() for words in NO_CRONTAB):
             raise UsageRefused(
-                f"crontab -l: {message or f'exit code {done.returncode}'}",
+                f"crontab -l: {message or f'exit code {process.returncode}'}",
                 hint="your crontab is unchanged; choose another timer with --with",
             )
         # Split only at \n, as cron does: other line ends in a comment must not start a command.
-        return [] if done.returncode else done.stdout.removesuffix("\n").split("\n")
+        return [] if process.returncode else process.stdout.removesuffix("\n").split("\n")
 
     def _drop_line(self, name: str) -> tuple[list[str], bool]:
         lines = self._read_crontab()
-        others = [line for line in lines if not line.endswith(f" # {name}")]
-        return others, len(others) < len(lines)
+        other_lines = [line for line in lines if not line.endswith(f" # {name}")]
+        return other_lines, len(other_lines) < len(lines)
 
     def install(self, job: Job) -> Sequence[str]:
         """Add the line of *job* to the crontab, or replace it; return lines for people."""
         line = self.format_job(job)
-        lines, existed = self._drop_line(job.name)
+        lines, has_existed = self._drop_line(job.name)
         _run_checked("crontab", "-", text="\n".join([*lines, line]) + "\n")
-        message = "the line in your crontab was replaced" if existed else ""
+        message = "the line in your crontab was replaced" if has_existed else ""
         message = message or "a line was added to your crontab"
         if job.every is None:
             return message, f"it starts with the machine; until then start it by hand: {job.typed}"
@@ -387,8 +391,8 @@ class Cron:
 
     def interval(self, name: str) -> int | None:
         """Return the minutes between two starts of *name*; None: irregular, or not installed."""
-        known = {fields: every for every, fields in REGULAR.items()}
-        return known.get(self._read_cron_times(name) or "")
+        intervals = {fields: interval for interval, fields in REGULAR.items()}
+        return intervals.get(self._read_cron_times(name) or "")
 
     def find_next_start(self, name: str, last: float | None) -> float | None:
         """Return the time of the next start of *name*, in seconds since 1970."""
@@ -421,10 +425,10 @@ class Cron:
 
     def remove(self, name: str) -> bool:
         """Remove the line of *name* from the crontab; return whether it was installed."""
-        lines, existed = self._drop_line(name)
-        if existed:
+        lines, has_existed = self._drop_line(name)
+        if has_existed:
             _run_checked("crontab", "-", text="".join(f"{line}\n" for line in lines))
-        return existed
+        return has_existed
 
 
 Installer = Systemd | Launchd | Cron
@@ -434,8 +438,8 @@ def installer_of(kind: str | None) -> Installer:
     """Return the installer for *kind*; None: the best kind that this machine has."""
     if kind is None:
         has_systemd = shutil.which("systemctl") and Path("/run/systemd/system").is_dir()
-        other = "systemd" if has_systemd else "cron"
-        kind = "launchd" if sys.platform == "darwin" else other
+        linux_kind = "systemd" if has_systemd else "cron"
+        kind = "launchd" if sys.platform == "darwin" else linux_kind
     if kind == "systemd":
         return Systemd()
     return Launchd() if kind == "launchd" else Cron()
@@ -508,7 +512,7 @@ def _run(*argv: str, text: str | None = None) -> subprocess.CompletedProcess[str
 
 
 def _run_checked(*argv: str, text: str | None = None) -> None:
-    done = _run(*argv, text=text)
-    if done.returncode:
-        message = done.stderr.strip() or f"exit code {done.returncode}"
+    process = _run(*argv, text=text)
+    if process.returncode:
+        message = process.stderr.strip() or f"exit code {process.returncode}"
         raise UsageRefused(f"{shlex.join(argv)}: {message}", hint="choose another with --with")

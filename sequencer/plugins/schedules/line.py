@@ -57,36 +57,44 @@ class WaitingLine(NamedTuple):
     def order(self, ranks: Mapping[str, Rank]) -> list[str]:
         """Return all runs of *ranks* in the order in which they get their turns."""
         front, rest = self._list_waiting(ranks), [name for name in self.moved if name in ranks]
-        known = {*front, *rest}
-        new = sorted((name for name in ranks if name not in known), key=ranks.__getitem__)
-        return [*front, *new, *rest]
+        known_names = {*front, *rest}
+        new_names = sorted(
+            (name for name in ranks if name not in known_names), key=ranks.__getitem__
+        )
+        return [*front, *new_names, *rest]
 
     def record_turn(self, name: str, ranks: Mapping[str, Rank]) -> WaitingLine:
         """Return the line after the turn of *name*; if all runs had a turn, in a new round."""
         front = self._list_waiting(ranks)
         if name in front:
             return WaitingLine(_remove_name(front, name), (*_remove_name(self.moved, name), name))
-        moved = [run for run in self.order(ranks) if run not in front and run in self.moved]
-        unmoved = sorted((run for run in ranks if run not in moved), key=ranks.__getitem__)
-        return WaitingLine(_remove_name([*unmoved, *moved], name), (name,))
+        moved_names = [run for run in self.order(ranks) if run not in front and run in self.moved]
+        unmoved_names = sorted(
+            (run for run in ranks if run not in moved_names), key=ranks.__getitem__
+        )
+        return WaitingLine(_remove_name([*unmoved_names, *moved_names], name), (name,))
 
     def undo_turn(self, name: str, later_runs: Iterable[str]) -> WaitingLine:
         """Return the line with *name*, which has not moved, back before *later_runs*."""
-        waits, later = list(_remove_name(self.waits, name)), {*later_runs}
-        position = next((at for at, run in enumerate(waits) if run in later), len(waits))
+        waits, later_names = list(_remove_name(self.waits, name)), {*later_runs}
+        position = next(
+            (index for index, run in enumerate(waits) if run in later_names), len(waits)
+        )
         waits.insert(position, name)
         return WaitingLine(tuple(waits), _remove_name(self.moved, name))
 
     def _list_waiting(self, ranks: Mapping[str, Rank]) -> list[str]:
         """Return the runs whose turn in this round is still to come."""
-        known = {*self.waits, *self.moved}
-        new = [name for name in ranks if name not in known and ranks[name].group == DATE]
-        waiting = (name for name in self.waits if name in ranks)
-        return [*sorted(new, key=ranks.__getitem__), *waiting]
+        known_names = {*self.waits, *self.moved}
+        new_names = [
+            name for name in ranks if name not in known_names and ranks[name].group == DATE
+        ]
+        waiting_names = (name for name in self.waits if name in ranks)
+        return [*sorted(new_names, key=ranks.__getitem__), *waiting_names]
 
 
 def _remove_name(names: Iterable[str], name: str) -> tuple[str, ...]:
-    return tuple(other for other in names if other != name)
+    return tuple(item for item in names if item != name)
 
 
 def ranks_of(
@@ -199,5 +207,5 @@ class Turn(NamedTuple):
 
 def record_name(settings: Settings) -> str:
     """Return the file name of a project's stored line."""
-    real = os.path.realpath(settings.state_file)
-    return f"{blake2b(os.fsencode(real), digest_size=16).hexdigest()}.line.json"
+    real_path = os.path.realpath(settings.state_file)
+    return f"{blake2b(os.fsencode(real_path), digest_size=16).hexdigest()}.line.json"

@@ -144,11 +144,11 @@ def find_skipped_date(project: Project, run: Run) -> tuple[float, str] | None:
     if run.name not in schedules_of(project.settings):
         return None
     now = time.time()
-    note, found = _find_valid_note(project, run, now), None
+    note, skip = _find_valid_note(project, run, now), None
     with suppress(SequencerError):  # `status` reports the error
-        found = _find_newly_skipped(project, run, run.head, now, note)
-    if found is not None or note.left_out is None:
-        return found
+        skip = _find_newly_skipped(project, run, run.head, now, note)
+    if skip is not None or note.left_out is None:
+        return skip
     return note.left_out, note.why or ""
 
 
@@ -165,13 +165,13 @@ def _first_note(project: Project, head: Head | None, now: float) -> DateNote:
 
     Perhaps no tick has come yet, but by trusting the project a person has approved its schedules.
     """
-    trusted = ended = None
+    trust_time = end_time = None
     with suppress(SequencerError):
-        trusted = project.trust.since
+        trust_time = project.trust.since
     if head is not None:
-        ended = now if head.status != "complete" else _find_end_time(head, now)
-    since = now if trusted is None else min(trusted, now)
-    return DateNote(max(since, ended or 0.0))
+        end_time = now if head.status != "complete" else _find_end_time(head, now)
+    since = now if trust_time is None else min(trust_time, now)
+    return DateNote(max(since, end_time or 0.0))
 
 
 def _find_end_time(head: Head, now: float) -> float | None:
@@ -179,8 +179,8 @@ def _find_end_time(head: Head, now: float) -> float | None:
 
     An end in the future was written by another clock, or edited by a person.
     """
-    ended = parse_time(head.last_update)
-    return ended.timestamp() if ended is not None and ended.timestamp() <= now else None
+    end_time = parse_time(head.last_update)
+    return end_time.timestamp() if end_time is not None and end_time.timestamp() <= now else None
 
 
 def _find_newly_skipped(
@@ -194,10 +194,10 @@ def _find_newly_skipped(
         return None
     if head.status != "complete":
         return date, _describe_wait(run, head)
-    ended = _find_end_time(head, now)
-    if ended is None or ended < date:
+    end_time = _find_end_time(head, now)
+    if end_time is None or end_time < date:
         return None
-    return date, f"it was under way until {format_local_time(ended)}"
+    return date, f"it was under way until {format_local_time(end_time)}"
 
 
 def _readiness(run: Run) -> Readiness | None:
@@ -230,10 +230,10 @@ def _find_next_start(
         return None
     if note.starting is not None and note.starting <= now and not note.is_made(head):
         return note.starting
-    ended = None if head is None else _find_end_time(head, now)
-    known = max(note.since, note.left_out or 0.0, ended or 0.0)
-    due = schedule.find_last_date(now)
-    return due if known < due else schedule.find_next_date(now)
+    end_time = None if head is None else _find_end_time(head, now)
+    newest_date = max(note.since, note.left_out or 0.0, end_time or 0.0)
+    due_date = schedule.find_last_date(now)
+    return due_date if newest_date < due_date else schedule.find_next_date(now)
 
 
 def list_scheduled_runs(project: Project) -> Iterator[tuple[Run, float | None]]:
@@ -284,11 +284,11 @@ def start_due(
     # Read the head only once: another tick may start the run meanwhile.
     head = run.head
     note = _settle_note(project, run, head, now, say)
-    if (missed := _find_newly_skipped(project, run, head, now, note)) is not None:
-        note = note._replace(left_out=missed[0], why=missed[1])
+    if (skip := _find_newly_skipped(project, run, head, now, note)) is not None:
+        note = note._replace(left_out=skip[0], why=skip[1])
         _write(project, run, note)
         report = say if notify is None or _needs_no_person(run) else notify
-        report(describe_skipped_date(run, *missed))
+        report(describe_skipped_date(run, *skip))
     date = _find_next_start(project, run, head, now, note)
     if date is None or (head and _is_held(project, run, head, note, is_due=date <= now)):
         return None
@@ -314,16 +314,14 @@ def _is_held(project: Project, run: Run, head: Head, note: DateNote, *, is_due: 
     """
     if not (is_due or _has_skipped(head, note)):
         return False
-    unmerged = [
-        work for work in project.find_unmerged_work() if work.run == run.name and work.run_id
-    ]
-    if unmerged and all(work.run_id != head.run_id for work in unmerged):
+    works = [work for work in project.find_unmerged_work() if work.run == run.name and work.run_id]
+    if works and all(work.run_id != head.run_id for work in works):
         if is_due:
             _skip_date(project, run)
         raise _make_skipped_error(
-            unmerged[0].words, f"{unmerged[0].hint}; then its next date starts the run"
+            works[0].words, f"{works[0].hint}; then its next date starts the run"
         )
-    return bool(unmerged)
+    return bool(works)
 
 
 @contextmanager
@@ -346,9 +344,9 @@ def report_skipped_date(project: Project, run: Run | None) -> Iterator[None]:
 
 def _has_skipped(head: Head, note: DateNote) -> bool:
     """Return whether a date was skipped for unmerged work since the run of *head* ended."""
-    ended = parse_time(head.last_update)
-    is_over = head.status == "complete" and ended is not None and note.why == UNMERGED
-    return is_over and (note.left_out or 0.0) > (0.0 if ended is None else ended.timestamp())
+    end_time = parse_time(head.last_update)
+    is_over = head.status == "complete" and end_time is not None and note.why == UNMERGED
+    return is_over and (note.left_out or 0.0) > (0.0 if end_time is None else end_time.timestamp())
 
 
 def _skip_date(project: Project, run: Run) -> bool:
@@ -362,8 +360,8 @@ def _skip_date(project: Project, run: Run) -> bool:
     return head is not None and _has_skipped(head, note)
 
 
-def _make_skipped_error(why: str, hint: str | None) -> WorkTreeRefused:
-    return WorkTreeRefused(f"skipped: {UNMERGED}: {why}", hint=hint)
+def _make_skipped_error(reason: str, hint: str | None) -> WorkTreeRefused:
+    return WorkTreeRefused(f"skipped: {UNMERGED}: {reason}", hint=hint)
 
 
 def begin(project: Project, run: Run) -> None:
@@ -384,32 +382,35 @@ def _settle_note(
     project: Project, run: Run, head: Head | None, now: float, say: Callable[[str], None]
 ) -> DateNote:
     """Return the note about the dates of *run*, and write it if it has changed."""
-    found = _read(project, run)
-    note = found or _first_note(project, head, now)
+    old_note = _read(project, run)
+    note = old_note or _first_note(project, head, now)
     if note.starting is not None and note.is_made(head):
         note = note.with_start_done()
     note = note.drop_future_times(now)
-    if note.ahead is not None and (found is None or note.ahead != found.ahead):
+    if note.ahead is not None and (old_note is None or note.ahead != old_note.ahead):
         start = f"run {run.name!r} has started for {format_local_time(note.ahead)}"
         say(f"notice: {start}, far ahead of this machine's clock: its dates count from now on")
-    if found is None and head is not None:
-        missed = _find_next_start(project, run, head, now, DateNote(0.0))
-        is_lost = _find_next_start(project, run, head, now, note) != missed
-        if missed is not None and missed <= now and is_lost:
-            date, where = (
-                f"the date {format_local_time(missed)} of run {run.name!r}",
+    if old_note is None and head is not None:
+        missed_date = _find_next_start(project, run, head, now, DateNote(0.0))
+        is_lost = _find_next_start(project, run, head, now, note) != missed_date
+        if missed_date is not None and missed_date <= now and is_lost:
+            skip_words, where = (
+                f"the date {format_local_time(missed_date)} of run {run.name!r}",
                 user_state_path(FOLDER),
             )
-            say(f"notice: {where}: nothing was noted of {date}: it is left out, later ones count")
-    if note != found:
+            say(
+                f"notice: {where}: nothing was noted of {skip_words}: "
+                "it is left out, later ones count"
+            )
+    if note != old_note:
         _write(project, run, note)
     return note
 
 
 def _record_name(project: Project, run: Run) -> str:
     # A changed ``at`` gets a new record: its dates count from the change.
-    at = schedules_of(project.settings)[run.name or ""].at
-    key = f"{project.settings.project_dir}\n{project.settings.config_path}\n{run.name}\n{at}"
+    cron = schedules_of(project.settings)[run.name or ""].at
+    key = f"{project.settings.project_dir}\n{project.settings.config_path}\n{run.name}\n{cron}"
     digest = blake2b(key.encode(errors="surrogateescape"), digest_size=16).hexdigest()
     return f"{digest}.json"
 
@@ -420,10 +421,10 @@ def _read(project: Project, run: Run) -> DateNote | None:
     try:
         fields = json.loads(data or b"")
         note = DateNote(**{name: fields.get(name) for name in DateNote._fields})
-        times = [float(at) for at in _times(note) if at is not None]
+        times = [float(value) for value in _times(note) if value is not None]
     except (ValueError, TypeError, AttributeError):
         return None
-    is_sound = note.since is not None and all(0 <= at < LATEST_S for at in times)
+    is_sound = note.since is not None and all(0 <= timestamp < LATEST_S for timestamp in times)
     has_texts = isinstance(note.ended, str | None) and isinstance(note.why, str | None)
     return note if is_sound and has_texts else None
 

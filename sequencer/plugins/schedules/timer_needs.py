@@ -50,12 +50,12 @@ def workflows_of(project: Project, run: str | None, *, is_all: bool) -> list[Wor
     workflows: dict[str, Workflow] = {}
     for name in dict.fromkeys(names):
         with suppress(SequencerError):  # `check` and each tick report the error
-            opened = project.run(name)
-            head, schedule = opened.head, schedules.get(name or "")
+            named_run = project.run(name)
+            head, schedule = named_run.head, schedules.get(name or "")
             if head is None and schedule is not None:
                 workflow = project.settings.registry.get(schedule.workflow)
             else:
-                workflow = opened.workflow_for(head)
+                workflow = named_run.workflow_for(head)
             workflows[workflow.name] = workflow
     return [*workflows.values()]
 
@@ -64,12 +64,14 @@ def find_cron_lacks(lines: Iterable[str], log: str) -> Iterator[Lack]:
     """Yield what cron on this machine lacks; *lines* are the lines of the crontab."""
     if not _is_running(CRONS):
         yield Lack("no cron daemon runs on this machine", "start it; without it no tick comes")
-    where = os.pathsep.join((os.environ.get("PATH", ""), *MAIL_PATH))
-    look = f"look at 'sequencer status' and {log}"
-    if shutil.which("sendmail", path=where) is None:
-        yield Lack("no program on this machine sends mail (sendmail), so cron can't mail you", look)
+    search_path = os.pathsep.join((os.environ.get("PATH", ""), *MAIL_PATH))
+    advice = f"look at 'sequencer status' and {log}"
+    if shutil.which("sendmail", path=search_path) is None:
+        yield Lack(
+            "no program on this machine sends mail (sendmail), so cron can't mail you", advice
+        )
     elif any(re.fullmatch(r"\s*MAILTO\s*=\s*(\"\"|'')?\s*", line) for line in lines):
-        yield Lack("MAILTO is empty in your crontab, so cron sends no mail", look)
+        yield Lack("MAILTO is empty in your crontab, so cron sends no mail", advice)
 
 
 def _is_running(names: Collection[str]) -> bool:
@@ -98,11 +100,11 @@ def find_key_lacks(
     """Yield the keys and settings in variables that this shell has and a timer does not."""
     if env_file is not None and (lack := _find_file_lack(env_file)) is not None:
         yield lack
-    missing = sorted(_variables(project, workflows) - _read_variable_names(env_file))
-    if missing:
-        verb = "is" if len(missing) == 1 else "are"
+    missing_names = sorted(_variables(project, workflows) - _read_variable_names(env_file))
+    if missing_names:
+        verb = "is" if len(missing_names) == 1 else "are"
         hint = "put it into a file of NAME=value lines (mode 600) and name that with --env-file"
-        yield Lack(f"{', '.join(missing)} {verb} set only in this shell", hint)
+        yield Lack(f"{', '.join(missing_names)} {verb} set only in this shell", hint)
 
 
 def _find_file_lack(path: Path) -> Lack | None:
@@ -126,16 +128,16 @@ def _read_variable_names(path: Path | None) -> set[str]:
 def _variables(project: Project, workflows: Iterable[Workflow]) -> set[str]:
     """Return the variables of this shell that hold keys or settings of the project."""
     patterns = {name for workflow in workflows for name in _list_agent_variables(project, workflow)}
-    found = {
+    names = {
         name
         for name, text in os.environ.items()
         if text and any(fnmatchcase(name, pattern) for pattern in patterns)
         if any(word in name for word in _SECRET)
     }
-    found |= {
+    names |= {
         name for name in _list_named_variables(project.settings.written) if os.environ.get(name)
     }
-    return found | {name for name in os.environ if re.match(r"SEQUENCER_[A-Z_]+__", name)}
+    return names | {name for name in os.environ if re.match(r"SEQUENCER_[A-Z_]+__", name)}
 
 
 def _list_agent_variables(project: Project, workflow: Workflow) -> Iterator[str]:
@@ -150,15 +152,15 @@ def _list_agent_variables(project: Project, workflow: Workflow) -> Iterator[str]
             yield from [key] if key else ()
 
 
-def _list_named_variables(written: Any) -> Iterator[str]:
+def _list_named_variables(node: Any) -> Iterator[str]:
     """Yield the variables that settings name: the values of all keys that end in ``_env``."""
-    if isinstance(written, Mapping):
-        for key, value in written.items():
+    if isinstance(node, Mapping):
+        for key, value in node.items():
             if isinstance(key, str) and key.endswith("_env"):
                 names = value.values() if isinstance(value, Mapping) else [value]
                 yield from (name for name in names if isinstance(name, str))
             else:
                 yield from _list_named_variables(value)
-    elif isinstance(written, list | tuple):
-        for value in written:
+    elif isinstance(node, list | tuple):
+        for value in node:
             yield from _list_named_variables(value)

@@ -91,8 +91,8 @@ def programs_of(settings: Settings) -> list[str]:
 def _find_searched_program(agent: Agent) -> str | None:
     """Return the program of *agent* if it is searched on this process's PATH, or None."""
     argv, env = agent.options.get("argv"), agent.options.get("env")
-    first = argv[0] if isinstance(argv, (list, tuple)) and argv else None
-    name = first if agent.kind == "command" else agent.options.get("program")
+    program = argv[0] if isinstance(argv, (list, tuple)) and argv else None
+    name = program if agent.kind == "command" else agent.options.get("program")
     has_own_path = isinstance(env, Mapping) and "PATH" in env
     if not isinstance(name, str) or has_own_path or os.sep in name or name == "{python}":
         return None
@@ -101,22 +101,22 @@ def _find_searched_program(agent: Agent) -> str | None:
 
 def path_for(programs: list[str], present: str, which: Which) -> str:
     """Return a short PATH that finds each of *programs* where *present* does."""
-    found = {os.path.dirname(path) for program in programs if (path := which(program))}  # noqa: PTH120
+    folders = {os.path.dirname(path) for program in programs if (path := which(program))}  # noqa: PTH120
     # Keep the order of the current PATH: it decides between two programs with the same name. Drop
     # relative folders: they would be other folders in a timer.
     order = [folder for folder in present.split(os.pathsep) if folder.startswith("/")]
-    wanted = [folder for folder in order if folder in found or folder in STANDARD_PATH]
-    return os.pathsep.join(dict.fromkeys([*wanted, *STANDARD_PATH]))
+    kept_folders = [folder for folder in order if folder in folders or folder in STANDARD_PATH]
+    return os.pathsep.join(dict.fromkeys([*kept_folders, *STANDARD_PATH]))
 
 
 def find_entries(settings: Settings, env: Mapping[str, str]) -> list[Entry]:
     """Return the timer entries of this machine whose ticks work on the project."""
-    found = (
+    sources = (
         _find_cron_entries(settings),
         _find_systemd_entries(settings, env),
         _find_launchd_entries(settings, env),
     )
-    return [entry for entries in found for entry in entries]
+    return [entry for entries in sources for entry in entries]
 
 
 def find_runs_without_timer(settings: Settings, entries: Sequence[Entry]) -> Iterator[str]:
@@ -156,13 +156,13 @@ def find_lost_programs(
 
     If none is installed, the entry that would be printed is checked.
     """
-    programs, present = programs_of(settings), env.get("PATH", "")
+    programs, search_path = programs_of(settings), env.get("PATH", "")
     if not entries:
-        path = path_for(programs, present, partial(shutil.which, path=present))
+        path = path_for(programs, search_path, partial(shutil.which, path=search_path))
         entries = [Entry("the timer that 'sequencer schedule install' installs", path)]
     for entry in entries:
         for program in programs:
-            in_shell = shutil.which(program, path=present)
+            in_shell = shutil.which(program, path=search_path)
             in_tick = shutil.which(program, path=entry.path)
             if in_shell and (
                 in_tick is None or _resolve_folder(in_shell) != _resolve_folder(in_tick)
@@ -186,7 +186,7 @@ def _read_crontab() -> str:
     if program is None or not Path(program).is_absolute():
         return ""
     try:
-        listed = subprocess.run(  # noqa: S603 - fixed arguments
+        process = subprocess.run(  # noqa: S603 - fixed arguments
             [program, "-l"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -195,15 +195,15 @@ def _read_crontab() -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return listed.stdout.decode(errors="replace")
+    return process.stdout.decode(errors="replace")
 
 
 def entries_of(crontab: str, folder: Path) -> Iterator[Entry]:
     """Yield the entries of *crontab* whose ticks work in *folder*."""
-    above = "/usr/bin:/bin"
+    cron_path = "/usr/bin:/bin"
     for line in crontab.split("\n"):
-        if (found := re.match(r"\s*PATH\s*=\s*(.*?)\s*$", line)) is not None:
-            above = found[1].strip("\"'")
+        if (match := re.match(r"\s*PATH\s*=\s*(.*?)\s*$", line)) is not None:
+            cron_path = match[1].strip("\"'")
             continue
         try:
             words = shlex.split(line.replace(r"\%", "%"), comments=True)
@@ -211,21 +211,21 @@ def entries_of(crontab: str, folder: Path) -> Iterator[Entry]:
             continue
         at_folder = ("cd", str(folder)) in pairwise(words)
         if at_folder and "tick" in words:
-            entry = _entry("the crontab", words, _value("PATH", words) or above)
+            entry = _entry("the crontab", words, _value("PATH", words) or cron_path)
             yield entry._replace(is_of_cron=True)
 
 
 def _entry(name: str, words: Sequence[str], path: str, env_file: str | None = None) -> Entry:
     # `Job.shell` writes this form.
-    file = env_file or next((after for word, after in pairwise(words) if word == "."), None)
+    file = env_file or next((file_name for word, file_name in pairwise(words) if word == "."), None)
     return Entry(name, path, _value("--run", words), "--all" in words, file)
 
 
 def _value(name: str, words: Sequence[str]) -> str | None:
     """Return the value of *name* in *words*, in the form ``name=value`` or ``name value``."""
-    joined = (word.partition("=")[2] for word in words if word.startswith(f"{name}="))
-    separate = (value for word, value in pairwise(words) if word == name)
-    return next(joined, None) or next(separate, None)
+    joined_values = (word.partition("=")[2] for word in words if word.startswith(f"{name}="))
+    separate_values = (value for word, value in pairwise(words) if word == name)
+    return next(joined_values, None) or next(separate_values, None)
 
 
 def _find_systemd_entries(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
@@ -238,15 +238,15 @@ def _find_systemd_entries(settings: Settings, env: Mapping[str, str]) -> Iterato
         folder = re.search(r"(?m)^WorkingDirectory=(.*?)\s*$", text)
         if folder is None or folder[1] != str(settings.project_dir):
             continue
-        own = re.search(r'(?m)^Environment=.*?"?\bPATH=([^"\n]*)', text)
+        path_match = re.search(r'(?m)^Environment=.*?"?\bPATH=([^"\n]*)', text)
         command = re.search(r"(?m)^ExecStart=(.*)", text)
         keys = re.search(r"(?m)^EnvironmentFile=-?(.*?)\s*$", text)
         try:
             words = shlex.split(command[1]) if command is not None else []
         except ValueError:
             continue
-        if own is not None and "tick" in words:
-            yield _entry(str(unit), words, own[1], keys and keys[1])
+        if path_match is not None and "tick" in words:
+            yield _entry(str(unit), words, path_match[1], keys and keys[1])
 
 
 def _find_launchd_entries(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
@@ -297,8 +297,8 @@ def pace_of(settings: Settings, run: str | None) -> TickPace | None:
     Ticks of all runs count too, even if the run had nothing to do and got no turn.
     """
     logs = tick_log(settings, run), log_of_all(settings)
-    known = [pace for log in logs if (pace := _read_pace(log)) is not None]
-    return max(known, default=None)
+    paces = [pace for log in logs if (pace := _read_pace(log)) is not None]
+    return max(paces, default=None)
 
 
 def last_tick(settings: Settings, run: str | None) -> float | None:
@@ -310,9 +310,7 @@ def last_tick(settings: Settings, run: str | None) -> float | None:
 def _read_pace(log: Path) -> TickPace | None:
     """Return the pace of the ticks that wrote *log*, or None if too few ticks are known."""
     times = _read_times(log)
-    pauses = [
-        second - first for first, second in pairwise(times) if second - first > SHORTEST_PAUSE_S
-    ]
+    pauses = [end - start for start, end in pairwise(times) if end - start > SHORTEST_PAUSE_S]
     return TickPace(times[-1], max(pauses)) if len(pauses) >= MIN_PAUSES else None
 
 
@@ -328,7 +326,11 @@ def _read_times(log: Path) -> list[float]:
         return []
     stamps = dict.fromkeys(_STAMP.findall(data.decode(errors="replace")))
     latest = time.time() + DAY_S
-    return [at for stamp in stamps if (at := _time(stamp)) is not None and at <= latest]
+    return [
+        timestamp
+        for stamp in stamps
+        if (timestamp := _time(stamp)) is not None and timestamp <= latest
+    ]
 
 
 def _time(stamp: str) -> float | None:

@@ -40,8 +40,8 @@ class BudgetUse(Struct, frozen=True):
     @property
     def name(self) -> str:
         """Return the key of a warning that is given once; a raised cap gets a new key."""
-        most = self.budget
-        return f"{self.what}, {most.max_cost_usd or 0:g} USD, {most.max_tokens or 0} tokens"
+        budget = self.budget
+        return f"{self.what}, {budget.max_cost_usd or 0:g} USD, {budget.max_tokens or 0} tokens"
 
     @property
     def is_reached(self) -> bool:
@@ -51,9 +51,9 @@ class BudgetUse(Struct, frozen=True):
     def with_more(self, running: Iterable[Usage]) -> BudgetUse:
         """Return the use including attempts that are still *running*."""
         usd, tokens = self.usd, self.tokens
-        for used in running:
-            usd += used.cost_usd
-            tokens += used.input_tokens + used.output_tokens
+        for usage in running:
+            usd += usage.cost_usd
+            tokens += usage.input_tokens + usage.output_tokens
         return replace(self, usd=usd, tokens=tokens)
 
     def is_near(self, soft: float) -> bool:
@@ -62,21 +62,21 @@ class BudgetUse(Struct, frozen=True):
 
     def left_usd(self) -> float | None:
         """Return the amount that is left in USD; None: no limit."""
-        most = self.budget.max_cost_usd
-        return None if most is None else max(most - self.usd, 0.0)
+        limit = self.budget.max_cost_usd
+        return None if limit is None else max(limit - self.usd, 0.0)
 
     def left_tokens(self) -> float | None:
         """Return the number of tokens that are left; None: no limit."""
-        most = self.budget.max_tokens
-        return None if most is None else max(most - self.tokens, 0)
+        limit = self.budget.max_tokens
+        return None if limit is None else max(limit - self.tokens, 0)
 
     def _list_used_parts(self, share: float) -> list[str]:
-        found, most = [], self.budget
-        if most.max_cost_usd is not None and self.usd >= share * most.max_cost_usd:
-            found.append(f"{self.usd:.4f} of {most.max_cost_usd:g} USD")
-        if most.max_tokens is not None and self.tokens >= share * most.max_tokens:
-            found.append(f"{self.tokens:.0f} of {most.max_tokens} tokens")
-        return found
+        parts, budget = [], self.budget
+        if budget.max_cost_usd is not None and self.usd >= share * budget.max_cost_usd:
+            parts.append(f"{self.usd:.4f} of {budget.max_cost_usd:g} USD")
+        if budget.max_tokens is not None and self.tokens >= share * budget.max_tokens:
+            parts.append(f"{self.tokens:.0f} of {budget.max_tokens} tokens")
+        return parts
 
     def describe_use(self, share: float) -> str:
         """Return a sentence about the parts of which at least the fraction *share* is used."""
@@ -101,15 +101,15 @@ class TeamBudgets:
 
     def find_team_use(self, marking: Marking) -> BudgetUse:
         """Return the whole team's budget."""
-        used = marking.tally.total
-        return BudgetUse("the team", "teams.budget", self.rules.budget, used.usd, used.tokens)
+        total = marking.tally.total
+        return BudgetUse("the team", "teams.budget", self.rules.budget, total.usd, total.tokens)
 
     def list_role_uses(self, marking: Marking) -> Iterator[tuple[str, BudgetUse]]:
         """Yield (role, use) for each role with a budget."""
         for role, budget in self.rules.role_budgets.items():
-            used = marking.tally.roles.get(role, _NOTHING)
+            total = marking.tally.roles.get(role, _NOTHING)
             key = f"teams.roles.{role}.budget"
-            yield role, BudgetUse(f"role {role}", key, budget, used.usd, used.tokens)
+            yield role, BudgetUse(f"role {role}", key, budget, total.usd, total.tokens)
 
     def list_task_uses(
         self, marking: Marking, names: Collection[str] | None = None
@@ -139,11 +139,11 @@ class TeamBudgets:
 
     def _find_used_up_tasks(self, marking: Marking) -> Collection[str]:
         """Return the tasks whose budget, or whose role's budget, is used up."""
-        found: Collection[str] = marking.tally.used_up
+        names: Collection[str] = marking.tally.used_up
         for role, cap in self.list_role_uses(marking):
             if cap.is_reached:
-                found = frozenset(found) | marking.graph.by_role.get(role, frozenset())
-        return found
+                names = frozenset(names) | marking.graph.by_role.get(role, frozenset())
+        return names
 
     def find_start_obstacle(self, marking: Marking) -> str | None:
         """Return why no task may start, or None."""
@@ -154,10 +154,10 @@ class TeamBudgets:
 
     def describe_breaker(self, marking: Marking) -> str | None:
         """Return the message of the circuit breaker, if it has opened."""
-        streak, most = marking.ledger.failures, self.rules.max_failures
-        if streak < most:
+        streak, limit = marking.ledger.failures, self.rules.max_failures
+        if streak < limit:
             return None
-        return f"{streak} attempts in a row failed (teams.max_failures: {most})"
+        return f"{streak} attempts in a row failed (teams.max_failures: {limit})"
 
     def find_stop_reason(self, marking: Marking) -> str | None:
         """Return the reason if budgets keep ready tasks from starting.
@@ -165,13 +165,13 @@ class TeamBudgets:
         Raises:
             TooManyFailures: the circuit breaker has opened.
         """
-        if (broken := self.describe_breaker(marking)) is not None:
+        if (message := self.describe_breaker(marking)) is not None:
             raise TooManyFailures(
-                f"{broken}, so no other task starts",
+                f"{message}, so no other task starts",
                 hint="look at 'sequencer log'; then 'sequencer retry' lets the team continue",
             )
-        reached = self.describe_used_up(marking)
-        return "; ".join(reached) + ": nothing more starts" if reached else None
+        reasons = self.describe_used_up(marking)
+        return "; ".join(reasons) + ": nothing more starts" if reasons else None
 
     def iter_shared_caps(self, marking: Marking) -> Iterator[UsageCap]:
         yield from _make_caps(self.find_team_use(marking))
@@ -179,20 +179,20 @@ class TeamBudgets:
             yield from _make_caps(use, marking.graph.by_role.get(role, ()))
 
     def iter_node_caps(self, marking: Marking, name: str) -> Iterator[UsageCap]:
-        if own := self.find_task_use(marking, name):
-            yield from _make_caps(own, (name,))
+        if use := self.find_task_use(marking, name):
+            yield from _make_caps(use, (name,))
 
     def describe_reached(self, marking: Marking) -> list[str]:
-        broken = self.describe_breaker(marking)
-        return [*self.describe_used_up(marking), *([] if broken is None else [broken])]
+        message = self.describe_breaker(marking)
+        return [*self.describe_used_up(marking), *([] if message is None else [message])]
 
     def describe_used_up(self, marking: Marking) -> list[str]:
         """Return a sentence for each used-up budget; a finished task no longer needs one."""
         team = self.find_team_use(marking)
-        found = [team.describe_use(1.0)] if team.is_reached else []
+        sentences = [team.describe_use(1.0)] if team.is_reached else []
         tasks = (use for use in self.list_task_uses(marking) if not _is_done(marking, use[0]))
         caps = (*self.list_role_uses(marking), *tasks)
-        return found + [cap.describe_use(1.0) for _, cap in caps if cap.is_reached]
+        return sentences + [cap.describe_use(1.0) for _, cap in caps if cap.is_reached]
 
     @property
     def kills(self) -> bool:
@@ -209,29 +209,29 @@ class TeamBudgets:
         if self.find_team_use(marking).with_more(running.values()).is_reached:
             return marking.graph.by_id.keys()
         # Not `find_closed`: the circuit breaker lets running tasks continue.
-        found = self._find_used_up_tasks(marking)
+        nodes = self._find_used_up_tasks(marking)
         for role, cap in self.list_role_uses(marking):
             names = marking.graph.by_role.get(role, frozenset())
-            if cap.with_more(used for name, used in running.items() if name in names).is_reached:
-                found = frozenset(found) | names
-        for name, used in running.items():
-            own = self.find_task_use(marking, name)
-            if own is not None and own.with_more([used]).is_reached:
-                found = frozenset(found) | {name}
-        return found
+            if cap.with_more(usage for name, usage in running.items() if name in names).is_reached:
+                nodes = frozenset(nodes) | names
+        for name, usage in running.items():
+            use = self.find_task_use(marking, name)
+            if use is not None and use.with_more([usage]).is_reached:
+                nodes = frozenset(nodes) | {name}
+        return nodes
 
     def warn_about_limits(self, step: OpenTransition) -> None:
         """Warn in *step* about each budget that is almost or fully used, once per budget."""
-        marking, soft = step.marking, self.rules.budget.soft
-        if (broken := self.describe_breaker(marking)) is not None:
+        marking, soft_share = step.marking, self.rules.budget.soft
+        if (breaker_message := self.describe_breaker(marking)) is not None:
             number = marking.ledger.failures
             if marking.ledger.broke_at < number:
                 step.editor.do("team", "broke", number)
-            self._warn(step, f"breaker: {number}", f"{broken}: nothing more starts")
+            self._warn(step, f"breaker: {number}", f"{breaker_message}: nothing more starts")
         if not self.has_caps(marking):
             return
         # Check only tasks that used something in this transition: others have not changed.
-        paid = {
+        paid_names = {
             operation[2]
             for operation in step.editor.operations
             if operation[:2] == ["team", "spend"]
@@ -240,19 +240,21 @@ class TeamBudgets:
             (cap, False)
             for cap in (self.find_team_use(marking), *dict(self.list_role_uses(marking)).values())
         ]
-        caps += [(cap, _is_done(marking, name)) for name, cap in self.list_task_uses(marking, paid)]
+        caps += [
+            (cap, _is_done(marking, name)) for name, cap in self.list_task_uses(marking, paid_names)
+        ]
         for cap, is_done in caps:
             if cap.is_reached:
                 # A finished task's budget stops no other task.
-                what = "" if is_done else ": nothing more starts"
-                self._warn(step, f"hard: {cap.name}", f"{cap.describe_use(1.0)}{what}")
-            elif cap.is_near(soft):
-                self._warn(step, f"soft: {cap.name}", cap.describe_use(soft))
+                consequence = "" if is_done else ": nothing more starts"
+                self._warn(step, f"hard: {cap.name}", f"{cap.describe_use(1.0)}{consequence}")
+            elif cap.is_near(soft_share):
+                self._warn(step, f"soft: {cap.name}", cap.describe_use(soft_share))
 
     @staticmethod
-    def _warn(step: OpenTransition, what: str, message: str) -> None:
-        if what not in step.marking.ledger.warned:
-            step.warn(what, message)
+    def _warn(step: OpenTransition, key: str, message: str) -> None:
+        if key not in step.marking.ledger.warned:
+            step.warn(key, message)
 
 
 def _is_done(marking: Marking, name: str) -> bool:

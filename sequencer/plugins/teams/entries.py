@@ -97,9 +97,9 @@ class TaskEntry(Step):
 
     def as_task(self) -> Task:
         """Return the task; it sets only the step fields that are in the file."""
-        written = self.model_fields_set
-        task_fields = {name: getattr(self, name) for name in written - STEP_FIELDS}
-        step_fields = set(written & STEP_FIELDS)
+        field_names = self.model_fields_set
+        task_fields = {name: getattr(self, name) for name in field_names - STEP_FIELDS}
+        step_fields = set(field_names & STEP_FIELDS)
         step = self.model_dump(include=step_fields, exclude_unset=True, by_alias=True)
         return Task.model_validate({**task_fields, "step": step})
 

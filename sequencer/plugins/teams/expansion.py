@@ -115,10 +115,10 @@ class TeamExpander(Struct, frozen=True):
         return TaskExpansion(nodes=(node,), edges=(edge,), steps=(self._assign_agent(step),))
 
 
-def _find_free_id(graph: Graph, wanted: str) -> str:
+def _find_free_id(graph: Graph, task_id: str) -> str:
     # A person's task id may have dots too, so check each candidate.
-    others = (f"{wanted}.{number}" for number in itertools.count(2))
-    return next(name for name in itertools.chain([wanted], others) if name not in graph.by_id)
+    variants = (f"{task_id}.{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain([task_id], variants) if name not in graph.by_id)
 
 
 class _AnswerPart(Frozen, populate_by_name=True):
@@ -155,7 +155,7 @@ class SubIssue(_AnswerPart):
         # A client that must fill every key of the schema sends both spellings.
         if not isinstance(value, Mapping) or not {"depends_on", "dependsOn"} <= value.keys():
             return value
-        rest = {key: given for key, given in value.items() if key != "dependsOn"}
+        rest = {key: field for key, field in value.items() if key != "dependsOn"}
         snake, camel = value["depends_on"], value["dependsOn"]
         if snake and camel and snake != camel:
             raise ValueError("'depends_on' and 'dependsOn' differ; keep one of them")
@@ -208,13 +208,15 @@ def sub_issue_tasks(
     Raises:
         AnswerRefused: see `tasks_of_answer`.
     """
-    earlier = [name.removeprefix("verify-") for name in existing if name.startswith("verify-")]
+    earlier_names = [
+        name.removeprefix("verify-") for name in existing if name.startswith("verify-")
+    ]
     # Check the sub-issues as tasks of the same ids, so that errors use the lead's own names.
-    named = [
+    entries = [
         Task(id=issue.id, subject=issue.title, blocked_by=issue.depends_on) for issue in sub_issues
     ]
     problems = list_problems(
-        named, {}, most=MOST + len(earlier), existing=dict.fromkeys(earlier, ())
+        entries, {}, most=MOST + len(earlier_names), existing=dict.fromkeys(earlier_names, ())
     )
     if problems:
         raise _make_refusal([_format_problem(problem) for problem in problems])

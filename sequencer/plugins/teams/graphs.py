@@ -98,14 +98,14 @@ def growth_of(
     """
     new_ids = {task.id for task in tasks}
     waited_for = {blocker for task in tasks for blocker in task.blocked_by if blocker != task.id}
-    last = [task.id for task in tasks if task.id not in waited_for]
+    last_names = [task.id for task in tasks if task.id not in waited_for]
     followers = [graph.edges[place].target for place in graph.outgoing[adding]]
     edges = []
     for task in tasks:
         is_first = new_ids.isdisjoint(task.blocked_by)
-        before = dict.fromkeys((adding, *task.blocked_by) if is_first else task.blocked_by)
-        edges += [(blocker, task.id) for blocker in before]
-    edges += [(name, follower) for name in last for follower in dict.fromkeys(followers)]
+        blockers = dict.fromkeys((adding, *task.blocked_by) if is_first else task.blocked_by)
+        edges += [(blocker, task.id) for blocker in blockers]
+    edges += [(name, follower) for name in last_names for follower in dict.fromkeys(followers)]
     existing: dict[str, list[str]] = {node.id: [] for node in graph.nodes}
     for place, edge in enumerate(graph.edges):
         if place not in graph.back_edges:
@@ -141,11 +141,11 @@ def _make_node_and_step(
     task: Task, roles: Mapping[str, Role], *, or_else: tuple[str, ...] = ()
 ) -> tuple[Node, Step]:
     role = Role() if task.role is None else roles[task.role]
-    fields, brought = _merge_fields(task.step, role)
-    if task.adds is not None and "validation" in brought:
+    fields, role_fields = _merge_fields(task.step, role)
+    if task.adds is not None and "validation" in role_fields:
         # Its answer is a list of tasks, which can't be a verdict.
         del fields["validation"]
-        brought.remove("validation")
+        role_fields.remove("validation")
     validation = fields.get("validation")
     if isinstance(validation, Mapping) and "fixer" not in validation:
         # A task that changes the validation still keeps the fixer of its role.
@@ -156,10 +156,10 @@ def _make_node_and_step(
     if isinstance(validation, Mapping) and isinstance(validation.get("fixer"), Mapping):
         fixer, by_role = _merge_fields(validation["fixer"], roles.get(FIXER, Role()))
         fields["validation"] = {**validation, "fixer": _with_prompt(fixer)}
-        brought += [f"fixer.{name}" for name in by_role]
+        role_fields += [f"fixer.{name}" for name in by_role]
     if task.adds is not None:
-        written = fields.get("output") or {}
-        fields["output"] = {**written, "format": "json", "schema": schema_for(task.adds, roles)}
+        output = fields.get("output") or {}
+        fields["output"] = {**output, "format": "json", "schema": schema_for(task.adds, roles)}
     # A task without a role may write: no role says that it only reads.
     writes = role.writes if task.role is not None else True
     traits = TaskTraits(
@@ -176,7 +176,7 @@ def _make_node_and_step(
         else task.worktree,
         adds=task.adds,
         budget=task.budget,
-        brought=tuple(brought),
+        brought=tuple(role_fields),
     )
     node = Node(id=task.id, kind=NodeKind.AGENT, label=task.subject, task=traits)
     return node, Step.model_validate({"name": task.id, **_with_prompt(fields)})
@@ -188,16 +188,16 @@ def _add_answer_form(task: Task, roles: Mapping[str, Role]) -> str:
     return "\n\n".join(filter(None, (task.description.strip(), form))) if form else task.description
 
 
-def _merge_fields(own: Mapping[str, Any], role: Role) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields of *role* updated with *own*, and the names of those from the role."""
+def _merge_fields(task_fields: Mapping[str, Any], role: Role) -> tuple[dict[str, Any], list[str]]:
+    """Return *role*'s fields updated with *task_fields*, and the names of those from *role*."""
     # A prompt file and a text exclude each other, so one in the task replaces both of the role.
-    has_prompt = own.keys() & {"prompt", "text"}
-    brought = [
+    has_prompt = task_fields.keys() & {"prompt", "text"}
+    names = [
         name
         for name in role.step
-        if name not in own and not (has_prompt and name in ("prompt", "text"))
+        if name not in task_fields and not (has_prompt and name in ("prompt", "text"))
     ]
-    return {**{name: role.step[name] for name in brought}, **own}, sorted(brought)
+    return {**{name: role.step[name] for name in names}, **task_fields}, sorted(names)
 
 
 def _with_prompt(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,43 +232,43 @@ def list_problems(
     belong to entries with other errors and count as known.
     """
     existing = existing or {}
-    found: list[TaskProblem] = []
+    problems: list[TaskProblem] = []
     if not tasks:
         return [TaskProblem((), "there is no task in it", "list at least one")]
     if len(tasks) + len(existing) > most:
         total = f"{len(tasks) + len(existing)} tasks"
         total += f", {len(existing)} of them in the run already" if existing else ""
-        found.append(TaskProblem((), f"{total}; at most {most} are allowed"))
+        problems.append(TaskProblem((), f"{total}; at most {most} are allowed"))
     most_shown = MAX_PROBLEMS + 1
-    found += islice(_find_id_problems(tasks, existing), most_shown)
-    known = dict.fromkeys([*(task.id for task in tasks), *existing])
-    found += islice(_find_reference_problems(tasks, known, roles, lost), most_shown)
-    found += islice(_find_misplaced_fields(tasks, roles), most_shown)
-    found += _find_circle_problems(tasks, existing, known)
-    found.sort(key=lambda problem: _sort_key(problem.path))
-    if len(found) > MAX_PROBLEMS:
-        found[MAX_PROBLEMS:] = [TaskProblem((), "more problems are not shown")]
-    return found
+    problems += islice(_find_id_problems(tasks, existing), most_shown)
+    known_names = dict.fromkeys([*(task.id for task in tasks), *existing])
+    problems += islice(_find_reference_problems(tasks, known_names, roles, lost), most_shown)
+    problems += islice(_find_misplaced_fields(tasks, roles), most_shown)
+    problems += _find_circle_problems(tasks, existing, known_names)
+    problems.sort(key=lambda problem: _sort_key(problem.path))
+    if len(problems) > MAX_PROBLEMS:
+        problems[MAX_PROBLEMS:] = [TaskProblem((), "more problems are not shown")]
+    return problems
 
 
 def _find_id_problems(tasks: Sequence[Task], existing: Collection[str]) -> Iterator[TaskProblem]:
-    first: dict[str, int] = {}
+    first_places: dict[str, int] = {}
     for place, task in enumerate(tasks):
         if task.id in existing:
             yield TaskProblem((place, "id"), f"the run has a task {task.id!r} already")
-        elif task.id in first:
+        elif task.id in first_places:
             message = f"two tasks are called {task.id!r}; the other one is number "
-            yield TaskProblem((place, "id"), f"{message}{first[task.id] + 1}")
-        first.setdefault(task.id, place)
+            yield TaskProblem((place, "id"), f"{message}{first_places[task.id] + 1}")
+        first_places.setdefault(task.id, place)
 
 
 def _find_reference_problems(
     tasks: Sequence[Task],
-    known: Mapping[str, object],
+    known_names: Mapping[str, object],
     roles: Collection[str],
-    lost: Collection[str],
+    lost_ids: Collection[str],
 ) -> Iterator[TaskProblem]:
-    names = list(known)
+    names = list(known_names)
     compared_count = 0
     for place, task in enumerate(tasks):
         if task.role is not None and task.role not in roles:
@@ -279,7 +279,7 @@ def _find_reference_problems(
             path = (place, "blocked_by", number)
             if name == task.id:
                 yield TaskProblem(path, f"task {name!r} waits for itself")
-            elif name not in known and name not in lost:
+            elif name not in known_names and name not in lost_ids:
                 # Comparing names is slow, so only the first unknown names get a suggestion.
                 compared_count += 1
                 hint = suggest_nearest(name, names, compares=compared_count <= MAX_LISTED)
@@ -303,31 +303,35 @@ def _find_misplaced_fields(
     for place, task in enumerate(tasks):
         role = roles.get(task.role or "", Role())
         if task.worktree and is_answer_only(task, role):
-            why = "adds tasks" if task.adds is not None else "judges"
-            message = f"a task that {why} has no worktree: only its answer counts"
+            activity = "adds tasks" if task.adds is not None else "judges"
+            message = f"a task that {activity} has no worktree: only its answer counts"
             hint = "remove it; let another task write files that must stay"
             yield TaskProblem((place, "worktree"), message, hint)
-        least = task.needs if isinstance(task.needs, int) else int(task.needs == "any")
-        if least > len(task.blocked_by):
+        needed_count = task.needs if isinstance(task.needs, int) else int(task.needs == "any")
+        if needed_count > len(task.blocked_by):
             message = f"it needs {task.needs} of the tasks it waits for, which are "
             hint = "name them under blocked_by; it starts when all of them have ended"
             yield TaskProblem((place, "needs"), f"{message}{len(task.blocked_by)}", hint)
 
 
 def _find_circle_problems(
-    tasks: Sequence[Task], existing: Mapping[str, Collection[str]], known: Iterable[str]
+    tasks: Sequence[Task], existing: Mapping[str, Collection[str]], known_names: Iterable[str]
 ) -> Iterator[TaskProblem]:
-    blockers: dict[str, list[str]] = {name: [] for name in known}
-    for name, others in [*existing.items(), *((task.id, task.blocked_by) for task in tasks)]:
-        blockers[name] += [other for other in others if other in blockers and other != name]
+    blockers: dict[str, list[str]] = {name: [] for name in known_names}
+    for name, predecessors in [*existing.items(), *((task.id, task.blocked_by) for task in tasks)]:
+        blockers[name] += [
+            predecessor
+            for predecessor in predecessors
+            if predecessor in blockers and predecessor != name
+        ]
     places = {task.id: place for place, task in reversed(list(enumerate(tasks)))}
     for circle in circles(blockers):
         # Start with the task that is first in the list, so that the message is stable.
-        start = min(range(len(circle)), key=lambda at: places.get(circle[at], len(tasks)))
-        closed = (*circle[start:], *circle[:start], circle[start])
+        start = min(range(len(circle)), key=lambda index: places.get(circle[index], len(tasks)))
+        closed_circle = (*circle[start:], *circle[:start], circle[start])
         yield TaskProblem(
             (places.get(circle[start], 0), "blocked_by"),
-            f"tasks wait for each other in a circle: {' -> '.join(shorten_links(closed))}",
+            f"tasks wait for each other in a circle: {' -> '.join(shorten_links(closed_circle))}",
             "an arrow points to the task that waits; remove one of them",
         )
 
@@ -341,17 +345,21 @@ def circles(blockers: Mapping[str, Collection[str]]) -> list[tuple[str, ...]]:
     >>> circles({"a": ["c"], "b": ["a"], "c": ["b"], "d": ["a"]})
     [('b', 'c', 'a')]
     """
-    left = {name: set(others) for name, others in blockers.items()}
-    found: list[tuple[str, ...]] = []
+    graph = {name: set(names) for name, names in blockers.items()}
+    cycles: list[tuple[str, ...]] = []
     while True:
         try:
-            TopologicalSorter(left).prepare()
+            TopologicalSorter(graph).prepare()
         except CycleError as error:
             circle = tuple(error.args[1][1:])
-            found.append(circle)
-            left = {n: others.difference(circle) for n, others in left.items() if n not in circle}
+            cycles.append(circle)
+            graph = {
+                name: names.difference(circle)
+                for name, names in graph.items()
+                if name not in circle
+            }
         else:
-            return found
+            return cycles
 
 
 def _sort_key(path: KeyPath) -> tuple[int, int]:

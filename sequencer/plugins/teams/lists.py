@@ -59,25 +59,25 @@ def read_task_list(
         ConfigurationError: the list has a problem; `ConfigurationErrors`: it has several, in the
             order of the file.
     """
-    found = [(_find_line(error), error) for error in errors]
+    placed_errors = [(_find_line(error), error) for error in errors]
     try:
-        listed = ListFile.model_validate(document.data)
-    except ValidationError as refused:
-        listed = None
-        found += [
+        list_file = ListFile.model_validate(document.data)
+    except ValidationError as failure:
+        list_file = None
+        placed_errors += [
             (document.position(problem.path) or (0, 0), problem.error)
-            for problem in find_problems(refused, ListFile, document.locate)
+            for problem in find_problems(failure, ListFile, document.locate)
         ]
     in_list = list_errors(document.data.get("tasks"), roles, document.locate)
-    found += [(document.position(path) or (0, 0), error) for path, error in in_list]
-    raise_all([error for _, error in sorted(found, key=itemgetter(0))])
-    if listed is None:
+    placed_errors += [(document.position(path) or (0, 0), error) for path, error in in_list]
+    raise_all([error for _, error in sorted(placed_errors, key=itemgetter(0))])
+    if list_file is None:
         raise AssertionError("the list is invalid, but no error was found")
-    name = name or listed.name or document.file.stem or "team"
+    name = name or list_file.name or document.file.stem or "team"
     graph = inline_list(
-        name, listed.as_tasks(), roles, listed.size, file=document.file, where=document.locate
+        name, list_file.as_tasks(), roles, list_file.size, file=document.file, where=document.locate
     )
-    return replace(graph, title=listed.title or name, description=listed.description)
+    return replace(graph, title=list_file.title or name, description=list_file.description)
 
 
 def inline_list(
@@ -120,15 +120,20 @@ def builtin_tasks(procedure: str, size: int = 3) -> tuple[Task, ...]:
     >>> [task.id for task in builtin_tasks("debugger-full", 4) if not task.blocked_by]
     ['hypothesis-a', 'hypothesis-b', 'hypothesis-c', 'history']
     """
-    written = parse(_BUILTIN.read_bytes(), _BUILTIN).data[procedure]
-    first = [entry["id"] for entry in written if entry["id"].startswith(_HYPOTHESIS)]
-    spare = set(first[max(size - 1, 2) :])
-    needed = (entry for entry in written if entry["id"] not in spare)
+    entries = parse(_BUILTIN.read_bytes(), _BUILTIN).data[procedure]
+    hypotheses = [entry["id"] for entry in entries if entry["id"].startswith(_HYPOTHESIS)]
+    spare_ids = set(hypotheses[max(size - 1, 2) :])
+    needed_entries = (entry for entry in entries if entry["id"] not in spare_ids)
     return tuple(
         Task.model_validate(
-            {**entry, "blocked_by": [n for n in entry.get("blocked_by", ()) if n not in spare]}
+            {
+                **entry,
+                "blocked_by": [
+                    name for name in entry.get("blocked_by", ()) if name not in spare_ids
+                ],
+            }
         )
-        for entry in needed
+        for entry in needed_entries
     )
 
 
@@ -147,9 +152,9 @@ def list_errors(
     if not tasks:
         return []
     places = list(tasks)
-    lost = {str(entry.get("id")) for entry in entries if isinstance(entry, Mapping)}
+    lost_ids = {str(entry.get("id")) for entry in entries if isinstance(entry, Mapping)}
     errors = []
-    for problem in list_problems(list(tasks.values()), roles, most=len(tasks), lost=lost):
+    for problem in list_problems(list(tasks.values()), roles, most=len(tasks), lost=lost_ids):
         path: KeyPath = ("tasks",)
         if problem.path and isinstance(problem.path[0], int):
             path = (*path, places[problem.path[0]], *problem.path[1:])
@@ -162,12 +167,12 @@ def _parse_leniently(entry: object) -> Task | None:
     """Return the task of *entry* without its invalid fields; None: it has no valid id."""
     try:
         return TaskEntry.model_validate(entry).as_task()
-    except ValidationError as refused:
-        wrong = {error["loc"][0] for error in refused.errors() if error["loc"]}
+    except ValidationError as failure:
+        invalid_keys = {error["loc"][0] for error in failure.errors() if error["loc"]}
     if not isinstance(entry, Mapping):
         return None
     rest = {key: entry[key] for key in ("id", "blocked_by", "role") if key in entry}
-    rest = {key: value for key, value in rest.items() if key not in wrong}
+    rest = {key: value for key, value in rest.items() if key not in invalid_keys}
     try:
         return TaskEntry.model_validate({"subject": "refused", **rest}).as_task()
     except ValidationError:
@@ -280,11 +285,11 @@ class _Page(Struct):
         """Return the page as data; see `read_page`."""
         lines = self.text.split("\n")
         data, start = self._parse_front_matter()
-        title, about, sections = self._sections(lines, start)
+        title, description, sections = self._sections(lines, start)
         if title:
             data.setdefault("title", title)
-        if about:
-            data.setdefault("description", about)
+        if description:
+            data.setdefault("description", description)
         tasks: list[dict[str, Any]] = []
         for section in sections:
             heading = _HEADING.fullmatch(section.text.strip())
@@ -308,23 +313,25 @@ class _Page(Struct):
         front = _FRONT.match(self.text)
         if front is None:
             return {}, 0
-        first = self.text.count("\n", 0, front.start("text")) + 1
-        data = self._fields(front["text"], first, ())
+        first_line = self.text.count("\n", 0, front.start("text")) + 1
+        data = self._fields(front["text"], first_line, ())
         for key in sorted(data.keys() - _TOP_KEYS):
             line = self.positions[(key,)][0] - 1
             hint = f"allowed at the top: {', '.join(sorted(_TOP_KEYS))}"
             self._refuse(f"{key!r} has no meaning at the top of a list of tasks", line, hint)
-        known = {key: value for key, value in data.items() if key in _TOP_KEYS}
-        return known, self.text.count("\n", 0, front.end())
+        fields = {key: value for key, value in data.items() if key in _TOP_KEYS}
+        return fields, self.text.count("\n", 0, front.end())
 
-    def _fields(self, text: str, first_line: int, above: KeyPath) -> dict[str, Any]:
+    def _fields(self, text: str, first_line: int, parent_path: KeyPath) -> dict[str, Any]:
         try:
-            found = parse_text(text, self.file, first_line)
+            document = parse_text(text, self.file, first_line)
         except ConfigurationError as error:
             self.errors.append(error)
             return {}
-        self.positions.update({(*above, *path): at for path, at in found.positions.items()})
-        return found.data
+        self.positions.update(
+            {(*parent_path, *path): position for path, position in document.positions.items()}
+        )
+        return document.data
 
     def _sections(self, lines: list[str], start: int) -> tuple[str, str, list[_Section]]:
         """Return the title, the text between it and the first task, and the tasks' sections."""
@@ -337,13 +344,13 @@ class _Page(Struct):
         ]
         first_task = tasks[0].line if tasks else len(lines)
         after_title = titles[0].line + 1 if titles else start
-        about = "\n".join(lines[after_title:first_task]).strip()
+        description = "\n".join(lines[after_title:first_task]).strip()
         ends = [*(section.line for section in tasks[1:]), len(lines)][: len(tasks)]
         sections = [
             _Section(task.line, task.level, task.text, end)
             for task, end in zip(tasks, ends, strict=True)
         ]
-        return (titles[0].text if titles else ""), about, sections
+        return (titles[0].text if titles else ""), description, sections
 
     def _headings(self, lines: list[str], start: int) -> Iterator[_Section]:
         tokens = _parser().parse("\n".join(lines[start:]))
@@ -372,14 +379,14 @@ class _Page(Struct):
         if description and "description" in fields:
             line = self.positions[(*path, "description")][0] - 1
             self._refuse("the description is given twice: here and below", line)
-        written = {**fields, "id": heading["id"], "subject": heading["subject"].strip()}
-        return {**written, "description": description} if description else written
+        entry = {**fields, "id": heading["id"], "subject": heading["subject"].strip()}
+        return {**entry, "description": description} if description else entry
 
 
 def _inline_problems(
-    listed: Sequence[Any], sections: Sections, where: Where
+    entries: Sequence[Any], sections: Sections, where: Where
 ) -> list[tuple[KeyPath, ConfigurationError]]:
-    return list_errors(listed, roles_in(sections), where)
+    return list_errors(entries, roles_in(sections), where)
 
 
 def _load_inline(

@@ -148,8 +148,8 @@ class TeamOptions(SharedRules):
         budgets = {
             name: role.budget for name, role in self.roles.items() if role.budget != Budget()
         }
-        shared = {name: getattr(self, name) for name in SharedRules.model_fields}
-        return TeamRules(role_budgets=budgets, **shared)
+        shared_fields = {name: getattr(self, name) for name in SharedRules.model_fields}
+        return TeamRules(role_budgets=budgets, **shared_fields)
 
 
 FOLDER = "team"
@@ -178,12 +178,12 @@ def builtin_roles() -> Mapping[str, Role]:
     >>> sorted(name for name, role in builtin_roles().items() if role.writes)
     ['git-handler', 'implementer']
     """
-    written = json.loads(BUILTIN.read_bytes())["roles"]
-    prompts = {name: (f"{FOLDER}/{name}.md", _SHARED) for name in written}
+    role_entries = json.loads(BUILTIN.read_bytes())["roles"]
+    prompts = {name: (f"{FOLDER}/{name}.md", _SHARED) for name in role_entries}
     return MappingProxyType(
         {
             name: Role.model_validate({"append_system_prompt": prompts[name], **fields})
-            for name, fields in written.items()
+            for name, fields in role_entries.items()
         }
     )
 
@@ -215,5 +215,5 @@ def merge_roles(
 
 
 def _merge_role(role: Role, changes: Role) -> Role:
-    written = {name: getattr(changes, name) for name in changes.model_fields_set - {"step"}}
-    return role.replace(**written, step={**role.step, **changes.step})
+    changed_fields = {name: getattr(changes, name) for name in changes.model_fields_set - {"step"}}
+    return role.replace(**changed_fields, step={**role.step, **changes.step})

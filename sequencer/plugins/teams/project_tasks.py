@@ -49,10 +49,10 @@ def make_execution(rules: TeamRules, expander: TaskExpander) -> TaskExecution:
 
 
 def _make_prompt_composer(
-    values: NodeValues, marking: Marking, **more: Any
+    values: NodeValues, marking: Marking, **options: Any
 ) -> Callable[[str], str]:
     """Return a function that composes a task's prompt from the text of its prompt file."""
-    return context_of(values, marking, **more).compose
+    return context_of(values, marking, **options).compose
 
 
 def _fallback_step(rules: TeamRules) -> Callable[[Step], Step] | None:

@@ -68,9 +68,10 @@ class TaskContext(Struct, frozen=True):
         """
         text = substitute(text, self.substitutions)
         used_roots = {path[0] for path in templates.iter_template_paths(text, ROOTS)}
-        rendered = templates.render(text, self._value, ROOTS)
+        prompt_text = templates.render(text, self._value, ROOTS)
         return (
-            "\n\n".join(filter(None, (rendered.strip(), *self._format_blocks(used_roots)))) + "\n"
+            "\n\n".join(filter(None, (prompt_text.strip(), *self._format_blocks(used_roots))))
+            + "\n"
         )
 
     def _value(self, path: tuple[str, ...]) -> Any:
@@ -98,18 +99,18 @@ class TaskContext(Struct, frozen=True):
             yield from self._format_earlier_outputs()
         if self.missed:
             lines = (
-                f"- {missed.id}: {_quote(missed.label)}\n  {_escape_tags(why)}"
-                for missed, why in self.missed
+                f"- {node.id}: {_quote(node.label)}\n  {_escape_tags(reason)}"
+                for node, reason in self.missed
             )
             yield "# What was not done\n\n" + "\n".join(lines)
         if self.messages:
             yield messages_block(self.messages, self._read)
         if self.late:
-            late = [
-                f"- to {name}, {by}, {at}:\n\n{self._read(reference)}"
-                for name, (reference, by, at) in self.late
+            late_messages = [
+                f"- to {name}, {sender}, {time_text}:\n\n{self._read(reference)}"
+                for name, (reference, sender, time_text) in self.late
             ]
-            yield "# Messages that came too late for others\n\n" + "\n\n".join(late)
+            yield "# Messages that came too late for others\n\n" + "\n\n".join(late_messages)
         if self.note:
             yield f"# What your last attempt ended with\n\n{self.note}"
 
@@ -117,9 +118,9 @@ class TaskContext(Struct, frozen=True):
         """Return the ends of earlier fixes for the same judge, the oldest first."""
         judge = self.node.task.fixes if self.node.task is not None else None
         answers = (
-            self._read(at)
-            for node, at in self.outputs
-            if isinstance(at, str) and node.task is not None and node.task.fixes == judge
+            self._read(reference)
+            for node, reference in self.outputs
+            if isinstance(reference, str) and node.task is not None and node.task.fixes == judge
         )
         return join_rounds(
             f"After round {number} this was tried: {_escape_tags(shorten_output(text))}"
@@ -128,21 +129,29 @@ class TaskContext(Struct, frozen=True):
 
     def _format_earlier_outputs(self) -> Iterator[str]:
         """Yield the outputs of the tasks that were done before this one."""
-        outputs = [(node, at) for node, at in self.outputs if isinstance(at, str)]
+        outputs = [
+            (node, reference) for node, reference in self.outputs if isinstance(reference, str)
+        ]
         # An answer that adds tasks is for the program: its tasks are listed below instead.
-        answers = [(node, at) for node, at in outputs if node.task is None or not node.task.adds]
+        answers = [
+            (node, reference)
+            for node, reference in outputs
+            if node.task is None or not node.task.adds
+        ]
         if len(answers) < len(outputs) and self.added:
             lines = (f"- {node.id}: {_quote(shorten(node.label))}" for node in self.added)
-            listed = shorten("\n".join(lines), MAX_CHARS)
-            yield f"# The parts into which the work was cut\n\n{listed}"
-        most = max(MIN_CHARS, MAX_CHARS // max(len(answers), 1))
-        for node, at in answers:
-            text = self._read(at)
-            more = ""
-            if len(text) > most:
-                more = f"\n… {len(text) - most} more characters are in {self.path_of(at)}"
+            list_text = shorten("\n".join(lines), MAX_CHARS)
+            yield f"# The parts into which the work was cut\n\n{list_text}"
+        max_chars = max(MIN_CHARS, MAX_CHARS // max(len(answers), 1))
+        for node, reference in answers:
+            text = self._read(reference)
+            note = ""
+            if len(text) > max_chars:
+                note = (
+                    f"\n… {len(text) - max_chars} more characters are in {self.path_of(reference)}"
+                )
             start = f'<result task="{node.id}" of="{_quote(node.label)}">'
-            yield f"{start}\n{_escape_tags(text[:most])}{more}\n</result>"
+            yield f"{start}\n{_escape_tags(text[:max_chars])}{note}\n</result>"
 
     def _read(self, name: str) -> str:
         try:
@@ -170,7 +179,7 @@ def context_of(
 ) -> TaskContext:
     """Return the context of the started task of *values*; see `PromptContext`."""
     node, ledger = values.node, marking.ledger
-    before = _list_earlier_tasks(marking, node)
+    earlier_tasks = _list_earlier_tasks(marking, node)
     judge = node.task.fixes if node.task is not None else None
     validation: dict[str, Any] = {}
     if judge is not None:
@@ -181,16 +190,18 @@ def context_of(
         values,
         request,
         substitutions,
-        tuple((earlier, marking.outputs.get(earlier.id)) for earlier in before),
+        tuple((task, marking.outputs.get(task.id)) for task in earlier_tasks),
         tuple(
-            (earlier, _describe_failure(marking, earlier.id))
-            for earlier in before
-            if earlier.id not in marking.done
+            (task, _describe_failure(marking, task.id))
+            for task in earlier_tasks
+            if task.id not in marking.done
         ),
-        tuple(_list_added_tasks(marking, before)),
+        tuple(_list_added_tasks(marking, earlier_tasks)),
         tuple(messages_to(marking, node.id)),
         tuple(
-            (earlier.id, late) for earlier in before for late in iter_unread(marking, earlier.id)
+            (task.id, message)
+            for task in earlier_tasks
+            for message in iter_unread(marking, task.id)
         ),
         ledger.notes.get(node.id),
         validation,
@@ -203,9 +214,9 @@ def _describe_failure(marking: Marking, name: str) -> str:
     return str(marking.failed.get(name, {}).get("message", "a task that it waits for has failed"))
 
 
-def _list_added_tasks(marking: Marking, before: list[Node]) -> Iterator[Node]:
-    """Yield the tasks that the tasks *before* have added, except fixes."""
-    names = {node.id for node in before}
+def _list_added_tasks(marking: Marking, earlier_tasks: list[Node]) -> Iterator[Node]:
+    """Yield the tasks that *earlier_tasks* have added, except fixes."""
+    names = {node.id for node in earlier_tasks}
     for growth in marking.growths:
         if growth.added_by in names:
             yield from (
@@ -215,6 +226,6 @@ def _list_added_tasks(marking: Marking, before: list[Node]) -> Iterator[Node]:
 
 def _list_earlier_tasks(marking: Marking, node: Node) -> list[Node]:
     """Return the tasks that had to be done before *node*, including added ones."""
-    listed = node.task.blocked_by if node.task is not None else ()
-    names = dict.fromkeys((*listed, *marking.graph.incoming[node.id]))
+    blockers = node.task.blocked_by if node.task is not None else ()
+    names = dict.fromkeys((*blockers, *marking.graph.incoming[node.id]))
     return [marking.graph.by_id[name] for name in names if name in marking.graph.by_id]

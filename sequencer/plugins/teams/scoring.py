@@ -93,18 +93,18 @@ def score(
     if classification in settings.never:
         text = f"{classification}: nothing in it that a team could share out"
         return Score(0, uses_team=False, reasons=(Reason(0, text),), team_size=1)
-    found = signals_of(title, text)
-    table = _score_signals(settings, classification, procedure, labels, found)
+    signals = signals_of(title, text)
+    table = _score_signals(settings, classification, procedure, labels, signals)
     reasons = [reason for reason in table if reason.points]
     total = sum(reason.points for reason in reasons)
-    within = min(MAX_SCORE, max(0, total))
-    if within != total:
-        reasons.append(Reason(within - total, f"a score is within 0 to {MAX_SCORE}"))
+    final_score = min(MAX_SCORE, max(0, total))
+    if final_score != total:
+        reasons.append(Reason(final_score - total, f"a score is within 0 to {MAX_SCORE}"))
     return Score(
-        score=within,
-        uses_team=within >= threshold,
+        score=final_score,
+        uses_team=final_score >= threshold,
         reasons=tuple(reasons) or (Reason(0, "nothing speaks for more than one agent"),),
-        team_size=settings.min_size + sum(within >= least for least in settings.size_from),
+        team_size=settings.min_size + sum(final_score >= minimum for minimum in settings.size_from),
     )
 
 
@@ -130,9 +130,9 @@ def classification_of(request: Request, route: Route, routing: RoutingSettings) 
     counts. None: no kind leads to it, or the request has no kind.
     """
     words = [word for word in WORDS if routing.procedure_for(word) == route.procedure]
-    classified = next((word for word in WORDS if word == route.classification), None)
-    if classified in words or not words:
-        return classified
+    classification = next((word for word in WORDS if word == route.classification), None)
+    if classification in words or not words:
+        return classification
     by_label = (word for word, _ in routing.find_deciding_labels(request) if word in words)
     return next(by_label, words[0])
 
@@ -148,16 +148,16 @@ def decide(
     *asked* is the person's choice: ``--team``, ``--no-team``, or None for neither.
     """
     if asked is not None:
-        uses_team, why = asked, "--team was given" if asked else "--no-team was given"
+        uses_team, reason = asked, "--team was given" if asked else "--no-team was given"
     else:
         obstacle = _obstacle(found, options, classification)
-        reached = f"the score {found.score} reaches teams.threshold ({options.threshold})"
-        uses_team, why = obstacle is None, obstacle or reached
+        score_text = f"the score {found.score} reaches teams.threshold ({options.threshold})"
+        uses_team, reason = obstacle is None, obstacle or score_text
     size = min(options.max_size, max(found.team_size, options.score.min_size))
-    return TeamChoice(uses_team, why, found, size)
+    return TeamChoice(uses_team, reason, found, size)
 
 
-def _obstacle(found: Score, options: TeamOptions, classification: Word | None) -> str | None:
+def _obstacle(team_score: Score, options: TeamOptions, classification: Word | None) -> str | None:
     """Return the first reason against a team, or None."""
     if not options.enabled:
         return "teams.enabled is false"
@@ -167,8 +167,8 @@ def _obstacle(found: Score, options: TeamOptions, classification: Word | None) -
         return f"{classification!r} is not in teams.classifications"
     if classification in options.score.never:
         return f"{classification!r} is in teams.score.never"
-    if not found.uses_team:
-        return f"the score {found.score} is below teams.threshold ({options.threshold})"
+    if not team_score.uses_team:
+        return f"the score {team_score.score} is below teams.threshold ({options.threshold})"
     return None
 
 
@@ -180,29 +180,31 @@ def _score_signals(
     kind: Word | None,
     procedure: str | None,
     labels: Iterable[str],
-    found: Signals,
+    signals: Signals,
 ) -> tuple[Reason, ...]:
     """Return one reason for each signal; those with 0 points are left out later."""
     kinds = {**CLASSIFICATIONS, **settings.classifications}
     keywords = {**KEYWORDS, **settings.keywords}
-    present = phrases_in(found.tokens, keywords)
-    of_labels = {_fold_label(name): n for name, n in {**LABELS, **settings.labels}.items()}
-    components = phrases_in(found.tokens, settings.component_names)
-    traces, steps = found.trace_lines, found.reproduction_steps
+    phrases = phrases_in(signals.tokens, keywords)
+    label_points = {
+        _fold_label(name): points for name, points in {**LABELS, **settings.labels}.items()
+    }
+    components = phrases_in(signals.tokens, settings.component_names)
+    traces, steps = signals.trace_lines, signals.reproduction_steps
     if kind != "debugger":
         traces = steps = 0
     return (
         _sum_points(f"{{}}: {_WHY[kind]}" if kind in _WHY else "{}", [kind] if kind else (), kinds),
         _sum_points("procedure {}", [procedure] if procedure else (), settings.procedures),
-        _score_length(settings, found.chars),
-        _sum_points("keywords: {}", [word for word in present if keywords[word] > 0], keywords),
-        _sum_points("keywords: {}", [word for word in present if keywords[word] < 0], keywords),
+        _score_length(settings, signals.chars),
+        _sum_points("keywords: {}", [word for word in phrases if keywords[word] > 0], keywords),
+        _sum_points("keywords: {}", [word for word in phrases if keywords[word] < 0], keywords),
         *(
-            _sum_points("label {}", (label,), of_labels)
+            _sum_points("label {}", (label,), label_points)
             for label in dict.fromkeys(map(_fold_label, labels))
         ),
-        _score_count("listed sub-tasks", found.subtasks, settings.subtasks),
-        _score_count("files", len(found.paths), settings.files, sorted(found.paths)),
+        _score_count("listed sub-tasks", signals.subtasks, settings.subtasks),
+        _score_count("files", len(signals.paths), settings.files, sorted(signals.paths)),
         _score_count("components", len(components), settings.components, components),
         _score_count("lines of stack traces", traces, settings.trace_lines),
         _score_count("steps to reproduce it", steps, settings.reproduction_steps),
@@ -222,15 +224,15 @@ def _sum_points(text: str, names: Collection[Text], points: Mapping[Text, int]) 
     return Reason(sum(points.get(name, 0) for name in names), text.format(_join_names(names)))
 
 
-def _score_count(what: str, count: int, rule: Count, names: Collection[str] = ()) -> Reason:
+def _score_count(subject: str, count: int, rule: Count, names: Collection[str] = ()) -> Reason:
     points = min(rule.max, rule.each * max(0, count - rule.free))
-    return Reason(points, f"{what}: {count}{f' ({_join_names(names)})' if names else ''}")
+    return Reason(points, f"{subject}: {count}{f' ({_join_names(names)})' if names else ''}")
 
 
 def _join_names(names: Collection[str]) -> str:
-    shown = ", ".join(list(names)[:MAX_NAMED])
-    more = len(names) - MAX_NAMED
-    return f"{shown} and {more} more" if more > 0 else shown
+    list_text = ", ".join(list(names)[:MAX_NAMED])
+    rest_count = len(names) - MAX_NAMED
+    return f"{list_text} and {rest_count} more" if rest_count > 0 else list_text
 
 
 def _fold_label(label: str) -> str:
@@ -313,10 +315,10 @@ class Signals(Struct):
 
 def signals_of(title: str, text: str) -> Signals:
     """Return the signals in *title* and *text*; the length counts only the text."""
-    found = Signals()
-    prose = "\n".join(_extract_prose(_strip_comments(text), found))
-    _add_words(f"{_strip_comments(title)} {BREAK} {prose}", found)
-    return found
+    signals = Signals()
+    prose = "\n".join(_extract_prose(_strip_comments(text), signals))
+    _add_words(f"{_strip_comments(title)} {BREAK} {prose}", signals)
+    return signals
 
 
 def tokens_of(phrase: str) -> list[str]:
@@ -326,7 +328,7 @@ def tokens_of(phrase: str) -> list[str]:
     ['end', 'to', 'end', ',', 'fullstack']
     """
     folded = phrase.casefold().replace("\u2019", "'")
-    return _TOKEN.findall(_COMPOUND.sub(lambda found: re.sub("[ -]", "", found[0]), folded))
+    return _TOKEN.findall(_COMPOUND.sub(lambda match: re.sub("[ -]", "", match[0]), folded))
 
 
 def forms_of(word: str) -> Iterator[str]:
@@ -360,12 +362,12 @@ def phrases_in(tokens: list[str], phrases: Iterable[str]) -> list[str]:
         parts = [frozenset(forms_of(word)) for word in tokens_of(phrase)]
         for start in parts[0] if parts else ():
             starts.setdefault(start, []).append((phrase, parts[1:]))
-    found: set[str] = set()
+    matches: set[str] = set()
     for place, token in enumerate(tokens, 1):
         for phrase, rest in starts.get(token, ()):
-            if phrase not in found and _matches_at(place, tokens, rest):
-                found.add(phrase)
-    return [phrase for phrase in phrases if phrase in found]
+            if phrase not in matches and _matches_at(place, tokens, rest):
+                matches.add(phrase)
+    return [phrase for phrase in phrases if phrase in matches]
 
 
 def _matches_at(place: int, tokens: list[str], words: list[frozenset[str]]) -> bool:
@@ -385,7 +387,7 @@ def _strip_comments(text: str) -> str:
     return "".join((*parts, text[end:]))
 
 
-def _extract_prose(text: str, found: Signals) -> Iterator[str]:
+def _extract_prose(text: str, signals: Signals) -> Iterator[str]:
     """Yield the lines that are not code, and count the signals of whole lines."""
     fence, section = "", _Section.WORK
     for line in text.splitlines()[:MAX_LINES]:
@@ -393,16 +395,16 @@ def _extract_prose(text: str, found: Signals) -> Iterator[str]:
             yield "" if fence else BREAK
             continue
         if _TRACE.match(line, 0, MAX_LINE_CHARS):
-            found.trace_lines += 1
+            signals.trace_lines += 1
             continue
         mark = _FENCE.match(line)
         if fence or mark:
             fence = _update_fence(line, mark, fence)
             continue
-        found.chars += len(line.strip())
+        signals.chars += len(line.strip())
         item = _ITEM.match(line)
         if item is not None:
-            _count_item(item, section, found)
+            _count_item(item, section, signals)
             yield f"{BREAK} {line[item.end() :]}"
         elif _TITLE.match(line):
             section = _section_of(line)
@@ -425,29 +427,29 @@ def _section_of(title: str) -> _Section:
     return _Section.ASIDE if _ASIDE.match(title) else _Section.WORK
 
 
-def _count_item(item: re.Match[str], section: _Section, found: Signals) -> None:
+def _count_item(item: re.Match[str], section: _Section, signals: Signals) -> None:
     """Count a list item, unless it is nested, is done, or is not work."""
     indent, box = item[1], item[2]
     if (len(indent) > 1 and box is None) or (box is not None and box[1] != " "):
         return
     if section is _Section.REPRODUCTION:
-        found.reproduction_steps += 1
+        signals.reproduction_steps += 1
     elif section is _Section.WORK:
-        found.subtasks += 1
+        signals.subtasks += 1
 
 
-def _add_words(prose: str, found: Signals) -> None:
-    """Add the words and the paths of *prose* to *found*."""
+def _add_words(prose: str, signals: Signals) -> None:
+    """Add the words and the paths of *prose* to *signals*."""
     for span in _CODE_SPAN.findall(prose):
-        found.paths.update(path for path in map(_path_in, span.split()) if path is not None)
-    plain = _ADDRESS.sub(f" {BREAK} ", _CODE_SPAN.sub(f" {BREAK} ", prose))
+        signals.paths.update(path for path in map(_path_in, span.split()) if path is not None)
+    plain_text = _ADDRESS.sub(f" {BREAK} ", _CODE_SPAN.sub(f" {BREAK} ", prose))
     words = []
-    for chunk in plain.split():
+    for chunk in plain_text.split():
         path = _path_in(chunk)
         if path is not None:
-            found.paths.add(path)
+            signals.paths.add(path)
         words.append(chunk if path is None else BREAK)
-    found.tokens = tokens_of(" ".join(words))
+    signals.tokens = tokens_of(" ".join(words))
 
 
 def _path_in(chunk: str) -> str | None:

@@ -38,17 +38,17 @@ class _WithStepFields(Frozen):
     def _gather_step_fields(cls, value: object) -> object:
         if not isinstance(value, Mapping):
             return value
-        known = STEP_FIELDS | {FORMER_AGENT}
-        model_fields = {name: value[name] for name in value if name not in known}
-        step_fields = {name: value[name] for name in value if name in known}
+        step_names = STEP_FIELDS | {FORMER_AGENT}
+        model_fields = {name: value[name] for name in value if name not in step_names}
+        step_fields = {name: value[name] for name in value if name in step_names}
         step = model_fields.get("step")
-        merged = {**(step if isinstance(step, Mapping) else {}), **step_fields}
-        return {**model_fields, "step": rename_agent_key(merged)}
+        merged_step = {**(step if isinstance(step, Mapping) else {}), **step_fields}
+        return {**model_fields, "step": rename_agent_key(merged_step)}
 
     @model_validator(mode="after")
     def _makes_a_step(self) -> _WithStepFields:
-        if unknown := sorted(self.step.keys() - STEP_FIELDS):
-            raise ValueError(f"{unknown[0]!r} is not a field that a task may set")
+        if unknown_names := sorted(self.step.keys() - STEP_FIELDS):
+            raise ValueError(f"{unknown_names[0]!r} is not a field that a task may set")
         Step.model_validate({"name": "checked", **self.step})
         return self
 

@@ -136,14 +136,14 @@ def _serve_trial(invocation: Invocation) -> None:
             f"a trial server listens on this machine, but store.address is {options.address}",
             where="store.address",
         )
-    ended = threading.Event()
+    end_event = threading.Event()
     folder = settings.state_file.parent / "fleet"
     ui_port = int(port) + (UI_PORTS if int(port) <= LAST_PORT - UI_PORTS else -UI_PORTS)
     server = _import_temporal("server").TrialServer(options, folder, ui_port)
     with EndOnSignal(lambda _: invocation.notify("ending")) as signals, server:
-        signals.on_ready(ended.set)
+        signals.on_ready(end_event.set)
         invocation.echo(f"Temporal listens on {options.address}; look at {server.web}")
         invocation.notify(f"Ctrl-C ends it; its data stays in {folder}")
-        while not ended.wait(1.0):
+        while not end_event.wait(1.0):
             if server.wait(0) is not None:
                 raise server.make_failure("the Temporal server has ended")

@@ -117,8 +117,8 @@ class FleetStore(RemoteRun):
             StaleClaim: the run no longer exists.
             SequencerError: this project can't work on it.
         """
-        seen = self.connection.call(self.sibling(run).fetch_description())
-        head = None if seen is None else unpack_head(seen.memo)
+        description = self.connection.call(self.sibling(run).fetch_description())
+        head = None if description is None else unpack_head(description.memo)
         if head is None or self.worker_of is None:
             raise StaleClaim("the run is gone", where=run)
         folder = None if head.run_name is None else slug(head.run_name)
@@ -140,18 +140,20 @@ class FleetStore(RemoteRun):
         return sorted(names)
 
     def list_attempt_processes(self) -> Mapping[int, str]:
-        seen = self._seen or self.refresh_description()
-        pending = {} if seen is None else seen.pending
-        return {token: format_process(who) for token, who in pending.items()}
+        description = self._seen or self.refresh_description()
+        pending = {} if description is None else description.pending
+        return {token: format_process(maker) for token, maker in pending.items()}
 
     def find_worker_location(self) -> str:
-        seen = self._seen or self.refresh_description()
-        place = "" if seen is None else self.options.parse_queue(seen.queue)[1]
+        description = self._seen or self.refresh_description()
+        place = "" if description is None else self.options.parse_queue(description.queue)[1]
         return "" if place == self.options.place else place
 
     def list_detached_orders(self) -> list[dict[str, Any]]:
-        seen = self._seen or self.refresh_description()
-        entries: list[dict[str, Any]] = [] if seen is None else seen.memo.get(DETACHED, [])
+        description = self._seen or self.refresh_description()
+        entries: list[dict[str, Any]] = (
+            [] if description is None else description.memo.get(DETACHED, [])
+        )
         return entries
 
     def list_ended_attempts(self) -> list[RemoteAttempt]:
@@ -179,8 +181,8 @@ class FleetStore(RemoteRun):
     # --- reading -------------------------------------------------------------------
 
     def view(self) -> View:
-        seen = self.refresh_description()
-        return View(None if seen is None else unpack_head(seen.memo))
+        description = self.refresh_description()
+        return View(None if description is None else unpack_head(description.memo))
 
     def refresh_description(self) -> RunSeen | None:
         """Return the run as the server describes it now; None: it was never started."""
@@ -202,35 +204,37 @@ class FleetStore(RemoteRun):
         if name in self._changed:
             text = self._changed[name]
         else:
-            seen = self._seen or self.refresh_description()
-            text = None if seen is None else seen.memo.get(name)
+            description = self._seen or self.refresh_description()
+            text = None if description is None else description.memo.get(name)
         return None if text is None else str(text).encode()
 
     def keep_document(self, name: str, data: bytes) -> None:
         self._changed[name] = data.decode()
 
     def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
-        known = () if self._seen is None else self._seen.memo
-        removed = [name for name in known if name.startswith(prefix) and name not in keep]
-        self._changed.update(dict.fromkeys(removed))
+        known_names = () if self._seen is None else self._seen.memo
+        removed_names = [
+            name for name in known_names if name.startswith(prefix) and name not in keep
+        ]
+        self._changed.update(dict.fromkeys(removed_names))
 
     # --- changing ------------------------------------------------------------------
 
     def update(self, change: Change) -> Head:
         for _ in range(MAX_RACES):
-            seen_at, seen, before = self._read_newest()
+            seen_at, description, old_head = self._read_newest()
             self._changed, self._new_folders = {}, []
             try:
-                transition = change(before)
-                if transition is None and before is not None:
-                    return before
+                transition = change(old_head)
+                if transition is None and old_head is not None:
+                    return old_head
                 if transition is None:
                     message = "the run was never started, so its first change has to create it"
                     raise ValueError(message)
-                revision = 1 if before is None else before.revision + 1
+                revision = 1 if old_head is None else old_head.revision + 1
                 head = transition.head.replace(revision=revision, journal_offset=0)
                 parts = {**pack_head(head), FACTS: pack_facts(transition.facts, None)}
-                if self.connection.call(self._submit_change(seen, parts, seen_at)):
+                if self.connection.call(self._submit_change(description, parts, seen_at)):
                     self._mark.record_head(head)
                     return head
             finally:
@@ -243,30 +247,30 @@ class FleetStore(RemoteRun):
         Raises:
             CorruptState: the server's data is older than what this user has seen before.
         """
-        doubted = 0
+        doubted_revision = 0
         while True:
-            seen_at, seen = time.monotonic(), self.refresh_description()
-            head = None if seen is None else unpack_head(seen.memo)
-            if head is None or (shown := self._mark.find_later_mark(head)) is None:
-                return seen_at, seen, head
-            if head.revision == doubted:
-                ensure_shared_is_newest(head, shown, self.id)
+            seen_at, description = time.monotonic(), self.refresh_description()
+            head = None if description is None else unpack_head(description.memo)
+            if head is None or (later_mark := self._mark.find_later_mark(head)) is None:
+                return seen_at, description, head
+            if head.revision == doubted_revision:
+                ensure_shared_is_newest(head, later_mark, self.id)
             # Another process of this user may have noted a newer head since the look.
-            doubted = head.revision
+            doubted_revision = head.revision
 
     async def _submit_change(
-        self, seen: RunSeen | None, parts: dict[str, Any], seen_at: float
+        self, description: RunSeen | None, parts: dict[str, Any], seen_at: float
     ) -> bool:
-        """Return whether the run accepted *parts*; False: it has changed since it was *seen*.
+        """Return whether the run accepted *parts*; False: it has changed since *description*.
 
-        *seen_at* is the time of that look, by `time.monotonic`.
+        *seen_at* is the time of *description*, by `time.monotonic`.
         """
-        if seen is None or not seen.is_open:
+        if description is None or not description.is_open:
             # Too old a look could skip an execution; see `OPEN_S`.
             is_old = time.monotonic() - seen_at > START_S.total_seconds()
-            return not is_old and await self._start_with_documents(seen, parts)
-        more = {"documents": self._changed, "outputs": self._new_outputs()}
-        change = {**parts, **{key: value for key, value in more.items() if value}}
+            return not is_old and await self._start_with_documents(description, parts)
+        additions = {"documents": self._changed, "outputs": self._new_outputs()}
+        change = {**parts, **{key: value for key, value in additions.items() if value}}
         inquiry = Inquiry("accept", change)
         try:
             await self.ask(inquiry)
@@ -306,8 +310,8 @@ class FleetStore(RemoteRun):
         """Return whether the history has the change *number*, which got no answer at first."""
         for execution in await self.executions():
             async for event in self.events(execution):
-                accepted = event.workflow_execution_update_accepted_event_attributes
-                if accepted.protocol_instance_id == number:
+                attributes = event.workflow_execution_update_accepted_event_attributes
+                if attributes.protocol_instance_id == number:
                     return True
         return False
 
@@ -319,39 +323,48 @@ class FleetStore(RemoteRun):
         *first* is its first revision here. *state* has the ``outputs`` of earlier attempts by
         name, and under `BEFORE` the earlier facts.
         """
-        seen = self.refresh_description()
-        if seen is not None and seen.is_open:
-            if unpack_head(seen.memo).moved_to is None:
+        description = self.refresh_description()
+        if description is not None and description.is_open:
+            if unpack_head(description.memo).moved_to is None:
                 return False
-            self.connection.call(self.terminate_execution(seen.execution, "the run was moved"))
+            self.connection.call(
+                self.terminate_execution(description.execution, "the run was moved")
+            )
         self._changed = {name: data.decode() for name, data in documents.items()}
         parts = {**pack_head(first.head), FACTS: pack_facts(first.facts, None)}
-        seen = None if seen is None else replace(seen, memo={})
+        description = None if description is None else replace(description, memo={})
         try:
-            return self.connection.call(self._start_with_documents(seen, parts, state))
+            return self.connection.call(self._start_with_documents(description, parts, state))
         finally:
             self._changed = {}
 
     async def _start_with_documents(
-        self, seen: RunSeen | None, parts: dict[str, Any], state: Mapping[str, Any] | None = None
+        self,
+        description: RunSeen | None,
+        parts: dict[str, Any],
+        state: Mapping[str, Any] | None = None,
     ) -> bool:
-        known = {} if seen is None else documents_in(seen.memo)
-        documents = {k: v for k, v in {**known, **self._changed}.items() if v is not None}
+        known_documents = {} if description is None else documents_in(description.memo)
+        documents = {
+            name: text
+            for name, text in {**known_documents, **self._changed}.items()
+            if text is not None
+        }
         ensure_documents_fit(sizes_of(documents))
-        return await self.start_execution(seen, {**parts, **documents}, state)
+        return await self.start_execution(description, {**parts, **documents}, state)
 
     # --- claims and waiting --------------------------------------------------------
 
     def owner(self) -> Owner:
         """Return the owner of all the run's claims: not this process, but the run itself."""
-        seen = self._seen or self.refresh_description()
-        return owner_of("" if seen is None else seen.memo[RUN]["run_id"])
+        description = self._seen or self.refresh_description()
+        return owner_of("" if description is None else description.memo[RUN]["run_id"])
 
     def liveness(self, claim: Claim) -> Liveness:
-        seen = self._seen or self.refresh_description()
-        if seen is None or claim.token not in seen.pending:
+        description = self._seen or self.refresh_description()
+        if description is None or claim.token not in description.pending:
             return Liveness.EXPIRED
-        return Liveness.DEAD if is_gone(seen.pending[claim.token]) else Liveness.ALIVE
+        return Liveness.DEAD if is_gone(description.pending[claim.token]) else Liveness.ALIVE
 
     def beat(self, claim: Claim, number: int) -> None:
         """Check that the server can be reached; the activity renews the lease.
@@ -395,15 +408,15 @@ class FleetStore(RemoteRun):
         It asks the server less and less often. False: the time is over, or *wake_fd* is readable.
         """
         del claim
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         pause, longest = LOOKS_S
         while True:
             head = self.view().head
             if head is not None and head.revision != revision:
                 return True
-            left = pause if until is None else min(pause, until - time.monotonic())
+            remaining_s = pause if deadline is None else min(pause, deadline - time.monotonic())
             fds = () if wake_fd is None else (wake_fd,)
-            if left <= 0 or wait_readable(fds, left):
+            if remaining_s <= 0 or wait_readable(fds, remaining_s):
                 return False
             pause = min(2 * pause, longest)
 
@@ -424,6 +437,6 @@ class FleetStore(RemoteRun):
         self._read_newest()
         act = self._serving().detach if is_detached else self._serving().work_on
         summary: Summary = act(self, worker, mode, limits, head=head, places=places)
-        if (newest := self.view().head) is not None:
-            self._mark.record_head(newest)
+        if (newest_head := self.view().head) is not None:
+            self._mark.record_head(newest_head)
         return summary

@@ -175,23 +175,23 @@ class Connection:
             RemoteUnreachable: see `call`.
         """
         if self._client is None:
-            chosen = self._options
-            _ensure_key_hidden(chosen)
+            options = self._options
+            _ensure_key_hidden(options)
             try:
                 self._client = await Client.connect(
-                    chosen.address,
-                    namespace=chosen.namespace,
-                    tls=_tls(chosen.tls),
-                    api_key=chosen.api_key,
+                    options.address,
+                    namespace=options.namespace,
+                    tls=_tls(options.tls),
+                    api_key=options.api_key,
                     identity=identity(),
                     payload_limits=PayloadLimitsConfig(memo_warn_size=0),
                     runtime=_runtime(),
                 )
             except ValueError as error:
-                text = f"{chosen.address!r} is not the address of a server: {error}"
+                text = f"{options.address!r} is not the address of a server: {error}"
                 raise ConfigurationError(text, where="store.address", hint="HOST:PORT") from error
             except RuntimeError as error:
-                raise make_unreachable_error(error, chosen) from error
+                raise make_unreachable_error(error, options) from error
         return self._client
 
 

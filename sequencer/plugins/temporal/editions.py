@@ -46,16 +46,18 @@ async def move_to_edition(store: RemoteRun) -> None:
     Raises:
         NewerSchema: see `ensure_known`. ClaimHeld: see `take_over`.
     """
-    seen = await store.fetch_description()
-    if seen is None or _is_finished(seen):
+    description = await store.fetch_description()
+    if description is None or _is_finished(description):
         return
-    ensure_known(store.options, seen)
-    if not seen.is_open:
+    ensure_known(store.options, description)
+    if not description.is_open:
         # A person ended it on the server, or a process died within `take_over`.
-        memo = {key: value for key, value in seen.memo.items() if key not in (DETACHED, COUNTED)}
-        await store.start_execution(seen, {**memo, FACTS: []})
-    elif seen.queue != (queue := _queue_of(store, seen)):
-        handle = await store.get_handle(seen.execution)
+        memo = {
+            key: value for key, value in description.memo.items() if key not in (DETACHED, COUNTED)
+        }
+        await store.start_execution(description, {**memo, FACTS: []})
+    elif description.queue != (queue := _queue_of(store, description)):
+        handle = await store.get_handle(description.execution)
         try:
             await handle.execute_update("change_queue", queue, rpc_timeout=ANSWER_S, id=queue)
         except WorkflowUpdateRPCTimeoutOrCancelledError:
@@ -65,14 +67,14 @@ async def move_to_edition(store: RemoteRun) -> None:
                 raise
 
 
-def _queue_of(store: RemoteRun, seen: RunSeen) -> str:
+def _queue_of(store: RemoteRun, description: RunSeen) -> str:
     """Return this edition's queue for the place where the run's steps are made."""
-    return store.options.queue_at(store.options.parse_queue(seen.queue)[1])
+    return store.options.queue_at(store.options.parse_queue(description.queue)[1])
 
 
-def _is_finished(seen: RunSeen) -> bool:
-    head = unpack_head(seen.memo)
-    return not seen.is_open and (head.status is Status.COMPLETE or head.moved_to is not None)
+def _is_finished(description: RunSeen) -> bool:
+    head = unpack_head(description.memo)
+    return not description.is_open and (head.status is Status.COMPLETE or head.moved_to is not None)
 
 
 async def take_over(store: RemoteRun) -> str:
@@ -84,44 +86,46 @@ async def take_over(store: RemoteRun) -> str:
         NewerSchema: see `ensure_known`.
         ClaimHeld: attempts are running, so a worker of its edition may still answer.
     """
-    seen = await store.fetch_description()
-    if seen is None or not seen.is_open:
+    description = await store.fetch_description()
+    if description is None or not description.is_open:
         return store.options.queue
-    ensure_known(store.options, seen)
-    if seen.queue == (queue := _queue_of(store, seen)):
+    ensure_known(store.options, description)
+    if description.queue == (queue := _queue_of(store, description)):
         return queue
-    if makers := {who for who in seen.pending.values() if who}:
-        who = worker_name(min(makers))
-        message = f"a worker of an older release runs a step and does not answer: {who}"
+    if makers := {maker for maker in description.pending.values() if maker}:
+        worker = worker_name(min(makers))
+        message = f"a worker of an older release runs a step and does not answer: {worker}"
         raise ClaimHeld(
             message, where=store.id, hint="its step is given up when its heartbeat stops"
         )
     await store.terminate_execution(
-        seen.execution, f"no worker of its edition answers; {queue} takes over"
+        description.execution, f"no worker of its edition answers; {queue} takes over"
     )
-    ended = await store.fetch_description()
-    if ended is not None and not ended.is_open:
+    end_description = await store.fetch_description()
+    if end_description is not None and not end_description.is_open:
         await store.start_execution(
-            ended, {**ended.memo, FACTS: []}, await _rebuild_state(store, ended)
+            end_description,
+            {**end_description.memo, FACTS: []},
+            await _rebuild_state(store, end_description),
         )
     return queue
 
 
-async def _rebuild_state(store: RemoteRun, seen: RunSeen) -> dict[str, Any]:
-    """Return the state that the workflow of *seen* would have passed to the next execution."""
-    reader, counted = EventReader(), seen.memo.get(COUNTED, {})
-    async for event in store.events(seen.execution):
+async def _rebuild_state(store: RemoteRun, description: RunSeen) -> dict[str, Any]:
+    """Return the state that the workflow of *description* would have passed to the next one."""
+    reader, counts = EventReader(), description.memo.get(COUNTED, {})
+    async for event in store.events(description.execution):
         reader.read(event)
     for report in reader.reports.values():
         if name := report.get("reference"):
             reader.outputs[name] = report.get("output") or report["record"].get("output", "")
-    open_ids = {entry["id"] for entry in seen.memo.get(DETACHED, ()) if "end" not in entry}
+    open_ids = {entry["id"] for entry in description.memo.get(DETACHED, ()) if "end" not in entry}
     orders = [
-        {**order, "kept": counted[order_id]} if order_id in counted else order
+        {**order, "kept": counts[order_id]} if order_id in counts else order
         for order_id, order in reader.work_orders.items()
         if order_id in open_ids
     ]
-    memo_store = MemoStore(seen.memo, lambda _: None)
+    memo_store = MemoStore(description.memo, lambda _: None)
     memo_store.outputs.update(reader.outputs)
     return {"permits": orders, "outputs": memo_store.newest_outputs()}
 
@@ -131,7 +135,7 @@ async def move_all_to_edition(store: RemoteRun, notify: Notify) -> None:
 
     *notify* gets the reason why a run can't be moved, once, and whether the server is reachable.
     """
-    options, reported = store.options, set[tuple[str, str]]()
+    options, reported_errors = store.options, set[tuple[str, str]]()
     query = (
         f"WorkflowType = '{WORKFLOW}' AND WorkflowId STARTS_WITH '{options.prefix}/' "
         f"AND ExecutionStatus = 'Running' AND TaskQueue != '{options.queue}'"
@@ -148,9 +152,9 @@ async def move_all_to_edition(store: RemoteRun, notify: Notify) -> None:
                     await move_to_edition(store.sibling(run.id))
                 except SequencerError as error:
                     name = (await run.memo()).get(RUN, {}).get("run_name")
-                    if (run.id, error.message) not in reported:
+                    if (run.id, error.message) not in reported_errors:
                         await asyncio.to_thread(notify, name, Noticed(error.message))
-                    reported.add((run.id, error.message))
+                    reported_errors.add((run.id, error.message))
             is_away = False
         except SequencerError:
             words = ""

@@ -77,20 +77,20 @@ class EventReader:
 
     def read(self, event: Any) -> list[dict[str, Any]]:
         """Take in *event*, and return its facts."""
-        which = event.WhichOneof("attributes")
-        attributes = getattr(event, which)
-        if which == "activity_task_scheduled_event_attributes":
+        kind = event.WhichOneof("attributes")
+        attributes = getattr(event, kind)
+        if kind == "activity_task_scheduled_event_attributes":
             self.scheduled[event.event_id] = int(attributes.activity_id)
-        elif which == "activity_task_started_event_attributes":
+        elif kind == "activity_task_started_event_attributes":
             self.makers[self.scheduled[attributes.scheduled_event_id]] = attributes.identity
-        elif which == "activity_task_completed_event_attributes":
+        elif kind == "activity_task_completed_event_attributes":
             token = self.scheduled[attributes.scheduled_event_id]
             report = decode_payload(attributes.result.payloads[0])
             if MERGED in report:
                 report = amend_report(self.reports[token], report[MERGED])
             self.reports[token] = report
             self._attempts[token] = report["record"]
-        elif which == "workflow_execution_update_accepted_event_attributes":
+        elif kind == "workflow_execution_update_accepted_event_attributes":
             for payload in attributes.accepted_request.input.args.payloads:
                 argument = decode_payload(payload)
                 if attributes.accepted_request.input.name == "work":
@@ -98,7 +98,7 @@ class EventReader:
                 else:
                     change = argument if isinstance(argument, dict) else {}
                     self.outputs |= change.get("outputs", {})
-        elif which == "workflow_execution_started_event_attributes":
+        elif kind == "workflow_execution_started_event_attributes":
             state = (
                 decode_payload(attributes.input.payloads[0]) if attributes.input.payloads else {}
             )
@@ -107,7 +107,7 @@ class EventReader:
             past = state.get(BEFORE, [])
             self.records += past
             return [*past, *self._facts(attributes.memo.fields)]
-        elif which == "workflow_properties_modified_event_attributes":
+        elif kind == "workflow_properties_modified_event_attributes":
             return self._facts(attributes.upserted_memo.fields)
         return []
 
@@ -116,9 +116,9 @@ class EventReader:
             return []
         self.memo |= {key: decode_payload(fields[key]) for key in (RUN, HEAD) if key in fields}
         head = self.memo[HEAD]
-        shared = {"revision": head["revision"], "at": head["last_update"]}
+        common_fields = {"revision": head["revision"], "at": head["last_update"]}
         facts = [
-            {**shared, **unpack_fact(fact, self._attempts)}
+            {**common_fields, **unpack_fact(fact, self._attempts)}
             for fact in decode_payload(fields[FACTS])
         ]
         for fact in facts:
@@ -154,10 +154,10 @@ class Elsewhere:
     def report_starts(self, head: Head, pending: Mapping[int, str]) -> Iterator[MadeElsewhere]:
         """Yield the start of each attempt of *head* that another worker in *pending* has taken."""
         for claim in head.claims:
-            by = pending.get(claim.token, "")
-            if by not in ("", self._own, self.running.get(claim.token)):
-                self.running[claim.token] = by
-                yield MadeElsewhere(claim.step, claim.step_index, claim.attempt, worker_name(by))
+            maker = pending.get(claim.token, "")
+            if maker not in ("", self._own, self.running.get(claim.token)):
+                self.running[claim.token] = maker
+                yield MadeElsewhere(claim.step, claim.step_index, claim.attempt, worker_name(maker))
 
     def report_ends(self, reader: EventReader) -> Iterator[MadeElsewhere]:
         """Yield the ends of attempts in the records of *reader*, which forgets the records.
@@ -166,12 +166,12 @@ class Elsewhere:
         """
         for fact in reader.pop_records():
             token = fact["token"]
-            by = self.running.get(token) or reader.makers.get(token, "")
+            maker = self.running.get(token) or reader.makers.get(token, "")
             is_end = _is_end(fact) and fact["revision"] > self._revision
-            if not is_end or token in self._ended or by in ("", self._own):
+            if not is_end or token in self._ended or maker in ("", self._own):
                 continue
             place = fact["step"], fact["step_index"], fact["attempt"]
-            attempt = MadeElsewhere(*place, worker_name(by))
+            attempt = MadeElsewhere(*place, worker_name(maker))
             if token not in self.running:
                 yield attempt
             self.running.pop(token, None)
@@ -181,8 +181,8 @@ class Elsewhere:
 
 def _is_end(fact: Mapping[str, Any]) -> bool:
     """Return whether *fact* ends one attempt, or all of them."""
-    (recorded,) = read_facts([fact])
-    return recorded.meaning.ends is not None or recorded.meaning.cancels
+    (record,) = read_facts([fact])
+    return record.meaning.ends is not None or record.meaning.cancels
 
 
 def _outcome_of(record: Mapping[str, Any]) -> Outcome:

@@ -63,8 +63,8 @@ def export_run(store: FleetStore) -> Exported:
 def _records(facts: list[dict[str, Any]], head: Head) -> Iterator[PastRecord]:
     for revision, group in groupby(facts, key=itemgetter("revision")):
         of_revision = list(group)
-        newest = head if revision == head.revision else None
-        yield PastRecord(revision, of_revision[0]["at"], of_revision, newest)
+        newest_head = head if revision == head.revision else None
+        yield PastRecord(revision, of_revision[0]["at"], of_revision, newest_head)
 
 
 def _outputs(reader: EventReader, records: list[PastRecord]) -> Iterator[tuple[str, str]]:

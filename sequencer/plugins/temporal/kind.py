@@ -48,21 +48,21 @@ def store_of(request: StoreRequest) -> Store:
             where="store.kind",
             hint=extra_hint("fleet"),
         ) from error
-    settings, chosen = request.settings, request.settings.store
-    tls = None if chosen.tls is None else chosen.tls.model_dump(exclude_none=True)
-    key = None if chosen.api_key_env is None else os.environ.get(chosen.api_key_env)
-    project, place = chosen.project or settings.project_dir.name, chosen.queue
+    settings, store_options = request.settings, request.settings.store
+    tls = None if store_options.tls is None else store_options.tls.model_dump(exclude_none=True)
+    key = None if store_options.api_key_env is None else os.environ.get(store_options.api_key_env)
+    project, place = store_options.project or settings.project_dir.name, store_options.queue
     if place is None:
         # Without git, nothing brings the files of a project to another machine.
         place = SHARED if git_folder(settings.project_dir) is not None else socket.gethostname()
     options = connection.FleetOptions(
         project=project if _ON_SERVERS.fullmatch(project) else slug(project),
         place="" if place == SHARED else place,
-        address=chosen.address,
-        namespace=chosen.namespace,
+        address=store_options.address,
+        namespace=store_options.namespace,
         tls=None if tls is None else tuple(tls.items()),
         api_key=key,
-        ttl_s=chosen.ttl_s,
+        ttl_s=store_options.ttl_s,
     )
     is_default = request.state_path == settings.state_file
     folder = None if is_default else request.state_path.parent.name

@@ -53,16 +53,16 @@ def wait_for_end(
 
     with reader, writer:
         future.add_done_callback(wake)
-        fds, until = [reader.fileno(), stop.fileno()], math.inf
+        fds, deadline = [reader.fileno(), stop.fileno()], math.inf
         while not future.done():
-            wait_readable(fds, LONGEST_LOOK_S if until == math.inf else LEAVE_LOOK_S)
+            wait_readable(fds, LONGEST_LOOK_S if deadline == math.inf else LEAVE_LOOK_S)
             if stop.is_set() and len(fds) > 1:
                 fds.pop()
                 interrupt()
-                until = time.monotonic() + LEAVE_S
-            elif until < math.inf and running():
-                until = time.monotonic() + LEAVE_S
-            elif time.monotonic() > until and not future.done():
+                deadline = time.monotonic() + LEAVE_S
+            elif deadline < math.inf and running():
+                deadline = time.monotonic() + LEAVE_S
+            elif time.monotonic() > deadline and not future.done():
                 future.cancel()
                 raise Interrupted(
                     "interrupted, but no worker of this run answered, so the run's state is "

@@ -85,8 +85,10 @@ class MemoStore:
 
     def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
         """Remove the documents whose names start with *prefix*, except those in *keep*."""
-        removed = [name for name in self.documents if name.startswith(prefix) and name not in keep]
-        self.change_documents(dict.fromkeys(removed))
+        removed_names = [
+            name for name in self.documents if name.startswith(prefix) and name not in keep
+        ]
+        self.change_documents(dict.fromkeys(removed_names))
 
     @property
     def has_room(self) -> bool:
@@ -95,10 +97,10 @@ class MemoStore:
 
     def newest_outputs(self) -> dict[str, str]:
         """Return the newest outputs, oldest first, as many as fit into `OUTPUT_BYTES`."""
-        outputs, left = dict[str, str](), OUTPUT_BYTES
+        outputs, room = dict[str, str](), OUTPUT_BYTES
         for name, text in reversed(self.outputs.items()):
-            left -= len(text.encode("utf-8", "replace"))
-            if left < 0:
+            room -= len(text.encode("utf-8", "replace"))
+            if room < 0:
                 break
             outputs[name] = text
         return dict(reversed(outputs.items()))

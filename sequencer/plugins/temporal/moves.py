@@ -130,12 +130,12 @@ def _make_closing(head: Head | None, *, where: str) -> Transition | None:
     return None if head.moved_to == where else close_run(head, where, at=_now())
 
 
-def _note_arrival(source: Side, new: Head) -> Head:
-    """Note in the copy in *source* that the run has arrived as *new*; return *new*."""
+def _note_arrival(source: Side, new_head: Head) -> Head:
+    """Note in the copy in *source* that the run has arrived as *new_head*; return *new_head*."""
     if not isinstance(source.store, FleetStore):
         # On the server, closing ended the run, and it accepts no more changes.
         source.store.update(_make_confirmation)
-    return new
+    return new_head
 
 
 def _make_confirmation(head: Head | None) -> Transition | None:
@@ -147,14 +147,14 @@ def _make_confirmation(head: Head | None) -> Transition | None:
 
 
 def _move_to_server(source: Store, server: FleetStore, head: Head, opening: Transition) -> Head:
-    new = opening.head.replace(revision=head.revision + 1, journal_offset=0)
+    new_head = opening.head.replace(revision=head.revision + 1, journal_offset=0)
     folder = source.state_path.parent
     state: dict[str, Any] = {BEFORE: _collect_history(source, folder)}
     if head.needs_every_output:
         state["outputs"] = _outputs(folder)
     documents = documents_of(source, head)
     try:
-        is_new = server.receive_run(Transition(new, opening.facts), documents, state)
+        is_new = server.receive_run(Transition(new_head, opening.facts), documents, state)
     except RemoteUnreachable as error:
         cause = error.__cause__
         if isinstance(cause, RPCError) and cause.status is RPCStatusCode.INVALID_ARGUMENT:
@@ -169,7 +169,7 @@ def _move_to_server(source: Store, server: FleetStore, head: Head, opening: Tran
             return server_head
         source.update(partial(_make_opening, note="not moved: another run was started there"))
         raise TransitionRefused("another run was started there in the meantime", where=server.id)
-    return new
+    return new_head
 
 
 def _make_opening(head: Head | None, *, note: str) -> Transition | None:
@@ -180,18 +180,18 @@ def _make_opening(head: Head | None, *, note: str) -> Transition | None:
 def _collect_history(store: Store, folder: Path) -> list[dict[str, Any]]:
     """Return the newest facts of the run in *store* with their outputs, up to `PAST_BYTES`."""
     facts: list[dict[str, Any]] = []
-    left = PAST_BYTES
-    for recorded in reversed(list(store.history())):
-        fact = _with_output(recorded, folder)
-        left -= _size(fact)
-        if left < 0:
+    room = PAST_BYTES
+    for record in reversed(list(store.history())):
+        fact = _with_output(record, folder)
+        room -= _size(fact)
+        if room < 0:
             break
         facts.insert(0, fact)
     else:
         return facts
     # Leave out the oldest revision: some of its facts may be missing.
-    cut = facts[0]["revision"] if facts else 0
-    return [fact for fact in facts if fact["revision"] > cut]
+    first_revision = facts[0]["revision"] if facts else 0
+    return [fact for fact in facts if fact["revision"] > first_revision]
 
 
 def _size(value: object) -> int:
@@ -226,12 +226,12 @@ def _outputs(folder: Path) -> dict[str, str]:
         (results.parse_attempt_name(name), name) for name in list_names(folder / results.NAME)
     ]
     outputs: dict[str, str] = {}
-    left = PAST_BYTES
+    room = PAST_BYTES
     by_token = ((attempt[1], name) for attempt, name in attempts if attempt)
     for _, name in sorted(by_token, reverse=True):
         output = _output(folder / results.NAME / name) or ""
-        left -= _size(output)
-        if output and left >= 0:
+        room -= _size(output)
+        if output and room >= 0:
             outputs[name] = output
     return outputs
 

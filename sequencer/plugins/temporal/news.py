@@ -59,27 +59,27 @@ class NewsWatch:
                 await asyncio.to_thread(self._emit, event)
 
     async def _collect_news(self) -> AsyncIterator[HeadMoved | MadeElsewhere]:
-        seen = await self._store.fetch_description()
-        if seen is None:
+        description = await self._store.fetch_description()
+        if description is None:
             return
-        head = unpack_head(seen.memo)
-        untaken = sum(not seen.pending.get(claim.token) for claim in head.claims)
-        if self._news.running or head.token - self._first - untaken > self._started_here():
-            await self._read(seen, head.revision)
+        head = unpack_head(description.memo)
+        untaken_count = sum(not description.pending.get(claim.token) for claim in head.claims)
+        if self._news.running or head.token - self._first - untaken_count > self._started_here():
+            await self._read(description, head.revision)
             for event in self._news.report_ends(self._reader):
                 yield event
-        for event in self._news.report_starts(head, seen.pending):
+        for event in self._news.report_starts(head, description.pending):
             yield event
         if head.revision != self._revision:
             self._revision = head.revision
             yield HeadMoved(head)
 
-    async def _read(self, seen: RunSeen, revision: int) -> None:
+    async def _read(self, description: RunSeen, revision: int) -> None:
         """Read the run's events up to *revision*."""
-        if self._execution != seen.execution:
+        if self._execution != description.execution:
             await self._drain(None)
-            handle = await self._store.get_handle(seen.execution)
-            self._execution = seen.execution
+            handle = await self._store.get_handle(description.execution)
+            self._execution = description.execution
             self._reader.scheduled.clear()
             # While the execution is open, each request for a page waits for new events.
             self._pages = handle.fetch_history_events(

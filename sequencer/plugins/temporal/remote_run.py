@@ -113,19 +113,19 @@ class RemoteRun:
 
         If the run moved to the server, the first one has the earlier history.
         """
-        seen, executions = await self.fetch_description(), list[str]()
-        before = "" if seen is None else seen.execution
-        while before:
+        description, executions = await self.fetch_description(), list[str]()
+        execution = "" if description is None else description.execution
+        while execution:
             try:
-                first = await anext(self.events(before, page_size=1))
+                first_event = await anext(self.events(execution, page_size=1))
             except RPCError as error:
                 if executions and error.status is RPCStatusCode.NOT_FOUND:
                     break  # the server keeps ended executions only for some days
                 raise
-            executions.insert(0, before)
-            start = first.workflow_execution_started_event_attributes
+            executions.insert(0, execution)
+            start = first_event.workflow_execution_started_event_attributes
             state = decode_payload(start.input.payloads[0]) if start.input.payloads else {}
-            before = start.continued_execution_run_id or state.get("after", "")
+            execution = start.continued_execution_run_id or state.get("after", "")
             # Executions before a move are another stay on the server; their facts are in BEFORE.
             if BEFORE in state:
                 break
@@ -188,19 +188,19 @@ class RemoteRun:
 
         Otherwise the server would wait for their heartbeats. Returns the attempts' tokens.
         """
-        lost = {token: who for token, who in seen.pending.items() if is_gone(who)}
-        for token, who in lost.items():
+        lost_makers = {token: maker for token, maker in seen.pending.items() if is_gone(maker)}
+        for token, maker in lost_makers.items():
             client = await self.connection.connect()
             attempt = client.get_async_activity_handle(
                 workflow_id=self.id, run_id=seen.execution, activity_id=str(token)
             )
-            failure = ApplicationError(f"{format_process(who)} is gone", who, type=LOST)
+            failure = ApplicationError(f"{format_process(maker)} is gone", maker, type=LOST)
             try:
                 await attempt.fail(failure, rpc_timeout=CALL_S)
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
-        return [*lost]
+        return [*lost_makers]
 
     async def output(self, name: str, token: int) -> str | None:
         """Return the output *name* of the attempt with *token* from the history, if it is there."""

@@ -103,9 +103,9 @@ class TrialServer:
                 stderr=log,
                 start_new_session=True,
             )
-        until = time.monotonic() + START_S
+        deadline = time.monotonic() + START_S
         while not self._is_answering():
-            if self._process.poll() is not None or time.monotonic() > until:
+            if self._process.poll() is not None or time.monotonic() > deadline:
                 self.__exit__()
                 raise self.make_failure("the Temporal server did not start")
             time.sleep(LOOK_S)

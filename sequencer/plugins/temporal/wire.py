@@ -110,12 +110,12 @@ def pack_head(head: Head) -> dict[str, dict[str, Any]]:
 
 def _pack_claim(claim: Claim, head: Head) -> dict[str, Any]:
     data = claim.model_dump(mode="json", exclude_defaults=True)
-    known = {"owner": owner_of(head.run_id), "step_index": head.step_index}
-    known |= {"step": head.expected_step, "claimed_at": head.last_update}
+    defaults = {"owner": owner_of(head.run_id), "step_index": head.step_index}
+    defaults |= {"step": head.expected_step, "claimed_at": head.last_update}
     return {
         key: value
         for key, value in data.items()
-        if key not in known or getattr(claim, key) != known[key]
+        if key not in defaults or getattr(claim, key) != defaults[key]
     }
 
 
@@ -130,13 +130,13 @@ def unpack_head(memo: Mapping[str, Any]) -> Head:
         message = f"schema_version {version} is newer than {SCHEMA_VERSION}"
         raise NewerSchema(message, where=constant["run_id"], hint=UPDATE)
     index, run_id = changes.get("step_index", 0), constant["run_id"]
-    known = {
+    defaults = {
         "owner": owner_of(run_id),
         "step_index": index,
         "step": changes["expected_step"],
         "claimed_at": changes["last_update"],
     }
-    claims = [{**known, **claim} for claim in changes.get("claims", ())]
+    claims = [{**defaults, **claim} for claim in changes.get("claims", ())]
     return Head.model_validate({"iteration": index + 1, **constant, **changes, "claims": claims})
 
 
@@ -145,11 +145,13 @@ def pack_fact(fact: Fact, record: Mapping[str, Any] | None = None) -> dict[str, 
     data: dict[str, Any] = {"event": str(fact.event), "step": fact.step}
     data |= {"step_index": fact.step_index, "token": fact.token, "attempt": fact.attempt}
     if fact.outcome is not None:
-        outcome, known = dict(fact.outcome), record or {}
-        is_in_outcome = record is not None and known.items() <= outcome.items()
+        outcome, record_data = dict(fact.outcome), record or {}
+        is_in_outcome = record is not None and record_data.items() <= outcome.items()
         data["outcome"] = outcome
         if is_in_outcome:
-            data["outcome"] = {k: v for k, v in outcome.items() if k not in known}
+            data["outcome"] = {
+                key: value for key, value in outcome.items() if key not in record_data
+            }
             # Readers take the rest from the attempt's report.
             data["told"] = True
     return data
@@ -186,8 +188,8 @@ def pack_error(error: BaseException) -> dict[str, Any]:
     if not isinstance(error, SequencerError):
         return {"type": "", "message": f"{type(error).__name__}: {error}"}
     data = {"type": type(error).__name__, "message": error.message}
-    more = {"where": error.where, "hint": error.hint}
-    return data | {key: value for key, value in more.items() if value is not None}
+    fields = {"where": error.where, "hint": error.hint}
+    return data | {key: value for key, value in fields.items() if value is not None}
 
 
 def unpack_error(facts: Mapping[str, Any]) -> Exception:
@@ -294,11 +296,11 @@ def pack_report(
 
 def _shorten_answer(output: str) -> str | None:
     """Return a short text that picks the same node as *output*."""
-    fitting = [text for text in find_candidates(output) if text and len(text) <= SAID_CHARS]
-    if not fitting or find_decision(output) is None:
-        return next(iter(fitting), None)
+    candidates = [text for text in find_candidates(output) if text and len(text) <= SAID_CHARS]
+    if not candidates or find_decision(output) is None:
+        return next(iter(candidates), None)
     # The object comes first, and then the last line.
-    return "\n".join((json.dumps({"decision": fitting[0]}), *fitting[1:2]))
+    return "\n".join((json.dumps({"decision": candidates[0]}), *candidates[1:2]))
 
 
 def _limit_size(text: str) -> str | None:
@@ -309,9 +311,11 @@ def _limit_size(text: str) -> str | None:
 
 def _pack_ending(ending: Continuation) -> dict[str, Any]:
     to = None if ending.following is None else ending.following.step_index
-    more = {"to": to, "gate": ending.has_gate, "done": ending.is_done, "error": ending.error}
-    given = {key: value for key, value in more.items() if value is not None and value is not False}
-    return {"kind": str(ending.kind), **given}
+    fields = {"to": to, "gate": ending.has_gate, "done": ending.is_done, "error": ending.error}
+    filled_fields = {
+        key: value for key, value in fields.items() if value is not None and value is not False
+    }
+    return {"kind": str(ending.kind), **filled_fields}
 
 
 def amend_report(report: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
@@ -421,12 +425,14 @@ def is_successor_queue(queue: object, own: str) -> bool:
     >>> [is_successor_queue(name, "seq/shop@6") for name in ("x", "seq/other@7", "seq/shop@5")]
     [False, False, False]
     """
-    new = _QUEUE.fullmatch(queue) if isinstance(queue, str) else None
-    old = _QUEUE.fullmatch(own)
-    if new is None or old is None:
+    new_match = _QUEUE.fullmatch(queue) if isinstance(queue, str) else None
+    own_match = _QUEUE.fullmatch(own)
+    if new_match is None or own_match is None:
         return False
-    is_same_place = new["project"] == old["project"] and new["place"] == old["place"]
-    return is_same_place and int(new["edition"]) >= int(old["edition"])
+    is_same_place = (
+        new_match["project"] == own_match["project"] and new_match["place"] == own_match["place"]
+    )
+    return is_same_place and int(new_match["edition"]) >= int(own_match["edition"])
 
 
 def ensure_work_order(data: Mapping[str, Any], own: str) -> None:

@@ -112,8 +112,8 @@ class WorkOrder(ABC):
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, to continue in another execution."""
-        kept = {"kept": self.budget.to_data(), "is_suspected": self.is_suspected}
-        return {**self._data, **kept}
+        state = {"kept": self.budget.to_data(), "is_suspected": self.is_suspected}
+        return {**self._data, **state}
 
     def finish(self, reason: str, error: BaseException | None = None) -> None:
         """End this work order for a *reason* or with an *error*; only the first end counts."""
@@ -206,14 +206,16 @@ class WorkOrder(ABC):
         self._tokens.discard(token)
         if (claim := head.find_claim(token)) is None:
             return []
-        ended = replace(self._to_result(report, claim), jitter=jitter)
+        result = replace(self._to_result(report, claim), jitter=jitter)
         self._store.reported = (token, report.record) if is_in_history else None
         # The work that its worker pushed is accepted together with its end.
         work = report.record.get("work")
-        work = None if work is None else {k: value for k, value in work.items() if k != "base"}
+        work = (
+            None if work is None else {key: value for key, value in work.items() if key != "base"}
+        )
         self._changes.work = None if work is None else Work.model_validate(work)
         try:
-            granted = self._record_end(ended, report)
+            new_tokens = self._record_end(result, report)
         except StaleClaim:
             return []
         except SequencerError as error:
@@ -221,8 +223,8 @@ class WorkOrder(ABC):
             return []
         finally:
             self._store.reported = self._changes.work = None
-        self._tokens.update(granted)
-        return granted
+        self._tokens.update(new_tokens)
+        return new_tokens
 
     def _advance(self) -> list[int]:
         """Do everything possible now; return the tokens of the new claims.
@@ -230,28 +232,28 @@ class WorkOrder(ABC):
         Raises:
             SequencerError: the work order ends with this.
         """
-        granted: list[int] = []
+        new_tokens: list[int] = []
         # A graph finds out whether it can claim only by trying; if it may not claim, it must
         # not try.
         is_known = self._changes.kind.has_one_place
         tried_at = None if self._may_claim or is_known else self._at
         while True:
-            seen = self._collect_facts(tried_at)
-            match next_move(seen):
+            facts = self._collect_facts(tried_at)
+            match next_move(facts):
                 case RecordExpired() as move:
-                    granted += self._grant(self._expire(move))
+                    new_tokens += self._grant(self._expire(move))
                 case TakeClaims():
                     self._waiting_since = None
                     if not self._may_claim:
-                        return granted
+                        return new_tokens
                     tried_at = self._at
-                    granted += self._grant(self._changes.update(None, self._capacity)[1])
+                    new_tokens += self._grant(self._changes.update(None, self._capacity)[1])
                 case Wait() as move:
-                    self._plan_wait(move, seen)
-                    return granted
+                    self._plan_wait(move, facts)
+                    return new_tokens
                 case End() as move:
                     self.finish(move.reason, move.error)
-                    return granted
+                    return new_tokens
 
     def _grant(self, tokens: list[int]) -> list[int]:
         """Count the attempts of *tokens* as running, so that their claims do not expire."""
@@ -259,13 +261,13 @@ class WorkOrder(ABC):
         self._tokens.update(tokens)
         return tokens
 
-    def _plan_wait(self, move: Wait, seen: Seen) -> None:
+    def _plan_wait(self, move: Wait, facts: Seen) -> None:
         """Set `until` for *move*.
 
         Raises: see `_wait`.
         """
         self.until = move.until
-        if seen.running:
+        if facts.running:
             self._waiting_since = None
         # A claim that an earlier process left and no worker took is for this one's workers.
         elif move.is_for_others and (move.claim is None or move.claim.token not in self._untaken):
@@ -288,7 +290,7 @@ class WorkOrder(ABC):
         """Return the result in *report* of the attempt of *claim*."""
 
     @abstractmethod
-    def _record_end(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
+    def _record_end(self, result: AttemptResult, report: AttemptReport) -> list[int]:
         """Record the end of an attempt; return the tokens of the new claims."""
 
     def release_with_error(self, token: int, facts: Mapping[str, Any], at: datetime) -> None:
@@ -306,8 +308,8 @@ class WorkOrder(ABC):
         report = AttemptReport(record, ending=ending, postponed=why[:NOTE_CHARS])
         self.record(token, report, live, at, jitter=0.0, may_claim=False, is_in_history=False)
 
-    def _expire_claim(self, head: Head | None, token: int, why: str) -> Transition | None:
-        return None if head is None else self._changes.kind.expire(head, token, why, at=self._at)
+    def _expire_claim(self, head: Head | None, token: int, reason: str) -> Transition | None:
+        return None if head is None else self._changes.kind.expire(head, token, reason, at=self._at)
 
     def _bind_changes(self, changes: Changes) -> Changes:
         """Make *changes* use the time that callers of this work order pass in."""
@@ -322,8 +324,8 @@ class WorkOrder(ABC):
 
     def _drop_vanished_claims(self, head: Head) -> Head:
         """Return *head* without claims whose attempts have vanished: they block nothing."""
-        live = tuple(claim for claim in head.claims if claim.token in self._live)
-        return head if len(live) == len(head.claims) else head.replace(claims=live)
+        live_claims = tuple(claim for claim in head.claims if claim.token in self._live)
+        return head if len(live_claims) == len(head.claims) else head.replace(claims=live_claims)
 
     def _expired_tokens(self, head: Head) -> frozenset[int]:
         return frozenset(claim.token for claim in head.claims if claim.token not in self._live)
@@ -338,10 +340,10 @@ class WorkOrder(ABC):
         if max_wait_s is None and (self.waits_by_default or self._mode is Mode.SYNC):
             return
         self._waiting_since = self._waiting_since or self._at
-        until = self._waiting_since + timedelta(seconds=max_wait_s or 0.0)
-        if until <= self._at:
+        deadline = self._waiting_since + timedelta(seconds=max_wait_s or 0.0)
+        if deadline <= self._at:
             raise ClaimHeld(message, hint="wait for it with --max-wait")
-        self.until = until if self.until is None else min(until, self.until)
+        self.until = deadline if self.until is None else min(deadline, self.until)
 
 
 class SequenceWorkOrder(WorkOrder):
@@ -365,7 +367,11 @@ class SequenceWorkOrder(WorkOrder):
             self.budget.restore(data["kept"])
 
     def _collect_facts(self, tried_at: datetime | None) -> SequenceSeen:
-        head, busy, gone = self._store.head, self._busy, self._expired_tokens(self._store.head)
+        head, busy, expired_tokens = (
+            self._store.head,
+            self._busy,
+            self._expired_tokens(self._store.head),
+        )
         if not busy:
             ensure_definition(head, self.workflow)
         self.budget.observe(head)
@@ -374,7 +380,7 @@ class SequenceWorkOrder(WorkOrder):
             self._at,
             self._changes.kind,
             self.budget,
-            expired_tokens=gone,
+            expired_tokens=expired_tokens,
             running=busy,
             tried_at=tried_at,
         )
@@ -399,12 +405,12 @@ class SequenceWorkOrder(WorkOrder):
         ref = find_current_ref(self.workflow, self._store.head)
         return unpack_result(report, claim, ref, step_at(self.workflow, ref), self.workflow)
 
-    def _record_end(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
-        self.budget.count(ended)
-        following = ended.ending.next_place
+    def _record_end(self, result: AttemptResult, report: AttemptReport) -> list[int]:
+        self.budget.count(result)
+        next_place = result.ending.next_place
         may_claim = self._may_claim and report.raised is None
         may_claim = (
-            may_claim and following is not None and self.budget.is_mine(following.step_index)
+            may_claim and next_place is not None and self.budget.is_mine(next_place.step_index)
         )
 
         def capacity(head: Head) -> Capacity | None:
@@ -414,16 +420,16 @@ class SequenceWorkOrder(WorkOrder):
             return self._capacity(head)
 
         kind, run_id = self._changes.kind, self._store.head.run_id
-        head, granted = self._changes.update(
-            lambda change: kind.apply_result(change, ended), capacity, run_id=run_id
+        head, new_tokens = self._changes.update(
+            lambda change: kind.apply_result(change, result), capacity, run_id=run_id
         )
         if report.raised is not None:
             self.finish("", unpack_error(report.raised))
         elif report.left is not None and report.left == self.by:
-            text = f"interrupted in step {ended.place.step!r}; the claim was released"
+            text = f"interrupted in step {result.place.step!r}; the claim was released"
             self.finish("", Interrupted(text, hint="start again to continue"))
-        self.budget.ensure_goes_on(ended, head)
-        return granted
+        self.budget.ensure_goes_on(result, head)
+        return new_tokens
 
 
 class GraphWorkOrder(WorkOrder):
@@ -471,10 +477,10 @@ class GraphWorkOrder(WorkOrder):
         )
 
     def _expire(self, move: RecordExpired) -> list[int]:
-        granted: list[int] = []
+        new_tokens: list[int] = []
         for act in move.acts:
-            granted += self._grant(self._nodes.update(act, self._capacity)[1])
-        return granted
+            new_tokens += self._grant(self._nodes.update(act, self._capacity)[1])
+        return new_tokens
 
     def ticket(self, token: int) -> Ticket:
         """Return the ticket for the worker of the attempt with *token*.
@@ -484,39 +490,39 @@ class GraphWorkOrder(WorkOrder):
         return Ticket(token, None, self._limits.step_timeout_s, self._has_code)
 
     def _capacity(self, head: Head) -> Capacity:
-        gone, limits = self._expired_tokens(head), self._run_limits
-        free = self.budget.slots(len(self._busy)) if self._may_claim else 0
+        expired_tokens, limits = self._expired_tokens(head), self._run_limits
+        free_slots = self.budget.slots(len(self._busy)) if self._may_claim else 0
         return Capacity(
             owner_of(head.run_id),
             self.ttl_s,
             None,
-            count_slots(head, limits, free, gone, self._at),
-            gone,
+            count_slots(head, limits, free_slots, expired_tokens, self._at),
+            expired_tokens,
             limits,
-            closed=partial(self._shares.find_closed, expired=gone),
-            share=partial(self._shares.compute_share, expired=gone),
+            closed=partial(self._shares.find_closed, expired=expired_tokens),
+            share=partial(self._shares.compute_share, expired=expired_tokens),
         )
 
     def _to_result(self, report: AttemptReport, claim: Claim) -> AttemptResult:
         _, marking = self._nodes.marking(self._store.head)
         workflow = self._nodes.graph_kind.workflow_at(marking)
         step, ref = workflow.steps_by_name[claim.step], StepRef(claim.step_index, claim.step, "")
-        ended = unpack_result(report, claim, ref, step, workflow)
+        result = unpack_result(report, claim, ref, step, workflow)
         if (name := report.reference) is None:
-            return ended
+            return result
         outputs = self._store.outputs if report.said is None else self._store.said
-        outputs[name] = ended.outcome.output
-        return replace(ended, reference=name)
+        outputs[name] = result.outcome.output
+        return replace(result, reference=name)
 
-    def _record_end(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
+    def _record_end(self, result: AttemptResult, report: AttemptReport) -> list[int]:
         error = None if report.raised is None else unpack_error(report.raised)
-        outcome, step, results = ended.outcome, ended.place.step, list[RecordedResult]()
+        outcome, step, results = result.outcome, result.place.step, list[RecordedResult]()
         self.budget.count_attempt()
         if error is None:
             self.budget.count(step, outcome)
 
         def act(change: OpenTransition) -> None:
-            results.append(self._nodes.graph_kind.apply_result(change, ended))
+            results.append(self._nodes.graph_kind.apply_result(change, result))
             if self._capacity_rule is not None:
                 self._capacity_rule.warn_about_limits(change)
 
@@ -525,13 +531,13 @@ class GraphWorkOrder(WorkOrder):
             self._may_claim = False
             self.finish("", error)
         self._is_leaving = self._is_leaving or report.left == self.by
-        granted = self._nodes.update(act, self._capacity, run_id=run_id)[1]
+        new_tokens = self._nodes.update(act, self._capacity, run_id=run_id)[1]
         self.budget.correct_counts(
             step, None if error else outcome, results[-1] if results else None
         )
-        if isinstance(error, MachineBusy) and not self._busy and not granted:
+        if isinstance(error, MachineBusy) and not self._busy and not new_tokens:
             self.finish("", error)
-        return granted
+        return new_tokens
 
 
 WORK_ORDERS: Mapping[str, type[SequenceWorkOrder | GraphWorkOrder]] = {"graph": GraphWorkOrder}

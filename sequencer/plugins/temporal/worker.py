@@ -190,14 +190,14 @@ class Activities:
             if ticket.merge is not None:
                 return {MERGED: _merge_work(worker, head, ticket)}
             budget = Allowance(ticket.cost_usd, ticket.timeout_s)
-            ended, error = worker.run_attempt(head, ticket.token, budget, cancellation)
-        except RemoteUnreachable as away:
+            result, error = worker.run_attempt(head, ticket.token, budget, cancellation)
+        except RemoteUnreachable as failure:
             # Nothing is wrong with the step: a worker that reaches the server makes it.
-            raise _make_error(away.message, type=LOST) from away
+            raise _make_error(failure.message, type=LOST) from failure
         except SequencerError as refusal:
             self._notify(run.rpartition("/")[2], Noticed(f"not run here: {refusal}"))
             raise _make_refusal(refusal) from refusal
-        return pack_report(ended, error, identity() if self.is_ending else None)
+        return pack_report(result, error, identity() if self.is_ending else None)
 
     def _publish_later(self, run: str, token: int, report: dict[str, Any]) -> dict[str, Any]:
         """Return *report*; if it has work, start a task that publishes the code once accepted."""
@@ -230,14 +230,14 @@ def _ticket(data: dict[str, Any]) -> Ticket:
     try:
         return convert(data, Ticket)
     except ValidationError as error:
-        newer = NewerSchema("the step's ticket is from a newer release", hint=UPDATE)
-        raise _make_refusal(newer) from error
+        refusal = NewerSchema("the step's ticket is from a newer release", hint=UPDATE)
+        raise _make_refusal(refusal) from error
 
 
-def _make_refusal(why: SequencerError) -> ApplicationError:
+def _make_refusal(error: SequencerError) -> ApplicationError:
     """Return the error that lets another worker make the attempt."""
-    facts = {**pack_error(why), "by": identity()}
-    return _make_error(why.message, facts, type=REFUSED)
+    facts = {**pack_error(error), "by": identity()}
+    return _make_error(error.message, facts, type=REFUSED)
 
 
 def _make_error(message: str, *details: Any, type: str) -> ApplicationError:  # noqa: A002 - theirs
@@ -249,11 +249,11 @@ def _make_error(message: str, *details: Any, type: str) -> ApplicationError:  # 
 def _merge_work(worker: Worker, head: Head, ticket: Ticket) -> dict[str, Any]:
     """Merge the ticket's work with the work of *head*; return the changes to the record."""
     work = Work.model_validate(ticket.merge)
-    merged = worker.code.merge_work(require_claim(head, ticket.token), head, work)
-    if isinstance(merged, str):
-        return {"status": str(OutcomeStatus.FAILED), "error": merged, "work": None}
+    merge_result = worker.code.merge_work(require_claim(head, ticket.token), head, work)
+    if isinstance(merge_result, str):
+        return {"status": str(OutcomeStatus.FAILED), "error": merge_result, "work": None}
     base = None if head.work is None else head.work.commit
-    return {"work": {**merged.model_dump(), "base": base}}
+    return {"work": {**merge_result.model_dump(), "base": base}}
 
 
 def _stop_reason() -> StopReason:
@@ -342,12 +342,12 @@ def work_on(
         finally:
             workers.leave(but=worker)
     summary = _summary(store, end)
-    now = summary.head
-    if now is not None:
+    state = summary.head
+    if state is not None:
         # The last attempt may still be publishing an older head.
-        worker.code.publish(now, wait=True)
-    if now is not None and now.status is Status.COMPLETE and head.status is not Status.COMPLETE:
-        worker.performer.report_completed(max(now.step_index - 1, 0), now)
+        worker.code.publish(state, wait=True)
+    if state is not None and state.status is Status.COMPLETE and head.status is not Status.COMPLETE:
+        worker.performer.report_completed(max(state.step_index - 1, 0), state)
     if "error" in end:
         raise unpack_error(end["error"])
     return summary
@@ -399,17 +399,20 @@ def _immediate_end(store: FleetStore, data: dict[str, Any]) -> dict[str, Any] | 
 
     It is decided on a copy of the memo: the execution may be closed and then gives no answer.
     """
-    seen = store.refresh_description()
-    if seen is None:
+    description = store.refresh_description()
+    if description is None:
         return None
-    if released := store.connection.call(store.release_lost_attempts(seen)):
-        seen = store.refresh_description() or seen
-    copy = MemoStore(seen.memo, lambda _: None)
+    if lost_tokens := store.connection.call(store.release_lost_attempts(description)):
+        description = store.refresh_description() or description
+    copy = MemoStore(description.memo, lambda _: None)
     # The workflow may learn of the released attempts only after it gets this work order.
-    if untaken := [*released, *(token for token, who in seen.pending.items() if not who)]:
-        data["untaken"] = untaken
+    if untaken_tokens := [
+        *lost_tokens,
+        *(token for token, maker in description.pending.items() if not maker),
+    ]:
+        data["untaken"] = untaken_tokens
     order, revision = work_order_of(data, copy), copy.head.revision
-    order.advance(seen.pending, datetime.now(UTC), may_claim=False)
+    order.advance(description.pending, datetime.now(UTC), may_claim=False)
     # A change here, such as an expired gate, must be recorded in the run itself.
     return order.end if copy.head.revision == revision else None
 
@@ -489,10 +492,10 @@ class Workers:
         return worker, head
 
     def _open(self, run: str) -> Worker:
-        used = {*self.in_use(), self._own, run}
-        for old in [known for known in self._known if known not in used][: 1 - MAX_KNOWN]:
+        used_runs = {*self.in_use(), self._own, run}
+        for old_name in [name for name in self._known if name not in used_runs][: 1 - MAX_KNOWN]:
             # Each holds file descriptors, and opening it again takes only milliseconds.
-            self._known.pop(old).close()
+            self._known.pop(old_name).close()
         self._known[run] = worker = self._store.make_worker(run, self._notify)
         return worker
 
@@ -553,15 +556,15 @@ async def _work_until_end(
         if own_queue is not None:
             server = server_of(client, own_queue, attempts, places, decides=False)
             await stack.enter_async_context(server)
-        ended = asyncio.Event()
-        following = asyncio.create_task(watch.follow(ended))
+        end_event = asyncio.Event()
+        watch_task = asyncio.create_task(watch.follow(end_event))
         try:
             end = await _issue_order(store, order, attempts, watch)
         except BaseException:
-            following.cancel()
+            watch_task.cancel()
             raise
-        ended.set()
-        await following
+        end_event.set()
+        await watch_task
     return end
 
 
@@ -571,18 +574,18 @@ async def _issue_order(
     """Issue *order* and return its end; wait up to `AWAY_S` for an unreachable server."""
     end, number, away_since = dict[str, Any](), uuid.uuid4().hex, 0.0
     while not end:
-        asked, handle = time.monotonic(), await store.get_handle()
+        start_time, handle = time.monotonic(), await store.get_handle()
         try:
             end = await handle.execute_update("work", order, id=number)
             number = uuid.uuid4().hex
         except (RPCError, RPCTimeoutOrCancelledError) as error:
             if not is_away(error) or attempts.is_ending:
                 raise
-            if not away_since or time.monotonic() - asked > CALL_S.total_seconds():
+            if not away_since or time.monotonic() - start_time > CALL_S.total_seconds():
                 # A call that waited longer than its time limit had reached the server.
                 away_since = time.monotonic()
-                away = make_unreachable_error(error, store.options)
-                await watch.notify(f"{away.message}; waiting for it")
+                problem = make_unreachable_error(error, store.options)
+                await watch.notify(f"{problem.message}; waiting for it")
             if time.monotonic() - away_since > AWAY_S:
                 raise
             # Keep the number: the order may have ended already, and must not be issued twice.

@@ -81,11 +81,11 @@ execution is skipped."""
 
 def describe_state(head: Head) -> str:
     """Return the state of the run of *head*, for the server's web view."""
-    running = [
+    lines = [
         f"{claim.step}, iteration {claim.step_index + 1}, attempt {claim.attempt}"
         for claim in head.claims
     ]
-    return "\n- ".join([f"{head.status}; accepted steps: {head.usage.steps}", *running])
+    return "\n- ".join([f"{head.status}; accepted steps: {head.usage.steps}", *lines])
 
 
 class Dispatched(Struct):
@@ -102,14 +102,14 @@ class RunWorkflow:
     @workflow.init
     def __init__(self, state: dict[str, Any]) -> None:
         """Start from the memo and from the *state* that the execution before handed on."""
-        known = {key: workflow.memo_value(key) for key in workflow.memo()}
-        self._store = MemoStore(known, self._publish)
+        memo = {key: workflow.memo_value(key) for key in workflow.memo()}
+        self._store = MemoStore(memo, self._publish)
         self._store.outputs.update(state.get("outputs", {}))
         self._store.said.update(state.get("said", {}))
         self._orders = {
             data["id"]: work_order_of(data, self._store) for data in state.get("permits", ())
         }
-        self._detached: list[dict[str, Any]] = list(known.get(DETACHED, ()))
+        self._detached: list[dict[str, Any]] = list(memo.get(DETACHED, ()))
         for order in self._orders.values():
             order.silent_since = workflow.now()
         self._ended: dict[str, dict[str, Any]] = dict(state.get("ended", {}))
@@ -124,15 +124,15 @@ class RunWorkflow:
         self._queue: str | None = None
         """Queue of the next execution; None: the queue of this one."""
 
-    def _publish(self, changed: dict[str, Any]) -> None:
+    def _publish(self, changes: dict[str, Any]) -> None:
         """Change the memo, with the counts of detached work orders.
 
         They must survive even if no worker is left that can replay this history.
         """
-        counted = {
+        counts = {
             order.id: order.budget.to_data() for order in self._orders.values() if order.is_detached
         }
-        workflow.upsert_memo({**changed, COUNTED: counted} if counted else changed)
+        workflow.upsert_memo({**changes, COUNTED: counts} if counts else changes)
 
     @workflow.run
     async def run(self, state: dict[str, Any]) -> None:
@@ -176,9 +176,9 @@ class RunWorkflow:
         if self._detached:
             memo[DETACHED] = self._detached
         state = {"permits": orders, "outputs": self._store.newest_outputs()}
-        newest = {order.id: order.end for order in self._orders.values() if order.end is not None}
-        if ended := list({**self._ended, **newest}.items())[-MAX_ENDED:]:
-            state["ended"] = dict(ended)
+        new_ends = {order.id: order.end for order in self._orders.values() if order.end is not None}
+        if ends := list({**self._ended, **new_ends}.items())[-MAX_ENDED:]:
+            state["ended"] = dict(ends)
         if self._store.said:
             state["said"] = dict(list(self._store.said.items())[-MAX_SAID:])
         workflow.continue_as_new(state, memo=memo, task_queue=self._queue)
@@ -200,13 +200,15 @@ class RunWorkflow:
         for token in [token for token in self._attempts if not self._store.head.find_claim(token)]:
             self._attempts.pop(token).task.cancel()
         for order in tuple(self._orders.values()):
-            if (until := _find_answer_deadline(order)) is not None and until <= workflow.now():
+            if (
+                deadline := _find_answer_deadline(order)
+            ) is not None and deadline <= workflow.now():
                 # Otherwise its attempts would continue without the process, forever.
                 order.vanish()
                 self._ended[order.id] = self._orders.pop(order.id).end or {}
             if order.end is None:
-                live, may_claim = tuple(self._attempts), self._may_claim(order)
-                for token in order.advance(live, workflow.now(), may_claim=may_claim):
+                live_tokens, may_claim = tuple(self._attempts), self._may_claim(order)
+                for token in order.advance(live_tokens, workflow.now(), may_claim=may_claim):
                     self._start(token, order)
             if order.end is not None and order.is_detached:
                 self._orders.pop(order.id)
@@ -216,12 +218,12 @@ class RunWorkflow:
 
     def _show_detached(self, order: WorkOrder) -> None:
         """Put the entry of the detached work order *order* into the memo, after the open ones."""
-        others = [
+        open_entries = [
             entry for entry in self._detached if entry["id"] != order.id and "end" not in entry
         ]
-        known = [entry for entry in self._detached if entry["id"] == order.id]
-        since = known[0]["since"] if known else format_utc_s(workflow.now())
-        self._detached = [*others, order.entry(since, workflow.now())]
+        old_entries = [entry for entry in self._detached if entry["id"] == order.id]
+        since = old_entries[0]["since"] if old_entries else format_utc_s(workflow.now())
+        self._detached = [*open_entries, order.entry(since, workflow.now())]
         workflow.upsert_memo({DETACHED: self._detached})
 
     # --- requests: their names are known to other releases ---------------------------
@@ -371,7 +373,7 @@ class RunWorkflow:
     def _record(self, token: int, order: WorkOrder, data: Any) -> None:
         if self._attempts.pop(token, None) is None:
             return
-        granted = order.record(
+        new_tokens = order.record(
             token,
             convert(data, AttemptReport),
             tuple(self._attempts),
@@ -379,7 +381,7 @@ class RunWorkflow:
             jitter=workflow.random().random(),
             may_claim=self._may_claim(order),
         )
-        for new_token in granted:
+        for new_token in new_tokens:
             self._start(new_token, order)
         self._is_woken = True
 
@@ -388,19 +390,19 @@ class RunWorkflow:
         if self._attempts.pop(token, None) is None:
             return
         self._is_woken, cause, now = True, error.cause, workflow.now()
-        live = tuple(self._attempts)
+        live_tokens = tuple(self._attempts)
         if isinstance(cause, ApplicationError) and cause.type == REFUSED:
             facts: Mapping[str, Any] = cause.details[0]
             if facts["by"] == order.by:
                 order.release_with_error(token, facts, now)
             else:
                 # Another machine may have what this one is missing.
-                why = f"{worker_name(facts['by'])}: {facts['message']}"
+                reason = f"{worker_name(facts['by'])}: {facts['message']}"
                 hint = f"; {facts['hint']}" if "hint" in facts else ""
-                order.postpone(token, why + hint, live, now)
+                order.postpone(token, reason + hint, live_tokens, now)
         elif isinstance(cause, TimeoutError):
             if cause.type is TimeoutType.SCHEDULE_TO_START:
-                order.postpone(token, "no worker has taken it", live, now)
+                order.postpone(token, "no worker has taken it", live_tokens, now)
                 # Only its own process serves such a queue.
                 order.is_suspected = order.is_suspected or order.queue is not None
             elif order.by in cause.last_heartbeat_details:
@@ -426,9 +428,9 @@ def _make_unreadable_error(subject: str, error: Exception) -> NewerSchema:
     return NewerSchema(text[:NOTE_CHARS], hint=UPDATE)
 
 
-def _is_gone(cause: BaseException | None, by: str) -> bool:
-    """Return whether another process has given the attempt back because *by* is gone."""
-    return isinstance(cause, ApplicationError) and cause.type == LOST and by in cause.details
+def _is_gone(cause: BaseException | None, maker: str) -> bool:
+    """Return whether another process has given the attempt back because *maker* is gone."""
+    return isinstance(cause, ApplicationError) and cause.type == LOST and maker in cause.details
 
 
 def _is_lost(cause: BaseException | None) -> bool:

@@ -101,12 +101,12 @@ def perform_action(site: Site, form: Form, project: str, run: str, verb: str) ->
         raise UnknownName("change", verb, COMMANDS)
     command = COMMANDS[verb](form)
     with site.lock:
-        shown = site.project(project)
-        name = shown.row(run).run.name
-    head = decide(shown.open_for_change(), name, command, decider_name())
+        site_project = site.project(project)
+        name = site_project.row(run).run.name
+    head = decide(site_project.open_for_change(), name, command, decider_name())
     with site.lock:
-        shown.answered[name] = head.revision if isinstance(command, _CONTINUES) else 0
-    shown.refresh_runs()
+        site_project.answered[name] = head.revision if isinstance(command, _CONTINUES) else 0
+    site_project.refresh_runs()
 
 
 def decide(project: Project, run: str | None, command: RunCommand, by: str) -> Head:

@@ -67,60 +67,65 @@ def _versions() -> Iterator[str]:
             yield f"{name} {version(name)}"
 
 
-def _check_project(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
+def _check_project(site: Site, site_project: ShownProject) -> Iterator[HealthCheck]:
     try:
-        settings = shown.project.settings
-        refused = shown.distrust()
+        settings = site_project.project.settings
+        refusal = site_project.distrust()
     except SequencerError as error:
         yield HealthCheck(Level.ERROR, "Settings", error.in_one_line, "sequencer check")
         return
     yield HealthCheck(Level.NOTICE, "Settings", str(settings.config_path or "defaults"))
-    if refused is None:
+    if refusal is None:
         yield HealthCheck(Level.NOTICE, "Trust", "the project may act on this machine")
     else:
         text = (
             "these pages show the project, but can't change anything: "
-            + refused.message.partition("\n")[0]
+            + refusal.message.partition("\n")[0]
         )
         yield HealthCheck(Level.ERROR, "Trust", text, "sequencer trust")
-    free = shutil.disk_usage(settings.project_dir).free
-    level = Level.NOTICE if free > MIN_FREE_BYTES else Level.ERROR
-    yield HealthCheck(level, "Disk", f"{file_size(free)} free")
-    yield from _findings(shown)
-    yield from _deliveries(site, shown)
+    free_bytes = shutil.disk_usage(settings.project_dir).free
+    level = Level.NOTICE if free_bytes > MIN_FREE_BYTES else Level.ERROR
+    yield HealthCheck(level, "Disk", f"{file_size(free_bytes)} free")
+    yield from _findings(site_project)
+    yield from _deliveries(site, site_project)
     try:
-        rows = [*shown.rows()]
+        rows = [*site_project.rows()]
     except RemoteUnreachable as error:
         yield HealthCheck(Level.ERROR, "Store", error.in_one_line)
         return
-    where = "the server answers" if shown.is_remote else settings.state_file.parent
+    where = "the server answers" if site_project.is_remote else settings.state_file.parent
     text = f"{settings.store.kind}, {where}, {pluralize(len(rows), 'run')}"
     yield HealthCheck(Level.NOTICE, "Store", text)
     for row in rows:
         yield from _check_run(row)
 
 
-def _findings(shown: ShownProject) -> Iterator[HealthCheck]:
-    until, diagnostics = shown.diagnostics
-    if until < time.monotonic():
-        diagnostics = list(dict.fromkeys(check_statically(shown.project)))
-        shown.diagnostics = time.monotonic() + KNOWN_S, diagnostics
+def _findings(site_project: ShownProject) -> Iterator[HealthCheck]:
+    deadline, diagnostics = site_project.diagnostics
+    if deadline < time.monotonic():
+        diagnostics = list(dict.fromkeys(check_statically(site_project.project)))
+        site_project.diagnostics = time.monotonic() + KNOWN_S, diagnostics
     for finding in diagnostics[:MAX_FINDINGS]:
         text = f"{finding.message} ({finding.where})" if finding.where else finding.message
         text = f"{text}. {finding.hint or ''}".strip()
         yield HealthCheck(finding.level, finding.area.capitalize(), text)
-    if (more := len(diagnostics) - MAX_FINDINGS) > 0:
-        yield HealthCheck(Level.ERROR, "Checks", pluralize(more, "more finding"), "sequencer check")
+    if (rest_count := len(diagnostics) - MAX_FINDINGS) > 0:
+        yield HealthCheck(
+            Level.ERROR, "Checks", pluralize(rest_count, "more finding"), "sequencer check"
+        )
 
 
-def _deliveries(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
+def _deliveries(site: Site, site_project: ShownProject) -> Iterator[HealthCheck]:
     """Yield the newest refusals, then the newest deliveries."""
-    project = shown.project
+    project = site_project.project
     if not any(webhooks_of(project.settings).list_enabled_hooks()):
         return
-    refused = [(at, f"refused: {why} ({count} times)") for why, (count, at) in site.refused.items()]
-    for at, text in sorted(refused, reverse=True)[:MAX_DELIVERIES]:
-        yield HealthCheck(Level.WARNING, "Deliveries", f"{local(iso(at))} {text}")
+    refusals = [
+        (timestamp, f"refused: {reason} ({count} times)")
+        for reason, (count, timestamp) in site.refused.items()
+    ]
+    for timestamp, text in sorted(refusals, reverse=True)[:MAX_DELIVERIES]:
+        yield HealthCheck(Level.WARNING, "Deliveries", f"{local(iso(timestamp))} {text}")
     with suppress(sqlite3.Error):
         for delivery in DeliveryBox(project.trust.key).list_newest(MAX_DELIVERIES):
             taken_at = local(iso(delivery.taken_at))
@@ -138,8 +143,8 @@ def _check_run(row: RunRow) -> Iterator[HealthCheck]:
         return
     if head.claims and not row.is_stale:
         yield HealthCheck(Level.NOTICE, row.name, _describe_running_steps(row, head), url=row.url)
-    most = row.run.limits.failures_in_row
-    if most and head.failures_in_row >= most and head.status != "complete":
+    max_failures = row.run.limits.failures_in_row
+    if max_failures and head.failures_in_row >= max_failures and head.status != "complete":
         text = f"{head.failures_in_row} failures in a row: nothing more starts until a person acts"
         command = f"sequencer {Open(row.run).option}retry"
         yield HealthCheck(Level.ERROR, row.name, text, command, row.url)

@@ -91,7 +91,7 @@ def web(
     from sequencer.plugins.web.webhooks import receiver  # noqa: PLC0415
 
     config = None if folders else invocation.project().settings
-    shown = site.Site((config.project_dir,), config.config_path) if config else site.Site(folders)
+    website = site.Site((config.project_dir,), config.config_path) if config else site.Site(folders)
     token = guard.ensure_token(bind, None if token_file is None else read_key(token_file))
     keys = guard.Keys(token)
     with ExitStack() as stack:
@@ -100,9 +100,9 @@ def web(
         origins = guard.origins_of(bind, port, names)
         link = f"{origins[0]}/login?token={token}"
         opener = None if no_browser else stack.enter_context(_link_file(link))
-        opened = None if opener is None else opener.close
-        pages = guard.PageGuard(server.make_app(shown, keys.form), keys, origins, port, opened)
-        app = receiver.WebhookReceiver(pages, origins, shown, invocation.notify)
+        on_open = None if opener is None else opener.close
+        pages = guard.PageGuard(server.make_app(website, keys.form), keys, origins, port, on_open)
+        app = receiver.WebhookReceiver(pages, origins, website, invocation.notify)
         app.begin()
         invocation.echo(link, is_verbatim=True)
         if guard.OWN_NAME in link:
@@ -161,9 +161,11 @@ def _listeners(bind: str, port: int) -> list[socket.socket]:
     listeners: list[socket.socket] = []
     for address in LOOPBACK if bind in {*LOOPBACK, "localhost"} else (bind,):
         kind = socket.AF_INET6 if ":" in address else socket.AF_INET
-        chosen = listeners[0].getsockname()[1] if listeners else port
+        chosen_port = listeners[0].getsockname()[1] if listeners else port
         try:
-            listeners.append(socket.create_server((address, chosen), family=kind, backlog=BACKLOG))
+            listeners.append(
+                socket.create_server((address, chosen_port), family=kind, backlog=BACKLOG)
+            )
         except OSError as error:
             if address == LOOPBACK[1] and error.errno in (EADDRNOTAVAIL, EAFNOSUPPORT):
                 continue  # This machine has no such address, so no other program listens there.
@@ -173,7 +175,7 @@ def _listeners(bind: str, port: int) -> list[socket.socket]:
                 # Any port will do, so try another one that is free in both forms.
                 return _listeners(bind, port)
             raise UsageRefused(
-                f"can't listen at {address}, port {chosen}: {error.strerror or error}",
+                f"can't listen at {address}, port {chosen_port}: {error.strerror or error}",
                 where="sequencer web",
                 hint="--port 0 takes a free port",
             ) from error

@@ -38,10 +38,12 @@ class Measure(NamedTuple):
 
 _TOKENS: Callable[[float], str] = lambda count: format_count(round(count))  # noqa: E731
 MEASURES = {
-    "cost": Measure("Cost", lambda spent: spent.usage.cost_usd, lambda usd: f"${usd:,.2f}"),
-    "tokens": Measure("Tokens", lambda spent: spent.tokens, _TOKENS),
-    "cache": Measure("Cache reads", lambda spent: spent.usage.cache_read_tokens, _TOKENS),
-    "time": Measure("Agent time", lambda spent: spent.usage.seconds, lambda s: took(s) or "0"),
+    "cost": Measure("Cost", lambda expense: expense.usage.cost_usd, lambda usd: f"${usd:,.2f}"),
+    "tokens": Measure("Tokens", lambda expense: expense.tokens, _TOKENS),
+    "cache": Measure("Cache reads", lambda expense: expense.usage.cache_read_tokens, _TOKENS),
+    "time": Measure(
+        "Agent time", lambda expense: expense.usage.seconds, lambda seconds: took(seconds) or "0"
+    ),
 }
 _CAPPED = {
     "usd": MEASURES["cost"],
@@ -50,8 +52,8 @@ _CAPPED = {
 }
 """Unit of a cap -> its measure."""
 PARTS: Mapping[str, Callable[[str, Spent], str]] = {
-    "agent": lambda _, spent: spent.agent,
-    "step": lambda _, spent: spent.step,
+    "agent": lambda _, expense: expense.agent,
+    "step": lambda _, expense: expense.step,
     "run": lambda run, _: run,
 }
 
@@ -90,36 +92,43 @@ class Forecast(NamedTuple):
 
 def build_costs_page(site: Site, query: Query) -> Page:
     """Return the page of what the runs used."""
-    of, by = query.get("of", ""), query.get("by", "")
-    of, by = of if of in MEASURES else "cost", by if by in PARTS else "agent"
+    measure_name, part_name = query.get("of", ""), query.get("by", "")
+    measure_name, part_name = (
+        measure_name if measure_name in MEASURES else "cost",
+        part_name if part_name in PARTS else "agent",
+    )
     sums = dict[str, dict[tuple[str, str], Total]]()
-    spent: list[tuple[str, Spent]] = []
-    rows, reviews, cut = list(site.rows()), list[Judge](), 0
-    used = [(row, row.look, row.head.usage) for row in rows if row.head]
+    expenses: list[tuple[str, Spent]] = []
+    rows, reviews, cut_count = list(site.rows()), list[Judge](), 0
+    run_usages = [(row, row.look, row.head.usage) for row in rows if row.head]
     for row in rows:
         story = row.project.story(row)
         _sum_up(sums, row, story.story.totals.by_maker)
-        cut += (story.story.totals.first_revision or 1) > 1
-        spent += [(row.name, item._replace(step=row.named(item.step))) for item in story.spent]
+        cut_count += (story.story.totals.first_revision or 1) > 1
+        expenses += [(row.name, item._replace(step=row.named(item.step))) for item in story.spent]
         reviews += reviews_of(row, story.judged)
-    reported = [item for row in rows for item in row.project.story(row).quotas.items()]
+    reports = [item for row in rows for item in row.project.story(row).quotas.items()]
     # Sorted by time, so that an agent's newest report replaces older ones.
-    quotas = dict(sorted(reported, key=lambda item: item[1]))
-    measure = MEASURES[of]
-    plot, series = plot_growth(sorted(spent, key=lambda item: item[1].at), measure, PARTS[by])
+    quotas = dict(sorted(reports, key=lambda item: item[1]))
+    measure = MEASURES[measure_name]
+    plot, series = plot_growth(
+        sorted(expenses, key=lambda item: item[1].at), measure, PARTS[part_name]
+    )
     context = {
-        "total": sum_usages(usage for *_, usage in used),
-        "cut": cut,
-        "runs": sorted(used, key=lambda item: -item[2].cost_usd)[:MAX_LISTED],
+        "total": sum_usages(usage for *_, usage in run_usages),
+        "cut": cut_count,
+        "runs": sorted(run_usages, key=lambda item: -item[2].cost_usd)[:MAX_LISTED],
         "agents": _sort_totals(sums.get("agent", {})),
         "steps": _sort_totals(sums.get("step", {})),
         "plot": plot,
         "series": [(area.name, measure.label(area.values[-1])) for area in series],
-        "of": of,
-        "by": by,
-        "measures": {name: known.word for name, known in MEASURES.items()},
+        "of": measure_name,
+        "by": part_name,
+        "measures": {name: known_measure.word for name, known_measure in MEASURES.items()},
         "parts_of": list(PARTS),
-        "quotas": {agent: q for agent, (_, q) in quotas.items() if q.resets_at > utc_now()},
+        "quotas": {
+            agent: quota for agent, (_, quota) in quotas.items() if quota.resets_at > utc_now()
+        },
         "caps": [forecast for row in rows for forecast in forecasts_of(row)][:MAX_LISTED],
         "reviews": sorted(reviews, key=lambda review: all(review.newest))[:MAX_LISTED],
     }
@@ -133,16 +142,16 @@ def _sort_totals(totals: Mapping[tuple[str, str], Total]) -> list[tuple[tuple[st
 def _sum_up(
     sums: dict[str, dict[tuple[str, str], Total]], row: RunRow, makers: Mapping[Maker, Total]
 ) -> None:
-    for maker, added in makers.items():
+    for maker, addition in makers.items():
         keys = {"step": (row.named(maker.step), str(row.facts.get("workflow", "")))}
-        if maker.agent or added.usage != Usage():
+        if maker.agent or addition.usage != Usage():
             # A decision without an agent has no usage; it belongs to no agent's sums.
             keys["agent"] = (maker.agent or UNKNOWN, maker.model)
         for part, key in keys.items():
-            known = sums.setdefault(part, {}).setdefault(key, Total())
-            known.accepted += added.accepted
-            known.failed += added.failed
-            known.usage = known.usage.plus(added.usage)
+            total = sums.setdefault(part, {}).setdefault(key, Total())
+            total.accepted += addition.accepted
+            total.failed += addition.failed
+            total.usage = total.usage.plus(addition.usage)
 
 
 def reviews_of(row: RunRow, judged: Iterable[RecordedFact]) -> Iterator[Judge]:
@@ -162,12 +171,14 @@ def forecasts_of(row: RunRow) -> Iterator[Forecast]:
     head = row.head
     if head is None or head.status == "complete":
         return
-    newest = row.project.story(row, is_whole=False).spent[-PACE_TRIES:]
+    expenses = row.project.story(row, is_whole=False).spent[-PACE_TRIES:]
     for cap in caps_of(row.run.limits, head.usage, (), {}, None):
         _, value, label = _CAPPED[cap.unit]
-        per_step = sum(value(spent) for spent in newest) / (len(newest) or 1)
+        per_step = sum(value(expense) for expense in expenses) / (len(expenses) or 1)
         steps_left = None if not per_step or head.exit else int(cap.left / per_step)
-        pace = (newest[-1].at - newest[0].at) / (len(newest) - 1) if len(newest) > 1 else 0.0
+        pace = (
+            (expenses[-1].at - expenses[0].at) / (len(expenses) - 1) if len(expenses) > 1 else 0.0
+        )
         seconds = pace * (steps_left or 0)
         yield Forecast(row, cap, label(cap.used), label(cap.limit), steps_left, seconds)
 
@@ -181,22 +192,22 @@ def plot_growth(
     one time.
     """
     spent, sums = [item for item in spent if measure.value(item[1])], dict[str, float]()
-    for run, used in spent:
-        name = part(run, used)
-        sums[name] = sums.get(name, 0.0) + measure.value(used)
-    named = sorted(sums, key=lambda name: -sums[name])
-    if not named or spent[0][1].at == spent[-1][1].at:
+    for run, expense in spent:
+        name = part(run, expense)
+        sums[name] = sums.get(name, 0.0) + measure.value(expense)
+    names = sorted(sums, key=lambda name: -sums[name])
+    if not names or spent[0][1].at == spent[-1][1].at:
         return "", []
-    drawn = named if len(named) <= MAX_SERIES + 1 else [*named[:MAX_SERIES], OTHERS]
-    first, last = spent[0][1].at, spent[-1][1].at
-    values = {name: [0.0] * (BINS + 1) for name in drawn}
-    for run, used in spent:
-        if (value := measure.value(used)) and (
-            row := values.get(part(run, used), values.get(OTHERS))
+    series_names = names if len(names) <= MAX_SERIES + 1 else [*names[:MAX_SERIES], OTHERS]
+    start, end = spent[0][1].at, spent[-1][1].at
+    values = {name: [0.0] * (BINS + 1) for name in series_names}
+    for run, expense in spent:
+        if (value := measure.value(expense)) and (
+            row := values.get(part(run, expense), values.get(OTHERS))
         ):
-            row[1 + int((BINS - 1) * (used.at - first) / (last - first))] += value
+            row[1 + int((BINS - 1) * (expense.at - start) / (end - start))] += value
     series = [Series(name, [*accumulate(row)]) for name, row in values.items()]
-    return stacked_svg(series, first, last, measure.label), series
+    return stacked_svg(series, start, end, measure.label), series
 
 
 OTHERS = "all others"

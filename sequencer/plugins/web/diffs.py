@@ -35,21 +35,24 @@ def diff_of(row: RunRow, attempt: Try) -> Diff | None:
     This runs no code of the repository, and asks no remote.
     """
     project = row.project.project
-    verb, ends = _git_arguments(row, attempt)
-    if not ends or len(set(ends)) < len(ends):
+    verb, commits = _git_arguments(row, attempt)
+    if not commits or len(set(commits)) < len(commits):
         return None
     git = Git(project.settings.project_dir, timeout_s=GIT_S)
     form = ("--format=",) if verb == "show" else ()
-    how = (*form, "--no-color", "--no-ext-diff", "--no-textconv", "--end-of-options", *ends)
+    options = (*form, "--no-color", "--no-ext-diff", "--no-textconv", "--end-of-options", *commits)
     try:
-        stat, text = git.read_output(verb, "--stat", *how), git.read_output(verb, "--patch", *how)
+        stat, text = (
+            git.read_output(verb, "--stat", *options),
+            git.read_output(verb, "--patch", *options),
+        )
     except (GitFailed, SequencerError) as error:
-        return Diff(ends[-1], f"it can't be shown: {error}", ())
-    hidden = project.redaction.hide_text(strip_controls(text)).splitlines()
+        return Diff(commits[-1], f"it can't be shown: {error}", ())
+    lines = project.redaction.hide_text(strip_controls(text)).splitlines()
     # An agent chose these names: none may act as an option when a person pastes the command.
-    guard = ("--end-of-options",) if any(end.startswith("-") for end in ends) else ()
-    command = shlex.join(("git", verb, *guard, *ends)) if len(hidden) > MAX_LINES else ""
-    return Diff(ends[-1], strip_controls(stat).strip(), tuple(_classify_lines(hidden)), command)
+    guard = ("--end-of-options",) if any(commit.startswith("-") for commit in commits) else ()
+    command = shlex.join(("git", verb, *guard, *commits)) if len(lines) > MAX_LINES else ""
+    return Diff(commits[-1], strip_controls(stat).strip(), tuple(_classify_lines(lines)), command)
 
 
 def _classify_lines(lines: list[str]) -> Iterator[tuple[str, str]]:
@@ -62,19 +65,19 @@ def _classify_lines(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 def _git_arguments(row: RunRow, attempt: Try) -> tuple[str, tuple[str, ...]]:
     """Return the git command that shows the change of *attempt*, and its commits; () if none."""
-    left = attempt.outcome.get("left") or {}
-    if left.get("merged"):
+    remains = attempt.outcome.get("left") or {}
+    if remains.get("merged"):
         # The task had its own worktree: show what its merge brought.
-        return "diff", (f"{left['merged']}^1", str(left["merged"]))
-    if left.get("branch"):
-        return "diff", (f"HEAD...{left['branch']}",)
+        return "diff", (f"{remains['merged']}^1", str(remains["merged"]))
+    if remains.get("branch"):
+        return "diff", (f"HEAD...{remains['branch']}",)
     work = attempt.outcome.get("work") or {}
-    after, before = work.get("commit"), work.get("base")
-    if after is None:
+    commit, base = work.get("commit"), work.get("base")
+    if commit is None:
         return "", ()
-    if not before:
+    if not base:
         facts = row.project.story(row, is_whole=False).facts
-        earlier = (fact for fact in reversed(facts) if fact["revision"] < attempt.revision)
-        works = ((fact.get("outcome") or {}).get("work") for fact in earlier)
-        before = next((work["commit"] for work in works if work), None)
-    return ("diff", (str(before), str(after))) if before else ("show", (str(after),))
+        earlier_facts = (fact for fact in reversed(facts) if fact["revision"] < attempt.revision)
+        works = ((fact.get("outcome") or {}).get("work") for fact in earlier_facts)
+        base = next((work["commit"] for work in works if work), None)
+    return ("diff", (str(base), str(commit))) if base else ("show", (str(commit),))

@@ -41,17 +41,17 @@ def graph_svg(view: FlowView, chart: Chart | None, link: Link) -> str:
     Raises:
         UsageRefused: it is too large for a picture.
     """
-    view, layout, texts, drawn = prepare_flow_picture(view, chart)
-    wide = layout.width * CELL + 2 * FLOW_MARGIN
-    high = layout.height * CELL_ROW + 2 * FLOW_MARGIN
-    kind = "graph wide" if wide > WIDE else "graph"
+    view, layout, texts, drawing = prepare_flow_picture(view, chart)
+    width = layout.width * CELL + 2 * FLOW_MARGIN
+    height = layout.height * CELL_ROW + 2 * FLOW_MARGIN
+    kind = "graph wide" if width > WIDE else "graph"
     opening = (
-        f'<svg class="{kind}" viewBox="{-FLOW_MARGIN} {-FLOW_MARGIN} {wide} {high}" '
-        f'width="{wide}" height="{high}" role="img" '
+        f'<svg class="{kind}" viewBox="{-FLOW_MARGIN} {-FLOW_MARGIN} {width} {height}" '
+        f'width="{width}" height="{height}" role="img" '
         f'aria-label="Graph of {escape(sanitize_text(view.title))}">'
     )
-    inner = FlowPicture(view, layout, texts, drawn, link).render_content()
-    return "".join([opening, *inner, "</svg>"])
+    content = FlowPicture(view, layout, texts, drawing, link).render_content()
+    return "".join([opening, *content, "</svg>"])
 
 
 def crop_view(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
@@ -62,24 +62,30 @@ def crop_view(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
         neighbors.setdefault(edge.target, []).append(edge.source)
     names = [*dict.fromkeys(focus)]
     for name in names:  # the list grows in the loop, until there are enough
-        near = [other for other in dict.fromkeys(neighbors.get(name, ())) if other not in names]
-        names += near[: max(most - len(names), 0)]
-    inside = frozenset(names)
+        neighbor_names = [
+            neighbor for neighbor in dict.fromkeys(neighbors.get(name, ())) if neighbor not in names
+        ]
+        names += neighbor_names[: max(most - len(names), 0)]
+    cropped_names = frozenset(names)
     places = [
         place
         for place, edge in enumerate(view.graph.edges)
-        if edge.source in inside and edge.target in inside
+        if edge.source in cropped_names and edge.target in cropped_names
     ]
-    nodes = tuple(node for node in view.nodes if node.node.id in inside)
-    entries = tuple(name for name in view.graph.entries if name in inside) or (nodes[0].node.id,)
+    nodes = tuple(node for node in view.nodes if node.node.id in cropped_names)
+    entries = tuple(name for name in view.graph.entries if name in cropped_names) or (
+        nodes[0].node.id,
+    )
     graph = view.graph.replace(
         nodes=tuple(node.node for node in nodes),
         edges=tuple(view.graph.edges[place] for place in places),
         entries=entries,
         on_error=None,
     )
-    followed = frozenset(new for new, place in enumerate(places) if place in view.followed)
-    return replace(view, graph=graph, nodes=nodes, followed=followed)
+    followed_edges = frozenset(
+        index for index, place in enumerate(places) if place in view.followed
+    )
+    return replace(view, graph=graph, nodes=nodes, followed=followed_edges)
 
 
 GANTT_TOP = 28
@@ -95,10 +101,10 @@ def gantt_page_svg(chart: Gantt) -> str:
     ensure_drawable(chart)
     picture = GanttPicture(chart, GANTT_TOP)
     # Without its own margins, because its card has some.
-    wide, high = picture.size[0] - 2 * MARGIN + 8, picture.size[1] - 16
+    width, height = picture.size[0] - 2 * MARGIN + 8, picture.size[1] - 16
     opening = (
-        f'<svg class="gantt" viewBox="{MARGIN - 4} 0 {wide} {high}" width="{wide}" '
-        f'height="{high}" role="img" aria-label="Timeline of the run">'
+        f'<svg class="gantt" viewBox="{MARGIN - 4} 0 {width} {height}" width="{width}" '
+        f'height="{height}" role="img" aria-label="Timeline of the run">'
     )
     return "".join([opening, *picture.render_content(), "</svg>"])
 
@@ -123,44 +129,47 @@ def ring_svg(
 
     *title* is in the middle, above the *review*.
     """
-    named = [name for name, _, _ in steps] + ([review.name] if review else [])
-    wide = max(
+    names = [name for name, _, _ in steps] + ([review.name] if review else [])
+    pill_width = max(
         [
             PILL_LEAST,
-            *(int(estimate_width(f"{_shorten_for_pill(name)}  ", 14)) + 28 for name in named),
+            *(int(estimate_width(f"{_shorten_for_pill(name)}  ", 14)) + 28 for name in names),
         ]
     )
     count = len(steps)
     # Two neighboring pills are a chord of the ring, which must have room for both.
     radius = max(RING, int((PILL_HIGH + 26) / (2 * math.sin(math.pi / max(count, 2)))))
-    across = max(radius, wide * (0.62 if count < 3 or review is None else 1.3))  # noqa: PLR2004
-    half_w, half_h = across + wide / 2 + 10, radius + PILL_HIGH / 2 + 10
+    radius_x = max(radius, pill_width * (0.62 if count < 3 or review is None else 1.3))  # noqa: PLR2004
+    half_w, half_h = radius_x + pill_width / 2 + 10, radius + PILL_HIGH / 2 + 10
     parts = [
         (
             f'<svg class="graph ring" width="{2 * half_w:g}" height="{2 * half_h:g}" '
             f'viewBox="{-half_w:g} {-half_h:g} {2 * half_w:g} {2 * half_h:g}" role="img" '
             'aria-label="Cycle of steps">'
         ),
-        f'<ellipse class="track" rx="{across:g}" ry="{radius:g}"/>',
+        f'<ellipse class="track" rx="{radius_x:g}" ry="{radius:g}"/>',
         _ring_line("mid", title, -38 if review else 5),
     ]
     for place, (name, look, link) in enumerate(steps):
-        at = _ring_position(place, count, across, radius)
+        position = _ring_position(place, count, radius_x, radius)
         mark = "" if look.css in _UNMARKED else look.mark
         text = f"{mark} {_shorten_for_pill(name)}".strip()
-        parts.append(_arrow((place + 0.5) / count, across, radius))
-        parts.append(_pill(at, wide, text, look.css, link))
+        parts.append(_arrow((place + 0.5) / count, radius_x, radius))
+        parts.append(_pill(position, pill_width, text, look.css, link))
     if review is not None:
         parts.append(
             _pill(
                 (0, -4),
-                wide,
+                pill_width,
                 _shorten_for_pill(review.name),
                 f"{LOOKS[review.state].css} eye",
                 review.link,
             )
         )
-        parts += [_ring_line("lab", text, 36 + 17 * n) for n, text in enumerate(review.when)]
+        parts += [
+            _ring_line("lab", text, 36 + 17 * line_number)
+            for line_number, text in enumerate(review.when)
+        ]
     return "".join([*parts, "</svg>"])
 
 
@@ -168,11 +177,11 @@ def _shorten_for_pill(name: str) -> str:
     return shorten_middle(sanitize_text(name), 18)
 
 
-def _pill(at: tuple[float, float], wide: int, text: str, kind: str, link: str) -> str:
-    x, y = at
+def _pill(position: tuple[float, float], width: int, text: str, kind: str, link: str) -> str:
+    x, y = position
     return (
         f'<a href="{escape(link)}"><g class="node {escape(kind)}">'
-        f'<rect x="{x - wide / 2:g}" y="{y - PILL_HIGH / 2:g}" width="{wide}" '
+        f'<rect x="{x - width / 2:g}" y="{y - PILL_HIGH / 2:g}" width="{width}" '
         f'height="{PILL_HIGH}" rx="{PILL_HIGH / 2:g}"/><text x="{x:g}" y="{y + 5:g}" '
         f'font-size="14" text-anchor="middle">{escape(text)}</text></g></a>'
     )
@@ -188,17 +197,17 @@ _UNMARKED = (LOOKS["pending"].css, LOOKS["ready"].css)
 """Pills in these states have no mark: nothing has happened yet."""
 
 
-def _ring_position(place: float, count: int, across: float, radius: float) -> tuple[float, float]:
+def _ring_position(place: float, count: int, radius_x: float, radius: float) -> tuple[float, float]:
     """Return the middle of the *place*-th of *count* pills, clockwise from the top."""
     angle = 2 * math.pi * place / count - math.pi / 2
-    return across * math.cos(angle), radius * math.sin(angle)
+    return radius_x * math.cos(angle), radius * math.sin(angle)
 
 
-def _arrow(share: float, across: float, radius: float) -> str:
+def _arrow(share: float, radius_x: float, radius: float) -> str:
     """Return an arrow head on the ring, *share* of the way around."""
     angle = 2 * math.pi * share - math.pi / 2
-    x, y = across * math.cos(angle), radius * math.sin(angle)
-    turn = math.degrees(math.atan2(radius * math.cos(angle), -across * math.sin(angle)))
+    x, y = radius_x * math.cos(angle), radius * math.sin(angle)
+    turn = math.degrees(math.atan2(radius * math.cos(angle), -radius_x * math.sin(angle)))
     place = f"translate({x:g} {y:g}) rotate({turn:g})"
     return f'<path class="head" d="M-5 -5L5 0L-5 5Z" transform="{place}"/>'
 
@@ -220,42 +229,42 @@ def stacked_svg(
     series: Sequence[Series], first: float, last: float, label: Callable[[float], str]
 ) -> str:
     """Return *series* stacked on each other, from *first* to *last* in seconds since 1970."""
-    most = sum(area.values[-1] for area in series)
-    wide, base = PLOT_WIDE - PLOT_LEFT - 8, PLOT_HIGH - PLOT_BASE
-    high = base - 8
+    peak = sum(area.values[-1] for area in series)
+    width, base = PLOT_WIDE - PLOT_LEFT - 8, PLOT_HIGH - PLOT_BASE
+    height = base - 8
 
     def line(values: Sequence[float]) -> list[str]:
-        step = wide / (len(values) - 1)
+        step = width / (len(values) - 1)
         return [
-            f"{PLOT_LEFT + step * place:.0f} {base - high * value / most:.1f}"
+            f"{PLOT_LEFT + step * place:.0f} {base - height * value / peak:.1f}"
             for place, value in enumerate(values)
         ]
 
     size = f'viewBox="0 0 {PLOT_WIDE} {PLOT_HIGH}" width="{PLOT_WIDE}" height="{PLOT_HIGH}"'
     parts = [f'<svg class="plot" {size} role="img" aria-label="Sum over time">']
     for share in (0.0, 0.5, 1.0):
-        y = base - high * share
+        y = base - height * share
         parts.append(
             f'<path class="grid" d="M{PLOT_LEFT} {y:g}H{PLOT_WIDE - 8}"/>'
             f'<text class="num" x="{PLOT_LEFT - 8}" y="{y + 4:g}" text-anchor="end">'
-            f"{escape(label(most * share))}</text>"
+            f"{escape(label(peak * share))}</text>"
         )
-    below = [0.0] * len(series[0].values)
+    lower_edge = [0.0] * len(series[0].values)
     for place, area in enumerate(series):
-        above = [a + b for a, b in zip(below, area.values, strict=True)]
-        top = "L".join(line(above))
-        path = f'<path class="area" d="M{top}L{"L".join(reversed(line(below)))}Z"/>'
+        upper_edge = [lower + value for lower, value in zip(lower_edge, area.values, strict=True)]
+        top = "L".join(line(upper_edge))
+        path = f'<path class="area" d="M{top}L{"L".join(reversed(line(lower_edge)))}Z"/>'
         name = escape(f"{sanitize_text(area.name)}: {label(area.values[-1])}")
         parts.append(
             f'<g class="s{place}"><title>{name}</title>{path}<path class="sum" d="M{top}"/></g>'
         )
-        below = above
+        lower_edge = upper_edge
     form = "%d %b" if last - first > 4 * DAY_S else "%d %b %H:%M"
     form = "%H:%M:%S" if last - first < HOUR_S else form
     for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
-        when = datetime.fromtimestamp(first + (last - first) * share, UTC).astimezone()
+        moment = datetime.fromtimestamp(first + (last - first) * share, UTC).astimezone()
         parts.append(
-            f'<text class="num" x="{PLOT_LEFT + wide * share:g}" y="{PLOT_HIGH - 6}" '
-            f'text-anchor="{anchor}">{when.strftime(form)}</text>'
+            f'<text class="num" x="{PLOT_LEFT + width * share:g}" y="{PLOT_HIGH - 6}" '
+            f'text-anchor="{anchor}">{moment.strftime(form)}</text>'
         )
     return "".join([*parts, "</svg>"])

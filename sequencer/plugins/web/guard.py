@@ -128,12 +128,16 @@ class PageGuard:
             answer, code = await self._log_in(request)
         elif not code and _is_write(request):
             code = await self._accept_form(request)
-            ends: tuple[Any, Any] = (scope.get("client"), scope.get("server"))
-            if not code and all(ends) and await anyio.to_thread.run_sync(is_from_agent, *ends):
+            endpoints: tuple[Any, Any] = (scope.get("client"), scope.get("server"))
+            if (
+                not code
+                and all(endpoints)
+                and await anyio.to_thread.run_sync(is_from_agent, *endpoints)
+            ):
                 answer = PlainTextResponse(_AGENT, 403)
         if code:
-            more = {"connection": "close"} if code == 400 else {}  # noqa: PLR2004
-            answer = PlainTextResponse(_TEXTS[code], code, more)
+            extra_headers = {"connection": "close"} if code == 400 else {}  # noqa: PLR2004
+            answer = PlainTextResponse(_TEXTS[code], code, extra_headers)
             if code == 401 and _is_page_request(request):  # noqa: PLR2004
                 answer = _sign_in_page(code)
         await answer(scope, receive, guarded)
@@ -165,8 +169,8 @@ class PageGuard:
         # Another server on this host can set cookies with our name that browsers send here too.
         # They must not let a request in, and must not hide our cookie.
         cookies = ";".join(headers.getlist("cookie")).split(";")
-        named = (cookie.strip().partition("=") for cookie in cookies)
-        values = [value for name, _, value in named if name == self.cookie]
+        cookie_parts = (cookie.strip().partition("=") for cookie in cookies)
+        values = [value for name, _, value in cookie_parts if name == self.cookie]
         return any(_is_same(value, self._keys.session) for value in values)
 
     async def _accept_form(self, request: Request) -> int:
@@ -190,8 +194,8 @@ class PageGuard:
             fields, code = await _read_form(request)
         key = fields.get("token", "").strip()
         if code or not _is_same(key, self._keys.link):
-            why = "This key is from an earlier start, or it is incomplete." if key else ""
-            return _sign_in_page(403, why), code
+            reason = "This key is from an earlier start, or it is incomplete." if key else ""
+            return _sign_in_page(403, reason), code
         if self._opened is not None:
             self._opened()
         cookie = f"{self.cookie}={self._keys.session}; HttpOnly; SameSite=Strict; Path=/"
@@ -229,13 +233,13 @@ def _is_page_request(request: Request) -> bool:
     return request.method == "GET" and mode == "navigate" and is_page
 
 
-def _sign_in_page(status: int, why: str = "") -> Response:
-    """Return the page that asks for the key; *why* says why the last one was refused."""
+def _sign_in_page(status: int, reason: str = "") -> Response:
+    """Return the page that asks for the key; *reason* says why the last one was refused."""
     return HTMLResponse(
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Sign in · sequencer</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<link rel="icon" href="data:,"><style>{_STYLE}</style><main><h1>sequencer</h1>'
-        f"{f'<p><strong>{why}</strong></p>' if why else ''}"
+        f"{f'<p><strong>{reason}</strong></p>' if reason else ''}"
         "<p>Open the link that <code>sequencer web</code> printed, or type its key: "
         "the part after <code>token=</code>.</p>"
         '<form method="post" action="/login"><label for="key">Key</label>'
@@ -311,5 +315,5 @@ def _is_write(request: Request) -> bool:
     return request.method not in ("GET", "HEAD")
 
 
-def _is_same(given: str, wanted: str) -> bool:
-    return hmac.compare_digest(given.encode(), wanted.encode())
+def _is_same(candidate: str, secret: str) -> bool:
+    return hmac.compare_digest(candidate.encode(), secret.encode())

@@ -57,17 +57,17 @@ class Wakes:
 
     def watch(self, paths: Iterable[Path]) -> bool:
         """Watch only *paths* from now on; return whether they differ from the ones before."""
-        wanted = {(path, number) for path in paths if (number := _read_inode(path))}
-        if wanted == self._watched:
+        targets = {(path, number) for path in paths if (number := _read_inode(path))}
+        if targets == self._watched:
             return False
         self.close()
         try:
-            first, *more = (path for path, _ in wanted)
-            self._notifier = start_notifier(first, None, *more)
+            first_path, *other_paths = (path for path, _ in targets)
+            self._notifier = start_notifier(first_path, None, *other_paths)
         except (OSError, ValueError):
             # A folder is gone, or the system has no watches left; the recheck still works.
             return False
-        self._watched = wanted
+        self._watched = targets
         self._loop.add_reader(self._notifier.fileno(), self._check, self._notifier)
         return True
 
@@ -109,16 +109,16 @@ class PageChannel:
         try:
             while True:
                 self._changed.clear()
-                made = await anyio.to_thread.run_sync(self._render, self._address)
-                is_new = self.made is None or made.id != self.made.id
-                self.made = made
+                made_page = await anyio.to_thread.run_sync(self._render, self._address)
+                is_new = self.made is None or made_page.id != self.made.id
+                self.made = made_page
                 if is_new:
                     self._notify()
-                if self._wakes.watch((*made.page.folders, *made.page.lists)):
+                if self._wakes.watch((*made_page.page.folders, *made_page.page.lists)):
                     # A change between rendering and watching would be missed: render again.
                     self._changed.set()
                 try:
-                    recheck_s = REMOTE_S if made.page.is_remote else RECHECK_S
+                    recheck_s = REMOTE_S if made_page.page.is_remote else RECHECK_S
                     await asyncio.wait_for(self._changed.wait(), recheck_s)
                 except TimeoutError:
                     continue
@@ -164,19 +164,23 @@ class Channels:
         if channel is None or channel.is_over:
             channel = self._open[address] = PageChannel(address, self._render)
         channel.readers += 1
-        known: dict[str, str] = {}
+        known_parts: dict[str, str] = {}
         try:
             yield "retry: 2000\n\n"
             while True:
-                made = await channel.wait_for_newer(seen)
+                made_page = await channel.wait_for_newer(seen)
                 if channel.is_over:
                     return
-                if made is None:
+                if made_page is None:
                     yield ": still here\n\n"
                     continue
-                parts = {name: text for name, text in made.parts.items() if known.get(name) != text}
-                seen, known = made.id, dict(made.parts)
-                yield format_event("parts", json.dumps(parts), made.id)
+                parts = {
+                    name: text
+                    for name, text in made_page.parts.items()
+                    if known_parts.get(name) != text
+                }
+                seen, known_parts = made_page.id, dict(made_page.parts)
+                yield format_event("parts", json.dumps(parts), made_page.id)
         finally:
             channel.readers -= 1
             if not channel.readers:
@@ -201,20 +205,20 @@ async def follow_log(path: Path, offset: int) -> AsyncIterator[str]:
 
     The id of an event is the offset after its last line.
     """
-    changed = asyncio.Event()
-    wakes = Wakes(changed.set)
+    change = asyncio.Event()
+    wakes = Wakes(change.set)
     wakes.watch([path.parent])
     try:
         yield "retry: 2000\n\n"
         while True:
-            changed.clear()
+            change.clear()
             text, end = await anyio.to_thread.run_sync(read_lines, path, offset)
             if end > offset:
                 offset = end
                 yield format_event("lines", json.dumps(text), offset)
                 continue
             try:
-                await asyncio.wait_for(changed.wait(), SILENCE_S)
+                await asyncio.wait_for(change.wait(), SILENCE_S)
             except TimeoutError:
                 yield ": still here\n\n"
             await asyncio.sleep(SETTLE_S)
@@ -234,10 +238,10 @@ def read_lines(path: Path, offset: int) -> tuple[str, int]:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return "", offset
-        sent = read_sent_texts(fd) if offset < CHUNK_BYTES else None
-        if sent is not None and sent.start <= offset < sent.end:
+        sent_texts = read_sent_texts(fd) if offset < CHUNK_BYTES else None
+        if sent_texts is not None and sent_texts.start <= offset < sent_texts.end:
             # The page shows the texts that were sent in another place.
-            offset = sent.end
+            offset = sent_texts.end
         data = os.pread(fd, CHUNK_BYTES, offset)
     finally:
         os.close(fd)

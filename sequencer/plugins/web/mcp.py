@@ -131,8 +131,8 @@ def _tools(desk: Desk) -> list[Tool]:
             try:
                 self.fn_metadata.validate_arguments(arguments)
             except ValidationError as error:
-                known = [*self.fn_metadata.arg_model.model_fields]
-                raise ToolError("; ".join(_describe_errors(error, known))) from None
+                known_names = [*self.fn_metadata.arg_model.model_fields]
+                raise ToolError("; ".join(_describe_errors(error, known_names))) from None
             return await super().run(arguments, *given, **options)
 
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -152,12 +152,12 @@ def _tools(desk: Desk) -> list[Tool]:
     return tools
 
 
-def _describe_errors(error: ValidationError, known: Sequence[str]) -> Iterator[str]:
+def _describe_errors(error: ValidationError, known_names: Sequence[str]) -> Iterator[str]:
     """Yield what is wrong with each argument, without the value, which is not trusted."""
     for problem in error.errors(include_url=False, include_input=False):
         name = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":
-            yield f"unknown argument {one_line(name)!r}; known: {', '.join(known)}"
+            yield f"unknown argument {one_line(name)!r}; known: {', '.join(known_names)}"
         else:
             yield f"{name}: {format_message(problem)}"
 
@@ -188,8 +188,8 @@ class Desk:
 
     def read_log(self, run: Run = None, step: LogStep = None, lines: Lines = 40) -> str:
         """Read the end of a run's newest log, or of a step's."""
-        named = [] if step is None else ["--", step]
-        return self._run_command("log", "--count=1", f"--lines={lines}", *named, run=run)
+        step_arguments = [] if step is None else ["--", step]
+        return self._run_command("log", "--count=1", f"--lines={lines}", *step_arguments, run=run)
 
     def answer(
         self,
@@ -265,7 +265,7 @@ class Desk:
             raise self._failure(hide_secrets(str(error))) from error
         options = [] if self._config is None else [f"--config={self._config}"]
         options += [] if run is None else [f"--run={run}"]
-        done = subprocess.run(  # noqa: S603 - this program again
+        process = subprocess.run(  # noqa: S603 - this program again
             # Never just "sequencer": the project's folder may contain a program of that name.
             [*program_argv(), *options, verb_name, *arguments],
             input=stdin.encode("utf-8", "replace"),
@@ -274,15 +274,16 @@ class Desk:
             timeout=WITHIN_S,
         )
         outputs = [
-            strip_controls(part.decode("utf-8", "replace")) for part in (done.stdout, done.stderr)
+            strip_controls(part.decode("utf-8", "replace"))
+            for part in (process.stdout, process.stderr)
         ]
         text = redaction.hide_text("\n".join(filter(None, outputs)))
-        if done.returncode:
+        if process.returncode:
             raise self._failure(text)
-        if (left := len(text) - MAX_CHARS) > 0:
+        if (excess := len(text) - MAX_CHARS) > 0:
             # In a log the end matters, in a list the start.
-            text = text[left:] if verb_name == "log" else text[:MAX_CHARS]
-            text += f"\n[{left} characters were left out]"
+            text = text[excess:] if verb_name == "log" else text[:MAX_CHARS]
+            text += f"\n[{excess} characters were left out]"
         return _frame_as_data(text)
 
 

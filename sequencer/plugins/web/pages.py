@@ -86,7 +86,7 @@ def added_pages(site: Site) -> list[tuple[str, str]]:
 
 def _list_trusted_projects(site: Site) -> list[ShownProject]:
     """Return the projects of *site* that a person has trusted in their present form."""
-    return [shown for shown in site.projects.values() if shown.distrust() is None]
+    return [project for project in site.projects.values() if project.distrust() is None]
 
 
 def build_added_page(site: Site, _: Query, name: str) -> Page:
@@ -99,18 +99,18 @@ def build_added_page(site: Site, _: Query, name: str) -> Page:
         raise UnknownName("page", name, ())
     added: AddedPage = extensions.require(extensions.PAGES, name, "page")
     tables: list[tuple[str, list[Sequence[str]], str]] = []
-    for shown in site.projects.values():
-        if (refused := shown.distrust()) is not None:
-            tables.append((shown.title, [], refused.message))
+    for project in site.projects.values():
+        if (refusal := project.distrust()) is not None:
+            tables.append((project.title, [], refusal.message))
             continue
         try:
             with extensions.package_code(extensions.PAGES, name):
                 rows: list[Sequence[str]] = [
-                    [str(cell) for cell in row] for row in added.rows(shown.project)
+                    [str(cell) for cell in row] for row in added.rows(project.project)
                 ]
-            tables.append((shown.title, rows, ""))
+            tables.append((project.title, rows, ""))
         except SequencerError as error:
-            tables.append((shown.title, [], error.in_one_line))
+            tables.append((project.title, [], error.in_one_line))
     context = {"title": added.title, "columns": added.columns, "tables": tables}
     return Page("more.html", added.title, context, **collect_folders(site), tab=f"more/{name}")
 
@@ -168,10 +168,10 @@ def _list_answered_runs(site: Site) -> Iterator[tuple[RunRow, str]]:
             yield row, next_command(situation).line
 
 
-def _to_timestamp(at: str) -> float:
-    """Return the ISO time *at* as a number, to sort by: not all times have milliseconds."""
-    when = parse_time(at) if at else None
-    return 0.0 if when is None else when.timestamp()
+def _to_timestamp(time_text: str) -> float:
+    """Return the ISO time *time_text* as a number, to sort by: not all times have milliseconds."""
+    moment = parse_time(time_text) if time_text else None
+    return 0.0 if moment is None else moment.timestamp()
 
 
 def every_need(site: Site) -> Iterator[NeedCard]:
@@ -185,9 +185,9 @@ def every_need(site: Site) -> Iterator[NeedCard]:
             continue
         for row in rows:
             yield from needs_of(row)
-        known = {row.run.name for row in rows}
+        known_names = {row.run.name for row in rows}
         yield from (
-            _make_merge_card(None, work) for work in project.unmerged if work.run not in known
+            _make_merge_card(None, work) for work in project.unmerged if work.run not in known_names
         )
 
 
@@ -195,14 +195,14 @@ def needs_of(row: RunRow) -> Iterator[NeedCard]:
     """Yield a card for each thing in the run of *row* that waits for a person."""
     head, option = row.head, Open(row.run).option
     if head is None:
-        if why := row.facts.get("error"):
+        if message := row.facts.get("error"):
             command = f"sequencer {option}repair"
-            yield NeedCard("broken", row, "", "The run can't be read", why, None, command)
+            yield NeedCard("broken", row, "", "The run can't be read", message, None, command)
         return
-    changed = row.changed
+    change = row.changed
     if row.ask is not None:
         for card in _questions(row, row.ask):
-            if changed is None:
+            if change is None:
                 yield card
             else:
                 # Until the change is adopted, the run refuses answers, so offer no buttons.
@@ -217,7 +217,7 @@ def needs_of(row: RunRow) -> Iterator[NeedCard]:
         command = next_command(read_situation(row.run, head)).line
         title, text = "The process that worked on it is gone", "\n".join(stale)
         yield NeedCard("stale", row, head.last_update, title, text, None, command)
-    yield from _list_problem_cards(row, head, changed)
+    yield from _list_problem_cards(row, head, change)
     if (pace := row.pace) is not None and pace.is_missed:
         title, since = "The timer has stopped", iso(pace.last)
         yield NeedCard("missed", row, since, title, MISSED, None, f"sequencer {option}tick")
@@ -228,18 +228,18 @@ def needs_of(row: RunRow) -> Iterator[NeedCard]:
             yield NeedCard("posts", row, head.last_update, title, str(post["error"]), None)
 
 
-def _list_problem_cards(row: RunRow, head: Head, changed: Changed | None) -> Iterator[NeedCard]:
+def _list_problem_cards(row: RunRow, head: Head, change: Changed | None) -> Iterator[NeedCard]:
     """Yield a card if the run has failed, and one if its workflow was changed."""
-    at = head.last_update
+    since = head.last_update
     if head.status == "failed":
         title = f"{row.named(head.expected_step) if head.expected_step else 'The run'} failed"
         command, act = f"sequencer {Open(row.run).option}retry", "retry"
-        if changed is not None:
+        if change is not None:
             command, act = "", ""
-        yield NeedCard("failed", row, at, title, _failure(row), None, command, act=act)
-    if changed is not None:
-        act, title = "adopt" if changed.may_adopt else "", "Its workflow was changed"
-        yield NeedCard("changed", row, at, title, changed.why, None, changed.command, act=act)
+        yield NeedCard("failed", row, since, title, _failure(row), None, command, act=act)
+    if change is not None:
+        act, title = "adopt" if change.may_adopt else "", "Its workflow was changed"
+        yield NeedCard("changed", row, since, title, change.why, None, change.command, act=act)
 
 
 MISSED = (
@@ -249,29 +249,47 @@ MISSED = (
 
 def _make_merge_card(row: RunRow | None, work: UnmergedWork) -> NeedCard:
     since = "" if row is None or row.head is None else row.head.last_update
-    command, *others = work.commands
-    return NeedCard("unmerged", row, since, "Work is not merged", work.words, None, command, others)
+    command, *other_commands = work.commands
+    return NeedCard(
+        "unmerged", row, since, "Work is not merged", work.words, None, command, other_commands
+    )
 
 
-def _questions(row: RunRow, ask: Open) -> Iterator[NeedCard]:
-    if (gate := ask.gate) is not None:
-        command, *others = ask.commands()
-        over, at = ask.describe_timeout(), gate.opened_at
-        title, form = over or f"Approve {gate.step}?", None if over else ask
-        yield NeedCard("gate", row, at, title, row.shown_at_gate, form, command, others, gate.token)
-    for question in ask.questions:
-        command, *others = ask.commands(question)
+def _questions(row: RunRow, open_item: Open) -> Iterator[NeedCard]:
+    if (gate := open_item.gate) is not None:
+        command, *other_commands = open_item.commands()
+        timeout_text, since = open_item.describe_timeout(), gate.opened_at
+        title, form = timeout_text or f"Approve {gate.step}?", None if timeout_text else open_item
+        yield NeedCard(
+            "gate", row, since, title, row.shown_at_gate, form, command, other_commands, gate.token
+        )
+    for question in open_item.questions:
+        command, *other_commands = open_item.commands(question)
         title = question.node.label or question.node.id
         # Without a title of its own, its title is its question: do not show it twice.
         text = "" if question.text.split() == title.split() else question.text
-        over, at, token = ask.describe_timeout(question), question.asked_at, question.token
-        form = None if over else ask._replace(questions=(question,))
-        yield NeedCard("question", row, at, over or title, text, form, command, others, token)
+        timeout_text, since, token = (
+            open_item.describe_timeout(question),
+            question.asked_at,
+            question.token,
+        )
+        form = None if timeout_text else open_item._replace(questions=(question,))
+        yield NeedCard(
+            "question",
+            row,
+            since,
+            timeout_text or title,
+            text,
+            form,
+            command,
+            other_commands,
+            token,
+        )
 
 
 def _failure(row: RunRow) -> str:
-    failed = [step.last for step in tried_steps(row).values() if step.last.state == "failed"]
-    return max(failed, key=lambda attempt: attempt.revision).said if failed else ""
+    attempts = [step.last for step in tried_steps(row).values() if step.last.state == "failed"]
+    return max(attempts, key=lambda attempt: attempt.revision).said if attempts else ""
 
 
 def tried_steps(row: RunRow, *, is_whole: bool = False) -> dict[str, StepTries]:
@@ -290,21 +308,24 @@ def build_runs_page(site: Site, query: Query) -> Page:
     looks = [(row, row.look) for row in rows]
     for _, look in looks:
         counts[look.word] = counts.get(look.word, 0) + 1
-    shown = [
+    matches = [
         (row, look)
         for row, look in looks
         if state in ("", look.word)
         and search in f"{row.name} {row.project.title} {row.facts.get('workflow')}".casefold()
     ]
-    first, by_journal = parse_number(query.get("from")), "journal" in query and search
+    first_index, journal_search = parse_number(query.get("from")), "journal" in query and search
     context = {
-        "rows": [(row, look, format_step_number(row)) for row, look in shown[first:][:RUNS_A_PAGE]],
+        "rows": [
+            (row, look, format_step_number(row))
+            for row, look in matches[first_index:][:RUNS_A_PAGE]
+        ],
         "counts": counts,
         "state": state,
         "search": query.get("q", ""),
-        "first": first,
-        "total": len(shown),
-        "hits": [*islice(_hits(rows, search), MAX_HITS)] if by_journal else None,
+        "first": first_index,
+        "total": len(matches),
+        "hits": [*islice(_hits(rows, search), MAX_HITS)] if journal_search else None,
         "size": RUNS_A_PAGE,
         "schedules": [*_schedules(site)] if not (state or search) else [],
     }
@@ -324,12 +345,14 @@ class Scheduled(NamedTuple):
 
 
 def _schedules(site: Site) -> Iterator[Scheduled]:
-    for shown in site.projects.values():
+    for project in site.projects.values():
         with suppress(SequencerError):
-            for run, date in starts_of(shown.project).list_scheduled_runs(shown.project):
+            for run, date in starts_of(project.project).list_scheduled_runs(project.project):
                 name = run.name or ""
-                url = f"/p/{shown.address}/{slug(name)}" if run.head else None
-                yield Scheduled(shown, name, url, schedules_of(shown.project.settings)[name], date)
+                url = f"/p/{project.address}/{slug(name)}" if run.head else None
+                yield Scheduled(
+                    project, name, url, schedules_of(project.project.settings)[name], date
+                )
 
 
 class Hit(NamedTuple):
@@ -366,8 +389,8 @@ def format_step_number(row: RunRow) -> str:
     if row.head is None:
         return ""
     facts = row.facts
-    of = f" of {facts['steps']}" if facts["steps"] else ""
-    return f"{facts['step_index'] + (not facts['ended'])}{of}"
+    total = f" of {facts['steps']}" if facts["steps"] else ""
+    return f"{facts['step_index'] + (not facts['ended'])}{total}"
 
 
 # --- words for templates -----------------------------------------------------------
@@ -413,8 +436,8 @@ def first_lines(text: str, count: int) -> str:
 
 def local(at: str) -> str:
     """Return the ISO time *at* in this machine's time zone."""
-    when = parse_time(at)
-    return at if when is None else when.astimezone().strftime("%d %b %H:%M %Z")
+    moment = parse_time(at)
+    return at if moment is None else moment.astimezone().strftime("%d %b %H:%M %Z")
 
 
 WORDS: Mapping[str, Callable[..., str]] = {

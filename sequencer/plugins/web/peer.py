@@ -42,9 +42,9 @@ def is_from_agent(client: Address, server: Address) -> bool:
     inode, user = _find_socket(tables, client, server)
     if not inode:
         return _is_local_address(_ip(client[0]), _ip(server[0]))
-    owners, hidden = _owners(inode)
+    owners, hidden_pids = _owners(inode)
     # Otherwise a process of that user that can't be inspected may hold it.
-    suspects = owners or [pid for pid in hidden if user in _users(pid)]
+    suspects = owners or [pid for pid in hidden_pids if user in _users(pid)]
     return any(map(is_agent, suspects)) if suspects else can_see_all_processes()
 
 
@@ -78,13 +78,13 @@ def _spellings(address: Address) -> set[str]:
     >>> sorted(_spellings(("127.0.0.1", 80)))[1] if sys.byteorder == "little" else "0100007F:0050"
     '0100007F:0050'
     """
-    packed = _ip(address[0]).packed
-    forms = (packed, bytes(10) + b"\xff\xff" + packed) if len(packed) == 4 else (packed,)  # noqa: PLR2004
+    octets = _ip(address[0]).packed
+    forms = (octets, bytes(10) + b"\xff\xff" + octets) if len(octets) == 4 else (octets,)  # noqa: PLR2004
     return {f"{_to_hexadecimal(form)}:{address[1]:04X}" for form in forms}
 
 
-def _to_hexadecimal(packed: bytes) -> str:
-    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
+def _to_hexadecimal(octets: bytes) -> str:
+    words = (octets[offset : offset + 4] for offset in range(0, len(octets), 4))
     return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
 
 
@@ -93,45 +93,45 @@ def _find_socket(tables: Iterable[str], client: Address, server: Address) -> tup
 
     The inode is 0 if this machine has no such socket, or it was closed.
     """
-    near, far = _spellings(client), _spellings(server)
+    client_forms, server_forms = _spellings(client), _spellings(server)
     for table in tables:
         for line in Path(table).read_text("ascii").splitlines()[1:]:
             columns = line.split()
-            if columns[_LOCAL] in near and columns[_REMOTE] in far:
+            if columns[_LOCAL] in client_forms and columns[_REMOTE] in server_forms:
                 return int(columns[_INODE]), columns[_USER]
     return 0, ""
 
 
 def _owners(inode: int) -> tuple[list[int], list[int]]:
     """Return the processes that have the socket *inode*, and those that can't be inspected."""
-    owners, hidden, wanted = list[int](), list[int](), f"socket:[{inode}]"
+    owners, hidden_pids, target = list[int](), list[int](), f"socket:[{inode}]"
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - no Path for each
     for pid in pids:
         try:
-            if _has_link(f"/proc/{pid}/fd", wanted):
+            if _has_link(f"/proc/{pid}/fd", target):
                 owners.append(pid)
         except PermissionError:
             # A process that has ended and only waits for its parent holds nothing.
             if process_start(pid) is not None:
-                hidden.append(pid)
+                hidden_pids.append(pid)
         except OSError:
             continue  # it has ended
     if not owners:
-        owners = [pid for pid in pids if _has_link_in_thread(pid, wanted)]
-    return owners, hidden
+        owners = [pid for pid in pids if _has_link_in_thread(pid, target)]
+    return owners, hidden_pids
 
 
-def _has_link(folder: str, wanted: str) -> bool:
+def _has_link(folder: str, target: str) -> bool:
     with os.scandir(folder) as entries:
-        return any(_read_link(entry.path) == wanted for entry in entries)
+        return any(_read_link(entry.path) == target for entry in entries)
 
 
-def _has_link_in_thread(pid: int, wanted: str) -> bool:
-    """Return whether a thread of *pid* has *wanted*: a thread may have descriptors of its own."""
+def _has_link_in_thread(pid: int, target: str) -> bool:
+    """Return whether a thread of *pid* has *target*: a thread may have descriptors of its own."""
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - no Path for each
             with suppress(OSError):
-                if _has_link(f"/proc/{pid}/task/{thread}/fd", wanted):
+                if _has_link(f"/proc/{pid}/task/{thread}/fd", target):
                     return True
     return False
 
@@ -159,6 +159,9 @@ def _find_owners_without_proc(client: Address, server: Address) -> Iterator[int]
 
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            for end in process.net_connections("tcp"):
-                if end.raddr and (tuple(end.laddr), tuple(end.raddr)) == (client, server):
+            for connection in process.net_connections("tcp"):
+                if connection.raddr and (tuple(connection.laddr), tuple(connection.raddr)) == (
+                    client,
+                    server,
+                ):
                     yield process.pid

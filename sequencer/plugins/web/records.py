@@ -29,6 +29,6 @@ class Spent(NamedTuple):
 
 def to_spent(fact: RecordedFact, usage: Usage) -> Spent:
     """Return the *usage* of *fact* with its time, agent and step."""
-    at = datetime.fromisoformat(fact.at).timestamp()
+    timestamp = datetime.fromisoformat(fact.at).timestamp()
     step = CLASSIFICATION if fact.meaning.starts_over else fact.step
-    return Spent(at, usage, str(fact.details.get("agent") or UNKNOWN), step)
+    return Spent(timestamp, usage, str(fact.details.get("agent") or UNKNOWN), step)

@@ -81,11 +81,11 @@ def plots_svg(settings: Settings, run: str | None) -> str:
     (project,) = site.projects.values()
     row = project.row(DEFAULT_RUN if run is None else slug(run))
     story = project.story(row)
-    named = ((row.name, item._replace(step=row.named(item.step))) for item in story.spent)
-    spent = sorted(named, key=lambda item: item[1].at)
+    expenses = ((row.name, item._replace(step=row.named(item.step))) for item in story.spent)
+    sorted_expenses = sorted(expenses, key=lambda item: item[1].at)
     parts, y = list[str](), LINE
     for measure, part in (("cost", "agent"), ("tokens", "step"), ("time", "agent")):
-        plot, series = plot_growth(spent, MEASURES[measure], PARTS[part])
+        plot, series = plot_growth(sorted_expenses, MEASURES[measure], PARTS[part])
         if plot:
             label = MEASURES[measure].label
             parts += _plot(plot, f"{MEASURES[measure].word} by {part}", series, label, y)
@@ -113,9 +113,9 @@ def _plot(
     x = float(LEFT)
     for place, area in enumerate(series):
         text = f"{sanitize_text(area.name)} {label(area.values[-1])}"
-        at = f'x="{x:g}" y="{y + PLOT_HIGH + LINE - SQUARE + 2}"'
+        position = f'x="{x:g}" y="{y + PLOT_HIGH + LINE - SQUARE + 2}"'
         square = f'width="{SQUARE}" height="{SQUARE}" fill="currentColor"'
-        yield f'<g class="s{place}"><rect {at} {square}/></g>'
+        yield f'<g class="s{place}"><rect {position} {square}/></g>'
         x += SQUARE + 6
         yield f'<text x="{x:g}" y="{y + PLOT_HIGH + LINE}">{escape(text)}</text>'
         x += estimate_width(text, SMALL) + 18

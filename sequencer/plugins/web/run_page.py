@@ -116,46 +116,52 @@ class StepRow(NamedTuple):
 def _build_sequence_table(
     row: RunRow, head: Head, snapshot: Snapshot, query: Query
 ) -> dict[str, Any]:
-    before = parse_number(query.get("before"))
-    tried = [*tried_steps(row, is_whole=before > 0).values()]
-    shown = [step for step in reversed(tried) if not before or step.step_index < before]
-    rows = [_tried_row(head, snapshot, step) for step in shown[:STEPS_A_PAGE]]
+    end_index = parse_number(query.get("before"))
+    step_tries = [*tried_steps(row, is_whole=end_index > 0).values()]
+    steps = [step for step in reversed(step_tries) if not end_index or step.step_index < end_index]
+    rows = [_tried_row(head, snapshot, step) for step in steps[:STEPS_A_PAGE]]
     # Then the next step was started already, and is in the table.
-    has_started = head.status == "failed" or (bool(tried) and tried[-1].last.state == "running")
-    if snapshot.next is not None and not before and not has_started:
+    has_started = head.status == "failed" or (
+        bool(step_tries) and step_tries[-1].last.state == "running"
+    )
+    if snapshot.next is not None and not end_index and not has_started:
         name = snapshot.next["step"]
         rows.insert(0, StepRow("", LOOKS["next"], name, StepTries("", name, 0)))
-    more = shown[STEPS_A_PAGE - 1].step_index if len(shown) > STEPS_A_PAGE else 0
-    return {"rows": rows, "more": more, "total": tried[-1].step_index + 1 if tried else 0}
+    next_index = steps[STEPS_A_PAGE - 1].step_index if len(steps) > STEPS_A_PAGE else 0
+    return {
+        "rows": rows,
+        "more": next_index,
+        "total": step_tries[-1].step_index + 1 if step_tries else 0,
+    }
 
 
 def _tried_row(head: Head, snapshot: Snapshot, step: StepTries) -> StepRow:
-    last, state = step.last, step.last.state
-    if state == "running" and not head.find_claim(last.token):
+    attempt, state = step.last, step.last.state
+    if state == "running" and not head.find_claim(attempt.token):
         state = "released"
     elif state == "running" and not snapshot.busy:
         state = "interrupted"
-    if head.is_at_gate and head.gate and head.gate.token == last.token:
+    if head.is_at_gate and head.gate and head.gate.token == attempt.token:
         state = "asked"
-    line = next((line.strip()[:120] for line in last.said.splitlines() if line.strip()), "")
+    line = next((line.strip()[:120] for line in attempt.said.splitlines() if line.strip()), "")
     number_words = str(step.step_index + 1)
-    return StepRow(step.key, LOOKS[state], step.name, step, number_words, last.agent, line)
+    return StepRow(step.key, LOOKS[state], step.name, step, number_words, attempt.agent, line)
 
 
 def _build_node_table(row: RunRow, view: FlowView, search: str) -> dict[str, Any]:
-    tried = tried_steps(row)
+    tries = tried_steps(row)
     nodes = [node for node in view.nodes if node.node.works]
-    shown = [node for node in nodes if _matches(node, search)]
+    matches = [node for node in nodes if _matches(node, search)]
     if len(nodes) > MAX_DRAWN:
         # People look for active and failed nodes first.
-        shown = sorted(shown, key=_rank_interest)[:MAX_NODES]
-    rows = [_node_row(node, tried.get(node.node.id)) for node in shown]
+        matches = sorted(matches, key=_rank_interest)[:MAX_NODES]
+    rows = [_node_row(node, tries.get(node.node.id)) for node in matches]
     return {"rows": rows, "more": 0, "total": len(nodes)}
 
 
 def _matches(view: NodeView, search: str) -> bool:
-    wanted = search.casefold()
-    return wanted in view.node.id.casefold() or wanted in (view.node.label or "").casefold()
+    pattern = search.casefold()
+    return pattern in view.node.id.casefold() or pattern in (view.node.label or "").casefold()
 
 
 def _choose_focus(view: FlowView, search: str) -> list[str]:
@@ -177,12 +183,12 @@ def _rank_interest(view: NodeView) -> int:
     return INTEREST.index(view.state)
 
 
-def _node_row(view: NodeView, tried: StepTries | None) -> StepRow:
+def _node_row(view: NodeView, tries: StepTries | None) -> StepRow:
     node = view.node
-    agent = "you" if node.kind is NodeKind.HUMAN else "" if tried is None else tried.last.agent
+    agent = "you" if node.kind is NodeKind.HUMAN else "" if tries is None else tries.last.agent
     look, name = node_look(view), node.label or node.id
-    tried = tried or StepTries(node.id, name, 0)
-    return StepRow(node.id, look, name, tried, node.id, agent, view.last_line)
+    tries = tries or StepTries(node.id, name, 0)
+    return StepRow(node.id, look, name, tries, node.id, agent, view.last_line)
 
 
 # --- pictures ----------------------------------------------------------------------
@@ -244,22 +250,22 @@ def _chart(row: RunRow, workflow: Workflow) -> Chart | None:
     shapes, strokes and groups than none: a decision stays a diamond.
     """
     try:
-        written = load_current_graph(row.project.project, row.run, workflow)
+        graph_file = load_current_graph(row.project.project, row.run, workflow)
     except ConfigurationError:
         return None
-    return None if written is None else written.chart
+    return None if graph_file is None else graph_file.chart
 
 
 def _list_sequence_states(
     row: RunRow, head: Head, snapshot: Snapshot, workflow: Workflow
 ) -> list[tuple[NodeView, str]]:
     """Return (step, key) for each step of the present cycle, or of a sequence with an end."""
-    count, tried, states = len(workflow.steps), tried_steps(row), []
+    count, tries, states = len(workflow.steps), tried_steps(row), []
     is_endless = row.facts["steps"] is None
-    first = head.step_index // count * count if is_endless else 0
-    for index, step in enumerate(workflow.steps, first):
+    first_index = head.step_index // count * count if is_endless else 0
+    for index, step in enumerate(workflow.steps, first_index):
         name = describe(workflow, index)["step"] if is_endless else ""
-        state = _find_step_state(head, index, was_tried=str(index) in tried)
+        state = _find_step_state(head, index, was_tried=str(index) in tries)
         is_interrupted = state is NodeState.RUNNING and not snapshot.busy
         node = Node(id=name or step.name, kind=NodeKind.AGENT)
         states.append((NodeView(node, state, is_interrupted=is_interrupted), str(index)))
@@ -278,15 +284,18 @@ def _find_step_state(head: Head, index: int, *, was_tried: bool) -> NodeState:
 
 def _make_ring_review(workflow: Workflow, cycle: int, link: Link) -> RingReview | None:
     """Return the next review, in *cycle* or later; None: the workflow has none."""
-    review, every = workflow.review, workflow.review_every
-    if review is None or not every:
+    review, period = workflow.review, workflow.review_every
+    if review is None or not period:
         return None
-    left = every - 1 - cycle % every
-    when = f"in {pluralize(left, 'cycle')}" if left else "in this cycle"
-    cadence = f"every {every} cycles" if every > 1 else "every cycle"
-    url = link(str((cycle + left) * len(workflow.steps)))
+    cycles_left = period - 1 - cycle % period
+    due_text = f"in {pluralize(cycles_left, 'cycle')}" if cycles_left else "in this cycle"
+    cadence = f"every {period} cycles" if period > 1 else "every cycle"
+    url = link(str((cycle + cycles_left) * len(workflow.steps)))
     return RingReview(
-        review.step.name, NodeState.PENDING if left else NodeState.READY, url, (when, cadence)
+        review.step.name,
+        NodeState.PENDING if cycles_left else NodeState.READY,
+        url,
+        (due_text, cadence),
     )
 
 
@@ -296,14 +305,14 @@ def _make_sequence_view(
     """Return a sequence of steps as a graph, so that it can be drawn as one."""
     names = [step.name for step in workflow.steps]
     nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in names)
-    edges = [Edge(source=a, target=b) for a, b in pairwise(names)]
+    edges = [Edge(source=source, target=target) for source, target in pairwise(names)]
     if is_endless and len(names) > 1:
         edges.append(Edge(source=names[-1], target=names[0]))
     graph = Graph(nodes=nodes, edges=tuple(edges), entries=(names[0],))
     views = tuple(replace(view, node=node) for node, view in zip(nodes, steps, strict=True))
-    reached = (view.state is not NodeState.PENDING for view in views[1:])
-    followed = frozenset(edge for edge, is_reached in enumerate(reached) if is_reached)
-    return FlowView(workflow.name, graph, views, "running", followed=followed)
+    reach_flags = (view.state is not NodeState.PENDING for view in views[1:])
+    followed_edges = frozenset(edge for edge, is_reached in enumerate(reach_flags) if is_reached)
+    return FlowView(workflow.name, graph, views, "running", followed=followed_edges)
 
 
 def _gantt(row: RunRow, head: Head) -> Gantt:

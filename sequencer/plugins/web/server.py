@@ -128,8 +128,8 @@ class Answers:
 
     def render_page(self, address: str) -> str:
         """Return the whole HTML of the page at *address*."""
-        made, frame = self.render_parts(address), self._templates.get_template("base.html")
-        return frame.render(made=made, page=made.page, address=address)
+        made_page, frame = self.render_parts(address), self._templates.get_template("base.html")
+        return frame.render(made=made_page, page=made_page.page, address=address)
 
     def show(self, request: Request) -> Response:
         """Answer with a page."""
@@ -144,15 +144,15 @@ class Answers:
     async def stream_page(self, request: Request) -> Response:
         """Send the parts of a page that change, starting from what the reader has seen."""
         query = request.query_params
-        seen = request.headers.get("last-event-id") or query.get("id", "")
-        return _stream(self.channels.follow(query.get("at", "/"), seen))
+        last_id = request.headers.get("last-event-id") or query.get("id", "")
+        return _stream(self.channels.follow(query.get("at", "/"), last_id))
 
     async def follow(self, request: Request) -> Response:
         """Send the lines of a log as they are written."""
         names = request.path_params
-        at = request.headers.get("last-event-id") or request.query_params.get("from", "0")
+        offset = request.headers.get("last-event-id") or request.query_params.get("from", "0")
         path = await anyio.to_thread.run_sync(lambda: steps.log_path(self._site, **names))
-        return _stream(follow_log(path, pages.parse_number(at)))
+        return _stream(follow_log(path, pages.parse_number(offset)))
 
     def send_log(self, request: Request) -> Response:
         """Answer with a whole log as a download."""
@@ -226,13 +226,15 @@ class ImpatientProtocol(H11Protocol):
         super().connection_made(transport)
         self.loop.call_later(HEADERS_S, self._close_if_idle)
         if len(self.connections) >= MAX_CONNECTIONS:
-            others = (other for other in self.connections if other is not self)
+            connections = (connection for connection in self.connections if connection is not self)
             idle = (
-                other for other in others if isinstance(other, ImpatientProtocol) and other.is_idle
+                connection
+                for connection in connections
+                if isinstance(connection, ImpatientProtocol) and connection.is_idle
             )
-            if (first := next(idle, None)) is not None:
-                first.transport.abort()
-                self.connections.discard(first)
+            if (idle_connection := next(idle, None)) is not None:
+                idle_connection.transport.abort()
+                self.connections.discard(idle_connection)
 
     @property
     def is_idle(self) -> bool:
@@ -275,7 +277,9 @@ def serve(app: Any, listeners: list[socket]) -> None:
     )
     with suppress(OSError, ValueError):
         # Enough descriptors for all connections and for the files that they show.
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = 2 * MAX_CONNECTIONS + 100
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, hard)), hard))
+        soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        target = 2 * MAX_CONNECTIONS + 100
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (max(soft_limit, min(target, hard_limit)), hard_limit)
+        )
     CalmServer(config).run(sockets=listeners)

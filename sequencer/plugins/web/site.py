@@ -161,7 +161,7 @@ class RunRow(Struct, dict=True):
             workflow = self.run.workflow_for(head)
             ensure_definition(head, workflow)
         except DefinitionChanged as error:
-            why = "\n".join([error.message, *self._differences(head, workflow)])
+            reason = "\n".join([error.message, *self._differences(head, workflow)])
         except ConfigurationError as error:
             return Changed(str(error), "sequencer check", may_adopt=False)
         else:
@@ -169,9 +169,9 @@ class RunRow(Struct, dict=True):
         try:
             self.run.commands.kind.apply(head, Adopt(), CommandContext(at=datetime.now(UTC)))
         except SequencerError as error:
-            why = f"{why}\n{error.message}"
-            return Changed(why, f"sequencer {option}reset", may_adopt=False)
-        return Changed(why, f"sequencer {option}adopt", may_adopt=True)
+            reason = f"{reason}\n{error.message}"
+            return Changed(reason, f"sequencer {option}reset", may_adopt=False)
+        return Changed(reason, f"sequencer {option}adopt", may_adopt=True)
 
     def _differences(self, head: Head, workflow: Workflow) -> Sequence[str]:
         """Return the differences of *workflow* from the run's own workflow, a line each."""
@@ -235,12 +235,14 @@ class RunStory(Struct):
             if not is_whole and head.begun_at is None and head.revision > LONG:
                 self.is_whole = False
         if head.revision > self.revision:
-            after = self.revision or (0 if self.is_whole else head.revision - ENOUGH)
-            facts = facts_after(run, after)
+            start = self.revision or (0 if self.is_whole else head.revision - ENOUGH)
+            facts = facts_after(run, start)
             if not self.is_whole and not self.facts:
                 # Leave out the first step: some of its facts may be missing.
-                cut = next(facts)
-                facts = dropwhile(lambda fact: fact["step_index"] == cut["step_index"], facts)
+                first_fact = next(facts)
+                facts = dropwhile(
+                    lambda fact: fact["step_index"] == first_fact["step_index"], facts
+                )
             for fact in facts:
                 self._add_fact(_shorten_fact(fact))
 
@@ -390,8 +392,8 @@ class ShownProject:
     @property
     def unmerged(self) -> list[UnmergedWork]:
         """Return the work of its runs that is not merged; git's answer may be `MERGES_S` old."""
-        until, works = self._unmerged
-        if time.monotonic() >= until:
+        deadline, works = self._unmerged
+        if time.monotonic() >= deadline:
             # A merge changes no file of the run, so git has to be asked again.
             works = [] if self.is_remote else [*self.project.find_unmerged_work()]
             self._unmerged = time.monotonic() + MERGES_S, works
@@ -418,13 +420,13 @@ class ShownProject:
         while a run has no head yet.
         """
         project = self.project
-        listed = folders.list_names(project.settings.state_file.parent / "runs")
+        folder_names = folders.list_names(project.settings.state_file.parent / "runs")
         has_all = all(
             row.head or row.facts for name, (_, row) in self._rows.items() if name != DEFAULT_RUN
         )
-        if self._names is None or listed != self._listed or not has_all:
-            named = {slug(name): name for name in project.run_names()}
-            self._listed, self._names = listed, {DEFAULT_RUN: None, **named}
+        if self._names is None or folder_names != self._listed or not has_all:
+            run_names = {slug(name): name for name in project.run_names()}
+            self._listed, self._names = folder_names, {DEFAULT_RUN: None, **run_names}
         return self._names
 
     def rows(self) -> Iterator[RunRow]:
@@ -445,9 +447,9 @@ class ShownProject:
         names = {DEFAULT_RUN: None, **{slug(name): name for name in project.run_names()}}
         rows = {}
         for address, name in names.items():
-            before = self._remote_rows.get(address)
-            run = project.run(name) if before is None else before.run
-            rows[address] = self._read_row(run, address, before)
+            old_row = self._remote_rows.get(address)
+            run = project.run(name) if old_row is None else old_row.run
+            rows[address] = self._read_row(run, address, old_row)
         self._remote_rows = rows
         return rows
 
@@ -464,38 +466,38 @@ class ShownProject:
             RemoteUnreachable: its server is not responding.
         """
         # Get `project` once: each use checks the settings' files, and a page has hundreds of rows.
-        project, known = self.project, self._rows.get(address)
+        project, entry = self.project, self._rows.get(address)
         if not project.settings.store_kind.has_files:
             rows = self._remote.rows()
             if address not in rows:
                 raise UnknownName("run", address, rows)
             return rows[address]
-        if known is not None:
-            run = known[1].run
+        if entry is not None:
+            run = entry[1].run
         else:
             names = self._names or {}
             if address not in names and address not in (names := self.names()):
                 raise UnknownName("run", address, names)
             run = project.run(names[address])
         fingerprint = _fingerprint(run.store.state_path)
-        if known is None or known[0] != fingerprint:
-            known = fingerprint, self._read_row(run, address, known[1] if known else None)
-            self._rows[address] = known
-        return known[1]
+        if entry is None or entry[0] != fingerprint:
+            entry = fingerprint, self._read_row(run, address, entry[1] if entry else None)
+            self._rows[address] = entry
+        return entry[1]
 
-    def _read_row(self, run: Run, address: str, before: RunRow | None) -> RunRow:
+    def _read_row(self, run: Run, address: str, old_row: RunRow | None) -> RunRow:
         """Return *run* as it is now; its start is read only once, as it is far back."""
         facts: dict[str, Any] = {}
         try:
             head = run.head
             if head is not None:
-                known = None
-                if before is not None and before.head and before.head.run_id == head.run_id:
-                    known = before.facts["began_at"], before.facts["title"]
+                start_facts = None
+                if old_row is not None and old_row.head and old_row.head.run_id == head.run_id:
+                    start_facts = old_row.facts["began_at"], old_row.facts["title"]
                 elif self.is_remote and run.definition is None:
                     # To find its first fact, the whole history would have to be read.
-                    known = None, None
-                facts = run_facts(self.project, run, head, known)
+                    start_facts = None, None
+                facts = run_facts(self.project, run, head, start_facts)
         except RemoteUnreachable:
             raise
         except SequencerError as error:
@@ -541,7 +543,7 @@ class Site:
         self.projects: dict[str, ShownProject] = {}
         for folder in dict.fromkeys(path.resolve() for path in folders):
             name = slug(folder.name or "root")
-            number = sum(known.partition("~")[0] == name for known in self.projects)
+            number = sum(known_address.partition("~")[0] == name for known_address in self.projects)
             address = f"{name}~{number + 1}" if number else name
             self.projects[address] = ShownProject(folder, address, config)
 
@@ -559,8 +561,8 @@ class Site:
         """Read all stories from their start, outside of `lock`, so other pages need not wait."""
         with self._reading:
             with self.lock:
-                wanted = [row for row in self.rows() if row.project.has_unread_story(row)]
-            for row in wanted:
+                rows = [row for row in self.rows() if row.project.has_unread_story(row)]
+            for row in rows:
                 story = RunStory()
                 if row.head is not None:
                     story.read_facts(row.run, row.head)

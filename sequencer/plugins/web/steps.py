@@ -46,19 +46,19 @@ def build_step_page(site: Site, query: Query, project: str, run: str, key: str) 
     Raises:
         UnknownName: there is no such step.
     """
-    shown = site.project(project)
-    row = shown.row(run)
+    site_project = site.project(project)
+    row = site_project.row(run)
     head = row.head
     is_net = head is not None and head.begun_at is not None
     # The newest part of a long run is quick to read; only an older step needs all of it.
-    tried = shown.story(row, is_whole=False).steps.get(key)
-    tried = tried or shown.story(row).steps.get(key)
-    name = _find_step_name(row, key) if tried is None else tried.name
+    tries = site_project.story(row, is_whole=False).steps.get(key)
+    tries = tries or site_project.story(row).steps.get(key)
+    name = _find_step_name(row, key) if tries is None else tries.name
     title = row.titles.get(key, "") if is_net else ""
-    attempt = tried.tries[_choose_attempt_index(query, len(tried.tries))] if tried else None
+    attempt = tries.tries[_choose_attempt_index(query, len(tries.tries))] if tries else None
     outcome = {} if attempt is None else _full_outcome(row, attempt)
     log = None if attempt is None else _read_log_end(row, attempt, outcome)
-    token = tried.last.token if tried else 0
+    token = tries.last.token if tries else 0
     needs = [card for card in needs_of(row) if card.ask and card.token == token]
     look = "pending" if attempt is None else attempt.state
     context = {
@@ -66,9 +66,9 @@ def build_step_page(site: Site, query: Query, project: str, run: str, key: str) 
         "key": key,
         "name": name,
         "title": title,
-        "tried": tried,
+        "tried": tries,
         "one": attempt,
-        "look": LOOKS["asked" if needs and tried and attempt is tried.last else look],
+        "look": LOOKS["asked" if needs and tries and attempt is tries.last else look],
         "run_look": row.look,
         "outcome": outcome,
         "usage": read_usage(outcome.get("usage") or {}),
@@ -87,7 +87,9 @@ def build_step_page(site: Site, query: Query, project: str, run: str, key: str) 
         "can_retry": look == "failed" and row.changed is None and (is_net or _is_stuck(head, key)),
     }
     folders = (row.run.store.state_path.parent,)
-    return Page("step.html", title or name, context, folders, "runs", is_remote=shown.is_remote)
+    return Page(
+        "step.html", title or name, context, folders, "runs", is_remote=site_project.is_remote
+    )
 
 
 def _is_stuck(head: Head | None, key: str) -> bool:
@@ -110,16 +112,16 @@ def _find_step_name(row: RunRow, key: str) -> str:
         if key in nodes:
             return key
         if key.isdecimal() and len(key) < 12 and not nodes:  # noqa: PLR2004 - no index is longer
-            described = row.run.next(1, int(key))
-            if described:
-                return described[0]["step"]
+            descriptions = row.run.next(1, int(key))
+            if descriptions:
+                return descriptions[0]["step"]
     raise UnknownName("step", key, row.project.story(row).steps)
 
 
 def _choose_attempt_index(query: Query, count: int) -> int:
     """Return the index of the requested attempt of *count*; by default, of the newest."""
-    chosen = parse_number(query.get("try"))
-    return chosen - 1 if 0 < chosen <= count else count - 1
+    number = parse_number(query.get("try"))
+    return number - 1 if 0 < number <= count else count - 1
 
 
 def _full_outcome(row: RunRow, attempt: Try) -> Mapping[str, Any]:
@@ -127,8 +129,8 @@ def _full_outcome(row: RunRow, attempt: Try) -> Mapping[str, Any]:
     for fact in facts_after(row.run, attempt.revision - 1) if attempt.revision else ():
         if fact["revision"] > attempt.revision:
             break
-        is_its = fact["step"] == attempt.step and fact["token"] == attempt.token
-        if is_its and fact.get("outcome"):
+        is_of_attempt = fact["step"] == attempt.step and fact["token"] == attempt.token
+        if is_of_attempt and fact.get("outcome"):
             outcome: Mapping[str, Any] = fact["outcome"]
             return outcome
     return attempt.outcome
@@ -163,13 +165,13 @@ def _prompts(
     row: RunRow, name: str, outcome: Mapping[str, Any], log: Mapping[str, Any] | None
 ) -> list[ShownPrompt]:
     """Return the texts that the agent got; if its log has none, the prompt as it is now."""
-    if log is not None and (sent := log["sent"]) is not None:
+    if log is not None and (sent_texts := log["sent"]) is not None:
         prompts = [
             ShownPrompt(kind.capitalize(), "as it was sent", data.decode("utf-8", "replace"))
-            for kind, data in sent.texts
+            for kind, data in sent_texts.texts
             if data
         ]
-        if sent.texts[-1].name == "prompt":
+        if sent_texts.texts[-1].name == "prompt":
             return prompts
         note = "the log has what the step's agent then got"
         return [prompt._replace(note=f"as it was sent; {note}") for prompt in prompts]
@@ -198,22 +200,22 @@ def _prompt_file(row: RunRow, name: str, outcome: Mapping[str, Any]) -> tuple[st
 
 def _read_log_end(row: RunRow, attempt: Try, outcome: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the end of the log of *attempt* and where it is; None: there is no log here."""
-    recorded = outcome.get("log")
-    name = Path(str(recorded)).name if recorded else _find_newest_log(row, attempt)
-    path = _find_log(row, name, str(recorded or ""))
+    recorded_path = outcome.get("log")
+    name = Path(str(recorded_path)).name if recorded_path else _find_newest_log(row, attempt)
+    path = _find_log(row, name, str(recorded_path or ""))
     if path is None or (row.project.is_remote and token_of(path) != attempt.token):
         # Machines give their logs the same names, so this may be another attempt's.
         return None
     size = path.lstat().st_size
     with open_log(path) as file:
-        sent = read_sent_texts(file.fileno())
+        sent_texts = read_sent_texts(file.fileno())
         start = _find_line_start(file, max(size - TAIL_BYTES, 0))
     # Skip the log's start: the page shows the step and the sent texts in other places.
-    start = max(start, 0 if sent is None else sent.end)
+    start = max(start, 0 if sent_texts is None else sent_texts.end)
     text, end = read_lines(path, start)
     return {
         "name": name,
-        "sent": sent,
+        "sent": sent_texts,
         "text": text,
         "to": end,
         "size": file_size(size),
@@ -234,21 +236,23 @@ def _describe_remote_log(row: RunRow, attempt: Try) -> str:
 
 def _find_newest_log(row: RunRow, attempt: Try) -> str:
     """Return the name of the newest log of the step of *attempt*; empty: none."""
-    asked = AskedLogs(row.project.project, row.run, (str(attempt.step_index + 1),))
-    logs = [log for log in asked.find_logs() if log.iteration == attempt.step_index + 1]
+    log_query = AskedLogs(row.project.project, row.run, (str(attempt.step_index + 1),))
+    logs = [log for log in log_query.find_logs() if log.iteration == attempt.step_index + 1]
     return logs[-1].path.name if logs else ""
 
 
-def _find_log(row: RunRow, name: str, recorded: str = "") -> Path | None:
+def _find_log(row: RunRow, name: str, recorded_path: str = "") -> Path | None:
     """Return the path of the log called *name*; None: there is none. A name is never a path.
 
-    If branches have several logs of this name: the one that the run *recorded*, or the newest.
+    If branches have several logs of this name: the one at *recorded_path*, or the newest.
     """
     if not LOG_NAME.fullmatch(name):
         return None
-    asked = AskedLogs(row.project.project, row.run)
-    paths = [folder / name for folder in asked.folders if name in folders.list_names(folder)]
-    matching = [path for path in paths if str(path).endswith(f"/{recorded}")] if recorded else []
+    log_query = AskedLogs(row.project.project, row.run)
+    paths = [folder / name for folder in log_query.folders if name in folders.list_names(folder)]
+    matching = (
+        [path for path in paths if str(path).endswith(f"/{recorded_path}")] if recorded_path else []
+    )
     return max(matching or paths, key=read_mtime_ns, default=None)
 
 
@@ -271,12 +275,14 @@ def build_log_page(site: Site, query: Query, project: str, run: str, name: str) 
     path = log_path(site, project, run, name)
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
-        last, offset = _find_page_start(file, size), query.get("from")
-        start = min(_find_line_start(file, parse_number(offset)), last) if offset else last
+        last_start, offset = _find_page_start(file, size), query.get("from")
+        start = (
+            min(_find_line_start(file, parse_number(offset)), last_start) if offset else last_start
+        )
         file.seek(start)
         data = file.read(PAGE_BYTES)
-        before = _find_page_start(file, start) if start else None
-        first = _count_lines_before(file, start) + 1
+        previous_start = _find_page_start(file, start) if start else None
+        first_number = _count_lines_before(file, start) + 1
         find = query.get("q", "")
         hits = [*islice(_hits(file, find), MAX_HITS)] if find else []
     ends = [match.end() for match in islice(re.finditer(b"\n", data), PAGE_LINES)]
@@ -287,12 +293,12 @@ def build_log_page(site: Site, query: Query, project: str, run: str, name: str) 
         "row": row,
         "name": name,
         "lines": lines[:-1] if lines and not lines[-1] else lines,
-        "first": first,
+        "first": first_number,
         "from": start,
         "to": start + end,
         "size": size,
         "size_words": file_size(size),
-        "before": before,
+        "before": previous_start,
         "after": start + end if start + end < size else None,
         "is_open": end > 0 and not data[:end].endswith(b"\n"),
         "find": find,
@@ -304,15 +310,15 @@ def build_log_page(site: Site, query: Query, project: str, run: str, name: str) 
 
 def _find_page_start(file: BinaryIO, offset: int) -> int:
     """Return the offset where the page that ends at *offset* starts."""
-    first = _find_line_start(file, max(offset - PAGE_BYTES, 0))
-    file.seek(first)
-    data, at = file.read(offset - first), offset - first
+    first_start = _find_line_start(file, max(offset - PAGE_BYTES, 0))
+    file.seek(first_start)
+    data, position = file.read(offset - first_start), offset - first_start
     # One more, because the newline that ends the last line does not start another.
     for _ in range(PAGE_LINES + 1):
-        at = data.rfind(b"\n", 0, at)
-        if at < 0:
-            return first
-    return first + at + 1
+        position = data.rfind(b"\n", 0, position)
+        if position < 0:
+            return first_start
+    return first_start + position + 1
 
 
 def _find_line_start(file: BinaryIO, offset: int) -> int:
@@ -320,8 +326,8 @@ def _find_line_start(file: BinaryIO, offset: int) -> int:
         return 0
     file.seek(offset - 1)
     data = file.read(CHUNK)
-    at = data.find(b"\n")
-    return offset if at < 0 else offset + at
+    position = data.find(b"\n")
+    return offset if position < 0 else offset + position
 
 
 CHUNK = 64 * 1024
@@ -338,14 +344,14 @@ def _hits(file: BinaryIO, find: str) -> Iterator[tuple[int, int, str]]:
 
     For a long line, the text is the part around the first match.
     """
-    wanted = find.casefold().encode()
+    pattern = find.casefold().encode()
     file.seek(0)
     offset = 0
     for line_number, line in enumerate(iter(lambda: file.readline(BLOCK_BYTES), b""), 1):
-        if (at := line.lower().find(wanted)) >= 0:
-            first = max(at - HIT_CHARS // 3, 0) if len(line) > HIT_CHARS else 0
-            text = strip_controls(line[first:][:HIT_CHARS].decode("utf-8", "ignore")).strip()
-            yield line_number, offset, f"…{text}" if first else text
+        if (position := line.lower().find(pattern)) >= 0:
+            start = max(position - HIT_CHARS // 3, 0) if len(line) > HIT_CHARS else 0
+            text = strip_controls(line[start:][:HIT_CHARS].decode("utf-8", "ignore")).strip()
+            yield line_number, offset, f"…{text}" if start else text
         offset += len(line)
 
 

@@ -114,20 +114,20 @@ class Grouping:
 
     def _find_parents(self, chart: Chart) -> dict[str, str]:
         """Return node or group -> the innermost group that contains it."""
-        closed: dict[str, str] = {}
+        parents: dict[str, str] = {}
         for group in chart.subgraphs:
             for member in group.nodes:
                 # A node belongs to the group that closes first. A member group that is not closed
                 # yet is usually the group around this one, to which an edge leads back.
                 if member not in self._groups or self._order[member] < self._order[group.id]:
-                    closed.setdefault(member, group.id)
-        self._parents = closed
+                    parents.setdefault(member, group.id)
+        self._parents = parents
         for group in chart.subgraphs:
             for member in group.nodes:
                 is_around = member == group.id or member in self._iter_enclosing_groups(group.id)
-                if member not in closed and not is_around:
-                    closed[member] = group.id
-        return closed
+                if member not in parents and not is_around:
+                    parents[member] = group.id
+        return parents
 
     def _is_flow(self, edge: ChartEdge) -> bool:
         if edge.stroke == _LAYOUT:
@@ -146,8 +146,8 @@ class Grouping:
         if edge.source in self._groups:
             sources = self._exits.get(edge.source, ())
         if not targets or not (sources or self._leaves.get(edge.source)):
-            empty = edge.source if targets else edge.target
-            detail = f"the group {empty!r} has no nodes"
+            group = edge.source if targets else edge.target
+            detail = f"the group {group!r} has no nodes"
             self._diagnostics.add("E-SUBGRAPH", subject, detail, edge.position)
         elif not sources:
             detail = f"the group {edge.source!r} has no exit: each member leads to another member"
@@ -188,31 +188,31 @@ class Grouping:
 
     def _find_ends(self) -> None:
         """Find the entries and exits of each group, inner groups first."""
-        inside: dict[str, set[tuple[str, str]]] = {name: set() for name in self._groups}
+        inner_edges: dict[str, set[tuple[str, str]]] = {name: set() for name in self._groups}
         for edge in self._lines:
-            common = set(self._iter_enclosing_groups(edge.target))
+            common_groups = set(self._iter_enclosing_groups(edge.target))
             for name in self._iter_enclosing_groups(edge.source):
-                if name in common:
-                    inside[name].add((edge.source, edge.target))
+                if name in common_groups:
+                    inner_edges[name].add((edge.source, edge.target))
         depths = {name: sum(1 for _ in self._iter_enclosing_groups(name)) for name in self._groups}
         for name in sorted(self._groups, key=depths.__getitem__, reverse=True):
-            self._find_ends_of(name, inside[name])
+            self._find_ends_of(name, inner_edges[name])
 
-    def _find_ends_of(self, name: str, inside: set[tuple[str, str]]) -> None:
+    def _find_ends_of(self, name: str, inner_edges: set[tuple[str, str]]) -> None:
         leading: set[str] = set()
-        reached: set[str] = set()
+        reached_names: set[str] = set()
         senders: dict[str, set[tuple[str, ...]]] = {}
-        for source, target in inside:
-            leaving = self._exits[source] if source in self._groups else (source,)
-            if leaving and self.entries(target):
-                senders.setdefault(target, set()).add(leaving)
-                reached |= {target, *self._iter_enclosing_groups(target)} - {
+        for source, target in inner_edges:
+            exits_of_source = self._exits[source] if source in self._groups else (source,)
+            if exits_of_source and self.entries(target):
+                senders.setdefault(target, set()).add(exits_of_source)
+                reached_names |= {target, *self._iter_enclosing_groups(target)} - {
                     source,
                     *self._iter_enclosing_groups(source),
                 }
-        for leaving in {exits for sources in senders.values() for exits in sources}:
-            leading.update(leaving)
-        led_to = {
+        for exits_of_source in {exits for sources in senders.values() for exits in sources}:
+            leading.update(exits_of_source)
+        targets_inside = {
             node
             for target, sources in senders.items()
             for node in self.entries(target)
@@ -221,10 +221,10 @@ class Grouping:
         }
         leaves = self._leaves[name]
         self._exits[name] = tuple(leaf for leaf in leaves if leaf not in leading)
-        entries = {leaf for leaf in leaves if leaf not in led_to}
-        for inner, first in self._circular.items():
-            if inner not in reached and name in self._iter_enclosing_groups(inner):
-                entries.add(first)
+        entries = {leaf for leaf in leaves if leaf not in targets_inside}
+        for group, first_node in self._circular.items():
+            if group not in reached_names and name in self._iter_enclosing_groups(group):
+                entries.add(first_node)
         if not entries and leaves:
             self._circular[name] = leaves[0]
             entries = {leaves[0]}
@@ -325,11 +325,11 @@ class GraphBuilder:
                 self._ensure_section_fits(node, kind, headings)
         if ways is None:
             return None, ()
-        leaving: dict[str, list[Way]] = {}
+        ways_by_source: dict[str, list[Way]] = {}
         for way in ways:
-            leaving.setdefault(way.source, []).append(way)
+            ways_by_source.setdefault(way.source, []).append(way)
         nodes = tuple(
-            self._build_node(node, leaving.get(node.id, ())) for node in self._nodes.values()
+            self._build_node(node, ways_by_source.get(node.id, ())) for node in self._nodes.values()
         )
         retry = self._front.values.retry
         steps = tuple(
@@ -337,15 +337,20 @@ class GraphBuilder:
             for name, kind in self._kinds.items()
             if kind is NodeKind.AGENT
         )
-        built = self._build_graph(nodes, ways)
-        if built is not None:
+        flow_graph = self._build_graph(nodes, ways)
+        if flow_graph is not None:
             positions = {name: node.position for name, node in self._nodes.items()}
-            at, refused = tuple(way.position for way in ways), self._grouping.refused
-            flow = FlowGraph(built, self._front, self.sources, positions, at, refused)
+            edge_positions, refused_groups = (
+                tuple(way.position for way in ways),
+                self._grouping.refused,
+            )
+            flow = FlowGraph(
+                flow_graph, self._front, self.sources, positions, edge_positions, refused_groups
+            )
             check(flow, self._diagnostics)
             check_joins(flow, self._diagnostics, has_sections=needs_sections)
             check_templates(flow, self._diagnostics)
-        return built, steps
+        return flow_graph, steps
 
     def _has_usable_id(self, node: ChartNode) -> bool:
         """Return whether the id of *node* can name a step; report it if it can't."""
@@ -382,10 +387,14 @@ class GraphBuilder:
         diagnostics, heading = self._diagnostics, None
         # To compare thousands of names with each other would take minutes for a hostile file.
         if not diagnostics.is_full and not diagnostics.is_silent:
-            wanted = normalize(node.id)
-            is_near = wanted in headings or len(headings) > MAX_COMPARED
-            near = [wanted] if is_near else get_close_matches(wanted, headings, n=1, cutoff=0.8)
-            heading = headings.get(near[0]) if near else None
+            normalized_id = normalize(node.id)
+            is_near = normalized_id in headings or len(headings) > MAX_COMPARED
+            matches = (
+                [normalized_id]
+                if is_near
+                else get_close_matches(normalized_id, headings, n=1, cutoff=0.8)
+            )
+            heading = headings.get(matches[0]) if matches else None
         hint = "each agent has one, with its prompt; a start or an end, ((text)), needs none"
         if heading is not None:
             hint = f"is it the heading in line {heading.line}? write '### {node.id}' there"
@@ -409,25 +418,25 @@ class GraphBuilder:
             if kind is not NodeKind.MARKER or node.bracket == "stadium":
                 self._ensure_section(node, kind, headings)
             return
-        at = (source.section.line, 1)
+        position = (source.section.line, 1)
         if kind is NodeKind.AGENT and not source.prompt:
             hint = "write it below the settings"
-            diagnostics.add("E-SECTION", node.id, "its section has no prompt", at, hint)
+            diagnostics.add("E-SECTION", node.id, "its section has no prompt", position, hint)
         # A shape without meaning is not a circle, and was reported before.
         is_circle = kind is NodeKind.MARKER and node.bracket in _KIND_OF
         if is_circle and (source.prompt or source.document.data.keys() - {"description"}):
             detail = "a circle does no work, but its section asks for some"
             hint = "draw an agent, as [text], or keep only the description"
-            diagnostics.add("E-SECTION", node.id, detail, at, hint)
-        foreign = {NodeKind.AGENT: PERSON_KEYS, NodeKind.HUMAN: AGENT_KEYS}.get(kind, ())
-        whose = "a person, drawn as {{text}}" if kind is NodeKind.AGENT else "an agent"
-        for path in foreign:
+            diagnostics.add("E-SECTION", node.id, detail, position, hint)
+        foreign_keys = {NodeKind.AGENT: PERSON_KEYS, NodeKind.HUMAN: AGENT_KEYS}.get(kind, ())
+        owner = "a person, drawn as {{text}}" if kind is NodeKind.AGENT else "an agent"
+        for path in foreign_keys:
             if source.has_value(*path):
-                detail = f"{'.'.join(path)} is only for {whose}"
+                detail = f"{'.'.join(path)} is only for {owner}"
                 diagnostics.add("E-NODE", node.id, detail, source.find_position(*path))
 
-    def _build_node(self, node: ChartNode, leaving: Iterable[Way]) -> Node:
-        """Return *node* as a node of the graph; *leaving* are the edges that leave it."""
+    def _build_node(self, node: ChartNode, outgoing_ways: Iterable[Way]) -> Node:
+        """Return *node* as a node of the graph; *outgoing_ways* are the edges that leave it."""
         name, kind, source = node.id, self._kinds[node.id], self.sources[node.id]
         values, label = source.values, render_label(node.label)
         result = Node(id=name, kind=kind, label=label, description=values.description or "")
@@ -437,13 +446,16 @@ class GraphBuilder:
         result = result.replace(**fields)
         if kind is NodeKind.AGENT:
             return result
-        target, at = values.timeout_target, source.find_position(*source.find_key_path("onTimeout"))
+        target, position = (
+            values.timeout_target,
+            source.find_position(*source.find_key_path("onTimeout")),
+        )
         if target is not None and values.limit_ms is None:
             detail, hint = "onTimeout without timeout has no effect", "timeout: MILLISECONDS"
-            self._diagnostics.add("E-TIMEOUT", name, detail, at, hint)
-        options = self._build_options(name, source) or _options_of_edges(leaving)
+            self._diagnostics.add("E-TIMEOUT", name, detail, position, hint)
+        options = self._build_options(name, source) or _options_of_edges(outgoing_ways)
         if target is not None:
-            target = self._single_node(target, "E-TIMEOUT", name, "onTimeout: ", at)
+            target = self._single_node(target, "E-TIMEOUT", name, "onTimeout: ", position)
         person = {
             "question": source.prompt,
             "options": options,
@@ -455,14 +467,16 @@ class GraphBuilder:
 
     def _build_options(self, name: str, source: NodeSource) -> tuple[Option, ...]:
         options: dict[str, Option] = {}
-        for index, written in enumerate(source.values.options or ()):
-            value = written.value or written.label
+        for index, source_option in enumerate(source.values.options or ()):
+            value = source_option.value or source_option.label
             if normalize(value) in options:
                 detail = f"two options have the value {value!r}"
                 self._diagnostics.add(
                     "E-OPTION", name, detail, source.find_position("options", index)
                 )
-            option = Option(label=written.label, value=value, description=written.description)
+            option = Option(
+                label=source_option.label, value=value, description=source_option.description
+            )
             options.setdefault(normalize(value), option)
         return tuple(options.values())
 
@@ -472,8 +486,8 @@ class GraphBuilder:
         if "timeout" in fields:
             fields["timeout_ms"] = fields.pop("timeout")
         if values.on_error is not None:
-            at = self._front.find_position("onError")
-            target = self._single_node(values.on_error, "E-ONERROR", values.on_error, "", at)
+            position = self._front.find_position("onError")
+            target = self._single_node(values.on_error, "E-ONERROR", values.on_error, "", position)
             fields["on_error"] = target
         try:
             return Graph(
@@ -485,45 +499,45 @@ class GraphBuilder:
                 state=values.state or {},
                 **fields,
             )
-        except ValidationError as refused:
+        except ValidationError as error:
             if not diagnostics.has_errors:
-                detail = str(refused.errors()[0]["msg"])
+                detail = str(error.errors()[0]["msg"])
                 diagnostics.add("E-CHART", diagnostics.file.name, detail)
             return None
 
     def _find_entries(self) -> tuple[str, ...]:
         entrypoint = self._front.values.entrypoint
-        first = (next(iter(self._nodes)),)
+        first_names = (next(iter(self._nodes)),)
         if entrypoint is None:
-            return first
+            return first_names
         entries = self._grouping.entries(entrypoint)
         if entries and all(name in self._nodes for name in entries):
             return entries
         self._report_unknown_node(
             entrypoint, "E-ENTRY", entrypoint, "", self._front.find_position("entrypoint")
         )
-        return first
+        return first_names
 
     def _single_node(
-        self, name: str, code: str, subject: str, prefix: str, at: Position | None
+        self, name: str, code: str, subject: str, prefix: str, position: Position | None
     ) -> str | None:
         """Return the node that *name* means: the node itself, or the single entry of a group."""
         entries = self._grouping.entries(name)
         if name not in self._grouping.groups and name not in self._nodes:
-            self._report_unknown_node(name, code, subject, prefix, at)
+            self._report_unknown_node(name, code, subject, prefix, position)
             return None
         if len(entries) == 1:
             return entries[0]
-        listed = ", ".join(entries[:10]) or "none"
-        detail = f"{prefix}the group {name!r} needs exactly one entry; its entries: {listed}"
-        self._diagnostics.add(code, subject, detail, at, "name a node")
+        entries_text = ", ".join(entries[:10]) or "none"
+        detail = f"{prefix}the group {name!r} needs exactly one entry; its entries: {entries_text}"
+        self._diagnostics.add(code, subject, detail, position, "name a node")
         return None
 
     def _report_unknown_node(
-        self, name: str, code: str, subject: str, prefix: str, at: Position | None
+        self, name: str, code: str, subject: str, prefix: str, position: Position | None
     ) -> None:
         hint = self._diagnostics.hint_for(name, list(self._nodes))
-        self._diagnostics.add(code, subject, f"{prefix}there is no node {name!r}", at, hint)
+        self._diagnostics.add(code, subject, f"{prefix}there is no node {name!r}", position, hint)
 
 
 def _options_of_edges(ways: Iterable[Way]) -> tuple[Option, ...]:

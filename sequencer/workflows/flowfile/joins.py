@@ -42,89 +42,102 @@ def check_joins(flow: FlowGraph, diagnostics: Diagnostics, *, has_sections: bool
     for name, join in _find_joins(graph).items():
         if not is_choice(graph, name) or name in flow.incomplete:
             continue
-        takes_all = has_fallback_branch(graph, name)
-        is_error = join.is_certain and has_sections and not takes_all
-        first = join.sources[:_MAX_NAMED]
-        listed = f"{', '.join(first[:-1])} and {first[-1]}"
-        detail = f"it {'gets' if join.is_certain else 'may get'} the answers of {listed} at once"
+        has_fallback = has_fallback_branch(graph, name)
+        is_error = join.is_certain and has_sections and not has_fallback
+        first_sources = join.sources[:_MAX_NAMED]
+        sources_text = f"{', '.join(first_sources[:-1])} and {first_sources[-1]}"
+        detail = (
+            f"it {'gets' if join.is_certain else 'may get'} the answers of {sources_text} at once"
+        )
         detail += ", and together they fit no label"
-        if takes_all:
+        if has_fallback:
             has_default = DEFAULT in group_edges(graph, name)
             edge = f"the edge {DEFAULT!r}" if has_default else "the unlabeled edge"
             detail += f", so the run {'takes' if join.is_certain else 'then takes'} {edge}"
-        drawn = "" if graph.by_id[name].kind is NodeKind.DECISION else "draw it as {text} and "
-        hint = f"{drawn}give it a section '### {name}' with a prompt, so that an agent decides"
+        shape_hint = "" if graph.by_id[name].kind is NodeKind.DECISION else "draw it as {text} and "
+        hint = f"{shape_hint}give it a section '### {name}' with a prompt, so that an agent decides"
         code = "E-JOIN" if is_error else "W-JOIN"
         diagnostics.add(code, name, detail, flow.node_positions[name], hint)
 
 
 def _find_joins(graph: Graph) -> dict[str, _Join]:
     """Return the nodes without work that more than one output can reach at once."""
-    before: dict[str, dict[str, None]] = {name: {} for name in graph.by_id}
+    sources_of: dict[str, dict[str, None]] = {name: {} for name in graph.by_id}
     for name, targets in graph.forward.items():
         for target in targets:
-            before[target][name] = None
-    idle = [name for name, node in graph.by_id.items() if not node.works]
-    merging = [name for name in idle if len(before[name]) > 1]
+            sources_of[target][name] = None
+    idle_names = [name for name, node in graph.by_id.items() if not node.works]
+    merging_names = [name for name in idle_names if len(sources_of[name]) > 1]
     joins = {
         name: _Join(sources, is_certain=True)
-        for name, sources in _find_certain_joins(graph, merging).items()
+        for name, sources in _find_certain_joins(graph, merging_names).items()
     }
     # Only nodes that are not certain need the second check.
-    uncertain = {name: [*before[name]] for name in merging if name not in joins}
-    for name, first, second in find_parallel_pairs(graph, uncertain):
+    uncertain_sources = {name: [*sources_of[name]] for name in merging_names if name not in joins}
+    for name, first, second in find_parallel_pairs(graph, uncertain_sources):
         joins[name] = _Join((first, second), is_certain=False)
     # A node without a choice passes the map on to the next node.
-    for name in TopologicalSorter(before).static_order():
+    for name in TopologicalSorter(sources_of).static_order():
         if name in joins and not is_choice(graph, name):
-            idle_targets = (n for n in graph.forward[name] if not graph.by_id[n].works)
+            idle_targets = (
+                target_name
+                for target_name in graph.forward[name]
+                if not graph.by_id[target_name].works
+            )
             for target in idle_targets:
                 joins.setdefault(target, joins[name])
     # A node with the name of a decision field makes the map a valid decision.
     return {name: join for name, join in joins.items() if not {*join.sources} & {*DECISION_FIELDS}}
 
 
-def _find_certain_joins(graph: Graph, merging: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """Return the nodes of *merging* that always get several outputs after a run divides."""
-    wanted = {*merging}
+def _find_certain_joins(
+    graph: Graph, merging_names: Sequence[str]
+) -> Mapping[str, tuple[str, ...]]:
+    """Return the nodes of *merging_names* that always get several outputs after a run divides."""
+    targets = {*merging_names}
     edges = [
         index
         for index, edge in enumerate(graph.edges)
-        if edge.target in wanted and index not in graph.back_edges
+        if edge.target in targets and index not in graph.back_edges
     ][:MAX_COMPARED]
     bits = {index: 1 << number for number, index in enumerate(edges)}
-    sure: dict[str, int] = {}
+    certain_bits: dict[str, int] = {}
     for name in TopologicalSorter(graph.forward).static_order():
-        sure[name] = (
-            reduce(and_, ways) if (ways := [*_iter_certain_edges(graph, name, bits, sure)]) else 0
+        certain_bits[name] = (
+            reduce(and_, ways)
+            if (ways := [*_iter_certain_edges(graph, name, bits, certain_bits)])
+            else 0
         )
-    certain: dict[str, tuple[str, ...]] = {}
-    divided = [name for name in graph.by_id if len(graph.forward[name]) > 1]
-    starts = reduce(or_, (sure[name] for name in graph.entries))
-    later = (sure[name] for name in divided if name in graph.reachable)
-    for reached in dict.fromkeys([starts, *later]):
-        together: dict[str, dict[str, None]] = {}
-        for index, bit in bits.items() if reached else ():
-            if reached & bit:
+    certain_joins: dict[str, tuple[str, ...]] = {}
+    dividing_names = [name for name in graph.by_id if len(graph.forward[name]) > 1]
+    start_bits = reduce(or_, (certain_bits[name] for name in graph.entries))
+    later_bits = (certain_bits[name] for name in dividing_names if name in graph.reachable)
+    for reached_bits in dict.fromkeys([start_bits, *later_bits]):
+        sources_by_target: dict[str, dict[str, None]] = {}
+        for index, bit in bits.items() if reached_bits else ():
+            if reached_bits & bit:
                 edge = graph.edges[index]
-                together.setdefault(edge.target, {})[edge.source] = None
-        for target, sources in together.items():
+                sources_by_target.setdefault(edge.target, {})[edge.source] = None
+        for target, sources in sources_by_target.items():
             if len(sources) > 1:
-                certain.setdefault(target, tuple(sources))
-    return certain
+                certain_joins.setdefault(target, tuple(sources))
+    return certain_joins
 
 
 def _iter_certain_edges(
-    graph: Graph, name: str, bits: Mapping[int, int], sure: Mapping[str, int]
+    graph: Graph, name: str, bits: Mapping[int, int], certain_bits: Mapping[str, int]
 ) -> Iterator[int]:
     """Yield, for each way that a run may take from *name*, the edges that it certainly follows."""
     outgoing = graph.outgoing[name]
     choices = group_edges(graph, name).values() if is_choice(graph, name) else [outgoing]
-    for chosen in choices:
-        ahead = [index for index in chosen if index not in graph.back_edges]
+    for choice in choices:
+        forward_edges = [index for index in choice if index not in graph.back_edges]
         # A way that only leads back returns to this node.
-        if ahead or not chosen:
-            taken = (bits.get(index, 0) | sure[graph.edges[index].target] for index in ahead)
-            yield reduce(or_, taken, 0)
+        if forward_edges or not choice:
+            ways = (
+                bits.get(index, 0) | certain_bits[graph.edges[index].target]
+                for index in forward_edges
+            )
+            yield reduce(or_, ways, 0)
     if graph.by_id[name].on_timeout is not None:
         yield 0

@@ -107,25 +107,25 @@ def split(text: str, diagnostics: Diagnostics) -> Parts:
         return Parts(None, None, None)
     lines = text.split("\n")
     front = _read_front(text, lines, diagnostics)
-    begin = 0 if front is None else front.line + front.text.count("\n")
-    if front is not None and begin > len(lines):
+    body_start = 0 if front is None else front.line + front.text.count("\n")
+    if front is not None and body_start > len(lines):
         return Parts(None, None, None)
-    return _Body(lines, begin, diagnostics).build_parts(front)
+    return _Body(lines, body_start, diagnostics).build_parts(front)
 
 
 def _read_front(text: str, lines: list[str], diagnostics: Diagnostics) -> Excerpt | None:
-    begin = _FRONT_BEGIN.match(text)
-    if begin is None:
+    match = _FRONT_BEGIN.match(text)
+    if match is None:
         return None
-    first = begin[0].count("\n") + 1
-    for place in range(first, len(lines)):
+    first_line = match[0].count("\n") + 1
+    for place in range(first_line, len(lines)):
         if lines[place].rstrip() in ("---", "..."):
             # Each line keeps its line break, so an empty front matter has no lines.
-            return Excerpt("".join(f"{line}\n" for line in lines[first:place]), first + 1)
+            return Excerpt("".join(f"{line}\n" for line in lines[first_line:place]), first_line + 1)
     detail = "the front matter is not closed"
     hint = "put a line '---' after its last key"
-    diagnostics.add("E-FRONT", diagnostics.file.name, detail, (first, 1), hint)
-    return Excerpt("".join(f"{line}\n" for line in lines[first:]), first + 1)
+    diagnostics.add("E-FRONT", diagnostics.file.name, detail, (first_line, 1), hint)
+    return Excerpt("".join(f"{line}\n" for line in lines[first_line:]), first_line + 1)
 
 
 class _Body:
@@ -146,24 +146,37 @@ class _Body:
 
     def build_parts(self, front: Excerpt | None) -> Parts:
         nodes = (heading for heading in self._headings if heading.level == _NODE_LEVEL)
-        first = next((heading.line for heading in nodes), None)
+        first_line = next((heading.line for heading in nodes), None)
         titles = (heading for heading in self._headings if heading.level == 1)
-        title = next((t.text for t in titles if first is None or t.line < first), None)
+        title = next(
+            (
+                title_heading.text
+                for title_heading in titles
+                if first_line is None or title_heading.line < first_line
+            ),
+            None,
+        )
         return Parts(front, self._first_chart(), title, self)
 
     def read_sections(
         self, names: Collection[str] | None, keys: Collection[str]
     ) -> tuple[NodeSection, ...]:
         """Return the sections in the order of the file; report charts and text outside of them."""
-        starts = {h for h in self._headings if self._is_section_start(h, names, keys)}
-        borders = [h for h in self._headings if h in starts or h is self._chart_heading]
+        section_starts = {
+            heading for heading in self._headings if self._is_section_start(heading, names, keys)
+        }
+        borders = [
+            heading
+            for heading in self._headings
+            if heading in section_starts or heading is self._chart_heading
+        ]
         end = Heading(1, "", len(self._lines) + 1, len(self._tokens), len(self._tokens))
         sections: list[NodeSection] = []
-        for heading, following in pairwise([*borders, end]):
-            if heading in starts:
-                sections.append(self._read_section(heading, following.line - 1))
+        for heading, next_heading in pairwise([*borders, end]):
+            if heading in section_starts:
+                sections.append(self._read_section(heading, next_heading.line - 1))
             elif sections:
-                self._warn_of_text(heading, following)
+                self._warn_of_text(heading, next_heading)
         self._refuse_more_charts(sections)
         return tuple(sections)
 
@@ -172,11 +185,11 @@ class _Body:
     ) -> bool:
         if heading.level != _NODE_LEVEL or names is None or heading.text in names:
             return heading.level == _NODE_LEVEL
-        kind, begin, end = self._find_settings(heading)
+        kind, start, end = self._find_settings(heading)
         if kind != _SETTINGS:
             return False
-        written = map(_KEY.match, self._lines[begin + 1 : end - 1])
-        return any(key is not None and key[1] in keys for key in written)
+        key_matches = map(_KEY.match, self._lines[start + 1 : end - 1])
+        return any(key is not None and key[1] in keys for key in key_matches)
 
     def _find_headings(self) -> Iterator[Heading]:
         for index, token in enumerate(self._tokens):
@@ -186,17 +199,17 @@ class _Body:
 
     def _read_section(self, heading: Heading, end: int) -> NodeSection:
         settings = None
-        kind, first, begin = self._find_settings(heading)
+        kind, first_line, start = self._find_settings(heading)
         if kind == _SETTINGS:
-            settings = Excerpt("\n".join(self._lines[first + 1 : begin - 1]), first + 2)
+            settings = Excerpt("\n".join(self._lines[first_line + 1 : start - 1]), first_line + 2)
         elif kind == _UNCLOSED:
             detail = "the settings below its heading are not closed"
             hint = "put a line '---' after the last setting"
-            self._diagnostics.add("E-SECTION", heading.text, detail, (first + 1, 1), hint)
-        while begin < end and not self._lines[begin].strip():
-            begin += 1
-        prompt = Excerpt("\n".join(self._lines[begin:end]).rstrip(), begin + 1)
-        headings = tuple(heading for heading in self._headings if begin < heading.line <= end)
+            self._diagnostics.add("E-SECTION", heading.text, detail, (first_line + 1, 1), hint)
+        while start < end and not self._lines[start].strip():
+            start += 1
+        prompt = Excerpt("\n".join(self._lines[start:end]).rstrip(), start + 1)
+        headings = tuple(heading for heading in self._headings if start < heading.line <= end)
         return NodeSection(heading.text, heading.line, settings, prompt, headings)
 
     def _find_settings(self, heading: Heading) -> tuple[str, int, int]:
@@ -209,19 +222,19 @@ class _Body:
 
     def _read_chart(self, fence: Token, *, is_reported: bool = False) -> Excerpt | None:
         """Return the flowchart in *fence*; with *is_reported*, report no problems again."""
-        begin, end = _line_range(fence)
-        last = self._lines[end - 1].strip() if end - 1 > begin else ""
-        is_closed = last.startswith(fence.markup) and not last.strip(fence.markup[0])
+        start, end = _line_range(fence)
+        last_line = self._lines[end - 1].strip() if end - 1 > start else ""
+        is_closed = last_line.startswith(fence.markup) and not last_line.strip(fence.markup[0])
         # Not the fence's text, in which the lines have lost their indentation.
-        text = "\n".join(self._lines[begin + 1 : end - is_closed])
+        text = "\n".join(self._lines[start + 1 : end - is_closed])
         if not _is_flowchart(text):
             return None
         if not is_closed and not is_reported:
             detail, hint = "the block of the chart is not closed", f"put {fence.markup} after it"
             self._diagnostics.add(
-                "E-CHART", self._diagnostics.file.name, detail, (begin + 1, 1), hint
+                "E-CHART", self._diagnostics.file.name, detail, (start + 1, 1), hint
             )
-        return Excerpt(text, begin + 2)
+        return Excerpt(text, start + 2)
 
     def _first_chart(self) -> Excerpt | None:
         """Return the first flowchart that is not below a ``###`` heading."""
@@ -233,49 +246,49 @@ class _Body:
                 return chart
         name = self._diagnostics.file.name
         hint = "put one between ```mermaid and ```, above the first ### heading"
-        at = (1, 1)
+        position = (1, 1)
         if drawings:
-            at = (_first_line(drawings[0]), 1)
+            position = (_first_line(drawings[0]), 1)
             hint = "a chart starts with 'flowchart TD' or 'graph LR'"
-        elif inside := next((token for token in self._tokens if _is_drawing(token)), None):
-            at = (_first_line(inside), 1)
+        elif inner_token := next((token for token in self._tokens if _is_drawing(token)), None):
+            position = (_first_line(inner_token), 1)
             hint = (
                 "this one belongs to the ### section above it; move it above the first ### heading"
             )
-        self._diagnostics.add("E-CHART", name, "there is no flowchart", at, hint)
+        self._diagnostics.add("E-CHART", name, "there is no flowchart", position, hint)
         return None
 
     def _drawings_above_nodes(self) -> Iterator[tuple[Heading, Token]]:
         """Yield each drawing with the heading of level 1 or 2 above it."""
         end = Heading(1, "", len(self._lines) + 1, len(self._tokens), len(self._tokens))
-        before = Heading(1, "", 1, 0, 0)
-        for heading, following in pairwise([before, *self._headings, end]):
+        text_start = Heading(1, "", 1, 0, 0)
+        for heading, next_heading in pairwise([text_start, *self._headings, end]):
             if heading.level != _NODE_LEVEL:
-                for token in self._tokens[heading.place : following.begin]:
+                for token in self._tokens[heading.place : next_heading.begin]:
                     if _is_drawing(token):
                         yield heading, token
 
     def _refuse_more_charts(self, sections: Sequence[NodeSection]) -> None:
         """Report every further flowchart that is not in a prompt."""
-        starts = [section.line for section in sections]
+        section_lines = [section.line for section in sections]
         ends = [section.prompt.line + section.prompt.text.count("\n") for section in sections]
-        first = 0
+        first_line = 0
         for _, token in self._drawings_above_nodes():
             line = _first_line(token)
-            index = bisect_right(starts, line) - 1
+            index = bisect_right(section_lines, line) - 1
             is_in_prompt = index >= 0 and line <= ends[index]
             if is_in_prompt or self._read_chart(token, is_reported=True) is None:
                 continue
-            if first:
-                detail = f"a second flowchart; the first one starts in line {first}"
+            if first_line:
+                detail = f"a second flowchart; the first one starts in line {first_line}"
                 hint = "a workflow has one; put a chart that only explains into a prompt or a list"
                 self._diagnostics.add(
                     "E-CHART", self._diagnostics.file.name, detail, (line, 1), hint
                 )
-            first = first or line
+            first_line = first_line or line
 
-    def _warn_of_text(self, heading: Heading, following: Heading) -> None:
-        for token in self._tokens[heading.place : following.begin]:
+    def _warn_of_text(self, heading: Heading, next_heading: Heading) -> None:
+        for token in self._tokens[heading.place : next_heading.begin]:
             is_remark = token.type == "html_block" and token.content.lstrip().startswith("<!--")
             if token.map is not None and not is_remark and not _is_drawing(token):
                 detail = "this text belongs to no node"
@@ -305,26 +318,26 @@ def _is_drawing(token: Token) -> bool:
 def _is_flowchart(text: str) -> bool:
     place, end = 0, len(text)
     while place < end:
-        begin = _NOT_BLANK.search(text, place)
-        if begin is None:
+        start_match = _NOT_BLANK.search(text, place)
+        if start_match is None:
             return False
-        place = begin.start()
+        place = start_match.start()
         if text.startswith("%%{", place):
-            closed = text.find("}%%", place)
-            place = end if closed < 0 else closed + 3
+            closing_place = text.find("}%%", place)
+            place = end if closing_place < 0 else closing_place + 3
         elif text.startswith("%%", place):
             place = _line_end(text, place)
         elif text.startswith("---", place):
-            closed = text.find("\n---", place)
-            place = end if closed < 0 else _line_end(text, closed + 1)
+            closing_place = text.find("\n---", place)
+            place = end if closing_place < 0 else _line_end(text, closing_place + 1)
         else:
             return _FLOWCHART.match(text, place) is not None
     return False
 
 
 def _line_end(text: str, place: int) -> int:
-    found = text.find("\n", place)
-    return len(text) if found < 0 else found
+    line_break = text.find("\n", place)
+    return len(text) if line_break < 0 else line_break
 
 
 @cache
@@ -336,24 +349,29 @@ def _create_parser() -> MarkdownIt:
     return parser
 
 
-def _read_settings(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
+def _read_settings(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     """Read the lines between ``---`` below a node's heading as settings, not as Markdown."""
-    before = state.tokens[-1] if state.tokens else None
-    if silent or before is None or before.type != "heading_close" or before.level != 0:
+    previous_token = state.tokens[-1] if state.tokens else None
+    if (
+        silent
+        or previous_token is None
+        or previous_token.type != "heading_close"
+        or previous_token.level != 0
+    ):
         return False
-    if before.tag != f"h{_NODE_LEVEL}" or state.is_code_block(begin):
+    if previous_token.tag != f"h{_NODE_LEVEL}" or state.is_code_block(start):
         return False
-    if state.src[state.bMarks[begin] : state.eMarks[begin]].strip() != "---":
+    if state.src[state.bMarks[start] : state.eMarks[start]].strip() != "---":
         return False
-    kind, last = _UNCLOSED, begin
-    for line in range(begin + 1, end):
+    kind, last_line = _UNCLOSED, start
+    for line in range(start + 1, end):
         text = state.src[state.bMarks[line] : state.eMarks[line]]
         if text.rstrip() == "---":
-            kind, last = _SETTINGS, line
+            kind, last_line = _SETTINGS, line
             break
         if text.startswith("### "):
             break
-    state.line = last + 1
+    state.line = last_line + 1
     token = state.push(kind, "", 0)
-    token.map = [begin, state.line]
+    token.map = [start, state.line]
     return True

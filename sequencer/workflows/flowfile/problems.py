@@ -93,16 +93,18 @@ class Diagnostics:
         """Add a problem; it is an error if its *code* starts with E, else a warning."""
         problems = self._errors if code.startswith("E") else self._warnings
         if len(problems) < MAX_PROBLEMS:
-            where = f"{self.file}:{at[0]}:{at[1]}" if at else str(self.file)
-            problems.append(FlowProblem(code, subject, detail, where=where, position=at, hint=hint))
+            location = f"{self.file}:{at[0]}:{at[1]}" if at else str(self.file)
+            problems.append(
+                FlowProblem(code, subject, detail, where=location, position=at, hint=hint)
+            )
         elif problems is self._errors:
             self._hidden_count += 1
 
     def add_error(self, code: str, subject: str, error: ConfigurationError) -> None:
         """Add the error of another reader, with its place if that is in the file."""
         place = _PLACE.search(error.where or "")
-        at = (int(place[1]), int(place[2])) if place else None
-        self.add(code, subject, error.message, at, error.hint)
+        position = (int(place[1]), int(place[2])) if place else None
+        self.add(code, subject, error.message, position, error.hint)
 
     def ensure_none(self) -> None:
         """Check that there are no errors.

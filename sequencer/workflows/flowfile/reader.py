@@ -74,16 +74,16 @@ def read_flow(
         diagnostics.ensure_none()
         raise AssertionError("there is no chart, but no error was reported")
     builder = GraphBuilder(chart, front, sources, overrides, diagnostics)
-    built, steps = builder.build(needs_sections=not is_chart_alone)
+    flow_graph, steps = builder.build(needs_sections=not is_chart_alone)
     diagnostics.ensure_none()
-    if built is None:
+    if flow_graph is None:
         raise AssertionError("there is no graph, but no error was reported")
     values = front.values
     flow_name = name or values.id or file.stem or "flow"
     try:
-        workflow = Workflow(flow_name, steps, kind="graph", graph=built)
-    except ValidationError as refused:
-        diagnostics.add("E-FILE", file.name, f"{flow_name!r}: {refused.errors()[0]['msg']}")
+        workflow = Workflow(flow_name, steps, kind="graph", graph=flow_graph)
+    except ValidationError as error:
+        diagnostics.add("E-FILE", file.name, f"{flow_name!r}: {error.errors()[0]['msg']}")
         diagnostics.ensure_none()
         raise
     return GraphFile(
@@ -138,10 +138,10 @@ def _read_sections(
     """
     sources: dict[str, NodeSource] = {}
     for section in parts.read_sections(chart.names if chart else None, KEYS):
-        first = sources.get(section.id)
-        if first is None:
+        source = sources.get(section.id)
+        if source is None:
             sources[section.id] = read_node(section.id, section, overrides.timeouts, diagnostics)
-        elif first.section is not None:
-            detail = f"a second section of this id; the first one is in line {first.section.line}"
+        elif source.section is not None:
+            detail = f"a second section of this id; the first one is in line {source.section.line}"
             diagnostics.add("E-SECTION", section.id or "###", detail, (section.line, 1))
     return sources

@@ -72,16 +72,16 @@ def _check_labels(flow: FlowGraph, name: str, diagnostics: Diagnostics) -> None:
     graph = flow.graph
     labels = group_edges(graph, name)
     if DEFAULT in labels and "" in labels:
-        second = max(labels[DEFAULT][0], labels[""][0])
+        second_edge = max(labels[DEFAULT][0], labels[""][0])
         detail = 'both a "default" edge and an unlabeled edge'
         hint = "an edge without a label is for all other answers, just like default; keep one"
-        diagnostics.add("E-DEFAULT", name, detail, flow.edge_positions[second], hint)
+        diagnostics.add("E-DEFAULT", name, detail, flow.edge_positions[second_edge], hint)
     is_marker = graph.by_id[name].kind is NodeKind.MARKER
     if len(labels) == 1 and "" not in labels and not is_marker and not is_choice(graph, name):
         place = graph.outgoing[name][0]
-        shown = graph.edges[place].label
+        label = graph.edges[place].label
         detail = (
-            f"the label {shown!r} is not a condition: it is the only one, so it is always taken"
+            f"the label {label!r} is not a condition: it is the only one, so it is always taken"
         )
         hint = "draw an edge with another label, or an unlabeled one for all other answers"
         diagnostics.add("W-LABEL", name, detail, flow.edge_positions[place], hint)
@@ -96,33 +96,33 @@ def _check_person(flow: FlowGraph, name: str, diagnostics: Diagnostics) -> None:
     labels = group_edges(graph, name)
     if TIMEOUT in labels and node.timeout_ms is None and name not in flow.incomplete:
         detail = "there is an edge 'timeout' but no time limit, so it is never taken"
-        at = flow.edge_positions[labels[TIMEOUT][0]]
-        diagnostics.add("W-LABEL", name, detail, at, "timeout: MILLISECONDS in its section")
+        position = flow.edge_positions[labels[TIMEOUT][0]]
+        diagnostics.add("W-LABEL", name, detail, position, "timeout: MILLISECONDS in its section")
     if not has_fallback_branch(graph, name):
         _check_other_answers(flow, name, diagnostics)
     if not source.values.options or not is_choice(graph, name):
         return
-    taken: set[str] = set()
+    taken_labels: set[str] = set()
     for place, option in enumerate(source.values.options):
         value = option.value or option.label
         try:
-            taken.add(normalize(graph.edges[choose(graph, name, value)[0]].label))
+            taken_labels.add(normalize(graph.edges[choose(graph, name, value)[0]].label))
         except NoMatchingBranch:
             if name not in flow.incomplete:
-                drawn = [graph.edges[places[0]].label for places in labels.values()]
+                edge_labels = [graph.edges[places[0]].label for places in labels.values()]
                 detail = f"the option {value!r} leads nowhere: no edge has that label"
-                hint = diagnostics.hint_for(value, drawn)
+                hint = diagnostics.hint_for(value, edge_labels)
                 diagnostics.add(
                     "E-OPTION", name, detail, source.find_position("options", place), hint
                 )
     if node.allows_custom_input:
         return
-    known = [option.label for option in node.options]
+    option_labels = [option.label for option in node.options]
     for label, places in labels.items():
-        if label not in taken and label not in ("", DEFAULT, TIMEOUT):
-            shown = graph.edges[places[0]].label
-            detail = f"the label {shown!r} is not one of its options"
-            hint = f"{diagnostics.hint_for(shown, known)}; or allowCustomInput: true"
+        if label not in taken_labels and label not in ("", DEFAULT, TIMEOUT):
+            edge_label = graph.edges[places[0]].label
+            detail = f"the label {edge_label!r} is not one of its options"
+            hint = f"{diagnostics.hint_for(edge_label, option_labels)}; or allowCustomInput: true"
             diagnostics.add("E-OPTION", name, detail, flow.edge_positions[places[0]], hint)
 
 
@@ -131,26 +131,28 @@ def _check_other_answers(flow: FlowGraph, name: str, diagnostics: Diagnostics) -
     graph, node = flow.graph, flow.graph.by_id[name]
     if name in flow.incomplete:
         return
-    then = f"the run goes to {graph.on_error!r}" if graph.on_error else "the run fails"
+    consequence = f"the run goes to {graph.on_error!r}" if graph.on_error else "the run fails"
     hint = "draw an edge 'default', or one without a label"
     if node.allows_custom_input:
-        detail = f"any text is an answer, but no edge takes one that is not an option: {then}"
-        at = flow.find_position(name, *flow.sources[name].find_key_path("allowCustomInput"))
-        diagnostics.add("W-ANSWER", name, detail, at, hint)
+        detail = (
+            f"any text is an answer, but no edge takes one that is not an option: {consequence}"
+        )
+        position = flow.find_position(name, *flow.sources[name].find_key_path("allowCustomInput"))
+        diagnostics.add("W-ANSWER", name, detail, position, hint)
     has_limit = node.timeout_ms is not None and node.on_timeout is None
     if has_limit and TIMEOUT not in group_edges(graph, name):
-        detail = f"after its timeout no edge is taken: {then}"
+        detail = f"after its timeout no edge is taken: {consequence}"
         hint = f"onTimeout: NODE, an edge 'timeout', or {hint.removeprefix('draw ')}"
-        at = flow.find_position(name, *flow.sources[name].find_key_path("timeout"))
-        diagnostics.add("W-ANSWER", name, detail, at, hint)
+        position = flow.find_position(name, *flow.sources[name].find_key_path("timeout"))
+        diagnostics.add("W-ANSWER", name, detail, position, hint)
 
 
 def _check_reach(flow: FlowGraph, diagnostics: Diagnostics) -> None:
-    reachable = flow.graph.reachable
-    begin = ", ".join(flow.graph.entries[:5])
+    reachable_names = flow.graph.reachable
+    entries_text = ", ".join(flow.graph.entries[:5])
     for name, node in flow.graph.by_id.items():
-        if node.works and name not in reachable and name not in flow.incomplete:
-            detail = f"it never runs: nothing leads to it from {begin}"
+        if node.works and name not in reachable_names and name not in flow.incomplete:
+            detail = f"it never runs: nothing leads to it from {entries_text}"
             diagnostics.add("W-UNREACHABLE", name, detail, flow.node_positions[name])
 
 
@@ -193,8 +195,8 @@ def _check_shared_keys(flow: FlowGraph, diagnostics: Diagnostics) -> None:
     for name, node in flow.graph.by_id.items():
         if node.output_key is not None:
             by_key.setdefault(node.output_key, []).append(name)
-    shared = {key: names for key, names in by_key.items() if len(names) > 1}
-    for key, first, second in find_parallel_pairs(flow.graph, shared):
+    names_by_key = {key: names for key, names in by_key.items() if len(names) > 1}
+    for key, first, second in find_parallel_pairs(flow.graph, names_by_key):
         detail = f"both may run at once and write state.{key}; the last one to finish wins"
         diagnostics.add("W-KEY", f"{first} {second}", detail, _key_position(flow, second))
     for key, names in by_key.items():
@@ -247,8 +249,8 @@ class StatePaths:
 
     def find_missing(self, path: tuple[str, ...]) -> tuple[str, list[str]] | None:
         """Return the part of *path* that nothing sets, and the known keys there."""
-        longest = min(len(path), MAX_DEPTH)
-        if any(path[:length] in self._keys for length in range(1, longest + 1)):
+        max_length = min(len(path), MAX_DEPTH)
+        if any(path[:length] in self._keys for length in range(1, max_length + 1)):
             return None
         value: Any = self._state
         for depth, part in enumerate(path):
@@ -293,9 +295,9 @@ def _may_get(value: Any, part: str) -> bool:
 
 
 def _list_known_keys(value: Any, outputs: Mapping[str, None]) -> list[str]:
-    known = [*map(str, value)] if isinstance(value, Mapping) else []
+    keys = [*map(str, value)] if isinstance(value, Mapping) else []
     # The author's own keys first: the author most likely meant one of them.
-    return sorted({*known, *outputs}, key=lambda key: (key in RUN_STATE, key))
+    return sorted({*keys, *outputs}, key=lambda key: (key in RUN_STATE, key))
 
 
 _TEMPLATE = re.compile(r"\{\{\s*([A-Za-z_][\w.\-]*)\s*\}\}")
@@ -324,16 +326,18 @@ def check_templates(flow: FlowGraph, diagnostics: Diagnostics) -> None:
                 if _TEMPLATE.fullmatch(match[0]) is None and not diagnostics.is_silent:
                     detail = f"{match[0]} is not read as a template; it stays as it is"
                     hint = "a template is a path of names and numbers with dots: {{state.a.0}}"
-                    at = _locate_offset(text, match.start())
-                    diagnostics.add("W-TEMPLATE", node.id, detail, at, hint)
+                    position = _locate_offset(text, match.start())
+                    diagnostics.add("W-TEMPLATE", node.id, detail, position, hint)
             for match in _TEMPLATE.finditer(text.text):
                 path = tuple(match[1].split("."))
                 if diagnostics.is_full:
                     return
                 if (problem := _find_problem(flow, node, path, state, diagnostics)) is None:
                     continue
-                at = _locate_offset(text, match.start())
-                diagnostics.add("E-TEMPLATE", node.id, f"{match[0]}: {problem[0]}", at, problem[1])
+                position = _locate_offset(text, match.start())
+                diagnostics.add(
+                    "E-TEMPLATE", node.id, f"{match[0]}: {problem[0]}", position, problem[1]
+                )
             for match in _INPUT.finditer(text.text) if text.is_input else ():
                 detail = f"{match[0]}: input can't hold itself"
                 diagnostics.add("E-TEMPLATE", node.id, detail, text.at)
@@ -354,18 +358,18 @@ def _iter_texts_below(
     if isinstance(value, str):
         yield _Text(value, flow.find_position(name, *path), is_input=True)
     elif isinstance(value, Mapping):
-        for key, below in value.items():
-            yield from _iter_texts_below(flow, name, below, (*path, key))
+        for key, child in value.items():
+            yield from _iter_texts_below(flow, name, child, (*path, key))
     elif isinstance(value, list):
-        for place, below in enumerate(value):
-            yield from _iter_texts_below(flow, name, below, (*path, place))
+        for place, child in enumerate(value):
+            yield from _iter_texts_below(flow, name, child, (*path, place))
 
 
 def _locate_offset(text: _Text, offset: int) -> Position | None:
     if not text.is_prompt or text.at is None:
         return text.at
-    before = text.text.count("\n", 0, offset)
-    return text.at[0] + before, offset - text.text.rfind("\n", 0, offset)
+    line_breaks = text.text.count("\n", 0, offset)
+    return text.at[0] + line_breaks, offset - text.text.rfind("\n", 0, offset)
 
 
 _Problem = tuple[str, str | None]
@@ -380,16 +384,18 @@ def _find_problem(
     diagnostics: Diagnostics,
 ) -> _Problem | None:
     """Return the problem of *path* in a text of *node*; None: it is valid."""
-    root, *rest = path
+    root, *path_rest = path
     if root not in ROOTS:
         return None
     if "" in path:
         return "a name between its dots is empty", None
     if root == "nodes":
-        return _find_node_problem(flow, rest, diagnostics)
-    if len(rest) > MAX_DEPTH:
+        return _find_node_problem(flow, path_rest, diagnostics)
+    if len(path_rest) > MAX_DEPTH:
         return f"at most {MAX_DEPTH} parts are looked up", None
-    return _find_problem_below(node, root, tuple(rest), state, diagnostics) if rest else None
+    return (
+        _find_problem_below(node, root, tuple(path_rest), state, diagnostics) if path_rest else None
+    )
 
 
 def _find_problem_below(
@@ -400,32 +406,38 @@ def _find_problem_below(
         detail = "nothing leads to this node, so the output that reached it is empty"
         return None if node.id in state.reached else (detail, None)
     is_input = root == "input"
-    missing = find_missing_below(node.input, path) if is_input else state.find_missing(path)
-    if missing is None:
+    missing_part = find_missing_below(node.input, path) if is_input else state.find_missing(path)
+    if missing_part is None:
         return None
-    part, known = path[missing[0].count(".")], missing[1]
+    part, known_keys = path[missing_part[0].count(".")], missing_part[1]
     if is_input:
-        return f"input has no key {missing[0]!r}", diagnostics.hint_for(part, known)
+        return f"input has no key {missing_part[0]!r}", diagnostics.hint_for(part, known_keys)
     # Suggest the run's own keys only for a name with their prefix.
-    names = known if part.startswith(RESERVED) else [key for key in known if key not in RUN_STATE]
+    names = (
+        known_keys
+        if part.startswith(RESERVED)
+        else [key for key in known_keys if key not in RUN_STATE]
+    )
     hint = "set it under 'state:' in the front matter"
     if names:
         hint += f"; {diagnostics.hint_for(part, names)}"
-    return f"nothing sets state.{missing[0]}", hint
+    return f"nothing sets state.{missing_part[0]}", hint
 
 
 def _find_node_problem(
-    flow: FlowGraph, rest: list[str], diagnostics: Diagnostics
+    flow: FlowGraph, path: list[str], diagnostics: Diagnostics
 ) -> _Problem | None:
     # Ids may have dots, so the longest matching id counts.
-    for length in range(min(len(rest), 10), 0, -1):
-        name = ".".join(rest[:length])
+    for length in range(min(len(path), 10), 0, -1):
+        name = ".".join(path[:length])
         if name in flow.graph.by_id:
-            if rest[length : length + 1] != ["output"]:
+            if path[length : length + 1] != ["output"]:
                 return "a node has nothing but its output", f"{{{{nodes.{name}.output}}}}"
             return None
-    named = rest[0] if rest else ""
-    return f"there is no node {named!r}", diagnostics.hint_for(named, list(flow.graph.by_id))
+    node_name = path[0] if path else ""
+    return f"there is no node {node_name!r}", diagnostics.hint_for(
+        node_name, list(flow.graph.by_id)
+    )
 
 
 def find_parallel_pairs(
@@ -441,56 +453,74 @@ def find_parallel_pairs(
     if not pairs:
         return
     bits = {name: 1 << index for index, (_, name) in enumerate(pairs)}
-    before: dict[str, list[str]] = {name: [] for name in graph.by_id}
+    sources_of: dict[str, list[str]] = {name: [] for name in graph.by_id}
     for name, targets in graph.forward.items():
         for target in targets:
-            before[target].append(name)
-    order = tuple(TopologicalSorter(before).static_order())
-    below = {name: bits.get(name, 0) for name in order}
+            sources_of[target].append(name)
+    order = tuple(TopologicalSorter(sources_of).static_order())
+    bits_below = {name: bits.get(name, 0) for name in order}
     for name in reversed(order):
-        below[name] = reduce(or_, map(below.__getitem__, graph.forward[name]), below[name])
-    splits = tuple(islice(_iter_splits(graph, below), _MAX_SPLITS))
-    branches = cache(lambda index: _find_branches(order, before, splits[index], bits))
-    done: set[str] = set()
+        bits_below[name] = reduce(
+            or_, map(bits_below.__getitem__, graph.forward[name]), bits_below[name]
+        )
+    splits = tuple(islice(_iter_splits(graph, bits_below), _MAX_SPLITS))
+    branches = cache(lambda index: _find_branches(order, sources_of, splits[index], bits))
+    done_keys: set[str] = set()
     for key, name in pairs:
-        others = [other for its_key, other in pairs if its_key == key and other != name]
-        apart = [o for o in others if not (below[name] & bits[o] or below[o] & bits[name])]
-        for branch in map(branches, range(len(splits) if apart and key not in done else 0)):
-            parallel = [other for other in apart if other in branch and name in branch]
-            parallel = [other for other in parallel if branch[other] != branch[name]]
-            if parallel:
-                done.add(key)
-                yield key, name, parallel[0]
+        other_names = [
+            other_name for other_key, other_name in pairs if other_key == key and other_name != name
+        ]
+        independent_names = [
+            other_name
+            for other_name in other_names
+            if not (bits_below[name] & bits[other_name] or bits_below[other_name] & bits[name])
+        ]
+        for branch in map(
+            branches, range(len(splits) if independent_names and key not in done_keys else 0)
+        ):
+            parallel_names = [
+                other_name
+                for other_name in independent_names
+                if other_name in branch and name in branch
+            ]
+            parallel_names = [
+                other_name for other_name in parallel_names if branch[other_name] != branch[name]
+            ]
+            if parallel_names:
+                done_keys.add(key)
+                yield key, name, parallel_names[0]
                 break
 
 
 def _find_branches(
     order: Sequence[str],
-    before: Mapping[str, Sequence[str]],
+    sources_of: Mapping[str, Sequence[str]],
     targets: Collection[str],
-    compared: Collection[str],
+    compared_names: Collection[str],
 ) -> dict[str, str]:
-    """Return *compared* node after *targets* -> the last node that all ways to it pass.
+    """Return node of *compared_names* after *targets* -> the last node that all ways to it pass.
 
     If ways through different such nodes reach a node, tokens merge there, and it is such a node
     itself.
     """
     branches: dict[str, str] = {}
     for name in order:
-        passed = {branches[source] for source in before[name] if source in branches}
-        if name in targets or len(passed) > 1:
+        source_branches = {branches[source] for source in sources_of[name] if source in branches}
+        if name in targets or len(source_branches) > 1:
             branches[name] = name
-        elif passed:
-            branches[name] = passed.pop()
-    return {name: branch for name, branch in branches.items() if name in compared}
+        elif source_branches:
+            branches[name] = source_branches.pop()
+    return {name: branch for name, branch in branches.items() if name in compared_names}
 
 
-def _iter_splits(graph: Graph, below: Mapping[str, int]) -> Iterator[Sequence[str]]:
+def _iter_splits(graph: Graph, bits_below: Mapping[str, int]) -> Iterator[Sequence[str]]:
     """Yield the targets of each division if at least two of them lead to compared nodes."""
     divisions = [graph.entries] if len(graph.entries) > 1 else []
     for name in graph.by_id:
         if len(graph.outgoing[name]) > 1:
             for edges in group_edges(graph, name).values():
-                ahead = [index for index in edges if index not in graph.back_edges]
-                divisions.append(tuple(graph.edges[index].target for index in ahead))
-    yield from (targets for targets in divisions if sum(bool(below[t]) for t in targets) > 1)
+                forward_edges = [index for index in edges if index not in graph.back_edges]
+                divisions.append(tuple(graph.edges[index].target for index in forward_edges))
+    yield from (
+        targets for targets in divisions if sum(bool(bits_below[target]) for target in targets) > 1
+    )

@@ -190,22 +190,22 @@ class NodeSettings(FlowKeys):
     @property
     def allows_custom_input(self) -> bool:
         """Return whether a person may answer with any text."""
-        below = self.config.allow_custom_input if self.config else None
-        return bool(_prefer_flat(self.allow_custom_input, below))
+        nested_value = self.config.allow_custom_input if self.config else None
+        return bool(_prefer_flat(self.allow_custom_input, nested_value))
 
     @property
     def whole_output(self) -> OutputSettings:
         """Return the output settings, including those in flat keys."""
-        below = self.output or OutputSettings()
+        output = self.output or OutputSettings()
         return OutputSettings(
-            key=_prefer_flat(self.output_key, below.key),
-            format=_prefer_flat(self.output_format, below.format),
-            schema=_prefer_flat(self.output_schema, below.json_schema),
+            key=_prefer_flat(self.output_key, output.key),
+            format=_prefer_flat(self.output_format, output.format),
+            schema=_prefer_flat(self.output_schema, output.json_schema),
         )
 
 
-def _prefer_flat(flat: _Value | None, nested: _Value | None) -> _Value | None:
-    return nested if flat is None else flat
+def _prefer_flat(flat_value: _Value | None, nested_value: _Value | None) -> _Value | None:
+    return nested_value if flat_value is None else flat_value
 
 
 KEYS = tuple(field.alias or name for name, field in NodeSettings.model_fields.items())
@@ -267,13 +267,13 @@ class Overrides(Struct, frozen=True):
     def as_front_matter(self) -> dict[str, Any]:
         """Return the overrides as keys of the front matter."""
         config = {"maxIterations": self.max_iterations, "timeout": self.timeout}
-        written = {
+        values = {
             "entrypoint": self.entry,
             "onError": self.on_error,
             "retry": None if self.retry is None else dict(self.retry),
             "config": {key: value for key, value in config.items() if value is not None} or None,
         }
-        return {key: value for key, value in written.items() if value is not None}
+        return {key: value for key, value in values.items() if value is not None}
 
 
 class Front(Struct, frozen=True):
@@ -324,8 +324,8 @@ def read_front(
     document = _parse_document(part, "E-FRONT", subject, diagnostics)
     data = dict(document.data)
     for key, value in overrides.items():
-        below = data.get(key)
-        data[key] = {**below, **value} if key == "config" and isinstance(below, dict) else value
+        section = data.get(key)
+        data[key] = {**section, **value} if key == "config" and isinstance(section, dict) else value
     document = Document(document.file, data, document.positions)
     values = _validate(FrontMatter, document, ("E-FRONT", subject), None, diagnostics)
     return Front(values or FrontMatter(), document)
@@ -344,9 +344,9 @@ def read_node(
         if isinstance(config := data.get("config"), dict):
             data["config"] = {key: config[key] for key in config if key != "timeout"}
         document = Document(document.file, data, document.positions)
-    values, at = None, (section.line, 1) if section else None
+    values, position = None, (section.line, 1) if section else None
     if document.data:
-        values = _validate(NodeSettings, document, ("E-NODE", subject), at, diagnostics)
+        values = _validate(NodeSettings, document, ("E-NODE", subject), position, diagnostics)
     source = NodeSource(values or NodeSettings(), document, section)
     for first, second in TWINS:
         if source.has_value(*first) and source.has_value(*second):
@@ -384,31 +384,33 @@ def _validate(
     model: type[_Keys],
     document: Document,
     code_and_subject: tuple[str, str],
-    at: Position | None,
+    position: Position | None,
     diagnostics: Diagnostics,
 ) -> _Keys | None:
     """Return the values of *document*; wrong values are reported and left out."""
     code, subject = code_and_subject
-    wrong: set[str | int] = set()
+    wrong_keys: set[str | int] = set()
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
         problems = find_problems(error, model, document.locate)
     for problem in problems:
         path = problem.path if problem.is_missing else _drop_type_parts(problem.path, document)
-        wrong.add(path[0] if path else "")
+        wrong_keys.add(path[0] if path else "")
         is_unknown = problem.error.message.startswith("unknown key")
-        shown, hint = path[:-1] if is_unknown else path, problem.error.hint
+        shown_path, hint = path[:-1] if is_unknown else path, problem.error.hint
         if is_unknown and model is NodeSettings and len(path) == 1:
             hint = ELSEWHERE.get(str(path[0]), hint)
         message = (
-            f"{format_key_path(shown)}: {problem.error.message}" if shown else problem.error.message
+            f"{format_key_path(shown_path)}: {problem.error.message}"
+            if shown_path
+            else problem.error.message
         )
         key_code = next((_CODES[key] for key in path if key in _CODES), code)
-        diagnostics.add(key_code, subject, message, document.position(path) or at, hint)
+        diagnostics.add(key_code, subject, message, document.position(path) or position, hint)
     try:
-        rest = {key: value for key, value in document.data.items() if key not in wrong}
-        return model.model_validate(rest)
+        valid_data = {key: value for key, value in document.data.items() if key not in wrong_keys}
+        return model.model_validate(valid_data)
     except ValidationError:
         return None
 
@@ -456,12 +458,12 @@ def build_step(
         fields["output"] = Output(key=output.key, format=output.format or "text", schema=schema)
     fields |= _read_model(name, source, diagnostics)
     # Fields that the file does not set get the project's step defaults later.
-    written = {field: value for field, value in fields.items() if value is not None}
+    given_fields = {field: value for field, value in fields.items() if value is not None}
     try:
-        return Step(name=name, **written)
-    except ValidationError as refused:
-        at = source.section.prompt.line if source.section else 1
-        diagnostics.add("E-NODE", name, refused.messages()[0], (at, 1))
+        return Step(name=name, **given_fields)
+    except ValidationError as error:
+        line = source.section.prompt.line if source.section else 1
+        diagnostics.add("E-NODE", name, error.messages()[0], (line, 1))
         return Step.model_construct(name=name)
 
 
@@ -484,25 +486,25 @@ def _read_tools(name: str, source: NodeSource, diagnostics: Diagnostics) -> dict
     tools = source.values.tools
     for tool in tools or ():
         if tool not in TOOLS:
-            at, hint = source.find_position("tools", tool), diagnostics.hint_for(tool, TOOLS)
-            diagnostics.add("E-TOOLS", name, f"there is no tool {tool!r}", at, hint)
+            position, hint = source.find_position("tools", tool), diagnostics.hint_for(tool, TOOLS)
+            diagnostics.add("E-TOOLS", name, f"there is no tool {tool!r}", position, hint)
     return None if tools is None else {tool: tools[tool] for tool in tools if tool in TOOLS}
 
 
 def _read_model(name: str, source: NodeSource, diagnostics: Diagnostics) -> dict[str, str]:
     """Return provider and model from ``provider/name``, or only the model."""
-    written = source.values.model
-    if written is None:
+    model_value = source.values.model
+    if model_value is None:
         return {}
-    provider, slash, model = written.partition("/")
+    provider, slash, model = model_value.partition("/")
     try:
         if not slash:
-            return {"model": validate_value(ModelName, written)}
+            return {"model": validate_value(ModelName, model_value)}
         parts = {"provider": validate_value(Name, provider)}
         return parts | {"model": validate_value(ModelName, model)}
-    except ValidationError as refused:
-        text = refused.errors()[0]["msg"]
-        detail = f"{written!r} is not a model: {text}"
+    except ValidationError as error:
+        text = error.errors()[0]["msg"]
+        detail = f"{model_value!r} is not a model: {text}"
         hint = "write provider/name, for example anthropic/claude-sonnet-4"
         diagnostics.add("E-MODEL", name, detail, source.find_position("model"), hint)
         return {}

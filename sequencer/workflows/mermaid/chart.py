@@ -98,7 +98,7 @@ class Chart:
     @property
     def names(self) -> frozenset[str]:
         """Return the ids of the nodes and of the groups."""
-        return frozenset(n.id for n in self.nodes) | {group.id for group in self.subgraphs}
+        return frozenset(node.id for node in self.nodes) | {group.id for group in self.subgraphs}
 
     def as_json(self) -> dict[str, Any]:
         """Return the graph as ``show --chart FILE --json`` prints it."""
@@ -111,7 +111,9 @@ class Chart:
             edges.append({"from": edge.source, "to": edge.target, "label": edge.label} | line)
         return {
             "direction": self.direction,
-            "nodes": [{"id": n.id, "label": n.label, "shape": n.shape} for n in self.nodes],
+            "nodes": [
+                {"id": node.id, "label": node.label, "shape": node.shape} for node in self.nodes
+            ],
             "edges": edges,
             "subgraphs": [
                 {"id": group.id, "title": group.title, "nodes": list(group.nodes), "dir": group.dir}
@@ -180,8 +182,8 @@ def read_link(end: str, start: str | None = None) -> Link:
 
 @lru_cache(maxsize=256)
 def _parse_operator(operator: str) -> Link:
-    line, last = operator[:-1], operator[-1]
-    kind, opening = _HEADS.get(last, ("arrow_open", ""))
+    line, arrowhead = operator[:-1], operator[-1]
+    kind, opening = _HEADS.get(arrowhead, ("arrow_open", ""))
     if opening and operator.startswith(opening):
         kind = f"double_{kind}"
         line = line[1:]
@@ -265,8 +267,8 @@ class ChartBuilder:
 
     def build(self) -> Chart:
         """Return the chart with everything that was collected."""
-        collected = tuple(self._nodes.values()), tuple(self.edges), tuple(self._subgraphs)
-        return Chart(self.direction, *collected, frozenset(self.classes), self._resolve_colors())
+        parts = tuple(self._nodes.values()), tuple(self.edges), tuple(self._subgraphs)
+        return Chart(self.direction, *parts, frozenset(self.classes), self._resolve_colors())
 
     def _resolve_colors(self) -> dict[str, dict[str, str]]:
         default, result = self.classes.get("default", {}), {}
@@ -355,10 +357,10 @@ class ChartBuilder:
                 self.edges.append(ChartEdge(source, target, text, *link, position))
 
     def _name_edge(self, source: str, target: str, name: str | None) -> None:
-        before = self._pairs.get((source, target), 0)
-        self._pairs[source, target] = before + 1
+        count = self._pairs.get((source, target), 0)
+        self._pairs[source, target] = count + 1
         if not name or name in self._edge_ids:
-            name = f"L_{source}_{target}_{before + 1 if before else 0}"
+            name = f"L_{source}_{target}_{count + 1 if count else 0}"
         self._edge_ids.add(name)
 
     def add_subgraph(
@@ -383,8 +385,8 @@ class ChartBuilder:
             if member.strip(SPACES) and member not in self._members
         )
         self._members.update(members)
-        shown, position = restore_entities(title).strip(SPACES), self._source.position(start)
-        self._subgraphs.append(ChartSubgraph(name, shown, members, direction, position))
+        label, position = restore_entities(title).strip(SPACES), self._source.position(start)
+        self._subgraphs.append(ChartSubgraph(name, label, members, direction, position))
         self._subgraph_ids.add(name)
         return name
 
@@ -395,8 +397,8 @@ class ChartBuilder:
 
 
 def _describe_unknown_shape(name: str) -> str:
-    near = get_close_matches(name.lower().replace("_", "-"), SHAPES, n=1)
-    return f"there is no shape {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    matches = get_close_matches(name.lower().replace("_", "-"), SHAPES, n=1)
+    return f"there is no shape {name!r}" + (f"; did you mean {matches[0]!r}?" if matches else "")
 
 
 def clean_label(text: str) -> str:

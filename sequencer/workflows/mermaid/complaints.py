@@ -55,12 +55,12 @@ class Complaints:
 
     def bad_direction(self) -> ChartError:
         """Return the error for a header whose second word is unknown."""
-        rest = self._source.text[self._tokens.start :]
-        words = rest.split(maxsplit=1)
+        statement = self._source.text[self._tokens.start :]
+        words = statement.split(maxsplit=1)
         return self.at(
             "expected a direction after the header's first word, not "
             + (repr(words[0][:_LONGEST]) if words else "the end of the chart"),
-            self._tokens.start + len(rest) - len(rest.lstrip()),
+            self._tokens.start + len(statement) - len(statement.lstrip()),
             "directions are TB, TD, BT, LR and RL in uppercase; put statements below",
         )
 

@@ -226,16 +226,16 @@ class _Parser:
             tokens.advance()
         if opening == "[|":
             self._skip_rectangle_property()
-        written, ends = BRACKETS[opening]
-        label = self._parse_text(written, start)
-        last = tokens.kind
-        if last in ends:
+        bracket, ends = BRACKETS[opening]
+        label = self._parse_text(bracket, start)
+        last_kind = tokens.kind
+        if last_kind in ends:
             tokens.advance()
-        if last not in ends or (is_double and tokens.kind != last):
-            raise self._errors.unclosed_label(written, start)
+        if last_kind not in ends or (is_double and tokens.kind != last_kind):
+            raise self._errors.unclosed_label(bracket, start)
         if is_double:
             tokens.advance()
-        return label, ends[last]
+        return label, ends[last_kind]
 
     def _skip_rectangle_property(self) -> None:
         """``[|name:value|``, which matters only for drawing."""
@@ -246,10 +246,10 @@ class _Parser:
                 )
             self._tokens.advance()
 
-    def _parse_text(self, closing: str, start: int) -> str:
+    def _parse_text(self, closing_mark: str, start: int) -> str:
         """Return the label up to a token that can't be part of it."""
         if self._tokens.kind not in {"TEXT", "STR", "MD_STR"}:
-            raise self._errors.empty_label(closing, start)
+            raise self._errors.empty_label(closing_mark, start)
         return self._tokens.consume({"TEXT"})
 
     def _parse_link(self, start: int) -> tuple[Link, str | None, str | None]:
@@ -414,9 +414,9 @@ class _Parser:
         for text, start in numbers:
             is_index = text == "0" or not text.startswith("0")
             if not is_index or len(text) > len(str(count)) or int(text) >= count:
-                shown = text if len(text) <= 20 else text[:20] + "…"  # noqa: PLR2004
+                shown_text = text if len(text) <= 20 else text[:20] + "…"  # noqa: PLR2004
                 numbers_so_far = f"0 to {count - 1}" if count else "none so far"
-                message = f"there is no edge number {shown}; there are {numbers_so_far}"
+                message = f"there is no edge number {shown_text}; there are {numbers_so_far}"
                 raise self._errors.at(message, start)
 
     def _parse_click(self) -> None:
@@ -434,9 +434,9 @@ class _Parser:
         else:
             self._expect_text(_WORD_KINDS)
         # A text in quotes may follow, and for a link also its target window.
-        expected = ["STR", "LINK_TARGET"] if is_link else ["STR"]
-        while expected and tokens.kind == "SPACE":
+        expected_kinds = ["STR", "LINK_TARGET"] if is_link else ["STR"]
+        while expected_kinds and tokens.kind == "SPACE":
             tokens.advance()
             kind = tokens.kind
-            self._expect(expected)
-            expected = expected[1:] if kind == "STR" else []
+            self._expect(expected_kinds)
+            expected_kinds = expected_kinds[1:] if kind == "STR" else []

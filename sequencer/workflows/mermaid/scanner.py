@@ -187,10 +187,10 @@ class Scanner:
         if char in WORD_STARTS and (match := WORDS.match(source, pos)):
             return self._scan_word(match)
         if not self._is_plain:
-            if self._directions and (found := self._direction_statement(pos)):
-                return self._set_token(f"DIRECTION {found[1]}", found[0])
-            if self._has_link_ids and (last := self._find_link_id_end(pos)) > pos:
-                return self._set_token("LINK_ID", last + 1)
+            if self._directions and (statement := self._direction_statement(pos)):
+                return self._set_token(f"DIRECTION {statement[1]}", statement[0])
+            if self._has_link_ids and (id_end := self._find_link_id_end(pos)) > pos:
+                return self._set_token("LINK_ID", id_end + 1)
             if char in BLANK:
                 return self._scan_blank()
         if char in LINE_STARTS and (match := LINE.match(source, pos)):
@@ -246,11 +246,11 @@ class Scanner:
             if candidate[0] > self._line_end:
                 break
             in_line.append(candidate)
-        for wanted in ("TB", "BT", "RL", "LR", "TD"):
-            ends = [end for _, end, name in in_line if name == wanted]
+        for direction in ("TB", "BT", "RL", "LR", "TD"):
+            ends = [end for _, end, name in in_line if name == direction]
             if ends:
                 end = self._source.find("\n", ends[-1])
-                return (end if end >= 0 else self._length), wanted
+                return (end if end >= 0 else self._length), direction
         return None
 
     def _find_link_id_end(self, pos: int) -> int:
@@ -260,10 +260,10 @@ class Scanner:
             if run is None:
                 return -1
             end = run.end()
-            last = self._source.rfind("@", pos, end)
-            while last >= 0 and self._source[last + 1 : last + 2] in ("{", '"', ""):
-                last = self._source.rfind("@", pos, last)
-            self._run = (end, last)
+            id_end = self._source.rfind("@", pos, end)
+            while id_end >= 0 and self._source[id_end + 1 : id_end + 2] in ("{", '"', ""):
+                id_end = self._source.rfind("@", pos, id_end)
+            self._run = (end, id_end)
         return self._run[1]
 
     def _scan_blank(self) -> bool:
@@ -311,9 +311,9 @@ class Scanner:
     def _arguments(self) -> bool:
         return self._scan_up_to(")", "ARGUMENTS")
 
-    def _scan_up_to(self, closing: str, kind: str) -> bool:
-        is_end = self._source.startswith(closing, self._pos)
-        return self._leave(1) if is_end else self._set_token_up_to(closing, kind)
+    def _scan_up_to(self, closing_mark: str, kind: str) -> bool:
+        is_end = self._source.startswith(closing_mark, self._pos)
+        return self._leave(1) if is_end else self._set_token_up_to(closing_mark, kind)
 
     def _click(self) -> bool:
         source, pos = self._source, self._pos
@@ -327,9 +327,9 @@ class Scanner:
     def _callback(self) -> bool:
         if not self._source.startswith("(", self._pos):
             return self._set_token_up_to("(", "CALLBACK")
-        empty = NO_ARGUMENTS.match(self._source, self._pos)
-        self._leave(len(empty[0]) if empty else 1)
-        if not empty:
+        match = NO_ARGUMENTS.match(self._source, self._pos)
+        self._leave(len(match[0]) if match else 1)
+        if not match:
             self._push("arguments")
         return False
 
@@ -362,13 +362,15 @@ class Scanner:
         self._pop()
         return self._set_token(match[0], match.end())
 
-    def _scan_enclosed(self, closing: str, inside: re.Pattern[str], kind: str) -> bool:
-        """In quotes or ``@{ … }``: text that *inside* matches, up to *closing*."""
-        if self._source.startswith(closing, self._pos):
-            return self._leave(len(closing))
+    def _scan_enclosed(
+        self, closing_mark: str, content_pattern: re.Pattern[str], kind: str
+    ) -> bool:
+        """In quotes or ``@{ … }``: text that *content_pattern* matches, up to *closing_mark*."""
+        if self._source.startswith(closing_mark, self._pos):
+            return self._leave(len(closing_mark))
         if self._pos >= self._length:
             return False
-        match = inside.match(self._source, self._pos)
+        match = content_pattern.match(self._source, self._pos)
         return self._set_token(kind, match.end()) if match else self._scan_common()
 
     def _string(self) -> bool:

@@ -46,43 +46,43 @@ class ChartText:
         if not spans:
             return
         parts: list[str] = []
-        starts: list[int] = []
+        offsets: list[int] = []
         shifts: list[int] = []
-        done = removed = 0
+        last_end = shift = 0
         for start, end in spans:
-            parts.append(self.text[done:start])
-            removed += end - start
-            starts.append(end - removed)
-            shifts.append(removed)
-            done = end
-        parts.append(self.text[done:])
+            parts.append(self.text[last_end:start])
+            shift += end - start
+            offsets.append(end - shift)
+            shifts.append(shift)
+            last_end = end
+        parts.append(self.text[last_end:])
         self.text = "".join(parts)
-        self._cuts.append((starts, shifts))
+        self._cuts.append((offsets, shifts))
 
     def position(self, offset: int) -> Position:
         """Return line and column, in the file, of the character at *offset*."""
-        for starts, shifts in reversed(self._cuts):
-            index = bisect_right(starts, offset)
+        for offsets, shifts in reversed(self._cuts):
+            index = bisect_right(offsets, offset)
             if index:
                 offset += shifts[index - 1]
-        first, line, end = self._line
-        if not first <= offset < end:
+        line_start, line, end = self._line
+        if not line_start <= offset < end:
             offset = min(offset, len(self._original))
             if not self._breaks:
                 self._breaks = [0, *(match.end() for match in re.finditer("\n", self._original))]
             line = bisect_right(self._breaks, offset)
-            first = self._breaks[line - 1]
+            line_start = self._breaks[line - 1]
             end = self._breaks[line] if line < len(self._breaks) else len(self._original) + 1
-            self._line = (first, line, end)
-        return self._first_line + line - 1, offset - first + 1
+            self._line = (line_start, line, end)
+        return self._first_line + line - 1, offset - line_start + 1
 
     def error_at(self, message: str, offset: int, hint: str | None = None) -> ChartError:
         """Return the error with *message* for the character at *offset*."""
         line, column = self.position(offset)
-        where = f"line {line}, column {column}"
+        location = f"line {line}, column {column}"
         if self.file is not None:
-            where = f"{self.file}:{line}:{column}"
-        return ChartError(message, where=where, hint=hint)
+            location = f"{self.file}:{line}:{column}"
+        return ChartError(message, where=location, hint=hint)
 
 
 SPACES = " \t\n\v\f\r\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
@@ -172,23 +172,23 @@ def _drop_front_matter(source: ChartText) -> None:
     opening = _FRONT.match(text)
     if opening is None or "\n" not in opening[2]:
         return
-    last = opening.start(2) + opening[2].rindex("\n")
-    closing = re.compile(rf"\n{re.escape(opening[1])}---{S}*\n", re.ASCII)
+    last_break = opening.start(2) + opening[2].rindex("\n")
+    closing_pattern = re.compile(rf"\n{re.escape(opening[1])}---{S}*\n", re.ASCII)
     # The front matter may also consist only of the blank lines after the first '---'.
-    closed = closing.search(text, last + 1) or (
-        closing.match(text, last) if opening[2].count("\n") > 1 else None
+    closing_match = closing_pattern.search(text, last_break + 1) or (
+        closing_pattern.match(text, last_break) if opening[2].count("\n") > 1 else None
     )
-    if closed is None:
+    if closing_match is None:
         return
-    body = text[last + 1 : closed.start()]
+    body = text[last_break + 1 : closing_match.start()]
     indent = opening[1]
     if indent:
         body = "\n".join(line.removeprefix(indent) for line in body.split("\n"))
     try:
         read_properties(body)
     except Unreadable as error:
-        raise source.error_at(f"the front matter is not YAML: {error}", last + 1) from error
-    end = closed.end()
+        raise source.error_at(f"the front matter is not YAML: {error}", last_break + 1) from error
+    end = closing_match.end()
     while text[end : end + 1] == "\n":
         end += 1
     source.cut([(0, end)])
@@ -197,48 +197,52 @@ def _drop_front_matter(source: ChartText) -> None:
 def _find_comments(text: str) -> list[tuple[int, int]]:
     """Return the spans of comment lines, each with the blank lines above it."""
     spans: list[tuple[int, int]] = []
-    done = 0
-    at = text.find("%%")
-    while at >= 0:
-        start = at
-        while start > done and text[start - 1] in SPACES:
+    last_end = 0
+    place = text.find("%%")
+    while place >= 0:
+        start = place
+        while start > last_end and text[start - 1] in SPACES:
             start -= 1
         if start and text[start - 1] not in _LINE_START:
-            breaks = [text.find(mark, start, at) for mark in _LINE_START]
+            breaks = [text.find(mark, start, place) for mark in _LINE_START]
             start = min((index + 1 for index in breaks if index >= 0), default=-1)
-        end = text.find("\n", at)
+        end = text.find("\n", place)
         end = len(text) if end < 0 else end
-        if start >= 0 and end > at + 2 and text[at + 2] != "{":
-            done = min(end + 1, len(text))
-            spans.append((start, done))
-            at = text.find("%%", done)
+        if start >= 0 and end > place + 2 and text[place + 2] != "{":
+            last_end = min(end + 1, len(text))
+            spans.append((start, last_end))
+            place = text.find("%%", last_end)
         else:
-            at = text.find("%%", at + 1)
+            place = text.find("%%", place + 1)
     return spans
 
 
 def _ends_of_colors(text: str, word: str) -> list[tuple[int, int]]:
     """Return the span of the last ';' in each line that sets a color: it ends no entity there."""
     spans = []
-    done = 0
-    at = text.find(word)
-    while at >= 0:
-        ends = (text.find(mark, at) for mark in _LINE_START)
+    last_end = 0
+    place = text.find(word)
+    while place >= 0:
+        ends = (text.find(mark, place) for mark in _LINE_START)
         line_end = min((end for end in ends if end >= 0), default=len(text))
-        last = text.rfind(";", at, line_end)
-        if at >= done and last > at and _COLOR_VALUE.search(text, at + len(word), last):
-            spans.append((last, last + 1))
-        done = line_end
-        at = text.find(word, line_end)
+        semicolon = text.rfind(";", place, line_end)
+        if (
+            place >= last_end
+            and semicolon > place
+            and _COLOR_VALUE.search(text, place + len(word), semicolon)
+        ):
+            spans.append((semicolon, semicolon + 1))
+        last_end = line_end
+        place = text.find(word, line_end)
     return spans
 
 
 def _blanks_after_braces(text: str) -> list[tuple[int, int]]:
     spans = []
     for match in _AFTER_BRACE.finditer(text):
-        last = match[1].rfind("\n")
-        if last > 0:
-            spans.append((match.start(1), match.start(1) + last))
+        last_break = match[1].rfind("\n")
+        if last_break > 0:
+            spans.append((match.start(1), match.start(1) + last_break))
     return spans
 
 

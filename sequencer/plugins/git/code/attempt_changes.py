@@ -52,8 +52,8 @@ def tree_in_git(folder: Path, own: Sequence[Path]) -> GitTree | None:
     git = Git(folder)
     if folder != top and _is_ignored(git):
         return None
-    inside = tuple(os.path.relpath(path, folder) for path in own if _is_inside(path, folder))
-    return GitTree(git, top, inside)
+    inner_paths = tuple(os.path.relpath(path, folder) for path in own if _is_inside(path, folder))
+    return GitTree(git, top, inner_paths)
 
 
 def _is_ignored(git: Git) -> bool:
@@ -80,15 +80,15 @@ class GitTree(Struct, frozen=True):
     def read_state(self, deadline: Deadline) -> TreeState:
         status = parse_status(self._run_git(deadline, *STATUS, *self._pathspecs))
         entries, log = dict[str, str](), self._stat_head_log()
-        newest = 0.0 if log is None else last_change(log)
+        newest_change = 0.0 if log is None else last_change(log)
         for entry in status.entries:
             deadline.left_s()
-            mark, changed = self._fingerprint_file(entry.path)
+            mark, change_time = self._fingerprint_file(entry.path)
             facts = (entry.change, entry.is_staged, entry.is_unmerged, entry.mode, mark)
             entries[entry.path] = " ".join(map(str, facts))
-            newest = max(newest, changed)
+            newest_change = max(newest_change, change_time)
         moves = 0 if log is None else log.st_size
-        return TreeState(entries, status.commit or "", moves, newest)
+        return TreeState(entries, status.commit or "", moves, newest_change)
 
     @property
     def _pathspecs(self) -> list[str]:
@@ -100,13 +100,15 @@ class GitTree(Struct, frozen=True):
     ) -> TreeChanges:
         paths = find_changed_paths(before, after)
         commits = self._count_commits(before, after, deadline)
-        old, new = before.commit, after.commit
-        if old and new and old != new:
-            names = self._run_git(deadline, "diff", "--name-only", "-z", old, new, *self._pathspecs)
+        old_commit, new_commit = before.commit, after.commit
+        if old_commit and new_commit and old_commit != new_commit:
+            names = self._run_git(
+                deadline, "diff", "--name-only", "-z", old_commit, new_commit, *self._pathspecs
+            )
             paths |= {os.fsdecode(name) for name in names.split(b"\0") if name}
             # A commit with only the run's own files is no change.
             commits = commits if paths else 0
-        elif old != new:
+        elif old_commit != new_commit:
             # The first commit of the repository; its files were in the status before.
             commits = max(commits, 1)
         return TreeChanges(len(paths), commits)
@@ -154,7 +156,7 @@ class GitTree(Struct, frozen=True):
 
 def _folder_change_time(path: Path) -> float:
     """Return when the nearest existing folder above *path* was changed."""
-    for above in path.parents:
+    for parent in path.parents:
         with suppress(OSError):
-            return last_change(above.lstat())
+            return last_change(parent.lstat())
     return 0.0

@@ -86,9 +86,9 @@ class AttemptWorkspace(GitWorkspace):
         """Return ref -> local ref for the branch and the accepted code, if the remote has them."""
         refs = {self._visible: self._local}
         if self._accepted is not None:
-            local = f"refs/worktree/sequencer-work/accepted/{slug(self._remote.name)}"
-            refs[self._accepted] = f"{local}/{self.branch}"
-        return {ref: ours for ref, ours in refs.items() if ref in self._tips}
+            prefix = f"refs/worktree/sequencer-work/accepted/{slug(self._remote.name)}"
+            refs[self._accepted] = f"{prefix}/{self.branch}"
+        return {ref: local_ref for ref, local_ref in refs.items() if ref in self._tips}
 
     def _remote_commit(self, head: Head) -> str | None:
         """Return the accepted commit, or the remote's branch if that contains it."""
@@ -119,9 +119,13 @@ class AttemptWorkspace(GitWorkspace):
             self._tips = self._remote.list_tips(
                 [self._visible, f"{self._attempt_ref_prefix(head)}*"]
             )
-            wanted = {ref: ours for ref, ours in self.refs.items() if not self._is_here(ref, ours)}
+            missing_refs = {
+                ref: local_ref
+                for ref, local_ref in self.refs.items()
+                if not self._is_here(ref, local_ref)
+            }
             # A failed fetch means that one of them was removed meanwhile: look again.
-            if not wanted or self._remote.fetch(wanted):
+            if not missing_refs or self._remote.fetch(missing_refs):
                 break
         visible, work = self._tips.get(self._visible), head.work
         if work is None or visible is None or self._tree.resolve(work.commit) is None:
@@ -130,9 +134,9 @@ class AttemptWorkspace(GitWorkspace):
         if not (contains(work.commit, visible) or contains(visible, work.commit)):
             raise self._accepted_divergence_error(work, visible)
 
-    def _is_here(self, ref: str, ours: str) -> bool:
+    def _is_here(self, ref: str, local_ref: str) -> bool:
         tip = self._tips[ref]
-        return self._tree.resolve(ours) == tip or self._was_used_here(tip)
+        return self._tree.resolve(local_ref) == tip or self._was_used_here(tip)
 
     def _accepted_divergence_error(self, work: Work, visible: str) -> WorkTreeRefused:
         remote, branch = quote(self._remote.name), quote(str(self.branch))
@@ -183,18 +187,18 @@ class AttemptWorkspace(GitWorkspace):
         except NoAtomicPush:
             return Pushed(PushVerdict.REFUSED, "it can't update several branches at once")
 
-    def _ensure_accepted(self, pushed: Pushed, ref: str) -> None:
+    def _ensure_accepted(self, push: Pushed, ref: str) -> None:
         remote = f"remote {self._remote.name!r}"
-        if pushed.failure is not None:
-            raise pushed.failure
-        if pushed.is_denied:
+        if push.failure is not None:
+            raise push.failure
+        if push.is_denied:
             hint = "use a key or token that may push there"
-            message = f"does not accept pushes: {pushed.reason}"
+            message = f"does not accept pushes: {push.reason}"
             raise RemoteUnreachable(message, where=remote, hint=hint, is_denied=True)
-        if pushed.verdict is not PushVerdict.ACCEPTED:
-            details = f" ({pushed.hook_output})" if pushed.hook_output else ""
+        if push.verdict is not PushVerdict.ACCEPTED:
+            details = f" ({push.hook_output})" if push.hook_output else ""
             raise self._tree.make_refusal(
-                f"{remote} refused {ref}: {self._hide(pushed.reason + details)}",
+                f"{remote} refused {ref}: {self._hide(push.reason + details)}",
                 f"allow workers to create branches below {ATTEMPTS}/",
             )
 
@@ -209,10 +213,12 @@ class AttemptWorkspace(GitWorkspace):
         tips = self._remote.list_tips([visible, f"{folder}*"])
         head_ref = accepted_ref if accepted_ref in tips else visible
         prefix = f"refs/worktree/sequencer-work/merging/{claim.token}"
-        local = {name: f"{prefix}-{i}" for i, name in enumerate({ref, head_ref}) if name in tips}
+        local_refs = {
+            name: f"{prefix}-{i}" for i, name in enumerate({ref, head_ref}) if name in tips
+        }
         try:
-            self._remote.fetch(local)
-            commit = self._tree.resolve(local.get(ref, "")) or work.commit
+            self._remote.fetch(local_refs)
+            commit = self._tree.resolve(local_refs.get(ref, "")) or work.commit
             contains = self._tree.contains
             if accepted is None or contains(accepted.commit, commit):
                 return accepted or work
@@ -235,7 +241,7 @@ class AttemptWorkspace(GitWorkspace):
             )
         finally:
             with contextlib.suppress(GitFailed):
-                for local_ref in local.values():
+                for local_ref in local_refs.values():
                     self._tree.git.run("update-ref", "-d", local_ref)
 
     def _merge(self, claim: Claim, accepted: str, commit: str) -> str | list[str]:
@@ -269,19 +275,19 @@ class AttemptWorkspace(GitWorkspace):
     def _forward_branch(self, head: Head) -> None:
         """Move the branch to the accepted commit, and remove refs of ended attempts."""
         visible, work, moves = self._tips.get(self._visible), head.work, list[RefMove]()
-        stale = [RefMove(ref, self._tips[ref], None) for ref in self._find_stale_refs(head)][:SWEPT]
+        drops = [RefMove(ref, self._tips[ref], None) for ref in self._find_stale_refs(head)][:SWEPT]
         contains = self._tree.contains
         if work is not None and work.branch == self.branch and self._has_accepted(work, visible):
             moves.append(RefMove(self._visible, visible, work.commit))
-        if not (moves or stale):
+        if not (moves or drops):
             return
-        pushed = self._push([*moves, *stale])
-        if pushed.verdict is not PushVerdict.ACCEPTED and moves:
+        push = self._push([*moves, *drops])
+        if push.verdict is not PushVerdict.ACCEPTED and moves:
             # Another process may have removed a stale ref; try the branch alone.
-            pushed = self._push(moves)
-        if pushed.verdict is PushVerdict.ACCEPTED and work is not None and moves:
+            push = self._push(moves)
+        if push.verdict is PushVerdict.ACCEPTED and work is not None and moves:
             self._tips = {**self._tips, self._visible: work.commit}
-        elif pushed.verdict is PushVerdict.REFUSED and moves:
+        elif push.verdict is PushVerdict.REFUSED and moves:
             self._fetch_tips(head)
             tip = self._tips.get(self._visible)
             has_work = work is not None and tip is not None and contains(tip, work.commit)
@@ -289,7 +295,7 @@ class AttemptWorkspace(GitWorkspace):
                 self._is_denied = True
                 self._notify(
                     f"branch {self.branch} of {self._remote.name!r} can't be moved to the "
-                    f"accepted code, which is on {self._accepted}: {self._hide(pushed.reason)}"
+                    f"accepted code, which is on {self._accepted}: {self._hide(push.reason)}"
                 )
 
     def _has_accepted(self, work: Work, visible: str | None) -> bool:
@@ -300,13 +306,13 @@ class AttemptWorkspace(GitWorkspace):
 
     def _find_stale_refs(self, head: Head) -> list[str]:
         """Return the refs of ended attempts, except the one that was accepted last."""
-        folder, stale = self._attempt_ref_prefix(head), list[str]()
+        folder, stale_refs = self._attempt_ref_prefix(head), list[str]()
         for ref in self._tips:
             token = ref.removeprefix(folder) if ref.startswith(folder) else ""
             # A higher token was granted after this head, so its attempt may still work.
             if token.isdecimal() and int(token) <= head.token and ref != self._accepted:
-                stale += [] if head.find_claim(int(token)) else [ref]
-        return stale
+                stale_refs += [] if head.find_claim(int(token)) else [ref]
+        return stale_refs
 
 
 def open_attempt_workspace(request: CodeRequest) -> AttemptWorkspace | None:

@@ -161,9 +161,9 @@ class Checkout(WorkTree):
         Uncommitted changes are never overwritten, not even files that git ignores.
         """
         ends = time.monotonic() + INDEX_WAIT_S
-        while failed := self._ref_lock_error() or self._fast_forward(commit):
-            if ".lock': File exists" not in failed.stderr or time.monotonic() > ends:
-                return failed
+        while failure := self._ref_lock_error() or self._fast_forward(commit):
+            if ".lock': File exists" not in failure.stderr or time.monotonic() > ends:
+                return failure
             time.sleep(LOCK_POLL_S)
         return None
 
@@ -193,17 +193,18 @@ class Checkout(WorkTree):
         output = self.git.run("diff", "--name-status", "-z", "--no-renames", before, commit).stdout
         fields = output.decode("utf-8", "surrogateescape").split("\0")
         kinds = dict(zip(fields[1::2], fields[::2], strict=False))
-        changed = {entry.path for entry in self.read_status().entries}
+        changed_paths = {entry.path for entry in self.read_status().entries}
         obstacles = []
         for path, kind in kinds.items():
             # A new file must not overwrite a file here, even one that git ignores.
-            exists = kind == "A" and os.path.lexists(self.top / path)
+            is_present = kind == "A" and os.path.lexists(self.top / path)
             # A changed path may also be a folder above *path*, or something below it.
             is_nested = any(
-                path.startswith(f"{other.rstrip('/')}/") or other.startswith(f"{path}/")
-                for other in changed
+                path.startswith(f"{changed_path.rstrip('/')}/")
+                or changed_path.startswith(f"{path}/")
+                for changed_path in changed_paths
             )
-            if path in changed or exists or is_nested:
+            if path in changed_paths or is_present or is_nested:
                 obstacles.append(path)
         return tuple(sorted(obstacles))
 
@@ -270,13 +271,13 @@ class CheckoutWatch:
             for line in refs.stdout.decode("utf-8", "surrogateescape").splitlines()
             if not line.startswith(_OWN_BRANCHES)
         )
-        dirty = [entry for entry in status.entries if not self._checkout.is_own(entry.path)]
+        dirty_entries = [entry for entry in status.entries if not self._checkout.is_own(entry.path)]
         left_bytes, files = MAX_HASHED_BYTES, {}
-        for entry in dirty[:MAX_FILES]:
-            state, used = _fingerprint_file(self._checkout.top / entry.path, left_bytes)
-            left_bytes -= used
+        for entry in dirty_entries[:MAX_FILES]:
+            state, used_bytes = _fingerprint_file(self._checkout.top / entry.path, left_bytes)
+            left_bytes -= used_bytes
             files[entry.path] = f"{_kind(entry)} {state}"
-        is_partial = len(dirty) > MAX_FILES
+        is_partial = len(dirty_entries) > MAX_FILES
         return CheckoutLook(status.commit, status.branch, files, heads, is_partial)
 
     # --- without a repository ------------------------------------------------------
@@ -304,8 +305,8 @@ class CheckoutWatch:
             except OSError:
                 continue
             for entry in entries:
-                below = os.path.relpath(entry.path, folder)
-                if entry.path in left_out or entry.name == ".git" or run_files.match(below):
+                relative_path = os.path.relpath(entry.path, folder)
+                if entry.path in left_out or entry.name == ".git" or run_files.match(relative_path):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(entry.path)
@@ -470,9 +471,9 @@ class Merge(NamedTuple):
             GitFailed: git failed; the checkout is unchanged.
         """
         for _ in range(TRIES):
-            merged = self.try_merge(tip)
-            if merged is not None:
-                return merged
+            result = self.try_merge(tip)
+            if result is not None:
+                return result
         return self.refuse_move("someone else keeps committing there")
 
     def try_merge(self, tip: str) -> ClosedFolder | None:
@@ -483,30 +484,30 @@ class Merge(NamedTuple):
         operation = checkout.find_operation()
         if head is None or operation:
             return self.refuse_move(f"{operation or 'its first commit'} is under way")
-        merged = self.check_start(head) or self.create_merge_commit(head, tip)
-        if merged.commit is None:
-            return merged
+        result = self.check_start(head) or self.create_merge_commit(head, tip)
+        if result.commit is None:
+            return result
         # Check again: the merge takes a while, and git would fast-forward an older branch too.
         if refusal := self.check_start(head):
             return refusal
         checkout.ensure_in_place()
-        failed = checkout.move_to(merged.commit)
+        failure = checkout.move_to(result.commit)
         after = checkout.checked_out_commit()
         # Git may have failed only after it had moved the branch.
-        if after is not None and checkout.contains(after, merged.commit):
-            return merged
-        if failed is None or after != head:
+        if after is not None and checkout.contains(after, result.commit):
+            return result
+        if failure is None or after != head:
             return None
-        files, reason, first = (
-            checkout.find_overwritten_files(head, merged.commit),
-            failed.reason,
+        files, reason, first_step = (
+            checkout.find_overwritten_files(head, result.commit),
+            failure.reason,
             "",
         )
-        if lock := _LOCKED.search(failed.stderr):
+        if lock := _LOCKED.search(failure.stderr):
             # Long messages are cut at the end, so the advice comes right after the path.
             reason = f"{lock[1]} is a git lock: remove it if no git runs there"
-            first = "wait for git there to finish, or remove its lock"
-        return self.refuse_move(reason, files, first)
+            first_step = "wait for git there to finish, or remove its lock"
+        return self.refuse_move(reason, files, first_step)
 
     def check_start(self, head: str) -> ClosedFolder | None:
         """Return a refusal if the work did not start on the branch of *head*, else None.
@@ -514,20 +515,18 @@ class Merge(NamedTuple):
         A merge would also bring the other branch's commits.
         """
         worktree = self.worktree
-        start, present = worktree.checked_out, self.checkout.checked_out_branch()
-        if start is not None and start != present:
-            was, now = (name or "no branch" for name in (start, present))
-            reason = f"the work was started on {was}, but {now} is checked out"
+        start, current_branch = worktree.checked_out, self.checkout.checked_out_branch()
+        if start is not None and start != current_branch:
+            start_name, current_name = (name or "no branch" for name in (start, current_branch))
+            reason = f"the work was started on {start_name}, but {current_name} is checked out"
             target = [start] if start else ["--detach", worktree.base]
             switch_back = self.checkout.format_git_command("switch", *target)
             return self.refuse_move(reason, first=f"go back with {switch_back}")
         if self.checkout.contains(head, worktree.base):
             return None
-        short = worktree.base[:12]
-        reason = (
-            f"{self.checkout.label} no longer has commit {short}, which the work was started on"
-        )
-        cherry_pick = self.checkout.format_git_command("cherry-pick", f"{short}..{worktree.branch}")
+        oid = worktree.base[:12]
+        reason = f"{self.checkout.label} no longer has commit {oid}, which the work was started on"
+        cherry_pick = self.checkout.format_git_command("cherry-pick", f"{oid}..{worktree.branch}")
         hint = f"{cherry_pick} applies only the work; or bring that commit back"
         return self.refuse_move(reason, first=hint)
 
@@ -540,8 +539,8 @@ class Merge(NamedTuple):
         try:
             git.run(*argv, extra=checkout.identity, settings=QUIET)
         except GitFailed as failed:
-            unmerged = git.run("diff", "--name-only", "--diff-filter=U", "-z").stdout
-            files = tuple(sorted({os.fsdecode(path) for path in unmerged.split(b"\0") if path}))
+            output = git.run("diff", "--name-only", "--diff-filter=U", "-z").stdout
+            files = tuple(sorted({os.fsdecode(path) for path in output.split(b"\0") if path}))
             if not files:
                 return self.refuse_move(failed.reason)
             return ClosedFolder(
@@ -563,10 +562,10 @@ class Merge(NamedTuple):
         checkout, worktree = self.checkout, self.worktree
         paths = f": {format_paths(files)}" if files else ""
         first, reason = first or "commit or stash these changes", reason.rstrip(":")
-        where_kept = checkout.describe_kept_work(worktree)
+        location = checkout.describe_kept_work(worktree)
         return ClosedFolder(
             FolderResult.IN_THE_WAY,
-            f"{checkout.label} is in the way of the merge{paths} ({reason}); {where_kept}",
+            f"{checkout.label} is in the way of the merge{paths} ({reason}); {location}",
             f"{first}, then {checkout.merge_command(worktree)}{self.continue_hint}",
             files=files,
         )

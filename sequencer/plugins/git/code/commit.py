@@ -132,8 +132,8 @@ class Committer:
         """Return whether the ref in *note* has the commit that *note* describes."""
         argv = ("cat-file", "commit", str(note.get("ref")))
         head, _, message = self._tree.git.run(*argv, accepts=(0, 128)).stdout.partition(b"\n\n")
-        wanted = str(note.get("message")).encode("utf-8", "replace")
-        return message == wanted and b"parent %s" % str(note.get("parent")).encode() in head.split(
+        text = str(note.get("message")).encode("utf-8", "replace")
+        return message == text and b"parent %s" % str(note.get("parent")).encode() in head.split(
             b"\n"
         )
 
@@ -142,9 +142,9 @@ class Committer:
     def _hash(self, selection: Selection) -> tuple[Selection, dict[str, str]]:
         """Write the files to git's objects; return the unchanged ones, and path -> object id."""
         paths = [
-            chosen.path
-            for chosen in selection.chosen
-            if chosen.content and chosen.content.target is None
+            choice.path
+            for choice in selection.chosen
+            if choice.content and choice.content.target is None
         ]
         if not paths:
             return selection, {}
@@ -157,10 +157,10 @@ class Committer:
             )
         except GitFailed as failed:
             # One file that disappeared must not prevent the whole commit.
-            changed = _find_changed(self._tree.top, selection.chosen)
-            if not changed:
+            changed_paths = _find_changed(self._tree.top, selection.chosen)
+            if not changed_paths:
                 raise self._tree.make_refusal(f"can't be committed: {failed.reason}") from failed
-            return self._hash(selection.with_skipped(changed, CHANGED))
+            return self._hash(selection.with_skipped(changed_paths, CHANGED))
         oids = dict(zip(paths, result.stdout.decode("ascii").split(), strict=True))
         return selection.with_skipped(
             _find_changed(self._tree.top, selection.chosen), CHANGED
@@ -176,7 +176,7 @@ class Committer:
             person = b"%s %d %s" % (author, int(time.time()), zone)
             people = b"author %s\ncommitter %s\n" % (person, person)
             start = b"from %s\n" % parent.encode()
-            changes = (_change_command(chosen, oids) for chosen in _sort_removed_first(selection))
+            changes = (_change_command(choice, oids) for choice in _sort_removed_first(selection))
             stream = commit_stream(ref, people, message, start, changes)
         else:
             stream = b"reset %s\nfrom %s\n\ndone\n" % (os.fsencode(ref), parent.encode())
@@ -268,29 +268,29 @@ class _Index:
             WorkTreeRefused: git failed.
         """
         chosen_paths = _sort_removed_first(selection)
-        names = b"".join(os.fsencode(chosen.path) + b"\0" for chosen in chosen_paths)
+        names = b"".join(os.fsencode(choice.path) + b"\0" for choice in chosen_paths)
         with contextlib.suppress(GitFailed):
             # From the files if possible, because then the index has their times too.
             self._update_index("--add", "--remove", "-z", "--stdin", stdin=names)
             if not _find_changed(self._tree.top, chosen_paths):
                 return
         lines = []
-        for chosen in chosen_paths:
-            if chosen.content is None:
+        for choice in chosen_paths:
+            if choice.content is None:
                 entry = b"0 " + b"0" * oid_chars
             else:
-                link = chosen.content.target
-                oid = oids[chosen.path] if link is None else blob_name(link, oid_chars)
-                entry = b"%o %s" % (chosen.content.mode, oid.encode())
-            lines.append(b"%s\t%s\0" % (entry, os.fsencode(chosen.path)))
+                link = choice.content.target
+                oid = oids[choice.path] if link is None else blob_name(link, oid_chars)
+                entry = b"%o %s" % (choice.content.mode, oid.encode())
+            lines.append(b"%s\t%s\0" % (entry, os.fsencode(choice.path)))
         try:
             self._update_index("-z", "--index-info", stdin=b"".join(lines))
         except GitFailed as failed:
             raise self._tree.make_refusal(f"can't be committed: {failed.reason}") from failed
 
     def _update_index(self, *flags: str, stdin: bytes) -> None:
-        extra = {"GIT_INDEX_FILE": str(self._draft)}
-        self._tree.git.run("update-index", *flags, stdin=stdin, extra=extra)
+        variables = {"GIT_INDEX_FILE": str(self._draft)}
+        self._tree.git.run("update-index", *flags, stdin=stdin, extra=variables)
 
 
 def is_abandoned_lock(lock: Path) -> bool:
@@ -314,9 +314,9 @@ def _remove(git_dir: Path) -> None:
             (git_dir / name).unlink()
 
 
-def _change_command(chosen: Chosen, oids: Mapping[str, str]) -> bytes:
-    """Return the `git fast-import` command for *chosen*; *oids* has the object id of each file."""
-    path, content = chosen.path, chosen.content
+def _change_command(choice: Chosen, oids: Mapping[str, str]) -> bytes:
+    """Return the `git fast-import` command for *choice*; *oids* has the object id of each file."""
+    path, content = choice.path, choice.content
     if content is None or content.target is not None:
         return format_change(path, None if content is None else content.target, b"120000")
     return b"M %o %s %s\n" % (content.mode, oids[path].encode(), quote_path(path))
@@ -324,18 +324,18 @@ def _change_command(chosen: Chosen, oids: Mapping[str, str]) -> bytes:
 
 def _sort_removed_first(selection: Selection) -> list[Chosen]:
     """Return the chosen paths, removed ones first, so that a file can replace a folder."""
-    return sorted(selection.chosen, key=lambda chosen: chosen.content is not None)
+    return sorted(selection.chosen, key=lambda choice: choice.content is not None)
 
 
 def _find_changed(top: Path, chosen_paths: Iterable[Chosen]) -> list[str]:
     """Return the paths that have changed since they were chosen."""
     return [
-        chosen.path
-        for chosen in chosen_paths
+        choice.path
+        for choice in chosen_paths
         if (
-            _is_back(top / chosen.path)
-            if chosen.content is None
-            else not is_unchanged(top, chosen.path, chosen.content)
+            _is_back(top / choice.path)
+            if choice.content is None
+            else not is_unchanged(top, choice.path, choice.content)
         )
     ]
 

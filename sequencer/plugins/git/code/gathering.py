@@ -168,11 +168,11 @@ class TaskTrees:
     ) -> Worktree:
         """Return the note of a new worktree, with a folder and a branch that do not exist yet."""
         run_name = run_worktree_name(ref_part(slug(run_id)))
-        first = name = worktree_name(task, token) if task else run_name
+        base_name = name = worktree_name(task, token) if task else run_name
         number, branches = 1, BRANCHES if task else RUN_BRANCHES
         while self._tip(branch_name(self.run, name, branches)) or not self.notes.is_free(name):
             number += 1
-            name = f"{first}-again{number}"
+            name = f"{base_name}-again{number}"
         return Worktree(
             name=name,
             task=task,
@@ -239,9 +239,9 @@ class TaskTrees:
         problem = self.link_problem(worktree)
         if problem is None or not problem[1]:
             return None if problem is None else (self._foreign_error(worktree, problem[0]), False)
-        where, hint = str(self.notes.folder(worktree)), "the next start of the run repairs it"
+        folder, hint = str(self.notes.folder(worktree)), "the next start of the run repairs it"
         message = "git does not work in this worktree: the project was moved or copied with it"
-        return WorkTreeRefused(message, where=where, hint=hint), True
+        return WorkTreeRefused(message, where=folder, hint=hint), True
 
     def _foreign_error(self, worktree: Worktree, reason: str) -> WorkTreeRefused:
         folder = self.notes.folder(worktree)
@@ -271,23 +271,23 @@ class TaskTrees:
             return Gathered(status.commit, (Skipped(".", f"is in the middle of {operation}"),))
         is_own = self.checkout.is_own
         run_files = {e.path for e in status.entries if not e.is_tracked and is_own(e.path)}
-        nested = {e.path for e in status.entries if e.is_submodule or e.path.endswith("/")}
-        nested -= run_files
-        entries = [e for e in status.entries if e.path not in run_files | nested]
-        read_before: dict[str, Content] = {}
-        refused = tuple(self._find_refused(git, entries, read_before))
-        if refused:
-            return Gathered(status.commit, refused, tuple(sorted(nested)))
+        nested_paths = {e.path for e in status.entries if e.is_submodule or e.path.endswith("/")}
+        nested_paths -= run_files
+        entries = [e for e in status.entries if e.path not in run_files | nested_paths]
+        contents: dict[str, Content] = {}
+        refused_files = tuple(self._find_refused(git, entries, contents))
+        if refused_files:
+            return Gathered(status.commit, refused_files, tuple(sorted(nested_paths)))
         tip = status.commit
         if entries:
-            stage(git, run_files | nested)
-            refused = tuple(
+            stage(git, run_files | nested_paths)
+            refused_files = tuple(
                 Skipped(path, "was changed while it was read")
-                for path, content in read_before.items()
+                for path, content in contents.items()
                 if not is_unchanged(git.folder, path, content)
             )
-            if refused:
-                return Gathered(status.commit, refused, tuple(sorted(nested)))
+            if refused_files:
+                return Gathered(status.commit, refused_files, tuple(sorted(nested_paths)))
             tip = self._commit(git, tip, self.notes.left_message(worktree))
         notices = []
         if run_files:
@@ -296,7 +296,7 @@ class TaskTrees:
         notices += self._move_branch(worktree, git, status, tip)
         notices += self.keep_stranded_commits(worktree)[1]
         has_agent_commits = status.commit != worktree.base
-        return Gathered(tip, (), tuple(sorted(nested)), tuple(notices), has_agent_commits)
+        return Gathered(tip, (), tuple(sorted(nested_paths)), tuple(notices), has_agent_commits)
 
     def find_new_secrets(self, worktree: Worktree, gathered: Gathered) -> tuple[Skipped, ...]:
         """Return the paths that forbid a merge because one of the agent's commits adds a key.
@@ -311,11 +311,11 @@ class TaskTrees:
         def is_new(path: str, data: bytes) -> bool:
             return self._is_new(git, path, data, worktree.base)
 
-        known = [worktree.base, *filter(None, [self.checkout.checked_out_commit()])]
+        known_commits = [worktree.base, *filter(None, [self.checkout.checked_out_commit()])]
         secrets = find_new_secrets(
             git,
             gathered.tip,
-            known,
+            known_commits,
             is_secret=self._is_secret,
             is_new=is_new,
             max_bytes=MAX_FILE_BYTES,
@@ -325,9 +325,9 @@ class TaskTrees:
     # --- files that may be committed -----------------------------------------------
 
     def _find_refused(
-        self, git: Git, entries: list[StatusEntry], read_before: dict[str, Content]
+        self, git: Git, entries: list[StatusEntry], contents: dict[str, Content]
     ) -> Iterator[Skipped]:
-        """Yield the *entries* that may not be committed; add the others to *read_before*."""
+        """Yield the *entries* that may not be committed; add the others to *contents*."""
         left_bytes = MAX_TOTAL_BYTES
         for entry in entries:
             try:
@@ -341,7 +341,7 @@ class TaskTrees:
             if left_bytes < 0:
                 reason = f"does not fit into the {MAX_TOTAL_BYTES} bytes of a commit"
                 yield Skipped(entry.path, reason)
-            read_before[entry.path] = content
+            contents[entry.path] = content
 
     def _read_entry(self, git: Git, entry: StatusEntry) -> Content | None:
         if entry.is_unmerged:
@@ -362,12 +362,12 @@ class TaskTrees:
 
     def _is_new(self, git: Git, path: str, data: bytes, commit: str = "HEAD") -> bool:
         """Return whether *data* has a key that *path* in *commit* does not have."""
-        old = _old_content(git, path, commit)
-        if old is None or _KEY_BLOCK in data:
+        old_content = _old_content(git, path, commit)
+        if old_content is None or _KEY_BLOCK in data:
             return True
-        known = frozenset(old.split(b"\n"))
-        added = [line for line in data.split(b"\n") if line not in known]
-        return self._is_secret(b"\n".join(added))
+        old_lines = frozenset(old_content.split(b"\n"))
+        added_lines = [line for line in data.split(b"\n") if line not in old_lines]
+        return self._is_secret(b"\n".join(added_lines))
 
     # --- the commit ----------------------------------------------------------------
 
@@ -399,11 +399,11 @@ class TaskTrees:
         if status.branch == worktree.branch:
             return []
         ref = f"refs/heads/{worktree.branch}"
-        old = git.read_output("rev-parse", "--verify", "--quiet", ref, accepts=(0, 1))
+        old_tip = git.read_output("rev-parse", "--verify", "--quiet", ref, accepts=(0, 1))
         notices = []
-        if old and not self.checkout.contains(tip, old):
-            for left in keep_on_branches(git, worktree.branch, [old], [tip]):
-                text = f"the agent continued from another commit; what it left is on {left.branch}"
+        if old_tip and not self.checkout.contains(tip, old_tip):
+            for work in keep_on_branches(git, worktree.branch, [old_tip], [tip]):
+                text = f"the agent continued from another commit; what it left is on {work.branch}"
                 notices.append(text)
         git.run("update-ref", ref, tip)
         return notices
@@ -419,13 +419,13 @@ class TaskTrees:
         if size == worktree.looked_at:
             return worktree, ()
         try:
-            if left := read_left_commits(worktree.admin_dir, start):
+            if left_commits := read_left_commits(worktree.admin_dir, start):
                 git, head = self.git_of(worktree), self.checkout.checked_out_commit()
                 tip = git.read_output("rev-parse", "HEAD")
-                known = [commit for commit in (worktree.base, tip, head) if commit]
-                lost = find_stranded(git, left, known)
-                tips = [tip for tip in lost if not self._is_unfinished_merge(tip, worktree)]
-                stranded_work = keep_on_branches(git, worktree.branch, tips, known)
+                known_commits = [commit for commit in (worktree.base, tip, head) if commit]
+                oids = find_stranded(git, left_commits, known_commits)
+                tips = [tip for tip in oids if not self._is_unfinished_merge(tip, worktree)]
+                stranded_work = keep_on_branches(git, worktree.branch, tips, known_commits)
                 notices = tuple(
                     f"{work.description}; {work.to_unmerged_work().hint}" for work in stranded_work
                 )
@@ -452,13 +452,13 @@ class TaskTrees:
         """
         git, ref = self.git_of(worktree), f"refs/heads/{worktree.branch}"
         branch = git.read_output("symbolic-ref", "--quiet", "--short", "HEAD", accepts=(0, 1))
-        old, tip = self._tip(worktree.branch), git.read_output("rev-parse", "HEAD")
-        has_all = branch == worktree.branch or old in {None, tip}
-        if has_all or not self.checkout.contains(tip, old or tip):
+        old_tip, tip = self._tip(worktree.branch), git.read_output("rev-parse", "HEAD")
+        has_all = branch == worktree.branch or old_tip in {None, tip}
+        if has_all or not self.checkout.contains(tip, old_tip or tip):
             return ()
-        git.run("update-ref", ref, tip, old or "")
-        where = f"on branch {branch}" if branch else "on no branch"
-        notice = f"an agent has committed {where}; branch {worktree.branch} has its commits too"
+        git.run("update-ref", ref, tip, old_tip or "")
+        location = f"on branch {branch}" if branch else "on no branch"
+        notice = f"an agent has committed {location}; branch {worktree.branch} has its commits too"
         return (notice,)
 
     # --- removing ------------------------------------------------------------------
@@ -489,12 +489,12 @@ class TaskTrees:
             self.notes.write(worktree.replace(phase=Phase.LEFT, why=reason, hint=hint))
         return Cleared(branch)
 
-    def _drop_branch_at(self, worktree: Worktree, merged: str | None) -> str | None:
-        """Remove the branch, which has to be at *merged*; None keeps it and returns its name."""
-        if merged is None:
+    def _drop_branch_at(self, worktree: Worktree, merged_tip: str | None) -> str | None:
+        """Remove the branch, which must be at *merged_tip*; None keeps it and returns its name."""
+        if merged_tip is None:
             return worktree.branch
         # Raises `GitFailed` if the branch is at another commit.
-        self.checkout.git.run("update-ref", "-d", f"refs/heads/{worktree.branch}", merged)
+        self.checkout.git.run("update-ref", "-d", f"refs/heads/{worktree.branch}", merged_tip)
         return None
 
     def _drop_empty_branch(self, worktree: Worktree) -> str | None:
@@ -522,13 +522,13 @@ class TaskTrees:
 
     def find_nested_repositories(self, worktree: Worktree, gathered: Gathered) -> tuple[str, ...]:
         """Return the repositories inside *worktree* that would be lost with it."""
-        nested, git_path = [*gathered.nested], self.notes.folder(worktree) / ".git"
+        nested_paths, git_path = [*gathered.nested], self.notes.folder(worktree) / ".git"
         # In a worktree .git is a file; a folder there is a repository that the agent has made.
         if git_path.is_dir() and not git_path.is_symlink():
-            nested.append(".git")
+            nested_paths.append(".git")
         if (worktree.admin_dir / "modules").exists() and not gathered.nested:
-            nested.append("the submodules")
-        return tuple(nested)
+            nested_paths.append("the submodules")
+        return tuple(nested_paths)
 
     # --- after a kill --------------------------------------------------------------
 
@@ -559,8 +559,8 @@ class TaskTrees:
         """
         with self.checkout.repository_lock():
             # Another process may have removed it before this one got the lock.
-            present = self.notes.read(worktree.name)
-            return () if present is None else self._remove_unused_locked(present)
+            note = self.notes.read(worktree.name)
+            return () if note is None else self._remove_unused_locked(note)
 
     def _remove_unused_locked(self, worktree: Worktree) -> tuple[str, ...]:
         has_folder = self.notes.folder(worktree).is_dir()
@@ -571,17 +571,17 @@ class TaskTrees:
             worktree = self.ensure_linked(worktree)
             self._remove_locks(worktree)
             try:
-                gathered = self.gather(worktree)
+                gathering = self.gather(worktree)
             except GitFailed as failed:
                 return (f"can't be committed: {failed.reason}", *self.leave_to_person(worktree))
-            if gathered.refused:
-                return (format_refusals(gathered), *self.leave_to_person(worktree))
-            if nested := self.find_nested_repositories(worktree, gathered):
-                return (format_nested(nested), *gathered.notices, *self.leave_to_person(worktree))
-            notices = gathered.notices
-        cleared = self._remove_locked(worktree, lambda: self._drop_empty_branch(worktree))
-        where = () if cleared.branch is None else (f"its work is on branch {cleared.branch}",)
-        return (*notices, *where, *cleared.notices)
+            if gathering.refused:
+                return (format_refusals(gathering), *self.leave_to_person(worktree))
+            if paths := self.find_nested_repositories(worktree, gathering):
+                return (format_nested(paths), *gathering.notices, *self.leave_to_person(worktree))
+            notices = gathering.notices
+        removal = self._remove_locked(worktree, lambda: self._drop_empty_branch(worktree))
+        location = () if removal.branch is None else (f"its work is on branch {removal.branch}",)
+        return (*notices, *location, *removal.notices)
 
     def _remove_locks(self, worktree: Worktree) -> None:
         """Remove the locks that a killed git left in *worktree*, which no process uses any more."""

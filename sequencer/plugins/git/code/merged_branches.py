@@ -41,16 +41,16 @@ def remove_merged_branches(checkout: Checkout, run: str | None, notes: Worktrees
 
 
 def _find_merged_branches(
-    checkout: Checkout, run: str | None, held: Collection[str]
+    checkout: Checkout, run: str | None, held_names: Collection[str]
 ) -> dict[str, str]:
     """Return ref -> tip for the run's branches that the checked-out commit contains."""
     prefix = f"refs/heads/{branch_name(run, '')}"
     form = "--format=%(refname)%00%(objectname)%00%(symref)%00%(worktreepath)"
     output = checkout.git.read_output("for-each-ref", "--merged=HEAD", form, prefix)
-    merged = {}
+    merged_refs = {}
     for line in output.splitlines():
         ref, tip, *users = line.split("\0")
         match = _OF_ATTEMPT.fullmatch(ref.removeprefix(prefix))
-        if match is not None and match["name"] not in held and not any(users):
-            merged[ref] = tip
-    return merged
+        if match is not None and match["name"] not in held_names and not any(users):
+            merged_refs[ref] = tip
+    return merged_refs

@@ -122,17 +122,21 @@ def _is_empty(folder: Path) -> bool:
         return True
 
 
-def _list_pointers(git: Git, top: Path, fresh: Path | None) -> Iterator[str]:
+def _list_pointers(git: Git, top: Path, fresh_folder: Path | None) -> Iterator[str]:
     """Yield git-lfs files whose contents are in *top* but would not be in a worktree."""
     pattern = ("-e", "^[^#]*[[:space:]]filter=lfs", "--", ":(top,glob)**/.gitattributes")
     if git.run("grep", "--quiet", "-I", *pattern, accepts=(0, 1)).code:
         return
     names = r"^filter\.lfs\.(smudge|process)$"
-    if fresh is None and not git.run("config", "--get-regexp", names, accepts=(0, 1)).code:
+    if fresh_folder is None and not git.run("config", "--get-regexp", names, accepts=(0, 1)).code:
         return  # git brings the contents itself
     output = git.run("ls-files", "-z", "--", ":(top,attr:filter=lfs)").stdout
     for path in output.decode("utf-8", "surrogateescape").split("\0")[:MAX_FILES]:
-        if path and not _is_pointer(top / path) and (fresh is None or _is_pointer(fresh / path)):
+        if (
+            path
+            and not _is_pointer(top / path)
+            and (fresh_folder is None or _is_pointer(fresh_folder / path))
+        ):
             yield path
 
 

@@ -30,11 +30,11 @@ def run_worktree(
     project: Project, run: str | None, outer: Workspace, notify: Callable[[str], None]
 ) -> RunWorktree:
     """Return the worktree for all steps of the run called *run*; *notify* gets its notices."""
-    settings, trusted = project.settings, project.trust.files_of("setup")
+    settings, trusted_files = project.settings, project.trust.files_of("setup")
     folder = settings.project_dir
 
     def vet(cwd: Path) -> None:
-        for path, content in trusted.items():
+        for path, content in trusted_files.items():
             copy = cwd / os.path.relpath(path, os.path.realpath(folder))
             ensure_unchanged(copy, content, "setup")
 
@@ -60,8 +60,8 @@ def find_unmerged_work(project: Project) -> tuple[UnmergedWork, ...]:
             return True  # not known; other code reports what is wrong with the run
         return head is not None and head.run_id == run_id and head.status != "complete"
 
-    unmerged = Unmerged(git, trees, is_under_way).find()
-    return tuple(stranded.to_unmerged_work() for stranded in unmerged)
+    stranded_work = Unmerged(git, trees, is_under_way).find()
+    return tuple(work.to_unmerged_work() for work in stranded_work)
 
 
 def forget_attempts(project: Project, run: str | None) -> None:
@@ -121,10 +121,10 @@ def diagnostics(project: Project) -> Iterator[Diagnostic]:
 
 def _check_missing_files(project: Project, *, in_team: bool = False) -> Iterator[Diagnostic]:
     """Yield what a new worktree would lack and no setup command seems to bring."""
-    missing = _task_folders(project, None).find_missing_files()
+    missing_files = _task_folders(project, None).find_missing_files()
     if not in_team:
-        missing = missing.without_setup(project.settings.setup)
-    for is_sure, message, hint in missing.messages(in_team=in_team):
+        missing_files = missing_files.without_setup(project.settings.setup)
+    for is_sure, message, hint in missing_files.messages(in_team=in_team):
         yield Diagnostic(
             Level.WARNING if is_sure else Level.NOTICE, Area.FILES, message, None, hint
         )
@@ -142,5 +142,5 @@ def graph_findings(project: Project, flow: GraphFile) -> Iterator[Diagnostic]:
     if project.settings.store_kind.carries_code and store.work.branch == NONE:
         message = "each machine merges its tasks' work only locally: store.work.branch is 'none'"
         hint = "set it to 'current' or to a branch, or use only one machine and push by hand"
-        where = locate_setting(project.settings, "store", "work", "branch")
-        yield Diagnostic(Level.WARNING, Area.WORKFLOW, message, where, hint)
+        place = locate_setting(project.settings, "store", "work", "branch")
+        yield Diagnostic(Level.WARNING, Area.WORKFLOW, message, place, hint)

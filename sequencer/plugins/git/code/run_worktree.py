@@ -100,13 +100,13 @@ class RunWorktree(InnerWorkspace):
     def begin(self, head: Head, stop: Cancellation) -> None:
         with self._hold_run_lock():
             # Recreate it before `_find`, which clears a worktree whose folder is missing.
-            recreated = self._recreate(head)
-            if recreated is not None:
+            new_worktree = self._recreate(head)
+            if new_worktree is not None:
                 try:
-                    self._worktree = self._prepare(recreated, stop)
+                    self._worktree = self._prepare(new_worktree, stop)
                 except BaseException:
                     # The next start recreates a WORKING worktree from its branch, which has work.
-                    self._trees.notes.write(recreated.replace(phase=Phase.WORKING))
+                    self._trees.notes.write(new_worktree.replace(phase=Phase.WORKING))
                     raise
                 return
             worktree = self._find(head)
@@ -121,8 +121,8 @@ class RunWorktree(InnerWorkspace):
         if self._worktree is not None:
             # Another process of the run may have changed the note since.
             note = self._trees.notes.read(self._worktree.name) or self._worktree
-            linked = self._complete_restoration(self._ensure_linked(note))
-            self._worktree, notices = self._trees.keep_stranded_commits(linked)
+            linked_worktree = self._complete_restoration(self._ensure_linked(note))
+            self._worktree, notices = self._trees.keep_stranded_commits(linked_worktree)
             for text in notices:
                 self._notify(text)
 
@@ -148,11 +148,11 @@ class RunWorktree(InnerWorkspace):
         except SequencerError as error:
             attempt.write_notice(f"the files before this attempt can't be kept: {error}")
             return None
-        saved = AttemptFiles(
+        attempt_files = AttemptFiles(
             files, attempt, attempt.prior.is_shared, attempt.write_notice, write_note
         )
-        saved.begin()
-        return saved
+        attempt_files.begin()
+        return attempt_files
 
     def _complete_restoration(self, worktree: Worktree) -> Worktree:
         """Complete the restoration of *worktree* if a kill interrupted it; return its note.
@@ -171,18 +171,18 @@ class RunWorktree(InnerWorkspace):
                 "failed", ""
             )
             message = f"a failed attempt's changes can't be set aside: {error}"
-            where = str(self._trees.notes.folder(worktree))
-            raise WorkTreeRefused(message, where=where, hint=hint) from error
+            folder = str(self._trees.notes.folder(worktree))
+            raise WorkTreeRefused(message, where=folder, hint=hint) from error
         return self._trees.notes.write(worktree.replace(restoring={}))
 
     def _ensure_linked(self, worktree: Worktree) -> Worktree:
         """Return *worktree*, linked to this repository, or raise; see `TaskTrees.ensure_linked`."""
-        linked = self._trees.ensure_linked(worktree)
-        if linked is not worktree:
+        linked_worktree = self._trees.ensure_linked(worktree)
+        if linked_worktree is not worktree:
             self._notify(
                 f"worktree {worktree.name} was moved or copied: it is this repository's now"
             )
-        return linked
+        return linked_worktree
 
     def end(self, head: Head) -> None:
         notes = self._trees.notes
@@ -194,16 +194,16 @@ class RunWorktree(InnerWorkspace):
                 self._ensure_merged(head)
                 return
             folder = OwnTaskFolder(self._trees, worktree)
-            closed = folder.end(is_accepted=True, wait_for_turn=lambda: None)
-            note = None if closed.error is None else notes.read(worktree.name)
+            result = folder.end(is_accepted=True, wait_for_turn=lambda: None)
+            note = None if result.error is None else notes.read(worktree.name)
             if note is not None and note.phase is Phase.LEFT:
-                notes.write(note.replace(why=closed.error, hint=closed.hint or ""))
-        for text in closed.notices:
+                notes.write(note.replace(why=result.error, hint=result.hint or ""))
+        for text in result.notices:
             self._notify(text)
-        if closed.error is not None:
-            raise WorkTreeRefused(closed.error, where=_WORK, hint=closed.hint)
-        if closed.commit is not None:
-            self._notify(f"the run's work is merged: commit {closed.commit[:12]}")
+        if result.error is not None:
+            raise WorkTreeRefused(result.error, where=_WORK, hint=result.hint)
+        if result.commit is not None:
+            self._notify(f"the run's work is merged: commit {result.commit[:12]}")
 
     def _ensure_merged(self, head: Head) -> None:
         """Check that the work of the run of *head* is merged by now.
@@ -276,8 +276,8 @@ class RunWorktree(InnerWorkspace):
             remove_folder(folder)
         if os.path.lexists(folder):
             return None
-        for stale in find_git_dirs(trees.checkout.common_dir, folder):
-            remove_folder(stale)
+        for git_dir in find_git_dirs(trees.checkout.common_dir, folder):
+            remove_folder(git_dir)
         new_note = note.replace(owner=this_process(), looked_at=0, restoring={})
         worktree = trees.add_from_note(new_note, Phase.ADDING, start=note.branch)
         self._notify(
@@ -318,25 +318,25 @@ class RunWorktree(InnerWorkspace):
 
     def _find(self, head: Head) -> Worktree | None:
         """Return the worktree of the run of *head*; clear those of other run ids."""
-        notes, current = self._trees.notes, None
+        notes, current_worktree = self._trees.notes, None
         for note in filter(None, map(notes.read, notes.list_names())):
             if note.task or note.phase is Phase.LEFT:
                 continue
-            exists = note.phase is not Phase.ADDING and notes.folder(note).is_dir()
-            is_half_restored = exists and bool(note.restoring)
+            has_folder = note.phase is not Phase.ADDING and notes.folder(note).is_dir()
+            is_half_restored = has_folder and bool(note.restoring)
             worktree = (
                 self._complete_restoration(self._ensure_linked(note)) if is_half_restored else note
             )
-            if worktree.run_id != head.run_id or not exists:
+            if worktree.run_id != head.run_id or not has_folder:
                 for text in self._trees.remove_unused(worktree):
                     self._notify(f"worktree {worktree.name}: {text}")
                 continue
-            current = self._ensure_linked(worktree)
-            if current.phase is not Phase.WORKING:
+            current_worktree = self._ensure_linked(worktree)
+            if current_worktree.phase is not Phase.WORKING:
                 # A merge was interrupted, or a person has looked at uncommitted files.
-                self._trees.leave_to_person(current)
-                current = notes.write(current.replace(phase=Phase.WORKING))
-        return current
+                self._trees.leave_to_person(current_worktree)
+                current_worktree = notes.write(current_worktree.replace(phase=Phase.WORKING))
+        return current_worktree
 
     def _set_up(self, worktree: Worktree, stop: Cancellation) -> None:
         cwd = self._trees.notes.folder(worktree) / self._trees.checkout.prefix

@@ -185,9 +185,9 @@ class Selection(Struct, frozen=True):
 
     def with_skipped(self, paths: Sequence[str], reason: str) -> Selection:
         """Return the same with *paths* skipped for *reason*."""
-        removed = frozenset(paths)
+        removed_paths = frozenset(paths)
         return Selection(
-            tuple(chosen for chosen in self.chosen if chosen.path not in removed),
+            tuple(choice for choice in self.chosen if choice.path not in removed_paths),
             (*self.skipped, *(Skipped(path, reason) for path in paths)),
         )
 
@@ -231,38 +231,38 @@ class Selector:
     def select(self, status: TreeStatus) -> Selection:
         """Return which entries of *status* are committed; files are read, nothing is written."""
         groups = self._build_groups()
-        staged = {entry.path for entry in status.entries if entry.is_staged}
-        chosen, skipped, left_bytes = [], [], self._options.max_total_bytes
+        staged_paths = {entry.path for entry in status.entries if entry.is_staged}
+        choices, exclusions, left_bytes = [], [], self._options.max_total_bytes
         for entry in sorted(status.entries, key=lambda entry: entry.path):
             group = next((group for group in groups if group.declares(entry)), None)
-            reason = self._find_exclusion(entry.path, staged)
+            reason = self._find_exclusion(entry.path, staged_paths)
             if group is None or reason is not None:
                 reason = reason or "is not declared in 'commit'"
-                skipped.append(Skipped(entry.path, reason, is_declared=group is not None))
+                exclusions.append(Skipped(entry.path, reason, is_declared=group is not None))
                 continue
             try:
                 choice = self._choose(entry, group, left_bytes)
             except Unfit as unfit:
-                skipped.append(Skipped(entry.path, str(unfit)))
+                exclusions.append(Skipped(entry.path, str(unfit)))
                 continue
             group.used_bytes += choice.size
             left_bytes -= choice.size
-            chosen.append(choice)
-        selection = Selection(tuple(chosen), tuple(skipped))
+            choices.append(choice)
+        selection = Selection(tuple(choices), tuple(exclusions))
         reason = (
             "can't be committed: a tracked file that stays is where its folder would be, or in it"
         )
-        while clashing := list(_find_clashes(selection, status)):
-            selection = selection.with_skipped(clashing, reason)
+        while clashing_paths := list(_find_clashes(selection, status)):
+            selection = selection.with_skipped(clashing_paths, reason)
         return selection
 
-    def _find_exclusion(self, path: str, staged: Collection[str]) -> str | None:
+    def _find_exclusion(self, path: str, staged_paths: Collection[str]) -> str | None:
         """Return why *path* is never committed here, whatever its content; None: it may be."""
         if self._tree.is_own(path):
             return "is a file of the run"
         if pattern := self._excluded.match(path):
             return f"is excluded by {pattern!r}"
-        return "has staged changes" if path in staged else None
+        return "has staged changes" if path in staged_paths else None
 
     def _choose(self, entry: StatusEntry, group: _Group, left_bytes: int) -> Chosen:
         if entry.is_unmerged:
@@ -313,14 +313,16 @@ def _find_clashes(selection: Selection, status: TreeStatus) -> Iterator[str]:
 
     A tree can't have a file and a folder of the same name: writing one removes the other.
     """
-    paths = {chosen.path for chosen in selection.chosen}
-    unchosen = {entry.path for entry in status.entries if entry.is_tracked} - paths
-    folders = {parent for path in unchosen for parent in _parents(path)}
-    for chosen in selection.chosen:
-        if chosen.content is None:
+    paths = {choice.path for choice in selection.chosen}
+    unchosen_paths = {entry.path for entry in status.entries if entry.is_tracked} - paths
+    folders = {parent for path in unchosen_paths for parent in _parents(path)}
+    for choice in selection.chosen:
+        if choice.content is None:
             continue
-        if chosen.path in folders or any(parent in unchosen for parent in _parents(chosen.path)):
-            yield chosen.path
+        if choice.path in folders or any(
+            parent in unchosen_paths for parent in _parents(choice.path)
+        ):
+            yield choice.path
 
 
 def _parents(path: str) -> Iterator[str]:
@@ -363,7 +365,9 @@ def find_new_secrets(
         GitFailed: git failed.
     """
     candidates = [
-        found for found in _list_new_objects(git, tip, known) if found.kind in ("blob", "commit")
+        new_object
+        for new_object in _list_new_objects(git, tip, known)
+        if new_object.kind in ("blob", "commit")
     ]
     for candidate in candidates:
         # Git prints a name with a newline only up to there; that part is checked.
@@ -384,13 +388,13 @@ def find_new_secrets(
 def _mask_keys(path: str, is_secret: IsSecret) -> str:
     """Return *path* with parts that look like a key replaced by ``…``."""
     parts = ["…" if is_secret(os.fsencode(part)) else part for part in path.split("/")]
-    shown = "/".join(parts)
-    return "…" if is_secret(os.fsencode(shown)) else shown
+    masked_path = "/".join(parts)
+    return "…" if is_secret(os.fsencode(masked_path)) else masked_path
 
 
-def _list_new_objects(git: Git, tip: str, known: list[str]) -> Iterator[_Object]:
-    """Yield each object in the history of *tip* but of no *known* commit, once."""
-    output = git.run("rev-list", "--objects", tip, "--not", *known).stdout
+def _list_new_objects(git: Git, tip: str, known_tips: list[str]) -> Iterator[_Object]:
+    """Yield each object in the history of *tip* but of none of *known_tips*, once."""
+    output = git.run("rev-list", "--objects", tip, "--not", *known_tips).stdout
     lines = [line.partition(b" ") for line in output.splitlines()]
     oids = b"".join(oid + b"\n" for oid, _, _ in lines)
     form = "--batch-check=%(objecttype) %(objectsize)"
@@ -402,6 +406,6 @@ def _list_new_objects(git: Git, tip: str, known: list[str]) -> Iterator[_Object]
 
 def format_reasons(refused: Sequence[Skipped]) -> str:
     """Return a text that lists the *refused* paths with their reasons."""
-    shown = [f"{skipped.path!r} {skipped.reason}" for skipped in refused[:SHOWN_PATHS]]
-    more = len(refused) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    reasons = [f"{exclusion.path!r} {exclusion.reason}" for exclusion in refused[:SHOWN_PATHS]]
+    rest_count = len(refused) - len(reasons)
+    return ", ".join(reasons) + (f" and {rest_count} more" if rest_count else "")

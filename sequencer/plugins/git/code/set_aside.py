@@ -205,24 +205,32 @@ class WorktreeFiles(Struct):
             raise Unkept("its branch has no commit")
         if operation := find_git_operation(admin_dir):
             raise Unkept(f"{operation} is under way there")
-        run_files = {e.path for e in status.entries if not e.is_tracked and self.is_own(e.path)}
-        nested = {e.path for e in status.entries if e.is_submodule or e.path.endswith("/")}
-        nested -= run_files
-        entries = [e for e in status.entries if e.path not in run_files | nested]
-        changed = (e.path for e in entries if e.change is not Change.DELETED)
-        if sum(map(partial(_size, git.folder), changed)) > MAX_BYTES:
+        run_files = {
+            entry.path
+            for entry in status.entries
+            if not entry.is_tracked and self.is_own(entry.path)
+        }
+        nested_paths = {
+            entry.path for entry in status.entries if entry.is_submodule or entry.path.endswith("/")
+        }
+        nested_paths -= run_files
+        entries = [entry for entry in status.entries if entry.path not in run_files | nested_paths]
+        changed_paths = (entry.path for entry in entries if entry.change is not Change.DELETED)
+        if sum(map(partial(_size, git.folder), changed_paths)) > MAX_BYTES:
             raise Unkept(f"more than {MAX_BYTES // MIB} MiB differ from the commit")
-        staged, has_conflicts = "", any(entry.is_unmerged for entry in entries)
+        staged_tree, has_conflicts = "", any(entry.is_unmerged for entry in entries)
         if has_conflicts and not before:
             raise Unkept("there are conflicts of a merge")
         if any(entry.is_staged for entry in entries) and not has_conflicts:
-            staged = self.run_git("write-tree", extra=index)
+            staged_tree = self.run_git("write-tree", extra=index)
         if before:
             self.run_git("read-tree", "--reset", before, extra=index)
         if entries or before:
-            stage(git, run_files | nested, index, self.settings, self.left_s())
+            stage(git, run_files | nested_paths, index, self.settings, self.left_s())
         tree = self.run_git("write-tree", extra=index)
-        return TreeLook(tree, status.commit, status.branch or "", staged, tuple(sorted(nested)))
+        return TreeLook(
+            tree, status.commit, status.branch or "", staged_tree, tuple(sorted(nested_paths))
+        )
 
     def find_changed_rules(self, before: str, after: str) -> list[str]:
         """Return the ``.gitignore`` files that differ between the two trees."""
@@ -233,11 +241,11 @@ class WorktreeFiles(Struct):
     def restore_rules(self, paths: Sequence[str], commit: str, index: Mapping[str, str]) -> None:
         """Restore the files *paths* from *commit*; remove those that it does not have."""
         output = self.run_git("ls-tree", "-r", "-z", "--name-only", commit, "--", *paths)
-        known = [path for path in output.split("\0") if path]
-        if known:
+        known_paths = [path for path in output.split("\0") if path]
+        if known_paths:
             literal = {**index, "GIT_LITERAL_PATHSPECS": "1"}
-            self.run_git("checkout", "--quiet", commit, "--", *known, extra=literal)
-        for path in {*paths} - {*known}:
+            self.run_git("checkout", "--quiet", commit, "--", *known_paths, extra=literal)
+        for path in {*paths} - {*known_paths}:
             with contextlib.suppress(FileNotFoundError):
                 (self.git.folder / path).unlink()
 
@@ -246,8 +254,8 @@ class WorktreeFiles(Struct):
     def commit(self, files: TreeLook, message: str, *parents: str) -> str:
         """Write *files* on top of *parents*; staged files become the last parent."""
         if files.index:
-            staged = self._commit_tree(files.index, "What was staged", [files.head])
-            parents = (*parents, staged)
+            staged_commit = self._commit_tree(files.index, "What was staged", [files.head])
+            parents = (*parents, staged_commit)
         return self._commit_tree(files.tree, message, parents)
 
     def _commit_tree(self, tree: str, message: str, parents: Sequence[str]) -> str:
@@ -268,10 +276,10 @@ class WorktreeFiles(Struct):
 
     def update_ref(self, ref: str, commit: str, stale: Mapping[str, str]) -> None:
         """Point *ref* to *commit*, and remove the refs *stale* (ref -> commit) if possible."""
-        removed = "".join(f"delete {name} {old}\n" for name, old in stale.items())
+        deletions = "".join(f"delete {name} {oid}\n" for name, oid in stale.items())
         text = f"update {ref} {commit}\n"
         try:
-            self.run_git("update-ref", "--stdin", stdin=f"{text}{removed}".encode())
+            self.run_git("update-ref", "--stdin", stdin=f"{text}{deletions}".encode())
         except GitFailed:
             if not stale:
                 raise
@@ -317,23 +325,23 @@ class AttemptFiles(Struct):
                 self.why_not = _SHARED
                 return
             refs = files.list_refs()
-            earlier = [
+            earlier_refs = [
                 ref
                 for ref, (_, subject) in refs.items()
                 if (match := _FAILED.fullmatch(subject))
                 and (int(match[1]), match[2]) == (attempt.iteration, attempt.run_id)
             ]
-            if earlier:
-                self.notes = (_prompt_note(max(earlier, key=_parse_token)),)
+            if earlier_refs:
+                self.notes = (_prompt_note(max(earlier_refs, key=_parse_token)),)
             with files.copy_index(attempt.token) as index:
                 self.before = files.snapshot_files(index)
             message = f"The files before attempt {attempt.token}"
             self.kept = files.commit(self.before, message, self.before.head)
-            stale = {
+            stale_refs = {
                 ref: oid for ref, (oid, subject) in refs.items() if not _FAILED.fullmatch(subject)
             }
-            stale.pop(self.ref, None)
-            files.update_ref(self.ref, self.kept, stale)
+            stale_refs.pop(self.ref, None)
+            files.update_ref(self.ref, self.kept, stale_refs)
         except _FAILURES as error:
             self.before, self.why_not = None, _format_reason(error)
             self.notify(f"{_NOT_KEPT}: {self.why_not}; if it fails, its changes stay")
@@ -378,14 +386,16 @@ class AttemptFiles(Struct):
         self.note({})
         if obstacle is not None:
             raise Unkept(f"{obstacle}; {self.ref} has them too")
-        stays = f"; repositories inside stay: {format_paths(after.nested)}" if after.nested else ""
+        nested_text = (
+            f"; repositories inside stay: {format_paths(after.nested)}" if after.nested else ""
+        )
         self.notify(
             f"the changes of this attempt were set aside on {self.ref}, and the files are as they "
-            f"were before it{stays}"
+            f"were before it{nested_text}"
         )
         return True
 
-    def _save_attempt(self, before: TreeLook, after: TreeLook, *first: str) -> Restoring:
+    def _save_attempt(self, before: TreeLook, after: TreeLook, *first_commits: str) -> Restoring:
         """Save the files *after* the attempt; return the plan that restores those of *before*.
 
         The first parent of the commit has the files from before, so ``git show`` shows the changes.
@@ -393,17 +403,19 @@ class AttemptFiles(Struct):
         files, tip = self.files, after.head
         if before.branch and after.branch != before.branch:
             tip = files.run_git("rev-parse", f"refs/heads/{before.branch}")
-        moved = (commit for commit in (*first, tip, after.head) if commit != before.head)
-        failed = files.commit(after, self._subject(), self.kept, *moved)
-        files.update_ref(self.ref, failed, {})
-        staged = before.index or files.run_git("rev-parse", f"{before.head}^{{tree}}")
-        old = before.head, before.branch, staged
-        return Restoring(failed, before.tree, *old, after.head, tip)
+        moved_tips = (
+            commit for commit in (*first_commits, tip, after.head) if commit != before.head
+        )
+        failed_commit = files.commit(after, self._subject(), self.kept, *moved_tips)
+        files.update_ref(self.ref, failed_commit, {})
+        staged_tree = before.index or files.run_git("rev-parse", f"{before.head}^{{tree}}")
+        old_state = before.head, before.branch, staged_tree
+        return Restoring(failed_commit, before.tree, *old_state, after.head, tip)
 
     def _subject(self) -> str:
         attempt = self.attempt
-        first = f"Failed attempt {attempt.number} at iteration {attempt.iteration}"
-        return f"{first} of run {attempt.run_id}\n\nStep {attempt.step.name}, token {attempt.token}"
+        title = f"Failed attempt {attempt.number} at iteration {attempt.iteration}"
+        return f"{title} of run {attempt.run_id}\n\nStep {attempt.step.name}, token {attempt.token}"
 
 
 def restore(files: WorktreeFiles, plan: Restoring, index: Mapping[str, str]) -> str | None:
@@ -417,12 +429,12 @@ def restore(files: WorktreeFiles, plan: Restoring, index: Mapping[str, str]) -> 
     head = files.run_git("rev-parse", "HEAD")
     if head not in {plan.head, plan.left}:
         return "someone has committed there meanwhile"
-    now = files.run_git("write-tree", extra=index)
-    if now != plan.tree:
-        if foreign := _find_foreign_changes(files, plan, now):
-            return f"someone has changed {format_paths(foreign)} meanwhile"
+    current_tree = files.run_git("write-tree", extra=index)
+    if current_tree != plan.tree:
+        if foreign_paths := _find_foreign_changes(files, plan, current_tree):
+            return f"someone has changed {format_paths(foreign_paths)} meanwhile"
         try:
-            files.run_git("read-tree", "-m", "-u", now, plan.tree, extra=index)
+            files.run_git("read-tree", "-m", "-u", current_tree, plan.tree, extra=index)
         except GitFailed as failed:
             if "not uptodate" in failed.stderr or "would be overwritten" in failed.stderr:
                 return "someone has changed files there meanwhile"
@@ -432,11 +444,11 @@ def restore(files: WorktreeFiles, plan: Restoring, index: Mapping[str, str]) -> 
     return None
 
 
-def _find_foreign_changes(files: WorktreeFiles, plan: Restoring, now: str) -> list[str]:
+def _find_foreign_changes(files: WorktreeFiles, plan: Restoring, current_tree: str) -> list[str]:
     """Return the paths that are neither as the attempt left them nor as they were before it."""
 
     def changed_since(tree: str) -> set[str]:
-        output = files.run_git("diff-tree", "-r", "-z", "--name-only", tree, now)
+        output = files.run_git("diff-tree", "-r", "-z", "--name-only", tree, current_tree)
         return {path for path in output.split("\0") if path}
 
     return sorted(changed_since(f"{plan.failed}^{{tree}}") & changed_since(plan.tree))

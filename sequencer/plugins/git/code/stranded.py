@@ -85,13 +85,13 @@ class Stranded(NamedTuple):
         run = f"run {self.run!r}" if self.run else "the default run"
         is_singular = self.commits == 1
         work = f"{self.commits} commit{'' if is_singular else 's'} of {run}"
-        where = f"branch {self.branch}"
+        location = f"branch {self.branch}"
         if self.folder:
-            work, where = f"work of {run}", f"{self.folder}, {where}"
+            work, location = f"work of {run}", f"{self.folder}, {location}"
             is_singular = True
-        into = f" into {self.into}" if self.into else ""
-        removed = ", which was removed," if self.is_gone else ""
-        return f"{work}{removed} {'is' if is_singular else 'are'} not merged{into}: {where}"
+        target = f" into {self.into}" if self.into else ""
+        removal = ", which was removed," if self.is_gone else ""
+        return f"{work}{removal} {'is' if is_singular else 'are'} not merged{target}: {location}"
 
     @property
     def _agent_description(self) -> str:
@@ -99,8 +99,8 @@ class Stranded(NamedTuple):
         number = (
             "1 commit of an agent is" if is_singular else f"{self.commits} commits of agents are"
         )
-        also = f" (also on {', '.join(self.others)})" if self.others else ""
-        return f"{number} merged nowhere: branch {self.branch}{also}"
+        others_text = f" (also on {', '.join(self.others)})" if self.others else ""
+        return f"{number} merged nowhere: branch {self.branch}{others_text}"
 
 
 def log_size(git_dir: Path) -> int:
@@ -140,9 +140,11 @@ def find_stranded(git: Git, left: Collection[str], known: Collection[str]) -> li
     """
     if not left:
         return []
-    unknown = set(git.read_output("rev-list", "--ignore-missing", *left, "--not", *known).split())
-    lost = [oid for oid in left if oid in unknown]
-    return git.read_output("merge-base", "--independent", *lost).split() if lost else []
+    unknown_oids = set(
+        git.read_output("rev-list", "--ignore-missing", *left, "--not", *known).split()
+    )
+    lost_oids = [oid for oid in left if oid in unknown_oids]
+    return git.read_output("merge-base", "--independent", *lost_oids).split() if lost_oids else []
 
 
 def keep_on_branches(
@@ -155,7 +157,7 @@ def keep_on_branches(
     Raises:
         GitFailed: git failed.
     """
-    added = []
+    results = []
     for tip in tips:
         branches = _list_left_branches(git, branch)
         if tip in branches.values():
@@ -165,8 +167,8 @@ def keep_on_branches(
         )
         name = f"{branch}.left{number if number > 1 else ''}"
         git.run("update-ref", f"refs/heads/{name}", tip, "")
-        added.append(inspect_branch(git, name, tip, known))
-    return added
+        results.append(inspect_branch(git, name, tip, known))
+    return results
 
 
 def _list_left_branches(git: Git, branch: str) -> dict[str, str]:
@@ -194,5 +196,5 @@ def inspect_branch(git: Git, name: str, tip: str, known: Collection[str]) -> Str
     branches = git.read_output(
         "for-each-ref", form, f"--contains={tip}", "refs/heads/"
     ).splitlines()
-    others = tuple(branch for branch in branches if not LEFT_BRANCH.fullmatch(branch))
-    return Stranded(name, count, others)
+    other_branches = tuple(branch for branch in branches if not LEFT_BRANCH.fullmatch(branch))
+    return Stranded(name, count, other_branches)

@@ -92,14 +92,16 @@ class SharedTaskFolder(AttemptFolder):
         The outer folder is closed as for a failed attempt if this one reports an error, or if a
         task that only reads has written.
         """
-        closed = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
-        left = closed.to_leftovers(fails_on_write=self._fails_on_write)
-        if left.error is not None or closed.written:
+        result = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
+        leftovers = result.to_leftovers(fails_on_write=self._fails_on_write)
+        if leftovers.error is not None or result.written:
             status = OutcomeStatus.FAILED
         after = self._outer.close(status, wait_for_turn)
-        notices = (*left.notices, *after.notices)
+        notices = (*leftovers.notices, *after.notices)
         return replace(
-            left, notices=notices, journal_fields=(*left.journal_fields, *after.journal_fields)
+            leftovers,
+            notices=notices,
+            journal_fields=(*leftovers.journal_fields, *after.journal_fields),
         )
 
     def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> ClosedFolder:
@@ -108,9 +110,9 @@ class SharedTaskFolder(AttemptFolder):
         writers = self._ended()
         if self._watch is None or self._before is None:
             return ClosedFolder(FolderResult.SHARED)
-        written = self._watch.describe_changes(self._before, self._watch.read_state())
+        changes = self._watch.describe_changes(self._before, self._watch.read_state())
         return ClosedFolder(
-            FolderResult.SHARED, written=written, writers=writers if written else ()
+            FolderResult.SHARED, written=changes, writers=writers if changes else ()
         )
 
 
@@ -131,8 +133,8 @@ class OwnTaskFolder(AttemptFolder):
         self.notices = notices
 
     def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Leftovers:
-        left = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
-        return left.to_leftovers(fails_on_write=False)
+        result = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
+        return result.to_leftovers(fails_on_write=False)
 
     def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> ClosedFolder:
         """Commit the work; merge it if the attempt *is_accepted*, else keep it on a branch.
@@ -148,84 +150,85 @@ class OwnTaskFolder(AttemptFolder):
     def _close(self, wait_for_turn: Callable[[], None], *, is_accepted: bool) -> ClosedFolder:
         try:
             self._trees.checkout.ensure_in_place()
-            gathered = self._trees.gather(self._worktree)
+            gathering = self._trees.gather(self._worktree)
         except _FAILURES as error:
             return self._leave_uncommitted(error)
-        if gathered.refused:
-            files = tuple(skipped.path for skipped in gathered.refused)
-            return replace(self._leave(format_refusals(gathered)), files=files)
+        if gathering.refused:
+            files = tuple(exclusion.path for exclusion in gathering.refused)
+            return replace(self._leave(format_refusals(gathering)), files=files)
         try:
-            unmerged = self._refuse_merge(gathered, is_accepted=is_accepted)
+            refusal = self._refuse_merge(gathering, is_accepted=is_accepted)
         except _FAILURES as error:
             return self._leave(f"can't be merged: {_format_reason(error)}")
-        if unmerged is not None:
-            return self._remove(gathered, unmerged)
+        if refusal is not None:
+            return self._remove(gathering, refusal)
         try:
             wait_for_turn()
         except BaseException:
-            self._closed = self._remove(gathered, ClosedFolder(FolderResult.KEPT))
+            self._closed = self._remove(gathering, ClosedFolder(FolderResult.KEPT))
             raise
         try:
-            return self._merge(gathered)
+            return self._merge(gathering)
         except _FAILURES as error:
-            return self._check_merge(gathered, f"can't be merged: {_format_reason(error)}")
+            return self._check_merge(gathering, f"can't be merged: {_format_reason(error)}")
 
-    def _merge(self, gathered: Gathered) -> ClosedFolder:
+    def _merge(self, gathering: Gathered) -> ClosedFolder:
         with self._trees.checkout.merge_lock():
             worktree = self._trees.notes.write(self._worktree.replace(phase=Phase.MERGING))
             self._worktree = worktree
             git, message = self._trees.git_of(worktree), self._trees.notes.merge_message(worktree)
             merge = Merge(self._trees.checkout, git, worktree, message, self._trees.run)
-            merged = merge.perform(gathered.tip)
-        return self._remove(gathered, merged)
+            result = merge.perform(gathering.tip)
+        return self._remove(gathering, result)
 
-    def _check_merge(self, gathered: Gathered, message: str) -> ClosedFolder:
+    def _check_merge(self, gathering: Gathered, message: str) -> ClosedFolder:
         """After an error, return MERGED if the checkout has the merge; else leave the worktree."""
-        tip, contains = gathered.tip, self._trees.checkout.contains
+        tip, contains = gathering.tip, self._trees.checkout.contains
         with contextlib.suppress(*_FAILURES):
             merge = self._trees.git_of(self._worktree).read_output("rev-parse", "HEAD")
             head = self._trees.checkout.checked_out_commit()
             if merge != tip and head and contains(merge, tip) and contains(head, merge):
-                return self._remove(gathered, ClosedFolder(FolderResult.MERGED, commit=merge))
+                return self._remove(gathering, ClosedFolder(FolderResult.MERGED, commit=merge))
         return self._leave(message)
 
-    def _refuse_merge(self, gathered: Gathered, *, is_accepted: bool) -> ClosedFolder | None:
+    def _refuse_merge(self, gathering: Gathered, *, is_accepted: bool) -> ClosedFolder | None:
         """Return the result for work that must not be merged, or None if it may be merged."""
-        if gathered.tip == self._worktree.base:
+        if gathering.tip == self._worktree.base:
             return ClosedFolder(FolderResult.UNCHANGED)
         if not is_accepted:
             return ClosedFolder(FolderResult.KEPT)
-        refused = self._trees.find_new_secrets(self._worktree, gathered)
-        if not refused:
+        refused_files = self._trees.find_new_secrets(self._worktree, gathering)
+        if not refused_files:
             return None
         return ClosedFolder(
             FolderResult.KEPT,
-            f"is not merged, because one of its commits adds a key: {format_reasons(refused)}; "
+            "is not merged, because one of its commits adds a key: "
+            f"{format_reasons(refused_files)}; "
             + self._trees.checkout.describe_kept_work(self._worktree),
             f"take the key out of these commits, then {self._merge_command}; "
             "revoke a key that has left this machine",
-            files=tuple(skipped.path for skipped in refused),
+            files=tuple(exclusion.path for exclusion in refused_files),
         )
 
-    def _remove(self, gathered: Gathered, closed: ClosedFolder) -> ClosedFolder:
-        """Remove the worktree unless something in it would be lost; return *closed*, completed."""
-        branch = None if closed.result is FolderResult.MERGED else self._worktree.branch
-        if nested := self._trees.find_nested_repositories(self._worktree, gathered):
+    def _remove(self, gathering: Gathered, result: ClosedFolder) -> ClosedFolder:
+        """Remove the worktree unless something in it would be lost; return *result*, completed."""
+        branch = None if result.result is FolderResult.MERGED else self._worktree.branch
+        if nested_paths := self._trees.find_nested_repositories(self._worktree, gathering):
             notices = (
-                format_nested(nested),
-                *gathered.notices,
+                format_nested(nested_paths),
+                *gathering.notices,
                 *self._trees.leave_to_person(self._worktree),
             )
-            return replace(closed, branch=branch, folder=self.folder, notices=notices)
+            return replace(result, branch=branch, folder=self.folder, notices=notices)
         # Only then may the branch be removed too.
-        has_all = closed.result in (FolderResult.MERGED, FolderResult.UNCHANGED)
+        has_all = result.result in (FolderResult.MERGED, FolderResult.UNCHANGED)
         try:
-            cleared = self._trees.remove(self._worktree, gathered.tip if has_all else None)
+            removal = self._trees.remove(self._worktree, gathering.tip if has_all else None)
         except _FAILURES as error:
             # The result holds nevertheless; the next cleanup tries again to remove the folder.
-            cleared = Cleared(branch, (f"{self.folder} can't be removed: {_format_reason(error)}",))
-        notices = (*gathered.notices, *cleared.notices)
-        return replace(closed, branch=cleared.branch, notices=notices)
+            removal = Cleared(branch, (f"{self.folder} can't be removed: {_format_reason(error)}",))
+        notices = (*gathering.notices, *removal.notices)
+        return replace(result, branch=removal.branch, notices=notices)
 
     def _leave_uncommitted(self, error: Exception) -> ClosedFolder:
         """Leave files that could not be committed to a person, if the folder still exists."""
@@ -339,8 +342,10 @@ class TaskFolders:
         self, task: str, token: int, run_id: str, subject: str, status: TreeStatus
     ) -> OwnTaskFolder:
         worktree = self.trees.add(task, token, run_id, status, subject)
-        missing = self._missing_notices(self.trees.notes.folder(worktree))
-        return OwnTaskFolder(self.trees, worktree, (*self.describe_uncommitted(status), *missing))
+        missing_notices = self._missing_notices(self.trees.notes.folder(worktree))
+        return OwnTaskFolder(
+            self.trees, worktree, (*self.describe_uncommitted(status), *missing_notices)
+        )
 
     def _explain_sharing(self, obstacle: str) -> tuple[str, ...]:
         """Return a notice that there are no worktrees; only the first attempt gets it."""
@@ -349,7 +354,7 @@ class TaskFolders:
         notice = f"no worktrees: {obstacle}; all tasks work in the project's folder"
         return (notice,) if is_first else ()
 
-    def _open_for_reading(self, token: int, shared: AttemptFolder) -> SharedTaskFolder:
+    def _open_for_reading(self, token: int, shared_folder: AttemptFolder) -> SharedTaskFolder:
         with self._guard:
             self._meanwhile[token] = dict(self._writers)
 
@@ -358,11 +363,11 @@ class TaskFolders:
                 return tuple(sorted(set(self._meanwhile.pop(token, {}).values())))
 
         return SharedTaskFolder(
-            shared, self._watch, fails_on_write=self._fails_on_write, ended=ended
+            shared_folder, self._watch, fails_on_write=self._fails_on_write, ended=ended
         )
 
     def _open_for_writing(
-        self, task: str, token: int, shared: AttemptFolder, notices: tuple[str, ...] = ()
+        self, task: str, token: int, shared_folder: AttemptFolder, notices: tuple[str, ...] = ()
     ) -> SharedTaskFolder:
         with self._guard:
             self._writers[token] = task
@@ -374,7 +379,7 @@ class TaskFolders:
                 self._writers.pop(token, None)
             return ()
 
-        return SharedTaskFolder(shared, notices=notices, ended=ended)
+        return SharedTaskFolder(shared_folder, notices=notices, ended=ended)
 
     def inspect_checkout(self) -> TreeStatus | str:
         """Return the status of the checkout's tracked files, or why there can be no worktrees."""
@@ -397,13 +402,15 @@ class TaskFolders:
 
     def describe_uncommitted(self, status: TreeStatus) -> tuple[str, ...]:
         """Return a notice about uncommitted changes in *status*: no worktree has them."""
-        dirty = [entry.path for entry in status.entries if not self._checkout.is_own(entry.path)]
-        if not dirty:
+        dirty_paths = [
+            entry.path for entry in status.entries if not self._checkout.is_own(entry.path)
+        ]
+        if not dirty_paths:
             return ()
         changes = "uncommitted changes"
         if self._checkout.elsewhere:
             changes += f" of {self._checkout.label}"
-        return (f"{changes} are not in the worktree: {self._hide(format_paths(dirty))}",)
+        return (f"{changes} are not in the worktree: {self._hide(format_paths(dirty_paths))}",)
 
     def find_missing_files(self, fresh: Path | None = None) -> MissingFiles:
         """Return what the checkout has and the worktree in *fresh* does not have.
@@ -424,12 +431,12 @@ class TaskFolders:
 
         return find_missing_files(self._checkout.project_git, top, is_own, fresh)
 
-    def _missing_notices(self, fresh: Path) -> tuple[str, ...]:
-        """Return notices about what *fresh* lacks, for the first worktree only: all are alike."""
+    def _missing_notices(self, fresh_folder: Path) -> tuple[str, ...]:
+        """Return notices about what *fresh_folder* lacks, for the first worktree: all are alike."""
         with self._guard:
             is_first, self._has_looked = not self._has_looked, True
-        missing = self.find_missing_files(fresh) if is_first else MissingFiles()
-        messages = missing.messages(in_team=True)
+        missing_files = self.find_missing_files(fresh_folder) if is_first else MissingFiles()
+        messages = missing_files.messages(in_team=True)
         return tuple(self._hide(f"{message}; {hint}") for _, message, hint in messages)
 
     # --- afterwards ----------------------------------------------------------------
@@ -456,8 +463,8 @@ class TaskFolders:
             log = self._checkout.first_parent_log("HEAD", LOOKED_BACK)
         except (GitFailed, SequencerError):
             return frozenset()
-        wanted = self.trees.notes.trailers(run_id, task)
-        tokens = (parse_token(message, wanted) for parents, message in log if len(parents) > 1)
+        trailers = self.trees.notes.trailers(run_id, task)
+        tokens = (parse_token(message, trailers) for parents, message in log if len(parents) > 1)
         return frozenset(token for token in tokens if token is not None)
 
     def find_foreign_worktrees(self) -> Iterator[tuple[SequencerError, bool]]:
@@ -479,11 +486,11 @@ class TaskFolders:
         """
         checkout = self._checkout
         project = checkout.folders.project
-        if (unusable := self._checkout.project_git.check_version(NEEDED)) is not None:
-            if unusable.message.startswith("git is not installed"):
+        if (version_error := self._checkout.project_git.check_version(NEEDED)) is not None:
+            if version_error.message.startswith("git is not installed"):
                 hint = "install git; without it, tasks share the project's folder"
-                unusable = ConfigurationError("git is not installed", hint=hint)
-            return (unusable,)
+                version_error = ConfigurationError("git is not installed", hint=hint)
+            return (version_error,)
         obstacle = self.inspect_checkout()
         if isinstance(obstacle, str):
             hint = "tasks share the project's folder; a repository with a commit keeps them apart"

@@ -25,9 +25,9 @@ class TaskWorktrees(InnerWorkspace):
     def open(self, attempt: Attempt) -> AttemptFolder:
         if (node := attempt.node) is None or node.task is None:
             return super().open(attempt)
-        shared = partial(super().open, attempt)
+        open_shared = partial(super().open, attempt)
         token, run_id = attempt.claim.token, attempt.run_id
-        return self._folders.open(node, token, run_id, shared, is_first=attempt.is_first)
+        return self._folders.open(node, token, run_id, open_shared, is_first=attempt.is_first)
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
         return (*super().clean(live), *self._folders.clean(live))

@@ -53,10 +53,10 @@ class Patterns:
         """Read *patterns*; *prefix* is the project's folder, relative to the repository's."""
         self._patterns: list[tuple[str, list[re.Pattern[str] | None]]] = []
         for pattern in patterns:
-            parsed = _compile_pattern(pattern, prefix)
-            self._patterns.append((pattern, parsed))
+            regexes = _compile_pattern(pattern, prefix)
+            self._patterns.append((pattern, regexes))
             if _WILD.search(pattern.rpartition("/")[2] or "*") is None:
-                self._patterns.append((pattern, [*parsed, _ANY]))
+                self._patterns.append((pattern, [*regexes, _ANY]))
 
     def __bool__(self) -> bool:
         """Return whether there is any pattern."""
@@ -65,21 +65,21 @@ class Patterns:
     def match(self, path: str) -> str | None:
         """Return the first pattern that matches *path*, relative to the repository's folder."""
         parts = path.rstrip("/").split("/")
-        return next((text for text, parsed in self._patterns if _is_match(parsed, parts)), None)
+        return next((text for text, regexes in self._patterns if _is_match(regexes, parts)), None)
 
 
 def _compile_pattern(pattern: str, prefix: str) -> list[re.Pattern[str] | None]:
     if pattern.startswith("/"):
         prefix = ""
-    below = pattern.removeprefix("./").strip("/").split("/")
+    parts = pattern.removeprefix("./").strip("/").split("/")
     if pattern.endswith("/"):
-        below.append("**")
+        parts.append("**")
     literal = [re.compile(re.escape(part)) for part in prefix.split("/") if part]
     return [
         *literal,
         *(
             _ANY if part == "**" else re.compile(fnmatch.translate(part))
-            for part in below
+            for part in parts
             if part not in ("", ".")
         ),
     ]
@@ -87,24 +87,24 @@ def _compile_pattern(pattern: str, prefix: str) -> list[re.Pattern[str] | None]:
 
 def _is_match(pattern: Sequence[re.Pattern[str] | None], parts: Sequence[str]) -> bool:
     """Match part by part, with a set of reached positions, so ``**/**/**`` is not slower."""
-    reached = _with_skipped(pattern, {0})
+    positions = _with_skipped(pattern, {0})
     for part in parts:
-        moved: set[int] = set()
-        for position in reached - {len(pattern)}:
-            wanted = pattern[position]
-            if wanted is None:
+        next_positions: set[int] = set()
+        for position in positions - {len(pattern)}:
+            regex = pattern[position]
+            if regex is None:
                 # At the end, ``**`` needs at least one name: `out/**` does not match `out`.
-                moved |= {position, position + 1}
-            elif wanted.fullmatch(part):
-                moved.add(position + 1)
-        reached = _with_skipped(pattern, moved)
-    return len(pattern) in reached
+                next_positions |= {position, position + 1}
+            elif regex.fullmatch(part):
+                next_positions.add(position + 1)
+        positions = _with_skipped(pattern, next_positions)
+    return len(pattern) in positions
 
 
 def _with_skipped(pattern: Sequence[re.Pattern[str] | None], positions: set[int]) -> set[int]:
     """Add the positions after each ``**``, which may match no folder; return *positions*."""
-    for position, wanted in enumerate(pattern[:-1]):
-        if wanted is None and position in positions:
+    for position, regex in enumerate(pattern[:-1]):
+        if regex is None and position in positions:
             positions.add(position + 1)
     return positions
 
@@ -270,8 +270,8 @@ class WorkTree:
     @cached_property
     def git_dir(self) -> Path:
         """Return the folder with this work tree's HEAD and index."""
-        usual = self.top / ".git"
-        return usual if usual.is_dir() else self._rev_parse("--absolute-git-dir")
+        default_dir = self.top / ".git"
+        return default_dir if default_dir.is_dir() else self._rev_parse("--absolute-git-dir")
 
     def _rev_parse(self, option: str) -> Path:
         try:
@@ -298,10 +298,10 @@ class WorkTree:
 
     def _relative_to_top(self, path: Path) -> str | None:
         """Return *path* relative to the top, or None if it is outside."""
-        below = os.path.relpath(os.path.realpath(path), os.path.realpath(self.top))
-        if below == ".":
+        relative_path = os.path.relpath(os.path.realpath(path), os.path.realpath(self.top))
+        if relative_path == ".":
             return ""
-        return None if Path(below).parts[0] == ".." else below
+        return None if Path(relative_path).parts[0] == ".." else relative_path
 
     def make_patterns(self, patterns: Iterable[str]) -> Patterns:
         """Return *patterns* of the project as patterns of this tree."""
@@ -333,13 +333,13 @@ class WorkTree:
             patterns.append(_join_pattern(state, f"{_escape_pattern(name)}.*"))
         elif state is not None:
             patterns.append(f"/{_escape_pattern(state)}/")
-        logs = self._relative_to_top(folders.logs)
-        if logs is not None and not _is_inside(logs, project):
-            patterns.append(f"/{_escape_pattern(logs)}/")
+        logs_path = self._relative_to_top(folders.logs)
+        if logs_path is not None and not _is_inside(logs_path, project):
+            patterns.append(f"/{_escape_pattern(logs_path)}/")
         for path in folders.others:
-            other = self._relative_to_top(path)
-            if other:
-                patterns += [f"/{_escape_pattern(other)}", f"/{_escape_pattern(other)}/"]
+            other_path = self._relative_to_top(path)
+            if other_path:
+                patterns += [f"/{_escape_pattern(other_path)}", f"/{_escape_pattern(other_path)}/"]
         return Patterns(patterns)
 
     # --- changes -------------------------------------------------------------------
@@ -399,7 +399,7 @@ class WorkTree:
 
     def _walk(self, commit: str, ancestor: str) -> bool | None:
         """Search the newest commits for *ancestor*; None: they do not decide it."""
-        waiting, seen = deque([commit]), {commit}
+        waiting, seen_oids = deque([commit]), {commit}
         for _ in range(_WALKED):
             if not waiting:
                 return False
@@ -413,8 +413,8 @@ class WorkTree:
             parents = [oid.decode("ascii") for oid in _PARENT.findall(head)]
             if ancestor in parents:
                 return True
-            waiting += [oid for oid in parents if oid not in seen]
-            seen.update(parents)
+            waiting += [oid for oid in parents if oid not in seen_oids]
+            seen_oids.update(parents)
         return None
 
     def read_commit(self, commit: str) -> str:
@@ -436,10 +436,10 @@ class WorkTree:
             counts = self.git.read_output(
                 "rev-list", "--left-right", "--count", f"{commit}...{other}"
             )
-            ahead, behind = map(int, counts.split())
+            ahead_count, behind_count = map(int, counts.split())
         except (GitFailed, ValueError) as failed:
             raise self.make_refusal(f"histories can't be compared: {failed}") from failed
-        return Divergence(ahead, behind)
+        return Divergence(ahead_count, behind_count)
 
     def has_all_objects(self, commit: str) -> bool:
         """Return whether all objects of *commit* that HEAD does not have are in the repository.
@@ -480,18 +480,18 @@ class WorkTree:
         """Return the folder of the repository, which all its work trees share."""
         return find_common_dir(self.git_dir)
 
-    def _to_obstacle(self, failed: GitFailed, commit: str) -> Obstacle:
-        files = [line.strip() for line in failed.stderr.splitlines() if line.startswith("\t")]
+    def _to_obstacle(self, failure: GitFailed, commit: str) -> Obstacle:
+        files = [line.strip() for line in failure.stderr.splitlines() if line.startswith("\t")]
         hint = f"see what 'git merge --ff-only {commit[:12]}' says"
         folders = (self.git_dir, self.common_dir)
-        lock = next(filter(None, (find_named_lock(failed.stderr, path) for path in folders)), None)
+        lock = next(filter(None, (find_named_lock(failure.stderr, path) for path in folders)), None)
         if lock is not None:
-            return Obstacle(f"{failed.reason}: {lock.description}", lock.hint)
-        if "index.lock" in failed.stderr:
+            return Obstacle(f"{failure.reason}: {lock.description}", lock.hint)
+        if "index.lock" in failure.stderr:
             hint = "wait for the git process that works there"
         elif files:
             hint = "move these files out of the way"
-        return Obstacle(f"{failed.reason} {', '.join(files[:10])}".strip(), hint)
+        return Obstacle(f"{failure.reason} {', '.join(files[:10])}".strip(), hint)
 
     @contextlib.contextmanager
     def hold_lock(self, path: Path, wait_s: float, hint: str) -> Iterator[None]:
@@ -528,13 +528,13 @@ def read_note(path: Path, kind: type[_Note], max_bytes: int) -> _Note | None:
 
 def write_note(path: Path, note: Frozen, mode: int) -> None:
     """Write *note* to *path* atomically."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary_path = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(temporary, flags, mode), "wb") as file:  # noqa: PTH123 - a descriptor
+    with open(os.open(temporary_path, flags, mode), "wb") as file:  # noqa: PTH123 - a descriptor
         file.write(note.model_dump_json().encode())
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
+    temporary_path.replace(path)
 
 
 def find_git_operation(git_dir: Path) -> str | None:
@@ -544,13 +544,13 @@ def find_git_operation(git_dir: Path) -> str | None:
 
 def format_paths(paths: Collection[str], hide: Callable[[str], str] = str) -> str:
     """Return the first few of *paths* for a message, and how many more there are."""
-    shown = ", ".join(repr(hide(path)) for path in list(paths)[:SHOWN_PATHS])
-    more = len(paths) - SHOWN_PATHS
-    return shown + (f" and {more} more" if more > 0 else "")
+    listing = ", ".join(repr(hide(path)) for path in list(paths)[:SHOWN_PATHS])
+    rest_count = len(paths) - SHOWN_PATHS
+    return listing + (f" and {rest_count} more" if rest_count > 0 else "")
 
 
-def _is_inside(folder: str, inner: str) -> bool:
-    return folder in ("", inner) or inner.startswith(f"{folder}/")
+def _is_inside(folder: str, path: str) -> bool:
+    return folder in ("", path) or path.startswith(f"{folder}/")
 
 
 def _join_pattern(folder: str, pattern: str) -> str:

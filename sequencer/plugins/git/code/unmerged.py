@@ -75,9 +75,9 @@ class Unmerged(Struct, frozen=True):
 
     def _find_without_note(self, branch: str, tip: str) -> Iterator[Stranded]:
         """Yield the work on *branch*; without a note, only the branch's name says which run's."""
-        known = {ref_part(slug(run or "default")): run for run in reversed([*self.trees])}
+        run_by_part = {ref_part(slug(run or "default")): run for run in reversed([*self.trees])}
         part = branch.split("/")[1]
-        run, is_gone = known.get(part, part), part not in known
+        run, is_gone = run_by_part.get(part, part), part not in run_by_part
         if LEFT_BRANCH.fullmatch(branch):
             yield inspect_branch(self.git, branch, tip, ["HEAD"])._replace(run=run, is_gone=is_gone)
         elif count := _count(self.git, tip, ["HEAD"]):
@@ -106,16 +106,17 @@ class Unmerged(Struct, frozen=True):
             frees.append(("rm", "-rf", str(folder)))
         if not is_ours and any(find_git_dirs(trees.checkout.common_dir, folder)):
             frees.append(("git", "worktree", "prune"))
-        into = note.checked_out or ""
+        target_branch = note.checked_out or ""
         yield Stranded(
             note.branch,
             count,
             run=run,
             is_of_run=True,
             run_id=note.run_id,
-            into=into,
+            into=target_branch,
             folder=str(folder) if has_files else "",
-            is_elsewhere=bool(into) and trees.checkout.checked_out_branch() not in (into, ""),
+            is_elsewhere=bool(target_branch)
+            and trees.checkout.checked_out_branch() not in (target_branch, ""),
             frees=tuple(frees),
         )
 
@@ -129,8 +130,8 @@ def count_commits(git: Git, note: Worktree, tip: str | None = None) -> int:
         GitFailed: git failed.
     """
     tip = tip or _resolve_tip(git, note.branch)
-    into = _resolve_tip(git, note.checked_out) if note.checked_out else None
-    return 0 if tip is None else _count(git, tip, ["HEAD", *([into] if into else [])])
+    target_tip = _resolve_tip(git, note.checked_out) if note.checked_out else None
+    return 0 if tip is None else _count(git, tip, ["HEAD", *([target_tip] if target_tip else [])])
 
 
 def _resolve_tip(git: Git, branch: str) -> str | None:
@@ -139,6 +140,6 @@ def _resolve_tip(git: Git, branch: str) -> str | None:
     return result.stdout.decode("ascii", "replace").strip() or None
 
 
-def _count(git: Git, tip: str, known: Sequence[str]) -> int:
-    result = git.run("rev-list", "--count", tip, "--not", *known, timeout_s=LOOK_S)
+def _count(git: Git, tip: str, known_tips: Sequence[str]) -> int:
+    result = git.run("rev-list", "--count", tip, "--not", *known_tips, timeout_s=LOOK_S)
     return int(result.stdout)

@@ -167,8 +167,8 @@ class WorkTreeLock:
             WorkTreeRefused: another process was faster.
         """
         if self._agents_lock is None and not self._acquire(TAKE_S):
-            busy = self._busy_error(note)
-            raise self._tree.make_refusal(busy.message, busy.hint)
+            error = self._busy_error(note)
+            raise self._tree.make_refusal(error.message, error.hint)
         with contextlib.suppress(OSError):
             self._mark.touch(LOCK_MODE)
 
@@ -243,7 +243,7 @@ class WorkTreeLock:
         Raises:
             WorkTreeRefused: the note can't be written.
         """
-        owner, before = this_process(), self.load_note()
+        owner, old_note = this_process(), self.load_note()
         note = Note(
             top=str(self._tree.top),
             run=self._run,
@@ -256,7 +256,7 @@ class WorkTreeLock:
             owner=owner,
             branch=branch,
             # Keep the mark of a parallel attempt; the last to leave checks whether it was accepted.
-            collecting=None if before is None or before.owner != owner else before.collecting,
+            collecting=None if old_note is None or old_note.owner != owner else old_note.collecting,
         )
         self._write(note)
         return note
@@ -277,8 +277,8 @@ class WorkTreeLock:
         Raises:
             WorkTreeRefused: the note can't be written.
         """
-        left = fingerprint_paths(self._tree.top, dirty)
-        self._write(note.replace(left=left if len(left) <= MAX_LEFT else None))
+        fingerprints = fingerprint_paths(self._tree.top, dirty)
+        self._write(note.replace(left=fingerprints if len(fingerprints) <= MAX_LEFT else None))
 
     def _write(self, note: Note) -> None:
         path = self._tree.git_dir / NOTE
@@ -331,10 +331,10 @@ class WorkTreeLock:
         Raises:
             WorkTreeRefused: the branch can't be reset.
         """
-        due = self.find_unaccepted(note, theirs)
-        if due is None:
+        unaccepted_plan = self.find_unaccepted(note, theirs)
+        if unaccepted_plan is None:
             return None
-        plan, commit = due
+        plan, commit = unaccepted_plan
         base = plan.base
         if theirs is not None and self._tree.contains(theirs, base):
             base = theirs if self._tree.contains(commit, theirs) else base
@@ -421,8 +421,8 @@ def find_changed_paths(note: Note, top: Path, paths: Iterable[str]) -> list[str]
     """Return the *paths* that have changed since the agents of *note* ended."""
     if note.left is None:
         return []
-    now = {path: fingerprint_paths(top, [path])[_encode_path(path)] for path in paths}
-    return [path for path, mark in now.items() if note.left.get(_encode_path(path)) != mark]
+    marks = {path: fingerprint_paths(top, [path])[_encode_path(path)] for path in paths}
+    return [path for path, mark in marks.items() if note.left.get(_encode_path(path)) != mark]
 
 
 def _encode_path(path: str) -> str:

@@ -110,19 +110,19 @@ class GitWorkspace(Workspace):
         ref is older until the next fetch. That commit counts only if a step used it here: a fetch
         that was killed may have brought the commit without its files.
         """
-        fetched = self._tree.resolve(self._local)
+        fetched_commit = self._tree.resolve(self._local)
         work = head.work
         if work is None or work.branch != self.branch or not self._was_used_here(work.commit):
-            return fetched
-        if fetched is None or self._tree.contains(work.commit, fetched):
+            return fetched_commit
+        if fetched_commit is None or self._tree.contains(work.commit, fetched_commit):
             return work.commit
-        return fetched
+        return fetched_commit
 
     def _was_used_here(self, commit: str) -> bool:
         if commit in self._used:
             return True
-        checked_out = self._tree.resolve("HEAD")
-        return checked_out is not None and self._tree.contains(checked_out, commit)
+        current_commit = self._tree.resolve("HEAD")
+        return current_commit is not None and self._tree.contains(current_commit, commit)
 
     # --- before a step -------------------------------------------------------------
 
@@ -139,27 +139,29 @@ class GitWorkspace(Workspace):
             commit = self._ensure_branch(status, head)
         self._ensure_clean(status, head, note)
         self._seen = note
-        theirs = self._remote_commit(head)
+        remote_commit = self._remote_commit(head)
         is_unseen = self._tree.is_shallow and self._tree.resolve(self._local) is None
-        if (theirs is None or is_unseen) and self._remote.fetch(self.refs):
-            theirs = self._remote_commit(head)
+        if (remote_commit is None or is_unseen) and self._remote.fetch(self.refs):
+            remote_commit = self._remote_commit(head)
         contains = self._tree.contains
-        if theirs and not (contains(commit, theirs) or contains(theirs, commit)):
-            raise self._divergence_error(commit, theirs)
+        if remote_commit and not (
+            contains(commit, remote_commit) or contains(remote_commit, commit)
+        ):
+            raise self._divergence_error(commit, remote_commit)
 
     def _reset_unaccepted(self, note: Note | None, head: Head) -> bool:
         """Take back code that was not accepted before *head*; return whether there was any."""
-        theirs = self._work_tree_lock.find_accepted_commit(head, self._remote_commit(head))
+        remote_commit = self._work_tree_lock.find_accepted_commit(head, self._remote_commit(head))
         if (
             self._work_tree_lock.is_occupied
-            or self._work_tree_lock.find_unaccepted(note, theirs) is None
+            or self._work_tree_lock.find_unaccepted(note, remote_commit) is None
         ):
             return False
         # Another run's state may have accepted it; a fetch shows that in any case.
         self._remote.fetch(self.refs)
-        theirs = self._work_tree_lock.find_accepted_commit(head, self._remote_commit(head))
-        with self._work_tree_lock.lock_note() as newest:
-            if notice := self._work_tree_lock.reset_unaccepted(newest, theirs):
+        remote_commit = self._work_tree_lock.find_accepted_commit(head, self._remote_commit(head))
+        with self._work_tree_lock.lock_note() as newest_note:
+            if notice := self._work_tree_lock.reset_unaccepted(newest_note, remote_commit):
                 self._notify(notice)
         return True
 
@@ -171,66 +173,68 @@ class GitWorkspace(Workspace):
 
     def _ensure_clean(self, status: TreeStatus, head: Head, note: Note | None) -> None:
         """Check that all uncommitted changes are leftovers of the step of *head*, else raise."""
-        dirty = [entry.path for entry in self._tree.find_dirty(status, self._tolerated)]
-        if not dirty:
+        dirty_paths = [entry.path for entry in self._tree.find_dirty(status, self._tolerated)]
+        if not dirty_paths:
             return
         hint = (
             "commit them, put them away ('git stash -u%s'), or have git ignore them; "
             "list paths that may stay like this in store.work.tolerated"
         )
-        paths = f"{len(dirty)} changed {'path' if len(dirty) == 1 else 'paths'}"
+        paths = f"{len(dirty_paths)} changed {'path' if len(dirty_paths) == 1 else 'paths'}"
         if note is None or not note.is_of_step(head):
             raise self._tree.make_refusal(
                 f"branch {self.branch} has uncommitted changes ({paths}): "
-                + format_paths(dirty, self._hide),
+                + format_paths(dirty_paths, self._hide),
                 hint % "",
             )
-        if changed := find_changed_paths(note, self._tree.top, dirty):
-            number = f"{len(changed)} {'path was' if len(changed) == 1 else 'paths were'}"
+        if changed_paths := find_changed_paths(note, self._tree.top, dirty_paths):
+            number = (
+                f"{len(changed_paths)} {'path was' if len(changed_paths) == 1 else 'paths were'}"
+            )
             raise self._tree.make_refusal(
                 f"{number} changed since attempt {note.attempt} ended, and the next one would "
-                f"commit that as its own: {format_paths(changed, self._hide)}",
+                f"commit that as its own: {format_paths(changed_paths, self._hide)}",
                 hint % " -- PATH",
             )
         if note != self._reported:
             self._reported = note
-            unknown = ", or someone changed since" if note.left is None else ""
+            doubt = ", or someone changed since" if note.left is None else ""
             self._notify(
-                f"continues with what attempt {note.attempt} left{unknown}: {paths}, "
-                + format_paths(dirty, self._hide)
+                f"continues with what attempt {note.attempt} left{doubt}: {paths}, "
+                + format_paths(dirty_paths, self._hide)
             )
 
     def _ensure_branch(self, status: TreeStatus, head: Head) -> str:
         """Return the checked-out commit if the run's branch is checked out, else raise."""
         # First, because a rebase detaches HEAD, and the hint below would not help then.
         if operation := self._tree.find_operation():
-            where = "" if status.branch is None else f" on branch {status.branch}"
+            location = "" if status.branch is None else f" on branch {status.branch}"
             hint = "finish it or abort it, then start again"
-            raise self._tree.make_refusal(f"{operation} is under way{where}", hint)
-        wanted = self.branch or status.branch
-        if self._work.branch == CURRENT and (known := self._branch_of(head)) is not None:
-            wanted = known
-            if not is_branch_name(wanted):
+            raise self._tree.make_refusal(f"{operation} is under way{location}", hint)
+        branch = self.branch or status.branch
+        if self._work.branch == CURRENT and (run_branch := self._branch_of(head)) is not None:
+            branch = run_branch
+            if not is_branch_name(branch):
                 raise self._tree.make_refusal(
-                    f"the run's code is on {wanted!r}, but git does not allow that branch name",
+                    f"the run's code is on {branch!r}, but git does not allow that branch name",
                     "look at who wrote that state: 'sequencer history'",
                 )
-        if status.branch is None or wanted is None:
-            detail = f"; the run's code is on {wanted}" if wanted else ""
-            hint = f"{format_other_command('git', 'switch', wanted or 'BRANCH')}, then start again"
+        if status.branch is None or branch is None:
+            detail = f"; the run's code is on {branch}" if branch else ""
+            hint = f"{format_other_command('git', 'switch', branch or 'BRANCH')}, then start again"
             raise self._tree.make_refusal(
                 f"HEAD is detached: no branch is checked out{detail}", hint
             )
-        if status.branch != wanted:
+        if status.branch != branch:
             raise self._tree.make_refusal(
-                f"branch {status.branch} is checked out, but the run's code is on {wanted}",
-                f"{format_other_command('git', 'switch', wanted)}, or set store.work.branch",
+                f"branch {status.branch} is checked out, but the run's code is on {branch}",
+                f"{format_other_command('git', 'switch', branch)}, or set store.work.branch",
             )
         # Another branch may have been checked out when this process started.
-        self.branch = wanted
+        self.branch = branch
         if status.commit is None:
             raise self._tree.make_refusal(
-                f"branch {wanted} has no commit yet", "make the first commit"
+                f"branch {branch} has no commit yet", "make the first commit"
             )
         return status.commit
 
@@ -263,43 +267,48 @@ class GitWorkspace(Workspace):
             raise
 
     def _update_code(self, head: Head) -> None:
-        wanted = head.work.commit if head.work is not None else None
-        theirs = self._remote_commit(head)
-        if wanted is not None and not self._has_commit(theirs, wanted):
-            theirs = self._remote_commit(head) if self._remote.fetch(self.refs) else None
-            if theirs and self._tree.is_shallow and not self._has_commit(theirs, wanted):
+        commit = head.work.commit if head.work is not None else None
+        remote_commit = self._remote_commit(head)
+        if commit is not None and not self._has_commit(remote_commit, commit):
+            remote_commit = self._remote_commit(head) if self._remote.fetch(self.refs) else None
+            if (
+                remote_commit
+                and self._tree.is_shallow
+                and not self._has_commit(remote_commit, commit)
+            ):
                 self._remote.fetch(self.refs, f"--deepen={DEEPER}")
-            if not self._has_commit(theirs, wanted):
-                raise self._missing_code_error(theirs, wanted)
-        if theirs is not None:
-            self._fast_forward(theirs)
+            if not self._has_commit(remote_commit, commit):
+                raise self._missing_code_error(remote_commit, commit)
+        if remote_commit is not None:
+            self._fast_forward(remote_commit)
 
-    def _fast_forward(self, theirs: str) -> None:
+    def _fast_forward(self, remote_commit: str) -> None:
         commit = self._tree.resolve("HEAD")
-        self._used.add(theirs)
-        if commit is None or self._tree.contains(commit, theirs):
+        self._used.add(remote_commit)
+        if commit is None or self._tree.contains(commit, remote_commit):
             return
-        if not self._tree.contains(theirs, commit):
-            raise self._divergence_error(commit, theirs)
-        if not self._tree.has_all_objects(theirs):
+        if not self._tree.contains(remote_commit, commit):
+            raise self._divergence_error(commit, remote_commit)
+        if not self._tree.has_all_objects(remote_commit):
             # Git trusts its refs, so a plain fetch would not bring what is missing.
             self._remote.refetch(self.refs)
-            if not self._tree.has_all_objects(theirs):
+            if not self._tree.has_all_objects(remote_commit):
                 raise self._tree.make_refusal(
-                    f"commit {theirs[:12]} of branch {self.branch} can't be fetched completely",
+                    f"commit {remote_commit[:12]} of branch {self.branch} can't be fetched "
+                    "completely",
                     "look at both repositories with 'git fsck'; a fresh clone shows whether "
                     f"{self._remote.name!r} has it",
                 )
-        obstacle = self._tree.fast_forward(theirs)
+        obstacle = self._tree.fast_forward(remote_commit)
         if obstacle is not None:
             raise self._tree.make_refusal(
-                f"branch {self.branch} can't be fast-forwarded to {theirs[:12]}: "
+                f"branch {self.branch} can't be fast-forwarded to {remote_commit[:12]}: "
                 + obstacle.reason,
                 f"{obstacle.hint}, then start again",
             )
 
-    def _has_commit(self, theirs: str | None, commit: str) -> bool:
-        return theirs is not None and self._tree.contains(theirs, commit)
+    def _has_commit(self, remote_commit: str | None, commit: str) -> bool:
+        return remote_commit is not None and self._tree.contains(remote_commit, commit)
 
     # --- after a step --------------------------------------------------------------
 
@@ -308,23 +317,26 @@ class GitWorkspace(Workspace):
         for _ in range(_TRIES):
             status = self._tree.read_status()
             commit = self._ensure_branch(status, head)
-            theirs = self._remote_commit(head)
-            if theirs is not None and not self._tree.contains(commit, theirs):
+            remote_commit = self._remote_commit(head)
+            if remote_commit is not None and not self._tree.contains(commit, remote_commit):
                 raise self._tree.make_refusal(
                     f"step {step!r} left branch {self.branch} without the commit "
-                    f"{theirs[:12]} that {self._remote.name!r} has: its history was rewritten",
+                    f"{remote_commit[:12]} that {self._remote.name!r} has: its history was "
+                    "rewritten",
                     f"look at {format_other_command('git', 'reflog', str(self.branch))}; "
                     "nothing was pushed",
                 )
             selection = self._selector.select(status)
-            more, branch = bool(selection.chosen), str(self.branch)
-            self._work_tree_lock.record_plan(claim, branch, commit, theirs, has_more=more)
+            has_more, branch = bool(selection.chosen), str(self.branch)
+            self._work_tree_lock.record_plan(
+                claim, branch, commit, remote_commit, has_more=has_more
+            )
             try:
                 commit = self._commit_selection(selection, status, commit, claim, step)
             except RefMoved:
                 continue
-            move = RefMove(f"refs/heads/{branch}", theirs, commit)
-            self.cargo = move if commit != theirs else None
+            move = RefMove(f"refs/heads/{branch}", remote_commit, commit)
+            self.cargo = move if commit != remote_commit else None
             if self.cargo is None and (head.work is not None or self._work.branch != CURRENT):
                 return None
             self._used.add(commit)
@@ -383,21 +395,23 @@ class GitWorkspace(Workspace):
         ref = f"refs/heads/{self.branch}"
         if selection.chosen:
             message = self._commit_message(claim, step)
-            written = self._committer.commit(selection, commit, ref, message)
-            commit, selection = written.commit, written.selection
-        declared = [skipped for skipped in selection.skipped if skipped.is_declared]
-        for skipped in declared[:SHOWN_PATHS]:
-            self._notify(f"not committed: {self._hide(skipped.path)!r} {skipped.reason}")
-        if len(declared) > SHOWN_PATHS:
-            more = len(declared) - SHOWN_PATHS
-            self._notify(f"not committed: {more} more; 'sequencer plan --commit'")
-        committed = {chosen.path for chosen in selection.chosen}
+            result = self._committer.commit(selection, commit, ref, message)
+            commit, selection = result.commit, result.selection
+        declared_exclusions = [
+            exclusion for exclusion in selection.skipped if exclusion.is_declared
+        ]
+        for exclusion in declared_exclusions[:SHOWN_PATHS]:
+            self._notify(f"not committed: {self._hide(exclusion.path)!r} {exclusion.reason}")
+        if len(declared_exclusions) > SHOWN_PATHS:
+            rest_count = len(declared_exclusions) - SHOWN_PATHS
+            self._notify(f"not committed: {rest_count} more; 'sequencer plan --commit'")
+        committed_paths = {choice.path for choice in selection.chosen}
         dirt = self._tree.find_dirty(status, self._tolerated)
-        left = [entry.path for entry in dirt if entry.path not in committed]
-        if left:
+        left_paths = [entry.path for entry in dirt if entry.path not in committed_paths]
+        if left_paths:
             self._notify(
-                f"{format_paths(left, self._hide)}: not committed, so no other clone gets them; no "
-                "step starts here until you commit or remove them, or list them in "
+                f"{format_paths(left_paths, self._hide)}: not committed, so no other clone "
+                "gets them; no step starts here until you commit or remove them, or list them in "
                 "store.work.tolerated"
             )
         return commit
@@ -418,11 +432,11 @@ class GitWorkspace(Workspace):
 
     # Names are quoted, so that people can copy the commands whatever a branch is called.
 
-    def _divergence_error(self, commit: str, theirs: str) -> WorkTreeRefused:
-        """Return the error for a branch that has diverged: *commit* here, *theirs* there."""
+    def _divergence_error(self, commit: str, remote_commit: str) -> WorkTreeRefused:
+        """Return the error for a branch that has diverged: *commit* here, *remote_commit* there."""
         if self._tree.is_shallow:
-            return self._shallow_error(theirs)
-        remote, divergence = self._remote.name, self._tree.divergence(commit, theirs)
+            return self._shallow_error(remote_commit)
+        remote, divergence = self._remote.name, self._tree.divergence(commit, remote_commit)
         remote_branch = quote(f"{remote}/{self.branch}")
         return self._tree.make_refusal(
             f"branch {self.branch} has diverged: {divergence.ahead} commits are only here, "
@@ -431,16 +445,16 @@ class GitWorkspace(Workspace):
             f"or set yours aside ('git branch mine', then 'git reset --keep {remote_branch}')",
         )
 
-    def _missing_code_error(self, theirs: str | None, wanted: str) -> WorkTreeRefused:
-        """Return the error for a remote without *wanted*, the code that belongs to the state."""
-        if self._tree.is_shallow and theirs is not None:
-            return self._shallow_error(wanted)
-        remote, change = self._remote.name, "is gone" if theirs is None else "was moved back"
-        pushed = quote(f"{wanted}:refs/heads/{self.branch}")
+    def _missing_code_error(self, remote_commit: str | None, commit: str) -> WorkTreeRefused:
+        """Return the error for a remote without *commit*, the code that belongs to the state."""
+        if self._tree.is_shallow and remote_commit is not None:
+            return self._shallow_error(commit)
+        remote, change = self._remote.name, "is gone" if remote_commit is None else "was moved back"
+        refspec = quote(f"{commit}:refs/heads/{self.branch}")
         return self._tree.make_refusal(
             f"branch {self.branch} of {remote!r} {change}: it does not have commit "
-            f"{wanted[:12]}, which belongs to the state",
-            f"'git push {remote} {pushed}' from "
+            f"{commit[:12]}, which belongs to the state",
+            f"'git push {remote} {refspec}' from "
             "a clone that has it; to continue without it, 'sequencer reset' starts a new run on "
             "what the branch has, and 'sequencer set step_index=N' moves it to where this one was",
         )
@@ -461,8 +475,10 @@ class GitWorkspace(Workspace):
         if commit is None:
             return None
         selection = self._selector.select(status)
-        before = self._remote_commit(head)
-        if not selection.chosen and (before is None or self._tree.contains(before, commit)):
+        remote_commit = self._remote_commit(head)
+        if not selection.chosen and (
+            remote_commit is None or self._tree.contains(remote_commit, commit)
+        ):
             return None
         base = self._work_tree_lock.kept_branch_name(claim)
         name = self._work_tree_lock.keep_on_branch(

@@ -164,9 +164,9 @@ class Worktrees:
     def merge_message(self, worktree: Worktree) -> str:
         """Return the message for the merge commit of *worktree*."""
         task = _one_line(worktree.task)
-        first = f"Merge task {task}" if task else f"Merge run {self._run}"
+        title = f"Merge task {task}" if task else f"Merge run {self._run}"
         subject = _one_line(worktree.subject)
-        return self._message(worktree, f"{first}: {subject}" if subject else first)
+        return self._message(worktree, f"{title}: {subject}" if subject else title)
 
     def left_message(self, worktree: Worktree) -> str:
         """Return the message for the commit of the agent's uncommitted files in *worktree*."""
@@ -177,10 +177,10 @@ class Worktrees:
         body = f"What the agent of task {task} had not committed itself."
         return self._message(worktree, subject or f"Work of task {task}", body)
 
-    def _message(self, worktree: Worktree, first: str, *body: str) -> str:
-        short = shorten(first, SUBJECT_CHARS, placeholder=" …")
+    def _message(self, worktree: Worktree, title: str, *body: str) -> str:
+        subject = shorten(title, SUBJECT_CHARS, placeholder=" …")
         lines = f"{self.trailers(worktree.run_id, worktree.task)}\n{TRAILER} {worktree.token}"
-        return self._hide("\n\n".join((short, *body, lines)) + "\n")
+        return self._hide("\n\n".join((subject, *body, lines)) + "\n")
 
     def trailers(self, run_id: str, task: str) -> str:
         """Return the lines that are in the merge message of every attempt at *task*."""
@@ -231,9 +231,9 @@ def relink_problem(admin_dir: Path, folder: Path, common_dir: Path) -> str | Non
         return "this repository has a part of another one for it"
     if git_file.is_symlink() or (os.path.lexists(git_file) and not git_file.is_file()):
         return "its .git is no file that names a repository"
-    other = _read_pointer(admin_dir / "gitdir")
-    if other is not None and other != git_file and _read_pointer(other) == admin_dir:
-        return f"this repository has that worktree in {other.parent}"
+    other_file = _read_pointer(admin_dir / "gitdir")
+    if other_file is not None and other_file != git_file and _read_pointer(other_file) == admin_dir:
+        return f"this repository has that worktree in {other_file.parent}"
     return None
 
 
@@ -301,9 +301,9 @@ def remove_folder(folder: Path) -> bool:
 def _retry_removal(remover: Callable[..., Any], path: str, _: object) -> None:
     """Make *path* and its folder writable, and try again to remove it."""
     with contextlib.suppress(OSError):
-        for blocked in (Path(path).parent, Path(path)):
-            if not blocked.is_symlink():
-                blocked.chmod(blocked.stat().st_mode | stat.S_IRWXU)
+        for blocked_path in (Path(path).parent, Path(path)):
+            if not blocked_path.is_symlink():
+                blocked_path.chmod(blocked_path.stat().st_mode | stat.S_IRWXU)
         remover(path)
 
 

@@ -167,15 +167,17 @@ class Branch:
 
     def _position(self) -> BranchPosition | None:
         """Return the branch as this clone knows it; another process may have moved it since."""
-        known = self.known.read()
-        if known is None or known.branch != self.refs.branch:
+        known_state = self.known.read()
+        if known_state is None or known_state.branch != self.refs.branch:
             self._cached_position = None
-        elif self._cached_position is None or self._cached_position.commit != known.tip:
+        elif self._cached_position is None or self._cached_position.commit != known_state.tip:
             tree, depth = None, 0
             with contextlib.suppress(Missing):
-                tree = self._read_tree(known.tip)
-                depth = read_depth(self.objects, known.tip) if tree is not None else 0
-            self._cached_position = BranchPosition(known.tip, tree, known.revision, depth)
+                tree = self._read_tree(known_state.tip)
+                depth = read_depth(self.objects, known_state.tip) if tree is not None else 0
+            self._cached_position = BranchPosition(
+                known_state.tip, tree, known_state.revision, depth
+            )
         return self._cached_position
 
     def tip(self) -> str | None:
@@ -223,25 +225,25 @@ class Branch:
 
     def _fetch_carried(self, tips: Mapping[str, str]) -> None:
         """Fetch the carried refs whose commits on the remote are not here yet."""
-        wanted = {
-            ref: ours
-            for ref, ours in self.carried.items()
-            if ref in tips and not self._is_at(tips[ref], ours, ref)
+        wanted_refs = {
+            ref: local_ref
+            for ref, local_ref in self.carried.items()
+            if ref in tips and not self._is_at(tips[ref], local_ref, ref)
         }
-        if wanted:
-            self.remote.fetch(wanted)
+        if wanted_refs:
+            self.remote.fetch(wanted_refs)
 
     def _fetch(self, tips: Mapping[str, str], tip: str) -> str:
         """Fetch the commit *tip* if it is not here; return it, or a newer one that came instead."""
-        wanted = {ref: ours for ref, ours in self.carried.items() if ref in tips}
-        if not wanted and self._is_complete(tip):
+        wanted_refs = {ref: local_ref for ref, local_ref in self.carried.items() if ref in tips}
+        if not wanted_refs and self._is_complete(tip):
             return tip
-        if not self.remote.fetch({self.refs.state: f"{self.refs.local}/state", **wanted}):
+        if not self.remote.fetch({self.refs.state: f"{self.refs.local}/state", **wanted_refs}):
             raise self._lost_branch_error()
-        fetched = self.objects.resolve(f"{self.refs.local}/state")
-        if fetched is None:
+        fetched_tip = self.objects.resolve(f"{self.refs.local}/state")
+        if fetched_tip is None:
             raise self._lost_branch_error()
-        return fetched
+        return fetched_tip
 
     def _is_complete(self, commit: str) -> bool:
         """Return whether *commit* is here with all its files.
@@ -312,13 +314,13 @@ class Branch:
         return read_tree(self.objects, commit, self.state_path.name)
 
     def _lost_branch_error(self) -> CorruptState:
-        known = self.known.read()
-        newest = f"{self.refs.local}/state" if known is None else known.tip
+        known_state = self.known.read()
+        source = f"{self.refs.local}/state" if known_state is None else known_state.tip
         return CorruptState(
             "is gone from the remote, but this clone has seen it there",
             where=self._where,
             hint="push it again from the clone that is furthest ahead "
-            f"('git push {quote(self.remote.name)} {newest}:{quote(self.refs.state)}'), or "
+            f"('git push {quote(self.remote.name)} {source}:{quote(self.refs.state)}'), or "
             f"remove {self.known.path} to create it again from the files here",
         )
 
@@ -337,13 +339,13 @@ class Branch:
             # Git has pruned the commit, or someone has removed the journal's last records here.
             self._follow_to(self.fetch_tips(), position.commit)
             return True
-        shown = None
+        later_mark = None
         if self.mark is not None and draft.before is not None:
-            shown = self.mark.find_later_mark(draft.before)
-        if shown is not None and draft.before is not None:
+            later_mark = self.mark.find_later_mark(draft.before)
+        if later_mark is not None and draft.before is not None:
             if self.follow(self.fetch_tips()):
                 return True
-            ensure_shared_is_newest(draft.before, shown, self._where)
+            ensure_shared_is_newest(draft.before, later_mark, self._where)
         return False
 
     # --- moving --------------------------------------------------------------------
@@ -352,37 +354,41 @@ class Branch:
         if self._catch_up_if_older(draft):
             return Agreed.LOST
         position = self._position()
-        written = self._write_commit(draft, position)
-        if written is None:
+        new_position = self._write_commit(draft, position)
+        if new_position is None:
             return Agreed.LOST
-        old = None if position is None else position.commit
+        old_commit = None if position is None else position.commit
         work = draft.head.work
-        cargo = [c for c in (self.cargo,) if c is not None and work and work.commit == c.new]
-        moves = [RefMove(self.refs.state, old, written.commit), *cargo]
+        cargo = [
+            move for move in (self.cargo,) if move is not None and work and work.commit == move.new
+        ]
+        moves = [RefMove(self.refs.state, old_commit, new_position.commit), *cargo]
         pause, is_of_change = PAUSE_S, draft.transition is self.deciding
         for _ in range(REBUILDS):
-            pushed = self._push(moves)
-            if pushed.verdict is PushVerdict.ACCEPTED:
-                return self._record_accepted(written)
-            self.unsettled = PendingPush(written.commit, draft.line, tuple(moves), is_of_change)
-            if pushed.verdict is PushVerdict.UNKNOWN and self.unsettled not in self.doubts:
+            push = self._push(moves)
+            if push.verdict is PushVerdict.ACCEPTED:
+                return self._record_accepted(new_position)
+            self.unsettled = PendingPush(
+                new_position.commit, draft.line, tuple(moves), is_of_change
+            )
+            if push.verdict is PushVerdict.UNKNOWN and self.unsettled not in self.doubts:
                 self.doubts.append(self.unsettled)
             tips = self.fetch_tips()
             tip = tips.get(self.refs.state)
-            if tip == written.commit:
-                return self._record_accepted(written)
-            if tip != old:
+            if tip == new_position.commit:
+                return self._record_accepted(new_position)
+            if tip != old_commit:
                 return self._follow_faster_push(tips, self.unsettled)
-            if pushed.verdict is PushVerdict.REFUSED:
-                is_new = old is not None and not written.depth and not pushed.is_denied
+            if push.verdict is PushVerdict.REFUSED:
+                is_new = old_commit is not None and not new_position.depth and not push.is_denied
                 if is_new and self.replica.max_commits:
                     # The remote does not let the history start again, so it gets longer.
                     self.replica.max_commits, self.unsettled = 0, None
                     return Agreed.LOST
-                self.ensure_may_pass(pushed, moves, tips)
+                self.ensure_may_pass(push, moves, tips)
             time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - keeps two pushes apart
             pause *= 2
-        raise self.push_error(pushed, tips)
+        raise self.push_error(push, tips)
 
     def _write_commit(self, draft: Draft, position: BranchPosition | None) -> BranchPosition | None:
         """Write the commit of *draft*; None: its base was damaged and had to be fetched again."""
@@ -435,19 +441,19 @@ class Branch:
         raise refusal
 
     def _find_refusal(
-        self, pushed: Pushed, moves: list[RefMove], tips: Mapping[str, str]
+        self, push: Pushed, moves: list[RefMove], tips: Mapping[str, str]
     ) -> StateRefused | None:
         remote = f"remote {self.remote.name!r}"
-        if pushed.is_denied:
-            message = f"does not accept pushes: {pushed.reason}"
+        if push.is_denied:
+            message = f"does not accept pushes: {push.reason}"
             return RemoteUnreachable(message, where=remote, hint=WHO_MAY_PUSH, is_denied=True)
-        details = f" ({pushed.hook_output})" if pushed.hook_output else ""
+        details = f" ({push.hook_output})" if push.hook_output else ""
         for index, move in enumerate(moves[1:], 1):
             tip, name = tips.get(move.ref), move.ref.removeprefix("refs/heads/")
             if tip != move.old and self._is_between(move, tip):
                 moves[index] = RefMove(move.ref, tip, move.new)
                 return None
-            reason = pushed.refused.get(move.ref, "")
+            reason = push.refused.get(move.ref, "")
             if tip != move.old:
                 hint = "bring both together, then run the step again"
                 return WorkTreeRefused(f"{name} {MOVED_MEANWHILE}", where=remote, hint=hint)
@@ -455,10 +461,10 @@ class Branch:
                 rules = "look at the remote's rules for it, or set store.work.branch to another one"
                 message = f"{name} does not accept pushes: {reason}{details}"
                 return WorkTreeRefused(message, where=remote, hint=rules)
-        if any(word in pushed.reason for word in _PASSING):
+        if any(word in push.reason for word in _PASSING):
             return None
         return RemoteRefused(
-            f"does not accept the state of the run: {pushed.reason}{details}",
+            f"does not accept the state of the run: {push.reason}{details}",
             where=self._where,
             hint="you must be able to push there: look at the rules for branches "
             "(protected names, hooks), or choose another name with store.branch",
@@ -491,8 +497,8 @@ class Branch:
             if folder is not None and (lock := find_named_lock(pushed.reason, folder)) is not None:
                 message, hint = f"{message}: {lock.description}", lock.hint
         hint = f"nothing was accepted; {hint}"
-        failed = StorageFailed(message, where=self._where, hint=hint)
-        return doubt_error(failed) if self._has_doubts(tips) else failed
+        error = StorageFailed(message, where=self._where, hint=hint)
+        return doubt_error(error) if self._has_doubts(tips) else error
 
     @property
     def _where(self) -> str:
@@ -500,20 +506,20 @@ class Branch:
 
     def _has_doubts(self, tips: Mapping[str, str]) -> bool:
         """Return whether a push that got no answer may still be accepted."""
-        looked_at = (self.refs.state, *self.carried)
-        return any(pending.may_land(tips, looked_at) for pending in self.doubts)
+        refs = (self.refs.state, *self.carried)
+        return any(push.may_land(tips, refs) for push in self.doubts)
 
-    def _record_accepted(self, written: BranchPosition) -> Agreed:
-        self.unsettled, self.cargo, self._ahead = None, None, written
+    def _record_accepted(self, position: BranchPosition) -> Agreed:
+        self.unsettled, self.cargo, self._ahead = None, None, position
         self.doubts.clear()
         self.contact_at = time.monotonic()
         return Agreed.ACCEPTED
 
-    def _follow_faster_push(self, tips: Mapping[str, str], pending: PendingPush) -> Agreed:
+    def _follow_faster_push(self, tips: Mapping[str, str], push: PendingPush) -> Agreed:
         """Follow the push that was faster; this transition may be in its history nevertheless."""
         self.follow(tips)
         self.unsettled = None
-        if not self.contains(pending):
+        if not self.contains(push):
             return Agreed.LOST
         self.cargo = None
         return Agreed.OVERTAKEN

@@ -90,17 +90,17 @@ class Heartbeats:
 
     def _send(self, token: int, data: bytes, active: set[int], until: float) -> None:
         tip, reason, refusals = self._tip or self._objects.resolve(self._local_ref), "", 0
-        retired = self._retired
+        retired_count = self._retired
         for attempt in count():
-            if self._retired != retired:
+            if self._retired != retired_count:
                 raise StorageFailed("the run is over")
             commit, is_beginning = self._write(tip, token, data, active)
             self._set_time_limit(until, reason)
-            pushed = self._pushing.push([RefMove(self._ref, tip, commit)])
-            if pushed.verdict is PushVerdict.ACCEPTED:
+            push = self._pushing.push([RefMove(self._ref, tip, commit)])
+            if push.verdict is PushVerdict.ACCEPTED:
                 self._tip = commit
                 return
-            reason = pushed.reason
+            reason = push.reason
             self._set_time_limit(until, reason)
             remote_tip = self._fetch_tip(self._pushing)
             if (
@@ -165,10 +165,10 @@ class Heartbeats:
             tip = self._remote.list_tips([self._ref]).get(self._ref)
             if tip is None:
                 return True
-            pushed = self._remote.push([RefMove(self._ref, tip, None)])
+            push = self._remote.push([RefMove(self._ref, tip, None)])
         except (StorageFailed, GitFailed):
             return False
-        return pushed.verdict is PushVerdict.ACCEPTED
+        return push.verdict is PushVerdict.ACCEPTED
 
     # --- the claims of others ------------------------------------------------------
 
@@ -183,10 +183,10 @@ class Heartbeats:
             StorageFailed: what was fetched can't be read.
             OSError: a beat can't be written here; the caller must not conclude anything.
         """
-        others = [claim for claim in claims if claim.token not in self._own_tokens]
-        if tip is None or not others:
+        other_claims = [claim for claim in claims if claim.token not in self._own_tokens]
+        if tip is None or not other_claims:
             return False
-        tokens = {claim.token for claim in others}
+        tokens = {claim.token for claim in other_claims}
         try:
             if not self._is_here(tip):
                 tip = self._fetch_tip(self._remote)
@@ -194,22 +194,22 @@ class Heartbeats:
         except GitFailed as failed:
             raise StorageFailed(f"heartbeats can't be read: {failed.reason}") from failed
         # A list: `any` of a generator would stop at the first new beat.
-        changes = [self._accept_beat(claim, files.get(str(claim.token))) for claim in others]
+        changes = [self._accept_beat(claim, files.get(str(claim.token))) for claim in other_claims]
         return any(changes)
 
     def _accept_beat(self, claim: Claim, data: bytes | None) -> bool:
         beat = None if data is None else _parse_beat(data)
         if beat is None:
             return False
-        known = self._leases.read(claim.token)
+        lease = self._leases.read(claim.token)
         if is_same_boot(claim.owner):
-            deadline, last = beat["deadline_boottime"], known.get("deadline_boottime")
+            deadline, last_deadline = beat["deadline_boottime"], lease.get("deadline_boottime")
             if deadline > boottime() + claim.ttl_s + _SLACK_S:
                 return False
             # A process of this clone writes its local file first, so that may be newer.
-            if isinstance(last, (int, float)) and last >= deadline:
+            if isinstance(last_deadline, (int, float)) and last_deadline >= deadline:
                 return False
-        elif known == beat:
+        elif lease == beat:
             return False
         self._leases.write_beat(claim.token, beat)
         return True
@@ -241,13 +241,13 @@ class Heartbeats:
         self._objects.close()
         if not self._remote.refetch({self._ref: self._local_ref}):
             return {}
-        newest = self._objects.resolve(self._local_ref)
-        return {} if newest is None else self._read_beats(newest, tokens)
+        newest_tip = self._objects.resolve(self._local_ref)
+        return {} if newest_tip is None else self._read_beats(newest_tip, tokens)
 
     def _fetch_tip(self, remote: Remote) -> str | None:
         """Fetch the ref; return its commit, or None if the remote does not have the ref."""
-        exists = remote.fetch({self._ref: self._local_ref})
-        return self._objects.resolve(self._local_ref) if exists else None
+        has_ref = remote.fetch({self._ref: self._local_ref})
+        return self._objects.resolve(self._local_ref) if has_ref else None
 
 
 def confirm_expiry(

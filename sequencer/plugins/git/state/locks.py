@@ -46,8 +46,8 @@ class Lock(Struct, frozen=True):
     def _who(self) -> str:
         if not self.workers:
             return "no git is working there"
-        shown = ", ".join(map(str, self.workers[:5]))
-        return f"git (process {shown}) is working there"
+        process_ids = ", ".join(map(str, self.workers[:5]))
+        return f"git (process {process_ids}) is working there"
 
 
 def find_named_lock(message: str, repository: Path) -> Lock | None:

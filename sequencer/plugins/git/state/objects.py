@@ -153,8 +153,8 @@ class Objects:
         if self._reader is None or self._reader.poll() is not None:
             self._close()
             # A missing object must not be fetched, and no one reads what git prints about it.
-            argv, extra = ("cat-file", "--batch"), {"GIT_NO_LAZY_FETCH": "1"}
-            self._reader = self.git.start(*argv, extra=extra, stderr=DEVNULL)
+            argv, variables = ("cat-file", "--batch"), {"GIT_NO_LAZY_FETCH": "1"}
+            self._reader = self.git.start(*argv, extra=variables, stderr=DEVNULL)
             # For callers that forget to close; git ends by itself when this process ends.
             weakref.finalize(self, kill_process, self._reader).atexit = False
         stdin, stdout = self._reader.stdin, self._reader.stdout

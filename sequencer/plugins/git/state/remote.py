@@ -136,11 +136,12 @@ class Remote:
         output = result.stdout.decode("utf-8", "surrogateescape")
         pairs = (line.split("\t", 1) for line in output.splitlines() if "\t" in line)
         # A pattern of ls-remote also matches refs that only end with it.
-        wanted = {*refs}
+        wanted_refs = {*refs}
         return {
             ref: oid
             for oid, ref in pairs
-            if (ref in wanted or f"{ref.rpartition('/')[0]}/*" in wanted) and _OID.fullmatch(oid)
+            if (ref in wanted_refs or f"{ref.rpartition('/')[0]}/*" in wanted_refs)
+            and _OID.fullmatch(oid)
         }
 
     def fetch(self, refs: Mapping[str, str], *flags: str) -> bool:
@@ -178,11 +179,11 @@ class Remote:
                     raise self._fetch_error(failed) from failed
 
     def _fetch(
-        self, refs: Mapping[str, str], more: Sequence[str] = (), settings: Sequence[str] = ()
+        self, refs: Mapping[str, str], extra_flags: Sequence[str] = (), settings: Sequence[str] = ()
     ) -> bool:
-        pairs = [f"+{theirs}:{ours}" for theirs, ours in refs.items()]
+        pairs = [f"+{remote_ref}:{local_ref}" for remote_ref, local_ref in refs.items()]
         # A partial clone would leave the files on the remote, but a run's are read at once.
-        flags = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-filter", *more)
+        flags = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-filter", *extra_flags)
         # An empty refmap keeps the user's refspecs for this remote out of it.
         argv = ("fetch", *flags, "--refmap=", "--", self.name, *pairs)
         try:
@@ -206,21 +207,21 @@ class Remote:
                 return True
         return False
 
-    def _fetch_error(self, failed: GitFailed) -> StorageFailed:
-        where, objects = str(self.git.folder), f"what was fetched from {self.name!r}"
-        if failed.has_message(INCOMPLETE):
+    def _fetch_error(self, failure: GitFailed) -> StorageFailed:
+        folder, objects = str(self.git.folder), f"what was fetched from {self.name!r}"
+        if failure.has_message(INCOMPLETE):
             hint = "look at the repository with 'git fsck'; a fresh clone has what is missing"
             return StorageFailed(
-                f"can't keep {objects}, because objects are missing here: {failed.reason}",
-                where=where,
+                f"can't keep {objects}, because objects are missing here: {failure.reason}",
+                where=folder,
                 hint=hint,
             )
-        if failed.has_message(UNWRITABLE):
-            lock, hint = self._find_lock(failed.stderr), "free disk space or fix the permissions"
+        if failure.has_message(UNWRITABLE):
+            lock, hint = self._find_lock(failure.stderr), "free disk space or fix the permissions"
             detail, hint = ("", hint) if lock is None else (f": {lock.description}", lock.hint)
-            message = f"can't keep {objects}: {failed.reason}{detail}"
-            return StorageFailed(message, where=where, hint=hint)
-        return unreachable_error(self.name, failed)
+            message = f"can't keep {objects}: {failure.reason}{detail}"
+            return StorageFailed(message, where=folder, hint=hint)
+        return unreachable_error(self.name, failure)
 
     def _find_lock(self, stderr: str) -> Lock | None:
         """Return the lock of this repository that *stderr* names, if any."""
@@ -261,15 +262,15 @@ class Remote:
     def _push_result(self, output: str, stderr: str, moves: Sequence[RefMove]) -> Pushed:
         lines = {ref: (flag, text) for flag, ref, text in _parse_reports(output)}
         reports = [lines.get(move.ref) for move in moves]
-        refused = [text for flag, text in filter(None, reports) if flag == "!"]
-        if any("[remote failure]" in text for text in refused) or None in reports:
-            failed = GitFailed(("push",), 1, stderr)
-            failure = unreachable_error(self.name, failed)
-            return Pushed(PushVerdict.UNKNOWN, failed.reason, failure=failure)
-        if not refused:
+        refusals = [text for flag, text in filter(None, reports) if flag == "!"]
+        if any("[remote failure]" in text for text in refusals) or None in reports:
+            error = GitFailed(("push",), 1, stderr)
+            failure = unreachable_error(self.name, error)
+            return Pushed(PushVerdict.UNKNOWN, error.reason, failure=failure)
+        if not refusals:
             return Pushed(PushVerdict.ACCEPTED)
         # With an atomic push all but one line only say that another one was refused.
-        reasons = [text for text in refused if "atomic" not in text] or refused
+        reasons = [text for text in refusals if "atomic" not in text] or refusals
         server_lines = [line.removeprefix("remote:").strip() for line in stderr.splitlines()]
         explanations = [line for line in server_lines if line.startswith(_REASONS)]
         reason_by_ref = {
@@ -299,7 +300,9 @@ def _hook_output(stderr: str) -> str:
     for line in stderr.splitlines():
         if line.startswith("remote:"):
             bare = _CONTROLS.sub("", line.removeprefix("remote:"))
-            words = " ".join("".join(c if c.isprintable() else " " for c in bare).split())
+            words = " ".join(
+                "".join(character if character.isprintable() else " " for character in bare).split()
+            )
             if words and not words.startswith((*_REASONS, "error: hook declined")):
                 parts.append(words)
     text = " / ".join(parts)
@@ -381,22 +384,22 @@ class RefWatch:
 
     def arm(self) -> None:
         """Start the watch, or start it again; a look after this call misses nothing."""
-        previous, self._watch = self._watch, None
+        old_watch, self._watch = self._watch, None
         try:
             folder = self._nearest_folder()
             while self._watch is None:
                 # Until the ref's own folder exists, any change in the folder above counts.
                 name = self._path.name if folder == self._path.parent else None
                 self._watch = start_notifier(folder, name)
-                if (nearest := self._nearest_folder()) != folder:
+                if (nearest_folder := self._nearest_folder()) != folder:
                     # The folder was created just now; the watch above it can't see the ref.
                     self._watch.close()
-                    folder, self._watch = nearest, None
+                    folder, self._watch = nearest_folder, None
         except OSError:
             self._watch = None
         finally:
-            if previous is not None:
-                previous.close()
+            if old_watch is not None:
+                old_watch.close()
 
     def _nearest_folder(self) -> Path:
         """Return the ref's folder, or its nearest parent that exists: git removes empty ones."""

@@ -93,7 +93,7 @@ def read_tree(objects: Objects, commit: str, state_name: str) -> RunTree | None:
             or is_document(entry.name, state_name)
         )
     }
-    outputs = next((e for e in top if e.is_folder and e.name == results.NAME), None)
+    outputs = next((entry for entry in top if entry.is_folder and entry.name == results.NAME), None)
     for attempt in _read_folder(objects, outputs.oid) if outputs else ():
         if attempt.is_folder and results.parse_attempt_name(attempt.name):
             for entry in _read_folder(objects, attempt.oid):
@@ -149,8 +149,8 @@ class Replica:
 
     def revision(self) -> int:
         """Return the revision of the folder's last readable record; 0: there is none."""
-        last = _last_record(self.read_journal())
-        return last["revision"] if last else 0
+        last_record = _last_record(self.read_journal())
+        return last_record["revision"] if last_record else 0
 
     def rotated_journals(self) -> set[str]:
         """Return the names of the folder's rotated journals."""
@@ -197,24 +197,24 @@ class Replica:
             CorruptState: the branch holds no run, or not the folder's run.
             Missing: a file of *tree* is not in this repository; call again after a fetch.
         """
-        theirs = self._read_blob(tree, JOURNAL)
-        if theirs is None or _last_record(theirs) is None:
+        remote_journal = self._read_blob(tree, JOURNAL)
+        if remote_journal is None or _last_record(remote_journal) is None:
             raise CorruptState(
                 "has no run: its journal is missing or can't be read",
                 where=f"branch {branch}",
                 hint="set store.branch to another branch, or remove this one if nothing is on it",
             )
-        ours = self.read_journal()
-        is_new = theirs != ours
+        local_journal = self.read_journal()
+        is_new = remote_journal != local_journal
         if is_new:
-            self._ensure_contained(ours, theirs, tree, known, branch)
-        state, is_edited = self._read_blob(tree, HEAD), self._is_edited(ours)
+            self._ensure_contained(local_journal, remote_journal, tree, known, branch)
+        state, is_edited = self._read_blob(tree, HEAD), self._is_edited(local_journal)
         folders.make_folder(self.folder)
         # The journal comes last, so that every file that it mentions exists by then.
         for name in sorted(tree.entries.keys() - {HEAD, JOURNAL}):
             self._copy_file(tree, known, name)
         if is_new:
-            self._write_journal(ours, theirs)
+            self._write_journal(local_journal, remote_journal)
             if state is not None and not is_edited:
                 folders.write_atomically(self.folder / self._state_name, state, durably=False)
         for name in (self.rotated_journals() - tree.rotated_journals()) | self._find_dropped(
@@ -237,68 +237,68 @@ class Replica:
             return not any(record["head"] == head for record in _parse_records(journal))
         return True
 
-    def _find_dropped(self, tree: RunTree, known: RunTree | None) -> set[str]:
+    def _find_dropped(self, tree: RunTree, known_tree: RunTree | None) -> set[str]:
         """Return the documents that the branch had and no longer has."""
-        return known.documents() - tree.documents() if known is not None else set()
+        return known_tree.documents() - tree.documents() if known_tree is not None else set()
 
     def _ensure_contained(
-        self, ours: bytes, theirs: bytes, tree: RunTree, known: RunTree | None, branch: str
+        self, journal: bytes, data: bytes, tree: RunTree, base: RunTree | None, branch: str
     ) -> None:
-        """Check that *theirs* has no gaps and continues *ours*, else raise CorruptState."""
-        where, last = f"branch {branch}", _last_record(ours)
+        """Raise CorruptState unless *data*, of the branch, continues *journal* without gaps."""
+        place, tail = f"branch {branch}", _last_record(journal)
         # The records that are here already were checked when they came.
-        is_continuation = last is not None and ours.endswith(b"\n") and theirs.startswith(ours)
-        start, expected = (
-            (len(ours), last["revision"] + 1) if is_continuation and last else (0, None)
+        is_continuation = tail is not None and journal.endswith(b"\n") and data.startswith(journal)
+        start, revision = (
+            (len(journal), tail["revision"] + 1) if is_continuation and tail else (0, None)
         )
         try:
-            records = scan(theirs[start:], start, expected, where).winners
+            records = scan(data[start:], start, revision, place).winners
         except CorruptState as damage:
             raise _broken_journal_error(
-                f"has a damaged journal: {damage.message}", where
+                f"has a damaged journal: {damage.message}", place
             ) from damage
-        if last is None or not records:
+        if tail is None or not records:
             return
-        if self._parse_run_id(ours) != records[-1].data["head"].get("run_id"):
+        if self._parse_run_id(journal) != records[-1].data["head"].get("run_id"):
             raise CorruptState(
                 "has a different run than this folder (their run_id differs)",
-                where=where,
+                where=place,
                 hint=f"to take the branch's, move {self.folder} away; to keep this one, "
                 "set store.branch to a branch of its own",
             )
-        our_lines = {} if is_continuation else _lines_by_revision(ours)
-        rewritten = {
+        own_lines = {} if is_continuation else _lines_by_revision(journal)
+        names = {
             name
             for name in (
-                tree.rotated_journals() & known.rotated_journals() if known is not None else ()
+                tree.rotated_journals() & base.rotated_journals() if base is not None else ()
             )
-            if known is not None and tree.entries[name] != known.entries[name]
+            if base is not None and tree.entries[name] != base.entries[name]
         }
         lines = {record.revision: record.line for record in records}
-        our_newest = last["revision"]
-        is_far_behind = not is_continuation and our_newest < min(lines)
+        own_revision = tail["revision"]
+        is_far_behind = not is_continuation and own_revision < min(lines)
         for name in sorted(tree.rotated_journals(), reverse=True) if is_far_behind else ():
             lines |= _lines_by_revision(self._read_blob(tree, name) or b"")
-            if min(lines) <= our_newest:
+            if min(lines) <= own_revision:
                 break
         # If the branch rotates its journal, records older than all that it keeps can't be compared.
-        oldest = min(lines) if tree.rotated_journals() else 0
-        is_same = all(lines.get(n) == line for n, line in our_lines.items() if n >= oldest)
-        if rewritten or not is_same:
+        limit = min(lines) if tree.rotated_journals() else 0
+        is_same = all(lines.get(n) == line for n, line in own_lines.items() if n >= limit)
+        if names or not is_same:
             raise _broken_journal_error(
-                f"does not continue from revision {our_newest} of this clone: someone has "
+                f"does not continue from revision {own_revision} of this clone: someone has "
                 "reset it or overwritten it",
-                where,
+                place,
             )
 
     @staticmethod
     def _parse_run_id(journal: bytes) -> object:
-        last = _last_record(journal)
-        return last["head"].get("run_id") if last is not None else None
+        last_record = _last_record(journal)
+        return last_record["head"].get("run_id") if last_record is not None else None
 
-    def _copy_file(self, tree: RunTree, known: RunTree | None, name: str) -> None:
+    def _copy_file(self, tree: RunTree, known_tree: RunTree | None, name: str) -> None:
         path = self.folder / name
-        is_same = known is not None and known.entries.get(name) == tree.entries[name]
+        is_same = known_tree is not None and known_tree.entries.get(name) == tree.entries[name]
         if is_same and path.is_file():
             return
         data = self._read_blob(tree, name)
@@ -307,17 +307,17 @@ class Replica:
         folders.make_folder(path.parent)
         folders.write_atomically(path, data)
 
-    def _write_journal(self, ours: bytes, theirs: bytes) -> None:
-        """Write *theirs* as the journal, not durably: after a power loss the branch restores it."""
+    def _write_journal(self, local_journal: bytes, remote_journal: bytes) -> None:
+        """Replace the journal, not durably: after a power loss the branch restores it."""
         path = self.folder / JOURNAL
-        if ours and theirs.startswith(ours):
+        if local_journal and remote_journal.startswith(local_journal):
             fd = folders.open_file(path, os.O_WRONLY | os.O_APPEND)
             try:
-                os.write(fd, theirs[len(ours) :])
+                os.write(fd, remote_journal[len(local_journal) :])
             finally:
                 os.close(fd)
         else:
-            folders.write_atomically(path, theirs, durably=False)
+            folders.write_atomically(path, remote_journal, durably=False)
 
     def _read_blob(self, tree: RunTree, name: str) -> bytes | None:
         oid = tree.entries.get(name)
@@ -331,52 +331,54 @@ class Replica:
         Raises:
             GitFailed: git can't write to this repository.
         """
-        before = (
+        old_tree = (
             position.tree if position is not None and position.tree is not None else RunTree({})
         )
-        files = self._collect_changes(draft, before, position)
+        files = self._collect_changes(draft, old_tree, position)
         depth = 0 if position is None else position.depth + 1
         if position is not None and self.max_commits and depth >= self.max_commits:
             depth = 0
-        old = None if position is None else position.commit
+        old_commit = None if position is None else position.commit
         commit = self._objects.write(
             CommitDraft(
                 _commit_message(draft, depth),
-                parent=old if depth else None,
-                base=None if depth else old,
+                parent=old_commit if depth else None,
+                base=None if depth else old_commit,
                 files=files,
                 at=_parse_epoch(draft.head.last_update),
             ),
             self._ref,
         )
-        entries = {name: oid for name, oid in before.entries.items() if name not in files}
+        entries = {name: oid for name, oid in old_tree.entries.items() if name not in files}
         chars = len(commit)
         entries |= {n: blob_name(data, chars) for n, data in files.items() if data is not None}
         return BranchPosition(commit, RunTree(entries), draft.head.revision, depth)
 
     def _collect_changes(
-        self, draft: Draft, before: RunTree, position: BranchPosition | None
+        self, draft: Draft, old_tree: RunTree, position: BranchPosition | None
     ) -> dict[str, bytes | None]:
-        """Return the files that differ from *before*: path -> content, None if it is removed."""
+        """Return the files that differ from *old_tree*: path -> content, None if it is removed."""
         journal = self.read_journal() + draft.closing + draft.line
         files: dict[str, bytes | None] = {HEAD: draft.content, JOURNAL: journal}
-        rotated, documents = self.rotated_journals(), self.documents()
-        for name in sorted(rotated - before.rotated_journals()):
+        rotated_names, documents = self.rotated_journals(), self.documents()
+        for name in sorted(rotated_names - old_tree.rotated_journals()):
             files[name] = self.read(name, MAX_JOURNAL_BYTES)
         for name in sorted(documents):
-            if position is None or self._is_changed(name, before, len(position.commit)):
+            if position is None or self._is_changed(name, old_tree, len(position.commit)):
                 files[name] = self.read(name)
         results_folder = self.folder / results.NAME
         for fact in draft.transition.facts:
             attempt = results.attempt_folder(results_folder, fact.step_index, fact.token).name
             name = f"{results.NAME}/{attempt}/{results.OUTPUT}"
-            if name not in before.entries and (data := self._read_output(name)):
+            if name not in old_tree.entries and (data := self._read_output(name)):
                 files[name] = data
-        removed = (before.rotated_journals() - rotated) | (before.documents() - documents)
-        if rotated - before.rotated_journals():
+        removed_names = (old_tree.rotated_journals() - rotated_names) | (
+            old_tree.documents() - documents
+        )
+        if rotated_names - old_tree.rotated_journals():
             # Removing old rotated journals also removes the outputs of their records.
-            removed |= before.outputs() - self.outputs()
-        return files | dict.fromkeys(sorted(removed))
+            removed_names |= old_tree.outputs() - self.outputs()
+        return files | dict.fromkeys(sorted(removed_names))
 
     def _read_output(self, name: str) -> bytes | None:
         data = self.read(name, MAX_OUTPUT_BYTES)
@@ -387,15 +389,15 @@ class Replica:
             )
         return data
 
-    def _is_changed(self, name: str, before: RunTree, chars: int) -> bool:
-        """Return whether the folder's document *name* differs from the one in *before*."""
+    def _is_changed(self, name: str, old_tree: RunTree, chars: int) -> bool:
+        """Return whether the folder's document *name* differs from the one in *old_tree*."""
         mark = signature(self.folder / name)
-        known = self._hashed.get(name)
-        if known is None or known[0] != mark:
+        record = self._hashed.get(name)
+        if record is None or record[0] != mark:
             data = self.read(name)
-            known = (mark, "" if data is None else blob_name(data, chars))
-            self._hashed[name] = known
-        return bool(known[1]) and known[1] != before.entries.get(name)
+            record = (mark, "" if data is None else blob_name(data, chars))
+            self._hashed[name] = record
+        return bool(record[1]) and record[1] != old_tree.entries.get(name)
 
 
 def has_record(journal: bytes, line: bytes) -> bool:
@@ -424,10 +426,10 @@ def _lines_by_revision(journal: bytes) -> dict[int, bytes]:
     return lines
 
 
-def _broken_journal_error(problem: str, where: str) -> CorruptState:
+def _broken_journal_error(problem: str, place: str) -> CorruptState:
     return CorruptState(
         problem,
-        where=where,
+        where=place,
         hint="'sequencer sync --fetch' shows both sides; 'sequencer sync --take-theirs' sets the "
         "files here aside and takes the branch's",
     )
@@ -491,8 +493,8 @@ def _commit_message(draft: Draft, depth: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _parse_epoch(at: str) -> int:
+def _parse_epoch(time_text: str) -> int:
     try:
-        return max(0, int(datetime.fromisoformat(at).timestamp()))
+        return max(0, int(datetime.fromisoformat(time_text).timestamp()))
     except ValueError:
         return 0

@@ -107,17 +107,17 @@ def _beats_name(branch: str) -> str:
     >>> _beats_name("sequencer/x"), _beats_name("x"), _beats_name("sequencer/of")
     ('x', 'of/x', 'of/sequencer/of')
     """
-    below = branch.removeprefix(_OWN)
-    is_usual = branch.startswith(_OWN) and "/" not in below and below != _OF
-    return below if is_usual else f"{_OF}/{branch}"
+    name = branch.removeprefix(_OWN)
+    is_usual = branch.startswith(_OWN) and "/" not in name and name != _OF
+    return name if is_usual else f"{_OF}/{branch}"
 
 
 class _AlreadyAccepted(Exception):
     """A repeated change was already accepted; never leaves this module."""
 
-    def __init__(self, pending: PendingPush) -> None:
+    def __init__(self, push: PendingPush) -> None:
         super().__init__()
-        self.pending = pending
+        self.pending = push
 
 
 class GitStore:
@@ -229,13 +229,13 @@ class GitStore:
             self._looking.release()
 
     def _look_if_due(self) -> tuple[str, ...]:
-        now, refs = time.monotonic(), self._refs
+        moment, refs = time.monotonic(), self._refs
         is_watched = refs is not None and bool(refs.fds)
         has_moved = refs is not None and refs.has_moved()
-        is_recent = now - max(self._asked_at, self.branch.contact_at) < self._slow_s
+        is_recent = moment - max(self._asked_at, self.branch.contact_at) < self._slow_s
         if is_recent and not has_moved and (is_watched or refs is None):
             return ()
-        self._asked_at = now
+        self._asked_at = moment
         if refs is not None:
             refs.arm()
         try:
@@ -244,8 +244,8 @@ class GitStore:
             return (f"{error.message}; this is what this clone knows",)
         except StorageFailed as error:
             # For example a full disk: the files here can still be read.
-            where = f"{error.where}: " if error.where else ""
-            return (f"{where}{error.message}; this is what this clone knows",)
+            place = f"{error.where}: " if error.where else ""
+            return (f"{place}{error.message}; this is what this clone knows",)
         except ClaimHeld:
             pass  # another process of this clone is pushing, and writes what it finds
         return ()
@@ -255,10 +255,12 @@ class GitStore:
         if self._asked_at > -math.inf:
             return ()
         self._asked_at = time.monotonic()
-        known = self.branch.known.read()
-        since = "is not known here" if known is None else f"was last seen at {known.at}"
+        known_state = self.branch.known.read()
+        age_text = (
+            "is not known here" if known_state is None else f"was last seen at {known_state.at}"
+        )
         name = self.branch.remote.name
-        return (f"the run on remote {name!r} {since}; 'sequencer sync --fetch' looks there",)
+        return (f"the run on remote {name!r} {age_text}; 'sequencer sync --fetch' looks there",)
 
     # --- writing -------------------------------------------------------------------
 
@@ -300,10 +302,10 @@ class GitStore:
 
         def decide(head: Head | None) -> Transition | None:
             nonlocal is_refused
-            for pending in self.branch.doubts:
+            for push in self.branch.doubts:
                 # A push may land long after this process stopped waiting for its answer.
-                if pending.is_of_change and self.branch.contains(pending):
-                    raise _AlreadyAccepted(pending)
+                if push.is_of_change and self.branch.contains(push):
+                    raise _AlreadyAccepted(push)
             is_refused = True
             self.branch.deciding = transition = change(head)
             is_refused = transition is None
@@ -370,17 +372,17 @@ class GitStore:
                 hint="look at the repository with 'git fsck'",
             ) from failed
         except OSError as error:
-            where = str(error.filename or self.state_path.parent)
+            folder = str(error.filename or self.state_path.parent)
             hint = "free disk space or fix the permissions, then start again"
-            reason, hint = explain_refusal(error, where, hint)
-            raise StorageFailed(f"can't be written: {reason}", where=where, hint=hint) from error
+            reason, hint = explain_refusal(error, folder, hint)
+            raise StorageFailed(f"can't be written: {reason}", where=folder, hint=hint) from error
 
     # --- claims and waiting --------------------------------------------------------
 
     def liveness(self, claim: Claim) -> Liveness:
-        first = self._files.liveness(claim)
+        liveness = self._files.liveness(claim)
         if self._is_read_only:
-            return first
+            return liveness
 
         def look() -> None:
             head = self._files.view().head
@@ -391,7 +393,7 @@ class GitStore:
                     self.branch.fetch_tips().get(self.branch.refs.beats), head.claims
                 )
 
-        return confirm_expiry(first, look, lambda: self._files.liveness(claim))
+        return confirm_expiry(liveness, look, lambda: self._files.liveness(claim))
 
     def beat(self, claim: Claim, number: int) -> None:
         head = self._files.view().head
@@ -454,25 +456,25 @@ class GitStore:
 
 def store_of(request: StoreRequest) -> GitStore:
     """Return the store of a run that machines share through a git remote."""
-    settings, chosen, defaults = request.settings, request.settings.store, GitOptions()
+    settings, store_settings, defaults = request.settings, request.settings.store, GitOptions()
 
     def value_or(value: Any, unset: Any, *path: str) -> Any:
         """Return *value*, or the default of this kind if it is not set."""
         return unset if settings.source_of("store", *path).kind == "default" else value
 
     options = GitOptions(
-        remote=chosen.remote,
-        branch=chosen.branch,
-        timeout_s=chosen.timeout_s,
-        max_commits=chosen.max_commits,
-        fast_s=chosen.poll.fast_s,
-        slow_s=chosen.poll.slow_s,
-        retry_for_s=chosen.retry_for_s,
-        ttl_s=value_or(chosen.ttl_s, defaults.ttl_s, "ttl_s"),
+        remote=store_settings.remote,
+        branch=store_settings.branch,
+        timeout_s=store_settings.timeout_s,
+        max_commits=store_settings.max_commits,
+        fast_s=store_settings.poll.fast_s,
+        slow_s=store_settings.poll.slow_s,
+        retry_for_s=store_settings.retry_for_s,
+        ttl_s=value_or(store_settings.ttl_s, defaults.ttl_s, "ttl_s"),
         rotate_bytes=value_or(
-            chosen.journal.rotate_bytes, defaults.rotate_bytes, "journal", "rotate_bytes"
+            store_settings.journal.rotate_bytes, defaults.rotate_bytes, "journal", "rotate_bytes"
         ),
-        keep=value_or(chosen.journal.keep, defaults.keep, "journal", "keep"),
+        keep=value_or(store_settings.journal.keep, defaults.keep, "journal", "keep"),
     )
     is_default = request.state_path == settings.state_file
     return GitStore(

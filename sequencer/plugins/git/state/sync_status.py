@@ -122,66 +122,83 @@ def compare_with_remote(store: GitStore) -> SyncStatus:
         StorageFailed: the files of this clone can't be read or written.
     """
     branch = store.branch
-    known, journal = branch.known.read(), branch.replica.read_journal()
+    known_state, journal = branch.known.read(), branch.replica.read_journal()
     local_head = parse_newest_head(journal)
     was_started = bool(journal) or signature(store.state_path) is not None
     try:
-        if not was_started and known is None and branch.refs.state not in branch.fetch_tips():
+        if not was_started and known_state is None and branch.refs.state not in branch.fetch_tips():
             # A look must not create a folder for a run that does not exist.
-            return SyncStatus(Relation.NOWHERE, known, local_head, None, None)
+            return SyncStatus(Relation.NOWHERE, known_state, local_head, None, None)
         store.pull()
     except RemoteUnreachable as error:
-        return SyncStatus(Relation.UNKNOWN, known, local_head, None, None, error)
+        return SyncStatus(Relation.UNKNOWN, known_state, local_head, None, None, error)
     except CorruptState as error:
-        return _diagnose_branch(branch, known, local_head, error)
-    now = branch.known.read()
-    if now is None or now.branch != branch.refs.branch:
-        return SyncStatus(Relation.UNPUBLISHED, known, local_head, None, None)
-    theirs = read_journal(branch, now.tip) or b""
-    damage = _find_damage(store, theirs)
+        return _diagnose_branch(branch, known_state, local_head, error)
+    new_state = branch.known.read()
+    if new_state is None or new_state.branch != branch.refs.branch:
+        return SyncStatus(Relation.UNPUBLISHED, known_state, local_head, None, None)
+    remote_journal = read_journal(branch, new_state.tip) or b""
+    damage = _find_damage(store, remote_journal)
     if damage is not None:
         return SyncStatus(
-            Relation.DAMAGED, known, local_head, now.tip, parse_newest_head(theirs), damage
+            Relation.DAMAGED,
+            known_state,
+            local_head,
+            new_state.tip,
+            parse_newest_head(remote_journal),
+            damage,
         )
     relation = Relation.EQUAL if branch.replica.read_journal() == journal else Relation.BEHIND
     return SyncStatus(
-        relation if journal else Relation.NEW, known, local_head, now.tip, parse_newest_head(theirs)
+        relation if journal else Relation.NEW,
+        known_state,
+        local_head,
+        new_state.tip,
+        parse_newest_head(remote_journal),
     )
 
 
 def compare_with_known(store: GitStore) -> SyncStatus:
     """Return the sync status of the run in *store* from local knowledge alone; change nothing."""
     branch = store.branch
-    known, journal = branch.known.read(), branch.replica.read_journal()
+    known_state, journal = branch.known.read(), branch.replica.read_journal()
     local_head = parse_newest_head(journal)
-    if known is None or known.branch != branch.refs.branch:
+    if known_state is None or known_state.branch != branch.refs.branch:
         was_started = bool(journal) or signature(store.state_path) is not None
         relation = Relation.UNPUBLISHED if was_started else Relation.NOWHERE
         return SyncStatus(relation, None, local_head, None, None, is_asked=False)
-    theirs = read_journal(branch, known.tip)
-    if theirs is None:
-        return SyncStatus(Relation.UNKNOWN, known, local_head, known.tip, None, is_asked=False)
+    remote_journal = read_journal(branch, known_state.tip)
+    if remote_journal is None:
+        return SyncStatus(
+            Relation.UNKNOWN, known_state, local_head, known_state.tip, None, is_asked=False
+        )
     relation, damage = Relation.EQUAL, None
-    if not journal.startswith(theirs) and theirs.startswith(journal):
+    if not journal.startswith(remote_journal) and remote_journal.startswith(journal):
         # The next change brings the folder up to date.
         relation = Relation.BEHIND
-    elif (damage := _find_damage(store, theirs)) is not None:
+    elif (damage := _find_damage(store, remote_journal)) is not None:
         relation = Relation.DAMAGED
     return SyncStatus(
-        relation, known, local_head, known.tip, parse_newest_head(theirs), damage, is_asked=False
+        relation,
+        known_state,
+        local_head,
+        known_state.tip,
+        parse_newest_head(remote_journal),
+        damage,
+        is_asked=False,
     )
 
 
 def _diagnose_branch(
-    branch: Branch, known: Known | None, local_head: Head | None, problem: CorruptState
+    branch: Branch, known_state: Known | None, local_head: Head | None, problem: CorruptState
 ) -> SyncStatus:
     """Return the status of a branch that could not be followed because of *problem*."""
     try:
         tip = branch.fetch_tips().get(branch.refs.state)
     except RemoteUnreachable as error:
-        return SyncStatus(Relation.UNKNOWN, known, local_head, None, None, error)
+        return SyncStatus(Relation.UNKNOWN, known_state, local_head, None, None, error)
     if tip is None:
-        return SyncStatus(Relation.GONE, known, local_head, None, None, problem)
+        return SyncStatus(Relation.GONE, known_state, local_head, None, None, problem)
     remote_head = parse_newest_head(read_journal(branch, tip) or b"")
     if remote_head is None:
         relation = Relation.UNREADABLE
@@ -189,15 +206,15 @@ def _diagnose_branch(
         relation = Relation.ANOTHER_RUN
     else:
         relation = Relation.DIVERGED
-    return SyncStatus(relation, known, local_head, tip, remote_head, problem)
+    return SyncStatus(relation, known_state, local_head, tip, remote_head, problem)
 
 
-def _find_damage(store: GitStore, theirs: bytes) -> SequencerError | None:
+def _find_damage(store: GitStore, remote_journal: bytes) -> SequencerError | None:
     """Return why the files here can't be used although the branch can, or None if they can."""
     if (refusal := diagnose(store.state_path).refusal) is not None:
         return refusal
     # Another process of this clone may have appended records to it since.
-    if store.branch.replica.read_journal().startswith(theirs):
+    if store.branch.replica.read_journal().startswith(remote_journal):
         return None
     return CorruptState(
         "differs from the branch's journal at the same revision",
@@ -237,15 +254,17 @@ def find_runs_elsewhere(
         RemoteUnreachable: there was no answer.
     """
     options = GitOptions(branch=template)
-    ours = {refs_of(options, name).state for name in (None, *local_names)}
-    other_refs = {ref for ref in _list_remote_refs(branch, template) if ref not in ours}
-    shown = [ref for ref in sorted(other_refs) if is_run_branch(template, ref.removeprefix(_HEADS))]
-    del shown[MAX_OTHERS:]
-    if not shown:
+    own_refs = {refs_of(options, name).state for name in (None, *local_names)}
+    other_refs = {ref for ref in _list_remote_refs(branch, template) if ref not in own_refs}
+    shown_refs = [
+        ref for ref in sorted(other_refs) if is_run_branch(template, ref.removeprefix(_HEADS))
+    ]
+    del shown_refs[MAX_OTHERS:]
+    if not shown_refs:
         return []
-    local = {ref: f"{LOCAL}{ref.removeprefix(_HEADS)}/state" for ref in shown}
-    branch.remote.fetch(local)
-    return list(_read_other_runs(branch, local))
+    local_refs = {ref: f"{LOCAL}{ref.removeprefix(_HEADS)}/state" for ref in shown_refs}
+    branch.remote.fetch(local_refs)
+    return list(_read_other_runs(branch, local_refs))
 
 
 def _list_remote_refs(branch: Branch, template: str) -> list[str]:
@@ -258,11 +277,11 @@ def _list_remote_refs(branch: Branch, template: str) -> list[str]:
     return [line.partition("\t")[2] for line in output.splitlines()]
 
 
-def _read_other_runs(branch: Branch, local: dict[str, str]) -> Iterator[OtherRun]:
-    for ref, ours in local.items():
+def _read_other_runs(branch: Branch, local_refs: dict[str, str]) -> Iterator[OtherRun]:
+    for ref, local_ref in local_refs.items():
         name, head = ref.removeprefix(_HEADS), None
         with contextlib.suppress(GitFailed, StorageFailed):
-            commit = branch.objects.resolve(ours)
+            commit = branch.objects.resolve(local_ref)
             head = (
                 parse_newest_head(read_journal(branch, commit) or b"")
                 if commit is not None
@@ -279,8 +298,8 @@ def is_run_branch(template: str, branch: str) -> bool:
     >>> is_run_branch("sequencer/{run}", "main"), is_run_branch("state", "state")
     (False, False)
     """
-    first, *rest = template.split("{run}") if "{run}" in template else (f"{template}-", "")
-    pattern = re.escape(first) + "(?P<run>[^/]+)" + "(?P=run)".join(map(re.escape, rest))
+    prefix, *parts = template.split("{run}") if "{run}" in template else (f"{template}-", "")
+    pattern = re.escape(prefix) + "(?P<run>[^/]+)" + "(?P=run)".join(map(re.escape, parts))
     return re.fullmatch(pattern, branch) is not None
 
 
@@ -312,18 +331,20 @@ def take_theirs(
             if head is not None:
                 # First, because the decision for the branch holds even if the rest fails.
                 HighWaterMark(store.state_path).remove_record(head.run_id)
-        when = datetime.fromtimestamp(now(), UTC)
-        aside = folders.make_numbered_folder(folder / f"set-aside-{when:%Y%m%dT%H%M%SZ}")
+        timestamp = datetime.fromtimestamp(now(), UTC)
+        aside_folder = folders.make_numbered_folder(
+            folder / f"set-aside-{timestamp:%Y%m%dT%H%M%SZ}"
+        )
         for path in _list_run_files(store):
-            folders.move(path, aside / path.name)
-        sync_folder(aside)
+            folders.move(path, aside_folder / path.name)
+        sync_folder(aside_folder)
         sync_folder(folder)
     after = compare_with_remote(store)
     if after.relation is not Relation.NEW:
         raise after.problem or StateRefused(
-            f"the branch could not be taken; the files that were here are in {aside}"
+            f"the branch could not be taken; the files that were here are in {aside_folder}"
         )
-    return aside, after
+    return aside_folder, after
 
 
 def _list_run_files(store: GitStore) -> Iterator[Path]:

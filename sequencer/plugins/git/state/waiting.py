@@ -85,8 +85,8 @@ class PollPace:
         """Record a successful look, *ago_s* seconds ago; return a notice for people, or None."""
         notice = f"remote {self._remote!r} answers again" if self._retry_s else None
         self._retry_s, self._is_denied = 0.0, False
-        longer = min(self._interval_s * GROWTH, self._slow_s)
-        self._interval_s = self._fast_s if has_moved else longer
+        next_interval_s = min(self._interval_s * GROWTH, self._slow_s)
+        self._interval_s = self._fast_s if has_moved else next_interval_s
         self._next_at = self._jittered_time(self.interval_s) - ago_s
         return notice
 
@@ -95,8 +95,8 @@ class PollPace:
         before_s, was_denied = self._retry_s, self._is_denied
         self._is_denied = error.is_denied
         # Asking again fixes no credentials, and some servers lock out clients that ask too often.
-        longer = LAST_RETRY_S if error.is_denied else max(before_s * 2, FIRST_RETRY_S)
-        self._retry_s = min(longer, LAST_RETRY_S)
+        retry_s = LAST_RETRY_S if error.is_denied else max(before_s * 2, FIRST_RETRY_S)
+        self._retry_s = min(retry_s, LAST_RETRY_S)
         self._next_at = self._jittered_time(self._retry_s)
         if self._retry_s == before_s and self._is_denied == was_denied:
             return None
@@ -126,13 +126,13 @@ class SharedLook:
 
     def record_look(self) -> None:
         """Record that this process has looked and has written the changes to the folder."""
-        now = time.time_ns()
+        time_ns = time.time_ns()
         # Only the time is set: a write would wake every process that watches the folder.
         with contextlib.suppress(OSError):
             try:
                 folder = folders.open_folder(self._path.parent)
                 name, fd = self._path.name, folder.fd
-                os.utime(name, ns=(now, now), dir_fd=fd, follow_symlinks=False)
+                os.utime(name, ns=(time_ns, time_ns), dir_fd=fd, follow_symlinks=False)
             except FileNotFoundError:
                 os.close(folders.open_file(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
 
@@ -170,18 +170,18 @@ class SharedWait(Struct):
         """
         if self.local.wait(revision, 0.0):
             return True
-        now = time.monotonic()
+        start = time.monotonic()
         # The lease of a claim may expire without any notification.
-        ends = math.inf if claim is None else now + pause_s(claim)
+        ends = math.inf if claim is None else start + pause_s(claim)
         if timeout_s is not None:
-            ends = min(ends, now + timeout_s)
-        while (left := ends - time.monotonic()) > 0:
+            ends = min(ends, start + timeout_s)
+        while (left_s := ends - time.monotonic()) > 0:
             if wake_fd is not None and wait_readable((wake_fd,), 0.0):
                 return False
             if claim is not None and is_proven_dead(claim.owner):
                 return False
             self._look_if_due()
-            limit = min(left, self.pace.seconds_until_due())
+            limit = min(left_s, self.pace.seconds_until_due())
             fds = () if self.refs is None else self.refs.fds
             if self.local.wait(revision, limit, wake_fd=wake_fd, claim=claim, fds=fds):
                 self.pace.schedule_soon()

@@ -116,8 +116,8 @@ def ensure_may_ask(ask: Ask, event: TrackerEvent, options: AnyHook) -> None:
     Raises:
         Unwanted: they do not.
     """
-    listed = getattr(options, f"may_{ask}")
-    if not is_any_known(event.who, options.people if listed is None else listed):
+    people = getattr(options, f"may_{ask}")
+    if not is_any_known(event.who, options.people if people is None else people):
         raise Unwanted(f"the sender is not on the list of people who may {ask}")
 
 
@@ -195,28 +195,28 @@ class Clerk:
             if delivery is None:
                 return False
             try:
-                done = self._handle_delivery(delivery)
+                result = self._handle_delivery(delivery)
             except Unwanted as error:
-                done = f"nothing to do: {error}"
+                result = f"nothing to do: {error}"
             except _RETRIED as error:
                 if tries_left:
                     time.sleep(PAUSE_S)
                     continue
-                done = f"given up: {error}{self._lost}"
+                result = f"given up: {error}{self._lost}"
             except SequencerError as error:
-                done = f"refused: {error.message}{self._lost}"
+                result = f"refused: {error.message}{self._lost}"
             except Exception as error:  # noqa: BLE001 - it must not block the next deliveries
-                done = f"a delivery was dropped: {error!r}{self._lost}"
-            self._say(f"{delivery.tracker}: {done}")
-            self.box.finish(delivery, done)
+                result = f"a delivery was dropped: {error!r}{self._lost}"
+            self._say(f"{delivery.tracker}: {result}")
+            self.box.finish(delivery, result)
             break
         return True
 
     @property
     def _lost(self) -> str:
         """Return a note on what was paid for a run that was not started; empty if nothing was."""
-        lost = describe_lost_cost(self._paid)
-        return f"; {lost}" if lost else ""
+        cost_text = describe_lost_cost(self._paid)
+        return f"; {cost_text}" if cost_text else ""
 
     def _handle_delivery(self, delivery: Delivery) -> str:
         """Do what *delivery* asks for; return what was done.
@@ -232,10 +232,10 @@ class Clerk:
         event = read_event(tracker, delivery.kind, document, options)
         ensure_allowed(event, options)
         if event.ask is Ask.START:
-            done = self._start(project, event, document, options)
+            result = self._start(project, event, document, options)
         else:
-            done = self._change(project, event, options, delivery)
-        return f"{event.identifier}: {done}"
+            result = self._change(project, event, options, delivery)
+        return f"{event.identifier}: {result}"
 
     def _start(
         self, project: Project, event: TrackerEvent, document: Document, options: AnyHook
@@ -280,24 +280,24 @@ class Clerk:
             raise Unwanted(f"{event.identifier} has no run")
         if event.id in compute_comment_ids(head):
             raise Unwanted("a run posted it")
-        by = f"{delivery.tracker}:{event.who[0]}"
+        decider = f"{delivery.tracker}:{event.who[0]}"
         if event.ask is Ask.STOP or parse_decision(event.text)[0] == "stop":
-            reason = stop_reason(run, event, options, by)
-            decide(project, run.name, Stop(reason), by)
+            reason = stop_reason(run, event, options, decider)
+            decide(project, run.name, Stop(reason), decider)
             # The step that is running has to end too.
             self._end(run.name or "")
             return f"run {run.name} is stopped: {reason}"
-        commands = commands_of(run, head, event, by)
+        commands = commands_of(run, head, event, decider)
         if delivery.revision is None:
             self.box.note(delivery, head.revision)
-        elif is_done(run, delivery.revision, commands[0], by):
+        elif is_done(run, delivery.revision, commands[0], decider):
             raise Unwanted("this was already done")
         for command in commands:
-            decide(project, run.name, command, by)
+            decide(project, run.name, command, decider)
         verb = commands[0].verb
         if verb not in _STARTS_NO_WORK:
             self._request_work(run.name or "")
-        return f"{'guidance' if verb == 'tell' else verb} by {by}"
+        return f"{'guidance' if verb == 'tell' else verb} by {decider}"
 
     def _request_work(self, run: str) -> None:
         """Have a process work on *run*: now, or when fewer than ``max_runs`` are running."""
@@ -354,8 +354,8 @@ def commands_of(run: Run, head: Head, event: TrackerEvent, by: str) -> list[RunC
         TransitionRefused: it is guidance, and no agent is at work.
     """
     verb, note = parse_decision(event.text)
-    ask = None if head.exit else find_open_item(run, head)
-    if ask is None:
+    open_item = None if head.exit else find_open_item(run, head)
+    if open_item is None:
         if verb == "retry" and head.status is Status.FAILED:
             return [RetryNow()]
         if verb:
@@ -365,27 +365,29 @@ def commands_of(run: Run, head: Head, event: TrackerEvent, by: str) -> list[RunC
         if not nodes:
             raise TransitionRefused("tell: no agent is at work that could read it")
         return [Tell(text, node) for node in nodes]
-    if ask.gate is not None:
+    if open_item.gate is not None:
         if verb == "retry":
             raise Unwanted("'retry' can't answer what is waiting")
         # A comment without a deciding first line is feedback.
-        command = make_command(verb or "feedback", note, ask.gate.token)
-        asked_at = ask.gate.opened_at
+        command = make_command(verb or "feedback", note, open_item.gate.token)
+        asked_at = open_item.gate.opened_at
     else:
-        if len(ask.questions) > 1:
+        if len(open_item.questions) > 1:
             raise Unwanted("several questions are waiting; answer them with 'sequencer answer'")
-        question = ask.questions[0]
+        question = open_item.questions[0]
         # The answer names the option as the chart spells it; the comment's case does not matter.
-        first = _fold_text(event.text.partition("\n")[0])
+        first_line = _fold_text(event.text.partition("\n")[0])
         names = (name for option in question.options for name in (option.value, option.label))
-        answer = next((name for name in names if name and _fold_text(name) == first), event.text)
+        answer = next(
+            (name for name in names if name and _fold_text(name) == first_line), event.text
+        )
         command = make_command("answer", answer, question.token, question.node.id)
         asked_at = question.asked_at
-    asked = parse_time(asked_at)
-    if asked is not None and asked > datetime.now(UTC) + AHEAD:
+    question_time = parse_time(asked_at)
+    if question_time is not None and question_time > datetime.now(UTC) + AHEAD:
         # The comment may answer an earlier question, and must not open this gate.
         raise Unwanted("this machine's clock was wrong when it asked; answer on the run's page")
-    if asked is None or event.at + SKEW < asked:
+    if question_time is None or event.at + SKEW < question_time:
         raise Unwanted("it was written before the question")
     return [command]
 
@@ -412,8 +414,10 @@ def compute_comment_ids(head: Head) -> set[str]:
 
     The ids are computed from the keys of results, so none has to be stored.
     """
-    newest = range(max(0, head.revision - MAX_OWN), head.revision + 1)
-    keys = (f"{head.run_id}:{revision}:{n}" for revision in newest for n in range(OWN_EACH))
+    revisions = range(max(0, head.revision - MAX_OWN), head.revision + 1)
+    keys = (
+        f"{head.run_id}:{revision}:{number}" for revision in revisions for number in range(OWN_EACH)
+    )
     return {activity_id(key) for key in keys}
 
 

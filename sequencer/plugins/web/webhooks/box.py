@@ -96,22 +96,24 @@ class DeliveryBox:
         """
         keys = _digest(body), _digest(tracker.encode() + (id or body))
         row = (*keys, time.time(), tracker, kind, body.decode())
-        oldest = row[2] - KEPT_S
+        oldest_time = row[2] - KEPT_S
         with self._open() as db:
             # A replay costs one query and no write.
             if db.execute(
                 "SELECT 1 FROM deliveries WHERE (body_key = ? OR id_key = ?)"
                 " AND (taken_at >= ? OR done IS NULL)",
-                (*keys, oldest),
+                (*keys, oldest_time),
             ).fetchone():
                 return False
-            db.execute("DELETE FROM deliveries WHERE taken_at < ? AND done IS NOT NULL", [oldest])
-            inserted = db.execute(
+            db.execute(
+                "DELETE FROM deliveries WHERE taken_at < ? AND done IS NOT NULL", [oldest_time]
+            )
+            cursor = db.execute(
                 "INSERT OR IGNORE INTO deliveries (body_key, id_key, taken_at, tracker, kind, body)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
                 row,
             )
-            if not inserted.rowcount:
+            if not cursor.rowcount:
                 return False
             (count,) = db.execute("SELECT count(*) FROM deliveries WHERE done IS NULL").fetchone()
             if count > MAX_WAITING:

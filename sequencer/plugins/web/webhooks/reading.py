@@ -139,7 +139,7 @@ def read_event(tracker: str, kind: str, document: Document, options: TrackerHook
 
 
 def _linear_issue(event: Fields, options: TrackerHook) -> TrackerEvent:
-    issue, before, action = (
+    issue, old_fields, action = (
         event.get_section("data"),
         event.get_section("updatedFrom"),
         event.get("action"),
@@ -156,17 +156,21 @@ def _linear_issue(event: Fields, options: TrackerHook) -> TrackerEvent:
         if is_labeled or is_assigned:
             return TrackerEvent(ask=Ask.START, **fields)
         raise Unwanted("none of its labels or assignees starts a run")
-    if action != "update" or not before.has_any("labelIds", "assigneeId"):
+    if action != "update" or not old_fields.has_any("labelIds", "assigneeId"):
         raise Unwanted("neither its labels nor its assignee have changed")
-    old = before.get("labelIds")
-    added = [label for label in labels if isinstance(old, list) and label.get("id") not in old]
-    has_our_label = is_any_known((label.get_text("name") for label in added), options.labels)
-    if has_our_label or (is_assigned and before.has_any("assigneeId")):
+    old_labels = old_fields.get("labelIds")
+    new_labels = [
+        label
+        for label in labels
+        if isinstance(old_labels, list) and label.get("id") not in old_labels
+    ]
+    has_our_label = is_any_known((label.get_text("name") for label in new_labels), options.labels)
+    if has_our_label or (is_assigned and old_fields.has_any("assigneeId")):
         return TrackerEvent(ask=Ask.START, **fields)
     if is_labeled or is_assigned:
         raise Unwanted("another label or assignee keeps the run going")
     # Linear gives only the id of the previous assignee, so a listed email may be the same person.
-    old_assignee = before.get_text("assigneeId")
+    old_assignee = old_fields.get_text("assigneeId")
     may_be_ours = old_assignee and any("@" in name for name in options.assignees)
     is_unassigned = bool(may_be_ours) or is_any_known((old_assignee,), options.assignees)
     return TrackerEvent(ask=Ask.STOP, only_if_labeled=not is_unassigned, **fields)
@@ -190,18 +194,22 @@ def _linear_comment(event: Fields, options: TrackerHook) -> TrackerEvent:
 def _session(event: Fields, _options: TrackerHook) -> TrackerEvent:
     """Return what a Linear agent session asks for: a person assigned an issue, or sent a prompt."""
     session, activity = event.get_section("agentSession"), event.get_section("agentActivity")
-    issue, at = session.get_section("issue"), _read_time(event, "createdAt")
+    issue, event_time = session.get_section("issue"), _read_time(event, "createdAt")
     if event.get("action") == "created":
-        about = _read_issue_fields(issue, session.get_section("creator"))
-        return TrackerEvent(ask=Ask.START, at=at, url=session.get_text("url"), **about)
-    about = _read_issue_fields(issue, activity.get_section("user"), activity.get_text("userId"))
+        event_fields = _read_issue_fields(issue, session.get_section("creator"))
+        return TrackerEvent(
+            ask=Ask.START, at=event_time, url=session.get_text("url"), **event_fields
+        )
+    event_fields = _read_issue_fields(
+        issue, activity.get_section("user"), activity.get_text("userId")
+    )
     if activity.get("signal") == "stop":
-        return TrackerEvent(ask=Ask.STOP, at=at, **about)
+        return TrackerEvent(ask=Ask.STOP, at=event_time, **event_fields)
     if event.get("action") != "prompted":
         raise Unwanted("only new prompts are taken")
     # The prompt is addressed to the agent, so it needs no mention.
     text = activity.get_section("content").get_text("body") or activity.get_text("body")
-    return TrackerEvent(ask=Ask.ANSWER, at=at, text=_clean_comment(text), **about)
+    return TrackerEvent(ask=Ask.ANSWER, at=event_time, text=_clean_comment(text), **event_fields)
 
 
 def _read_issue_fields(issue: Fields, user: Fields, user_id: str = "") -> dict[str, Any]:
@@ -250,8 +258,8 @@ def parse_decision(text: str) -> tuple[str, str]:
     >>> parse_decision("approve it only if the tests pass")
     ('', 'approve it only if the tests pass')
     """
-    first, _, rest = text.partition("\n")
-    word, colon, note = first.partition(":")
+    first_line, _, rest = text.partition("\n")
+    word, colon, note = first_line.partition(":")
     verb = _WORDS.get(word.strip().lstrip("/").rstrip(".!").casefold(), "")
     if not verb:
         return "", text

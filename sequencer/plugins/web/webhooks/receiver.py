@@ -73,7 +73,7 @@ class WebhookReceiver:
         """
         self._app = app
         self._hosts = frozenset(origin.partition("://")[2].lower() for origin in origins)
-        self._clerks = [Clerk(shown, say) for shown in site.projects.values()]
+        self._clerks = [Clerk(project, say) for project in site.projects.values()]
         self._refused = site.refused
         self._uploads = Uploads()
 
@@ -91,15 +91,15 @@ class WebhookReceiver:
         try:
             await self._receive(Request(scope, receive), name)
             status, text = (200 if name == "linear" else 202), "taken"
-        except Answered as answered:
-            status, text = answered.args
+        except Answered as outcome:
+            status, text = outcome.args
             if status >= 400 or text.startswith(NOTHING):  # noqa: PLR2004
                 self._count_refusal(
                     f"{status}, {text}" if name in TRACKERS else "404, another address"
                 )
         # A refused request's body may be unread, so the connection can't be used again.
-        more = {"connection": "close"} if status >= 400 else {}  # noqa: PLR2004
-        answer = JSONResponse({"sequencer": text}, status, {**_HEADERS, **more})
+        extra_headers = {"connection": "close"} if status >= 400 else {}  # noqa: PLR2004
+        answer = JSONResponse({"sequencer": text}, status, {**_HEADERS, **extra_headers})
         await answer(scope, receive, send)
 
     def _count_refusal(self, refusal: str) -> None:
@@ -122,9 +122,9 @@ class WebhookReceiver:
                 # Read first, then check: a tracker that is still sending would miss a refusal.
                 body = await _read_body(request, upload)
                 _ensure_delivery(request, name, self._hosts)
-                signed = await to_thread.run_sync(self._find_signers, name, request.headers, body)
+                signers = await to_thread.run_sync(self._find_signers, name, request.headers, body)
                 upload.is_signed = True
-                await to_thread.run_sync(_store_delivery, name, request.headers, body, signed)
+                await to_thread.run_sync(_store_delivery, name, request.headers, body, signers)
         except TooMuch as error:
             raise Answered(429 if error.is_peer else 503, str(error)) from None
 
@@ -141,7 +141,7 @@ class WebhookReceiver:
         """
         tracker = TRACKERS[name]
         signature = headers[tracker.signature].removeprefix(tracker.prefix)
-        signed = []
+        signers = []
         for clerk in self._clerks:
             try:
                 project = clerk.shown.open_for_change()
@@ -151,12 +151,12 @@ class WebhookReceiver:
             if not options.places or options.find_secret_problem(os.environ):
                 continue
             secret = os.environ[options.secret_env].encode()
-            expected = hmac.new(secret, body, "sha256").hexdigest()
-            if hmac.compare_digest(expected.encode(), signature.encode()):
-                signed.append((clerk, project))
-        if not signed:
+            digest = hmac.new(secret, body, "sha256").hexdigest()
+            if hmac.compare_digest(digest.encode(), signature.encode()):
+                signers.append((clerk, project))
+        if not signers:
             raise Answered(401, "the signature does not match any secret that is set here")
-        return signed
+        return signers
 
 
 async def _read_body(request: Request, upload: Upload) -> bytes:
@@ -204,9 +204,9 @@ def _ensure_delivery(request: Request, name: str, hosts: Collection[str]) -> Non
 
 
 def _store_delivery(
-    name: str, headers: Mapping[str, str], body: bytes, signed: list[tuple[Clerk, Project]]
+    name: str, headers: Mapping[str, str], body: bytes, signers: list[tuple[Clerk, Project]]
 ) -> None:
-    """Store a delivery for the first of the *signed* projects that accepts it; wake its clerk.
+    """Store a delivery for the first of the *signers* that accepts it; wake its clerk.
 
     Raises:
         Answered: it is refused, or asks for nothing here.
@@ -214,13 +214,13 @@ def _store_delivery(
     document, kind = _document(name, body), headers.get(TRACKERS[name].kind, "")
     if kind == "ping":
         raise Answered(200, "the signature is right")
-    why = ""
-    for clerk, project in signed:
+    reason = ""
+    for clerk, project in signers:
         options = webhooks_of(project.settings).get_hook(name)
         try:
             ensure_allowed(read_event(name, kind, document, options), options)
         except Unwanted as error:
-            why = str(error)
+            reason = str(error)
             continue
         try:
             if not clerk.box.add_delivery(
@@ -235,7 +235,7 @@ def _store_delivery(
             raise Answered(503, "it can't be saved") from None
         clerk.wake()
         return
-    raise Answered(200, f"{NOTHING}{why}")
+    raise Answered(200, f"{NOTHING}{reason}")
 
 
 def _document(name: str, body: bytes) -> dict[str, Any]:
@@ -248,8 +248,8 @@ def _document(name: str, body: bytes) -> dict[str, Any]:
         document = parse_object(body, MAX_BYTES)
     except ValueError as error:
         raise Answered(400, f"the body can't be read: {error}") from None
-    sent = document.get("webhookTimestamp")
-    is_late = not is_count(sent) or abs(time.time() * 1000 - sent) > LINEAR_S * 1000
+    sent_ms = document.get("webhookTimestamp")
+    is_late = not is_count(sent_ms) or abs(time.time() * 1000 - sent_ms) > LINEAR_S * 1000
     if name == "linear" and is_late:
         raise Answered(401, "webhookTimestamp is more than a minute off")
     return document

@@ -95,28 +95,30 @@ class Uploads:
                 self._spend(upload.peer, max(upload.received, MIN_BYTES))
 
     def _admit(self, peer: str, size: int) -> Upload:
-        held = [upload for upload in self._held if not upload.made_room]
-        of_peer = [upload for upload in held if upload.peer == peer]
+        uploads = [upload for upload in self._held if not upload.made_room]
+        peer_uploads = [upload for upload in uploads if upload.peer == peer]
         size = max(size, MIN_BYTES)
-        is_over = sum(upload.size for upload in of_peer) + self._level(peer) + size > FREE_BYTES
+        is_over = (
+            sum(upload.size for upload in peer_uploads) + self._level(peer) + size > FREE_BYTES
+        )
         if is_over:
             if size > SMALL_BYTES:
                 raise TooMuch("too much without a right signature", is_peer=True)
-            small = [upload for upload in of_peer if upload.is_small_place]
+            small = [upload for upload in peer_uploads if upload.is_small_place]
             if len(small) >= SMALL_PLACES and not _end_first(small):
                 raise TooMuch("too many deliveries at the same time", is_peer=True)
-        is_full = sum(upload.size for upload in held) + size > MAX_HELD_BYTES
+        is_full = sum(upload.size for upload in uploads) + size > MAX_HELD_BYTES
         # Ending a smaller one would not free enough.
-        if is_full and not _end_first([upload for upload in held if upload.size >= size]):
+        if is_full and not _end_first([upload for upload in uploads if upload.size >= size]):
             raise TooMuch("too many deliveries at the same time", is_peer=False)
         return Upload(peer, size, is_over)
 
     def _level(self, peer: str) -> float:
-        spent = self._spent.get(peer)
-        if spent is None:
+        usage = self._spent.get(peer)
+        if usage is None:
             return 0.0
-        expired = (time.monotonic() - spent.at) / _MINUTE_S * FREE_BYTES
-        return max(0.0, spent.amount - expired)
+        decay = (time.monotonic() - usage.at) / _MINUTE_S * FREE_BYTES
+        return max(0.0, usage.amount - decay)
 
     def _spend(self, peer: str, size: int) -> None:
         # Capped, so that a peer that stops is let in again within a minute.
@@ -146,9 +148,9 @@ def peer_of(address: str) -> str:
     if ":" not in address:
         return address
     try:
-        full = IPv6Address(address.partition("%")[0])
+        ip_address = IPv6Address(address.partition("%")[0])
     except ValueError:
         return address
-    if full.ipv4_mapped is not None:
-        return str(full.ipv4_mapped)
-    return str(IPv6Address(int(full) >> 64 << 64))
+    if ip_address.ipv4_mapped is not None:
+        return str(ip_address.ipv4_mapped)
+    return str(IPv6Address(int(ip_address) >> 64 << 64))
