@@ -36,11 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # Under nohup they are deaf to SIGHUP, which sequencer respects.
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    if not hasattr(config, "workerinput"):
-        # Processes of pytest-xdist are started later, and get it from this one.
-        folders = contextlib.ExitStack()
-        isolate(folders.enter_context(scratch_folder()))
-        config.add_cleanup(folders.close)
+    # Each process of pytest-xdist as well: a test that removes this user's records must not take
+    # those that a test of another process has just written.
+    folders = contextlib.ExitStack()
+    isolate(folders.enter_context(scratch_folder()))
+    config.add_cleanup(folders.close)
     # With PYTHONDONTWRITEBYTECODE each of hundreds of processes would, for half a second.
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(PACKAGE, quiet=2)

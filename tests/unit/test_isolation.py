@@ -22,6 +22,8 @@ def test_the_environment_contains_nothing_from_the_person_who_runs_tests() -> No
     added = {"LC_CTYPE", "COLUMNS", "LINES", "FORKED_COMMANDS_SOCKET"}
     assert set(os.environ) - set(own) - ours <= added
     assert list(Path.home().iterdir()) == []
+    # A process of pytest-xdist has records of its own, which no test of another one removes.
+    assert f"-{os.getpid()}-" in os.environ["XDG_STATE_HOME"]
 
 
 def test_a_new_environment_contains_only_allowed_variables(
