@@ -270,6 +270,10 @@ class StorageFailed(StateRefused):
     """The file system refused a write; nothing was accepted."""
 
 
+class RecordRefused(StateRefused):
+    """The record of a change could not be read back by any process; nothing was accepted."""
+
+
 class RemoteUnreachable(StorageFailed):
     """The remote of a run did not answer or denied access; trying again later may help."""
 
@@ -383,6 +387,18 @@ def to_storage_failed(error: BaseException | None) -> StorageFailed | None:
     location = None if isinstance(error.filename, int | None) else str(error.filename)
     hint = "look at the disk ('mount' and 'dmesg' tell more), then start again"
     return StorageFailed(f"the disk can't be used: {error.strerror}", where=location, hint=hint)
+
+
+def fails_its_attempt(error: BaseException) -> bool:
+    """Return whether *error* is a failure of the attempt that raised it: a bug, or its result.
+
+    It is not the attempt's fault if the machine or the disk lacks something, or if this program
+    refused to continue.
+    """
+    if isinstance(error, RecordRefused):
+        return True
+    is_meant = isinstance(error, SequencerError) or not isinstance(error, Exception)
+    return not is_meant and to_machine_busy(error) is None and to_storage_failed(error) is None
 
 
 def format_command(run_name: str | None, words: str, *named: str) -> str:

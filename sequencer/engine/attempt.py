@@ -12,13 +12,7 @@ from msgspec import Struct, field
 
 from sequencer.engine.allowance import Allowance
 from sequencer.engine.evidence import NO_PRIOR, PriorAttempts
-from sequencer.errors import (
-    Interrupted,
-    MachineBusy,
-    SequencerError,
-    to_machine_busy,
-    to_storage_failed,
-)
+from sequencer.errors import Interrupted, MachineBusy, fails_its_attempt, to_machine_busy
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor, Identity, Listener, Piece, StepRequest
@@ -296,14 +290,13 @@ class Attempt(Struct, kw_only=True):
     def ends_the_work(self) -> bool:
         """Return whether the process can't continue: it has to end, or can't keep an output.
 
-        Two other exceptions don't end the work. A bug in an executor is a failure of its node.
-        If this machine is out of a resource, other attempts may still succeed.
+        Two other exceptions don't end the work. A bug in an executor is a failure of its node, and
+        so is a result that can't be recorded. If this machine is out of a resource, other attempts
+        may still succeed.
         """
         if self.busy is not None:
             return False
-        is_bug = isinstance(self.error, Exception) and not isinstance(self.error, SequencerError)
-        is_bug = is_bug and to_storage_failed(self.error) is None
-        return self.error is not None and not is_bug
+        return self.error is not None and not fails_its_attempt(self.error)
 
     @property
     def busy(self) -> MachineBusy | None:

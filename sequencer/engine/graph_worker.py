@@ -41,6 +41,7 @@ from sequencer.engine.worker import NOT_OURS, Worker
 from sequencer.errors import (
     AgentMissing,
     ConfigurationError,
+    RecordRefused,
     SequencerError,
     StaleClaim,
     StateRefused,
@@ -435,14 +436,13 @@ class GraphWorker(Worker):
             self.changes.work, self.code.is_ready = None, False
             self.record(tries, slots)
             raise
+        except RecordRefused as refusal:
+            return self._record_refused(tries, slots, refusal)
         except StateRefused as refusal:
             self.code.keep(select_accepted(tries), head)
-            if not isinstance(refusal, StaleClaim):
-                raise
-            view = self.changes.store.view().head
-            if view is None or view.run_id != run_id:
-                raise
-            return None
+            if isinstance(refusal, StaleClaim) and self._is_still_run(run_id):
+                return None
+            raise
         finally:
             self.changes.work = None
         self._report_recorded(tries)
@@ -450,6 +450,27 @@ class GraphWorker(Worker):
         if self.streaks is not None or any(item.outcome.evidence for item in results.values()):
             self._follow(change[0].revision, results)
         return self._continue(*change)
+
+    def _is_still_run(self, run_id: str) -> bool:
+        head = self.changes.store.view().head
+        return head is not None and head.run_id == run_id
+
+    def _record_refused(
+        self, attempts: Sequence[Attempt], slots: Slots, refusal: RecordRefused
+    ) -> Head | None:
+        """Record each of *attempts* alone; one whose result can't be recorded has failed.
+
+        Raises:
+            RecordRefused: not even the failure can be recorded.
+        """
+        head = None
+        for attempt in attempts:
+            if len(attempts) == 1:
+                if attempt.error is not None:
+                    raise refusal
+                attempt.error = refusal
+            head = self.record([attempt], slots)
+        return head
 
     def _report_recorded(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:

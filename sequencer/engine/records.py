@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.stagnation import describe_stagnation
-from sequencer.errors import SequencerError, StorageFailed, to_machine_busy, to_storage_failed
+from sequencer.errors import SequencerError, StorageFailed, fails_its_attempt
 from sequencer.executors.protocol import Executor
 from sequencer.model.answers import MARKS, find_decision, read_decision, redact_json
 from sequencer.model.evidence import Evidence
@@ -104,10 +104,9 @@ def make_broken_outcome(
     A bug is a failure. A refusal, an interrupt, a failing disk and a machine without free
     processes or descriptors are not: the attempt was interrupted.
     """
-    is_meant = isinstance(error, SequencerError) or not isinstance(error, Exception)
-    is_bug = not is_meant and to_machine_busy(error) is None and to_storage_failed(error) is None
-    status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
-    return Outcome(status=status, error=redact(describe_error(error)), usage=usage)
+    status = OutcomeStatus.FAILED if fails_its_attempt(error) else OutcomeStatus.INTERRUPTED
+    # The sum with nothing is a usage that can be recorded, whatever the agent has reported.
+    return Outcome(status=status, error=redact(describe_error(error)), usage=Usage().plus(usage))
 
 
 def describe_error(error: BaseException) -> str:

@@ -42,6 +42,7 @@ from sequencer.engine.run_commands import RunCommands
 from sequencer.engine.stagnation import Streaks, repetition_note
 from sequencer.errors import (
     ClaimHeld,
+    RecordRefused,
     RemoteUnreachable,
     SequencerError,
     StateRefused,
@@ -513,6 +514,7 @@ class SequenceWorker(Worker):
 
         Raises:
             StaleClaim: the step no longer belongs to this worker; the output was kept.
+            RecordRefused: what it gave can't be recorded, so it is recorded as a failure.
             WorkTreeRefused: its code was refused, which is recorded as a failure.
         """
         ending = ended.ending
@@ -528,6 +530,10 @@ class SequenceWorker(Worker):
 
         try:
             head, granted_tokens = self._record_end(attempt, ended, capacity)
+        except RecordRefused as refusal:
+            if attempt.error is None:
+                self.abandon(attempt, refusal)
+            raise
         except WorkTreeRefused as refusal:
             self.code.refuse([attempt], attempt.head, refusal)
             failed_result = self._make_result(attempt, attempt.result_path.parent)

@@ -13,6 +13,9 @@ from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field
 from sequencer.model.evidence import Evidence
 
+MAX_USED = 2**53
+"""The largest figure of a usage: every reader of JSON keeps it exactly."""
+
 
 class Usage(Frozen, extra="ignore"):
     """What one attempt, or a run so far, has used."""
@@ -35,18 +38,26 @@ class Usage(Frozen, extra="ignore"):
     """Attempts at which no agent ran, because they were rehearsed."""
 
     def plus(self, other: Usage, *, steps: int | None = None) -> Usage:
-        """Return the sum of each field; *steps* replaces the steps of *other*."""
-        return self.replace(
+        """Return the sum of each field, at most `MAX_USED`; *steps* replaces those of *other*."""
+        cost_usd, estimated_usd = self.cost_usd, self.estimated_usd
+        if other.cost_usd:
+            cost_usd = round(cost_usd + other.cost_usd, 9)
+            estimated_usd = round(estimated_usd + other.estimated_usd, 9)
+        total = self.replace(
             steps=self.steps + (other.steps if steps is None else steps),
-            cost_usd=round(self.cost_usd + other.cost_usd, 9),
+            cost_usd=cost_usd,
             unpriced=self.unpriced + other.unpriced,
-            estimated_usd=round(self.estimated_usd + other.estimated_usd, 9),
+            estimated_usd=estimated_usd,
             input_tokens=self.input_tokens + other.input_tokens,
             cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             seconds=round(self.seconds + other.seconds, 6),
             rehearsed=self.rehearsed + other.rehearsed,
         )
+        # No real figure is that large; an agent that forges one must not make a run unreadable.
+        if total.input_tokens + total.output_tokens < MAX_USED and cost_usd < MAX_USED:
+            return total
+        return total.replace(**{name: min(value, MAX_USED) for name, value in vars(total).items()})
 
     def minus(self, other: Usage) -> Usage:
         """Return the difference of each field, but at least 0."""

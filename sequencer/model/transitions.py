@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from sequencer.errors import ClaimHeld, StaleClaim, TransitionRefused, WaitsForPerson
 from sequencer.model.head import Claim, Gate, Head, Owner, Session, Status
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import MAX_USED, Outcome, OutcomeStatus, Usage
 
 
 class Event(StrEnum):
@@ -96,6 +96,10 @@ class Transition(Struct, frozen=True):
     def combine(self, later: Transition) -> Transition:
         """Return both as one transition: one journal record, accepted or lost together."""
         return Transition(later.head, self.facts + later.facts)
+
+
+MAX_MARK = 1000
+"""Longest text that a head keeps of a conversation: the client's id, and its executor's notes."""
 
 
 class StepRef(Struct, frozen=True):
@@ -297,14 +301,19 @@ def drop(head: Head, claim: Claim, used: Usage, *, at: str) -> Transition:
 
 
 def session_of(outcome: Outcome, executor: str, at: str) -> Session | None:
-    """Return the conversation of *outcome*, accepted at *at*; None: it has none."""
-    if not outcome.session_id:
+    """Return the conversation of *outcome*, accepted at *at*.
+
+    None: it has none, or only a text that no client accepts as an id.
+    """
+    mark, tokens = outcome.session_id, outcome.context_tokens
+    # The text is from a client, so it may be anything; half a surrogate pair is not printable.
+    if not mark or len(mark) > MAX_MARK or not mark.isprintable():
         return None
     return Session(
         executor=executor,
-        id=outcome.session_id,
+        id=mark,
         steps=outcome.session_steps,
-        context_tokens=outcome.context_tokens,
+        context_tokens=None if tokens is None else min(tokens, MAX_USED),
         used_at=at,
     )
 

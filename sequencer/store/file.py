@@ -21,7 +21,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sequencer.errors import CorruptState, EditRefused, StateRefused, StorageFailed
+from sequencer.errors import (
+    CorruptState,
+    EditRefused,
+    RecordRefused,
+    StateRefused,
+    StorageFailed,
+)
 from sequencer.model.edits import accept_file
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition, initialize
@@ -36,6 +42,7 @@ from sequencer.store.journal import (
     JournalMoved,
     Record,
     encode,
+    ensure_readable,
     fact_fields,
     list_facts,
 )
@@ -160,8 +167,10 @@ class FileStore:
 
     def _close_replaced(self, left: int = 1) -> None:
         """Close the published versions, except the newest *left*; not under the lock."""
-        while len(self._published) > left:
-            os.close(self._published.pop(0))
+        replaced_fds = self._published[: -left or None]
+        del self._published[: -left or None]
+        for fd in replaced_fds:
+            os.close(fd)
 
     # --- reading -------------------------------------------------------------------
 
@@ -359,17 +368,34 @@ class FileStore:
                 return recovery
         raise unstable_files_error(self._state_path)
 
+    def _encode(self, head: Head, transition: Transition) -> tuple[bytes, bytes]:
+        """Return the bytes of state.json for *head*, and the journal's line for *transition* to it.
+
+        Raises:
+            RecordRefused: no process could read one of them back.
+        """
+        facts = [fact_fields(fact) for fact in transition.facts]
+        writing_id = None if self._peer is None else uuid.uuid4().hex
+        try:
+            content = headfile.encode_head(head)
+            # JSON writes a line end inside a string as an escape, so these are only for layout.
+            data = content.translate(None, b"\n")
+            line = encode(head.revision, head.last_update, facts, data, writing_id)
+            ensure_readable(line)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise RecordRefused(
+                f"the record of this change could not be read back: {error}",
+                where=str(self._state_path),
+                hint="nothing was changed; a value in it is too large, or is no text",
+            ) from error
+        return content, line
+
     def _accept(self, recovery: Recovered, transition: Transition) -> Head | None:
         """Append and publish; return None if another writer was first."""
         base = recovery.last.revision if recovery.last else 0
         offset = recovery.size + (len(CLOSING) if recovery.is_torn else 0)
         head = transition.head.replace(revision=base + 1, journal_offset=offset)
-        facts = [fact_fields(fact) for fact in transition.facts]
-        content = headfile.encode_head(head)
-        writing_id = None if self._peer is None else uuid.uuid4().hex
-        # JSON writes a line end inside a string as an escape, so these are only for layout.
-        data = content.translate(None, b"\n")
-        line = encode(base + 1, head.last_update, facts, data, writing_id)
+        content, line = self._encode(head, transition)
         if recovery.last is not None and not recovery.last.offset:
             self._journal.sync_names()
         if not self._lock.is_current():

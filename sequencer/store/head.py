@@ -73,8 +73,16 @@ def signature(path: Path | str) -> tuple[int, int, int] | None:
 
 
 def encode_head(head: Head) -> bytes:
-    """Return the bytes of state.json for *head*."""
-    return encode_json(head, 2) + b"\n"
+    """Return the bytes of state.json for *head*.
+
+    Raises:
+        ValueError: it would be too large to read, or a value is no text that a file can have.
+    """
+    content = encode_json(head, 2) + b"\n"
+    if len(content) > MAX_BYTES:
+        message = f"{len(content)} bytes of state.json, more than {MAX_BYTES}"
+        raise ValueError(message)
+    return content
 
 
 def write_head(

@@ -26,7 +26,7 @@ from sequencer.errors import CorruptState, NewerSchema
 from sequencer.history.facts import StartKind, find_meaning
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular, sync_fd, sync_folder, write_durably
-from sequencer.store.strictjson import parse_object
+from sequencer.store.strictjson import MAX_DEPTH, MAX_INT_DIGITS, parse_object
 
 if TYPE_CHECKING:
     from sequencer.model.transitions import Fact
@@ -41,6 +41,9 @@ _NO_FACT = ("head", "also", WRITING)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _FACT_KEYS = frozenset({"event", "step", "step_index", "token", "attempt", "outcome"})
 _TAIL_BYTES = len(_SEAL) + _CHECKSUM_HEX + len(b'"}')
+_MAX_BYTES = 4 * 1024 * 1024
+"""Longest line."""
+_LONG_NUMBER = re.compile(rb"\d{%d}" % (MAX_INT_DIGITS + 1))
 
 
 class Record(NamedTuple):
@@ -122,6 +125,18 @@ def encode(
     return body + _SEAL + checksum(body).encode() + b'"}\n'
 
 
+def ensure_readable(line: bytes) -> None:
+    """Check that readers will accept *line*, newline included, which `encode` has made.
+
+    Raises:
+        ValueError: they would refuse it, as `decode` says.
+    """
+    # Decoding takes longer than the rest of a transition, so only a line that may be refused is.
+    is_deep = line.count(b"{") + line.count(b"[") > MAX_DEPTH
+    if is_deep or len(line) > _MAX_BYTES or _LONG_NUMBER.search(line):
+        decode(line[:-1])
+
+
 def decode(line: bytes) -> dict[str, Any]:
     """Return the record that *line* holds.
 
@@ -136,7 +151,7 @@ def decode(line: bytes) -> dict[str, Any]:
     if tail[len(_SEAL) : -2].decode("ascii", "replace") != checksum(body):
         message = "damaged: the checksum does not match"
         raise ValueError(message)
-    data = parse_object(body + b"}", max_bytes=4 * 1024 * 1024)
+    data = parse_object(body + b"}", max_bytes=_MAX_BYTES)
     if not _is_record(data):
         raise NewerSchema(
             f"a line of the journal is intact, but this version does not know it: {line[:80]!a}",

@@ -6,12 +6,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sequencer.errors import ClaimHeld, StaleClaim
+from sequencer.errors import ClaimHeld, RecordRefused, StaleClaim
 from sequencer.model import command_rules as decisions
 from sequencer.model import edits, transitions
 from sequencer.model.head import Head
@@ -94,6 +95,35 @@ def test_a_change_that_raises_or_returns_nothing_changes_nothing(peer: Peers) ->
     assert store.update(change_nothing) == begun
     assert peer().view().head == begun
     assert len(list(store.history())) == 1
+
+
+UNREADABLE: dict[str, Any] = {
+    "half of a surrogate pair": "\ud800",
+    "a head of a megabyte": "x" * 2**20,
+    "a number of 20 digits": 10**19,
+    "70 lists": reduce(lambda inner, _: [inner], range(70), list[Any]()),
+}
+
+
+@pytest.mark.parametrize("value", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_head_that_no_process_could_read_back_is_refused(peer: Peers, value: Any) -> None:
+    store = peer()
+    begun = cases.begin(store)
+    edit = cases.on_run(lambda head: edits.edit_field(head, "note", value, at=cases.now()))
+    with pytest.raises(RecordRefused, match="could not be read back"):
+        store.update(edit)
+    assert peer().view().head == begun
+
+
+@pytest.mark.parametrize("value", ["x" * 2**22, 10**19, float("nan")])
+def test_a_fact_that_no_process_could_read_back_is_refused(peer: Peers, value: Any) -> None:
+    store = peer()
+    begun = cases.begin(store)
+    fact = transitions.Fact(transitions.Event.EDITED, "supervisor", 0, outcome={"note": value})
+    with pytest.raises(RecordRefused, match="could not be read back"):
+        store.update(cases.on_run(lambda head: Transition(head, (fact,))))
+    assert peer().view().head == begun
+    cases.claim(store)
 
 
 def test_history_has_each_fact_of_a_fused_transition(peer: Peers) -> None:

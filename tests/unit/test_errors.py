@@ -29,6 +29,7 @@ CODES = {
     "TransitionRefused": 3,
     "TooManyFailures": 3,
     "StorageFailed": 3,
+    "RecordRefused": 3,
     "UnsafeFolder": 3,
     "NetworkFileSystem": 3,
     "RemoteRefused": 3,

@@ -11,13 +11,13 @@ from sequencer.engine import worker
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.run import Run
 from sequencer.engine.workspace import Workspace
-from sequencer.errors import MachineBusy, StepFailed, StorageFailed
+from sequencer.errors import MachineBusy, RecordRefused, StepFailed, StorageFailed
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.fake_agents import ScriptedExecutor
 from sequencer.executors.protocol import Listener, StepRequest
 from sequencer.model import limits as due
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.outcome import MAX_USED, Outcome, OutcomeStatus, Quota, Usage
 from tests.unit.engine.flow.labs import lab, limited
 from tests.unit.engine.projects import OK, Recorder, head_of, open_scripted
 from tests.unit.git.clones import claim, head
@@ -66,6 +66,44 @@ def test_an_agent_that_reported_its_limit_twice_is_not_asked_again(tmp_path: Pat
     for _ in range(12):
         made.work(Mode.TICK)
     assert made.actor.names == ["s", "n0", "n1"]
+
+
+UNREADABLE = Outcome(
+    status=OutcomeStatus.OK,
+    quota=Quota(window="x" * 2**22, resets_at=""),
+    usage=Usage(input_tokens=10**30, cost_usd=1e300),
+)
+
+
+def test_a_step_whose_result_can_not_be_recorded_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_scripted(tmp_path, OK)
+    monkeypatch.setattr(ScriptedExecutor, "perform", lambda *_: UNREADABLE)
+    with pytest.raises(RecordRefused, match="could not be read back"):
+        work(run, 1)
+    newest = head_of(run)
+    assert (newest.claims, newest.failures_in_row, newest.step_index) == ((), 1, 0)
+    assert (newest.usage.input_tokens, newest.usage.cost_usd) == (MAX_USED, MAX_USED)
+
+
+def test_a_node_whose_result_can_not_be_recorded_has_failed(tmp_path: Path) -> None:
+    made = lab(tmp_path, "s --> a & b", {"a": UNREADABLE})
+    with pytest.raises(StepFailed, match="could not be read back"):
+        made.work()
+    assert [fact["step"] for fact in made.facts("failed")] == ["a"]
+    assert made.head.claims == ()
+
+
+@pytest.mark.parametrize("mark", ["x" * 2000, "a\nb", "\ud800"])
+def test_an_id_that_no_client_accepts_is_no_conversation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
+) -> None:
+    run = open_scripted(tmp_path, OK)
+    outcome = Outcome(status=OutcomeStatus.OK, session_id=mark, context_tokens=10**30)
+    monkeypatch.setattr(ScriptedExecutor, "perform", lambda *_: outcome)
+    assert work(run, 1).usage.steps == 1
+    assert head_of(run).session is None
 
 
 @pytest.mark.parametrize("answer", ["no-such.md", "main.md\nreviewer.md"])
