@@ -8,13 +8,15 @@ import select
 import threading
 from enum import StrEnum
 
+from sequencer.model.transitions import CLAIM_LOST as CLAIM_LOST_REASON
+
 
 class StopReason(StrEnum):
     """Why a running step has to end now."""
 
     INTERRUPTED = "interrupted"
     """SIGINT or SIGTERM reached the sequencer."""
-    CLAIM_LOST = "claim-lost"
+    CLAIM_LOST = CLAIM_LOST_REASON
     """Another worker holds the step."""
     LEASE_LOST = "lease-lost"
     """Heartbeats could not be written; others may think that this worker has ended."""

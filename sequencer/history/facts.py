@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.model.transitions import Event, Fact
+from sequencer.model.transitions import CLAIM_LOST, Event, Fact
 
 
 class StartKind(StrEnum):
@@ -79,6 +79,10 @@ class Meaning(Struct, frozen=True, kw_only=True):
     """A person reports the end of a step, whether someone worked at it or not."""
     by_holder: bool = False
     """Only a process that holds the claim, or takes it over, reports it."""
+    is_late_charge: bool = False
+    """It only counts what an attempt has used whose claim was gone before."""
+    takes_token: bool = False
+    """In a graph, a text of the person is stored under a token that no other fact names."""
 
 
 MEANINGS: Mapping[Event, Meaning] = {
@@ -98,7 +102,9 @@ MEANINGS: Mapping[Event, Meaning] = {
     Event.PASSED: Meaning(ends=EndState.PASSED, accepts=True),
     Event.ANSWERED: Meaning(ends=EndState.ANSWERED, accepts=True, changes_course=True),
     Event.EXPIRED: Meaning(ends=EndState.EXPIRED, accepts=True),
-    Event.STAMPED: Meaning(ends=EndState.DONE, accepts=True, leaves_step=True, by_hand=True),
+    Event.STAMPED: Meaning(
+        ends=EndState.DONE, accepts=True, leaves_step=True, by_hand=True, takes_token=True
+    ),
     Event.SKIPPED: Meaning(ends=EndState.SKIPPED, leaves_step=True, by_hand=True),
     Event.APPROVED: Meaning(decides_gate=True),
     Event.REJECTED: Meaning(decides_gate=True),
@@ -106,7 +112,7 @@ MEANINGS: Mapping[Event, Meaning] = {
     Event.REWOUND: Meaning(leaves_step=True, changes_course=True),
     Event.RESUMED: Meaning(changes_course=True),
     Event.ADOPTED: Meaning(changes_course=True, sets_fields=True),
-    Event.TOLD: Meaning(changes_course=True),
+    Event.TOLD: Meaning(changes_course=True, takes_token=True),
     Event.DIVERTED: Meaning(cancels=True),
     Event.EXHAUSTED: Meaning(cancels=True),
     Event.TIMED_OUT: Meaning(cancels=True),
@@ -120,6 +126,7 @@ MEANINGS: Mapping[Event, Meaning] = {
 }
 """What each event means."""
 _STAMPED_AS_FAILED = Meaning(ends=EndState.FAILED, leaves_step=True, by_hand=True)
+_CHARGED_LATE = Meaning(ends=EndState.RELEASED, by_holder=True, is_late_charge=True)
 _UNKNOWN = Meaning()
 """The meaning of an event that a later version added."""
 _EVENTS: Mapping[str, Any] = {str(event): event for event in Event}
@@ -161,7 +168,13 @@ def read_facts(facts: Iterable[Mapping[str, Any]]) -> Iterator[RecordedFact]:
 
 
 def find_meaning(event: str, details: Mapping[str, Any] = _NOTHING) -> Meaning:
-    """Return the meaning of *event*; a step that a person stamped as failed has failed."""
+    """Return the meaning of *event*, whose outcome *details* may change it.
+
+    A step that a person stamped as failed has failed. A release because the claim was lost ends
+    nothing that still counts.
+    """
     if event == Event.STAMPED and str(details.get("note", "")).partition(":")[0] == "fail":
         return _STAMPED_AS_FAILED
+    if event == Event.RELEASED and details.get("reason") == CLAIM_LOST:
+        return _CHARGED_LATE
     return _BY_NAME.get(event, _UNKNOWN)

@@ -19,6 +19,9 @@ from sequencer.errors import ClaimHeld, StaleClaim, TransitionRefused, WaitsForP
 from sequencer.model.head import Claim, Gate, Head, Owner, Session, Status
 from sequencer.model.outcome import MAX_USED, Outcome, OutcomeStatus, Usage
 
+CLAIM_LOST = "claim-lost"
+"""The reason of a release that only counts what an attempt has used since its claim was gone."""
+
 
 class Event(StrEnum):
     """The events that a journal records."""

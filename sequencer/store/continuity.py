@@ -49,6 +49,7 @@ def find_misfit(head: Mapping[str, Any], record: Mapping[str, Any]) -> str | Non
         return None
     return (
         _find_run_mismatch(head, record["head"])
+        or _find_gate_mismatch(head, facts[0])
         or _find_step_mismatch(head, facts[0])
         or _find_token_mismatch(head, facts)
         or _find_usage_mismatch(head, record, facts)
@@ -63,21 +64,25 @@ def _find_run_mismatch(head: Mapping[str, Any], next_head: Mapping[str, Any]) ->
     return f"it is from run {new_id}, but the record before it is from run {old_id}"
 
 
+def _find_gate_mismatch(head: Mapping[str, Any], fact: RecordedFact) -> str | None:
+    """Return the problem if *fact* decides at another gate than the one at which the run waits."""
+    if not fact.meaning.decides_gate:
+        return None
+    gate, place = head.get("gate"), (fact.step_index, fact.token)
+    if not isinstance(gate, dict) or gate.get("decision") is not None:
+        return f"it decides at {fact.step!r}, but in the record before it no gate waits"
+    # The gate keeps the step_index of the step that asks; the run is at the step after it.
+    open_place = (gate.get("step_index"), gate.get("token"))
+    if place == open_place:
+        return None
+    return "it decides at the gate of step_index {}, token {}, ".format(
+        *place
+    ) + "but in the record before it the gate of step_index {}, token {}, waits".format(*open_place)
+
+
 def _find_step_mismatch(head: Mapping[str, Any], fact: RecordedFact) -> str | None:
     """Return the problem if *fact* is about another step than the run's, or than its claim's."""
-    index = head.get("step_index")
-    if head.get("flow") is not None and fact.meaning.starts is not StartKind.ATTEMPT:
-        # Nodes run in parallel: each claim keeps the step_index at which it was granted.
-        claims = head.get("claims")
-        valid_claims = (
-            [claim for claim in claims if isinstance(claim, dict)]
-            if isinstance(claims, list)
-            else []
-        )
-        claimed_indexes = [
-            claim.get("step_index") for claim in valid_claims if claim.get("token") == fact.token
-        ]
-        index = claimed_indexes[0] if claimed_indexes else fact.step_index
+    index = _find_expected_index(head, fact)
     if fact.step_index == index:
         return None
     return (
@@ -85,20 +90,41 @@ def _find_step_mismatch(head: Mapping[str, Any], fact: RecordedFact) -> str | No
     )
 
 
+def _find_expected_index(head: Mapping[str, Any], fact: RecordedFact) -> Any:
+    """Return the step_index that *fact* has if the run of *head* continues with it."""
+    if fact.meaning.decides_gate or fact.meaning.is_late_charge:
+        # It is about a step that the run has left.
+        return fact.step_index
+    if head.get("flow") is None or fact.meaning.starts is StartKind.ATTEMPT:
+        return head.get("step_index")
+    claims = head.get("claims")
+    for claim in claims if isinstance(claims, list) else ():
+        # Nodes run in parallel: each claim keeps the step_index at which it was granted.
+        if isinstance(claim, dict) and claim.get("token") == fact.token:
+            return claim.get("step_index")
+    return fact.step_index
+
+
 def _find_token_mismatch(head: Mapping[str, Any], facts: Sequence[RecordedFact]) -> str | None:
     """Return the problem if a token is granted out of order, or ended without a claim."""
     newest_token, claims = head.get("token"), head.get("claims")
     if not isinstance(newest_token, int) or not isinstance(claims, list):
         return None
+    is_of_graph = head.get("flow") is not None
     claim_tokens = {claim.get("token") for claim in claims if isinstance(claim, dict)}
     for fact in facts:
         token, meaning = fact.token, fact.meaning
-        if meaning.starts in (StartKind.ATTEMPT, StartKind.QUESTION):
+        if is_of_graph and meaning.takes_token:
+            newest_token += 1
+        elif meaning.starts in (StartKind.ATTEMPT, StartKind.QUESTION):
             newest_token += 1
             claim_tokens.add(newest_token)
             if token != newest_token:
                 return f"it grants token {token}, but the next token is {newest_token}"
-        elif head.get("flow") is not None and not fact.attempt:
+        elif meaning.is_late_charge:
+            if token > newest_token:
+                return f"it counts the use of token {token}, but the newest token is {newest_token}"
+        elif is_of_graph and not fact.attempt:
             # A node for a person, or a node without work: it ends without a claim.
             continue
         elif meaning.by_holder and token not in claim_tokens:

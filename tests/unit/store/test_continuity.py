@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sequencer.engine.invocation_budget import Mode
+from sequencer.executors.cancellation import StopReason
 from sequencer.model.commands import Accept, Pause, Reset, Resume, Rewind, SetField, Skip, Stop
 from sequencer.model.limits import InvocationLimits
 from sequencer.project.checks import check_state
@@ -160,6 +162,77 @@ def test_a_record_of_a_graph_has_to_match_the_head_before_it() -> None:
         find_misfit(head, {**by_person, "also": [{**asks, "event": "failed", "token": 6}]}) is None
     )
     assert "it is from run q" in str(find_misfit(head, {**ended, "head": {"run_id": "q"}}))
+
+
+def test_a_decision_at_a_gate_continues_the_record_in_which_the_gate_waits() -> None:
+    gate = {"step_index": 2, "token": 7, "decision": None}
+    head = {"step_index": 3, "token": 7, "claims": [], "gate": gate}
+    fact = {"revision": 2, "at": "", "step": "ask", "step_index": 2, "token": 7, "head": {}}
+    for event in ("approved", "rejected", "feedback"):
+        decided = {**fact, "event": event}
+        assert find_misfit(head, decided) is None
+        assert "the gate of step_index 1, token 7" in str(
+            find_misfit(head, {**decided, "step_index": 1})
+        )
+        assert "the gate of step_index 2, token 5" in str(
+            find_misfit(head, {**decided, "token": 5})
+        )
+        for gone in (None, {**gate, "decision": "feedback"}):
+            assert "no gate waits" in str(find_misfit({**head, "gate": gone}, decided))
+    # Only a decision is about the step before the gate.
+    assert "step_index 2" in str(find_misfit(head, {**fact, "event": "paused"}))
+
+
+@pytest.mark.parametrize("flow", [None, {}])
+def test_the_late_use_of_an_attempt_continues_a_record_without_its_claim(flow: Any) -> None:
+    spent = {"seconds": 1.5, "cost_usd": 0.2}
+    head = {
+        "step_index": 3,
+        "token": 7,
+        "claims": [],
+        "flow": flow,
+        "usage": {"seconds": 1.0, "cost_usd": 0.5},
+    }
+    late = {
+        "revision": 2,
+        "at": "",
+        "event": "released",
+        "step_index": 5,
+        "token": 6,
+        "attempt": 1,
+        "outcome": {"reason": StopReason.CLAIM_LOST, "usage": spent},
+        "head": {"usage": {"seconds": 2.5, "cost_usd": 0.7}},
+    }
+    assert find_misfit(head, late) is None
+    assert "the newest token is 7" in str(find_misfit(head, {**late, "token": 8}))
+    free = {**late, "head": {"usage": head["usage"]}}
+    assert "its events used 0.2" in str(find_misfit(head, free))
+    other = {**late, "step_index": 3, "outcome": {"reason": "interrupted", "usage": spent}}
+    assert "ends token 6" in str(find_misfit(head, other))
+
+
+def test_a_text_of_a_person_takes_a_token_in_a_graph_only() -> None:
+    head = {"step_index": 2, "token": 7, "claims": [], "flow": {}}
+    asked = {"event": "asked", "step": "q", "token": 9, "step_index": 3}
+    done = {
+        "revision": 2,
+        "at": "",
+        "event": "stamped",
+        "step": "a",
+        "step_index": 2,
+        "token": 0,
+        "outcome": {"note": "ok"},
+        "head": {},
+        "also": [asked],
+    }
+    assert find_misfit(head, done) is None
+    for token in (8, 10):
+        found = find_misfit(head, {**done, "also": [{**asked, "token": token}]})
+        assert f"grants token {token}, but the next token is 9" in str(found)
+    assert "next token is 8" in str(find_misfit({**head, "flow": None}, done))
+    # Nothing is stored for a node that a person lets fail.
+    assert "next token is 8" in str(find_misfit(head, {**done, "outcome": {"note": "fail: no"}}))
+    assert find_misfit(head, {**done, "event": "told", "token": 8}) is None
 
 
 # Two more steps: the ends of a and b can be one record, and theirs has to be the longer one.
