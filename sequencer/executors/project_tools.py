@@ -13,21 +13,26 @@ tool that runs commands can do that, and can read anything anyway.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer.errors import StateRefused
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.launch import Launch
+from sequencer.executors.path_search import PathPattern
 from sequencer.executors.process import ProcessCore, ProcessEnd, report_leftovers
 from sequencer.executors.protocol import Identity, Listener
 from sequencer.executors.pump import OutputConsumer
@@ -40,6 +45,8 @@ MAX_ANSWER_CHARS = 30_000
 _MAX_MATCHES = 200
 _MAX_GREP_BYTES = 1024 * 1024
 _SEARCH_TIMEOUT_S = 30.0
+_WITH_LITTLE_MEMORY = 'ulimit -v 1048576 2>/dev/null; exec "$0" "$@"'
+"""Runs a program with at most 1 GiB: a pattern with nested counts takes all that there is."""
 _NO_MATCH = 1
 """Exit code of grep."""
 
@@ -59,6 +66,13 @@ class Workbench(Struct, frozen=True, kw_only=True):
     """The attempt's lock, for its processes."""
     wall: Wall = Wall.SCOPES
     _leftovers: list[ProcessEnd] = field(default_factory=list)
+
+    def find_stop(self) -> str | None:
+        """Return why a tool has to end now; None: it may continue."""
+        if self.cancellation.reason is not None:
+            return f"stopped: {self.cancellation.reason}"
+        left_s = self.seconds_left()
+        return "the step's time is over" if left_s is not None and left_s <= 0 else None
 
     def report_ended_processes(self, listener: Listener) -> int:
         """Return how many processes the commands left running, and report them to *listener*."""
@@ -185,14 +199,20 @@ class Glob(Tool):
         if self.pattern.startswith("/") or ".." in parts:
             raise PathRefused(f"{self.pattern!r} leads outside the project's folder")
         try:
-            paths = sorted(
-                islice(
-                    _filter_allowed(bench.folder, bench.folder.root.glob(self.pattern)),
-                    _MAX_MATCHES,
-                )
-            )
-        except (ValueError, OSError) as error:
+            pattern = PathPattern(self.pattern)
+        except (ValueError, re.error) as error:
             raise FileFailed(f"{self.pattern!r} is not a pattern: {error}") from error
+        ends = time.monotonic() + _SEARCH_TIMEOUT_S
+
+        def check() -> None:
+            if stop := bench.find_stop():
+                raise FileFailed(stop)
+            if time.monotonic() > ends:
+                raise FileFailed(f"the search took longer than {_SEARCH_TIMEOUT_S:g} s")
+
+        folder = bench.folder
+        found_paths = _filter_allowed(folder, pattern.find_files(folder.root, folder.allows, check))
+        paths = sorted(islice(found_paths, _MAX_MATCHES))
         note = f"\n(only the first {_MAX_MATCHES})" if len(paths) == _MAX_MATCHES else ""
         return ("\n".join(paths) or "(no match)") + note
 
@@ -208,7 +228,8 @@ class Grep(Tool):
         """Return ``path:line:text``, one a line."""
         start = bench.folder.resolve_path(self.path)
         # A program and not `re`: a hostile pattern could block this process for hours.
-        argv = ["grep", "-rnIEH", "--null", "--max-count=50", "--exclude-dir=.git"]
+        argv = ["sh", "-c", _WITH_LITTLE_MEMORY]
+        argv += ["grep", "-rnIEH", "--null", "--max-count=50", "--exclude-dir=.git"]
         argv += ["-i"] if self.ignore_case else []
         # With "./", so that a name of a file or folder can't be taken for an option.
         argv += ["-e", self.pattern, "--", f"./{bench.folder.to_relative(start)}"]
@@ -266,7 +287,20 @@ def describe_tools(names: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def call_tool(name: str, given: object, names: Sequence[str], bench: Workbench) -> ToolAnswer:
-    """Run the tool *name* with the model's input *given*, if the tool is one of *names*."""
+    """Run the tool *name* with the model's input *given*, if the tool is one of *names*.
+
+    No tool starts once the step has to end.
+    """
+    if (stop := bench.find_stop()) is not None:
+        return ToolAnswer(stop, is_error=True)
+    answer = _run_tool(name, given, names, bench)
+    if len(answer.text) > MAX_ANSWER_CHARS:
+        note = f"\n(cut: {len(answer.text)} characters in all)"
+        answer = replace(answer, text=f"{answer.text[:MAX_ANSWER_CHARS]}{note}")
+    return answer
+
+
+def _run_tool(name: str, given: object, names: Sequence[str], bench: Workbench) -> ToolAnswer:
     if name not in names:
         known_names = ", ".join(names) or "none"
         return ToolAnswer(
@@ -275,16 +309,13 @@ def call_tool(name: str, given: object, names: Sequence[str], bench: Workbench) 
             is_refused=name in TOOLS,
         )
     try:
-        text = TOOLS[name].model_validate(given).run(bench)
+        return ToolAnswer(TOOLS[name].model_validate(given).run(bench))
     except ValidationError as error:
         return ToolAnswer(f"wrong input: {error}", is_error=True)
     except PathRefused as refusal:
         return ToolAnswer(f"refused: {refusal}", is_error=True, is_refused=True)
     except FileFailed as failure:
         return ToolAnswer(str(failure), is_error=True)
-    if len(text) > MAX_ANSWER_CHARS:
-        text = f"{text[:MAX_ANSWER_CHARS]}\n(cut: {len(text)} characters in all)"
-    return ToolAnswer(text)
 
 
 def _filter_allowed(folder: ToolFolder, paths: Iterable[Path]) -> Iterable[str]:
@@ -292,9 +323,11 @@ def _filter_allowed(folder: ToolFolder, paths: Iterable[Path]) -> Iterable[str]:
 
 
 def _format_matches(folder: ToolFolder, output: bytearray) -> Iterable[str]:
+    # Many lines are from one file, and each question costs several system calls.
+    allows = cache(lambda name: folder.allows(folder.root / name))
     for line in output.decode("utf-8", "replace").splitlines():
         name, separator, match_text = line.partition("\x00")
-        if separator and folder.allows(folder.root / name):
+        if separator and allows(name):
             yield f"{PurePosixPath(name).as_posix()}:{match_text[:500]}"
 
 
@@ -303,6 +336,7 @@ SECRETS = (".env", ".env.*", "*.pem", "*.key", ".netrc", ".pgpass", "id_rsa*", "
 VERSION_CONTROL = frozenset({".git", ".hg", ".svn"})
 MAX_FILE_BYTES = 10 * 1024 * 1024
 MAX_WRITE_BYTES = 1024 * 1024
+_MAX_PATH_CHARS = 4096
 _FRESH_MODE = 0o644
 
 
@@ -330,12 +364,16 @@ class ToolFolder:
         Raises:
             PathRefused: it leads outside, or to a file that tools never touch. An absolute path
                 is allowed if it leads inside, because models often write them.
+            FileFailed: it is too long.
         """
         if not name or "\x00" in name:
             raise PathRefused("give a path without NUL characters")
+        if len(name) > _MAX_PATH_CHARS:
+            # The system refuses a longer one too, but only after each of its parts.
+            raise FileFailed(f"a path has at most {_MAX_PATH_CHARS} characters")
         try:
             real_path = (self.root / name).resolve()
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, UnicodeEncodeError) as error:
             raise PathRefused(f"{name!r} can't be resolved: {error}") from error
         reason = self._find_refusal(real_path)
         if reason:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import (
     MAX_ANSWER_CHARS,
@@ -99,6 +102,95 @@ def test_globbing_shows_allowed_files_only(bench: Workbench) -> None:
     for outside in ("../*", "/etc/*", "src/../../*"):
         assert use(bench, "glob", pattern=outside).is_refused
     assert use(bench, "glob", pattern="**a").is_error
+
+
+@pytest.mark.parametrize("pattern", ["**/" * 60 + "x", "**/*/" * 60 + "x"])
+def test_no_pattern_makes_globbing_slow(bench: Workbench, pattern: str) -> None:
+    folder = bench.folder.root
+    for name in "abcdefghijklmnopqrst":
+        folder /= name
+        folder.mkdir()
+    start = time.monotonic()
+    assert use(bench, "glob", pattern=pattern).text == "(no match)"
+    assert time.monotonic() - start < 5
+
+
+def test_globbing_ends_where_links_form_a_circle(bench: Workbench) -> None:
+    root = bench.folder.root
+    for name in "xyz":
+        (root / "src" / name).symlink_to(root / "src")
+    assert use(bench, "glob", pattern="**/a.py").text == "src/a.py"
+    assert use(bench, "glob", pattern="src/x/y/a.py").text == "src/x/y/a.py"
+    assert "src/a.py" in use(bench, "glob", pattern="**/*.py").text.splitlines()
+    assert use(bench, "glob", pattern="*/" * 60 + "no.py").text == "(no match)"
+
+
+def test_globbing_does_not_enter_folders_outside_the_project(
+    bench: Workbench, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "back.py").symlink_to(bench.folder.root / "src" / "a.py")
+    (bench.folder.root / "link").symlink_to(outside)
+    assert use(bench, "glob", pattern="link/*.py").text == "(no match)"
+
+
+def test_two_wildcards_for_folders_match_like_one(bench: Workbench) -> None:
+    assert use(bench, "glob", pattern="**/**/b.py").text == "src/deep/b.py"
+    assert use(bench, "glob", pattern="src/**/**").text == "src/a.py\nsrc/deep/b.py"
+    assert use(bench, "glob", pattern="**/*/**/b.py").text == "src/deep/b.py"
+    assert use(bench, "glob", pattern="src/*/**").text == "src/deep/b.py"
+    assert use(bench, "glob", pattern="src/**/a.py").text == "src/a.py"
+    assert use(bench, "glob", pattern="src/a.py/**").text == "(no match)"
+    assert use(bench, "glob", pattern=".").is_error
+
+
+def test_a_deadline_ends_globbing_in_the_middle(bench: Workbench) -> None:
+    looks = iter([1.0, 1.0, 0.0])
+    late_bench = replace(bench, seconds_left=lambda: next(looks))
+    answer = use(late_bench, "glob", pattern="**/*")
+    assert answer.is_error
+    assert "time is over" in answer.text
+
+
+def test_a_cancellation_ends_globbing_in_the_middle(
+    bench: Workbench, cancellation: Cancellation
+) -> None:
+    looks: list[None] = []
+
+    def stop_at_the_third_look() -> None:
+        looks.append(None)
+        if len(looks) == 3:
+            cancellation.set(StopReason.INTERRUPTED)
+
+    stopped_bench = replace(bench, seconds_left=stop_at_the_third_look)
+    answer = use(stopped_bench, "glob", pattern="**/*")
+    assert answer.is_error
+    assert answer.text == "stopped: interrupted"
+
+
+def test_no_tool_starts_after_a_cancellation(bench: Workbench, cancellation: Cancellation) -> None:
+    cancellation.set(StopReason.INTERRUPTED)
+    assert use(bench, "write", path="late", content="x").text == "stopped: interrupted"
+    assert not (bench.folder.root / "late").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only here ulimit counts for memory")
+def test_a_regular_expression_cannot_take_all_memory(bench: Workbench) -> None:
+    answer = use(bench, "grep", pattern="(((a{1,999}){1,999}){1,999})")
+    assert answer.is_error
+    assert "memory exhausted" in answer.text.lower()
+
+
+def test_a_path_that_is_no_path_is_answered(bench: Workbench) -> None:
+    assert use(bench, "read", path="a/" * 50_000).text == "a path has at most 4096 characters"
+    assert use(bench, "read", path="\ud800").is_error
+
+
+def test_a_long_error_is_cut(bench: Workbench) -> None:
+    answer = use(bench, "x" * 50_000)
+    assert answer.is_error
+    assert len(answer.text) < MAX_ANSWER_CHARS + 100
 
 
 def test_searching_shows_allowed_files_only(bench: Workbench) -> None:
