@@ -174,8 +174,9 @@ class Edit(Tool):
 
     def run(self, bench: Workbench) -> str:
         """Return what was done."""
+        data = bench.folder.read(self.path)
         try:
-            text = bench.folder.read(self.path).decode("utf-8")
+            text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             # An edit would lose the bytes that can't be decoded.
             raise FileFailed(f"{self.path!r} is not UTF-8") from error
@@ -184,6 +185,9 @@ class Edit(Tool):
             raise FileFailed(f"old_text does not occur in {self.path!r}")
         if count > 1 and not self.replace_all:
             raise FileFailed(f"old_text occurs {count} times in {self.path!r}; give more of it")
+        # Before the text is made: many long replacements need more memory than a machine has.
+        grown_bytes = count * (len(_encode(self.new_text)) - len(_encode(self.old_text)))
+        ensure_writable_size(self.path, len(data) + grown_bytes)
         bench.folder.write(self.path, text.replace(self.old_text, self.new_text))
         return f"edited {self.path}: {count} replaced"
 
@@ -316,6 +320,9 @@ def _run_tool(name: str, given: object, names: Sequence[str], bench: Workbench) 
         return ToolAnswer(f"refused: {refusal}", is_error=True, is_refused=True)
     except FileFailed as failure:
         return ToolAnswer(str(failure), is_error=True)
+    except MemoryError:
+        # As an error of the attempt, it would start the step, and pay for it, again and again.
+        return ToolAnswer("the call needs more memory than there is", is_error=True)
 
 
 def _filter_allowed(folder: ToolFolder, paths: Iterable[Path]) -> Iterable[str]:
@@ -417,10 +424,8 @@ class ToolFolder:
                 unchanged.
         """
         path = self.resolve_path(name)
-        data = content.encode("utf-8", "replace")
-        if len(data) > MAX_WRITE_BYTES:
-            message = f"{name!r}: {len(data)} bytes are more than the {MAX_WRITE_BYTES} allowed"
-            raise FileFailed(message)
+        data = _encode(content)
+        ensure_writable_size(name, len(data))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             mode = _mode_of(path)
@@ -441,6 +446,21 @@ class ToolFolder:
         if any(fnmatchcase(part, pattern) for part in parts for pattern in self._secrets):
             return "looks like a secret"
         return None
+
+
+def ensure_writable_size(name: str, size: int) -> None:
+    """Check that *size* bytes may be written to the file *name*.
+
+    Raises:
+        FileFailed: they are too many.
+    """
+    if size > MAX_WRITE_BYTES:
+        message = f"{name!r}: {size} bytes are more than the {MAX_WRITE_BYTES} allowed"
+        raise FileFailed(message)
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
 
 
 def _mode_of(path: Path) -> int | None:

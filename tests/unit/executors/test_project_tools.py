@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import (
     MAX_ANSWER_CHARS,
+    MAX_WRITE_BYTES,
     TOOLS,
     ToolAnswer,
     ToolFolder,
@@ -173,6 +175,39 @@ def test_no_tool_starts_after_a_cancellation(bench: Workbench, cancellation: Can
     cancellation.set(StopReason.INTERRUPTED)
     assert use(bench, "write", path="late", content="x").text == "stopped: interrupted"
     assert not (bench.folder.root / "late").exists()
+
+
+def test_an_edit_that_makes_a_file_too_large_is_refused_before_it_needs_memory(
+    bench: Workbench,
+) -> None:
+    bench.folder.write("many", "a" * 4_000)
+    given = {"path": "many", "old_text": "a", "new_text": "\u00e9" * 10_000}
+    tracemalloc.start()
+    answer = use(bench, "edit", replace_all=True, **given)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert answer.is_error
+    assert "80000000 bytes are more" in answer.text
+    assert peak_bytes < 5_000_000
+
+
+def test_an_edit_may_fill_a_file_up_to_the_limit(bench: Workbench) -> None:
+    bench.folder.write("full", "\u00e9" * (MAX_WRITE_BYTES // 4))
+    doubled = use(bench, "edit", path="full", old_text="\u00e9", new_text="abcd", replace_all=True)
+    assert not doubled.is_error
+    assert (bench.folder.root / "full").stat().st_size == MAX_WRITE_BYTES
+
+
+def test_a_call_that_needs_too_much_memory_is_answered(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhaust(*_: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(ToolFolder, "read", exhaust)
+    answer = use(bench, "read", path="src/a.py")
+    assert answer.is_error
+    assert "memory" in answer.text
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only here ulimit counts for memory")
