@@ -12,6 +12,7 @@ come from the HTTP library, and an error event has status code 200.
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -114,7 +115,10 @@ TURNS = TurnTable(
 
 
 LONGEST_WAIT_S = 60.0
-"""A limit that lasts longer ends the step as limited instead of keeping it waiting."""
+"""A longer pause ends the attempt, because a waiting attempt holds its claim.
+
+A limit ends it as limited, any other temporary error as unavailable.
+"""
 _FIRST_DELAY_S = 1.0
 _LONGEST_DELAY_S = 30.0
 _OK = 200
@@ -349,7 +353,7 @@ class Conversation:
         Raises:
             NoAnswer: limited if the limit lasts longer than `LONGEST_WAIT_S`, the step's
                 deadline, or all retries; unavailable if the service did not answer after the
-                retries; failed for any other error.
+                retries, or asks for a pause that is too long; failed for any other error.
         """
         attempt = 0
         while True:
@@ -366,7 +370,7 @@ class Conversation:
                 delay_s = float(min(_FIRST_DELAY_S * 2 ** (attempt - 1), _LONGEST_DELAY_S))
             left_s, retries = self._bench.seconds_left(), self._options.retries
             is_too_late = left_s is not None and delay_s >= left_s
-            is_too_long = trouble.status == TOO_MANY_REQUESTS and delay_s > LONGEST_WAIT_S
+            is_too_long = delay_s > LONGEST_WAIT_S
             if not trouble.is_passing or is_too_late or is_too_long or attempt > retries:
                 raise self._build_no_answer(trouble, attempt)
             notice = f"retrying in {delay_s:.1f} s, {attempt} of {retries}"
@@ -416,6 +420,8 @@ class Conversation:
     def _build_no_answer(self, trouble: _Trouble, attempt: int) -> NoAnswer:
         text = trouble.text + (f" ({attempt} tries)" if attempt > 1 else "")
         if trouble.status != TOO_MANY_REQUESTS:
+            if trouble.is_passing and (trouble.retry_after_s or 0.0) > LONGEST_WAIT_S:
+                text += f"\nit asks for a pause of {trouble.retry_after_s:.0f} s"
             is_temporary = trouble.is_passing and trouble.status != _CONFLICT
             return NoAnswer(
                 text, OutcomeStatus.UNAVAILABLE if is_temporary else OutcomeStatus.FAILED
@@ -497,17 +503,19 @@ def _exception_types() -> tuple[type[Exception], ...]:
 
 
 def _retry_after_s(headers: Any, now: datetime) -> float | None:
-    """Return the seconds of a retry-after header, which may also be a date."""
+    """Return the seconds of a retry-after header, which may also be a date; None: no valid one."""
     value = headers.get("retry-after")
     if value is None:
         return None
     try:
-        return max(float(value), 0.0)
+        seconds = float(value)
     except ValueError:
         pass
+    else:
+        return seconds if math.isfinite(seconds) and seconds >= 0 else None
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     zoned_moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return max((zoned_moment - now).total_seconds(), 0.0)

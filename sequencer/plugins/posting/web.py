@@ -141,7 +141,7 @@ def retry_after_s(answer: Answer, clock: Callable[[], float] = time.time) -> flo
     if seconds is None:
         try:
             seconds = parsedate_to_datetime(header).timestamp() - clock()
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
     return limit_pause(seconds)
 

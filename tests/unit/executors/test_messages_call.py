@@ -132,6 +132,36 @@ def test_a_limit_that_outlasts_the_deadline_is_not_waited_for(desk: Desk) -> Non
     assert time.monotonic() - started < 20, "it waited for what the server asked"
 
 
+@pytest.mark.parametrize(
+    ("status", "pause"),
+    [(503, 86_400), (529, 61), (408, 3600), (500, "Sun, 22 Nov 2026 12:00:00 GMT")],
+)
+def test_an_outage_that_asks_for_a_long_pause_is_unavailability_at_once(
+    desk: Desk, status: int, pause: int | str
+) -> None:
+    outcome = desk.ask([{"error": status, "retry_after": pause}], timeout_s=None)
+    assert outcome.status is OutcomeStatus.UNAVAILABLE
+    assert outcome.error is not None
+    assert "it asks for a pause of" in outcome.error
+    assert len(desk.model.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "pause", ["inf", "nan", "-inf", "-5", "1e999", f"Sat, 21 Nov {'9' * 30} 12:00:00 GMT"]
+)
+def test_a_pause_that_is_no_number_of_seconds_is_ignored(desk: Desk, pause: str) -> None:
+    fault = {"error": 503, "retry_after": pause, "times": 1}
+    outcome = desk.ask([fault, {"text": "It is done."}], timeout_s=20.0)
+    assert outcome.status is OutcomeStatus.OK
+    assert "retrying in 1.0 s, 1 of 4" in desk.heard.text(Piece.NOTICE)
+
+
+def test_a_limit_without_a_valid_end_waits_as_long_as_configured(desk: Desk) -> None:
+    fault = {"error": 429, "retry_after": "inf"}
+    outcome = desk.ask([fault], entry={"retries": 0, "limit_wait_s": 60})
+    assert (outcome.status, outcome.not_before) == (OutcomeStatus.LIMITED, "2026-11-21T12:01:00Z")
+
+
 SHORTEST_S = 20
 
 
