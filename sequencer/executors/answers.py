@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from sequencer.executors.protocol import Listener, Piece, StepRequest
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step
+from sequencer.store import strictjson
 
 MAX_ARGUMENT_BYTES = 100_000
 """Below 128 KiB, the system's limit for one argument of a program."""
@@ -72,17 +74,33 @@ def parse_json(text: str) -> Any:
         return None
 
 
+def replace_surrogates(text: str) -> str:
+    r"""Return *text* with each half of a surrogate pair replaced, so that UTF-8 can encode it.
+
+    JSON can escape such a half, and a client makes one when it cuts a text in the middle of an
+    emoji.
+
+    >>> replace_surrogates("caf\u00e9 \ud83d") == "caf\u00e9 ?"
+    True
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def with_structured(outcome: Outcome, value: Any) -> Outcome:
     """Return *outcome* with *value* as its structured answer, and as its output if that is empty.
 
     An answer that no JSON file can store (Infinity) is left out; half a surrogate pair is replaced.
+    An answer that no reader of our files takes (nested too deeply, an integer of many digits)
+    is only a text.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):
         return outcome
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    update = {"structured": json.loads(text)}
+    text = replace_surrogates(text)
+    update: dict[str, Any] = {}
+    with suppress(ValueError):
+        update["structured"] = strictjson.parse_json(text)
     if not outcome.output and value is not None:
         update["output"] = text
     return outcome.replace(**update)

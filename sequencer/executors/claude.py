@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from sequencer.executors.answers import MAX_ARGUMENT_BYTES, schema_text
 from sequencer.executors.claude_providers import SWITCHES
 from sequencer.executors.claude_turns import TURNS, ClaudeTurns
-from sequencer.executors.claude_usage import read_result_usage, sum_model_usage
+from sequencer.executors.claude_usage import ClaudeCalls, read_result_usage, sum_model_usage
 from sequencer.executors.client import (
     APPENDED_PROMPT,
     SYSTEM_PROMPT,
@@ -36,6 +36,7 @@ from sequencer.executors.client_events import (
     ClientEvent,
     JsonEventParser,
     Rules,
+    cap_usage,
     get_number,
     join_mark,
     max_usage,
@@ -45,7 +46,6 @@ from sequencer.executors.client_events import (
 )
 from sequencer.executors.client_limits import format_utc, is_notice
 from sequencer.executors.observation import choose_answer
-from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import (
     Listener,
@@ -316,6 +316,9 @@ _OWN_WORDS = re.compile(
     re.IGNORECASE,
 )
 """How claude's messages about a limit start, in versions that give no separate reason."""
+_OF_HOOKS = "hook_"
+"""System events with such a subtype may name a session that never exists: a hook for the start of
+a session runs before claude changes to the session that it resumes (seen with 2.1.139)."""
 _TOOL_BLOCKS = frozenset({"tool_use", "server_tool_use", "tool_result", "web_search_tool_result"})
 
 
@@ -337,7 +340,7 @@ class ClaudeParser(JsonEventParser):
         self._results: list[ClientEvent] = []
         self._charged = self._shares = Usage()
         self._version: str | None = None
-        self._calls: dict[str, tuple[str, Tokens]] = {}
+        self._calls = ClaudeCalls()
         self._streamed: set[str] = set()
         self._current: str | None = None
         self._reset_epoch_s: float | None = None
@@ -347,7 +350,8 @@ class ClaudeParser(JsonEventParser):
 
         Streamed pieces of a text or of a call count too.
         """
-        self.session_id = event.get_text("session_id") or self.session_id
+        if not event.get_text("subtype").startswith(_OF_HOOKS):
+            self.store_session_id(event, "session_id")
         self._turns.process_event(event)
         self.refused = self._turns.refused
         content = event.get_object("message").get_objects("content")
@@ -413,19 +417,21 @@ class ClaudeParser(JsonEventParser):
     def _process_system(self, event: ClientEvent, listener: Listener) -> None:
         match event.get("subtype"):
             case "init":
-                self._version = version = event.get_text("claude_code_version") or None
-                mode = event.get("permissionMode")
-                text = f"claude {version}, model {event.get('model')}, permission mode {mode}"
+                self._version = event.get_id("claude_code_version")
+                version, model = event.describe("claude_code_version"), event.describe("model")
+                mode = event.describe("permissionMode")
+                text = f"claude {version}, model {model}, permission mode {mode}"
                 self.write_line(listener, text, Piece.NOTICE)
             case "api_retry":
-                status = event.get("error_status")
                 delay_s = event.get_amount("retry_delay_ms") / 1000
-                attempt = f"{event.get('attempt')} of {event.get('max_retries')}"
-                reason = f"{event.get('error')} (HTTP {status})" if status else event.get("error")
+                attempt = f"{event.describe('attempt')} of {event.describe('max_retries')}"
+                reason = event.describe("error")
+                if event.get("error_status"):
+                    reason += f" (HTTP {event.describe('error_status')})"
                 text = f"claude retries in {delay_s:.1f} s, {attempt}: {reason}"
                 self.write_line(listener, text, Piece.NOTICE)
             case "permission_denied":
-                text = f"refused: {event.get('tool_name')}: {one_line(event.get('message'))}"
+                text = f"refused: {event.describe('tool_name')}: {event.describe('message')}"
                 self.write_line(listener, text, Piece.ERROR)
             case "model_fallback":
                 self.write_line(listener, f"claude: {one_line(event)}", Piece.NOTICE)
@@ -434,11 +440,11 @@ class ClaudeParser(JsonEventParser):
         self, event: ClientEvent, content: list[ClientEvent], listener: Listener
     ) -> None:
         message = event.get_object("message")
-        key = str(message.get("id"))
+        key = message.get_text("id")
         self._count_call(key, message, listener)
-        if key in self._calls and not event.get("parent_tool_use_id"):
+        if not event.get("parent_tool_use_id"):
             # Only of the conversation itself, not of a subagent.
-            self.last_sent = self._calls[key][1].sent
+            self.last_sent = self._calls.sent_tokens(key) or self.last_sent
         for block in content:
             match block.get("type"):
                 case "text" if event.get("is_api_error_message"):
@@ -448,7 +454,7 @@ class ClaudeParser(JsonEventParser):
                 case "thinking" if key not in self._streamed:
                     self.write_line(listener, block.get_text("thinking"), Piece.THOUGHT)
                 case "tool_use":
-                    text = f"-> {block.get('name')} {one_line(block.get('input'))}"
+                    text = f"-> {block.describe('name')} {block.describe('input')}"
                     self.write_line(listener, text, Piece.ACTION)
 
     def _process_tool_results(self, content: list[ClientEvent], listener: Listener) -> None:
@@ -465,7 +471,7 @@ class ClaudeParser(JsonEventParser):
         match raw.get("type"):
             case "message_start":
                 message = raw.get_object("message")
-                self._current = str(message.get("id"))
+                self._current = message.get_text("id")
                 self._streamed.add(self._current)
                 self._count_call(self._current, message, listener)
             case "content_block_delta":
@@ -490,20 +496,21 @@ class ClaudeParser(JsonEventParser):
         # "allowed" and "allowed_warning" cancel an earlier rejection.
         self._reset_epoch_s = parse_amount(info.get("resetsAt")) if is_rejected else None
         if info.get("status") not in (None, "allowed"):
-            text = f"claude: limit {info.get('rateLimitType')}: {info.get('status')}"
+            text = f"claude: limit {info.describe('rateLimitType')}: {info.describe('status')}"
             self.write_line(listener, text, Piece.NOTICE)
 
     def _process_result(self, event: ClientEvent, listener: Listener) -> None:
         self._results.append(event)
         self._turns.is_over = True
         for denial in event.get_objects("permission_denials"):
-            line = f"{denial.get('tool_name')} {one_line(denial.get('tool_input'), 120)}"
+            line = f"{denial.describe('tool_name', 30)} {denial.describe('tool_input', 120)}"
             if line not in self.denials:
-                self.denials.append(line)
+                self.record_denial(line)
         if event.get("is_error"):
             self.write_line(listener, _find_error_text(event), Piece.ERROR)
         if _SINCE in event:
-            self._shares = self._shares.plus(sum_model_usage(event.get_object(_SINCE)))
+            share = sum_model_usage(event.get_object(_SINCE))
+            self._shares = cap_usage(self._shares.plus(share))
             charged = self._shares.replace(unpriced=min(self._shares.unpriced, 1))
         else:
             # Older clients count by call: the last total is the largest and has everything.
@@ -513,41 +520,14 @@ class ClaudeParser(JsonEventParser):
         self.report_usage(listener, self._charged)
 
     def _count_call(self, key: str, message: ClientEvent, listener: Listener) -> None:
-        """Count one API call's usage; a call reports several times, and the last report counts."""
-        usage = message.get_object("usage")
-        if not usage:
-            return
-        model, old_tokens = self._calls.get(key, (str(message.get("model")), Tokens()))
-        hour = usage.get_object("cache_creation").sum_counts("ephemeral_1h_input_tokens")
-        hour = max(hour, old_tokens.cache_write_1h)
-        cache_write = usage.sum_counts("cache_creation_input_tokens")
-        tokens = Tokens(
-            input=max(usage.sum_counts("input_tokens"), old_tokens.input),
-            output=max(usage.sum_counts("output_tokens"), old_tokens.output),
-            cache_read=max(usage.sum_counts("cache_read_input_tokens"), old_tokens.cache_read),
-            cache_write=max(cache_write - hour, old_tokens.cache_write),
-            cache_write_1h=hour,
-        )
-        self._calls[key] = (model, tokens)
-        own_prices, calls = self.rules.prices, self._calls.values()
-        prices = [(price_of(name, own_prices), call_tokens) for name, call_tokens in calls]
-        cost = round(sum(price.cost_usd(call_tokens) for price, call_tokens in prices if price), 9)
-        self.seen = Usage(
-            cost_usd=cost,
-            estimated_usd=cost,
-            unpriced=int(any(price is None for price, _ in prices)),
-            input_tokens=sum(call_tokens.sent for _, call_tokens in self._calls.values()),
-            cache_read_tokens=sum(
-                call_tokens.cache_read for _, call_tokens in self._calls.values()
-            ),
-            output_tokens=sum(call_tokens.output for _, call_tokens in self._calls.values()),
-        )
-        if not self._results:
-            self.report_usage(listener, self.seen)
+        if self._calls.count(key, message):
+            self.seen = self._calls.usage(self.rules.prices)
+            if not self._results:
+                self.report_usage(listener, self.seen)
 
     def _judge_error(self, result: ClientEvent, end: ProcessEnd) -> Outcome:
         status = result.sum_counts("api_error_status") or None
-        subtype = str(result.get("subtype"))
+        subtype = result.get_text("subtype")
         text = f"claude: {_find_error_text(result)}"
         if subtype in _HINTS:
             failure = self.build_failure(f"{text}\n{_HINTS[subtype]}", end)
@@ -566,7 +546,7 @@ class ClaudeParser(JsonEventParser):
 
 def _is_progress(block: ClientEvent) -> bool:
     """Return whether *block*, or a piece of one, is text, a tool call or its result."""
-    if block.get("type") in _TOOL_BLOCKS:
+    if block.get_text("type") in _TOOL_BLOCKS:
         return True
     return any(block.get_text(name) for name in ("text", "thinking", "partial_json"))
 
@@ -586,4 +566,4 @@ def _find_error_text(result: ClientEvent) -> str:
         filter(lambda text: isinstance(text, str), texts if isinstance(texts, list) else ())
     )
     text = result.get_text("result") or errors or result.get_text("terminal_reason")
-    return one_line(text or str(result.get("subtype")), ERROR_CHARS)
+    return one_line(text or result.get_text("subtype") or "no reason given", ERROR_CHARS)

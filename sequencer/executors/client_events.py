@@ -1,8 +1,9 @@
 """Reads the output of command-line clients: one JSON event a line, all of it untrusted.
 
 `JsonEventParser` is the base class of the clients' parsers. A value of an unexpected type counts
-as missing, an invalid amount as unknown, and an event that would need many times its size in
-memory is shown but not parsed.
+as missing, an invalid amount as unknown, an id that no client would use as none, and a sum of
+counts stops at `MAX_COUNT`. Texts are such that UTF-8 can encode them. An event that would need
+many times its size in memory, or that a parser can't process, is shown and has no other effect.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
-from sequencer.executors.answers import with_structured
+from sequencer.executors.answers import replace_surrogates, with_structured
 from sequencer.executors.client_limits import (
     DEFAULT_WAIT_S,
     Clock,
@@ -39,6 +40,7 @@ from sequencer.model.evidence import TurnEnd
 from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, SessionFault, Usage
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
+"""An id or a version. It may become a program argument, and has no ``;``, which separates facts."""
 _FACT = re.compile(r"([a-z_]{1,30})=([A-Za-z0-9.+-]{1,40})")
 
 
@@ -72,7 +74,7 @@ def get_number(facts: Mapping[str, str], name: str) -> float:
     0.5
     """
     try:
-        return max(float(facts.get(name, 0)), 0.0)
+        return parse_amount(float(facts.get(name, 0))) or 0.0
     except ValueError:
         return 0.0
 
@@ -107,6 +109,12 @@ _MAX_QUOTES = 100_000
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
 _IMPLAUSIBLE = 2**53
 """From here on a number is no count and no amount: above it a float is not exact."""
+MAX_COUNT = _IMPLAUSIBLE - 1
+"""A sum of counts stops here, so that every reader of a journal accepts it."""
+_MAX_DENIALS = 1_000
+"""Most refused tool calls that are remembered: a forged result can list any number."""
+_DENIAL_CHARS = 160
+_NESTED = "(nested too deeply)"
 
 
 def one_line(value: object, limit: int = LINE_CHARS) -> str:
@@ -116,17 +124,21 @@ def one_line(value: object, limit: int = LINE_CHARS) -> str:
     ('path="a.txt" text="x\\ny"', 'a b c', 'abc…')
     """
     if isinstance(value, dict):
-        text = " ".join(f"{key}={_to_json(item)}" for key, item in value.items())
+        text = " ".join(f"{one_line(key)}={_to_json(item)}" for key, item in value.items())
     elif isinstance(value, str):
         # Cut before the split: a result may be megabytes long.
         text = " ".join(value[: limit * 4].split())
     else:
         text = _to_json(value)
-    return text if len(text) <= limit else f"{text[:limit]}…"
+    return replace_surrogates(text if len(text) <= limit else f"{text[:limit]}…")
 
 
 def _to_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        # The encoder needs more of the stack for a level than the parser that has read the value.
+        return _NESTED
 
 
 def is_affordable(line: bytes) -> bool:
@@ -171,13 +183,29 @@ class ClientEvent(dict[str, Any]):
         return [self.from_value(item) for item in value] if isinstance(value, list) else []
 
     def get_text(self, name: str) -> str:
-        """Return the text called *name*."""
+        """Return the text called *name*, which UTF-8 can encode."""
         value = self.get(name)
-        return value if isinstance(value, str) else ""
+        return replace_surrogates(value) if isinstance(value, str) else ""
+
+    def get_id(self, name: str) -> str | None:
+        """Return the id or version called *name*; None: it is missing, or no client would use it.
+
+        It goes into the head, the journal and the next call of the client, and an agent can
+        print any text in the name of its client.
+
+        >>> ClientEvent(id="0199-ab").get_id("id"), ClientEvent(id="0199;cost_usd=9").get_id("id")
+        ('0199-ab', None)
+        """
+        value = self.get(name)
+        return value if isinstance(value, str) and _ID.fullmatch(value) else None
+
+    def describe(self, name: str, limit: int = LINE_CHARS) -> str:
+        """Return the value called *name*, of any type, on one line; see `one_line`."""
+        return one_line(self.get(name), limit)
 
     def sum_counts(self, *names: str) -> int:
-        """Return the sum of the counts called *names*."""
-        return sum(int(parse_amount(self.get(name)) or 0) for name in names)
+        """Return the sum of the counts called *names*, at most `MAX_COUNT`."""
+        return min(sum(int(parse_amount(self.get(name)) or 0) for name in names), MAX_COUNT)
 
     def get_amount(self, name: str) -> float:
         """Return the amount called *name*; 0 if it is not valid."""
@@ -191,6 +219,21 @@ def sum_of_costs(values: Iterable[object]) -> Usage:
     return Usage(cost_usd=round(cost, 9), unpriced=int(None in amounts))
 
 
+def cap_usage(usage: Usage) -> Usage:
+    """Return *usage* with no figure above `MAX_COUNT`.
+
+    >>> cap_usage(Usage(input_tokens=2**60, output_tokens=5)).input_tokens == MAX_COUNT
+    True
+    """
+    return usage.replace(
+        cost_usd=min(usage.cost_usd, MAX_COUNT),
+        estimated_usd=min(usage.estimated_usd, MAX_COUNT),
+        input_tokens=min(usage.input_tokens, MAX_COUNT),
+        cache_read_tokens=min(usage.cache_read_tokens, MAX_COUNT),
+        output_tokens=min(usage.output_tokens, MAX_COUNT),
+    )
+
+
 def max_usage(first: Usage, second: Usage) -> Usage:
     """Return the larger of two usages, figure by figure, because an agent may forge a line.
 
@@ -201,12 +244,13 @@ def max_usage(first: Usage, second: Usage) -> Usage:
     """
     cached_tokens = max(first.cache_read_tokens, second.cache_read_tokens)
     uncached_tokens = max(usage.input_tokens - usage.cache_read_tokens for usage in (first, second))
-    return max(first, second, key=lambda usage: usage.cost_usd).replace(
+    larger_usage = max(first, second, key=lambda usage: usage.cost_usd).replace(
         unpriced=max(first.unpriced, second.unpriced),
         input_tokens=uncached_tokens + cached_tokens,
         cache_read_tokens=cached_tokens,
         output_tokens=max(first.output_tokens, second.output_tokens),
     )
+    return cap_usage(larger_usage)
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -242,6 +286,30 @@ class Speaker:
         if self._open_line is not None:
             listener.write(b"\n", self._open_line)
             self._open_line = None
+
+
+class _LineOutput(Listener):
+    """Keeps what a parser makes of one line, until the parser is done with the line.
+
+    So an error of the parser is not mistaken for an error of the listener, which has to go up.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[Usage | tuple[bytes, Piece]] = []
+
+    def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
+        self._parts.append((data, kind))
+
+    def report_usage(self, usage: Usage) -> None:
+        self._parts.append(usage)
+
+    def pass_on(self, listener: Listener) -> None:
+        """Give all parts to *listener*, in their order."""
+        for part in self._parts:
+            if isinstance(part, Usage):
+                listener.report_usage(part)
+            else:
+                listener.write(*part)
 
 
 class JsonEventParser(Speaker, ABC):
@@ -284,7 +352,14 @@ class JsonEventParser(Speaker, ABC):
             with suppress(ValueError, RecursionError):
                 value = json.loads(line)
         if isinstance(value, dict):
-            return self.process_event(ClientEvent(value), listener)
+            output = _LineOutput()
+            try:
+                has_progressed = self.process_event(ClientEvent(value), output)
+            except Exception:  # noqa: BLE001 - an agent can print any value, and must not end us
+                self.skip()
+            else:
+                output.pass_on(listener)
+                return has_progressed
         if line.startswith(b"{"):
             self.skip()
         if line.strip():
@@ -309,6 +384,18 @@ class JsonEventParser(Speaker, ABC):
         if text:
             self._stderr.append(text)
 
+    def store_session_id(self, event: ClientEvent, name: str) -> None:
+        """Store the conversation's id, called *name* in *event*, unless there already is one.
+
+        The first one counts: the client prints it before its agent can print anything.
+        """
+        self.session_id = self.session_id or event.get_id(name)
+
+    def record_denial(self, text: str) -> None:
+        """Record a tool call that the client refused; *text* says which one."""
+        if len(self.denials) < _MAX_DENIALS:
+            self.denials.append(one_line(text, _DENIAL_CHARS))
+
     @abstractmethod
     def process_event(self, event: ClientEvent, listener: Listener) -> bool:
         """Process one event; return whether it has text, a tool call or its result.
@@ -331,6 +418,7 @@ class JsonEventParser(Speaker, ABC):
 
     def report_usage(self, listener: Listener, usage: Usage) -> None:
         """Report the usage so far to *listener*, if it has changed."""
+        usage = cap_usage(usage)
         if usage != self.usage:
             self.usage = usage
             listener.report_usage(usage)
@@ -452,5 +540,5 @@ class JsonEventParser(Speaker, ABC):
             exit_code=end.exit_code,
             quota=self.quota,
             evidence=self.observed.evidence(is_over=False),
-            context_tokens=self.last_sent or usage.input_tokens or None,
+            context_tokens=min(self.last_sent or usage.input_tokens, MAX_COUNT) or None,
         )

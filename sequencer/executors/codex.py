@@ -250,17 +250,17 @@ class CodexParser(JsonEventParser):
         super().feed_stderr(line)
         match = _REFUSED.search(line.decode("utf-8", "replace"))
         if match:
-            self.denials.append(one_line(match["what"], 160))
+            self.record_denial(match["what"])
 
     def process_event(self, event: ClientEvent, listener: Listener) -> bool:
         """Process one event; return whether it shows progress, as each item but an error does."""
         item = event.get_object("item")
-        kind = item.get("type")
-        if isinstance(kind, str) and kind not in _NO_CALLS:
+        kind = item.get_text("type")
+        if kind and kind not in _NO_CALLS:
             self._observe(event.get_text("type"), item, may_wait=kind in _MAY_GO_ON)
         match event.get("type"):
             case "thread.started":
-                self.session_id = event.get_text("thread_id") or None
+                self.store_session_id(event, "thread_id")
             case "turn.started":
                 self._is_completed = False
             case "turn.completed":
@@ -268,20 +268,20 @@ class CodexParser(JsonEventParser):
                 self._failure = None
                 self._process_usage(event.get_object("usage"), listener)
             case "turn.failed":
-                self._failure = str(event.get_object("error").get("message"))
+                self._failure = event.get_object("error").get_text("message") or "no reason given"
             case "error":
                 # If it was final, turn.failed repeats it.
                 text = event.get_text("message")
                 # codex retries these by itself, and a completed turn says that it worked.
                 self._complaint = "" if text.startswith("Reconnecting") else text
-                self.write_line(listener, f"codex: {one_line(event.get('message'))}", Piece.NOTICE)
+                self.write_line(listener, f"codex: {event.describe('message')}", Piece.NOTICE)
             case "item.started" if kind not in _QUIET_ITEMS:
                 self.write_line(listener, f"-> {_describe_item(item)}", Piece.ACTION)
             case "item.completed":
                 self._process_completed_item(item, listener)
         if kind in _SPOKEN_ITEMS:
-            return bool(item.get("text"))
-        return isinstance(kind, str) and kind != "error"
+            return bool(item.get_text("text"))
+        return bool(kind) and kind != "error"
 
     def finish(self, end: ProcessEnd) -> Outcome:
         """Judge by the exit code and the last turn together."""
@@ -344,31 +344,33 @@ class CodexParser(JsonEventParser):
         match item.get("type"):
             case "agent_message":
                 self.observed.start_message()
-                self.observed.add_text(str(item.get("text", "")))
-                self.write_line(listener, str(item.get("text", "")), Piece.RESPONSE)
+                self.observed.add_text(item.get_text("text"))
+                self.write_line(listener, item.get_text("text"), Piece.RESPONSE)
             case "reasoning":
-                self.write_line(listener, str(item.get("text", "")), Piece.THOUGHT)
+                self.write_line(listener, item.get_text("text"), Piece.THOUGHT)
             case "error":
                 self._complaint = item.get_text("message")
-                self.write_line(listener, f"codex: {one_line(item.get('message'))}", Piece.NOTICE)
+                self.write_line(listener, f"codex: {item.describe('message')}", Piece.NOTICE)
             case "command_execution":
-                sign = "<-" if item.get("exit_code") == 0 else f"<- exit {item.get('exit_code')}:"
-                output = one_line(str(item.get("aggregated_output", "")))
+                code = item.describe("exit_code")
+                sign = "<-" if item.get("exit_code") == 0 else f"<- exit {code}:"
+                output = one_line(item.get_text("aggregated_output"))
                 self.write_line(listener, f"{sign} {output}".rstrip(), Piece.ACTION)
                 if item.get("status") == "declined":
-                    self.denials.append(one_line(item.get("command"), 160))
+                    self.record_denial(item.describe("command"))
             case _:
-                status = item.get("status", "done")
+                status = item.describe("status") if "status" in item else "done"
                 self.write_line(listener, f"<- {_describe_item(item)}: {status}", Piece.ACTION)
 
 
 def _describe_item(item: ClientEvent) -> str:
     if item.get("type") == "command_execution":
-        return f"command {one_line(item.get('command'))}"
+        return f"command {item.describe('command')}"
     if item.get("type") == "file_change":
         changes = (
-            f"{change.get('kind')} {change.get('path')}" for change in item.get_objects("changes")
+            f"{change.describe('kind')} {change.describe('path')}"
+            for change in item.get_objects("changes")
         )
         return f"file_change {', '.join(changes)}"
     fields = {key: value for key, value in item.items() if key not in _BOOKKEEPING}
-    return f"{item.get('type')} {one_line(fields)}"
+    return f"{item.describe('type')} {one_line(fields)}"

@@ -217,13 +217,13 @@ class GeminiParser(JsonEventParser):
     def process_event(self, event: ClientEvent, listener: Listener) -> bool:
         match event.get("type"):
             case "init":
-                self.session_id = event.get_text("session_id") or None
+                self.store_session_id(event, "session_id")
             case "message" if event.get("role") == "assistant":
-                text = str(event.get("content", ""))
+                text = event.get_text("content")
                 self._continue_turn()
                 self.observed.add_text(text)
                 self.stream(listener, text, Piece.RESPONSE)
-                return bool(event.get("content"))
+                return bool(text)
             case "tool_use":
                 self._process_call(event, listener)
                 return True
@@ -234,7 +234,7 @@ class GeminiParser(JsonEventParser):
                 self.observed.reason = _find_stop_reason(event) or self.observed.reason
                 is_warning = event.get("severity") == "warning"
                 kind = Piece.NOTICE if is_warning else Piece.ERROR
-                self.write_line(listener, f"gemini: {one_line(event.get('message'))}", kind)
+                self.write_line(listener, f"gemini: {event.describe('message')}", kind)
             case "result":
                 self._process_result(event, listener)
         return False
@@ -246,7 +246,7 @@ class GeminiParser(JsonEventParser):
         elif end.exit_code == 0 and self._result.get("status") == "success":
             return self.build_success(self.observed.said_last, end)
         else:
-            reason = str(self._result.get_object("error").get("message", "no reason given"))
+            reason = self._result.get_object("error").get_text("message") or "no reason given"
         error = f"gemini ended with exit code {end.exit_code}: {reason}"
         hint, status = _HINTS.get(end.exit_code or 0, ""), None
         is_own = self._result is not None
@@ -261,9 +261,9 @@ class GeminiParser(JsonEventParser):
         self.observed.start_message()
         self._continue_turn()
         request = [event.get("tool_name"), event.get("parameters")]
-        self.observed.record_call(str(event.get("tool_id")), request)
-        call = f"{event.get('tool_name')} {one_line(event.get('parameters'))}"
-        self._tools[str(event.get("tool_id"))] = one_line(call, 160)
+        self.observed.record_call(event.get_text("tool_id"), request)
+        call = f"{event.describe('tool_name')} {event.describe('parameters')}"
+        self._tools[event.get_text("tool_id")] = call
         self.write_line(listener, f"-> {call}", Piece.ACTION)
 
     def _continue_turn(self) -> None:
@@ -277,19 +277,19 @@ class GeminiParser(JsonEventParser):
         error = event.get_object("error")
         self._has_results = True
         result = [event.get("status"), event.get("output"), event.get("error")]
-        self.observed.record_result(str(event.get("tool_id")), result)
+        self.observed.record_result(event.get_text("tool_id"), result)
         output = one_line(event.get("output") or error.get("message") or event.get("status"))
         sign = "<-" if event.get("status") == "success" else "<- error:"
         self.write_line(listener, f"{sign} {output}", Piece.ACTION)
-        if error.get("type") in _REFUSALS:
-            self.denials.append(self._tools.get(str(event.get("tool_id")), output))
+        if error.get_text("type") in _REFUSALS:
+            self.record_denial(self._tools.get(event.get_text("tool_id"), output))
 
     def _process_result(self, event: ClientEvent, listener: Listener) -> None:
         self._result = event
         stats = event.get_object("stats")
         if event.get("status") != "success":
-            message = event.get_object("error").get("message")
-            self.write_line(listener, f"gemini: {one_line(message)}", Piece.ERROR)
+            message = event.get_object("error").describe("message")
+            self.write_line(listener, f"gemini: {message}", Piece.ERROR)
         self.end_line(listener)
         usage = Usage(
             input_tokens=stats.sum_counts("input_tokens"),

@@ -22,6 +22,7 @@ from sequencer.executors.client_events import (
     ClientEvent,
     JsonEventParser,
     Rules,
+    cap_usage,
     one_line,
     split_mark,
     sum_of_costs,
@@ -314,17 +315,17 @@ class OpencodeParser(JsonEventParser):
         self._sum = Usage()
 
     def process_event(self, event: ClientEvent, listener: Listener) -> bool:
-        self.session_id = event.get_text("sessionID") or self.session_id
+        self.store_session_id(event, "sessionID")
         part = event.get_object("part")
-        text = str(part.get("text", ""))
+        text = part.get_text("text")
         match event.get("type"):
             case "text":
                 self.observed.add_text(text)
                 self.write_line(listener, text, Piece.RESPONSE)
-                return bool(part.get("text"))
+                return bool(text)
             case "reasoning":
                 self.write_line(listener, text, Piece.THOUGHT)
-                return bool(part.get("text"))
+                return bool(text)
             case "tool_use":
                 self._process_tool(part, listener)
                 return True
@@ -362,17 +363,17 @@ class OpencodeParser(JsonEventParser):
         state = part.get_object("state")
         tool_input = state.get_object("input")
         self._observe(part, state)
-        call = f"{part.get('tool')} {one_line(tool_input)}"
+        call = f"{part.describe('tool')} {one_line(tool_input)}"
         self.write_line(listener, f"-> {call}", Piece.ACTION)
         # opencode reports a call of a tool that was taken away as a call of "invalid".
         is_invalid = part.get("tool") == "invalid"
         error = tool_input.get("error") if is_invalid else state.get("error")
         if state.get("status") != "error" and not is_invalid:
-            self.write_line(listener, f"<- {one_line(state.get('output'))}", Piece.ACTION)
+            self.write_line(listener, f"<- {state.describe('output')}", Piece.ACTION)
             return
         self.write_line(listener, f"<- error: {one_line(error)}", Piece.ACTION)
-        if _REFUSED.search(str(error)):
-            self.denials.append(one_line(call, 160))
+        if isinstance(error, str) and _REFUSED.search(error):
+            self.record_denial(call)
 
     def _observe(self, part: ClientEvent, state: ClientEvent) -> None:
         """Record a tool call; opencode reports it only when it is done."""
@@ -392,11 +393,11 @@ class OpencodeParser(JsonEventParser):
             cache_read_tokens=cache.sum_counts("read"),
             output_tokens=tokens.sum_counts("output", "reasoning"),
         )
-        self._sum = self._sum.plus(step)
+        self._sum = cap_usage(self._sum.plus(step))
         self.last_sent = step.input_tokens
         self.report_usage(listener, self._sum.replace(unpriced=min(self._sum.unpriced, 1)))
 
     def _error_text(self) -> str:
         error = self._error or ClientEvent()
         message = error.get_object("data").get("message") or error.get("message")
-        return one_line(f"{error.get('name')}: {message}")
+        return one_line(f"{error.describe('name')}: {one_line(message)}")

@@ -18,7 +18,7 @@ from sequencer.errors import (
     StorageFailed,
     to_machine_busy,
 )
-from sequencer.executors.answers import Ignored, with_structured
+from sequencer.executors.answers import Ignored, replace_surrogates, with_structured
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field, ValidationError
 from sequencer.model.evidence import Evidence
@@ -193,8 +193,7 @@ def _refuse_constant(word: str) -> NoReturn:
 
 def _to_text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    # JSON can contain half a surrogate pair, which no UTF-8 file can store later.
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return replace_surrogates(text)
 
 
 def _refuse(path: Path, reason: str) -> NoReturn:

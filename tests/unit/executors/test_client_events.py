@@ -12,13 +12,19 @@ from msgspec.structs import replace
 
 from sequencer.engine.evidence import judge_turn
 from sequencer.executors.claude import ClaudeParser
-from sequencer.executors.client_events import JsonEventParser, is_affordable, sum_of_costs
+from sequencer.executors.client_events import (
+    ClientEvent,
+    JsonEventParser,
+    is_affordable,
+    one_line,
+    sum_of_costs,
+)
 from sequencer.executors.client_limits import classify, find_retry_time
 from sequencer.executors.codex import CodexParser
 from sequencer.executors.gemini import GeminiParser
 from sequencer.executors.opencode import OpencodeParser
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Piece
+from sequencer.executors.protocol import Listener, Piece
 from sequencer.model.outcome import OutcomeStatus
 from tests.contract.executor_cases import Recorder
 from tests.unit.executors.replay import RULES, encoded, feed, recording
@@ -319,3 +325,168 @@ def test_a_reset_just_before_midnight_is_over_just_after_it() -> None:
     assert find_retry_time("resets 11:50pm", after) == "2026-11-22T00:15:00Z"
     assert find_retry_time("resets 11:05pm", after) == "2026-11-22T23:05:00Z"
     assert find_retry_time("resets Sat 11:50pm", after) == "2026-11-22T00:15:00Z"
+
+
+# --- ids and versions: what no client would use counts as none ---------------------------------
+
+ID_NAMES = {"claude": "session_id", "codex": "thread_id", "gemini": "session_id"}
+ID_TYPES = {"claude": "system", "codex": "thread.started", "gemini": "init"}
+
+
+def _started(parser: JsonEventParser, session_id: object, **more: object) -> dict[str, object]:
+    """Return the event with which a client gives its conversation the id *session_id*."""
+    kind = ID_TYPES.get(parser.client, "step_start")
+    return {"type": kind, ID_NAMES.get(parser.client, "sessionID"): session_id, **more}
+
+
+@pytest.mark.parametrize(
+    "session_id",
+    ["\ud800", "S" * 201, "S1;cost_usd=1000000", "--yolo", "S1\n", "S 1", "", 5, ["S1"], None],
+)
+def test_an_id_that_no_client_would_use_is_none(parser: JsonEventParser, session_id: Any) -> None:
+    assert feed(parser, encoded(_started(parser, session_id))).outcome.session_id is None
+    later = feed(parser, encoded(_started(parser, "S1"))).outcome.session_id
+    assert later is not None
+    assert later.partition(";")[0] == "S1"
+
+
+def test_an_id_that_is_printed_later_does_not_replace_the_first(parser: JsonEventParser) -> None:
+    lines = encoded(_started(parser, "S1"), _started(parser, "forged"))
+    session_id = feed(parser, lines).outcome.session_id
+    assert session_id is not None
+    assert session_id.partition(";")[0] == "S1"
+
+
+def test_the_session_of_a_hook_is_not_the_conversation_of_claude() -> None:
+    """claude runs the hooks for the start before it changes to the session that it resumes."""
+    parser = ClaudeParser(RULES)
+    hooks = [
+        _started(parser, f"ephemeral-{number}", subtype=subtype)
+        for number, subtype in enumerate(("hook_started", "hook_response"))
+    ]
+    real = _started(parser, "real", subtype="init")
+    assert feed(parser, encoded(*hooks, real, *hooks)).outcome.session_id == "real"
+
+
+@pytest.mark.parametrize("version", ["2.1.330;cost_usd=900000", "\ud800", "2" * 201, [], 7])
+def test_a_version_that_no_client_would_have_is_not_stored(version: object) -> None:
+    parser = ClaudeParser(RULES)
+    started = _started(parser, "S1", subtype="init", claude_code_version=version)
+    assert feed(parser, encoded(started)).outcome.session_id == "S1"
+
+
+# --- values of an unexpected type or depth -------------------------------------------------------
+
+_DEEP: list[Any] = []
+for _ in range(5_000):
+    _DEEP = [_DEEP]
+ODD_EVENTS: dict[str, list[dict[str, Any]]] = {
+    "claude": [
+        {"type": "assistant", "message": {"content": [{"type": []}]}},
+        {"type": "assistant", "message": {"content": [{"type": "tool_use", "input": _DEEP}]}},
+        {"type": "assistant", "message": {"id": _DEEP, "model": _DEEP, "usage": {"a": 1}}},
+        {"type": "system", "subtype": "init", "model": _DEEP, "permissionMode": _DEEP},
+        {"type": "system", "subtype": "api_retry", "error": _DEEP, "error_status": _DEEP},
+        {"type": "rate_limit_event", "rate_limit_info": {"status": _DEEP}},
+        {"type": "result", "permission_denials": [{"tool_name": _DEEP}], "subtype": _DEEP},
+    ],
+    "codex": [
+        {"type": "x", "item": {"type": []}},
+        {"type": "item.started", "item": {"type": "mcp_tool_call", "arguments": {"a": _DEEP}}},
+        {"type": "item.completed", "item": {"type": "mcp_tool_call", "status": _DEEP}},
+        {"type": "item.completed", "item": {"type": "agent_message", "text": _DEEP}},
+        {"type": "item.completed", "item": {"type": "command_execution", "exit_code": _DEEP}},
+        {"type": "item.completed", "item": {"type": "file_change", "changes": [{"kind": _DEEP}]}},
+        {"type": "turn.failed", "error": {"message": _DEEP}},
+    ],
+    "gemini": [
+        {"type": "tool_result", "error": {"type": []}},
+        {"type": "tool_use", "tool_name": _DEEP, "tool_id": _DEEP, "parameters": {"a": _DEEP}},
+        {"type": "message", "role": "assistant", "content": _DEEP},
+        {"type": "result", "status": "error", "error": {"message": _DEEP}},
+    ],
+    "opencode": [
+        {"type": "tool_use", "part": {"tool": _DEEP, "state": {"input": {"a": _DEEP}}}},
+        {"type": "tool_use", "part": {"state": {"status": "error", "error": _DEEP}}},
+        {"type": "text", "part": {"text": _DEEP}},
+        {"type": "error", "error": {"name": _DEEP, "data": {"message": _DEEP}}},
+    ],
+}
+
+
+def test_an_event_of_odd_types_is_processed_like_any_other(parser: JsonEventParser) -> None:
+    for event in ODD_EVENTS[parser.client]:
+        heard = Recorder()
+        parser.process_event(ClientEvent(event), heard)
+        parser.finish(ProcessEnd(exit_code=0))
+        assert all(len(data) < 2_000 for data, _ in heard.pieces)
+
+
+def test_an_input_that_is_nested_too_deeply_is_shown_as_such() -> None:
+    assert one_line({"path": "a", "x": _DEEP}) == 'path="a" x=(nested too deeply)'
+    assert one_line(_DEEP) == "(nested too deeply)"
+
+
+class _Failing(CodexParser):
+    def process_event(self, event: ClientEvent, listener: Listener) -> bool:
+        listener.write(b"half of it", Piece.ACTION)
+        if event.get("type") == "odd":
+            raise RuntimeError
+        return super().process_event(event, listener)
+
+
+def test_a_line_at_which_a_parser_fails_is_shown_and_the_next_one_counts() -> None:
+    line, heard = b'{"type": "odd"}', Recorder()
+    parser = _Failing(RULES)
+    assert parser.feed_line(line, heard) is False
+    assert heard.pieces == [(line + b"\n", Piece.OUTPUT)]
+    feed(parser, encoded(_started(parser, "S1")))
+    assert parser.session_id == "S1"
+
+
+def test_an_error_of_the_listener_is_not_taken_for_one_of_the_line() -> None:
+    class Full(Recorder):
+        def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
+            raise ValueError(data, kind)
+
+    with pytest.raises(ValueError, match="half of it"):
+        _Failing(RULES).feed_line(b"{}", Full())
+
+
+HALF = "half \ud83d"
+TEXTS: dict[str, dict[str, Any]] = {
+    "claude": {"type": "result", "is_error": True, "result": HALF},
+    "codex": {"type": "turn.failed", "error": {"message": HALF}},
+    "gemini": {"type": "result", "error": {"message": HALF}},
+    "opencode": {"type": "error", "error": {"name": HALF, "data": {"message": HALF}}},
+}
+
+
+def test_half_of_a_letter_in_an_error_is_replaced(parser: JsonEventParser) -> None:
+    """A client cuts a text in the middle of an emoji, and JSON has escapes for the half."""
+    error = feed(parser, encoded(TEXTS[parser.client])).outcome.error
+    assert error is not None
+    assert "half ?" in error
+
+
+def test_half_of_a_letter_in_a_denial_is_replaced() -> None:
+    denial = {"tool_name": "\udfff", "tool_input": {HALF: HALF}}
+    result = {"type": "result", "is_error": False, "permission_denials": [denial]}
+    assert feed(ClaudeParser(RULES), encoded(result)).outcome.denials == ('? half ?="half ?"',)
+
+
+def test_only_so_many_refused_calls_of_a_bounded_length_are_kept() -> None:
+    denials = [{"tool_name": "T" * 500, "tool_input": number} for number in range(3_000)]
+    result = {"type": "result", "is_error": False, "permission_denials": denials}
+    kept = feed(ClaudeParser(RULES), encoded(result)).outcome.denials
+    assert len(kept) == 1_000
+    assert max(map(len, kept)) < 200
+
+
+@pytest.mark.parametrize("value", [10**30, "deep"])
+def test_an_answer_that_no_reader_takes_is_only_a_text(value: Any) -> None:
+    if value == "deep":
+        value = json.loads("[" * 100 + "]" * 100)
+    result = {"type": "result", "is_error": False, "structured_output": value}
+    outcome = feed(ClaudeParser(RULES), encoded(result)).outcome
+    assert (outcome.structured, json.loads(outcome.output)) == (None, value)

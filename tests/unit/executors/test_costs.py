@@ -265,6 +265,45 @@ def test_a_total_that_was_not_charged_raises_no_later_budget(
     assert session == f"s1;cost_usd={kept}"
 
 
+MOST = 2**53 - 1
+
+
+@pytest.mark.parametrize("key", ["modelUsage", "model_usage_since_last_result"])
+def test_the_sum_over_all_models_of_claude_stops_at_the_largest_count(key: str) -> None:
+    names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens", "outputTokens")
+    share = {"costUSD": MOST, **dict.fromkeys(names, MOST)}
+    lines = encoded(result(**{key: {f"m{number}": share for number in range(800)}}))
+    outcome = feed(ClaudeParser(RULES), [*lines, *lines]).outcome
+    _expect_most(outcome)
+    assert outcome.usage.cost_usd == MOST
+
+
+def test_the_sum_over_all_calls_of_claude_stops_at_the_largest_count() -> None:
+    names = ("input_tokens", "cache_read_input_tokens", "output_tokens")
+    usage = dict.fromkeys(names, MOST)
+    calls = [
+        {"type": "assistant", "message": {"id": f"{number}", "model": "m", "usage": usage}}
+        for number in range(3)
+    ]
+    parser = ClaudeParser(PRICED)
+    _expect_most(feed(parser, encoded(*calls), end=FAILED).outcome)
+
+
+def test_the_sum_over_all_steps_of_opencode_stops_at_the_largest_count() -> None:
+    tokens = {"input": MOST, "output": MOST, "cache": {"read": MOST, "write": MOST}}
+    step = {"type": "step_finish", "part": {"reason": "stop", "cost": MOST, "tokens": tokens}}
+    replayed = feed(OpencodeParser(RULES), encoded(*[step] * 1_100))
+    _expect_most(replayed.outcome)
+    assert replayed.outcome.usage.cost_usd == MOST
+    assert max(usage.input_tokens for usage in replayed.heard.usages) == MOST
+
+
+def _expect_most(outcome: Outcome) -> None:
+    usage = outcome.usage
+    assert (usage.input_tokens, usage.output_tokens, outcome.context_tokens) == (MOST,) * 3
+    assert usage.cache_read_tokens <= MOST
+
+
 LIMITS: dict[str, tuple[type[JsonEventParser], dict[str, Any]]] = {
     "claude": (ClaudeParser, result(is_error=True, api_error_status=429)),
     "codex": (CodexParser, {"type": "turn.failed", "error": {"message": "status: 429"}}),

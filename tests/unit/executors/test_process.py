@@ -373,6 +373,6 @@ def test_a_mark_no_client_would_issue_never_becomes_an_argument(mark: str) -> No
         split_mark(mark)
 
 
-@pytest.mark.parametrize("value", ["-1", "x", "1e999x", "nan-"])
+@pytest.mark.parametrize("value", ["-1", "x", "1e999x", "nan-", "nan", "inf", "1e300"])
 def test_facts_that_were_tampered_with_count_as_nothing(value: str) -> None:
     assert get_number({"cost_usd": value}, "cost_usd") == 0
