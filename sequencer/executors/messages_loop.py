@@ -15,14 +15,27 @@ import asyncio
 import math
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Struct
 
-from sequencer.executors.answers import parse_json, schema_of, with_structured
-from sequencer.executors.client_events import ERROR_CHARS, ClientEvent, Speaker, one_line
+from sequencer.executors.answers import (
+    parse_json,
+    replace_surrogates,
+    schema_of,
+    with_structured,
+)
+from sequencer.executors.client_events import (
+    ERROR_CHARS,
+    ClientEvent,
+    Speaker,
+    cap_usage,
+    one_line,
+    parse_amount,
+)
 from sequencer.executors.client_limits import (
     DEFAULT_WAIT_S,
     TOO_MANY_REQUESTS,
@@ -149,6 +162,7 @@ class NoAnswer(Exception):
         not_before_at: str | None = None,
     ) -> None:
         super().__init__(error)
+        error = replace_surrogates(error)
         self.outcome = Outcome(status=status, error=error, not_before=not_before_at)
 
 
@@ -248,11 +262,12 @@ class Conversation:
             answer = await self._call(client, self._parameters(messages))
             messages.append({"role": "assistant", "content": answer.content})
             self._observe(answer)
-            if answer.stop_reason == "tool_use" and turn < self._max_turns:
+            reason = self.observed.reason
+            if reason == "tool_use" and turn < self._max_turns:
                 messages.append({"role": "user", "content": self._use_tools(answer)})
                 if 0 < self._request.step.most_equal_calls <= self.observed.repeated_calls:
                     raise NoAnswer(repetition_message(self._request))
-            elif answer.stop_reason not in {"tool_use", "pause_turn"}:
+            elif reason not in {"tool_use", "pause_turn"}:
                 return self.observed.said_last
         raise NoAnswer(
             f"no answer after {self._max_turns} turn(s); raise max_turns, or make the step smaller"
@@ -262,8 +277,8 @@ class Conversation:
         self.observed.start_message()
         self.observed.reason = normalize_reason(answer.stop_reason)
         for block in answer.content:
-            if block.type == "text":
-                self.observed.add_text(block.text)
+            if block.type == "text" and isinstance(block.text, str):
+                self.observed.add_text(replace_surrogates(block.text))
             elif block.type == "tool_use":
                 self.observed.record_call(block.id, [block.name, block.input])
 
@@ -286,7 +301,8 @@ class Conversation:
             cache_read_tokens=tokens.cache_read,
             output_tokens=tokens.output,
         )
-        usage = self._settled.plus(running_usage).replace(unpriced=int(self._price is None))
+        sum_usage = self._settled.plus(running_usage).replace(unpriced=int(self._price is None))
+        usage = cap_usage(sum_usage)
         if is_over:
             self._settled = usage
         if usage != self.usage:
@@ -326,7 +342,7 @@ class Conversation:
         for block in answer.content:
             if block.type != "tool_use":
                 continue
-            call = f"{block.name} {one_line(block.input)}"
+            call = f"{one_line(block.name)} {one_line(block.input)}"
             self._write_line(f"-> {call}", Piece.ACTION)
             result = call_tool(block.name, block.input, self._tools, self._bench)
             sign = "<- error:" if result.is_error else "<-"
@@ -374,7 +390,7 @@ class Conversation:
             if not trouble.is_passing or is_too_late or is_too_long or attempt > retries:
                 raise self._build_no_answer(trouble, attempt)
             notice = f"retrying in {delay_s:.1f} s, {attempt} of {retries}"
-            self._listener.write(f"{trouble.text}; {notice}\n".encode(), Piece.NOTICE)
+            self._write_line(f"{trouble.text}; {notice}", Piece.NOTICE)
             await asyncio.sleep(delay_s)
 
     def _classify_error(self, error: Exception) -> _Trouble:
@@ -391,14 +407,16 @@ class Conversation:
             return _Trouble(f"the API was silent for too long ({name})")
         if isinstance(error, anthropic.APIConnectionError):
             return _Trouble(f"the API can't be reached: {error.__cause__ or error}")
-        if isinstance(error, anthropic.AnthropicError):
-            return _Trouble(f"{name}: {error}", is_passing=False)
+        if isinstance(error, (anthropic.AnthropicError, ValueError)):
+            is_unreadable = isinstance(error, ValueError)
+            name = "the API's answer can't be read" if is_unreadable else name
+            return _Trouble(f"{name}: {one_line(str(error), ERROR_CHARS)}", is_passing=False)
         return _Trouble(f"the API's answer broke off: {name}: {error}")
 
     def _classify_status_error(self, error: anthropic.APIStatusError) -> _Trouble:
         body = ClientEvent.from_value(error.body).get_object("error")
         message = one_line(body.get("message") or error.message, ERROR_CHARS)
-        kind = str(body.get("type", ""))
+        kind = one_line(body.get_text("type"))
         status = error.status_code
         if status == _OK:
             status = TOO_MANY_REQUESTS if kind == "rate_limit_error" else _OK
@@ -481,25 +499,33 @@ class _Stream(Speaker):
         creation = getattr(usage, "cache_creation", None)
         tokens = self._tokens
         # Later events may leave counts out; counts never fall.
-        hour = max(getattr(creation, "ephemeral_1h_input_tokens", 0) or 0, tokens.cache_write_1h)
-        cache_write = getattr(usage, "cache_creation_input_tokens", 0) or 0
+        hour = max(_read_count(creation, "ephemeral_1h_input_tokens"), tokens.cache_write_1h)
+        cache_write = _read_count(usage, "cache_creation_input_tokens")
         self._tokens = Tokens(
-            input=max(getattr(usage, "input_tokens", 0) or 0, tokens.input),
-            output=max(getattr(usage, "output_tokens", 0) or 0, tokens.output),
-            cache_read=max(getattr(usage, "cache_read_input_tokens", 0) or 0, tokens.cache_read),
+            input=max(_read_count(usage, "input_tokens"), tokens.input),
+            output=max(_read_count(usage, "output_tokens"), tokens.output),
+            cache_read=max(_read_count(usage, "cache_read_input_tokens"), tokens.cache_read),
             cache_write=max(cache_write - hour, tokens.cache_write, 0),
             cache_write_1h=hour,
         )
         self._count(self._tokens, False)  # noqa: FBT003 - the meaning is in `call`
 
 
+def _read_count(usage: Any, name: str) -> int:
+    """Return the count called *name*; 0 without a valid one, because the package checks none."""
+    return int(parse_amount(getattr(usage, name, None)) or 0)
+
+
 def _exception_types() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a call: the package's own and its HTTP library's."""
+    """Return the exceptions of a call: the package's own and its HTTP library's.
+
+    ValueError is the package's for an answer or a tool's input that is not valid JSON.
+    """
     import anthropic  # noqa: PLC0415 - costs a second
 
     libraries = (sys.modules.get(name) for name in ("httpx2", "httpx"))
     transport = tuple(library.HTTPError for library in libraries if library is not None)
-    return (anthropic.AnthropicError, *transport)
+    return (anthropic.AnthropicError, ValueError, *transport)
 
 
 def _retry_after_s(headers: Any, now: datetime) -> float | None:

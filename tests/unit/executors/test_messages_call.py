@@ -38,16 +38,19 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
         {"error": 529},
         {"error": 500},
         {"error": 429, "retry_after": 1},
+        {"error": 500, "retry_after": "inf"},
+        {"error": 500, "retry_after": "nan"},
         {"text": "half an answer", "drop": True},
         {"text": "half an answer", "sse_error": "overloaded_error"},
         {"text": "half an answer", "stall": 30},
         {"hang": 30, "text": "never"},
     ],
-    ids=["529", "500", "429", "dropped", "error-event", "stalled", "hung"],
+    ids=["529", "500", "429", "inf", "nan", "dropped", "error-event", "stalled", "hung"],
 )
 def test_a_temporary_fault_is_retried(desk: Desk, fault: dict[str, Any]) -> None:
     entry = {"stall_timeout_s": 0.5}
-    outcome = desk.ask([{**fault, "times": 1}, {"text": "It is done."}], entry=entry)
+    script = [{**fault, "times": 1}, {"text": "It is done."}]
+    outcome = desk.ask(script, entry=entry, timeout_s=60.0)
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
     assert "retrying in 1.0 s, 1 of 4" in desk.heard.text(Piece.NOTICE)
     assert len(desk.model.requests) == 2
@@ -325,3 +328,28 @@ def test_an_address_on_which_others_can_listen_is_refused(tmp_path: Path, url: s
 )
 def test_secrets_go_by_https_or_stay_here(url: str, *, is_safe: bool) -> None:
     assert may_receive_secrets(url) is is_safe
+
+
+# --- answers of an unexpected form ---------------------------------------------------------------
+
+
+def test_a_tool_input_that_is_not_valid_json_fails_the_step(desk: Desk) -> None:
+    outcome = desk.ask([{"tool": "read", "input": {"path": "a\ud83d"}}])
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert outcome.error.startswith("the API's answer can't be read: ")
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_counts_that_are_none_count_as_nothing(desk: Desk) -> None:
+    counts = {"input_tokens": "many", "output_tokens": 2**60, "cache_read_input_tokens": []}
+    outcome = desk.ask([{"text": "It is done.", "model_usage": counts}])
+    assert (outcome.status, outcome.usage.input_tokens) == (OutcomeStatus.OK, 0)
+    assert outcome.usage.output_tokens < 2**53
+
+
+def test_the_sum_over_all_calls_stops_at_the_largest_count(desk: Desk) -> None:
+    counts = {"input_tokens": 2**53 - 1, "output_tokens": 2**53 - 1}
+    turn = {"tool": "read", "input": {"path": "x"}, "model_usage": counts}
+    usage = desk.ask([turn, turn, {"text": "It is done."}]).usage
+    assert (usage.input_tokens, usage.output_tokens) == (2**53 - 1, 2**53 - 1)
