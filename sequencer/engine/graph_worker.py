@@ -26,6 +26,7 @@ from sequencer.engine.exclusion import Exclusion
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.layers.nodes import NodeLayers
 from sequencer.engine.layers.order import perform
+from sequencer.engine.lost_claims import LOST, note_counted
 from sequencer.engine.merge_order import ActiveClaims, MergeTurn
 from sequencer.engine.performing import Performer
 from sequencer.engine.prompt_context.node_prompts import NodePrompts
@@ -63,7 +64,6 @@ from sequencer.model.step import MAX_TRIES, Step
 from sequencer.model.transitions import StepRef, require_claim
 from sequencer.model.workflow import Workflow
 
-_LOST = str(StopReason.CLAIM_LOST)
 Slots = Callable[[int], int]
 """Number of running attempts -> how many more may start; see `GraphBudget.slots`."""
 
@@ -419,7 +419,7 @@ class GraphWorker(Worker):
         self.code.keep([item for item in ended if item not in tries and item.ended], head)
         # An earlier try of the record may have been accepted, so its cost may be counted already.
         debts = [item for item in candidates if item.has_cost and not item.record_was_tried]
-        self.note_counted(debts, head)
+        note_counted(self.store, debts, head)
         for attempt in ended:
             attempt.record_was_tried = True
         if not tries and not debts:
@@ -542,7 +542,7 @@ class GraphWorker(Worker):
         """Count the usage of *attempt*, an attempt whose claim is gone."""
         # The process that took over its step may have counted a part of it.
         uncounted_usage = self.get_result(attempt).outcome.usage.minus(attempt.counted)
-        record = {**self._make_record(attempt), "reason": _LOST}
+        record = {**self._make_record(attempt), "reason": LOST}
         record["usage"] = uncounted_usage.model_dump(exclude_defaults=True)
         record.pop("work", None)
         step.charge(attempt.claim, uncounted_usage, record)

@@ -296,7 +296,8 @@ class RunCommands:
         if isinstance(command, Reset):
             return self._reset(head, command)
         usage_by_token = {}
-        if isinstance(command, (TakeOver, StopNow)):
+        is_move = isinstance(command, SetField) and command.field == "step_index"
+        if is_move or isinstance(command, (TakeOver, StopNow)):
             leases = open_leases(self._store.state_path)
             usage_by_token = {claim.token: leases.read_usage(claim) for claim in head.claims}
         freed_token = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +28,7 @@ from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.invocation_budget import SequenceBudget
 from sequencer.engine.kinds import make_changes, make_judge
 from sequencer.engine.layers.order import perform
+from sequencer.engine.lost_claims import charge_lost_attempt, keep_stale_output
 from sequencer.engine.performing import Performer
 from sequencer.engine.prompt_context.earlier_outputs import EarlierOutputs, earlier_outputs_of
 from sequencer.engine.prompt_context.sequence_prompts import make_prompt_composer
@@ -45,6 +46,7 @@ from sequencer.errors import (
     RecordRefused,
     RemoteUnreachable,
     SequencerError,
+    StaleClaim,
     StateRefused,
     WorkTreeBusy,
     WorkTreeRefused,
@@ -52,16 +54,14 @@ from sequencer.errors import (
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor, is_free
-from sequencer.history.facts import EndState, read_facts
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import AttemptResult, Capacity
 from sequencer.model.limits import RunLimits
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, read_usage
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, format_cost
 from sequencer.model.sequence.order import current_round, find_current_ref, find_step_ref, is_among
 from sequencer.model.sequence.sequence_kind import ContinuationKind, SequenceKind
 from sequencer.model.transitions import StepRef, require_claim
 from sequencer.model.workflow import ensure_definition, has_definition
-from sequencer.store import results
 from sequencer.store.identity import boottime
 from sequencer.store.leases import open_leases
 from sequencer.store.protocol import Store
@@ -217,17 +217,6 @@ class Worker(ABC):
                     usage = usage.replace(unpriced=0)
                 usage_by_token[claim.token] = usage
         return usage_by_token
-
-    def note_counted(self, owed: Iterable[Attempt], head: Head | None) -> None:
-        """Note in each of *owed* the usage that was counted when another process took it over."""
-        lost_tokens = {
-            attempt.claim.token: attempt
-            for attempt in owed
-            if head is not None and head.find_claim(attempt.claim.token) is None
-        }
-        for fact in read_facts(self.store.history()) if lost_tokens else ():
-            if fact.meaning.ends is EndState.LOST and (attempt := lost_tokens.get(fact.token)):
-                attempt.counted = read_usage(fact.details.get("usage") or {})
 
     def clean_up_after(self, attempt: Attempt, usage: Usage, outcome: Outcome | None) -> None:
         """Clean up after *attempt*, whose end is recorded, and report it if it was accepted.
@@ -580,24 +569,31 @@ class SequenceWorker(Worker):
         except WorkTreeRefused:
             # `finish` records the refusal, and keeps the work on a branch.
             raise
-        except (StateRefused, ClaimHeld):
+        except (StateRefused, ClaimHeld) as refusal:
             with contextlib.suppress(StateRefused):
-                self._keep_stale_output(attempt, result.outcome)
+                keep_stale_output(self.store, attempt, result.outcome)
             self.code.keep([attempt], head)
             self.code.leave(None, ())
+            if isinstance(refusal, StaleClaim):
+                self._charge_lost_attempt(attempt, result)
             raise
         finally:
             self._changes.work = None
         return transition_change
 
-    def _keep_stale_output(self, attempt: Attempt, outcome: Outcome) -> None:
-        head = self.store.view().head
-        if head is not None and head.run_id != attempt.head.run_id:
-            # The attempt with this index and token belongs to that run.
+    def _charge_lost_attempt(self, attempt: Attempt, result: AttemptResult) -> None:
+        """Count what *attempt* has used, although its *result* was refused."""
+        self._changes.work = None
+        try:
+            is_charged = charge_lost_attempt(self._changes, attempt, result)
+        except StaleClaim:
+            # The run was started over meanwhile, and the new one does not count this attempt.
             return
-        # If the run's files are gone, this folder must stay, or the next process starts it over.
-        if outcome.output or head is None:
-            folder = attempt.result_path.parent
-            # That the step was lost matters more to the caller than an error of the disk.
-            with contextlib.suppress(OSError):
-                results.write_output(folder, outcome.output.encode("utf-8", "replace"))
+        except (SequencerError, OSError) as error:
+            # That the step was lost matters more to the caller, but money must not vanish silently.
+            cost = format_cost(result.outcome.usage) or "its usage"
+            text = f"{cost} of step {attempt.claim.step!r} could not be counted: {error}"
+            self.performer.emit(Noticed(text))
+            return
+        if is_charged:
+            open_leases(self.store.state_path).remove_usage(attempt.claim.token)

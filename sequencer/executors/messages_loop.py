@@ -15,7 +15,6 @@ import asyncio
 import math
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal

@@ -76,6 +76,16 @@ class Try(Struct):
             details = {**details, "output": f"…{output[-KEPT_CHARS:]}"}
         self.outcome = details
 
+    def record_charge(self, fact: RecordedFact) -> None:
+        """Store the outcome of *fact*, which reports an attempt that had ended without a report.
+
+        Its process reports what was not counted when it lost its claim.
+        """
+        usage = self.usage
+        self.record_end(fact)
+        usage = usage.plus(self.usage)
+        self.outcome = {**self.outcome, "usage": usage.model_dump(exclude_defaults=True)}
+
     @property
     def state(self) -> str:
         """Return the word for its state."""
@@ -190,8 +200,8 @@ class Story(Struct):
     """The index of the latest turn of each step."""
     _diverted: dict[str, str] = field(default_factory=dict)
     """By error node: the step whose failure leads there."""
-    _cancelled: dict[int, Try] = field(default_factory=dict)
-    """By token: attempts that were canceled and have not reported their usage."""
+    _uncharged: dict[int, Try] = field(default_factory=dict)
+    """By token: attempts that were canceled or lost, and have not reported their usage."""
 
     @property
     def open(self) -> list[tuple[StepTurn, Try]]:
@@ -238,7 +248,7 @@ class Story(Struct):
 
     def _start_over(self, usage: Usage | None) -> None:
         by_name = (self.nodes, self.followed, self._open, self._last, self._diverted)
-        collections: tuple[Any, ...] = (self.tries, self.turns, self._cancelled, *by_name)
+        collections: tuple[Any, ...] = (self.tries, self.turns, self._uncharged, *by_name)
         for collection in collections:
             collection.clear()
         self.began, self.is_over, self.has_beginning = None, False, True
@@ -291,7 +301,9 @@ class Story(Struct):
         if turn is None or attempt is None:
             self._end_by_hand(fact, ending, time_s)
             return
-        if attempt.token and fact.token and attempt.token != fact.token:
+        is_of_other = fact.token not in (0, attempt.token)
+        # A wait at a gate has no token, and a person may end it; the holder of a claim can't.
+        if is_of_other and (attempt.token or fact.meaning.by_holder):
             self._end_by_hand(fact, ending, time_s)
             return
         del self._open[fact.step]
@@ -299,6 +311,8 @@ class Story(Struct):
         if attempt.is_gate:
             self._report(fact, ending, time_s)
         _finish(attempt, fact, ending, time_s)
+        if ending is EndState.LOST:
+            self._uncharged[attempt.token] = attempt
         if attempt.start is StartKind.PASSAGE:
             return
         if not turn.tries:
@@ -319,8 +333,9 @@ class Story(Struct):
 
     def _end_by_hand(self, fact: RecordedFact, ending: EndState, time_s: float) -> None:
         """Add the end of a step that has no running attempt."""
-        if (cancelled := self._cancelled.pop(fact.token, None)) is not None:
-            cancelled.record_end(fact)
+        ended = self._uncharged.pop(fact.token, None) if fact.meaning.by_holder else None
+        if ended is not None:
+            ended.record_charge(fact)
         else:
             self._report(fact, ending, time_s)
         last_index = self._last.get(fact.step)
@@ -345,7 +360,7 @@ class Story(Struct):
             return
         attempt.ending, attempt.end = EndState.CANCELLED, max(time_s, attempt.begin)
         if attempt.token:
-            self._cancelled[attempt.token] = attempt
+            self._uncharged[attempt.token] = attempt
         if attempt.start is not StartKind.PASSAGE:
             turn.tries.append(attempt)
 

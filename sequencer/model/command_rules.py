@@ -25,17 +25,17 @@ from sequencer.model.edits import edit_field
 from sequencer.model.head import Head, Loop, Status
 from sequencer.model.kind import CommandContext
 from sequencer.model.limits import format_utc_s
-from sequencer.model.outcome import Usage, sum_usages
+from sequencer.model.outcome import Usage
 from sequencer.model.sequence.order import find_current_ref
 from sequencer.model.transitions import (
     Event,
     StepRef,
     Transition,
     build_fact,
+    drop_claims,
     move_head,
     refresh_status,
     refresh_status_by_hand,
-    take_over_fact,
     update_head,
     with_completion_fact,
 )
@@ -264,10 +264,8 @@ def take_over_by_force(
     """
     if not head.claims:
         raise TransitionRefused("takeover: no process holds a step")
-    used = used or {}
-    facts = tuple(take_over_fact(claim, used.get(claim.token), "by force") for claim in head.claims)
-    usage = head.usage.plus(sum_usages(used.values()), steps=0)
-    return Transition(refresh_status(update_head(head, at, claims=(), usage=usage)), facts)
+    new_head, facts = drop_claims(update_head(head, at), used or {}, "by force")
+    return Transition(refresh_status(new_head), facts)
 
 
 def _format_note(verdict: str, note: str | None) -> str:
@@ -314,9 +312,8 @@ def _edit(
         ensure_definition(edited, workflow)
         return find_current_ref(workflow, edited)
 
-    return edit_field(
-        head, command.field, command.value, at=format_utc_s(context.at), locate=locate
-    )
+    field, value, at = command.field, command.value, format_utc_s(context.at)
+    return edit_field(head, field, value, at=at, locate=locate, used=context.used)
 
 
 def _adopt(

@@ -8,18 +8,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sequencer.errors import EditRefused, format_command
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.answers import redact_json
 from sequencer.model.head import MAX_COUNTER, MOVED, OWN_EXTRAS, Head, Status
+from sequencer.model.outcome import Usage
 from sequencer.model.transitions import (
     Event,
     Fact,
     StepRef,
     Transition,
     build_fact,
+    drop_claims,
     refresh_status,
     resting_status,
     update_head,
@@ -163,8 +166,12 @@ def _build_edit_fact(head: Head, edited_head: Head) -> Fact:
     return build_fact(Event.EDITED, head, f"by hand: {', '.join(fields)}")
 
 
-def _accept(head: Head, edited_head: Head, *, at: str, locate: Locate) -> Transition:
+def _accept(
+    head: Head, edited_head: Head, used: Mapping[int, Usage], *, at: str, locate: Locate
+) -> Transition:
     """Accept one field that a person has set with a command.
+
+    Another step_index drops every claim; *used* is the known usage of their attempts, by token.
 
     Raises:
         EditRefused: the change is a decision, or contradicts the rest of the head.
@@ -176,7 +183,7 @@ def _accept(head: Head, edited_head: Head, *, at: str, locate: Locate) -> Transi
         _ensure_date(edited_head.not_before)
         # A person means the date itself, no matter when it was set.
         edited_head = edited_head.replace(not_before_since=None)
-    fact = _build_edit_fact(head, edited_head)
+    fact, lost_facts = _build_edit_fact(head, edited_head), tuple[Fact, ...]()
     new_head = update_head(edited_head, at, iteration=edited_head.step_index + 1)
     if edited_head.step_index == head.step_index:
         new_head = settle_status(
@@ -184,17 +191,16 @@ def _accept(head: Head, edited_head: Head, *, at: str, locate: Locate) -> Transi
         )
     else:
         # An attempt at the step that the run leaves must become stale.
-        new_head = new_head.replace(attempt=0, claims=(), gate=None, loop=None)
+        new_head, lost_facts = drop_claims(new_head, used, f"set step_index={new_head.step_index}")
+        new_head = new_head.replace(attempt=0, gate=None, loop=None)
         current_ref = locate(new_head)
         if current_ref is not None:
             new_head = new_head.replace(expected_step=current_ref.step)
         new_head = settle_status(
             head, edited_head, new_head, is_end=current_ref is not None and current_ref.is_end
         )
-    return Transition(
-        new_head,
-        (fact,) if head.status is Status.COMPLETE else with_completion_fact(fact, new_head),
-    )
+    facts = (fact,) if head.status is Status.COMPLETE else with_completion_fact(fact, new_head)
+    return Transition(new_head, (*lost_facts, *facts))
 
 
 def _ensure_graph_position(head: Head, edited_head: Head) -> None:
@@ -226,12 +232,18 @@ def _ensure_date(text: str | None) -> None:
 
 
 def edit_field(
-    head: Head, field: str, value: Any, *, at: str, locate: Locate = lambda _: None
+    head: Head,
+    field: str,
+    value: Any,
+    *,
+    at: str,
+    locate: Locate = lambda _: None,
+    used: Mapping[int, Usage] = MappingProxyType({}),
 ) -> Transition:
     """Set one field, known and editable or unknown, as if it had been edited in the file.
 
     *locate* returns which step is expected at another step_index. If it returns None, the edit is
-    accepted.
+    accepted. *used* is the known usage of the attempts that lose their claims, by token.
 
     Raises:
         EditRefused: only the program writes the field, or it can't have this value.
@@ -248,7 +260,7 @@ def edit_field(
         raise EditRefused(f"{field} can't be set by hand")
     if field == "exit_reason" and head.status is Status.COMPLETE:
         raise EditRefused("exit_reason says how the run has ended, which stays as it is")
-    return _accept(head, edited_head, at=at, locate=locate)
+    return _accept(head, edited_head, used, at=at, locate=locate)
 
 
 _FIELDS_OF_A_STATUS = ("status", "step_index", "failures_in_row", "pause_requested")

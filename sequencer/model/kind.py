@@ -43,7 +43,7 @@ class CommandContext(Struct, frozen=True, kw_only=True):
     fresh: Head | None = None
     """For `commands.Reset`: the head of the new run."""
     used: Mapping[int, Usage] = MappingProxyType({})
-    """For a takeover: the known usage of the attempts that lose their claims, by token."""
+    """The known usage of the attempts that lose their claims by the command, by token."""
 
 
 class ReadinessKind(StrEnum):

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from sequencer.errors import ClaimHeld, StaleClaim, TransitionRefused, WaitsForPerson
 from sequencer.model.head import Claim, Gate, Head, Owner, Session, Status
-from sequencer.model.outcome import MAX_USED, Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import MAX_USED, Outcome, OutcomeStatus, Usage, sum_usages
 
 CLAIM_LOST = "claim-lost"
 """The reason of a release that only counts what an attempt has used since its claim was gone."""
@@ -301,6 +301,26 @@ def drop(head: Head, claim: Claim, used: Usage, *, at: str) -> Transition:
     total_usage = head.usage.plus(used, steps=0)
     new_head = update_head(head, at, claims=claims_without(head, claim.token), usage=total_usage)
     return Transition(refresh_status(new_head), (take_over_fact(claim, used),))
+
+
+def drop_claims(head: Head, used: Mapping[int, Usage], note: str) -> tuple[Head, tuple[Fact, ...]]:
+    """Return *head* without claims, with the usage *used* of their attempts, and the facts of it.
+
+    *used* has what is known, by token. *note* says why the claims are dropped.
+    """
+    facts = tuple(take_over_fact(claim, used.get(claim.token), note) for claim in head.claims)
+    usage = head.usage.plus(sum_usages(used.values()), steps=0)
+    return head.replace(claims=(), usage=usage), facts
+
+
+def charge(
+    head: Head, claim: Claim, usage: Usage, record: Mapping[str, Any], *, at: str
+) -> Transition:
+    """Count the *usage* of an attempt whose *claim* is gone; its result does not count."""
+    new_head = update_head(head, at, usage=head.usage.plus(usage, steps=0))
+    event = Event.RELEASED
+    fact = Fact(event, claim.step, claim.step_index, claim.token, claim.attempt, outcome=record)
+    return Transition(new_head, (fact,))
 
 
 def session_of(outcome: Outcome, executor: str, at: str) -> Session | None:

@@ -11,15 +11,17 @@ from sequencer.engine import worker
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.run import Run
 from sequencer.engine.workspace import Workspace
-from sequencer.errors import MachineBusy, RecordRefused, StepFailed, StorageFailed
+from sequencer.errors import MachineBusy, RecordRefused, StaleClaim, StepFailed, StorageFailed
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.fake_agents import ScriptedExecutor
 from sequencer.executors.protocol import Listener, StepRequest
+from sequencer.history.story import build_story
 from sequencer.model import limits as due
+from sequencer.model.commands import Reset, RunCommand, SetField, TakeOver
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import MAX_USED, Outcome, OutcomeStatus, Quota, Usage
 from tests.unit.engine.flow.labs import lab, limited
-from tests.unit.engine.projects import OK, Recorder, head_of, open_scripted
+from tests.unit.engine.projects import OK, Recorder, head_of, open_scripted, reopen
 from tests.unit.git.clones import claim, head
 
 LIMITED = {"status": "limited", "error": "slow down", "usage": {"cost_usd": 0.5}}
@@ -175,3 +177,107 @@ def test_a_plain_workspace_carries_and_refuses_nothing() -> None:
     carrier.leave(state)
     carrier.leave(None)
     assert (state.model_dump(), held.model_dump()) == before
+
+
+def lose_claim(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *commands: RunCommand, cost_usd: float = 0.12
+) -> None:
+    """Let a person give *commands* while the agent works, which charges *cost_usd* at its end."""
+
+    def perform(*_: Any) -> Outcome:
+        other = reopen(folder)
+        for command in commands:
+            other.do(command)
+        return Outcome(status=OutcomeStatus.OK, output="done", usage=Usage(cost_usd=cost_usd))
+
+    monkeypatch.setattr(ScriptedExecutor, "perform", perform)
+
+
+def charges(run: Run) -> list[tuple[int, float]]:
+    """Return the token and the cost of each attempt that was counted after it lost its claim."""
+    facts = [fact for fact in run.history() if fact["event"] == "released"]
+    return [
+        (fact["token"], fact["outcome"]["usage"]["cost_usd"])
+        for fact in facts
+        if fact["outcome"]["reason"] == "claim-lost"
+    ]
+
+
+def test_attempts_that_lost_their_claims_are_counted_under_the_cost_cap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_scripted(tmp_path, limits={"max_cost_usd": 0.2})
+    lose_claim(monkeypatch, tmp_path, TakeOver())
+    for _ in range(2):
+        with pytest.raises(StaleClaim):
+            work(run, 1)
+    assert "the run's limit of 0.2 USD is reached" in work(run, 1).reason
+    assert charges(run) == [(1, 0.12), (2, 0.12)]
+    assert head_of(run).usage.cost_usd == pytest.approx(0.24)
+    assert (head_of(run).step_index, head_of(run).usage.steps) == (0, 0)
+
+
+def test_a_lost_attempt_is_one_attempt_with_its_cost_in_the_story(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_scripted(tmp_path)
+    lose_claim(monkeypatch, tmp_path, TakeOver())
+    with pytest.raises(StaleClaim):
+        work(run, 1)
+    (attempt,) = build_story(run.history()).tries
+    assert (attempt.state, attempt.usage.cost_usd, attempt.usage.unpriced) == ("lost", 0.12, 1)
+
+
+def test_a_late_charge_does_not_end_the_wait_at_a_gate() -> None:
+    told = [
+        {"event": "claimed", "step": "a", "token": 1, "attempt": 1},
+        {"event": "taken-over", "step": "a", "token": 1},
+        {"event": "claimed", "step": "a", "token": 2, "attempt": 2},
+        {"event": "succeeded", "step": "a", "token": 2, "outcome": {"gate": True}},
+        {"event": "released", "step": "a", "token": 1, "outcome": {"reason": "claim-lost"}},
+    ]
+    facts = [{"at": "2026-11-28T10:00:00Z", **fact} for fact in told]
+    ((turn, wait),) = build_story(facts).open
+    assert (wait.is_gate, turn.is_accepted) == (True, True)
+
+
+@pytest.mark.parametrize("to", [2, 0])
+def test_another_step_index_counts_the_attempt_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: int
+) -> None:
+    run = open_scripted(tmp_path)
+    run.do(SetField("step_index", 1))
+    lose_claim(monkeypatch, tmp_path, SetField("step_index", to))
+    with pytest.raises(StaleClaim):
+        work(run, 1)
+    lost = next(fact for fact in run.history() if fact["event"] == "taken-over")
+    assert (lost["token"], lost["step_index"], lost["outcome"]["incomplete"]) == (1, 1, True)
+    assert lost["outcome"]["note"] == f"set step_index={to}"
+    assert charges(run) == [(1, 0.12)]
+    usage = head_of(run).usage
+    assert (usage.cost_usd, usage.unpriced) == (0.12, 1)
+
+
+def test_a_run_that_was_started_over_does_not_count_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_scripted(tmp_path)
+    lose_claim(monkeypatch, tmp_path, TakeOver(), Reset())
+    with pytest.raises(StaleClaim):
+        work(run, 1)
+    assert charges(run) == []
+    assert head_of(run).usage.cost_usd == 0
+
+
+def test_a_cost_that_could_not_be_counted_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> bool:
+        raise StorageFailed("no room")
+
+    run, seen = open_scripted(tmp_path), Recorder()
+    lose_claim(monkeypatch, tmp_path, TakeOver())
+    monkeypatch.setattr(worker, "charge_lost_attempt", refuse)
+    with pytest.raises(StaleClaim):
+        run.work(limits=InvocationLimits(max_steps=1), on_event=seen)
+    assert any("0.1200 USD of step 'supervisor' could not be counted" in it for it in seen.notices)

@@ -1,0 +1,97 @@
+"""What is kept and counted of an attempt whose claim another process or a person took away.
+
+Its result is refused, but its agent was paid. The run counts that once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.changes import Changes
+from sequencer.executors.cancellation import StopReason
+from sequencer.history.facts import EndState, RecordedFact, read_facts
+from sequencer.model import transitions
+from sequencer.model.head import Head
+from sequencer.model.kind import AttemptResult
+from sequencer.model.limits import format_utc_s
+from sequencer.model.outcome import Outcome, read_usage
+from sequencer.model.sequence.sequence_kind import SequenceChange
+from sequencer.store import results
+from sequencer.store.protocol import Store
+
+LOST = str(StopReason.CLAIM_LOST)
+"""The reason in the record of an attempt whose claim was taken away."""
+_NOT_CHARGED = ("gate", "verdict", "work")
+"""Keys of a record that say what the run does with a result; this one was refused."""
+
+
+def note_counted(store: Store, owed: Iterable[Attempt], head: Head | None) -> None:
+    """Note in each of *owed* the usage that was counted when it lost its claim in *head*."""
+    lost_tokens = {
+        attempt.claim.token: attempt
+        for attempt in owed
+        if head is not None and head.find_claim(attempt.claim.token) is None
+    }
+    for fact in read_facts(store.history()) if lost_tokens else ():
+        if fact.meaning.ends is EndState.LOST and (attempt := lost_tokens.get(fact.token)):
+            attempt.counted = read_usage(fact.details.get("usage") or {})
+
+
+def charge_lost_attempt(changes: Changes, attempt: Attempt, result: AttemptResult) -> bool:
+    """Count the usage in *result* of *attempt* at a step, whose claim is gone; return if it was.
+
+    Nothing is counted in a run that was started over or replaced, or if the end of the attempt
+    was recorded before.
+
+    Raises:
+        SequencerError: it can't be recorded.
+    """
+    store, claim = changes.store, attempt.claim
+    head = store.view().head
+    if not attempt.has_cost or head is None or not _has_lost_claim(head, attempt):
+        return False
+    if any(_is_own_end(fact, claim.token) for fact in read_facts(store.history())):
+        return False
+    note_counted(store, [attempt], head)
+    uncounted_usage = result.outcome.usage.minus(attempt.counted)
+    record = {key: value for key, value in result.record.items() if key not in _NOT_CHARGED}
+    record |= {"reason": LOST, "usage": uncounted_usage.model_dump(exclude_defaults=True)}
+
+    def charge(change: SequenceChange) -> None:
+        at = format_utc_s(change.now)
+        transition = transitions.charge(change.head, claim, uncounted_usage, record, at=at)
+        change.head = transition.head
+        change.facts += transition.facts
+
+    changes.update(charge, lambda _: None, run_id=attempt.run_id, lease_s=claim.ttl_s)
+    return True
+
+
+def _has_lost_claim(head: Head, attempt: Attempt) -> bool:
+    """Return whether *head* continues the run of *attempt* without its claim."""
+    token = attempt.claim.token
+    # If an older state of the run was put back, its tokens end before this one.
+    return head.run_id == attempt.run_id and token <= head.token and not head.find_claim(token)
+
+
+def _is_own_end(fact: RecordedFact, token: int) -> bool:
+    """Return whether the holder of *token* itself has recorded its end with *fact*."""
+    meaning = fact.meaning
+    is_end = meaning.ends is not None and meaning.ends is not EndState.LOST
+    return is_end and meaning.by_holder and fact.token == token
+
+
+def keep_stale_output(store: Store, attempt: Attempt, outcome: Outcome) -> None:
+    """Keep the output of *attempt*, which the run refused."""
+    head = store.view().head
+    if head is not None and head.run_id != attempt.run_id:
+        # The attempt with this index and token belongs to that run.
+        return
+    # If the run's files are gone, this folder must stay, or the next process starts it over.
+    if outcome.output or head is None:
+        folder = attempt.result_path.parent
+        # That the step was lost matters more to the caller than an error of the disk.
+        with contextlib.suppress(OSError):
+            results.write_output(folder, outcome.output.encode("utf-8", "replace"))
