@@ -49,11 +49,20 @@ def report_metrics(
     save(
         output,
         data,
-        is_ours=lambda text: not text.strip() or text.startswith(b"# "),
+        is_ours=_is_metrics,
         what="a metrics file",
         mode=FILE_MODE,
     )
     invocation.notify(f"{output} was written")
+
+
+def _is_metrics(beginning: bytes) -> bool:
+    """Return whether a file with this *beginning* is empty or was written by `metrics_text`.
+
+    A document of a person can begin with "# ", too: it is the title in Markdown.
+    """
+    text = beginning.strip()
+    return not text or text == b"# EOF" or beginning.startswith(OPENINGS)
 
 
 def _collect_samples(
@@ -121,6 +130,8 @@ def _make_model_lookup(project: Project, workflow: Workflow | None) -> Callable[
 
 
 PREFIX = "sequencer"
+OPENINGS = (f"# HELP {PREFIX}_".encode(), f"# TYPE {PREFIX}_".encode())
+"""Each file with a sample begins with one of these."""
 DEFAULT_RUN = "(default)"
 """The name that `runs` uses."""
 FORMATS: tuple[str, str] = ("openmetrics", "prometheus")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
@@ -70,6 +71,29 @@ def test_no_other_file_is_overwritten(tmp_path: Path) -> None:
     assert ended.code == 2
     assert "exists and is not a metrics file" in ended.err
     assert "review_cadence" in (folder / "orchestration.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    "text", ["# Title\ntext\n", "# HELP me\n", "# EOF\nmore\n", "# HELP sequencers_x\n"]
+)
+def test_a_document_that_begins_like_metrics_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    folder = worked(tmp_path / "p", 1)
+    (folder / "README.md").write_text(text)
+    ended = call(folder, "report", "--metrics", "--output", "README.md")
+    assert (ended.code, (folder / "README.md").read_text()) == (2, text)
+    assert "exists and is not a metrics file" in ended.err
+
+
+@pytest.mark.parametrize("text_format", ["openmetrics", "prometheus"])
+def test_metrics_replace_an_empty_file_and_earlier_metrics(
+    tmp_path: Path, text_format: str
+) -> None:
+    folder = worked(tmp_path / "p", 1)
+    arguments = ("report", "--metrics", "--output", "m.prom", "--format", text_format)
+    for earlier in ("", "# EOF\n", call(folder, "report", "--metrics").out):
+        (folder / "m.prom").write_text(earlier)
+        assert call(folder, *arguments).code == 0
+    assert call(folder, *arguments).code == 0
 
 
 def test_wrong_options_are_refused(tmp_path: Path) -> None:
