@@ -19,6 +19,7 @@ from sequencer.cli.views.runs import (
     build_question_json,
     decider_name,
     find_waiting_runs,
+    is_single_word,
     iter_needs,
     name_of,
     read_gate_output,
@@ -28,7 +29,13 @@ from sequencer.cli.views.runs import (
 from sequencer.cli.views.text import one_line, strip_controls
 from sequencer.engine.events import Noticed, RunEvent
 from sequencer.engine.run import Run
-from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
+from sequencer.errors import (
+    SequencerError,
+    TransitionRefused,
+    UnknownName,
+    UsageRefused,
+    format_command,
+)
 from sequencer.model.commands import AnswerQuestion, Approve, Feedback, Reject, Tell
 from sequencer.model.head import Gate, Head, Status
 from sequencer.store.identity import is_inside_agent
@@ -98,8 +105,6 @@ def _require_single_run(invocation: Invocation, runs: list[Run]) -> Run:
 
 
 DECISIONS = ("approve", "reject")
-_UNCLEAR = frozenset({"yes", "no", "y", "n", "ok", "later", "feedback", "accept", "cancel"})
-"""Words that look like a decision, so they are not accepted as feedback."""
 
 
 @verb("answer")
@@ -130,10 +135,11 @@ def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> 
             "expected [QUESTION] ANSWER", hint="put an answer of several words in quotes"
         )
     question, text = words[0] if len(words) > 1 else None, words[-1]
-    if question == "feedback" and not any(
+    is_feedback = question == "feedback" and not any(
         question in _list_answerable_names(item)
         for item in find_waiting_runs(invocation.project())[0]
-    ):
+    )
+    if is_feedback:
         question = None  # 'answer feedback TEXT': the kind of answer, like 'approve'
     run = _find_waiting_run(invocation, question)
     head = run.head
@@ -148,7 +154,8 @@ def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> 
         output = str((change.facts[0].outcome or {}).get("output", ""))
         show_change(invocation, run, change.head, f"{node} was answered: {one_line(output)[:80]}")
         return
-    _decide(invocation, run, gate, text, note)
+    decision = _parse_decision(run, gate, text, note, is_feedback=is_feedback)
+    _decide(invocation, run, gate, decision)
 
 
 def _find_answered_node(run: Run, head: Head, text: str) -> str | None:
@@ -171,10 +178,10 @@ def _find_answered_node(run: Run, head: Head, text: str) -> str | None:
     return questions[0].node.id
 
 
-def _decide(
-    invocation: Invocation, run: Run, gate: Gate | None, text: str, note: str | None
-) -> None:
-    """Decide about *run* at its *gate*; the decision counts even if it can't be posted.
+def _parse_decision(
+    run: Run, gate: Gate | None, text: str, note: str | None, *, is_feedback: bool
+) -> Approve | Reject | Feedback:
+    """Return the decision that *text* is; with *is_feedback*, any text is feedback.
 
     Raises:
         UsageRefused: *text* is a word that looks like a decision, but is not one.
@@ -182,32 +189,38 @@ def _decide(
     # The token of the question that was read: another question may have been asked since.
     token = None if gate is None else gate.token
     word = text.strip().lower()
-    if word in DECISIONS:
+    if word in DECISIONS and not is_feedback:
+        return (Approve if word == "approve" else Reject)(note, token)
+    if note is not None:
+        raise UsageRefused("works only with approve and reject", where="--note")
+    is_unclear = is_single_word(text) or get_close_matches(word, DECISIONS, cutoff=0.8)
+    if is_unclear and not is_feedback:
+        raise UsageRefused(
+            f"{text!r} is neither 'approve' nor 'reject'",
+            where="sequencer answer",
+            hint="feedback needs more than one word; "
+            f"{format_command(run.name, 'answer feedback', text)} sends this one",
+        )
+    return Feedback(text, token)
 
-        def notice(event: RunEvent) -> None:
-            if isinstance(event, Noticed):
-                invocation.notify(f"notice: {event.text}")
 
-        is_approved = word == "approve"
-        decision = Approve(note, token) if is_approved else Reject(note, token)
-        new_head = run.do(decision, by=decider_name(), on_event=notice).head
-        outcome = "approved: " if is_approved else "rejected: "
-    else:
-        if note is not None:
-            raise UsageRefused("works only with approve and reject", where="--note")
-        if word in _UNCLEAR or get_close_matches(word, DECISIONS, cutoff=0.8):
-            raise UsageRefused(
-                f"{text!r} is neither 'approve' nor 'reject'",
-                where="sequencer answer",
-                hint="feedback needs more than one word",
-            )
-        new_head = run.do(Feedback(text, token), by=decider_name()).head
-        outcome = "feedback was given to "
+def _decide(
+    invocation: Invocation, run: Run, gate: Gate | None, decision: Approve | Reject | Feedback
+) -> None:
+    """Make *decision* about *run* at its *gate*; it counts even if it can't be posted."""
+
+    def notice(event: RunEvent) -> None:
+        if isinstance(event, Noticed):
+            invocation.notify(f"notice: {event.text}")
+
+    new_head = run.do(decision, by=decider_name(), on_event=notice).head
     try:
         if (posting := invocation.project().posting) is not None:
             posting.deliver(run.name, invocation.notify)
     except SequencerError as error:
         invocation.notify(f"notice: the decision was not posted: {error.message}")
+    outcomes = {"approve": "approved: ", "reject": "rejected: "}
+    outcome = outcomes.get(decision.verb, "feedback was given to ")
     show_change(
         invocation, run, new_head, f"{outcome}{'the run' if gate is None else repr(gate.step)}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -314,10 +315,29 @@ def test_on_a_terminal_the_question_is_asked_at_once(project: Path) -> None:
     assert steps_of(project, "succeeded")[-1] == "concise-summary"
 
 
-@pytest.mark.parametrize("said", ["aprove", "rejected", "yes", "OK", "feedback"])
-def test_an_ambiguous_word_is_not_taken_as_a_decision(project: Path, said: str) -> None:
+def test_an_ambiguous_word_is_not_taken_as_a_decision(project: Path) -> None:
     assert start_bug(project).returncode == 4
-    unclear = cli(project, "answer", said)
-    assert unclear.returncode == 2
-    assert "is neither 'approve' nor 'reject'" in unclear.stderr
+    words = ("aprove", "rejected", "yes", "OK", "feedback", "decline", "stop", "go", "lgtm!", "ja")
+    for said in words:
+        for answer in ((said,), ("get-approval", said)):
+            unclear = cli(project, "answer", *answer)
+            assert unclear.returncode == 2, unclear.stdout
+            assert f"{said!r} is neither 'approve' nor 'reject'" in unclear.stderr
+            assert f"answer feedback {shlex.quote(said)}" in unclear.stderr
+    assert steps_of(project, "feedback") == []
     assert cli(project, "answer", "get-approval", "Approve").returncode == 0
+
+
+@pytest.mark.parametrize("text", ["shorter", "approve"])
+def test_a_single_word_that_is_called_feedback_is_sent(text: str, project: Path) -> None:
+    start_bug(project)
+    sent = cli(project, "answer", "feedback", text)
+    assert "feedback was given to 'get-approval'" in sent.stdout, sent.stderr
+    assert steps_of(project, "feedback") == ["get-approval"]
+
+
+def test_a_sentence_of_a_script_without_blanks_is_feedback(project: Path) -> None:
+    start_bug(project)
+    assert cli(project, "answer", "\u540c\u610f").returncode == 2
+    sentence = "\u8bf7\u518d\u68c0\u67e5\u4e00\u4e0b\u91cd\u8bd5\u903b\u8f91"
+    assert cli(project, "answer", sentence).returncode == 0

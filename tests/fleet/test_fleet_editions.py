@@ -73,7 +73,7 @@ def test_permitted_steps_continue_after_all_workers_are_replaced(releases: Relea
 def test_a_command_of_a_newer_release_decides_where_no_worker_runs(releases: Releases) -> None:
     old, new = releases(PROCEDURE)
     assert old.cli("run").returncode == 4
-    ended = new.cli("answer", "more")
+    ended = new.cli("answer", "do more")
     assert ended.returncode == 0, ended.stderr
     assert new.cli("run").returncode == 4
     assert new.cli("answer", "approve").returncode == 0

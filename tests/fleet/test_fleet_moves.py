@@ -180,7 +180,7 @@ def test_a_procedure_moves_at_its_gate(project: Make) -> None:
     keep_in(here, "file")
     assert here.cli("run").returncode == 4
     moves(here, "temporal")
-    assert here.cli("answer", "again").returncode == 0
+    assert here.cli("answer", "once again").returncode == 0
     assert here.cli("run").returncode == 4
     moves(here, "file")
     assert here.cli("answer", "approve").returncode == 0

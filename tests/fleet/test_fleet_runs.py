@@ -110,7 +110,7 @@ def test_decisions_reach_a_run_whose_worker_lives(project: Make) -> None:
     here = project(PROCEDURE)
     with here.worker():
         assert here.cli("run").returncode == 4
-        assert here.cli("answer", "more").returncode == 0
+        assert here.cli("answer", "do more").returncode == 0
         assert here.cli("run").returncode == 4
         assert here.cli("answer", "reject", "--note", "no").returncode == 0
     assert here.facts("status")["status"] == "complete"

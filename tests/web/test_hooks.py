@@ -70,6 +70,15 @@ def test_a_label_starts_a_run_and_comments_bring_it_to_its_end(taker: Taker, fol
     assert calls(folder)[-2:] == ["mend", "tell"]
 
 
+def test_a_comment_of_a_single_word_runs_no_step_again(taker: Taker, folder: Path) -> None:
+    taker.send("github", labeled())
+    until(folder, Status.WAITING_APPROVAL)
+    taker.send("github", comment("LGTM!"))
+    taker.until("one word other than 'approve' and 'reject' decides nothing")
+    assert facts(folder, "feedback") == []
+    assert calls(folder) == ["look", "ask"]
+
+
 def test_an_assignment_starts_a_run_and_unassigning_stops_it(taker: Taker, folder: Path) -> None:
     (folder / "hold-look").touch()
     bot = {"login": "Seq-Bot", "id": 5, "type": "Bot"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -454,6 +455,24 @@ def build_question_json(run: Run, question: Question) -> dict[str, Any]:
         "expires_at": question.expires_at,
         "expired": bool(question.describe_expiry(datetime.now(UTC))),
     }
+
+
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+"""A letter of Thai, Lao, Burmese, Khmer, Japanese or Chinese: a sentence in it has no blanks."""
+_UNSPACED_WORD_CHARS = 8
+
+
+def is_single_word(text: str) -> bool:
+    """Return whether *text* is one word: at a gate rather a decision than what has to change.
+
+    To take it for feedback would run a step again, which costs money.
+
+    >>> is_single_word(" LGTM! "), is_single_word("shorter please"), is_single_word("")
+    (True, False, False)
+    """
+    words = text.split()
+    is_sentence = len(text) > _UNSPACED_WORD_CHARS and _UNSPACED.search(text) is not None
+    return len(words) == 1 and not is_sentence
 
 
 def decider_name() -> str:

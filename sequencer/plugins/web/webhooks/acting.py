@@ -23,7 +23,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from sequencer.cli.views.runs import find_open_item
+from sequencer.cli.views.runs import find_open_item, is_single_word
 from sequencer.engine.logs import current_branch
 from sequencer.engine.run import Run
 from sequencer.errors import (
@@ -42,7 +42,7 @@ from sequencer.model.commands import (
     Stop,
     Tell,
 )
-from sequencer.model.head import Head, Status
+from sequencer.model.head import Gate, Head, Status
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage
 from sequencer.model.request import Route
@@ -366,10 +366,7 @@ def commands_of(run: Run, head: Head, event: TrackerEvent, by: str) -> list[RunC
             raise TransitionRefused("tell: no agent is at work that could read it")
         return [Tell(text, node) for node in nodes]
     if open_item.gate is not None:
-        if verb == "retry":
-            raise Unwanted("'retry' can't answer what is waiting")
-        # A comment without a deciding first line is feedback.
-        command = make_command(verb or "feedback", note, open_item.gate.token)
+        command = _build_decision(verb, note, open_item.gate)
         asked_at = open_item.gate.opened_at
     else:
         if len(open_item.questions) > 1:
@@ -390,6 +387,20 @@ def commands_of(run: Run, head: Head, event: TrackerEvent, by: str) -> list[RunC
     if question_time is None or event.at + SKEW < question_time:
         raise Unwanted("it was written before the question")
     return [command]
+
+
+def _build_decision(verb: str, note: str, gate: Gate) -> RunCommand:
+    """Return the decision about *gate* of a comment with *verb* in its first line.
+
+    Raises:
+        Unwanted: it decides nothing.
+    """
+    if verb == "retry":
+        raise Unwanted("'retry' can't answer what is waiting")
+    if not verb and is_single_word(note):
+        raise Unwanted("one word other than 'approve' and 'reject' decides nothing")
+    # Another comment without a deciding first line is feedback.
+    return make_command(verb or "feedback", note, gate.token)
 
 
 def _fold_text(text: str) -> str:
