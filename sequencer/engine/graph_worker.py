@@ -26,17 +26,11 @@ from sequencer.engine.exclusion import Exclusion
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.layers.nodes import NodeLayers
 from sequencer.engine.layers.order import perform
-from sequencer.engine.lost_claims import LOST, note_counted
+from sequencer.engine.lost_claims import note_counted
 from sequencer.engine.merge_order import ActiveClaims, MergeTurn
 from sequencer.engine.performing import Performer
 from sequencer.engine.prompt_context.node_prompts import NodePrompts
-from sequencer.engine.records import (
-    INLINE_BYTES,
-    format_log_path,
-    jitter_of,
-    journal_record,
-    make_extra_fields,
-)
+from sequencer.engine.records import jitter_of, make_node_record
 from sequencer.engine.supported_fields import SupportedFields
 from sequencer.engine.worker import NOT_OURS, Worker
 from sequencer.errors import (
@@ -61,7 +55,7 @@ from sequencer.model.kind import AttemptResult, Capacity, count_slots
 from sequencer.model.limits import RunLimits, get_max_tries
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import MAX_TRIES, Step
-from sequencer.model.transitions import StepRef, require_claim
+from sequencer.model.transitions import CLAIM_LOST, StepRef, require_claim
 from sequencer.model.workflow import Workflow
 
 Slots = Callable[[int], int]
@@ -520,29 +514,14 @@ class GraphWorker(Worker):
 
     def _make_record(self, attempt: Attempt) -> dict[str, Any]:
         """Return the journal's facts about *attempt*, which has ended."""
-        result, leftovers, fields = self.get_result(attempt), attempt.leftovers, dict[str, Any]()
-        outcome = result.outcome
-        size = len(outcome.output.encode("utf-8", "replace"))
-        if outcome.output and size <= INLINE_BYTES:
-            fields["output"] = outcome.output
-        if isinstance(attempt.reference, str):
-            fields["output_file"] = f"results/{attempt.reference}/output.txt"
-            fields["output_bytes"] = size
-        if self.changes.work is not None and outcome.is_accepted:
-            fields["work"] = self.changes.work.model_dump()
-        log = format_log_path(result.log, self.performer.project)
-        record = journal_record(outcome, result.agent, log, fields) | make_extra_fields(result)
-        if leftovers is not None and leftovers.journal_fields:
-            record["left"] = dict(leftovers.journal_fields)
-        if leftovers is not None and leftovers.notices:
-            record["notices"] = [text[:1000] for text in leftovers.notices[:20]]
-        return record
+        result, project = self.get_result(attempt), self.performer.project
+        return make_node_record(attempt, result, self.changes.work, project)
 
     def _charge(self, step: OpenTransition, attempt: Attempt) -> None:
         """Count the usage of *attempt*, an attempt whose claim is gone."""
         # The process that took over its step may have counted a part of it.
         uncounted_usage = self.get_result(attempt).outcome.usage.minus(attempt.counted)
-        record = {**self._make_record(attempt), "reason": LOST}
+        record = {**self._make_record(attempt), "reason": CLAIM_LOST}
         record["usage"] = uncounted_usage.model_dump(exclude_defaults=True)
         record.pop("work", None)
         step.charge(attempt.claim, uncounted_usage, record)

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.changes import Changes
-from sequencer.executors.cancellation import StopReason
 from sequencer.history.facts import EndState, RecordedFact, read_facts
 from sequencer.model import transitions
 from sequencer.model.head import Head
@@ -21,8 +20,6 @@ from sequencer.model.sequence.sequence_kind import SequenceChange
 from sequencer.store import results
 from sequencer.store.protocol import Store
 
-LOST = str(StopReason.CLAIM_LOST)
-"""The reason in the record of an attempt whose claim was taken away."""
 _NOT_CHARGED = ("gate", "verdict", "work")
 """Keys of a record that say what the run does with a result; this one was refused."""
 
@@ -57,7 +54,10 @@ def charge_lost_attempt(changes: Changes, attempt: Attempt, result: AttemptResul
     note_counted(store, [attempt], head)
     uncounted_usage = result.outcome.usage.minus(attempt.counted)
     record = {key: value for key, value in result.record.items() if key not in _NOT_CHARGED}
-    record |= {"reason": LOST, "usage": uncounted_usage.model_dump(exclude_defaults=True)}
+    record |= {
+        "reason": transitions.CLAIM_LOST,
+        "usage": uncounted_usage.model_dump(exclude_defaults=True),
+    }
 
     def charge(change: SequenceChange) -> None:
         at = format_utc_s(change.now)

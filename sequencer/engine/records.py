@@ -26,7 +26,7 @@ from sequencer.model.graph.choices import (
     is_unmatched,
     shorten,
 )
-from sequencer.model.head import Head, Session
+from sequencer.model.head import Head, Session, Work
 from sequencer.model.kind import STAGNATED, AttemptResult
 from sequencer.model.limits import find_renewal_reason
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -183,6 +183,31 @@ def describe_verdict(workflow: Workflow, ended: AttemptResult, head: Head) -> st
     answer += "" if workflow.nodes else f" (round {current_round(head)}{limit_text})"
     reason = " ".join(verdict.reason.split())
     return f"{answer}: {shorten(reason)}" if reason else answer
+
+
+def make_node_record(
+    attempt: Attempt, result: AttemptResult, work: Work | None, project: Path
+) -> dict[str, Any]:
+    """Return the journal's facts about *attempt* at a node, which has ended with *result*.
+
+    *work* is the code that moves with the record, if the node is accepted.
+    """
+    outcome, leftovers, fields = result.outcome, attempt.leftovers, dict[str, Any]()
+    size = len(outcome.output.encode("utf-8", "replace"))
+    if outcome.output and size <= INLINE_BYTES:
+        fields["output"] = outcome.output
+    if isinstance(attempt.reference, str):
+        fields["output_file"] = f"results/{attempt.reference}/output.txt"
+        fields["output_bytes"] = size
+    if work is not None and outcome.is_accepted:
+        fields["work"] = work.model_dump()
+    log = format_log_path(result.log, project)
+    record = journal_record(outcome, result.agent, log, fields) | make_extra_fields(result)
+    if leftovers is not None and leftovers.journal_fields:
+        record["left"] = dict(leftovers.journal_fields)
+    if leftovers is not None and leftovers.notices:
+        record["notices"] = [text[:1000] for text in leftovers.notices[:20]]
+    return record
 
 
 def keep_output(outcome: Outcome, folder: Path) -> dict[str, Any]:
