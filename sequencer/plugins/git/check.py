@@ -358,7 +358,7 @@ def _check_push(settings: Settings, store: GitStore, place: str) -> Iterator[Dia
         pair, options = f"{commit}:{refs.state}", push_settings(name)
         branch.git.run(*argv, name, pair, settings=options, accepts=(0, 1))
     except GitFailed as failed:
-        if NO_ATOMIC not in failed.stderr:
+        if NO_ATOMIC not in failed.local_stderr:
             yield _error(f"does not accept pushes: {failed.reason}", place, WHO_MAY_PUSH)
         elif settings.store.work.branch != NONE:
             message = "can't move several branches at once, so code can't move with the state"

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from sequencer.errors import ConfigurationError
 from sequencer.plugins.git.own_settings import NO_TRANSPORT, TRANSPORTS, SettingsKeeper
+from sequencer.plugins.git.state.locks import find_own_lock
 from sequencer.project.store_requests import RepositoryInspector
 
 SLICE_S = 0.2
@@ -185,9 +186,6 @@ _BEFORE = re.compile(
 )
 """Git's messages if the remote ended the connection before it listed its refs."""
 _STARTED = re.compile(r"RPC failed|hung up unexpectedly|unexpected disconnect")
-_OWN_LOCK = re.compile(
-    r"Unable to create '([^']*/refs/worktree/sequencer(?:-work)?/[^']*\.lock)': File exists"
-)
 LOCK_S = 3.0
 """A lock on one of the program's refs that is older is from a git that was killed."""
 _NETWORK = ("push", "fetch", "ls-remote")
@@ -200,28 +198,29 @@ _RACE_ATTEMPTS = 8
 """How often a command is tried if another process of this clone is in the way."""
 _RACE_PAUSE_S = 0.05
 _LOCAL_RACE = re.compile(
-    r"^(?!remote:).*(cannot lock ref|unable to update local ref|\.lock': File exists)", re.MULTILINE
+    r"cannot lock ref|unable to update local ref|\.lock': File exists",
 )
 """Git's messages if two processes of a clone change the same ref at the same time."""
 UNWRITABLE = re.compile(
-    r"^(?!remote:).*(cannot lock ref|unable to update local ref|unable to create temporary file"
+    r"cannot lock ref|unable to update local ref|unable to create temporary file"
     r"|No space left on device|Disk quota exceeded|Read-only file system|unable to write"
-    r"|insufficient permission for adding an object|\.lock': )",
-    re.MULTILINE,
+    r"|insufficient permission for adding an object|\.lock': ",
 )
 FULL = {
-    errno.ENOSPC: re.compile(r"^(?!remote:).*No space left on device", re.MULTILINE),
-    errno.EDQUOT: re.compile(r"^(?!remote:).*Disk quota exceeded", re.MULTILINE),
+    errno.ENOSPC: re.compile("No space left on device"),
+    errno.EDQUOT: re.compile("Disk quota exceeded"),
 }
 """Git's messages if a disk of this machine is full."""
 INCOMPLETE = re.compile(
-    r"^(?!remote:).*(unresolved deltas|did not send all necessary objects"
+    r"unresolved deltas|did not send all necessary objects"
     r"|(missing|bad|unable to read) (blob|tree|commit|object)|unable to read sha1 file"
     r"|could not (read|parse) (commit )?[0-9a-f]{40}|object file .* is empty"
-    r"|loose object .* is corrupt|unable to unpack [0-9a-f]{40})",
-    re.MULTILINE | re.IGNORECASE,
+    r"|loose object .* is corrupt|unable to unpack [0-9a-f]{40}",
+    re.IGNORECASE,
 )
 """Git's messages if an object that its refs need is missing or damaged in this repository."""
+_REMOTE_ERROR = re.compile(r"^(?:fatal|error): remote error:", re.MULTILINE)
+"""Git's words before a text of the remote, which may have several lines."""
 _VERSION = re.compile(r"git version (\d+)\.(\d+)")
 NOWHERE = re.compile(
     r"does not appear to be a git repository|[Rr]epository.* not found|error: 404"
@@ -238,7 +237,7 @@ class GitFailed(Exception):
         self.code = code
         self.stderr = stderr.strip()
         super().__init__(f"git {argv[0]} ended with {code}: {self.reason}")
-        if number := next((key for key in FULL if self.has_message(FULL[key])), 0):
+        if number := next((key for key in FULL if self.has_local_message(FULL[key])), 0):
             # Git reports no error number, but `to_machine_busy` needs one.
             self.__cause__ = OSError(number, os.strerror(number))
 
@@ -257,8 +256,20 @@ class GitFailed(Exception):
         return re.sub(r"^(fatal|error): ", "", reason).strip()
 
     def has_message(self, pattern: re.Pattern[str]) -> bool:
-        """Return whether git's stderr matches *pattern*, for example `DENIED` or `NOWHERE`."""
+        """Return whether git's stderr matches *pattern*, for example `DENIED` or `NOWHERE`.
+
+        The text may be the remote's: use `has_local_message` for facts about this machine.
+        """
         return pattern.search(self.stderr) is not None
+
+    @property
+    def local_stderr(self) -> str:
+        """Return stderr without the text of the remote; see `drop_remote_text`."""
+        return drop_remote_text(self.stderr)
+
+    def has_local_message(self, pattern: re.Pattern[str]) -> bool:
+        """Return whether git itself says what *pattern* matches, for example `INCOMPLETE`."""
+        return pattern.search(self.local_stderr) is not None
 
     @property
     def is_turned_away(self) -> bool:
@@ -272,7 +283,18 @@ class GitFailed(Exception):
     @property
     def is_race(self) -> bool:
         """Return whether another process of this clone was in the way, so a retry may work."""
-        return self.argv[0] in _RACING and self.has_message(_LOCAL_RACE)
+        return self.argv[0] in _RACING and self.has_local_message(_LOCAL_RACE)
+
+
+def drop_remote_text(stderr: str) -> str:
+    """Return git's *stderr* without the text that git marks as the remote's.
+
+    What a remote sends without a mark, for example by ssh itself, can't be told from git's own
+    words. So a path in the result is no permission to touch a file.
+    """
+    local_text, *_ = _REMOTE_ERROR.split(stderr, maxsplit=1)
+    # Git marks lines, and a remote may write whatever else `splitlines` takes for the end of one.
+    return "\n".join(line for line in local_text.split("\n") if not line.startswith("remote:"))
 
 
 class Done(Struct, frozen=True):
@@ -376,7 +398,7 @@ class Git:
             try:
                 return once()
             except GitFailed as failed:
-                if self._remove_stale_lock(failed.stderr):
+                if self._remove_stale_lock(failed.local_stderr):
                     continue
                 if not failed.is_race:
                     raise
@@ -388,10 +410,15 @@ class Git:
 
         Returns whether there was such a lock, so that git can be tried again.
         """
-        match = _OWN_LOCK.search(stderr)
-        if match is None:
+        if "/refs/worktree/sequencer" not in stderr:
             return False
-        path = self.folder / match[1]
+        try:
+            git_dir = Path(self.read_output("rev-parse", "--absolute-git-dir"))
+        except GitFailed:
+            return False
+        path = find_own_lock(stderr, git_dir)
+        if path is None:
+            return False
         with contextlib.suppress(OSError):
             while 0.0 <= (left_s := path.stat().st_mtime + LOCK_S - time.time()) <= LOCK_S:
                 time.sleep(min(left_s, 0.05) + 0.01)

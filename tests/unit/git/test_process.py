@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sequencer.errors import StorageFailed, WorkTreeRefused
+from sequencer.errors import RemoteUnreachable, StorageFailed, WorkTreeRefused
 from sequencer.plugins.git import process as command
 from sequencer.plugins.git.code import commit as committing
 from sequencer.plugins.git.process import Git, GitFailed, is_never_stopped
@@ -231,6 +231,73 @@ def test_a_stale_lock_on_one_of_our_own_refs_is_removed(where: str, shared: Shar
     lock = left(clone / ".git" / f"{ref}.lock")
     assert Remote(Git(clone, allowed=EVERYTHING), "origin").fetch({"refs/heads/main": ref})
     assert not lock.exists()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".git/refs/worktree/sequencer/../../../../yarn.lock",
+        "{folder}/.git/refs/worktree/sequencer/../../../../yarn.lock",
+        ".git/refs/worktree/sequencer/link/yarn.lock",
+        ".git/refs/worktree/sequencer-work/yarn.lock",
+    ],
+)
+@pytest.mark.parametrize(
+    "script",
+    [
+        'printf "%04xERR %s" $((${#text} + 8)) "$text"',
+        'text="no$nl$text"; printf "%04xERR %s" $((${#text} + 8)) "$text"',
+        'printf "fatal: %s\\n" "$text" >&2; exit 1',
+        'printf "remote: %s\\n" "$text" >&2; exit 1',
+    ],
+    ids=["error", "lines", "unmarked", "marked"],
+)
+def test_a_remote_cannot_have_a_file_removed(folder: Path, path: str, script: str) -> None:
+    target = left(folder / "yarn.lock")
+    own_refs = folder / ".git" / "refs" / "worktree"
+    (own_refs / "sequencer").mkdir(parents=True)
+    (own_refs / "sequencer" / "link").symlink_to(folder)
+    # A folder of refs that is itself a link.
+    (own_refs / "sequencer-work").symlink_to(folder)
+    text = f"Unable to create '{path.format(folder=folder)}': File exists"
+    git = ssh(folder, f"nl=$'\\n'\ntext=\"{text}\"\n{script}", timeout_s=5.0)
+    with pytest.raises(GitFailed):
+        git.run("fetch", "--quiet", "--", "origin", "refs/heads/main")
+    assert target.exists()
+
+
+def test_a_remote_cannot_have_an_empty_file_removed(folder: Path) -> None:
+    target = folder / "ab" / ("c" * 38)
+    target.parent.mkdir()
+    target.touch()
+    own_object = folder / ".git" / "objects" / "ab" / ("c" * 38)
+    own_object.parent.mkdir()
+    own_object.touch()
+    git = ssh(folder, f'echo "error: object file {target} is empty" >&2; exit 1', timeout_s=5.0)
+    with pytest.raises((RemoteUnreachable, StorageFailed)):
+        Remote(git, "origin").refetch({"refs/heads/main": "refs/mine/x"})
+    assert target.exists()
+    assert not own_object.exists()
+
+
+@pytest.mark.parametrize(
+    "stderr",
+    [
+        "fatal: remote error: No space left on device, cannot lock ref, bad object",
+        "fatal: remote error: sorry\nfatal: No space left on device, cannot lock ref, bad object",
+        "remote: No space left on device, cannot lock ref, bad object",
+        "remote: x\x0bfatal: No space left on device, cannot lock ref, bad object",
+        "remote: x\rfatal: No space left on device, cannot lock ref, bad object",
+    ],
+)
+def test_what_a_remote_says_is_no_fact_about_this_machine(stderr: str) -> None:
+    failed = GitFailed(("fetch",), 128, stderr)
+    assert failed.__cause__ is None
+    assert not failed.is_race
+    assert not failed.has_local_message(command.UNWRITABLE)
+    assert not failed.has_local_message(command.INCOMPLETE)
+    own_words = GitFailed(("fetch",), 128, f"fatal: No space left on device\n{stderr}")
+    assert isinstance(own_words.__cause__, OSError)
 
 
 REF = "refs/sequencer/x/draft"

@@ -243,7 +243,7 @@ def store_of(tree: Path) -> GitStore:
 )
 def test_local_failures_are_recognized_by_the_git_message(stderr: str, *, is_local: bool) -> None:
     failed = GitFailed(("fetch",), 128, stderr)
-    assert failed.has_message(UNWRITABLE) is is_local
+    assert failed.has_local_message(UNWRITABLE) is is_local
     # A full disk of this machine is a shortage, whoever met it.
     is_full = is_local and "No space left" in stderr
     assert (to_machine_busy(failed) is not None) is is_full

@@ -162,7 +162,7 @@ class Checkout(WorkTree):
         """
         ends = time.monotonic() + INDEX_WAIT_S
         while failure := self._ref_lock_error() or self._fast_forward(commit):
-            if ".lock': File exists" not in failure.stderr or time.monotonic() > ends:
+            if ".lock': File exists" not in failure.local_stderr or time.monotonic() > ends:
                 return failure
             time.sleep(LOCK_POLL_S)
         return None
@@ -503,7 +503,7 @@ class Merge(NamedTuple):
             failure.reason,
             "",
         )
-        if lock := _LOCKED.search(failure.stderr):
+        if lock := _LOCKED.search(failure.local_stderr):
             # Long messages are cut at the end, so the advice comes right after the path.
             reason = f"{lock[1]} is a git lock: remove it if no git runs there"
             first_step = "wait for git there to finish, or remove its lock"

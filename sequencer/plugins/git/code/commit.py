@@ -185,7 +185,8 @@ class Committer:
                 "fast-import", "--quiet", "--done", "--cat-blob-fd=1", stdin=stream
             )
         except GitFailed as failed:
-            if "Not updating" in failed.stderr or "does not contain" in failed.stderr:
+            text = failed.local_stderr
+            if "Not updating" in text or "does not contain" in text:
                 raise RefMoved from failed
             raise self._tree.make_refusal(f"can't be committed: {failed.reason}") from failed
         return result.stdout.decode("ascii").strip() or parent

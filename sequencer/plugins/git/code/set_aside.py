@@ -436,7 +436,8 @@ def restore(files: WorktreeFiles, plan: Restoring, index: Mapping[str, str]) -> 
         try:
             files.run_git("read-tree", "-m", "-u", current_tree, plan.tree, extra=index)
         except GitFailed as failed:
-            if "not uptodate" in failed.stderr or "would be overwritten" in failed.stderr:
+            text = failed.local_stderr
+            if "not uptodate" in text or "would be overwritten" in text:
                 return "someone has changed files there meanwhile"
             raise
     _move_head(files, plan)

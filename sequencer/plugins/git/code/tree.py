@@ -481,13 +481,14 @@ class WorkTree:
         return find_common_dir(self.git_dir)
 
     def _to_obstacle(self, failure: GitFailed, commit: str) -> Obstacle:
-        files = [line.strip() for line in failure.stderr.splitlines() if line.startswith("\t")]
+        text = failure.local_stderr
+        files = [line.strip() for line in text.splitlines() if line.startswith("\t")]
         hint = f"see what 'git merge --ff-only {commit[:12]}' says"
         folders = (self.git_dir, self.common_dir)
-        lock = next(filter(None, (find_named_lock(failure.stderr, path) for path in folders)), None)
+        lock = next(filter(None, (find_named_lock(text, path) for path in folders)), None)
         if lock is not None:
             return Obstacle(f"{failure.reason}: {lock.description}", lock.hint)
-        if "index.lock" in failure.stderr:
+        if "index.lock" in text:
             hint = "wait for the git process that works there"
         elif files:
             hint = "move these files out of the way"

@@ -1,7 +1,8 @@
 """Git's lock files: which one is in the way, how old it is, and which process may hold it.
 
 A git process that is killed leaves its lock file, and the file does not say who made it. So this
-module never removes a lock: it shows a person what is known, and the command that removes it.
+module never removes a lock: it shows a person what is known, and the command that removes it. Only
+the locks on the program's own refs, which `find_own_lock` names, are removed without a person.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from msgspec import Struct
 STALE_S = 60.0
 """Git never holds one of the locks listed here for longer."""
 _NAMED = re.compile(r"Unable to create '([^']+\.lock)': File exists")
+_OWN = re.compile(
+    r"Unable to create '(?:[^']*/)?(refs/worktree/sequencer(?:-work)?)/([^']+\.lock)': File exists"
+)
 _SINGLE = ("index", "HEAD", "config", "packed-refs", "shallow", "ORIG_HEAD", "FETCH_HEAD")
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 
@@ -59,8 +63,30 @@ def find_named_lock(message: str, repository: Path) -> Lock | None:
     if match is None:
         return None
     path = repository / match[1]
-    is_inside = path.resolve().is_relative_to(repository.resolve())
+    is_inside = _is_inside(path, repository.resolve())
     return read_lock(path, repository) if is_inside else None
+
+
+def find_own_lock(message: str, git_dir: Path) -> Path | None:
+    """Return the path of the lock on one of the program's own refs that *message* names.
+
+    Only the end of the path is read from the message, and it has to lead to a place below these
+    refs in *git_dir*: a remote may have written the message, to have another file removed.
+    """
+    match = _OWN.search(message)
+    if match is None:
+        return None
+    refs = git_dir.resolve() / match[1]
+    path = refs / match[2]
+    is_plain = ".." not in match[2].split("/")
+    return path if is_plain and _is_inside(path, refs) else None
+
+
+def _is_inside(path: Path, real_folder: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(real_folder)
+    except (OSError, RuntimeError, ValueError):
+        return False
 
 
 def read_lock(path: Path, *folders: Path) -> Lock | None:

@@ -20,7 +20,15 @@ from msgspec import Struct, field
 from sequencer.errors import CorruptState, RemoteUnreachable, StorageFailed, format_other_command
 from sequencer.files.textfile import expand_home
 from sequencer.plugins.git.own_settings import find_common_dir, read_pointer
-from sequencer.plugins.git.process import DENIED, INCOMPLETE, NOWHERE, UNWRITABLE, Git, GitFailed
+from sequencer.plugins.git.process import (
+    DENIED,
+    INCOMPLETE,
+    NOWHERE,
+    UNWRITABLE,
+    Git,
+    GitFailed,
+    drop_remote_text,
+)
 from sequencer.plugins.git.state.locks import Lock, find_named_lock
 from sequencer.store.folder import read_regular
 from sequencer.store.lock import filesystem_type, is_network
@@ -37,7 +45,7 @@ DEEPER = 500
 SAID_CHARS = 500
 """Longest text from a server's hooks that is shown."""
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-_EMPTY_OBJECT = re.compile(r"object file (\S.*/[0-9a-f]{2}/[0-9a-f]{38,62}) is empty")
+_EMPTY_OBJECT = re.compile(r"object file (?:.*/)?([0-9a-f]{2}/[0-9a-f]{38,62}) is empty")
 _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -157,7 +165,7 @@ class Remote:
             # Without refs, git would fetch what its configuration says.
             return bool(refs) and self._fetch(refs, flags)
         except GitFailed as failed:
-            if failed.has_message(INCOMPLETE):
+            if failed.has_local_message(INCOMPLETE):
                 return self.refetch(refs)
             raise self._fetch_error(failed) from failed
 
@@ -173,9 +181,9 @@ class Remote:
             try:
                 return self._fetch(refs, flags, settings)
             except GitFailed as failed:
-                if flags and "unknown option" in failed.stderr:
+                if flags and "unknown option" in failed.local_stderr:
                     flags = ()  # before git 2.36
-                elif not self._remove_empty_object(failed.stderr):
+                elif not self._remove_empty_object(failed.local_stderr):
                     raise self._fetch_error(failed) from failed
 
     def _fetch(
@@ -189,35 +197,42 @@ class Remote:
         try:
             self.git.run(*argv, settings=settings)
         except GitFailed as failed:
-            if "find remote ref" in failed.stderr:
+            if "find remote ref" in failed.local_stderr:
                 return False
             raise
         return True
 
     def _remove_empty_object(self, stderr: str) -> bool:
-        """Remove the empty object file that *stderr* names, if any; a power cut leaves those."""
+        """Remove the empty object file that *stderr* names, if any; a power cut leaves those.
+
+        Only the object's name is read from *stderr*: a remote may have written the path.
+        """
         match = _EMPTY_OBJECT.search(stderr)
         if match is None:
             return False
         with contextlib.suppress(OSError, GitFailed):
-            # The path is relative to the top of the work tree. Git itself never writes empty ones.
-            top = Path(self.git.read_output("rev-parse", "--show-toplevel"))
-            if not (top / match[1]).stat().st_size:
-                (top / match[1]).unlink()
+            objects = self.git.folder / self.git.read_output("rev-parse", "--git-path", "objects")
+            path = objects / match[1]
+            # Git itself never writes empty ones.
+            if not path.stat(follow_symlinks=False).st_size:
+                path.unlink()
                 return True
         return False
 
     def _fetch_error(self, failure: GitFailed) -> StorageFailed:
         folder, objects = str(self.git.folder), f"what was fetched from {self.name!r}"
-        if failure.has_message(INCOMPLETE):
+        if failure.has_local_message(INCOMPLETE):
             hint = "look at the repository with 'git fsck'; a fresh clone has what is missing"
             return StorageFailed(
                 f"can't keep {objects}, because objects are missing here: {failure.reason}",
                 where=folder,
                 hint=hint,
             )
-        if failure.has_message(UNWRITABLE):
-            lock, hint = self._find_lock(failure.stderr), "free disk space or fix the permissions"
+        if failure.has_local_message(UNWRITABLE):
+            lock, hint = (
+                self._find_lock(failure.local_stderr),
+                "free disk space or fix the permissions",
+            )
             detail, hint = ("", hint) if lock is None else (f": {lock.description}", lock.hint)
             message = f"can't keep {objects}: {failure.reason}{detail}"
             return StorageFailed(message, where=folder, hint=hint)
@@ -247,14 +262,14 @@ class Remote:
         try:
             result = self.git.run(*argv, settings=push_settings(self.name), accepts=(0, 1))
         except GitFailed as failed:
-            if NO_ATOMIC in failed.stderr:
+            if NO_ATOMIC in failed.local_stderr:
                 self.is_atomic = False
                 return self.push(moves)
             reason = failed.reason
             if failed.is_turned_away:
                 return Pushed(PushVerdict.REFUSED, reason, is_denied=True)
             return Pushed(PushVerdict.UNKNOWN, reason, failure=unreachable_error(self.name, failed))
-        if NO_ATOMIC in result.stderr:
+        if NO_ATOMIC in drop_remote_text(result.stderr):
             self.is_atomic = False
             return self.push(moves)
         return self._push_result(result.stdout.decode("utf-8", "replace"), result.stderr, moves)
