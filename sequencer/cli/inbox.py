@@ -49,17 +49,33 @@ VALUES_CHARS = 200
 LATER = "later"
 
 
-def _find_waiting_run(invocation: Invocation, question: str | None) -> Run:
+def _find_waiting_run(invocation: Invocation, question: str | None, text: str) -> Run:
     """Return the run that ``--run`` names, or else the only run that asks *question*.
 
+    approve and reject are also passed on to a run that waits for nothing: its refusal says what
+    was decided, and reject ends a flow that does not ask at the moment.
+
     Raises:
-        UnknownName: no run asks this question.
-        TransitionRefused: ``--run`` is missing, and several runs wait or none does.
+        UnknownName: runs wait, but none asks this question.
+        TransitionRefused: nothing waits, or ``--run`` is missing and several runs wait.
     """
+    is_decision = question is None and text.strip().lower() in DECISIONS
     if invocation.run_name is not None:
-        return invocation.run()
+        run = invocation.run()
+        if not (is_decision or _is_waiting(run.head)):
+            raise TransitionRefused(
+                f"answer: run {run.name!r} waits for no decision",
+                hint=f"{format_command(run.name, 'status')} shows what it does",
+            )
+        return run
     project = invocation.project()
     waits, unread_runs = find_waiting_runs(project)
+    if not waits:
+        # A stopped run is in no list, but takes an answer.
+        head = None if unread_runs else project.run(None).head
+        if head is not None and (is_decision or _is_waiting(head)):
+            return project.run(None)
+        raise _build_nothing_waits_error(unread_runs)
     questions_by_run = {item.run: _list_answerable_names(item) for item in waits}
     if question is not None:
         if not any(question in names for names in questions_by_run.values()):
@@ -70,15 +86,25 @@ def _find_waiting_run(invocation: Invocation, question: str | None) -> Run:
         questions_by_run = {
             run: names for run, names in questions_by_run.items() if question in names
         }
-    if not questions_by_run and (unread_runs or project.run(None).head is None):
-        problems = (
-            f"{name_of(run)} can't be read: {error.message}" for run, error in unread_runs.items()
-        )
-        raise TransitionRefused(
-            "; ".join(["answer: no run waits for a decision", *problems]),
-            hint="'sequencer status --all' lists the runs and their status",
-        )
-    return _require_single_run(invocation, list(questions_by_run) or [project.run(None)])
+    return _require_single_run(invocation, list(questions_by_run))
+
+
+def _is_waiting(head: Head | None) -> bool:
+    """Return whether the run at *head* takes an answer."""
+    return head is not None and (
+        bool(head.asks) or (head.is_at_gate and head.status is not Status.COMPLETE)
+    )
+
+
+def _build_nothing_waits_error(unread_runs: Mapping[Run, SequencerError]) -> TransitionRefused:
+    """Return the error for an answer that no run waits for; one of *unread_runs* may do so."""
+    problems = (
+        f"{name_of(run)} can't be read: {error.in_one_line}" for run, error in unread_runs.items()
+    )
+    return TransitionRefused(
+        "; ".join(["answer: no run waits for a decision", *problems]),
+        hint="'sequencer status --all' lists the runs and their status",
+    )
 
 
 def _list_answerable_names(item: Open) -> set[str]:
@@ -141,7 +167,7 @@ def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> 
     )
     if is_feedback:
         question = None  # 'answer feedback TEXT': the kind of answer, like 'approve'
-    run = _find_waiting_run(invocation, question)
+    run = _find_waiting_run(invocation, question, text)
     head = run.head
     gate = head.gate if head is not None and head.gate is not None and head.gate.is_open else None
     node = question if gate is None or question != gate.step else None

@@ -67,8 +67,11 @@ def test_a_custom_answer_takes_the_default_edge(project: Path) -> None:
     assert cli(project, "run", "review").returncode == 0
     assert asked(project)[-1] == "note: Say noted Say more about it."
     again = cli(project, "answer", "fine", "approve")
-    assert again.returncode == 2
-    assert "unknown open question 'fine'" in again.stderr
+    assert again.returncode == 3
+    assert "no run waits for a decision" in again.stderr
+    named = cli(project, "--run", "review", "answer", "later")
+    assert named.returncode == 3
+    assert "run 'review' waits for no decision" in named.stderr
 
 
 def test_a_wrong_answer_lists_the_right_ones(project: Path) -> None:

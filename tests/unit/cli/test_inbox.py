@@ -93,3 +93,22 @@ def test_a_run_whose_definition_changed_is_listed(tmp_path: Path) -> None:
     (folder / "orchestration.yaml").write_text(other)
     (row,) = call(folder, "inbox", "--json").json
     assert row["commands"] == ["sequencer adopt", "sequencer reset"]
+
+
+def test_an_answer_that_nothing_waits_for_is_told_so(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", LIMITED.replace("steps: 1", "steps: 5"))
+    for option in ((), ("--run", "night")):
+        assert call(folder, *option, "run", "--max-steps", "1", "--quiet").code == 0
+    for words in (("maybe",), ("yes",), ("q", "yes"), ("q", "approve"), ("feedback", "shorter")):
+        ended = call(folder, "answer", *words)
+        assert (ended.code, "no run waits for a decision" in ended.err) == (3, True), ended.err
+        ended = call(folder, "--run", "night", "answer", *words)
+        assert (ended.code, "run 'night' waits for no decision" in ended.err) == (3, True)
+
+
+def test_a_gate_of_a_stopped_run_takes_an_answer(tmp_path: Path) -> None:
+    steps = "workflows: {ask: {kind: procedure, steps: [{name: main, requires_approval: true}]}}\n"
+    folder = project(tmp_path / "p", f"agent: rehearsal\nworkflow: ask\n{steps}")
+    assert call(folder, "run", "--quiet").code == 4
+    assert call(folder, "stop").code == 0
+    assert call(folder, "answer", "main", "look again").code == 0
