@@ -90,6 +90,15 @@ def test_the_transition(project: Path) -> None:
     assert steps(run(project, hook)) == ["first", "first", "first", "third"]
 
 
+def test_a_hook_that_skips_after_the_last_step_completes_the_run(project: Path) -> None:
+    hook = "def sequencer_transition(context, outcome):\n"
+    hook += "    return Decision(Move.SKIP) if context.step.name == 'third' else None\n"
+    assert steps(run(project, hook)) == ["first", "second", "third"]
+    assert json.loads(cli(project, "--run", "one", "status", "--json").stdout)["status"] == (
+        "complete"
+    )
+
+
 def test_a_hook_adds_a_gate(project: Path) -> None:
     hook = "def sequencer_transition(context, outcome):\n"
     hook += "    return Decision(Move.GATE) if context.step.name == 'second' else None\n"

@@ -7,13 +7,14 @@ nothing else: it waits until an attempt that has read it is accepted.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused, format_command
 from sequencer.model.head import Gate, Head, Status
-from sequencer.model.limits import is_past
-from sequencer.model.sequence.order import position_at
+from sequencer.model.limits import format_utc_ms, is_past
+from sequencer.model.sequence.order import index_of, position_at
+from sequencer.model.step import Step
 from sequencer.model.transitions import (
     Event,
     Fact,
@@ -29,6 +30,28 @@ MAX_FEEDBACK_CHARS = 20_000
 """Limit for one feedback or message; the journal and the prompt contain it."""
 MAX_WAITING = 20
 """Limit for entries of waiting messages, so that the head stays small."""
+
+
+def build_gate(workflow: Workflow, head: Head, step: Step, step_index: int, now: datetime) -> Gate:
+    """Return the gate after *step* at *step_index*, whose claim is in *head*."""
+    approval = step.approval
+    index = index_of(workflow, approval.feedback_to) if approval and approval.feedback_to else None
+    if index is not None and workflow.kind == "cycle":
+        # The step of this cycle, or of the previous one if it comes later in the cycle.
+        index = max(step_index - (step_index - index) % len(workflow.steps), 0)
+    timeout = approval.timeout_s if approval else None
+    prior_gate = head.gate
+    number = prior_gate.round + 1 if prior_gate is not None and prior_gate.step == step.name else 1
+    return Gate(
+        step=step.name,
+        step_index=step_index,
+        token=head.token,
+        opened_at=format_utc_ms(now),
+        round=number,
+        feedback_to=max(step_index - 1, 0) if index is None else index,
+        expires_at=format_utc_ms(now + timedelta(seconds=timeout)) if timeout else None,
+        on_timeout=approval.on_timeout if approval else "reject",
+    )
 
 
 def open_gate(head: Head, verb: str, token: int | None = None) -> Gate:

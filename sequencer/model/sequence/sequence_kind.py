@@ -32,7 +32,7 @@ from sequencer.model.commands import (
     Skip,
     Tell,
 )
-from sequencer.model.head import Claim, Gate, Head, Loop, Work
+from sequencer.model.head import Claim, Head, Loop, Work
 from sequencer.model.kind import (
     STAGNATED,
     AttemptResult,
@@ -65,7 +65,6 @@ from sequencer.model.sequence.order import (
     is_exhausted,
     record_judgment,
 )
-from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Fact, StepRef, Transition
 from sequencer.model.workflow import Workflow, ensure_definition
 
@@ -163,20 +162,19 @@ def _follow_decision(
     max_attempts: int,
 ) -> Continuation:
     workflow, step_index, move = kind.workflow, result.place.step_index, decision.move
-    index = _index_after(kind, head, step_index, decision)
+    next_ref = _find_ref_after(kind, head, step_index, decision)
     error = _find_decision_error(
-        workflow, head, step_index, index, decision=decision, max_attempts=max_attempts
+        workflow, head, step_index, next_ref, decision=decision, max_attempts=max_attempts
     )
-    if error is not None or index is None:
+    if error is not None or next_ref is None:
         return Continuation(ContinuationKind.FAIL, error=error)
     if move is Move.RETRY:
         return Continuation(ContinuationKind.AGAIN)
     if move is Move.NEXT and result.place.stage == "fix":
         return Continuation(ContinuationKind.FIXED)
-    end = len(workflow.steps) if workflow.kind == "procedure" else index
     return Continuation(
         ContinuationKind.ACCEPT,
-        find_step_ref(workflow, min(index, end)),
+        next_ref,
         has_gate=result.step.requires_approval or move is Move.GATE,
         is_done=move is Move.COMPLETE,
     )
@@ -186,31 +184,37 @@ def _find_decision_error(
     workflow: Workflow,
     head: Head,
     step_index: int,
-    index: int | None,
+    next_ref: StepRef | None,
     *,
     decision: Decision,
     max_attempts: int,
 ) -> str | None:
-    """Return why the step fails instead of following *decision* to *index*; None: it follows."""
+    """Return why the step fails instead of following *decision* to *next_ref*; None: it follows."""
     reason = decision.why
     if decision.move is Move.FAIL:
         return f"a hook made it fail: {reason}"
     if decision.move is Move.RETRY and head.attempt >= max_attempts:
         return f"a hook wanted attempt {head.attempt + 1}: {reason}"
-    if index is None:
+    if next_ref is None:
         names = [step.name for step in workflow.steps]
         return str(UnknownName("step", decision.target or "", names, where="a hook's decision"))
-    if index <= step_index and head.usage.steps >= MAX_ROUNDS * len(workflow.steps):
+    if next_ref.step_index <= step_index and head.usage.steps >= MAX_ROUNDS * len(workflow.steps):
         return f"a hook sent the run back too often: {reason}"
     return None
 
 
-def _index_after(kind: SequenceKind, head: Head, step_index: int, decision: Decision) -> int | None:
-    """Return the step_index that *decision* leads to; None: there is no such step."""
+def _find_ref_after(
+    kind: SequenceKind, head: Head, step_index: int, decision: Decision
+) -> StepRef | None:
+    """Return the position that *decision* leads to; None: there is no such step."""
     if decision.move is Move.GOTO:
-        return _index_to(kind.workflow, step_index, decision.target or "")
-    index = kind.find_following(head, step_index).step_index
-    return kind.find_following(head, index).step_index if decision.move is Move.SKIP else index
+        index = _index_to(kind.workflow, step_index, decision.target or "")
+        return None if index is None else find_step_ref(kind.workflow, index)
+    next_ref = kind.find_following(head, step_index)
+    # After the last step there is none to skip.
+    if decision.move is Move.SKIP and not next_ref.is_end:
+        return kind.find_following(head, next_ref.step_index)
+    return next_ref
 
 
 def _index_to(workflow: Workflow, step_index: int, name: str) -> int | None:
@@ -220,28 +224,6 @@ def _index_to(workflow: Workflow, step_index: int, name: str) -> int | None:
         return position
     length = len(workflow.steps)
     return step_index + 1 + (position - step_index - 1) % length
-
-
-def build_gate(workflow: Workflow, head: Head, step: Step, step_index: int, now: datetime) -> Gate:
-    """Return the gate after *step* at *step_index*, whose claim is in *head*."""
-    approval = step.approval
-    index = index_of(workflow, approval.feedback_to) if approval and approval.feedback_to else None
-    if index is not None and workflow.kind == "cycle":
-        # The step of this cycle, or of the previous one if it comes later in the cycle.
-        index = max(step_index - (step_index - index) % len(workflow.steps), 0)
-    timeout = approval.timeout_s if approval else None
-    prior_gate = head.gate
-    number = prior_gate.round + 1 if prior_gate is not None and prior_gate.step == step.name else 1
-    return Gate(
-        step=step.name,
-        step_index=step_index,
-        token=head.token,
-        opened_at=format_utc_ms(now),
-        round=number,
-        feedback_to=max(step_index - 1, 0) if index is None else index,
-        expires_at=format_utc_ms(now + timedelta(seconds=timeout)) if timeout else None,
-        on_timeout=approval.on_timeout if approval else "reject",
-    )
 
 
 class SequenceChange(Struct):
@@ -384,7 +366,9 @@ class SequenceChange(Struct):
             OutcomeStatus.COMPLETE if continuation.is_done and not has_gate else OutcomeStatus.OK
         )
         gate = (
-            build_gate(self.workflow, head, result.step, step_index, self.now) if has_gate else None
+            gates.build_gate(self.workflow, head, result.step, step_index, self.now)
+            if has_gate
+            else None
         )
         return transitions.succeed(
             head,
@@ -425,10 +409,13 @@ class SequenceKind(Kind):
     def find_following(self, head: Head, step_index: int) -> StepRef:
         """Return where the run of *head* goes after the step at *step_index* is done or skipped.
 
-        A kind with another order overrides this. The new index may be lower or higher.
+        A kind with another order overrides this. The new index may be lower or higher. Nothing
+        follows the end of a procedure, so there the run stays.
         """
         del head
-        return find_step_ref(self.workflow, step_index + 1)
+        workflow, index = self.workflow, step_index + 1
+        is_over = workflow.kind == "procedure" and index > len(workflow.steps)
+        return find_step_ref(workflow, step_index if is_over else index)
 
     def judge(self, head: Head, result: AttemptResult, max_attempts: int) -> AttemptResult:
         """Return *result* for log and journal; its ``ending`` says how the run continues."""

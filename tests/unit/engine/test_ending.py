@@ -8,12 +8,12 @@ import pytest
 from sequencer.model.head import Head, Loop
 from sequencer.model.kind import AttemptResult
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage, Verdict
+from sequencer.model.sequence.gates import build_gate
 from sequencer.model.sequence.order import find_fixer_ref, find_step_ref, step_at
 from sequencer.model.sequence.sequence_kind import (
     MAX_ROUNDS,
     ContinuationKind,
     SequenceKind,
-    build_gate,
     decide_continuation,
 )
 from sequencer.model.step import Step
@@ -92,6 +92,12 @@ def test_a_hook_decides_whatever_the_outcome(
         assert ended.following == at(index)
     if kind is ContinuationKind.FAIL:
         assert ended.error == "a hook made it fail: too slow"
+
+
+def test_a_hook_that_skips_what_follows_the_last_step_completes_the_run() -> None:
+    ended = ending(at(4), decision=Decision(Move.SKIP))
+    assert ended.following is not None
+    assert (ended.following.step_index, ended.following.is_end) == (5, True)
 
 
 def test_a_hook_cannot_retry_or_go_back_endlessly() -> None:

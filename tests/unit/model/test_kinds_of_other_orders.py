@@ -67,3 +67,26 @@ def test_a_plan_is_in_the_order_of_the_kind(
     decides = kind(DECK)
     for head in (None, decides.create_head("run-1", at=NOW)):
         assert "".join(step["step"] for step in decides.list_upcoming(head, 5)) == order
+
+
+class Short(SequenceKind):
+    """Ends after its second step."""
+
+    def find_following(self, head: Head, step_index: int) -> StepRef:
+        del head
+        assert step_index < 2
+        return StepRef(step_index + 1, "", "", is_end=step_index == 1)
+
+
+@pytest.mark.parametrize("move", [Move.NEXT, Move.SKIP, Move.COMPLETE])
+def test_a_hook_ends_a_run_where_its_kind_ends_it(move: Move) -> None:
+    decides = Short(DECK)
+    head = decides.create_head("run-1", at=NOW).replace(step_index=1)
+    result = AttemptResult(
+        outcome=Outcome(status=OutcomeStatus.OK),
+        step=DECK.steps[1],
+        place=find_step_ref(DECK, 1),
+        agent="tester",
+        decision=Decision(move=move, reason="a hook"),
+    )
+    assert decides.judge(head, result, 20).ending.following.is_end

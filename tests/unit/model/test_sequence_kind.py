@@ -38,6 +38,22 @@ def test_the_judge_runs_again_after_a_fixer_was_passed_by_hand(
     assert (made.head.step_index, made.head.expected_step) == (0, "check")
 
 
+@pytest.mark.parametrize("command", [Skip(), Accept()])
+@pytest.mark.parametrize(
+    ("gate", "why"),
+    [(None, "the run is complete"), ("end", "is waiting for a decision about 'end'")],
+)
+def test_a_step_after_the_last_one_is_not_passed_by_hand(
+    command: RunCommand, gate: str | None, why: str
+) -> None:
+    head = RUN.replace(step_index=2, expected_step="", status=Status.COMPLETE)
+    if gate is not None:
+        asks = Gate(step=gate, step_index=1, token=1, opened_at="2026-01-01T00:00:00Z")
+        head = head.replace(status=Status.WAITING_APPROVAL, gate=asks)
+    with pytest.raises(TransitionRefused, match=why):
+        LINE.apply(head, command, CommandContext(at=NOW, by="me"))
+
+
 @pytest.mark.parametrize(
     ("expires", "on_timeout", "status"),
     [
