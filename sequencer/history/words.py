@@ -29,7 +29,7 @@ def format_time(at: str, now: datetime | None = None) -> str:
     """
     try:
         local_time = datetime.fromisoformat(at).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError):
         return at
     current_date = (now or datetime.now().astimezone()).date()
     return (

@@ -15,6 +15,7 @@ from sequencer.errors import EditRefused, format_command
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.answers import redact_json
 from sequencer.model.head import MAX_COUNTER, MOVED, OWN_EXTRAS, Head, Status
+from sequencer.model.limits import FIRST_TIME, LAST_TIME, parse_time
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import (
     Event,
@@ -43,7 +44,7 @@ _DATE = re.compile(
     r"(?:[T ](?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?",
     re.ASCII,
 )
-"""ISO 8601 as people and programs write it; it does not check the days of a month."""
+"""ISO 8601 as people and programs write it; `_ensure_date` also checks the days of a month."""
 
 
 _ABSENT = object()
@@ -223,8 +224,14 @@ def _ensure_counters_can_grow(edited_head: Head) -> None:
 
 
 def _ensure_date(text: str | None) -> None:
-    """Refuse a malformed date: the step would start at once."""
-    if text and not _DATE.fullmatch(text):
+    """Refuse a malformed or impossible date: the step would start at once.
+
+    A date at the ends of the calendar is refused, too, because not every zone has it.
+    """
+    if not text:
+        return
+    moment = parse_time(text) if _DATE.fullmatch(text) else None
+    if moment is None or moment in (FIRST_TIME, LAST_TIME):
         raise EditRefused(
             f"not_before {text!r} is not a date",
             hint="write it like 2027-01-31T08:00:00Z",

@@ -163,13 +163,23 @@ POSTPONED_S = 10.0
 """Wait after a machine had no process or file descriptor left for an attempt."""
 
 
+FIRST_TIME = datetime(1, 1, 3, tzinfo=UTC)
+LAST_TIME = datetime(9999, 12, 29, tzinfo=UTC)
+"""The range of times that can be converted to every zone, with room for a margin of an hour."""
+
+
 def parse_time(text: str) -> datetime | None:
-    """Return the ISO 8601 time in *text*, UTC if it has no zone; None: it is not a time."""
+    """Return the ISO 8601 time in *text*, UTC if it has no zone; None: it is not a time.
+
+    A time outside of `FIRST_TIME` and `LAST_TIME` is moved to the nearer of them, so that a date
+    from a file can't make a conversion fail.
+    """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return min(max(moment, FIRST_TIME), LAST_TIME)
 
 
 def limit_end(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from sequencer.model.command_rules import pause
+from sequencer.project.project import open_project
 from tests.acceptance.cli_process import cli, done, head, scripted_project
 
 TIRED = """\
@@ -141,3 +143,19 @@ def test_a_second_approval_reports_that_no_run_is_waiting(folder: Path) -> None:
     assert "no run waits for a decision" in second.stderr
     assert "'sequencer status --all'" in second.stderr
     assert not (folder / "sync" / "state.json").exists()
+
+
+def test_a_run_with_a_date_at_the_end_of_the_calendar_waits(folder: Path) -> None:
+    date = "9999-12-31T23:59:59-12:00"
+    assert cli(folder, "set", f"not_before={date}").returncode == 3
+    assert cli(folder, "set", "not_before=2030-01-01").returncode == 0
+    # An earlier version accepted the other date as well.
+    open_project(folder).run().store.update(
+        lambda head: None if head is None else pause(head.replace(not_before=date), at=date[:19])
+    )
+    assert cli(folder, "resume").returncode == 0
+    for words in (("status",), ("tick",), ("inbox",), ("status", "--json")):
+        called = cli(folder, *words)
+        assert called.returncode == 0, called.stderr
+    assert done(folder) == []
+    assert head(folder)["not_before"] == date

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import product
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from sequencer.errors import EditRefused, TransitionRefused
 from sequencer.model import command_rules, edits
 from sequencer.model.head import Gate, Head, Loop, Status, Work
+from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import StepRef
 from tests.contract.store_cases import make_claim, new_head
@@ -201,6 +203,36 @@ def test_a_person_may_set_a_date_far_in_the_future() -> None:
     head = new_head(**HEAD, not_before="2026-11-21T20:00:00Z", not_before_since=AT)
     far = edits.edit_field(head, "not_before", "2126-01-01T00:00:00Z", at=AT).head
     assert (far.not_before, far.not_before_since) == ("2126-01-01T00:00:00Z", None)
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "2027-02-30T08:00:00Z",
+        "2027-01-31T08:00:00+24:30",
+        "9999-12-31T23:59:59-12:00",
+        "9999-12-31",
+        "0001-01-01T00:00:00+14:00",
+        "0000-01-01",
+    ],
+)
+def test_an_impossible_date_cannot_be_set(date: str) -> None:
+    with pytest.raises(EditRefused, match="is not a date"):
+        edits.edit_field(new_head(**HEAD), "not_before", date, at=AT)
+
+
+@pytest.mark.parametrize(
+    ("date", "is_future"),
+    [("9999-12-31T23:59:59-12:00", True), ("0001-01-01T00:00:00+14:00", False)],
+)
+def test_a_date_at_the_end_of_the_calendar_can_be_read_in_every_zone(
+    date: str, is_future: bool
+) -> None:
+    moment = parse_time(date)
+    assert moment is not None
+    for hours in (-23, 0, 23):
+        zone = timezone(timedelta(hours=hours))
+        assert (moment.astimezone(zone) > datetime.now(UTC)) is is_future
 
 
 def test_the_reason_a_run_ended_cannot_be_changed() -> None:
