@@ -18,6 +18,7 @@ from hypothesis import settings
 from sequencer.errors import DecisionRefused, NotTrusted, SequencerError
 from sequencer.store.identity import is_inside_agent
 from tests.boundary.traced import tracer
+from tests.continued import MISFITS, watch_changes
 from tests.isolation import isolate
 from tests.scratch_folders import scratch_folder
 
@@ -41,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     folders = contextlib.ExitStack()
     isolate(folders.enter_context(scratch_folder()))
     config.add_cleanup(folders.close)
+    watch_changes()
     # With PYTHONDONTWRITEBYTECODE each of hundreds of processes would, for half a second.
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(PACKAGE, quiet=2)
@@ -87,8 +89,17 @@ def note_refusals() -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """Begin each test without refusals."""
+    """Begin each test without refusals and misfits."""
     REFUSED.clear()
+    MISFITS.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Any:
+    """Let a test fail that has written what `check` calls two histories."""
+    result = yield
+    assert not MISFITS, "'check' would say that two histories meet"
+    return result
 
 
 @pytest.hookimpl(wrapper=True)

@@ -52,6 +52,7 @@ def find_misfit(head: Mapping[str, Any], record: Mapping[str, Any]) -> str | Non
         or _find_gate_mismatch(head, facts[0])
         or _find_step_mismatch(head, facts[0])
         or _find_token_mismatch(head, facts)
+        or _find_late_charge_mismatch(head, record["head"], facts)
         or _find_usage_mismatch(head, record, facts)
     )
 
@@ -129,6 +130,23 @@ def _find_token_mismatch(head: Mapping[str, Any], facts: Sequence[RecordedFact])
             continue
         elif meaning.by_holder and token not in claim_tokens:
             return f"it ends token {token}, which has no claim in the record before it"
+    return None
+
+
+def _find_late_charge_mismatch(
+    head: Mapping[str, Any], next_head: Mapping[str, Any], facts: Sequence[RecordedFact]
+) -> str | None:
+    """Return the problem if *facts* only count what was used, but *next_head* differs otherwise."""
+    if not all(fact.meaning.is_late_charge for fact in facts):
+        return None
+    tokens = {fact.token for fact in facts}
+    for name in ("step_index", "token", "claims"):
+        old_value, new_value = head.get(name), next_head.get(name)
+        if name == "claims" and isinstance(old_value, list):
+            # A holder whose claim was in the head after all has released it.
+            old_value = [claim for claim in old_value if claim.get("token") not in tokens]
+        if name in next_head and old_value != new_value:
+            return f"it only counts what an attempt has used, but {name} is another afterwards"
     return None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.cli_process import cli
+from tests.continued import list_misfits
 from tests.golden.recording import FOLDER, bring_back, journals, played, steady
 from tests.golden.stories import STORIES
 
@@ -27,6 +28,7 @@ def play(folder: Path, name: str, first: int) -> None:
 
 
 def same(folder: Path, name: str) -> None:
+    assert [*list_misfits(folder)] == []
     expected = steady(recorded(name)["journals"])
     for path, records in journals(folder).items():
         for found, meant in zip(records, expected.pop(path), strict=True):

@@ -17,6 +17,7 @@ import yaml
 import sequencer
 from sequencer.errors import SequencerError
 from sequencer.testing import ScratchProject
+from tests.continued import list_misfits
 
 COMMANDS = sequencer.commands
 STORIES = Path(__file__).parent
@@ -174,6 +175,7 @@ def play(story: Mapping[str, Any], way: Way) -> None:
         where = f"step {number}, {step}:\n{ended.text}"
         assert ended.exit_code == step.get("exit", 0), where
         assert step.get("says", "") in ended.text, where
+        assert [*list_misfits(way.project.folder)] == [], where
     assert way.project.trace(way.run) == story["trace"]
     head = way.project.run(way.run).head
     assert head is not None

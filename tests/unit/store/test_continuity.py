@@ -186,6 +186,7 @@ def test_a_decision_at_a_gate_continues_the_record_in_which_the_gate_waits() -> 
 @pytest.mark.parametrize("flow", [None, {}])
 def test_the_late_use_of_an_attempt_continues_a_record_without_its_claim(flow: Any) -> None:
     spent = {"seconds": 1.5, "cost_usd": 0.2}
+    after = {"seconds": 2.5, "cost_usd": 0.7}
     head = {
         "step_index": 3,
         "token": 7,
@@ -201,12 +202,15 @@ def test_the_late_use_of_an_attempt_continues_a_record_without_its_claim(flow: A
         "token": 6,
         "attempt": 1,
         "outcome": {"reason": StopReason.CLAIM_LOST, "usage": spent},
-        "head": {"usage": {"seconds": 2.5, "cost_usd": 0.7}},
+        "head": {"usage": after},
     }
     assert find_misfit(head, late) is None
     assert "the newest token is 7" in str(find_misfit(head, {**late, "token": 8}))
     free = {**late, "head": {"usage": head["usage"]}}
     assert "its events used 0.2" in str(find_misfit(head, free))
+    for more in ({"step_index": 4}, {"token": 6}, {"claims": [{"token": 7}]}):
+        moved = {**late, "head": {"usage": after, **more}}
+        assert "only counts what an attempt has used" in str(find_misfit(head, moved))
     other = {**late, "step_index": 3, "outcome": {"reason": "interrupted", "usage": spent}}
     assert "ends token 6" in str(find_misfit(head, other))
 
