@@ -24,6 +24,7 @@ from sequencer.model.transitions import (
     Transition,
     build_fact,
     drop_claims,
+    move_head,
     refresh_status,
     resting_status,
     update_head,
@@ -193,10 +194,10 @@ def _accept(
     else:
         # An attempt at the step that the run leaves must become stale.
         new_head, lost_facts = drop_claims(new_head, used, f"set step_index={new_head.step_index}")
-        new_head = new_head.replace(attempt=0, gate=None, loop=None)
-        current_ref = locate(new_head)
-        if current_ref is not None:
-            new_head = new_head.replace(expected_step=current_ref.step)
+        current_ref = locate(new_head.replace(loop=None))
+        target = current_ref or StepRef(new_head.step_index, new_head.expected_step, "")
+        # Failures, attempts and a pause are about the step that the run leaves.
+        new_head = move_head(new_head, at, target, gate=None)
         new_head = settle_status(
             head, edited_head, new_head, is_end=current_ref is not None and current_ref.is_end
         )

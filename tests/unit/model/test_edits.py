@@ -166,7 +166,7 @@ def test_a_status_can_be_set_where_setting_it_has_that_effect(was: Status, state
         ("waiting-approval", {"step_index": 0}, "waiting-next"),
         ("paused", {"step_index": 4}, "paused"),
         ("paused", {"failures_in_row": 2}, "paused"),
-        ("failed", {"step_index": 4}, "failed"),
+        ("failed", {"step_index": 4}, "waiting-next"),
         ("complete", {"ticket": "ABC-1"}, "complete"),
     ],
 )
@@ -192,6 +192,15 @@ def test_an_edited_step_index_expects_the_step_at_that_index() -> None:
     made = edits.edit_field(head, "step_index", 4, at=AT, locate=placed)
     assert made.head.expected_step == "step 4"
     assert (made.facts[0].step, made.facts[0].step_index) == (head.expected_step, 1)
+
+
+@pytest.mark.parametrize("to", [0, 3])
+def test_failures_and_a_retry_date_stay_with_the_step_that_an_edit_leaves(to: int) -> None:
+    waits = {"not_before": AT, "not_before_reason": "retry", "not_before_since": AT}
+    head = new_head(**HEAD, **waits, failures_in_row=3, attempt=4, status="failed")
+    after = edits.edit_field(head, "step_index", to, at=AT).head
+    assert (after.failures_in_row, after.attempt, after.status) == (0, 0, "waiting-next")
+    assert (after.not_before, after.not_before_reason, after.not_before_since) == (None,) * 3
 
 
 def test_a_person_may_still_set_the_failure_count() -> None:
