@@ -28,6 +28,7 @@ from sequencer.model.limits import format_utc_s
 from sequencer.model.outcome import Usage
 from sequencer.model.sequence.order import find_current_ref
 from sequencer.model.transitions import (
+    NO_DATE,
     Event,
     StepRef,
     Transition,
@@ -112,9 +113,8 @@ def retry(head: Head, *, at: str) -> Transition:
     if not has_tried and head.not_before is None:
         raise TransitionRefused("retry: the current step has not failed")
     _ensure_not_claimed(head, "retry")
-    wait_fields = {"not_before": None, "not_before_reason": None, "not_before_since": None}
     loop = None if head.loop is None else head.loop.replace(exhausted=0)
-    new_head = update_head(head, at, failures_in_row=0, attempt=0, loop=loop, **wait_fields)
+    new_head = update_head(head, at, failures_in_row=0, attempt=0, loop=loop, **NO_DATE)
     return Transition(
         refresh_status_by_hand(head, new_head), (build_fact(Event.RESUMED, head, "retry"),)
     )
@@ -142,18 +142,23 @@ def pass_fixer(
     """Continue after a fixer without its result: the step that judges, at *judge*, runs again.
 
     Raises:
-        TransitionRefused: a process runs the fixer.
+        TransitionRefused: a process runs the fixer, or the run is complete.
     """
+    _ensure_not_complete(head, "skip")
     _ensure_not_claimed(head, "skip")
     loop = head.loop
-    number, reason = (loop.round + 1, loop.reason) if loop is not None else (1, "")
+    new_loop = Loop(stage="verify", round=1)
+    if loop is not None:
+        round_number = loop.round + 1
+        new_loop = loop.replace(stage="verify", round=round_number)
     new_head = update_head(
         head,
         at,
-        loop=Loop(stage="verify", round=number, reason=reason),
+        loop=new_loop,
         expected_step=judge.step,
         failures_in_row=0,
         attempt=0,
+        **NO_DATE,
     )
     return Transition(refresh_status_by_hand(head, new_head), (build_fact(event, head, note),))
 

@@ -135,6 +135,10 @@ def update_head(head: Head, at: str, **update: Any) -> Head:
     return head.replace(last_update=at, **update)
 
 
+NO_DATE: Mapping[str, None] = dict.fromkeys(("not_before", "not_before_reason", "not_before_since"))
+"""Values of a head whose next step waits for no date."""
+
+
 def move_head(head: Head, at: str, target: StepRef, **update: Any) -> Head:
     """Return *head* at *target*, with the counters of the step that it leaves cleared."""
     return update_head(
@@ -145,10 +149,7 @@ def move_head(head: Head, at: str, target: StepRef, **update: Any) -> Head:
         expected_step=target.step,
         failures_in_row=0,
         attempt=0,
-        not_before=None,
-        not_before_reason=None,
-        not_before_since=None,
-        **({"loop": None} | update),
+        **{**NO_DATE, "loop": None, **update},
     )
 
 
@@ -216,12 +217,6 @@ def ensure_claimable(head: Head) -> None:
         raise WaitsForPerson("the run is waiting for an approval")
 
 
-_NO_DATE: Mapping[str, None] = dict.fromkeys(
-    ("not_before", "not_before_reason", "not_before_since")
-)
-"""Values of a head whose next step waits for no date."""
-
-
 def claim(
     head: Head,
     target: StepRef,
@@ -268,7 +263,7 @@ def claim(
         status=Status.RUNNING,
         expected_step=target.step,
         last_prompt=target.prompt,
-        **_NO_DATE,
+        **NO_DATE,
     )
     fact = Fact(Event.CLAIMED, target.step, target.step_index, token, attempt)
     return Transition(new_head, (fact,) if rival is None else (take_over_fact(rival, used), fact))

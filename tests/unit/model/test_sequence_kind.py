@@ -11,7 +11,8 @@ from sequencer.model import command_rules as decisions
 from sequencer.model import edits, transitions
 from sequencer.model.commands import Accept, RunCommand, Skip
 from sequencer.model.head import Gate, Head, Loop, Owner, Status
-from sequencer.model.kind import Capacity, CommandContext
+from sequencer.model.kind import Capacity, CommandContext, ReadinessKind
+from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.sequence import gates
 from sequencer.model.sequence import order as loops
@@ -52,6 +53,32 @@ def test_a_step_after_the_last_one_is_not_passed_by_hand(
         head = head.replace(status=Status.WAITING_APPROVAL, gate=asks)
     with pytest.raises(TransitionRefused, match=why):
         LINE.apply(head, command, CommandContext(at=NOW, by="me"))
+
+
+@pytest.mark.parametrize("command", [Skip(), Accept()])
+def test_the_judge_does_not_wait_for_the_retry_of_a_fixer_that_was_passed(
+    command: RunCommand,
+) -> None:
+    date = "2026-01-02T01:00:00Z"
+    head = RUN.replace(
+        loop=Loop(stage="fix", round=2, exhausted=1, reason="it leaks"),
+        expected_step="fix",
+        status=Status.FAILED,
+        failures_in_row=1,
+        not_before=date,
+        not_before_reason="retry",
+        not_before_since=date,
+    )
+    after = LINE.apply(head, command, CommandContext(at=NOW, by="me")).head
+    assert LINE.check_readiness(after, RunLimits(), at=NOW).kind is ReadinessKind.READY
+    assert (after.not_before_reason, after.not_before_since) == (None, None)
+    assert after.loop == Loop(stage="verify", round=3, exhausted=1, reason="it leaks")
+
+
+def test_a_fixer_of_a_complete_run_cannot_be_passed() -> None:
+    head = RUN.replace(loop=Loop(stage="fix", round=1), status=Status.COMPLETE)
+    with pytest.raises(TransitionRefused, match="the run is complete"):
+        LINE.apply(head, Skip(), CommandContext(at=NOW, by="me"))
 
 
 @pytest.mark.parametrize(
