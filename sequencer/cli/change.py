@@ -7,6 +7,7 @@ unchanged. After the change, they show what comes next.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from typing import Any
 
@@ -52,24 +53,54 @@ _node = click.argument("node", required=False)
 _workflow = WORKFLOW(help="Use this workflow instead of workflow.name or the named run's workflow.")
 
 
-def show_change(invocation: Invocation, run: Run, head: Head, done: str) -> None:
-    """Print what was *done* and what comes next; with ``--json``, print the *head*."""
+def show_change(invocation: Invocation, run: Run, head: Head, done: str, options: str = "") -> None:
+    """Print what was *done* and what comes next; with ``--json``, print the *head*.
+
+    *options* are those that the default run needs from now on to continue.
+    """
     invocation.show_notices(run.store.take_notices())
     if invocation.is_json:
         invocation.print_json(head.model_dump(mode="json"))
         return
     invocation.echo(one_line(done))
-    invocation.echo(f"next: {one_line(_describe_next_step(run, head))}")
+    try:
+        next_step = _describe_next_step(run, head)
+    except (DefinitionChanged, ConfigurationError) as error:
+        invocation.echo(f"next: {one_line(f'none: {error.message}')}")
+        if error.hint is not None:
+            invocation.notify(error.hint)
+        return
+    invocation.echo(f"next: {one_line(next_step)}")
     if head.status in ("waiting-next", "idle") and not head.claims and not head.exit:
         line = f"sequencer {run_option(run.name)}run"
-        invocation.notify(f"to continue: {line} (a timer's next tick does, too)")
+        # A timer's tick doesn't have the options.
+        effect = f" {options}" if options else " (a timer's next tick does, too)"
+        invocation.notify(f"to continue: {line}{effect}")
+
+
+def _format_kept_options(run: Run, workflow: str | None, review_every: int | None) -> str:
+    """Return the options that *run* needs to continue; a named run keeps their values itself."""
+    values = {"--workflow": workflow, "--review-every": review_every}
+    words = [word for name, value in values.items() if value is not None for word in (name, value)]
+    return "" if run.name is not None else shlex.join(map(str, words))
+
+
+def _show_kept_options(invocation: Invocation, options: str) -> None:
+    if options:
+        invocation.notify(
+            f"notice: set the same as {options} in orchestration.yaml, or pass it to run and tick "
+            "too; without it they refuse to continue"
+        )
 
 
 def _describe_next_step(run: Run, head: Head) -> str:
-    try:
-        readiness = run.readiness()
-    except (DefinitionChanged, ConfigurationError) as error:
-        return f"none: {error.message}"
+    """Return the words for the next step of *run*, which is at *head*.
+
+    Raises:
+        DefinitionChanged: the run was started with another definition.
+        ConfigurationError: its workflow can't be read.
+    """
+    readiness = run.readiness()
     if readiness is None:
         return f"step {head.expected_step!r}"
     place = readiness.place
@@ -236,7 +267,9 @@ def reset(
     summary = f"a new run of {head.workflow_name!r}; it was at {_describe_position(old_head)}"
     if old_head.status == "paused" or old_head.exit:
         summary += f", {'stopped' if old_head.exit else 'paused'}, and the new one is not"
-    show_change(invocation, run, head, summary)
+    options = _format_kept_options(run, workflow, review_every)
+    show_change(invocation, run, head, summary, options)
+    _show_kept_options(invocation, options)
 
 
 def _describe_position(head: Head) -> str:
@@ -316,11 +349,9 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
     if new_workflow.nodes and change.note:
         # A digest doesn't say what changed; the note of the change does.
         changes.append(change.note)
-    show_change(invocation, run, head, f"adopted: {'; '.join(changes)}")
-    if run.name is None and (workflow is not None or review_every is not None):
-        invocation.notify(
-            "notice: set the same in orchestration.yaml, or pass it to run and tick too"
-        )
+    options = _format_kept_options(run, workflow, review_every)
+    show_change(invocation, run, head, f"adopted: {'; '.join(changes)}", options)
+    _show_kept_options(invocation, options)
 
 
 @verb("takeover")

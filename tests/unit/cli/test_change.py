@@ -118,6 +118,29 @@ def test_reset_can_change_the_workflow(tmp_path: Path) -> None:
     assert state(tmp_path)["params"] == {"review_every_n_cycles": 7}
 
 
+@pytest.mark.parametrize(("verb", "words"), [("reset", ("--yes",)), ("adopt", ())])
+def test_the_command_that_continues_repeats_the_options(
+    verb: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    worked(tmp_path, 1)
+    ended = call(tmp_path, verb, "--review-every", "5", *words)
+    assert ended.code == 0, ended.err
+    command = "sequencer run --review-every 5"
+    assert f"to continue: {command}\n" in ended.err
+    assert "set the same as --review-every 5 in orchestration.yaml" in ended.err
+    assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 3
+    assert call(tmp_path, *command.split()[1:], "--max-steps", "1", "--quiet").code == 0
+
+
+def test_a_change_of_a_run_that_would_not_continue_says_what_to_do(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    (tmp_path / "orchestration.yaml").write_text(CONFIGURATION.replace(": 2", ": 5"))
+    ended = call(tmp_path, "set", "ticket=1")
+    assert "next: none: the run was started differently" in ended.out
+    assert "to continue:" not in ended.err
+    assert "'sequencer adopt'" in ended.err
+
+
 def test_rewind_only_goes_back(tmp_path: Path) -> None:
     worked(tmp_path, 1)
     called = call(tmp_path, "rewind", "9")
