@@ -93,6 +93,8 @@ class Lane:
         self.is_posting = False
         self._failures = 0
         self._not_before = -1.0
+        self._is_pause_of_thought = False
+        """Whether the present pause follows a failed thought, and no sink has asked for it."""
         self._next_thought = -1.0
         self._in_doubt: str | None = ""
         """Key of the result that an earlier try may have delivered; empty: the next one, because a
@@ -163,12 +165,18 @@ class Lane:
             self._post(post)
         except Unreachable as error:
             self._record_failure(error.reason, error.retry_after_s)
+            self._is_pause_of_thought = error.retry_after_s is None
         except Refused as error:
             self._around.notice(f"activity sink {self.sink.name!r}: {error.reason}")
         except Exception as error:  # noqa: BLE001 - a sink's bug must not end the others
             self._turn_off(_describe_failure(error))
         else:
             self._record_recovery()
+
+    def end_pause_of_thought(self) -> None:
+        """End a pause that only a failed thought has caused: results need a try of their own."""
+        if self._is_pause_of_thought:
+            self._is_pause_of_thought, self._not_before = False, -1.0
 
     def deliver(self, may_continue: Callable[[], bool]) -> None:
         """Post the results that are due, as long as *may_continue* returns True."""
@@ -316,7 +324,7 @@ class Lane:
     # --- outages ------------------------------------------------------------------
 
     def _record_failure(self, reason: str, retry_after_s: float | None = None) -> None:
-        self._has_news = True
+        self._has_news, self._is_pause_of_thought = True, False
         self._failures += 1
         pause = min(FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 20), LONGEST_PAUSE_S)
         # Jitter, because many runs of a machine lose the same sink at the same moment.

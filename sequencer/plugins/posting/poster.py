@@ -232,6 +232,8 @@ class Poster:
             # Working sinks first: one that hangs until its limit must not use up their time.
             for lane in sorted(self._lanes, key=lambda lane: lane.is_in_trouble):
                 lane.has_tried = lane.has_tried and not is_last
+                if is_last:
+                    lane.end_pause_of_thought()
                 lane.deliver(partial(self._may_continue, lane))
             if self._ends_at is None:
                 self._post_thoughts()

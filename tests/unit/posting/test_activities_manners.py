@@ -10,7 +10,7 @@ from sequencer.model.step import Step
 from sequencer.model.transitions import Event
 from sequencer.plugins.posting.protocol import Post
 from sequencer.store.file import FileStore
-from tests.unit.posting.desk import Desk
+from tests.unit.posting.desk import Desk, Reply
 from tests.unit.posting.invocations import hook, invoked, told
 from tests.unit.posting.runs import OK, SECRET, Box, attempt_at, record, succeed, unreachable
 
@@ -50,6 +50,21 @@ def test_nothing_about_a_step_is_posted_after_its_result(store: FileStore, desk:
         now.clock.now += 60
         now.rounds.wake_and_wait()
     assert told(desk) == ["first", "done"]
+
+
+@pytest.mark.parametrize(("pause", "posts"), [({}, 2), ({"Retry-After": "60"}, 1)])
+def test_a_result_is_tried_at_the_end_although_a_thought_has_failed(
+    pause: dict[str, str], posts: int, store: FileStore, desk: Desk
+) -> None:
+    desk.usual = Reply(500, headers=pause)
+    with invoked(store, hook(desk), drain_s=0.2) as made:
+        made.said.started(attempt_at())
+        made.said.write(b"a thought\n", Piece.THOUGHT)
+        made.rounds.wake_and_wait()
+        succeed(store, "the result")
+    types = [seen.body["type"] for seen in desk.seen]
+    # A pause that the sink itself asks for is kept; the next process tries.
+    assert types == ["thought", "response"][:posts]
 
 
 @pytest.mark.parametrize(
