@@ -18,8 +18,8 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -182,9 +182,42 @@ class _Files(ABC):
         for path, text in self.files(job).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
+            try:
+                temporary.write_text(text, encoding="utf-8")
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
         return f"{self._paths(job.name)[0]} {'was replaced' if has_existed else 'is installed'}"
+
+    @contextmanager
+    def _undo_on_failure(self, name: str) -> Iterator[None]:
+        """If the block fails, restore the files of the job called *name* as they were before.
+
+        A job that was not installed must not start at the next login.
+        """
+        old_files = {
+            path: path.read_bytes() if path.exists() else None for path in self._paths(name)
+        }
+        try:
+            yield
+        except BaseException:
+            has_existed = any(data is not None for data in old_files.values())
+            if not has_existed:
+                with suppress(UsageRefused):
+                    self._disable(name)
+            for path, data in old_files.items():
+                path.unlink(missing_ok=True) if data is None else path.write_bytes(data)
+            with suppress(UsageRefused):
+                self._load_restored(name, has_existed=has_existed)
+            raise
+
+    @abstractmethod
+    def _disable(self, name: str) -> None:
+        """Stop the job called *name*, whose files exist; a failure changes nothing."""
+
+    @abstractmethod
+    def _load_restored(self, name: str, *, has_existed: bool) -> None:
+        """Load the restored files of the job called *name*, and start it if it *has_existed*."""
 
     def _exists(self, name: str) -> bool:
         return self._paths(name)[0].exists()
@@ -234,10 +267,12 @@ class Systemd(_Files):
 
     def install(self, job: Job) -> Sequence[str]:
         """Install and start *job*; return lines for people."""
-        unit, message = _unit_of(job), self._write(job)
-        _run_checked("systemctl", "--user", "daemon-reload")
-        _run_checked("systemctl", "--user", "enable", unit)
-        _run_checked("systemctl", "--user", "restart", unit)
+        unit = _unit_of(job)
+        with self._undo_on_failure(job.name):
+            message = self._write(job)
+            _run_checked("systemctl", "--user", "daemon-reload")
+            _run_checked("systemctl", "--user", "enable", unit)
+            _run_checked("systemctl", "--user", "restart", unit)
         linger = "so that it runs while no one is logged in: loginctl enable-linger"
         return (
             f"{message} and started",
@@ -266,12 +301,21 @@ class Systemd(_Files):
         """Stop and remove *name*; return whether it was installed."""
         if not self._exists(name):
             return False
-        for path in self._paths(name):
-            if path.exists():
-                _run("systemctl", "--user", "disable", "--now", path.name)
+        self._disable(name)
         self._unlink(name)
         _run("systemctl", "--user", "daemon-reload")
         return True
+
+    def _disable(self, name: str) -> None:
+        for path in self._paths(name):
+            if path.exists():
+                _run("systemctl", "--user", "disable", "--now", path.name)
+
+    def _load_restored(self, name: str, *, has_existed: bool) -> None:
+        _run("systemctl", "--user", "daemon-reload")
+        if has_existed:
+            unit = f"{name}.{'timer' if self._paths(name)[1].exists() else 'service'}"
+            _run("systemctl", "--user", "restart", unit)
 
 
 class Launchd(_Files):
@@ -302,10 +346,10 @@ class Launchd(_Files):
 
     def install(self, job: Job) -> Sequence[str]:
         """Write the agent of *job* and load it; return lines for people."""
-        domain = f"gui/{os.getuid()}"
-        _run("launchctl", "bootout", f"{domain}/{job.name}")
-        message = self._write(job)
-        _run_checked("launchctl", "bootstrap", domain, str(self._paths(job.name)[0]))
+        with self._undo_on_failure(job.name):
+            self._disable(job.name)
+            message = self._write(job)
+            _run_checked("launchctl", "bootstrap", self._domain, str(self._paths(job.name)[0]))
         return f"{message} and started", f"its messages: {self._log(job.name)}"
 
     def describe_state(self, name: str) -> tuple[bool, str]:
@@ -330,9 +374,20 @@ class Launchd(_Files):
         """Unload and remove the agent *name*; return whether it was installed."""
         if not self._exists(name):
             return False
-        _run("launchctl", "bootout", f"gui/{os.getuid()}/{name}")
+        self._disable(name)
         self._unlink(name)
         return True
+
+    @property
+    def _domain(self) -> str:
+        return f"gui/{os.getuid()}"
+
+    def _disable(self, name: str) -> None:
+        _run("launchctl", "bootout", f"{self._domain}/{name}")
+
+    def _load_restored(self, name: str, *, has_existed: bool) -> None:
+        if has_existed:
+            _run("launchctl", "bootstrap", self._domain, str(self._paths(name)[0]))
 
 
 class Cron:

@@ -219,3 +219,29 @@ def test_a_timer_gets_the_state_folder_with_the_trust_records(
     )
     monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
     assert "XDG_STATE_HOME" not in call(folder, "schedule", "print", "--with", verb).out
+
+
+@pytest.mark.parametrize("refused", ["daemon-reload", "enable", "restart"])
+def test_an_installation_that_fails_leaves_the_files_of_before(
+    refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, programs = project(tmp_path / "p"), tmp_path / "bin"
+    programs.mkdir()
+    program = programs / "systemctl"
+    units = tmp_path / "config" / "systemd" / "user"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+
+    def install(every: str, word: str) -> int:
+        lines = ("#!/bin/sh", f'[ "$2" != {word} ]')
+        program.write_text("\n".join(lines) + "\n")
+        program.chmod(0o755)
+        return call(folder, "schedule", "install", "--with", "systemd", "--every", every).code
+
+    assert install("7", refused) == 2
+    assert list(units.iterdir()) == []
+    assert install("7", "none") == 0
+    before = {path: path.read_bytes() for path in units.iterdir()}
+    assert len(before) == 2
+    assert install("9", refused) == 2
+    assert {path: path.read_bytes() for path in units.iterdir()} == before
