@@ -117,7 +117,7 @@ def _install(invocation: Invocation, shell: str, text: str) -> None:
     save(
         path,
         f"{text}\n".encode(),
-        is_ours=lambda data: b"sequencer" in data,
+        is_ours=lambda data: not data.strip() or b"_sequencer_completion" in data,
         what="a completion of sequencer",
     )
     invocation.notify(f"{path} was written; a new {shell} completes 'sequencer'")

@@ -8,6 +8,7 @@ fonts. Letters that this font lacks (Chinese, for example) use fonts of the mach
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from importlib.resources import as_file, files
@@ -153,9 +154,18 @@ def save(path: Path, data: bytes) -> None:
     save_file(path, data, is_ours=_is_picture, what="a picture")
 
 
+_PNG = b"\x89PNG\r\n\x1a\n"
+_SVG = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml\b[^>]*>\s*)?"
+    rb"(?:<!--(?:(?!-->).)*+-->\s*|<!DOCTYPE\s+svg\b[^>\[]*(?:\[[^\]]*\]\s*)?>\s*)*+<svg[\s>/]",
+    re.DOTALL,
+)
+"""Only what XML allows may come before the element: a document can contain a picture, too."""
+
+
 def _is_picture(beginning: bytes) -> bool:
-    head = beginning.lstrip()
-    return not head or head.startswith((b"\x89PNG\r\n", b"<svg")) or b"<svg" in head
+    is_empty = not beginning.strip()
+    return is_empty or beginning.startswith(_PNG) or _SVG.match(beginning) is not None
 
 
 def _parse_size(text: str) -> tuple[int, int]:

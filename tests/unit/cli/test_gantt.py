@@ -72,6 +72,41 @@ def test_pictures(finished: Path) -> None:
     assert "exists and is not a picture" in again.err
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# Notes\nA picture: <svg width='1'></svg>\n",
+        "<!doctype html>\n<body><svg></svg></body>\n",
+        "<!-- mentions <svg > -->\n<html></html>\n",
+        "<svgs/>\n",
+        "\x89PNG\r\n is how a picture begins\n",
+    ],
+)
+def test_a_document_that_mentions_a_picture_stays_as_it_is(finished: Path, text: str) -> None:
+    (finished / "notes.md").write_text(text, encoding="latin-1", newline="")
+    for option in ("--svg", "--png"):
+        ended = call(finished, "report", "--gantt", "--run", "f", option, "notes.md")
+        assert ended.code == 2
+        assert "exists and is not a picture" in ended.err
+    assert (finished / "notes.md").read_bytes() == text.encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<svg/>",
+        "\ufeff<?xml version='1.0'?>\n<!-- by hand -->\n<svg\nwidth='1'/>",
+        '<!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "svg11.dtd" [<!ENTITY a "b">]><svg></svg>',
+    ],
+)
+def test_a_picture_replaces_an_earlier_one(finished: Path, text: str) -> None:
+    (finished / "old.svg").write_text(text)
+    for option in ("--svg", "--png", "--svg"):
+        assert gantt(finished, "--run", "f", option, "old.svg").code == 0
+    assert "total time" in (finished / "old.svg").read_text()
+
+
 def test_unknown_runs_and_conflicting_options_are_refused(finished: Path) -> None:
     assert call(finished, "report", "--gantt", "--run", "nobody").code == 2
     for more in (("--svg", "x.svg"), ("--png", "x.png"), ("--width", "80")):

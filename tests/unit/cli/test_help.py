@@ -88,9 +88,9 @@ def test_completion_is_installed_for_a_shell(
         ended = call(tmp_path, "help", "--completion", shell, "--install")
         assert (ended.code, ended.out) == (0, "")
     assert (tmp_path / name).read_text() == call(tmp_path, "help", "--completion", shell).out
-    (tmp_path / name).write_text("mine\n")
+    (tmp_path / name).write_text("# mine, for sequencer\n")
     assert call(tmp_path, "help", "--completion", shell, "--install").code == 2
-    assert (tmp_path / name).read_text() == "mine\n"
+    assert (tmp_path / name).read_text() == "# mine, for sequencer\n"
 
 
 @pytest.mark.parametrize("arguments", [("run", "--man"), ("--install",)], ids=" ".join)
