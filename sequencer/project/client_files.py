@@ -42,6 +42,8 @@ MAX_FILES = 500
 """Up to this number, each file of a folder has its own line; more files share one line."""
 MAX_LISTED = 50_000
 """Maximum number of files that this one line covers."""
+MAX_HASHED_BYTES = 64 * 1024 * 1024
+"""How many bytes of these files are compared; for more, size and times have to do."""
 MAX_DEPTH = 32
 """Maximum depth of nested folders."""
 MAX_KEYS = 400
@@ -299,15 +301,36 @@ class _Scanner:
             for path in paths:
                 self._scan_file(path, None)
             return
-        digest = hashlib.sha256()
-        for path in paths[:MAX_LISTED]:
-            look = self.looks.get(str(path)) or ()
-            line = f"{os.path.relpath(path, folder)}\0{look[3:5]}\n"
-            digest.update(line.encode("utf-8", "replace"))
         is_whole = len(paths) <= MAX_LISTED
         text = f"{len(paths)} files" if is_whole else f"the first {MAX_LISTED} files"
-        text += f" by names, sizes and times: sha256 {digest.hexdigest()}"
-        self._add(folder, text, kind="folder")
+        self._add(
+            folder, f"{text} by {self._digest_files(folder, paths[:MAX_LISTED])}", kind="folder"
+        )
+
+    def _digest_files(self, folder: Path, paths: Iterable[Path]) -> str:
+        """Return what *paths* below *folder* are compared by, and its digest.
+
+        A time of modification can be set, and a time of change can't. But the latter differs in
+        each copy of a project, so it counts only for the files that are too large to be read.
+        """
+        digest, left_bytes, unread = hashlib.sha256(), MAX_HASHED_BYTES, 0
+        for path in paths:
+            look, text = self.looks.get(str(path)), ""
+            real_path = Path(os.path.realpath(path)) if path.is_symlink() else path
+            if real_path != path:
+                text = f"leads to {os.path.relpath(real_path, path.parent)} "
+            if look is not None and real_path.is_relative_to(self._top):
+                _, _, mode, size, *times = look
+                if not stat.S_ISREG(mode) or size <= left_bytes:
+                    left_bytes -= size if stat.S_ISREG(mode) else 0
+                    text += fingerprint(real_path) or "no regular file that can be read"
+                else:
+                    unread += 1
+                    text += f"{size} bytes, of {times}"
+            # No name and no target of a link has a NUL, so none can pass for two entries.
+            digest.update(os.fsencode(f"{os.path.relpath(path, folder)}\0{text}\0"))
+        note = f", {unread} of them by sizes and times" if unread else ""
+        return f"names and contents{note}: sha256 {digest.hexdigest()}"
 
     def _list_files(
         self, folder: Path, entered_folders: set[str], depth: int = 0

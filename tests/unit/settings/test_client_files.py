@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from sequencer.executors.project_files import CLIENTS, files_for
+from sequencer.project import client_files
 from sequencer.project.client_files import (
     MAX_FILES,
     MAX_KEYS,
@@ -260,14 +262,81 @@ def test_a_special_file_is_neither_read_nor_waited_for(
     assert differs("claude", tmp_path, lambda: make(path)) is (make is not Path.mkdir)
 
 
-def test_many_files_in_a_folder_are_compared_by_metadata(tmp_path: Path) -> None:
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Return a folder of the project with more files than have lines of their own."""
     folder = tmp_path / ".claude" / "skills"
     for number in range(MAX_FILES + 1):
-        put(folder / f"{number}.md", "x")
+        put(folder / f"{number:03}.md", "x")
+    return folder
+
+
+def rewrite(path: Path, text: str) -> None:
+    """Change *path* and restore its time of modification, as `touch -r` does."""
+    status = path.stat()
+    put(path, text)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_many_files_in_a_folder_have_one_line(many: Path, tmp_path: Path) -> None:
     (line,) = looked("claude", tmp_path).lines
-    assert f"folder .claude/skills: {MAX_FILES + 1} files by names, sizes and times" in line
-    assert differs("claude", tmp_path, lambda: put(folder / "7.md", "longer"))
-    assert differs("claude", tmp_path, lambda: put(folder / "new.md", "x"))
+    assert f"folder .claude/skills: {MAX_FILES + 1} files by names and contents: sha256" in line
+    assert differs("claude", tmp_path, lambda: put(many / "007.md", "longer"))
+    assert differs("claude", tmp_path, lambda: put(many / "new.md", "x"))
+
+
+def test_a_changed_one_of_many_files_is_asked_about_even_if_its_time_is_restored(
+    many: Path, tmp_path: Path
+) -> None:
+    assert differs("claude", tmp_path, lambda: rewrite(many / "007.md", "y"))
+    assert differs("claude", tmp_path, lambda: rewrite(many / "500.md", "y"))
+
+
+def test_one_of_many_files_that_is_only_touched_is_not_asked_about(
+    many: Path, tmp_path: Path
+) -> None:
+    assert not differs("claude", tmp_path, (many / "007.md").touch)
+
+
+def test_contents_beyond_the_limit_are_compared_by_times(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_files, "MAX_HASHED_BYTES", MAX_FILES - 1)
+    (line,) = looked("claude", tmp_path).lines
+    assert "names and contents, 2 of them by sizes and times: sha256" in line
+    assert not differs("claude", tmp_path, (many / "007.md").touch)
+    assert differs("claude", tmp_path, lambda: rewrite(many / "007.md", "y"))
+    assert differs("claude", tmp_path, lambda: rewrite(many / "500.md", "y"))
+
+
+def test_a_link_among_many_files_is_asked_about_and_not_followed_outside(
+    many: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    (tmp_path / ".git").mkdir()
+    outside = tmp_path_factory.mktemp("outside")
+    for name in ("one", "two"):
+        put(outside / name, "secret")
+    put(tmp_path / "shared.md", "one")
+    link, inner_link = many / "link", many / "inner.md"
+    link.symlink_to(outside / "one")
+    inner_link.symlink_to(tmp_path / "shared.md")
+    before = looked("claude", tmp_path).lines
+    rewrite(outside / "one", "secre2")
+    assert looked("claude", tmp_path).lines == before
+    assert differs("claude", tmp_path, lambda: put(tmp_path / "shared.md", "two"))
+
+    def lead_elsewhere() -> None:
+        link.unlink()
+        link.symlink_to(outside / "two")
+        os.utime(outside / "two", ns=(0, (outside / "one").stat().st_mtime_ns))
+
+    assert differs("claude", tmp_path, lead_elsewhere)
+
+
+def test_a_copy_of_many_files_has_the_same_line(many: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(many, copy / ".claude" / "skills", copy_function=shutil.copyfile)
+    assert looked("claude", copy).lines == looked("claude", tmp_path).lines
 
 
 def test_folders_without_end_are_not_entered(tmp_path: Path) -> None:
