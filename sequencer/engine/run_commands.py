@@ -24,6 +24,7 @@ from sequencer.model.commands import (
     Adopt,
     AnswerQuestion,
     CommandResult,
+    Fail,
     Reset,
     RetryNow,
     RunCommand,
@@ -33,7 +34,7 @@ from sequencer.model.commands import (
     StopNow,
     TakeOver,
 )
-from sequencer.model.head import Head
+from sequencer.model.head import Claim, Head
 from sequencer.model.kind import CommandContext, Kind
 from sequencer.model.limits import format_utc_s
 from sequencer.model.moving import ensure_here
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from sequencer.engine.graph_changes import GraphChanges
     from sequencer.model.graph.source import FlowSource
 
+_DROPPING = (Accept, Fail, RetryNow, Skip)
+"""Commands about the current step that drop the claim of a dead process."""
 AgentsMay = Callable[[str], bool]
 """Returns whether agents may use a verb that is for people."""
 
@@ -301,7 +304,7 @@ class RunCommands:
             leases = open_leases(self._store.state_path)
             usage_by_token = {claim.token: leases.read_usage(claim) for claim in head.claims}
         freed_token = (
-            self._drop_dead_claim(head) if isinstance(command, (Accept, RetryNow, Skip)) else None
+            self._drop_dead_claim(head) if isinstance(command, _DROPPING) else None
         )
         if freed_token is not None:
             transition = freed_token.combine(
@@ -328,11 +331,17 @@ class RunCommands:
         ]
         if not dead_claims or not self.kind.has_one_place:
             return None
-        usage = open_leases(self._store.state_path).read_usage(dead_claims[0])
-        return transitions.drop(head, dead_claims[0], usage, at=format_utc_s(datetime.now(UTC)))
+        return self._drop_claim(head, dead_claims[0])
+
+    def _drop_claim(self, head: Head, claim: Claim) -> Transition:
+        """Return the transition that drops *claim*; the usage of its attempt is counted."""
+        usage = open_leases(self._store.state_path).read_usage(claim)
+        return transitions.drop(head, claim, usage, at=format_utc_s(datetime.now(UTC)))
 
     def _skip_to(self, head: Head, command: SkipTo) -> Transition:
         """Return one transition that skips all steps up to the target of *command*.
+
+        A claim that a `run` could take over is dropped first.
 
         Raises:
             ClaimHeld: another process works on the run and would lose its step.
@@ -344,8 +353,10 @@ class RunCommands:
         if head.step_index != command.present:
             message = f"skip: the run has moved to step_index {head.step_index} in the meantime"
             raise TransitionRefused(message, hint="look at 'sequencer plan'")
-        skip = Skip(command.note)
-        transition = self._apply(head, skip)
+        skip, transition = Skip(command.note), Transition(head, ())
+        for claim in head.claims:
+            transition = transition.combine(self._drop_claim(transition.head, claim))
+        transition = transition.combine(self._apply(transition.head, skip))
         while transition.head.step_index < command.step_index:
             transition = transition.combine(self._apply(transition.head, skip))
         return transition

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -38,3 +39,25 @@ def test_skip_continues_after_it(killed: Here) -> None:
     killed.call("skip")
     killed.call("run", "--max-steps", "1")
     assert killed.done == ["a", "b"]
+
+
+def test_a_run_starts_at_a_later_step_and_counts_the_killed_attempt(killed: Here) -> None:
+    killed.call("run", "--start-at", "b", "--max-steps", "1")
+    assert killed.done == ["a", "b"]
+    facts = [json.loads(line) for line in killed.call("history", "--json").splitlines()]
+    assert [fact["event"] for fact in facts if fact["step"] == "a"] == [
+        "initialised",
+        "claimed",
+        "taken-over",
+        "skipped",
+    ]
+    (lost,) = [fact for fact in facts if fact["event"] == "taken-over"]
+    assert lost["outcome"]["usage"]["unpriced"] == 1
+    # The agent of the second step says nothing about its cost, either.
+    assert killed.state()["usage"]["unpriced"] == 2
+
+
+def test_a_killed_step_can_be_marked_as_failed(killed: Here) -> None:
+    killed.call("skip", "--as-failed")
+    assert killed.state()["failures_in_row"] == 1
+    assert not killed.state()["claims"]
