@@ -23,6 +23,7 @@ from sequencer.engine.supported_fields import drop_unsupported_fields, find_opti
 from sequencer.errors import (
     ConfigurationError,
     NotTrusted,
+    RemoteUnreachable,
     SequencerError,
     StateRefused,
 )
@@ -85,9 +86,7 @@ def check_project(project: Project, run: str | None) -> list[Diagnostic]:
     notices = [
         Diagnostic(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices
     ]
-    return deduplicate(
-        [*notices, *(finding for part in parts for finding in _catch_package_errors(part))]
-    )
+    return deduplicate([*notices, *(finding for part in parts for finding in _catch_errors(part))])
 
 
 def deduplicate(found: Iterable[Diagnostic]) -> list[Diagnostic]:
@@ -101,14 +100,16 @@ def deduplicate(found: Iterable[Diagnostic]) -> list[Diagnostic]:
     return list(findings.values())
 
 
-def _catch_package_errors(part: Iterator[Diagnostic]) -> Iterator[Diagnostic]:
-    """Yield the findings of *part*; if a package fails in it, yield that failure and return.
+def _catch_errors(part: Iterator[Diagnostic]) -> Iterator[Diagnostic]:
+    """Yield the findings of *part*; if a package or a server fails in it, yield that and return.
 
     Raises:
         Exception: code of this program failed.
     """
     try:
         yield from part
+    except RemoteUnreachable as error:
+        yield from diagnose_error(Area.REMOTE, error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again, if it is a bug
         yield from package_findings(error)
 
@@ -116,18 +117,18 @@ def _catch_package_errors(part: Iterator[Diagnostic]) -> Iterator[Diagnostic]:
 def _check_store_and_run(project: Project, run: str | None) -> Iterator[Diagnostic]:
     opened_run = project.run(run)
     with closing(opened_run.store):
-        yield from _catch_package_errors(_check_store(project, opened_run.store, acts=project.acts))
+        yield from _catch_errors(_check_store(project, opened_run.store, acts=project.acts))
         yield from _check_run(project, opened_run)
 
 
 def check_statically(project: Project) -> Iterator[Diagnostic]:
     """Yield the problems that reading *project* shows, without running any of its code."""
     try:
-        yield from _catch_package_errors(_check_static_parts(project))
+        yield from _catch_errors(_check_static_parts(project))
     except SequencerError as error:
         yield from diagnose_error(Area.CONFIGURATION, error)
     yield from check_packages()
-    yield from _catch_package_errors(check_agents(project, Level.WARNING))
+    yield from _catch_errors(check_agents(project, Level.WARNING))
 
 
 def _check_static_parts(project: Project) -> Iterator[Diagnostic]:
@@ -151,7 +152,7 @@ def _check_plugins(
 ) -> Iterator[Diagnostic]:
     """Yield the findings of plug-ins; see `extensions.CHECKS`."""
     for _, find in extensions.load_builtins(extensions.CHECKS):
-        yield from find(project, run, looks=looks)
+        yield from _catch_errors(find(project, run, looks=looks))
     failures: list[ConfigurationError] = []
     only_looks = looks or not project.trust.is_current
     for point, find in extensions.load_from_packages(extensions.CHECKS, failures.append):
@@ -192,17 +193,18 @@ def _check_run(project: Project, run: Run) -> Iterator[Diagnostic]:
     try:
         head = run.view().head
     except (ConfigurationError, StateRefused) as error:
-        area = Area.STATE if isinstance(error, StateRefused) else Area.REMOTE
+        is_of_files = isinstance(error, StateRefused) and not isinstance(error, RemoteUnreachable)
+        area = Area.STATE if is_of_files else Area.REMOTE
         is_known = any(finding.level is Level.ERROR for finding in state_findings)
         state_findings += [] if is_known else diagnose_error(area, error)
     try:
-        workflow = run.workflow_for(head)
+        workflow = _find_workflow(project, run, head)
     except ConfigurationError as error:
         yield from diagnose_error(Area.WORKFLOW, error)
     except StateRefused as error:
         state_findings += diagnose_error(Area.STATE, error)
     else:
-        yield from _catch_package_errors(_check_kind(run.store, workflow))
+        yield from _catch_errors(_check_kind(run.store, workflow))
         if not workflow.nodes and _is_asked_for(project, head):
             yield from check_workflow(project, workflow)
         if head is not None:
@@ -216,10 +218,23 @@ def _check_run(project: Project, run: Run) -> Iterator[Diagnostic]:
         if name != settings.workflow.name and not workflow.nodes
     ]
     for other_workflow in other_workflows:
-        yield from _catch_package_errors(_check_kind(run.store, other_workflow))
+        yield from _catch_errors(_check_kind(run.store, other_workflow))
         yield from check_prompts(project, other_workflow, Level.WARNING)
         yield from _check_costs(project, other_workflow)
     yield from state_findings
+
+
+def _find_workflow(project: Project, run: Run, head: Head | None) -> Workflow:
+    """Return the workflow of *run*; if its server does not answer, the one of a new run.
+
+    Raises:
+        ConfigurationError: the workflow can't be read.
+        StateRefused: the files of the run can't be read.
+    """
+    try:
+        return run.workflow_for(head)
+    except RemoteUnreachable:
+        return project.settings.default_workflow()
 
 
 def _check_kind(store: Store, workflow: Workflow) -> Iterator[Diagnostic]:
@@ -236,9 +251,10 @@ def _is_asked_for(project: Project, head: Head | None) -> bool:
     A project with flowcharts, teams or named runs may not need it.
     """
     is_named = project.settings.source_of("workflow", "name").kind != "default"
-    has_others = (
-        project.run_names() or project.settings.registry.lists or list_project_flows(project)
-    )
+    has_others = bool(project.settings.registry.lists or list_project_flows(project))
+    # If a server has the names of the runs and does not answer, `_check_run` reports that.
+    with suppress(RemoteUnreachable):
+        has_others = has_others or bool(project.run_names())
     return head is not None or is_named or not has_others
 
 

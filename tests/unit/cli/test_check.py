@@ -31,6 +31,21 @@ def test_an_unknown_run_is_an_error(tmp_path: Path) -> None:
     assert "unknown run" in called.err
 
 
+@pytest.mark.parametrize("option", [(), ("--run", "night")])
+def test_a_server_that_does_not_answer_is_one_finding_among_others(
+    option: tuple[str, ...], tmp_path: Path
+) -> None:
+    pytest.importorskip("temporalio")
+    store = 'store: {kind: temporal, address: "127.0.0.1:1", timeout_s: 1}\n'
+    folder = project(tmp_path, f"{CONFIGURATION}{store}supervisor_prompt: gone.md\n")
+    called = call(folder, *option, "check", "--json")
+    assert (called.code, called.err) == (2, "")
+    errors = [one for one in called.json["findings"] if one["level"] == "error"]
+    assert sorted(error["area"] for error in errors) == ["remote", "workflow"]
+    assert "does not answer" in str(errors)
+    assert "gone.md" in str(errors)
+
+
 def test_a_missing_config_file_is_an_error(tmp_path: Path) -> None:
     called = call(tmp_path, "check", "--config", "other.yaml")
     assert called.code == 2
