@@ -100,6 +100,20 @@ def test_only_files_with_charts_are_listed(project: Path, home: Path) -> None:
     assert flow_files(project, home) == tuple(flows)
 
 
+def test_a_relative_path_outside_the_project_is_found(
+    project: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = written(project.parent / "other" / "fix.md")
+    monkeypatch.chdir(project)
+    assert find_flow("../other/fix.md", project, home).samefile(outside)
+    # The target of a link has another folder above it than the link.
+    (project / "sub").symlink_to(written(project.parent / "far" / "in" / "x.md").parent)
+    written(project.parent / "far" / "fix.md")
+    written(project / "fix.md")
+    with pytest.raises(UnsafePath, match="a link leads out"):
+        find_flow("sub/../fix.md", project, home)
+
+
 @pytest.mark.parametrize("name", ["away", "flows/away.md", "linked", "sub/linked.md"])
 def test_a_link_out_of_the_project_is_not_one_of_its_workflows(
     project: Path, home: Path, name: str
