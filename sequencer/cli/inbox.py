@@ -367,9 +367,10 @@ def _gate_lines(item: Open, gate: Gate) -> list[str]:
         return [f"{item.name}: {one_line(timeout)}", *_format_commands(item)]
     deadline = f", until {gate.expires_at} (then: {gate.on_timeout})" if gate.expires_at else ""
     times = f", asked {gate.round} times" if gate.round > 1 else ""
+    end = ", approval completes the run" if gate.completes_run else ""
     step = f"{one_line(gate.step)} of {one_line(item.workflow)}"
     return [
-        f"{item.name}: {step} has been waiting since {gate.opened_at}{deadline}{times}",
+        f"{item.name}: {step} has been waiting since {gate.opened_at}{deadline}{times}{end}",
         *_quote_lines(
             read_gate_output(item.run, gate), GATE_LINES, f": sequencer {item.option}log"
         ),

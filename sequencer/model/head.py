@@ -132,6 +132,14 @@ class Gate(Frozen, extra="allow"):
         """Return whether a person has to decide."""
         return self.decision is None
 
+    @property
+    def completes_run(self) -> bool:
+        """Return whether the run is complete after approval, even if a step follows.
+
+        Stored as ``completes_run``, and only if the step or its hook said so.
+        """
+        return self.model_extra.get("completes_run") is True
+
 
 class Flow(Frozen):
     """The progress of a graph run; read and written by `model.graph.record`.

@@ -350,7 +350,7 @@ def succeed(
     """Accept the step that *token* holds, and move to *following*.
 
     The journal keeps *record*. With *gate*, the run waits there for a person even if the agent
-    said "complete", which is no approval.
+    said "complete", which is no approval; the gate may keep it, see `Gate.completes_run`.
 
     Raises:
         StaleClaim: see `require_claim`.

@@ -107,6 +107,20 @@ def test_a_hook_adds_a_gate(project: Path) -> None:
     assert cli(project, "--run", "one", "run").returncode == 0
 
 
+def test_approval_completes_a_run_whose_gated_step_a_hook_calls_complete(project: Path) -> None:
+    gated = CONFIGURATION.replace("model: small}", "model: small, requires_approval: true}", 1)
+    (project / "orchestration.yaml").write_text(gated)
+    hook = "def sequencer_transition(context, outcome):\n"
+    hook += "    return Decision(Move.COMPLETE) if context.step.name == 'second' else None\n"
+    assert steps(run(project, hook, code=4)) == ["first", "second"]
+    assert "approval completes the run" in cli(project, "inbox").stdout
+    waiting = json.loads(cli(project, "inbox", "--json").stdout)
+    assert [row["completes_run"] for row in waiting] == [True]
+    assert cli(project, "answer", "approve").returncode == 0
+    status = json.loads(cli(project, "--run", "one", "status", "--json").stdout)
+    assert (status["status"], status["step_index"]) == ("complete", 2)
+
+
 def test_the_completion(project: Path) -> None:
     hook = "def sequencer_completed(context, head):\n"
     hook += "    Path(context.project, 'told').write_text(f'{head.step_index} {head.status}')\n"

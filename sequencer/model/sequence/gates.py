@@ -32,7 +32,15 @@ MAX_WAITING = 20
 """Limit for entries of waiting messages, so that the head stays small."""
 
 
-def build_gate(workflow: Workflow, head: Head, step: Step, step_index: int, now: datetime) -> Gate:
+def build_gate(
+    workflow: Workflow,
+    head: Head,
+    step: Step,
+    step_index: int,
+    now: datetime,
+    *,
+    completes_run: bool = False,
+) -> Gate:
     """Return the gate after *step* at *step_index*, whose claim is in *head*."""
     approval = step.approval
     index = index_of(workflow, approval.feedback_to) if approval and approval.feedback_to else None
@@ -40,6 +48,7 @@ def build_gate(workflow: Workflow, head: Head, step: Step, step_index: int, now:
         # The step of this cycle, or of the previous one if it comes later in the cycle.
         index = max(step_index - (step_index - index) % len(workflow.steps), 0)
     timeout = approval.timeout_s if approval else None
+    extra_fields: dict[str, Any] = {"completes_run": True} if completes_run else {}
     prior_gate = head.gate
     number = prior_gate.round + 1 if prior_gate is not None and prior_gate.step == step.name else 1
     return Gate(
@@ -51,6 +60,7 @@ def build_gate(workflow: Workflow, head: Head, step: Step, step_index: int, now:
         feedback_to=max(step_index - 1, 0) if index is None else index,
         expires_at=format_utc_ms(now + timedelta(seconds=timeout)) if timeout else None,
         on_timeout=approval.on_timeout if approval else "reject",
+        **extra_fields,
     )
 
 
@@ -113,7 +123,9 @@ def ensure_in_time(head: Head, verb: str, at: datetime) -> None:
 def approve(
     head: Head, following: StepRef, note: str | None, *, at: str, by: str, token: int | None = None
 ) -> Transition:
-    """Let the run continue after the gate, at *following*; if that is the end, it is complete.
+    """Let the run continue after the gate, at *following*.
+
+    It is complete if that is the end, or if the step that asks has said so.
 
     Raises:
         TransitionRefused: see `open_gate`.
@@ -121,7 +133,7 @@ def approve(
     gate = open_gate(head, "approve", token)
     fact = _build_fact(Event.APPROVED, head, gate, note, by)
     new_head = update_head(head, at, gate=None, expected_step=following.step)
-    if following.is_end:
+    if following.is_end or gate.completes_run:
         complete_head = new_head.replace(status=Status.COMPLETE, pause_requested=False)
         end = Fact(Event.COMPLETED, gate.step, gate.step_index, gate.token)
         return Transition(complete_head, (fact, end))

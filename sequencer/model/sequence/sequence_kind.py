@@ -362,14 +362,20 @@ class SequenceChange(Struct):
             result.outcome,
             continuation.has_gate,
         )
+        # "Complete" is no approval, so the gate keeps it until a person approves.
         status = (
             OutcomeStatus.COMPLETE if continuation.is_done and not has_gate else OutcomeStatus.OK
         )
-        gate = (
-            gates.build_gate(self.workflow, head, result.step, step_index, self.now)
-            if has_gate
-            else None
-        )
+        gate = None
+        if has_gate:
+            gate = gates.build_gate(
+                self.workflow,
+                head,
+                result.step,
+                step_index,
+                self.now,
+                completes_run=continuation.is_done,
+            )
         return transitions.succeed(
             head,
             token,

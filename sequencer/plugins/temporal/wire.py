@@ -311,7 +311,8 @@ def _limit_size(text: str) -> str | None:
 
 def _pack_ending(ending: Continuation) -> dict[str, Any]:
     to = None if ending.following is None else ending.following.step_index
-    fields = {"to": to, "gate": ending.has_gate, "done": ending.is_done, "error": ending.error}
+    done = "done_after_gate" if ending.has_gate else "done"
+    fields = {"to": to, "gate": ending.has_gate, done: ending.is_done, "error": ending.error}
     filled_fields = {
         key: value for key, value in fields.items() if value is not None and value is not False
     }
@@ -337,7 +338,8 @@ def unpack_result(
             ContinuationKind(data["kind"]),
             None if to is None else find_step_ref(workflow, to),
             has_gate=data.get("gate", False),
-            is_done=data.get("done", False),
+            # Earlier releases wrote "done" at a gate, too, but approval did not complete the run.
+            is_done=data.get("done_after_gate" if data.get("gate") else "done", False),
             error=data.get("error"),
         )
     if "decision" in record:

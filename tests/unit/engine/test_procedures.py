@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +17,18 @@ from sequencer.errors import (
     TransitionRefused,
     WaitsForPerson,
 )
-from sequencer.model.commands import Accept, Adopt, Approve, Feedback, Reject, Reset, RetryNow, Skip
-from sequencer.model.head import Loop, Status
+from sequencer.model.commands import (
+    Accept,
+    Adopt,
+    Approve,
+    Feedback,
+    Reject,
+    Reset,
+    RetryNow,
+    Rewind,
+    Skip,
+)
+from sequencer.model.head import Head, Loop, Status
 from sequencer.model.sequence.order import describe_last_no
 from sequencer.plugins.requests.project_requests import starter_of
 from sequencer.project.project import open_project
@@ -242,6 +254,50 @@ def test_an_expired_gate_may_approve_the_step(tmp_path: Path) -> None:
     assert head_of(run).status is Status.COMPLETE
     assert not head_of(run).was_rejected
     assert "approved" in events(run)
+
+
+@pytest.mark.parametrize("approval", [{}, {"timeout_s": 0.2, "on_timeout": "approve"}])
+@pytest.mark.parametrize("speaker", ["agent", "hook"])
+def test_approval_completes_a_run_whose_gated_step_said_that_it_is_complete(
+    tmp_path: Path, approval: dict[str, Any], speaker: str
+) -> None:
+    steps = ["reproduce", {"name": "build", "requires_approval": True, "approval": approval}]
+    outcomes, hooks = [{"step": "build", "status": "complete"}], []
+    if speaker == "hook":
+        outcomes, hooks = [], ["hooks.py"]
+        (tmp_path / "hooks.py").write_text(HOOKS.format(body="return Decision(Move.COMPLETE)"))
+    run = started(tmp_path, *outcomes, steps=[*steps, "tell"], hooks=hooks)
+    with contextlib.suppress(WaitsForPerson):
+        work(run)
+    if approval:
+        until_it_is_over(run)
+        work(reopened(tmp_path))
+    else:
+        assert head_of(run).status is Status.WAITING_APPROVAL
+        run.do(Approve(), by="ann")
+    head = head_of(run)
+    assert (head.status, head.usage.steps, head.gate) == (Status.COMPLETE, 2, None)
+    assert events(run)[-2:] == ["approved", "completed"]
+
+
+def gate_of(head: Head) -> tuple[int, bool]:
+    """Return the round of the gate of *head*, and whether approval completes the run."""
+    assert head.gate is not None
+    return head.gate.round, head.gate.completes_run
+
+
+def test_feedback_and_rejection_outweigh_a_gated_step_that_said_it_is_complete(
+    tmp_path: Path,
+) -> None:
+    says = {"step": "ask", "status": "complete"}
+    run = started(tmp_path, says, {"step": "ask"}, says)
+    assert gate_of(until_gate(run)) == (1, True)
+    assert run.do(Feedback("not yet"), by="ann").head.expected_step == "reproduce"
+    assert gate_of(until_gate(run)) == (2, False)
+    assert run.do(Approve(), by="ann").head.expected_step == "build"
+    run.do(Rewind("1"))
+    assert gate_of(until_gate(run)) == (1, True)
+    assert run.do(Reject(), by="ann").head.was_rejected
 
 
 def test_a_missing_value_fails_the_step_before_an_agent_runs(tmp_path: Path) -> None:

@@ -157,6 +157,26 @@ def test_an_attempt_ends_remotely_as_it_ended_locally(
     assert again == ended
 
 
+@pytest.mark.parametrize("has_gate", [False, True])
+def test_a_step_that_says_the_run_is_complete_says_it_remotely_too(has_gate: bool) -> None:
+    here, held = find_step_ref(WORKFLOW, 0), claim(step="a", step_index=0)
+    ending = Continuation(ContinuationKind.ACCEPT, here, has_gate=has_gate, is_done=True)
+    record = {"status": "complete"}
+    ended = AttemptResult(Outcome(status=OutcomeStatus.COMPLETE), Step(name="a"), here, "x",
+                          record=record, ending=ending)  # fmt: skip
+    report = json.loads(json.dumps(pack_report(ended, None, None)))
+    again = unpack_result(convert(report, AttemptReport), held, here, Step(name="a"), WORKFLOW)
+    assert again.ending == ending
+
+
+def test_a_gate_of_an_earlier_release_is_decided_as_it_was() -> None:
+    here, held = find_step_ref(WORKFLOW, 0), claim(step="a", step_index=0)
+    ending = {"kind": "accept", "to": 0, "gate": True, "done": True}
+    report = AttemptReport({"status": "complete"}, ending=ending)
+    again = unpack_result(report, held, here, Step(name="a"), WORKFLOW)
+    assert (again.ending.has_gate, again.ending.is_done) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("output", "picks"),
     [
