@@ -427,12 +427,12 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
         )
     head = run.do(Pause() if pause else Stop(reason)).head
     state = "paused" if pause else "stopped"
-    if now and head.claims:
-        head = run.do(StopNow()).head
-        show_change(invocation, run, head, f"the run is {state}; the running step was taken away")
-        return
     suffix = ""
-    if head.claims:
+    if now and head.claims:
+        change = run.do(StopNow())
+        # The step may have ended in the meantime.
+        head, suffix = change.head, "; the running step was taken away" if change.facts else ""
+    elif head.claims:
         suffix = (
             " as soon as the running step ends" if pause else "; the running step is the last one"
         )

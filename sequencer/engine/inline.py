@@ -129,6 +129,11 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         except StaleClaim:
             if (stopped := self._find_stopped_head(attempt)) is None:
                 raise
+            if attempt.cancellation.reason is None:
+                # The agent had ended before this process could learn that the claim was gone.
+                text = f"step {attempt.claim.step!r} was taken away before its end was recorded"
+                self._notify(f"{text}; its output was kept, and it was not accepted")
+            self._budget.take_back_step(result)
             return stopped, None
         if not is_async:
             worker.performer.emit(HeadMoved(head))
@@ -144,13 +149,13 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
     def _find_stopped_head(self, attempt: Attempt) -> Head | None:
         """Return the head if a person has stopped or paused the run and ended the claim.
 
-        None: another process has the step, or the run is gone.
+        Whether this process noticed that before its agent ended is a matter of moments. None:
+        another process has the step, or the run is gone.
         """
         head = self._worker.store.view().head
-        is_same = head is not None and head.run_id == attempt.head.run_id and not head.claims
-        if head is None or not is_same or attempt.cancellation.reason is not StopReason.CLAIM_LOST:
+        if head is None or head.run_id != attempt.run_id:
             return None
-        return head if head.exit or head.status is Status.PAUSED else None
+        return head if head.is_on_hold else None
 
     def _may_continue(self, head: Head) -> bool:
         if self._budget.find_reached_limit(head) is not None:

@@ -253,6 +253,11 @@ class SequenceBudget(InvocationBudget):
         summary.usage = summary.usage.plus(outcome.usage, steps=int(ended.ending.has_worked))
         summary.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
 
+    def take_back_step(self, ended: AttemptResult) -> None:
+        """Count *ended*, an attempt that `count` has counted, as no step: the run refused it."""
+        usage = self.summary.usage
+        self.summary.usage = usage.replace(steps=usage.steps - int(ended.ending.has_worked))
+
     def ensure_goes_on(self, ended: AttemptResult, head: Head) -> None:
         """Check that the invocation continues after *ended*, whose record led to *head*.
 

@@ -238,7 +238,7 @@ class RunCommands:
             command = self._add_question_token(head, command)
         tries: list[Transition] = []
 
-        def change(present: Head | None) -> Transition:
+        def change(present: Head | None) -> Transition | None:
             if head is None:
                 tries.append(self._change_or_start(present, command, by))
                 return tries[-1]
@@ -246,7 +246,7 @@ class RunCommands:
             if isinstance(command, AnswerQuestion):
                 require_run(self._store, head.run_id, started_head)
             tries.append(self._transition(started_head, command, by))
-            return tries[-1]
+            return tries[-1] if tries[-1].facts else None
 
         new_head = self._store.update(change)
         # The store tries again if another process was faster; the last try was accepted.

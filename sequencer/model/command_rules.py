@@ -340,12 +340,15 @@ def _reset(
 
 def _take_over(
     head: Head,
-    _command: RunCommand,
+    command: RunCommand,
     workflow: Workflow,
     current_ref: StepRef,
     context: CommandContext,
 ) -> Transition:
     del workflow, current_ref
+    if isinstance(command, StopNow) and not head.claims:
+        # The step has ended since the person asked to stop it.
+        return Transition(head, ())
     return take_over_by_force(head, at=format_utc_s(context.at), used=context.used)
 
 

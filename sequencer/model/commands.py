@@ -189,10 +189,14 @@ class TakeOver(RunCommand, frozen=True):
 
 
 class StopNow(RunCommand, frozen=True):
-    """Drop every claim of a run that was stopped or paused, as a part of ``stop --now``."""
+    """Drop every claim of a run that was stopped or paused, as a part of ``stop --now``.
+
+    If no process holds a step any more, nothing changes.
+    """
 
     verb = "takeover"
     permission = "stop"
+    without_run = ("no process holds a step", None)
 
 
 class Stop(RunCommand, frozen=True):

@@ -11,13 +11,20 @@ from sequencer.engine import worker
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.run import Run
 from sequencer.engine.workspace import Workspace
-from sequencer.errors import MachineBusy, RecordRefused, StaleClaim, StepFailed, StorageFailed
+from sequencer.errors import (
+    MachineBusy,
+    RecordRefused,
+    StaleClaim,
+    StepFailed,
+    StorageFailed,
+    TransitionRefused,
+)
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.fake_agents import ScriptedExecutor
 from sequencer.executors.protocol import Listener, StepRequest
 from sequencer.history.story import build_story
 from sequencer.model import limits as due
-from sequencer.model.commands import Reset, RunCommand, SetField, TakeOver
+from sequencer.model.commands import Pause, Reset, RunCommand, SetField, Stop, StopNow, TakeOver
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import MAX_USED, Outcome, OutcomeStatus, Quota, Usage
 from tests.unit.engine.flow.labs import lab, limited
@@ -281,3 +288,29 @@ def test_a_cost_that_could_not_be_counted_is_reported(
     with pytest.raises(StaleClaim):
         run.work(limits=InvocationLimits(max_steps=1), on_event=seen)
     assert any("0.1200 USD of step 'supervisor' could not be counted" in it for it in seen.notices)
+
+
+@pytest.mark.parametrize(("command", "state"), [(Stop(), "stopped"), (Pause(), "paused")])
+def test_an_agent_that_ends_while_its_step_is_stopped_ends_the_work_as_a_stop_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: RunCommand, state: str
+) -> None:
+    run, seen = open_scripted(tmp_path), Recorder()
+    lose_claim(monkeypatch, tmp_path, command, StopNow())
+    summary = run.work(limits=InvocationLimits(max_steps=1), on_event=seen)
+    run_state = f"the run {'was' if state == 'stopped' else 'is'} {state}"
+    assert run_state in summary.reason
+    assert any("it was not accepted" in text for text in seen.notices)
+    assert (head_of(run).step_index, summary.usage.steps) == (0, 0)
+    assert charges(run) == [(1, 0.12)]
+
+
+def test_stopping_a_step_that_has_ended_changes_nothing(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    with pytest.raises(TransitionRefused, match="the run has not started"):
+        run.do(StopNow())
+    work(run, 1)
+    run.do(Stop())
+    before = head_of(run)
+    change = run.do(StopNow())
+    assert (change.facts, change.head) == ((), before)
+    assert head_of(reopen(tmp_path)) == before
