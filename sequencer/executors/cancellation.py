@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import threading
+import time
 from enum import StrEnum
 
 from sequencer.model.transitions import CLAIM_LOST as CLAIM_LOST_REASON
+from sequencer.store.watch import wait_readable
 
 
 class StopReason(StrEnum):
@@ -68,9 +69,9 @@ class Cancellation:
         event's lock when a signal handler in the same thread sets it.
         """
         if self._reason is None and (fd := self.fileno()) >= 0:
-            poller = select.poll()
-            poller.register(fd, select.POLLIN)
-            poller.poll(None if timeout_s is None else math.ceil(timeout_s * 1000))
+            end = math.inf if timeout_s is None else time.monotonic() + timeout_s
+            while (left_s := end - time.monotonic()) > 0 and not wait_readable((fd,), left_s):
+                pass
         return self.is_set()
 
     def fileno(self) -> int:

@@ -21,6 +21,7 @@ from sequencer.executors.file_watch import FileWatch
 from sequencer.executors.guard_process import Guard
 from sequencer.executors.launch import Launch
 from sequencer.executors.wall import Wall
+from sequencer.store.watch import LONGEST_POLL_S
 
 PIECE = 65_536
 """Bytes read at once: the capacity of a pipe."""
@@ -109,10 +110,16 @@ class Pump(Struct):
                 break
 
     def _wait_s(self) -> float | None:
+        """Return how long to wait for output; None: without a limit.
+
+        A limit may be further away than the system can wait; then the loop looks once a day.
+        """
         dates = [date for date, _ in self._limits()]
         if self._deadline is not None:
             dates = [self._deadline]
-        wait_s = max(min(dates) - time.monotonic(), 0.0) if dates else None
+        wait_s = None
+        if dates:
+            wait_s = min(max(min(dates) - time.monotonic(), 0.0), LONGEST_POLL_S)
         if self.mark is None or self._deadline is not None:
             return wait_s
         look_s = self.mark.wait_s()

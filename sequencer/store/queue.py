@@ -16,7 +16,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import select
 import struct
 import sys
 import threading
@@ -27,6 +26,7 @@ from typing import Protocol
 
 from sequencer.errors import UnsafeFolder
 from sequencer.store import folder as folders
+from sequencer.store.watch import wait_readable
 
 _FLOCK = "hhqqi4x"
 """Linux's `struct flock`: type, whence, start, length, and a pid that must be 0."""
@@ -222,10 +222,7 @@ class WaitQueue:
         Returns whether this is the first; it stays the first until it leaves.
         """
         if not self.enter() and self._entry is not None:
-            poller = select.poll()
-            for fd in (self._entry.first_fd, wake_fd):
-                poller.register(fd, select.POLLIN)
-            poller.poll(timeout_s * 1000)
+            wait_readable((self._entry.first_fd, wake_fd), timeout_s)
         return self.enter()
 
     def leave(self) -> None:

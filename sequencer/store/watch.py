@@ -22,6 +22,8 @@ from sequencer.model.head import Claim
 from sequencer.store.identity import is_proven_dead
 
 SLEEP_S = 0.25
+LONGEST_POLL_S = 86_400.0
+"""No call of the system waits for longer: poll refuses 2**31 ms, which is less than 25 days."""
 _ALL_EVENTS = 1024 * 1024
 """More bytes than the kernel's event queue can have."""
 
@@ -47,14 +49,14 @@ class Notifier(Watch, Protocol):
 
 
 def wait_readable(fds: Sequence[int], timeout_s: float) -> set[int]:
-    """Wait at most *timeout_s* seconds for *fds*; return those that can be read.
+    """Wait at most *timeout_s* seconds, and at most a day, for *fds*; return those to be read.
 
     Not with `select`: it refuses descriptors above 1023, which a large program may have.
     """
     poller = select.poll()
     for fd in fds:
         poller.register(fd, select.POLLIN)
-    return {fd for fd, _ in poller.poll(max(timeout_s, 0.0) * 1000)}
+    return {fd for fd, _ in poller.poll(min(max(timeout_s, 0.0), LONGEST_POLL_S) * 1000)}
 
 
 def watch(folder: Path, name: str | None, *more: Path) -> Watch:

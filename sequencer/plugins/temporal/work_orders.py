@@ -64,6 +64,8 @@ from sequencer.plugins.temporal.wire import (
 from sequencer.project.task_graphs import TASK_GRAPHS
 from sequencer.store.protocol import Store
 
+MAX_TIMER_S = 10 * 365 * 86_400.0
+"""Longer limits are no timers: a date has at most four digits for its year."""
 NOTE_CHARS = 500
 """Longest reason recorded for a postponed attempt."""
 
@@ -340,7 +342,7 @@ class WorkOrder(ABC):
         if max_wait_s is None and (self.waits_by_default or self._mode is Mode.SYNC):
             return
         self._waiting_since = self._waiting_since or self._at
-        deadline = self._waiting_since + timedelta(seconds=max_wait_s or 0.0)
+        deadline = self._waiting_since + timedelta(seconds=min(max_wait_s or 0.0, MAX_TIMER_S))
         if deadline <= self._at:
             raise ClaimHeld(message, hint="wait for it with --max-wait")
         self.until = deadline if self.until is None else min(deadline, self.until)

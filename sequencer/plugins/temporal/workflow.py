@@ -50,7 +50,7 @@ from sequencer.plugins.temporal.wire import (
     unpack_head,
     worker_name,
 )
-from sequencer.plugins.temporal.work_orders import NOTE_CHARS, WorkOrder, work_order_of
+from sequencer.plugins.temporal.work_orders import MAX_TIMER_S, NOTE_CHARS, WorkOrder, work_order_of
 
 WORKFLOW, ATTEMPT = "sequencer.run", "sequencer.attempt"
 OVERTAKEN, REFUSED, LOST = "Overtaken", "Refused", "Lost"
@@ -341,8 +341,6 @@ class RunWorkflow:
         self, token: int, order: WorkOrder, ticket: Ticket, queue: str | None = None
     ) -> Any:
         """Return the answer of a worker of *queue* to *ticket*; None: the run's own queue."""
-        limit_s = order.timeout_s(token)
-        limit_s = LONGEST_ATTEMPT_S if limit_s is None else limit_s + MORE_S
         return await workflow.start_activity(
             ATTEMPT,
             to_builtins(ticket),
@@ -351,7 +349,7 @@ class RunWorkflow:
             # The head counts attempts and grants tokens, so the server must not retry.
             activity_id=str(token),
             retry_policy=RetryPolicy(maximum_attempts=1),
-            start_to_close_timeout=timedelta(seconds=limit_s),
+            start_to_close_timeout=limit_activity(order.timeout_s(token)),
             schedule_to_start_timeout=timedelta(
                 seconds=UNTAKEN_S if queue is None else order.ttl_s
             ),
@@ -413,6 +411,13 @@ class RunWorkflow:
             order.vanish()
         elif not isinstance(cause, CancelledError) and not _is_lost(cause):
             order.release_with_error(token, {"type": "", "message": str(cause)}, now)
+
+
+def limit_activity(limit_s: float | None) -> timedelta:
+    """Return the server's limit for an attempt at a step whose own limit is *limit_s*."""
+    if limit_s is None:
+        return timedelta(seconds=LONGEST_ATTEMPT_S)
+    return timedelta(seconds=min(limit_s + MORE_S, MAX_TIMER_S))
 
 
 def _find_answer_deadline(order: WorkOrder) -> datetime | None:

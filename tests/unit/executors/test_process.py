@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,6 +195,14 @@ def test_output_without_progress_does_not_restart_the_idle_clock(stage: Stage, s
     assert stage.end.ended_by == "idle"
 
 
+@pytest.mark.parametrize("limit_s", [2_147_484, 1e10, 1e308])
+@pytest.mark.parametrize("name", ["timeout_s", "idle_timeout_s"])
+def test_a_limit_that_the_system_cannot_wait_for_lets_the_agent_finish(
+    stage: Stage, name: str, limit_s: float
+) -> None:
+    assert stage.perform("sh", "-c", "sleep 0.1", **{name: limit_s}).status is OutcomeStatus.OK
+
+
 def test_an_event_of_megabytes_is_progress_while_it_comes(stage: Stage) -> None:
     script = (
         "import sys, time\n"
@@ -334,6 +343,26 @@ def test_a_descriptor_requested_after_cancellation_is_readable() -> None:
     cancellation = Cancellation()
     cancellation.set(StopReason.CLAIM_LOST)
     assert is_readable(cancellation)
+    cancellation.close()
+
+
+@pytest.mark.parametrize("limit_s", [None, 2_147_484, 1e10, 1e308])
+def test_a_flag_ends_a_wait_of_any_length(limit_s: float | None) -> None:
+    cancellation = Cancellation()
+    timer = threading.Timer(0.05, cancellation.set, [StopReason.INTERRUPTED])
+    timer.start()
+    assert cancellation.wait(limit_s)
+    timer.join()
+    cancellation.close()
+
+
+def test_a_wait_for_a_flag_lasts_as_long_as_it_was_asked_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sequencer.store.watch.LONGEST_POLL_S", 0.01)
+    cancellation, started = Cancellation(), time.monotonic()
+    assert not cancellation.wait(0.1)
+    assert time.monotonic() - started >= 0.1
     cancellation.close()
 
 

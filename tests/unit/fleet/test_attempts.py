@@ -23,8 +23,9 @@ from sequencer.model.workflow import Workflow
 from sequencer.plugins.temporal.client import FleetStore
 from sequencer.plugins.temporal.events import Notify
 from sequencer.plugins.temporal.wire import Ticket
+from sequencer.plugins.temporal.work_orders import MAX_TIMER_S
 from sequencer.plugins.temporal.worker import Activities, Workers
-from sequencer.plugins.temporal.workflow import LOST, REFUSED
+from sequencer.plugins.temporal.workflow import LOST, REFUSED, limit_activity
 from sequencer.store.protocol import View
 
 WORKFLOW = Workflow("w", (Step(name="a"),))
@@ -61,6 +62,12 @@ class Maker:
         self.store = SimpleNamespace(view=lambda: View(head))
         self.performer = SimpleNamespace(workflow=WORKFLOW)
         self.close = lambda: left.append(run)
+
+
+@pytest.mark.parametrize("limit_s", [1e10, 1e308])
+def test_a_limit_that_the_server_cannot_keep_is_its_longest(limit_s: float) -> None:
+    assert limit_activity(60.0).total_seconds() == 120.0
+    assert limit_activity(limit_s).total_seconds() == MAX_TIMER_S
 
 
 def test_a_long_running_worker_keeps_only_the_makers_it_used_last(

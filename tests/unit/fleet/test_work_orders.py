@@ -192,6 +192,14 @@ def test_a_second_work_order_ends_at_once_unless_it_may_wait() -> None:
     assert third.end is not None
 
 
+def test_a_wait_that_no_date_can_end_is_waited() -> None:
+    lab = Lab(CYCLE)
+    lab.advance(lab.permit())
+    permit = lab.permit(by="2@here", max_wait_s=1e308)
+    assert lab.advance(permit) == []
+    assert permit.end is None
+
+
 def test_an_interrupted_process_ends_only_its_own_work_order() -> None:
     lab = Lab(CYCLE)
     permit = lab.permit()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.store.queue import WaitQueue, queue_file_name
+from sequencer.store.watch import wait_readable
 from tests.concurrency import children
 
 
@@ -120,6 +121,20 @@ def test_a_fifo_in_place_of_the_file_blocks_no_one(tmp_path: Path) -> None:
     assert not WaitQueue(tmp_path / queue_file_name(["a"])).is_awaited()
     one.leave()
     assert time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize("limit_s", [2_147_484, 1e10, 1e308])
+def test_a_waker_ends_a_wait_of_any_length(tmp_path: Path, limit_s: float) -> None:
+    path = tmp_path / queue_file_name(())
+    first, second, (read_fd, write_fd) = WaitQueue(path), WaitQueue(path), os.pipe()
+    os.write(write_fd, b"x")
+    assert wait_readable((read_fd,), limit_s) == {read_fd}
+    assert first.enter()
+    assert not second.wait(limit_s, read_fd)
+    first.leave()
+    second.leave()
+    os.close(read_fd)
+    os.close(write_fd)
 
 
 def test_a_deleted_file_keeps_no_one_waiting(tmp_path: Path) -> None:
