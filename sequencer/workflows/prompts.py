@@ -12,6 +12,7 @@ could write the prompt itself.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -136,6 +137,7 @@ def prompt_path(prompts_dir: Path, name: str) -> Path:
     Raises:
         UnsafePath: see `PromptReader.read`.
         UnknownName: there is no such file.
+        ConfigurationError: it is not known whether there is one, because a folder can't be read.
     """
     key = relative_name(prompts_dir, name)
     folder = Path(os.path.realpath(prompts_dir))
@@ -149,7 +151,7 @@ def prompt_path(prompts_dir: Path, name: str) -> Path:
             where=str(prompts_dir),
             hint="copy the file into the folder",
         )
-    if not target.exists():
+    if not _exists(target):
         raise UnknownName("prompt", key, existing_prompts(prompts_dir), where=str(prompts_dir))
     return target
 
@@ -191,12 +193,36 @@ def _is_spelled_exactly(folder: Path, key: str) -> bool:
     for part in key.split("/"):
         try:
             has_entry = any(entry.name == part for entry in path.iterdir())
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        except OSError as error:
+            raise _unreadable_error("the folder of the prompt", path, error) from error
         if not has_entry:
             return False
         path /= part
     return True
+
+
+def _exists(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        # Most links in a circle were resolved before; to follow one is not to find a file.
+        if error.errno == errno.ELOOP:
+            return False
+        raise _unreadable_error("the prompt", path, error) from error
+    return True
+
+
+def _unreadable_error(what: str, path: Path, error: OSError) -> ConfigurationError:
+    """Return the error for *what*: whoever takes it for missing would go on without a prompt."""
+    return ConfigurationError(
+        f"{what} can't be read: {error.strerror}",
+        where=str(path),
+        hint="make it readable for the user who runs this (chmod u+rX)",
+    )
 
 
 def _read_regular(path: Path, name: str) -> bytes:
@@ -207,9 +233,7 @@ def _read_regular(path: Path, name: str) -> bytes:
         # A loop of links and a socket can't be opened.
         if not stat.S_ISREG(path.lstat().st_mode):
             raise _not_regular_error(path, name) from error
-        raise ConfigurationError(
-            f"the prompt can't be read: {error.strerror}", where=str(path)
-        ) from error
+        raise _unreadable_error("the prompt", path, error) from error
     # Checked first: fdopen refuses the descriptor of a folder but does not close it.
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +39,28 @@ def test_no_step_is_paid_for_if_another_has_no_prompt(
     assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
     (folder / "prompts" / "reviewer.md").unlink()
     assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+
+
+@pytest.mark.parametrize("agent", ["claude", "sh", "rehearsal"])
+@pytest.mark.parametrize("verb", ["run", "tick"])
+def test_no_step_starts_if_the_folder_of_prompts_is_unreadable(
+    tmp_path: Path, verb: str, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that needs no prompt got none, and its work was accepted."""
+    text = f"agent: {agent}\nsteps: [main]\nagents: {{sh: {{kind: command, argv: [cat]}}}}\n"
+    folder, iterate = project(tmp_path / "p", text), Path.iterdir
+
+    def refuse(path: Path) -> Iterator[Path]:
+        if path.name == "prompts":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return iterate(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    ended = call(folder, verb)
+    assert ended.code == 2
+    assert "can't be read: Permission denied" in ended.err
+    monkeypatch.undo()
+    assert call(folder, "status", "--json").json["run_id"] is None
 
 
 def test_a_review_that_never_comes_needs_no_prompt(tmp_path: Path) -> None:

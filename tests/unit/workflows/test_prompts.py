@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from sequencer.workflows.prompts import (
     MAX_PROMPT_BYTES,
     PromptReader,
     existing_prompts,
+    prompt_path,
     relative_name,
 )
 
@@ -113,6 +116,42 @@ def test_a_file_without_read_permission_is_reported(folder: Path) -> None:
     (folder / "main.md").chmod(0)
     with pytest.raises(ConfigurationError, match="can't be read"):
         PromptReader(folder).read("main")
+
+
+@pytest.mark.parametrize("name", ["main", "team/plan.txt"])
+def test_a_prompt_in_an_unreadable_folder_is_not_called_missing(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever needs no prompt would go on without the one that is there."""
+    unreadable, iterate = (folder / name).parent, Path.iterdir
+
+    def refuse(path: Path) -> Iterator[Path]:
+        if path == unreadable:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return iterate(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(ConfigurationError, match="can't be read: Permission denied") as refused:
+        PromptReader(folder).read(name)
+    assert not isinstance(refused.value, UnknownName)
+    assert refused.value.where == str(unreadable)
+
+
+def test_a_prompt_in_a_folder_that_may_only_be_listed_is_not_called_missing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(ConfigurationError, match="can't be read: Permission denied"):
+        prompt_path(folder, "main")
+
+
+def test_a_prompt_below_a_file_or_no_folder_is_unknown(folder: Path) -> None:
+    for made, name in ((folder, "main.md/x"), (folder / "gone", "main"), (folder, "gone/x")):
+        with pytest.raises(UnknownName):
+            PromptReader(made).read(name)
 
 
 def test_the_list_is_sorted_and_bounded(folder: Path) -> None:
