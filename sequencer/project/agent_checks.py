@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from sequencer.errors import ConfigurationError
+from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.executors.protocol import HasPermissions, HasWall
 from sequencer.executors.wall import (
     NEEDS_PRIVILEGES,
@@ -19,9 +19,20 @@ from sequencer.executors.wall import (
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.agents import agent_problems, find_unlimited_clients, list_agent_steps
-from sequencer.project.diagnostics import Area, Diagnostic, Level, diagnose_error
+from sequencer.project.diagnostics import (
+    Area,
+    Diagnostic,
+    Level,
+    diagnose_error,
+    locate_setting,
+)
+from sequencer.project.flows import list_project_flows
 from sequencer.project.named_files import find_possible_paths
 from sequencer.project.project import Project
+from sequencer.project.readable import find_prompt_error
+from sequencer.project.schema import OLD_ROLES
+from sequencer.project.settings import Settings
+from sequencer.workflows.prompts import relative_name
 from sequencer.workflows.registry import with_defaults
 
 MAX_CLIENT_FILES, MAX_STEPS = 8, 4
@@ -41,6 +52,54 @@ def check_agents(project: Project, level: Level) -> Iterator[Diagnostic]:
             continue
         for problem in problems:
             yield Diagnostic(level, Area.AGENT, problem, f"agent {name}")
+
+
+def check_selection_names(project: Project) -> Iterator[Diagnostic]:
+    """Yield the keys of ``agent.roles`` and ``agent.prompts`` that no step or prompt has.
+
+    Nothing else notices a typo there: the step gets the default agent.
+    """
+    selection, settings = project.settings.agent, project.settings
+    if not (selection.roles or selection.prompts):
+        return
+    own_workflows = list(_list_workflows(project, (settings.workflow.name, *settings.workflows)))
+    workflows = [*own_workflows, *_list_workflows(project, settings.registry.names)]
+    step_names = {step.name for workflow in workflows for step in workflow.every_step}
+    for name in selection.roles:
+        if name not in step_names and name not in OLD_ROLES:
+            own_names = {step.name for workflow in own_workflows for step in workflow.every_step}
+            where = locate_setting(settings, "agent", "roles", name)
+            error = UnknownName("step", name, own_names, where=where)
+            yield from diagnose_error(Area.CONFIGURATION, error, Level.WARNING)
+    prompts = {prompt for workflow in workflows for prompt in _list_prompts(settings, workflow)}
+    for name in selection.prompts:
+        is_used = relative_name(settings.prompts_dir, name) in prompts
+        # The router may choose any prompt that exists.
+        if not is_used and find_prompt_error(project, name) is not None:
+            own_prompts = {
+                name for workflow in own_workflows for name in _list_prompts(settings, workflow)
+            }
+            where = locate_setting(settings, "agent", "prompts", name)
+            error = UnknownName("prompt", name, own_prompts, where=where)
+            yield from diagnose_error(Area.CONFIGURATION, error, Level.WARNING)
+
+
+def _list_workflows(project: Project, names: Iterable[str]) -> Iterator[Workflow]:
+    """Yield the readable workflows called *names*, and the flowcharts in the folders for them."""
+    registry = project.settings.registry
+    for name in names:
+        with suppress(ConfigurationError):
+            yield registry.get(name)
+    for path in list_project_flows(project):
+        with suppress(ConfigurationError):
+            yield registry.load(path).workflow
+
+
+def _list_prompts(settings: Settings, workflow: Workflow) -> Iterator[str]:
+    """Yield the prompts of the steps and fixers of *workflow*, relative to the prompts folder."""
+    for step in workflow.every_step:
+        if step.text is None:
+            yield relative_name(settings.prompts_dir, step.prompt_name)
 
 
 def check_time_limits(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:

@@ -51,6 +51,15 @@ OF_A_POSITION = CONFIGURATION.replace("default: rehearsal", "default: rehearsal,
             "workflow review_cadence, step 'main': .*'gone.md'.*reviewer.md, supervisor.md",
         ),
         (
+            *(CONFIGURATION.replace("rehearsal", "rehearsal, roles: {mian: codex}"), Level.WARNING),
+            "agent.roles.mian: unknown step 'mian'; did you mean 'main'[?] .*supervisor",
+        ),
+        (
+            *(CONFIGURATION.replace("rehearsal", "rehearsal, prompts: {mian.md: codex}"),),
+            Level.WARNING,
+            "agent.prompts.*: unknown prompt 'mian.md'; did you mean 'main.md'[?] .*supervisor.md",
+        ),
+        (
             *(CONFIGURATION.replace(", review_every_n: 2", ""), Level.WARNING),
             "never reviews.*review_every_n",
         ),
@@ -320,3 +329,14 @@ def test_missing_walls_between_agents_are_reported(
         assert re.search(pattern, finding.message)
         assert finding.hint
     assert all("sudo" in (finding.hint or "") for finding in found if finding.where == "agent t")
+
+
+def test_names_of_any_workflow_are_no_typos(tmp_path: Path) -> None:
+    roles = "roles: {loop: codex, plan: codex, fixer: codex}, prompts: {spare: codex, plan: codex}"
+    judge = "{name: q, text: x, validation: {fixer: {name: fixer, text: x}}}"
+    more = f"workflows: {{mine: {{steps: [plan, {judge}]}}}}\n"
+    configuration = CONFIGURATION.replace("rehearsal", f"rehearsal, {roles}") + more
+    project(
+        tmp_path, configuration, "supervisor.md", "main.md", "reviewer.md", "spare.md", "plan.md"
+    )
+    assert "unknown" not in call(tmp_path, "check").out
