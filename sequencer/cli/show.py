@@ -89,19 +89,20 @@ def _print_run_graph(invocation: Invocation, draw: dict[str, Any]) -> bool:
 
 
 def _is_flow(project: Project, name: str) -> bool:
-    """Return whether *name* is a flowchart or a task list; False also for unknown names.
+    """Return whether *name* is a flowchart or a task list, and not a list of steps.
 
     Raises:
+        UnknownName: it is none of them.
         ConfigurationError: several files have the name.
     """
     registry = project.settings.registry
     if name in registry.names:
         return name in registry.flows or name in registry.lists
-
     try:
         find_flow_file(project, name)
-    except UnknownName:
-        return False
+    except UnknownName as error:
+        known_names = {*registry.names, *error.known}
+        raise UnknownName("workflow", name, known_names, where="sequencer plan") from None
     return True
 
 

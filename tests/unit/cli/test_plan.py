@@ -178,3 +178,13 @@ def test_a_message_reports_that_no_node_can_start(tmp_path: Path) -> None:
     assert (ended.code, ended.out) == (0, "")
     assert "no node can start now" in ended.err
     assert call(folder, "--run", "chart", "plan", "--json").json == []
+
+
+def test_an_unknown_workflow_lists_flowcharts_too(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    (folder / "flows").mkdir()
+    (folder / "flows" / "repair.md").write_text(CHART)
+    refused = call(folder, "plan", "repare")
+    assert refused.code == 2
+    assert "unknown workflow 'repare'\n  did you mean 'repair'? known workflows: " in refused.err
+    assert ", repair, review_cadence, " in refused.err
