@@ -74,10 +74,11 @@ def log(
     """
     flags = {"--path": path, "--prompt": prompt, "--json": invocation.is_json}
     flag_names = [option for option, is_given in flags.items() if is_given]
+    other_names = [name for name in flag_names if name != "--prompt"]
     if follow and flag_names:
         raise click.UsageError(f"-f and {flag_names[0]} can't be used together")
-    if prompt and len(flag_names) > 1:
-        raise click.UsageError(f"--prompt and {flag_names[-1]} can't be used together")
+    if prompt and other_names:
+        raise click.UsageError(f"--prompt and {other_names[0]} can't be used together")
     project = invocation.project()
     run = invocation.run() if follow else invocation.run_to_show()
     request = AskedLogs(project, run, steps, count=count, lines=lines)

@@ -218,4 +218,7 @@ def test_only_the_prompt_option_shows_the_prompt_that_was_sent(
     old = logs(folder) / "iter-00001_supervisor.log"
     old.write_text("# step\n# workflow\n# started\nwords\n")
     assert "an earlier version wrote this log" in shown(folder, "--prompt")
-    assert call(folder, "log", "--prompt", "--path").code == 2
+    for options in (("--prompt", "--path"), ("--path", "--prompt")):
+        refused = call(folder, "log", *options)
+        assert refused.code == 2
+        assert "--prompt and --path can't be used together" in refused.err
