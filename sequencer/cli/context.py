@@ -105,6 +105,8 @@ class Invocation(Struct):
     """Everything that was typed after the program's name."""
     config: Path | None = None
     run_name: str | None = None
+    means_default: bool = False
+    """Whether ``--run default`` was given and means the default run."""
     is_json: bool = False
     is_quiet: bool = False
     is_verbose: bool = False
@@ -222,7 +224,7 @@ class Invocation(Struct):
         `status` calls the default run "default", so people type it.
         """
         if self.run_name == "default" and "default" not in self._list_known_runs(project):
-            self.run_name = None
+            self.run_name, self.means_default = None, True
 
     @staticmethod
     def _list_known_runs(project: Project) -> list[str]:

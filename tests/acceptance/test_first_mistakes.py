@@ -183,6 +183,14 @@ def test_start_without_a_run_names_the_command_to_continue(tmp_path: Path) -> No
     assert "to continue: sequencer --run login-times-out run" in made.err
 
 
+def test_start_makes_no_other_run_than_the_default_run_that_was_asked_for(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\n")
+    refused = call(folder, "start", "x", "--run", "default", "--no-run")
+    assert refused.code == 2
+    assert "--run default: the default run can't be made from a request" in refused.err
+    assert not (folder / "sync").exists()
+
+
 def test_a_manual_change_names_the_command_to_continue(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "agent: rehearsal\n")
     assert call(folder, "--run", "a b", "run", "--max-steps", "1", "--quiet").code == 0

@@ -116,7 +116,17 @@ def _report_lost_cost(invocation: Invocation, starter: Starter) -> Iterator[None
 
 
 def _choose_run_name(invocation: Invocation, project: Project, request: Request) -> str:
-    """Return the name for the run of *request*, and set it as the run of *invocation*."""
+    """Return the name for the run of *request*, and set it as the run of *invocation*.
+
+    Raises:
+        UsageRefused: ``--run default`` was given.
+    """
+    if invocation.means_default:
+        raise UsageRefused(
+            "the default run can't be made from a request; it uses the workflow of the project",
+            where="--run default",
+            hint="give another name, or leave --run out; then the name is made from the title",
+        )
     name = invocation.run_name or find_free_name(request.title, project.run_names())
     invocation.run_name = name
     return name
