@@ -13,7 +13,7 @@ from typing import Any
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused, format_command
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.limits import format_utc_ms, is_past
-from sequencer.model.sequence.order import index_of, position_at
+from sequencer.model.sequence.order import newest_index, position_at
 from sequencer.model.step import Step
 from sequencer.model.transitions import (
     Event,
@@ -43,10 +43,8 @@ def build_gate(
 ) -> Gate:
     """Return the gate after *step* at *step_index*, whose claim is in *head*."""
     approval = step.approval
-    index = index_of(workflow, approval.feedback_to) if approval and approval.feedback_to else None
-    if index is not None and workflow.kind == "cycle":
-        # The step of this cycle, or of the previous one if it comes later in the cycle.
-        index = max(step_index - (step_index - index) % len(workflow.steps), 0)
+    target = approval.feedback_to if approval else None
+    index = None if target is None else newest_index(workflow, step_index, target)
     timeout = approval.timeout_s if approval else None
     extra_fields: dict[str, Any] = {"completes_run": True} if completes_run else {}
     prior_gate = head.gate

@@ -131,9 +131,22 @@ def next_index(workflow: Workflow, start: int, matches: Callable[[StepRef], bool
     review is between. In a procedure, every step is near.
     """
     length = len(workflow.steps)
-    end = start + 3 * length if workflow.kind == "cycle" else length
+    end = length if workflow.kind == "procedure" else start + 3 * length
     return next(
         (index for index in range(start, end) if matches(find_step_ref(workflow, index))), None
+    )
+
+
+def newest_index(workflow: Workflow, start: int, name: str) -> int | None:
+    """Return the last step_index up to *start* of the step called *name*; None: none is near.
+
+    Near means the same as for `next_index`.
+    """
+    if workflow.kind == "procedure":
+        return index_of(workflow, name)
+    end = max(start - 3 * len(workflow.steps), -1)
+    return next(
+        (index for index in range(start, end, -1) if resolve(workflow, index).name == name), None
     )
 
 

@@ -63,6 +63,7 @@ from sequencer.model.sequence.order import (
     find_step_ref,
     index_of,
     is_exhausted,
+    next_index,
     record_judgment,
 )
 from sequencer.model.transitions import Event, Fact, StepRef, Transition
@@ -196,8 +197,10 @@ def _find_decision_error(
     if decision.move is Move.RETRY and head.attempt >= max_attempts:
         return f"a hook wanted attempt {head.attempt + 1}: {reason}"
     if next_ref is None:
-        names = [step.name for step in workflow.steps]
-        return str(UnknownName("step", decision.target or "", names, where="a hook's decision"))
+        name, names = decision.target or "", [step.name for step in workflow.steps]
+        if name in names:
+            return f"a hook sent the run to {name!r}, which never runs: every cycle is a review"
+        return str(UnknownName("step", name, names, where="a hook's decision"))
     if next_ref.step_index <= step_index and head.usage.steps >= MAX_ROUNDS * len(workflow.steps):
         return f"a hook sent the run back too often: {reason}"
     return None
@@ -218,12 +221,14 @@ def _find_ref_after(
 
 
 def _index_to(workflow: Workflow, step_index: int, name: str) -> int | None:
-    """Return the step_index of the step called *name*; in a cycle, its next one."""
+    """Return the step_index of the step called *name*; in a cycle, its next one.
+
+    None: there is no such step, or reviews take all of its places.
+    """
     position = index_of(workflow, name)
     if position is None or workflow.kind == "procedure":
         return position
-    length = len(workflow.steps)
-    return step_index + 1 + (position - step_index - 1) % length
+    return next_index(workflow, step_index + 1, lambda ref: ref.step == name)
 
 
 class SequenceChange(Struct):

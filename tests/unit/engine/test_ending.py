@@ -18,7 +18,7 @@ from sequencer.model.sequence.sequence_kind import (
 )
 from sequencer.model.step import Step
 from sequencer.model.transitions import StepRef
-from sequencer.model.workflow import Workflow
+from sequencer.model.workflow import Review, Workflow
 from tests.contract.store_cases import new_head
 
 STEPS = [
@@ -118,17 +118,72 @@ def test_a_hook_that_names_an_unknown_step_fails_its_own_step() -> None:
     assert "known steps: ask, build, plan, tell, verify" in str(ended.error)
 
 
-def test_goto_in_a_cycle_goes_to_the_next_place_of_the_step() -> None:
-    def index_from(here: int, target: str) -> int:
-        there = find_step_ref(CYCLE, here)
-        ran = AttemptResult(
-            OK, step_at(CYCLE, there), there, "canned", decision=Decision(Move.GOTO, target)
-        )
-        ended = decide_continuation(SequenceKind(CYCLE), new_head(), ran, 20)
-        assert ended.following is not None
-        return ended.following.step_index
+def goto(workflow: Workflow, here: int, target: str) -> Any:
+    there = find_step_ref(workflow, here)
+    decision = Decision(Move.GOTO, target)
+    ran = AttemptResult(OK, step_at(workflow, there), there, "canned", decision=decision)
+    return decide_continuation(SequenceKind(workflow), new_head(), ran, 20)
 
-    assert [index_from(4, name) for name in ("plan", "build", "check")] == [6, 7, 5]
+
+def test_goto_in_a_cycle_goes_to_the_next_place_of_the_step() -> None:
+    indexes = [goto(CYCLE, 4, name).following.step_index for name in ("plan", "build", "check")]
+    assert indexes == [6, 7, 5]
+
+
+def reviewed(every: int, **approval: Any) -> Workflow:
+    """Return plan, build, and a review with a gate in their place in every *every*-th cycle."""
+    review = {"name": "reviewer", "requires_approval": True, "approval": approval}
+    steps = [Step(name="plan"), Step(name="build")]
+    return Workflow("round", steps, Review(every=every, step=Step.model_validate(review)))
+
+
+@pytest.mark.parametrize(
+    ("here", "target", "there"),
+    [
+        (0, "build", 1),
+        (1, "plan", 4),
+        (0, "plan", 4),
+        (2, "build", 5),
+        (3, "plan", 4),
+        (4, "plan", 8),
+    ],
+)
+def test_goto_passes_the_reviews_that_are_in_the_way(here: int, target: str, there: int) -> None:
+    following = goto(reviewed(2), here, target).following
+    assert (following.step, following.step_index) == (target, there)
+
+
+def test_goto_fails_if_reviews_take_all_places_of_the_step() -> None:
+    ended = goto(reviewed(1), 0, "plan")
+    assert ended.kind is ContinuationKind.FAIL
+    assert ended.error == "a hook sent the run to 'plan', which never runs: every cycle is a review"
+
+
+@pytest.mark.parametrize(
+    ("every", "here", "target", "there"),
+    [
+        (2, 2, "plan", 0),
+        (2, 3, "plan", 0),
+        (2, 7, "build", 5),
+        (2, 3, "reviewer", 3),
+        (3, 4, "plan", 2),
+        (1, 1, "plan", 0),
+    ],
+)
+def test_feedback_at_a_review_goes_back_to_where_the_step_has_run(
+    every: int, here: int, target: str, there: int
+) -> None:
+    workflow = reviewed(every, feedback_to=target)
+    gate = build_gate(
+        workflow, new_head(), step_at(workflow, find_step_ref(workflow, here)), here, NOW
+    )
+    assert gate.feedback_to == there
+
+
+def test_feedback_passes_a_review_on_its_way_back() -> None:
+    fields = {"requires_approval": True, "approval": {"feedback_to": "build"}}
+    step = Step.model_validate({"name": "plan", **fields})
+    assert build_gate(reviewed(2), new_head(), step, 4, NOW).feedback_to == 1
 
 
 def test_a_gate_records_its_feedback_step_and_its_deadline() -> None:

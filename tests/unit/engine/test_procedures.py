@@ -373,6 +373,26 @@ def test_a_gate_in_a_cycle_goes_back_within_the_cycle(tmp_path: Path) -> None:
     assert "make it blue" not in (tmp_path / "prompt-0-main.txt").read_text()
 
 
+def test_feedback_at_a_review_reaches_the_step_before_the_review(tmp_path: Path) -> None:
+    (tmp_path / "note.sh").write_text("cat > prompt-$SEQUENCER_STEP_INDEX-$SEQUENCER_STEP.txt\n")
+    review = {"name": "reviewer", "requires_approval": True, "approval": {"feedback_to": "main"}}
+    write_project(
+        tmp_path,
+        workflow={"name": "w"},
+        workflows={"w": {"steps": ["main"], "review": {"every": 2, "step": review}}},
+        agents={"canned": {"kind": "command", "argv": ["sh", "note.sh"]}},
+    )
+    run = open_project(tmp_path, environment={"PATH": "/usr/bin:/bin"}).run()
+    for answer in (Approve(), Feedback("make it blue")):
+        with pytest.raises(WaitsForPerson):
+            work(run)
+        run.do(answer, by="ann")
+    assert (head_of(run).step_index, head_of(run).expected_step) == (2, "main")
+    with pytest.raises(WaitsForPerson):
+        work(run)
+    assert "make it blue" in (tmp_path / "prompt-2-main.txt").read_text()
+
+
 def test_async_mode_goes_through_a_procedure_without_a_run(tmp_path: Path) -> None:
     started(tmp_path, *judged(NO, PASS), steps=STEPS[3:])
     project = open_project(tmp_path, environment={"PATH": "/usr/bin:/bin"})
