@@ -74,6 +74,7 @@ def check(
       sequencer check --report
       sequencer check --json | jq '.findings[] | select(.level == "error")'
     """
+    _ensure_one_output({"--schema": schema, "--settings": has_settings, "--report": reports}, asks)
     if schema:
         click.echo(checks.editors_schema(), nl=False)
         return 0
@@ -100,6 +101,18 @@ def check(
     else:
         invocation.echo("nothing is wrong")
     return code
+
+
+def _ensure_one_output(flags: dict[str, bool], asks: bool) -> None:
+    """Check that at most one of *flags* is given, and that ``--remote`` (*asks*) counts.
+
+    Raises:
+        UsageError: an option would be ignored.
+    """
+    names = [name for name, is_given in flags.items() if is_given]
+    names += ["--remote"] if asks and names and names != ["--report"] else []
+    if len(names) > 1:
+        raise click.UsageError(f"{names[0]} and {names[1]} can't be used together")
 
 
 def _collect_diagnostics(invocation: Invocation) -> list[Diagnostic]:

@@ -79,6 +79,10 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
             "--all and --watch can't be used together, and --ended works only with --all",
             where="sequencer status",
         )
+    if lists and invocation.run_name is not None:
+        raise UsageRefused(
+            "--all lists all runs, so it and --run can't be used together", where="sequencer status"
+        )
     if lists:
         _list_runs(invocation, with_ended=ended)
         return

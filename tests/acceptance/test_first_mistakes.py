@@ -176,6 +176,28 @@ def test_a_command_with_a_missing_or_empty_prompt_is_a_notice(tmp_path: Path) ->
     ]
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("status --all --run nope", "--all lists all runs, so it and --run can't be used together"),
+        ("schedule print --port 1", "--port: works only with --web"),
+        ("schedule print --bind 0.0.0.0", "--bind: works only with --web"),
+        ("schedule print --name x", "--name: works only with --web"),
+        ("schedule print --web --every 60", "--every: works only without --web"),
+        ("schedule print --web --all", "--all: works only without --web"),
+        ("schedule print --web --all --at-most 2", "--all: works only without --web"),
+        ("check --settings --schema", "--schema and --settings can't be used together"),
+        ("check --report --settings", "--settings and --report can't be used together"),
+        ("check --schema --remote", "--schema and --remote can't be used together"),
+    ],
+)
+def test_an_option_without_an_effect_is_refused(line: str, said: str, tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\n")
+    refused = call(folder, *line.split())
+    assert (refused.code, refused.out) == (2, "")
+    assert said in refused.err
+
+
 def test_start_without_a_run_names_the_command_to_continue(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "agent: rehearsal\n")
     made = call(folder, "start", "Login times out", "--no-run")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb, with_options
@@ -61,6 +62,13 @@ from sequencer.project.starts import describe_start, format_local_time
 from sequencer.store.identity import ensure_person
 from sequencer.store.user_state import STATE_VARIABLE, make_user_folder, user_state_path
 
+_TICK_OPTIONS = {"every": "--every", "is_all": "--all", "at_most": "--at-most"}
+_WEB_OPTIONS = {
+    "port": "--port",
+    "bind": "--bind",
+    "names": "--name",
+    "token_file": "--token-file",
+}
 ACTIONS = ("install", "show", "remove", "print")
 _NO_ACTION = f"ACTION is missing: expected {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}"
 _OPTIONS = with_options(
@@ -126,6 +134,7 @@ def schedule(
         raise UsageRefused(_NO_ACTION, hint=hint)
     if folders and not is_web:
         raise UsageRefused("works only with --web", where="DIR", hint="add --web, or use --config")
+    _ensure_options_count(is_web=is_web)
     if action != "print":
         ensure_person(invocation.verb, "a person has to decide what runs unattended")
     settings = invocation.project().settings
@@ -148,6 +157,19 @@ def schedule(
     else:
         _install_ticks(invocation, installer_of(kind), job, log, is_all=given["is_all"])
     return 0
+
+
+def _ensure_options_count(*, is_web: bool) -> None:
+    """Check that no option was given that only the other kind of job has.
+
+    Raises:
+        UsageRefused: such an option was given.
+    """
+    names, relation = (_TICK_OPTIONS, "without") if is_web else (_WEB_OPTIONS, "with")
+    context = click.get_current_context()
+    for name, option in names.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UsageRefused(f"works only {relation} --web", where=option)
 
 
 def _install_pages(invocation: Invocation, installer: Installer, job: Job, link: str) -> None:
