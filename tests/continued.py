@@ -16,6 +16,7 @@ from sequencer.model.transitions import Transition
 from sequencer.store.continuity import find_misfit, find_misfits
 from sequencer.store.file import FileStore
 from sequencer.store.journal import decode, encode, fact_fields, survey
+from sequencer.store.protocol import Change
 from sequencer.store.recovery import Recovered
 
 MISFITS: list[str] = []
@@ -35,6 +36,13 @@ def watch_changes() -> None:
         return head
 
     FileStore._accept = watch  # type: ignore[method-assign, assignment]
+
+
+def make_up(store: FileStore, change: Change) -> Head:
+    """Make *change*, whose facts a test has made up: they need no claim before them."""
+    head = store.update(change)
+    MISFITS.clear()
+    return head
 
 
 def _as_json(head: Head) -> dict[str, Any]:

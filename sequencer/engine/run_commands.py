@@ -303,9 +303,7 @@ class RunCommands:
         if is_move or isinstance(command, (TakeOver, StopNow)):
             leases = open_leases(self._store.state_path)
             usage_by_token = {claim.token: leases.read_usage(claim) for claim in head.claims}
-        freed_token = (
-            self._drop_dead_claim(head) if isinstance(command, _DROPPING) else None
-        )
+        freed_token = self._drop_dead_claim(head) if isinstance(command, _DROPPING) else None
         if freed_token is not None:
             transition = freed_token.combine(
                 self._apply(freed_token.head, command, by=author, used=usage_by_token)

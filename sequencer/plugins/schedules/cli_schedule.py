@@ -130,8 +130,7 @@ def schedule(
       sequencer schedule install --web --env-file ~/.config/sequencer.env
     """
     if action is None:
-        hint = "for example: sequencer schedule show"
-        raise UsageRefused(_NO_ACTION, hint=hint)
+        raise UsageRefused(_NO_ACTION, hint="for example: sequencer schedule show")
     if folders and not is_web:
         raise UsageRefused("works only with --web", where="DIR", hint="add --web, or use --config")
     _ensure_options_count(is_web=is_web)

@@ -14,6 +14,7 @@ from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Fact, Transition
 from sequencer.plugins.posting.protocol import Activity
 from sequencer.store.file import FileStore
+from tests.continued import make_up
 from tests.unit.posting.runs import Box, attempt_at
 
 TASKS = {"plan": ("Read and plan", "researcher"), "build": ("Build it", "implementer")}
@@ -46,7 +47,7 @@ def tell(store: FileStore, event: Event, step: str, **outcome: Any) -> int:
         assert head is not None
         return Transition(head, (fact,))
 
-    return store.update(change).revision
+    return make_up(store, change).revision
 
 
 def named(name: str, subject: str | None = "") -> Attempt:

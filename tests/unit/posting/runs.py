@@ -15,6 +15,7 @@ from sequencer.model.transitions import Event, Fact, Transition, initialize
 from sequencer.plugins.posting.lane import Lane, Surroundings
 from sequencer.plugins.posting.protocol import Post, Refused, Unreachable
 from sequencer.store.file import FileStore
+from tests.continued import make_up
 from tests.unit.saying import attempt
 
 SECRET = "hunter2-hunter2-hunter2"  # noqa: S105 - no real one
@@ -51,7 +52,7 @@ def record(store: FileStore, *facts: tuple[Event, dict[str, Any] | None], **upda
         assert head is not None
         return Transition(head.replace(**update), told)
 
-    return store.update(change).revision
+    return make_up(store, change).revision
 
 
 def head_of(store: FileStore) -> Head:
