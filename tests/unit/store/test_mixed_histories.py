@@ -50,14 +50,14 @@ HELD = ("stop --pause", "resume")
     [
         pytest.param(
             Story(GATE, ("run --quiet",), 1),
-            ("answer better",),
+            ("answer feedback better",),
             ("stop --pause", "answer approve"),
             "no gate waits",
             id="a gate that was decided",
         ),
         pytest.param(
             Story(GATE, ("run --quiet",), 1),
-            ("answer better", "run --quiet"),
+            ("answer feedback better", "run --quiet"),
             (*HELD, *HELD, "answer approve"),
             "token 4, waits",
             id="the gate of a later attempt",

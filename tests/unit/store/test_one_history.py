@@ -145,7 +145,7 @@ CASES: dict[str, Case] = {
         "feedback approved rejected completed invalid fixed rewound told reset skipped",
         _workflow("one", GATED, JUDGED, "three"),
         (
-            *("run --quiet", "answer better", "run --quiet", "tell three careful"),
+            *("run --quiet", "answer feedback better", "run --quiet", "tell three careful"),
             *("answer approve --note fine", "run --quiet", "rewind 1", "run --quiet"),
             *("answer reject", "rewind 0", "run --quiet", "answer approve", "run --quiet"),
             *("reset --yes", "run --start-at three --quiet"),
