@@ -316,7 +316,7 @@ def _iter_items(
 
 def _build_gate_json(item: Open, gate: Gate) -> dict[str, Any]:
     """Return a run at a *gate* as ``inbox --json`` prints it."""
-    fields = gate.model_dump(mode="json", exclude={"decision"})
+    fields = gate.model_dump(mode="json", exclude={"decision", "earlier"})
     run_fields = {"run": item.run.name, "workflow": item.workflow}
     question = read_gate_output(item.run, gate)
     return {**run_fields, **fields, "question": question, "expired": bool(item.describe_timeout())}

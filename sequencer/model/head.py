@@ -8,12 +8,13 @@ agent or another tool may keep notes there. Wall-clock values are for people; on
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from math import inf
 from typing import Annotated, Any, Literal
 
 from sequencer.frozen.base import Frozen
-from sequencer.frozen.fields import Field
+from sequencer.frozen.fields import Field, ValidationError
 from sequencer.model.outcome import Usage
 
 SCHEMA_VERSION = 1
@@ -109,6 +110,7 @@ class Gate(Frozen, extra="allow"):
 
     It stays in the head after feedback, so that the steps that run again see the feedback and
     the next question is counted. Approval removes it, and so does a command that moves the run.
+    If another gate asks on the way back, it keeps this one until it is approved, see `earlier`.
     """
 
     step: str
@@ -139,6 +141,27 @@ class Gate(Frozen, extra="allow"):
         Stored as ``completes_run``, and only if the step or its hook said so.
         """
         return self.model_extra.get("completes_run") is True
+
+    @property
+    def earlier(self) -> tuple[Gate, ...]:
+        """Return the gates after this one that got feedback and will ask again, nearest first.
+
+        Stored as ``earlier``, and only while there are any.
+        """
+        stored_gates = self.model_extra.get("earlier")
+        gates = []
+        for stored_gate in stored_gates if isinstance(stored_gates, (list, tuple)) else ():
+            with suppress(ValidationError):
+                gates.append(Gate.model_validate(stored_gate))
+        return tuple(gates)
+
+    def with_earlier(self, gates: Collection[Gate]) -> Gate:
+        """Return this gate with *gates* as `earlier`; what they have kept themselves is dropped."""
+        fields = self.model_dump(exclude={"earlier"})
+        if gates:
+            options: dict[str, Any] = {"exclude": {"earlier"}, "exclude_defaults": True}
+            fields["earlier"] = [gate.model_dump(**options) for gate in gates]
+        return Gate.model_validate(fields)
 
 
 class Flow(Frozen):

@@ -148,10 +148,15 @@ class Composer(Struct, frozen=True, dict=True):
         gate = self.head.gate
         if gate is None or not self._is_after_feedback:
             return ""
-        notes = [note for note in self.earlier.said.feedback if note.gate == gate.step]
+        names = {gate.step, *(earlier_gate.step for earlier_gate in gate.earlier)}
+        notes = [note for note in self.earlier.said.feedback if note.gate in names]
         if len(notes) == 1:
             return notes[0].text
-        return "\n\n".join(f"Round {note.round}: {note.text}" for note in notes)
+        is_one_gate = len({note.gate for note in notes}) == 1
+        return "\n\n".join(
+            f"{'Round' if is_one_gate else f'{note.gate}, round'} {note.round}: {note.text}"
+            for note in notes
+        )
 
     def _earlier_rounds(self) -> str:
         loop = self.head.loop

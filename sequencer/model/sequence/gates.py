@@ -28,6 +28,8 @@ from sequencer.model.workflow import Workflow
 
 MAX_FEEDBACK_CHARS = 20_000
 """Limit for one feedback or message; the journal and the prompt contain it."""
+MAX_EARLIER = 3
+"""Limit for the gates with feedback that another gate keeps, so that the head stays small."""
 MAX_WAITING = 20
 """Limit for entries of waiting messages, so that the head stays small."""
 
@@ -46,20 +48,25 @@ def build_gate(
     target = approval.feedback_to if approval else None
     index = None if target is None else newest_index(workflow, step_index, target)
     timeout = approval.timeout_s if approval else None
+    prior_gates = () if head.gate is None else (head.gate, *head.gate.earlier)
+    rounds = (gate.round for gate in prior_gates if gate.step == step.name)
     extra_fields: dict[str, Any] = {"completes_run": True} if completes_run else {}
-    prior_gate = head.gate
-    number = prior_gate.round + 1 if prior_gate is not None and prior_gate.step == step.name else 1
-    return Gate(
+    new_gate = Gate(
         step=step.name,
         step_index=step_index,
         token=head.token,
         opened_at=format_utc_ms(now),
-        round=number,
+        round=next(rounds, 0) + 1,
         feedback_to=max(step_index - 1, 0) if index is None else index,
         expires_at=format_utc_ms(now + timedelta(seconds=timeout)) if timeout else None,
         on_timeout=approval.on_timeout if approval else "reject",
         **extra_fields,
     )
+    # The run has yet to come back to those after it. What it has passed will not ask again.
+    ahead = [
+        gate for gate in prior_gates if gate.decision == "feedback" and gate.step_index > step_index
+    ]
+    return new_gate.with_earlier(ahead[:MAX_EARLIER]) if ahead else new_gate
 
 
 def open_gate(head: Head, verb: str, token: int | None = None) -> Gate:
@@ -123,7 +130,8 @@ def approve(
 ) -> Transition:
     """Let the run continue after the gate, at *following*.
 
-    It is complete if that is the end, or if the step that asks has said so.
+    It is complete if that is the end, or if the step that asks has said so. Else the gate that
+    got feedback before, and has yet to ask again, takes its place.
 
     Raises:
         TransitionRefused: see `open_gate`.
@@ -135,6 +143,8 @@ def approve(
         complete_head = new_head.replace(status=Status.COMPLETE, pause_requested=False)
         end = Fact(Event.COMPLETED, gate.step, gate.step_index, gate.token)
         return Transition(complete_head, (fact, end))
+    if gate.earlier:
+        new_head = new_head.replace(gate=gate.earlier[0].with_earlier(gate.earlier[1:]))
     return Transition(refresh_status_by_hand(head, new_head), (fact,))
 
 

@@ -393,6 +393,31 @@ def test_feedback_at_a_review_reaches_the_step_before_the_review(tmp_path: Path)
     assert "make it blue" in (tmp_path / "prompt-2-main.txt").read_text()
 
 
+def test_feedback_is_not_lost_behind_the_gates_on_the_way_back(tmp_path: Path) -> None:
+    ask = {"name": "ask", "requires_approval": True, "approval": {"feedback_to": "reproduce"}}
+    run = started(
+        tmp_path, steps=[{"name": "reproduce", "requires_approval": True}, "build", ask, "tell"]
+    )
+    with pytest.raises(WaitsForPerson, match="'reproduce' waits"):
+        work(run)
+    run.do(Approve(), by="ann")
+    until_gate(run)
+    run.do(Feedback("use short words"), by="ann")
+    for text in ("and a title", None):
+        with pytest.raises(WaitsForPerson, match="'reproduce' waits"):
+            work(run)
+        run.do(Feedback(text) if text else Approve(), by="ann")
+    assert logged(tmp_path, "reproduce, round 1: and a title") == 1
+    assert gate_of(until_gate(run)) == (2, False)
+    # The step with the first gate (twice), the one between, and the one that asks again.
+    assert logged(tmp_path, "use short words") == 4
+    assert logged(tmp_path, "and a title") == 1
+    run.do(Approve(), by="ann")
+    work(run)
+    assert (head_of(run).status, head_of(run).gate) == (Status.COMPLETE, None)
+    assert logged(tmp_path, "use short words") == 4
+
+
 def test_async_mode_goes_through_a_procedure_without_a_run(tmp_path: Path) -> None:
     started(tmp_path, *judged(NO, PASS), steps=STEPS[3:])
     project = open_project(tmp_path, environment={"PATH": "/usr/bin:/bin"})

@@ -21,7 +21,7 @@ from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, StepRef, Transition
 from sequencer.model.workflow import Review, Workflow
-from tests.contract.store_cases import STRANGER, new_head
+from tests.contract.store_cases import HEAD_LIMIT, STRANGER, new_head
 
 CHECK = Step.model_validate({"name": "check", "validation": {"fixer": {"name": "fix"}}})
 LINE = SequenceKind(Workflow("w", (CHECK, Step(name="end")), kind="procedure"))
@@ -281,3 +281,47 @@ def test_going_back_by_hand_leaves_the_gate() -> None:
     assert (rewound.gate, rewound.step_index) == (None, 0)
     edited = edits.edit_field(at_gate(), "step_index", 0, at=AT).head
     assert edited.gate is None
+
+
+def fed_back(step: str, index: int, *earlier: Gate) -> Gate:
+    answered = OPEN.replace(step=step, step_index=index, decision="feedback")
+    return answered.with_earlier(earlier)
+
+
+MANY = Workflow("many", tuple(Step(name=name) for name in "abcdefgh"), kind="procedure")
+
+
+@pytest.mark.parametrize(
+    ("prior", "index", "kept", "number"),
+    [
+        (None, 0, [], 1),
+        (fed_back("c", 2), 0, ["c"], 1),
+        (fed_back("c", 2), 2, [], 2),
+        (fed_back("c", 2), 3, [], 1),
+        (fed_back("b", 1, fed_back("c", 2)), 0, ["b", "c"], 1),
+        (fed_back("b", 1, fed_back("c", 2)), 1, ["c"], 2),
+        (fed_back("b", 1, fed_back("c", 2)), 2, [], 2),
+        (fed_back("b", 1, *(fed_back(name, 2) for name in "cdefgh")), 0, ["b", "c", "d"], 1),
+    ],
+)
+def test_a_gate_keeps_the_gates_with_feedback_that_the_run_has_yet_to_reach(
+    prior: Gate | None, index: int, kept: list[str], number: int
+) -> None:
+    head = RUN.replace(gate=prior, token=9)
+    gate = gates.build_gate(MANY, head, MANY.steps[index], index, NOW)
+    assert ([one.step for one in gate.earlier], gate.round) == (kept, number)
+    stored = Head.model_validate_json(RUN.replace(gate=gate).model_dump_json())
+    assert stored.gate == gate
+    assert ("earlier" in gate.model_dump()) == bool(kept)
+
+
+def test_a_head_with_as_many_gates_as_it_keeps_stays_small() -> None:
+    long = [fed_back("n" * 100, 1000 + index).replace(expires_at=AT) for index in range(20)]
+    head = RUN.replace(gate=long[0].with_earlier(long))
+    gate = gates.build_gate(MANY, head, MANY.steps[0], 0, NOW)
+    assert len(head.replace(gate=gate).model_dump_json()) < HEAD_LIMIT
+
+
+def test_what_is_no_gate_is_not_brought_back() -> None:
+    damaged = Gate.model_validate({**OPEN.model_dump(), "earlier": [1, {"step": 2}, None]})
+    assert gates.approve(at_gate(damaged), FIX, None, at=AT, by="ann").head.gate is None
