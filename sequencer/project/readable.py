@@ -39,25 +39,38 @@ def ensure_readable(project: Project, workflow: Workflow) -> None:
 def unreadable_prompts(
     project: Project, workflow: Workflow
 ) -> Iterator[tuple[Step, str, ConfigurationError]]:
-    """Yield (first step, prompt, error) for each unreadable prompt or system prompt."""
+    """Yield (first step, prompt, error) for each unreadable prompt or system prompt.
+
+    A program that needs no prompt may have none, but one that is there must be readable.
+    """
     seen_names: set[str] = set()
     for step in workflow.every_step:
         full_step = with_defaults(step, project.settings.step_defaults)
-        names = [full_step.system_prompt, *full_step.added_system_prompts]
-        if full_step.system_from_labels:
-            for _, list_prompts in extensions.load_builtins(extensions.SYSTEM_PROMPTS):
-                names += list_prompts(project.settings)
         is_review = workflow.review is not None and step is workflow.review.step
         # A review can run in place of any step, and the position may choose its agent.
         positions = [candidate.name for candidate in workflow.steps] if is_review else [step.name]
-        if full_step.text is None and not _needs_no_prompt(project, full_step, positions):
-            names.append(full_step.prompt_name)
-        for name in names:
-            if name is None or name in seen_names:
+        for name, is_optional in _list_prompt_names(project, full_step, positions):
+            if name in seen_names:
                 continue
-            seen_names.add(name)
-            if (error := find_prompt_error(project, name)) is not None:
+            error = find_prompt_error(project, name, is_optional=is_optional)
+            # A later step may need what this one does not.
+            if error is not None or not is_optional:
+                seen_names.add(name)
+            if error is not None:
                 yield step, name, error
+
+
+def _list_prompt_names(
+    project: Project, step: Step, positions: Sequence[str]
+) -> Iterator[tuple[str, bool]]:
+    """Yield (name, whether it may be missing) for each prompt of *step*."""
+    names = [step.system_prompt, *step.added_system_prompts]
+    if step.system_from_labels:
+        for _, list_prompts in extensions.load_builtins(extensions.SYSTEM_PROMPTS):
+            names += list_prompts(project.settings)
+    yield from ((name, False) for name in names if name is not None)
+    if step.text is None:
+        yield step.prompt_name, _needs_no_prompt(project, step, positions)
 
 
 def find_unprompted_steps(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:
@@ -77,8 +90,8 @@ def find_unprompted_steps(project: Project, workflow: Workflow) -> Iterator[tupl
         except UnknownName:
             if full_step.agent is None:
                 yield step, f"it has no prompt {name!r}"
-        except ConfigurationError as error:
-            yield step, f"its prompt {name!r} can't be read: {error.message}"
+        except ConfigurationError:
+            continue  # `unreadable_prompts` reports it: a run refuses to start with it
 
 
 def _needs_no_prompt(project: Project, step: Step, positions: Sequence[str]) -> bool:
@@ -93,12 +106,17 @@ def _needs_no_prompt(project: Project, step: Step, positions: Sequence[str]) -> 
     return any(agent is not None and agent.kind == "command" for agent in agents)
 
 
-def find_prompt_error(project: Project, name: str) -> ConfigurationError | None:
-    """Return the error if the prompt called *name* can't be used, or None."""
+def find_prompt_error(
+    project: Project, name: str, *, is_optional: bool = False
+) -> ConfigurationError | None:
+    """Return the error if the prompt called *name* can't be used, or None.
+
+    If it *is_optional*, it may be missing or empty.
+    """
     try:
         text = project.prompts.read(name)
     except ConfigurationError as error:
-        return error
-    if text.strip():
+        return None if is_optional and isinstance(error, UnknownName) else error
+    if text.strip() or is_optional:
         return None
     return ConfigurationError(f"prompt {name!r} is empty", hint="write the agent's task into it")

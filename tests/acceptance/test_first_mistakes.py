@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -196,6 +196,47 @@ def test_an_option_without_an_effect_is_refused(line: str, said: str, tmp_path: 
     refused = call(folder, *line.split())
     assert (refused.code, refused.out) == (2, "")
     assert said in refused.err
+
+
+def make_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def make_link_out(path: Path) -> None:
+    path.symlink_to("../../secret.md")
+
+
+def make_latin_1(path: Path) -> None:
+    path.write_bytes(b"na\xefve\n")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (make_folder, "not a regular file"),
+        (os.mkfifo, "not a regular file"),
+        (make_link_out, "outside the prompts folder"),
+        (make_latin_1, "not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("agent", ["", ", agent: sh"])
+def test_an_unusable_prompt_of_a_command_is_an_error_of_check_and_of_run(
+    tmp_path: Path, make: Callable[[Path], None], said: str, agent: str
+) -> None:
+    """The first step must not be paid before the second one is refused."""
+    text = f"steps: [{{name: plan, agent: rehearsal}}, {{name: build{agent}}}]\nagent: sh\n"
+    folder = project(
+        tmp_path / "p", text + "agents: {sh: {kind: command, argv: [cat]}}\n", "plan.md"
+    )
+    (tmp_path / "secret.md").write_text("Do it.\n")
+    make(folder / "prompts/build.md")
+    checked, ended = call(folder, "check"), call(folder, "run")
+    assert (checked.code, ended.code) == (2, 2)
+    (line,) = [line for line in checked.out.splitlines() if "build" in line]
+    assert line.startswith("error: workflow: workflow default, step 'build': ")
+    assert said in line
+    assert said in ended.err
+    assert call(folder, "status", "--json").json["run_id"] is None
 
 
 def test_start_without_a_run_names_the_command_to_continue(tmp_path: Path) -> None:
