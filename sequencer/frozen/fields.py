@@ -187,6 +187,18 @@ class Checked:
         return instance
 
 
+def ensure_mapping(value: object, other_form: str) -> object:
+    """Return *value*, which has to be a mapping or to be made of one already.
+
+    Raises:
+        Refusal: it is something else. The caller has looked for *other_form* before.
+    """
+    if not isinstance(value, (Mapping, Checked)):
+        message = f"expected {other_form}, or a mapping ('key: value' lines)"
+        raise Refusal("form_type", {}, message)
+    return value
+
+
 class LazySpec(FieldSpec):
     """A field whose type is imported when it is first needed."""
 

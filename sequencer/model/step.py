@@ -11,7 +11,13 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from sequencer.frozen.base import Frozen
-from sequencer.frozen.fields import AfterValidator, BeforeValidator, Field, model_validator
+from sequencer.frozen.fields import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ensure_mapping,
+    model_validator,
+)
 
 Name = Annotated[
     str,
@@ -69,6 +75,11 @@ class Retry(Frozen, allow_inf_nan=False):
     backoff: Literal["fixed", "linear", "exponential"] = "fixed"
     initial_delay_s: float = Field(default=0.0, ge=0, le=86_400)
     max_delay_s: float = Field(default=3_600.0, ge=0, le=604_800)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ensure_mapping(cls, value: object) -> object:
+        return ensure_mapping(value, "a number of tries")
 
     def delay_s(self, failures: int) -> float:
         """Return the seconds to wait after this many *failures* in a row, at least 1.

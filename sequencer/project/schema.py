@@ -23,6 +23,7 @@ from sequencer.frozen.fields import (
     LazySpec,
     Refusal,
     describe_value,
+    ensure_mapping,
     model_validator,
 )
 from sequencer.model.limits import RunLimits
@@ -82,6 +83,11 @@ class WorkflowChoice(Section):
     review_every_n: int | None = Field(default=None, ge=-(2**31), lt=2**31)
     """A review replaces every Nth cycle; 0 or less: never."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _ensure_mapping(cls, value: object) -> object:
+        return ensure_mapping(value, "the name of a workflow")
+
 
 class AgentSelection(Section):
     """``agent:``, the agent for steps that don't name one."""
@@ -92,6 +98,11 @@ class AgentSelection(Section):
     prompts: dict[PromptName, Name] = Field(default_factory=dict)
     fallback: tuple[Name, ...] = ()
     """Agents that perform a step, in this order, while its own agent is unavailable."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ensure_mapping(cls, value: object) -> object:
+        return ensure_mapping(value, "the name of an agent")
 
 
 class AgentEntry(Frozen, extra="allow"):

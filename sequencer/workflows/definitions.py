@@ -23,6 +23,7 @@ from sequencer.frozen.fields import (
     Refusal,
     ValidationError,
     describe_value,
+    ensure_mapping,
     model_validator,
 )
 from sequencer.model.step import Name, Purpose, Step
@@ -40,7 +41,9 @@ Found = tuple[KeyPath, ConfigurationError]
 
 
 def _step_from_name(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"name": value}
+    return ensure_mapping(value, "the name of a step")
 
 
 StepEntry = Annotated[Step, BeforeValidator(_step_from_name)]

@@ -11,7 +11,7 @@ from sequencer.errors import ConfigurationError
 from sequencer.files.keys import find_problems
 from sequencer.files.yamlfile import Document, KeyPath, format_key_path, parse_text
 from sequencer.frozen.base import Frozen, validate_value
-from sequencer.frozen.fields import BeforeValidator, Field, ValidationError
+from sequencer.frozen.fields import BeforeValidator, Field, ValidationError, ensure_mapping
 from sequencer.model.step import (
     ContinuedSession,
     Expects,
@@ -100,7 +100,9 @@ class OptionSettings(FlowKeys):
 
 
 def _expand_option(value: object) -> object:
-    return {"label": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"label": value}
+    return ensure_mapping(value, "text")
 
 
 OutputFormat = Literal["text", "json"]

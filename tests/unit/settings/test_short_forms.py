@@ -100,9 +100,11 @@ def test_a_step_has_the_short_retry_too(tmp_path: Path) -> None:
         ("steps: []\n", "1:1: steps", "at least one"),
         ("review: {evry: 2}\n", "1:10: review", "unknown key 'evry'"),
         ("review: {every: 2, agent: clod}\n", "1:20: review.agent", "unknown agent 'clod'"),
-        ("agent: [claude]\n", "1:1: agent", "expected a mapping"),
+        ("agent: [claude]\n", "1:1: agent", "expected the name of an agent, or a mapping"),
+        ("workflow: [a]\n", "1:1: workflow", "expected the name of a workflow, or a mapping"),
+        ("steps: [a, 1]\n", "1:12: steps[1]", "expected the name of a step, or a mapping"),
         ("retry: often\n", "1:1: retry", "expected a whole number"),
-        ("retry: [3]\n", "1:1: retry", "expected a mapping"),
+        ("retry: [3]\n", "1:1: retry", "expected a number of tries, or a mapping"),
         ("retry: true\n", "1:1: retry", "expected a whole number"),
         ("limits: {max_steps: 1, steps: 2}\n", "1:10: limits.max_steps", "limits.steps in line 1"),
         (
