@@ -118,6 +118,30 @@ def test_reset_can_change_the_workflow(tmp_path: Path) -> None:
     assert state(tmp_path)["params"] == {"review_every_n_cycles": 7}
 
 
+@pytest.mark.parametrize("text", ["99999999999999999999999", "-99999999999999999999999"])
+def test_a_counter_with_too_many_digits_is_refused_with_the_range(
+    text: str, tmp_path: Path
+) -> None:
+    refused = call(worked(tmp_path, 1), "set", f"step_index={text}")
+    assert refused.code == 3
+    assert "expected a whole number from 0 to 4611686018427387903" in refused.err
+    assert state(tmp_path)["step_index"] == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "nearest"),
+    [("step_indx", "step_index"), ("statu", "status"), ("ticket", None), ("token_of", None)],
+)
+def test_a_note_that_looks_like_a_typo_is_noticed(
+    field: str, nearest: str | None, tmp_path: Path
+) -> None:
+    called = call(worked(tmp_path, 1), "set", f"{field}=3")
+    assert (called.code, state(tmp_path)[field]) == (0, 3)
+    said = f"notice: {field} is kept as a note of yours; did you mean {nearest!r}?"
+    assert (said in called.err) is (nearest is not None)
+    assert ("did you mean" in called.err) is (nearest is not None)
+
+
 @pytest.mark.parametrize(("verb", "words"), [("reset", ("--yes",)), ("adopt", ())])
 def test_the_command_that_continues_repeats_the_options(
     verb: str, words: tuple[str, ...], tmp_path: Path
