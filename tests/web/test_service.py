@@ -332,3 +332,29 @@ def test_the_commands_of_the_how_to_guide_work_with_its_settings(home: Home) -> 
             assert len(said) == 1
             assert "GITHUB_WEBHOOK_SECRET is not set" in said[0]
     assert "--name=https://hooks.example.com" not in installed_file(home, "cron").read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["x:99999", "x:0", "a_b!", "https://x/y", "x y", "*.x", "", "ftp://x", "x:", "x:80:81"]
+)
+def test_a_name_that_no_host_has_is_refused(home: Home, name: str) -> None:
+    for words in (("web", "--port", "0", "--no-browser"), ("schedule", "print", "--web")):
+        refused = home.sequencer(*words, "--name", name)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert f"--name: {name!r}" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["hooks.example.com", "https://x/", "HTTP://a_b:80", "[::1]:8420"])
+def test_a_name_that_a_host_may_have_is_taken(home: Home, name: str) -> None:
+    assert home.schedule("print", "--web", "--name", name).returncode == 0
+
+
+def test_an_address_of_another_machine_is_not_blamed_on_the_port(home: Home) -> None:
+    key = home.folder / "key"
+    key.write_text("0123456789" * 5)
+    key.chmod(0o600)
+    bind = ("--bind", "192.0.2.1", "--token-file", str(key))
+    refused = home.sequencer("web", "--port", "0", "--no-browser", *bind)
+    assert refused.returncode == 2
+    assert "can't listen at 192.0.2.1" in refused.stderr
+    assert "--bind needs an address of this machine" in refused.stderr

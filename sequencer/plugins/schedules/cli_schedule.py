@@ -53,7 +53,7 @@ from sequencer.plugins.schedules.timers import (
     programs_of,
     tick_log,
 )
-from sequencer.plugins.web.cli_web import ensure_extra, read_key
+from sequencer.plugins.web.cli_web import ensure_extra, parse_names, read_key
 from sequencer.project.agent_checks import check_time_limits
 from sequencer.project.costs import agent_warnings
 from sequencer.project.project import Project
@@ -88,7 +88,7 @@ _OPTIONS = with_options(
                  show_default=True, help="With --web: as for 'web'; the next three too."),
     click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS",
                  help="Address to listen at."),
-    click.option("--name", "names", multiple=True, metavar="HOST[:PORT]",
+    click.option("--name", "names", multiple=True, callback=parse_names, metavar="HOST[:PORT]",
                  help="What browsers and trackers call this machine."),
     click.option("--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                  metavar="FILE",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import stat
 import tempfile
 import webbrowser
 from contextlib import ExitStack
-from errno import EADDRNOTAVAIL, EAFNOSUPPORT
+from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +25,36 @@ from sequencer.store.identity import ensure_person
 NEEDED = ("jinja2", "starlette", "uvicorn")
 BACKLOG = 1024
 LOOPBACK = ("127.0.0.1", "::1")
+
+
+_NAME = re.compile(
+    r"(?:https?://)?(?P<host>[\w-]{1,63}(?:\.[\w-]{1,63})*\.?|\[[0-9a-f:.]+\])"
+    r"(?::(?P<port>[0-9]{1,5}))?/*",
+    re.ASCII | re.IGNORECASE,
+)
+"""HOST[:PORT], with or without a scheme."""
+_MAX_HOST_CHARS, _MAX_PORT = 253, 65_535
+
+
+def parse_names(
+    _context: click.Context, _option: click.Parameter, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the values of ``--name``: no browser sends any other text as the name of a host.
+
+    Raises:
+        UsageRefused: one of them is no name of a host.
+    """
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is None or len(match["host"]) > _MAX_HOST_CHARS:
+            raise UsageRefused(
+                f"{name!r} is not the name of a host",
+                where="--name",
+                hint="write HOST[:PORT], or https://HOST if a proxy encrypts; no path follows",
+            )
+        if match["port"] is not None and not 1 <= int(match["port"]) <= _MAX_PORT:
+            raise UsageRefused(f"{name!r}: a port is from 1 to {_MAX_PORT}", where="--name")
+    return names
 
 
 @verb("web", has_json=False, has_secrets=True)
@@ -52,6 +83,7 @@ LOOPBACK = ("127.0.0.1", "::1")
     "--name",
     "names",
     multiple=True,
+    callback=parse_names,
     metavar="NAME",
     help="Name of this machine in browsers: HOST[:PORT], or https://HOST if a proxy encrypts.",
 )
@@ -174,9 +206,11 @@ def _listeners(bind: str, port: int) -> list[socket.socket]:
             if listeners and not port:
                 # Any port will do, so try another one that is free in both forms.
                 return _listeners(bind, port)
+            is_of_port = error.errno in (EADDRINUSE, EACCES)
+            hint = "--bind needs an address of this machine; without it, only this machine connects"
             raise UsageRefused(
                 f"can't listen at {address}, port {chosen_port}: {error.strerror or error}",
                 where="sequencer web",
-                hint="--port 0 takes a free port",
+                hint="--port 0 takes a free port" if is_of_port else hint,
             ) from error
     return listeners
