@@ -193,7 +193,7 @@ def is_linked_outside(path: Path, folder: Path) -> bool:
     A user who copied a project did not choose where its links lead.
     """
     real_path, plain_path = os.path.realpath(path), Path(os.path.normpath(path))
-    # folder/../x is not in the folder, unless the .. is that of a link's target.
+    # folder/../x is not in the folder, unless the .. is applied to a link's target.
     is_below_link = path.is_relative_to(folder) and real_path != os.path.realpath(plain_path)
     is_inside = plain_path.is_relative_to(folder) or is_below_link
     return is_inside and not Path(real_path).is_relative_to(os.path.realpath(folder))

@@ -217,7 +217,7 @@ def _exists(path: Path) -> bool:
 
 
 def _unreadable_error(what: str, path: Path, error: OSError) -> ConfigurationError:
-    """Return the error for *what*: whoever takes it for missing would go on without a prompt."""
+    """Return the error for *what*; a step must not run without a prompt because of it."""
     return ConfigurationError(
         f"{what} can't be read: {error.strerror}",
         where=str(path),

@@ -59,7 +59,7 @@ def report_metrics(
 def _is_metrics(beginning: bytes) -> bool:
     """Return whether a file with this *beginning* is empty or was written by `metrics_text`.
 
-    A document of a person can begin with "# ", too: it is the title in Markdown.
+    A document of a person can start with "# ", too: it is the title in Markdown.
     """
     text = beginning.strip()
     return not text or text == b"# EOF" or beginning.startswith(OPENINGS)
@@ -131,7 +131,7 @@ def _make_model_lookup(project: Project, workflow: Workflow | None) -> Callable[
 
 PREFIX = "sequencer"
 OPENINGS = (f"# HELP {PREFIX}_".encode(), f"# TYPE {PREFIX}_".encode())
-"""Each file with a sample begins with one of these."""
+"""Each file with a sample starts with one of these."""
 DEFAULT_RUN = "(default)"
 """The name that `runs` uses."""
 FORMATS: tuple[str, str] = ("openmetrics", "prometheus")

@@ -95,7 +95,7 @@ def test_a_run_whose_definition_changed_is_listed(tmp_path: Path) -> None:
     assert row["commands"] == ["sequencer adopt", "sequencer reset"]
 
 
-def test_an_answer_that_nothing_waits_for_is_told_so(tmp_path: Path) -> None:
+def test_an_answer_that_nothing_waits_for_is_refused(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", LIMITED.replace("steps: 1", "steps: 5"))
     for option in ((), ("--run", "night")):
         assert call(folder, *option, "run", "--max-steps", "1", "--quiet").code == 0
