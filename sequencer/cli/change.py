@@ -336,7 +336,9 @@ def rewind(invocation: Invocation, to: str) -> None:
     entries = run.next(min(step_count, MAX_LISTED_STEPS)) if step_count else []
     names = ", ".join(f"{entry['step_index']} {entry['step']}" for entry in entries)
     suffix = f" and {step_count - len(entries)} more" if step_count > len(entries) else ""
-    steps = f"{step_count} steps run again: {names}{suffix}" if step_count else "no step runs again"
+    verb_form = "runs" if step_count == 1 else "run"
+    steps = f"{pluralize(step_count, 'step')} {verb_form} again: {names}{suffix}"
+    steps = steps if step_count else "no step runs again"
     show_change(
         invocation, run, head, f"back from step_index {old_index} to {head.step_index}; {steps}"
     )

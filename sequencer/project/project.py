@@ -235,7 +235,12 @@ class Project(Struct, frozen=True, dict=True):
         files = self.settings.hooks
         if files:
             self.trust.ensure()
-        return load_hooks(files, self.settings.project_dir, self.trust.files_of("hooks"))
+        try:
+            return load_hooks(files, self.settings.project_dir, self.trust.files_of("hooks"))
+        except ConfigurationError as error:
+            if error.where is not None and error.where.startswith("hooks["):
+                error.where = f"{self.settings.source_of('hooks')}: {error.where}"
+            raise
 
     @property
     def posting(self) -> Posting | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 
 from sequencer.engine.run import Run
+from sequencer.files.yamlfile import KeyPath, format_key_path
 from sequencer.model.head import Head
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.posting import poster, results, sinks
@@ -29,7 +30,8 @@ class SinkPosting(Struct, frozen=True):
 
     def problems(self, run: str | None) -> Iterator[tuple[str, str]]:
         """Yield (place, problem) for each sink of the run called *run* that can't work."""
-        return sinks.problems(activity_of(self.project.settings), self._build_sink_place(run))
+        place = self._build_sink_place(run)
+        return sinks.problems(activity_of(self.project.settings), place, self._locate)
 
     def open_listener(
         self,
@@ -52,7 +54,7 @@ class SinkPosting(Struct, frozen=True):
         return poster.Poster(
             # The poster needs its own store: another thread reads it.
             project.store(run.name),
-            sinks.make_sinks(options, self._build_sink_place(run.name)),
+            sinks.make_sinks(options, self._build_sink_place(run.name), self._locate),
             project.redaction,
             notice,
             run=run.name,
@@ -70,7 +72,7 @@ class SinkPosting(Struct, frozen=True):
         """
         project, options = self.project, activity_of(self.project.settings)
         project.trust.ensure()
-        targets = sinks.make_sinks(options, self._build_sink_place(run))
+        targets = sinks.make_sinks(options, self._build_sink_place(run), self._locate)
         store = project.store(run)
         poster.deliver(store, targets, project.redaction, notice=notice, drain_s=options.drain_s)
 
@@ -80,6 +82,13 @@ class SinkPosting(Struct, frozen=True):
         return results.find_pending(
             folder, activity_of(self.project.settings).sinks, head, run.store.history
         )
+
+    def _locate(self, path: KeyPath) -> str:
+        """Return where the key at *path* of a sink is written, or the sink if it is a default."""
+        source = self.project.settings.source_of(*map(str, path))
+        if source.kind == "default":
+            source = self.project.settings.source_of(*map(str, path[:3]), "kind")
+        return f"{source}: {format_key_path(path)}"
 
     def _build_sink_place(self, run: str | None) -> SinkPlace:
         project = self.project

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from sequencer import extensions
 from sequencer.errors import ConfigurationError, UnsafeFolder, UnsafePath
+from sequencer.files.yamlfile import KeyPath, format_key_path
 from sequencer.plugins.posting.options import ActivityOptions, SinkOptions, SinkPlace
 from sequencer.plugins.posting.protocol import Post, Sink, Unreachable
 from sequencer.plugins.posting.trackers import (
@@ -31,6 +32,7 @@ from sequencer.plugins.posting.trackers import (
 from sequencer.plugins.posting.web import WebhookSink
 from sequencer.store import folder as folders
 
+Locate = Callable[[KeyPath], str]
 DEFAULT_FILE = "activity.jsonl"
 MAX_ISSUE = 2**53
 
@@ -99,14 +101,18 @@ def _find_maker(kind: str) -> Callable[..., Any]:
     return make
 
 
-def make_sinks(options: ActivityOptions, place: SinkPlace) -> list[Sink]:
+def make_sinks(
+    options: ActivityOptions, place: SinkPlace, locate: Locate = format_key_path
+) -> list[Sink]:
     """Return the sinks of *options*, in the order of the file; nothing is opened yet.
+
+    *locate* returns where a key is written.
 
     Raises:
         ConfigurationError: a sink can't be created, see `problems`. So a run does not start if
             its results would not arrive.
     """
-    for where, message in problems(options, place):
+    for where, message in problems(options, place, locate):
         raise ConfigurationError(message, where=where)
     return [
         _make_sink(name, entry, place)
@@ -127,33 +133,35 @@ def _is_own_issue(options: SinkOptions, identifier: str) -> bool:
     return match is not None and match[1].casefold() == (options.repository or "").casefold()
 
 
-def problems(options: ActivityOptions, place: SinkPlace) -> Iterator[tuple[str, str]]:
-    """Yield (key, problem) for each problem, such as an unset variable or an unsafe path."""
+def problems(
+    options: ActivityOptions, place: SinkPlace, locate: Locate = format_key_path
+) -> Iterator[tuple[str, str]]:
+    """Yield (place, problem) for each problem, such as an unset variable or an unsafe path."""
     for name, entry in options.sinks.items():
-        where = f"activity.sinks.{name}"
+        path = ("activity", "sinks", name)
         if entry.kind not in MAKERS:
             try:
                 _find_maker(entry.kind)
             except ConfigurationError as error:
-                yield f"{where}.kind", error.in_one_line
-        variables = {
-            "token_env": entry.token_variable,
-            "secret_env": entry.secret_env,
-            "agent_session_id_env": entry.agent_session_id_env,
-            "issue_env": entry.issue_env,
-            **{f"headers_env.{header}": value for header, value in entry.headers_env.items()},
+                yield locate((*path, "kind")), error.in_one_line
+        variables: dict[tuple[str, ...], str | None] = {
+            ("token_env",): entry.token_variable,
+            ("secret_env",): entry.secret_env,
+            ("agent_session_id_env",): entry.agent_session_id_env,
+            ("issue_env",): entry.issue_env,
+            **{("headers_env", header): value for header, value in entry.headers_env.items()},
         }
-        for key, variable in variables.items():
+        for keys, variable in variables.items():
             message = _find_variable_problem(
-                variable, place.environment, is_issue=key == "issue_env"
+                variable, place.environment, is_issue=keys == ("issue_env",)
             )
             if message is not None:
-                yield f"{where}.{key}", message
+                yield locate((*path, *keys)), message
         if entry.kind == "jsonl":
             try:
                 jsonl_path(entry, place)
             except UnsafePath as error:
-                yield f"{where}.path", error.message
+                yield locate((*path, "path")), error.message
 
 
 def _find_variable_problem(

@@ -165,6 +165,14 @@ def test_a_change_of_a_run_that_would_not_continue_says_what_to_do(tmp_path: Pat
     assert "'sequencer adopt'" in ended.err
 
 
+def test_a_rewind_by_one_step_speaks_of_one_step(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    assert "to 1; 1 step runs again: 1 main\n" in call(tmp_path, "rewind", "1").out
+    worked_on = call(tmp_path, "run", "--max-steps", "1", "--quiet")
+    assert worked_on.code == 0
+    assert "to 0; 2 steps run again: 0 supervisor, 1 main\n" in call(tmp_path, "rewind", "0").out
+
+
 def test_rewind_only_goes_back(tmp_path: Path) -> None:
     worked(tmp_path, 1)
     called = call(tmp_path, "rewind", "9")

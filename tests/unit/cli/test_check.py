@@ -46,6 +46,26 @@ def test_a_server_that_does_not_answer_is_one_finding_among_others(
     assert "gone.md" in str(errors)
 
 
+def test_errors_of_hooks_and_sinks_have_a_line(tmp_path: Path) -> None:
+    text = (
+        f"{CONFIGURATION}hooks: [../x.py]\nactivity:\n  sinks:\n    a: {{kind: github, issue: 3,\n"
+        "        repository: o/r}\n    b: {kind: jsonl, path: /x, }\n"
+    )
+    folder = project(tmp_path, text)
+    findings = call(folder, "check", "--json").json["findings"]
+    places = [Path(one["where"]).name for one in findings if one["level"] == "error"]
+    assert places == [
+        "orchestration.yaml:3: hooks[0]",
+        "orchestration.yaml:6: activity.sinks.a.token_env",
+        "orchestration.yaml:8: activity.sinks.b.path",
+    ]
+    started = call(folder, "run", "--max-steps", "1").err
+    assert "orchestration.yaml:6: activity.sinks.a.token_env: the variable" in started
+    (folder / "orchestration.yaml").write_text(f"{CONFIGURATION}hooks: [../x.py]\n")
+    started = call(folder, "run", "--max-steps", "1").err
+    assert "orchestration.yaml:3: hooks[0]: '../x.py' leads out" in started
+
+
 def test_a_missing_config_file_is_an_error(tmp_path: Path) -> None:
     called = call(tmp_path, "check", "--config", "other.yaml")
     assert called.code == 2
