@@ -43,6 +43,8 @@ REGULAR = {
 """Interval in minutes -> the five fields of cron for it."""
 NO_CRONTAB = ("no crontab for", "no such file")
 """Messages of crontab -l if there is no crontab; busybox prints the second."""
+_UNDECODED = re.compile("[\udc80-\udcff]")
+"""Stands for a byte of a file name that is not UTF-8."""
 CRON_CHARS = 990
 """Classic cron refuses longer commands."""
 PROGRAM_S = 30
@@ -110,14 +112,17 @@ class Job(Struct, frozen=True):
         """Check that a unit file or a crontab can hold this job.
 
         Raises:
-            UsageRefused: a text has a control character.
+            UsageRefused: a text has a control character, or is not UTF-8.
         """
-        for text in (*self.argv, self.folder, *self.variables.values(), self.env_file or ""):
-            if not text.isprintable():
-                raise UsageRefused(
-                    f"{text!a} has a line break or another control character",
-                    hint="a crontab or unit file can't have it; rename the folder",
-                )
+        for text in (self.folder, *self.argv, *self.variables.values(), self.env_file or ""):
+            if text.isprintable():
+                continue
+            name, problem = ascii(text), "has a line break or another control character"
+            if _UNDECODED.search(text) is not None:
+                name, problem = repr(os.fsencode(text))[1:], "is not UTF-8"
+            raise UsageRefused(
+                f"{name} {problem}", hint="a crontab or unit file can't have it; rename the folder"
+            )
 
     @property
     def shell(self) -> str:

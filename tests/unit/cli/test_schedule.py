@@ -141,6 +141,13 @@ def test_a_folder_with_a_line_end_in_its_name_is_refused(tmp_path: Path, verb: s
     assert "line break" in called.err
 
 
+@pytest.mark.parametrize("verb", ["cron", "systemd"])
+def test_a_folder_whose_name_is_not_utf8_is_called_that(tmp_path: Path, verb: str) -> None:
+    called = call(project(tmp_path / "bad\udcff"), "schedule", "print", "--with", verb)
+    assert called.code == 2
+    assert "bad\\xff' is not UTF-8\n" in called.err
+
+
 @pytest.mark.parametrize("name", ["a ", "a\\", "a\\\\"])
 def test_a_name_ending_in_a_blank_or_backslash_is_refused_for_systemd(
     tmp_path: Path, name: str
