@@ -304,6 +304,11 @@ class Attempt(Struct, kw_only=True):
         return to_machine_busy(self.error)
 
     @property
+    def is_given_back(self) -> bool:
+        """Return whether it counts as no attempt: this machine was busy, and nothing was paid."""
+        return self.busy is not None and not (self.has_cost or self.usage.unpriced)
+
+    @property
     def has_cost(self) -> bool:
         """Return whether it has used anything that a run limits."""
         usage = self.usage

@@ -510,6 +510,7 @@ class GraphWorker(Worker):
             reference=attempt.reference,
             jitter=jitter_of(result),
             postponed=None if cause is None else cause.message,
+            is_given_back=attempt.is_given_back,
         )
 
     def _make_record(self, attempt: Attempt) -> dict[str, Any]:

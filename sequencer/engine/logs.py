@@ -282,13 +282,17 @@ def progress_evidence_of(logs_dir: Path, run_folder: str | None) -> ProgressEvid
 def find_later_logs(folders_of_logs: Iterable[Path], head: Head) -> Iterator[ProgressMark]:
     """Yield evidence that the next attempt of *head* has already been started.
 
-    This reads one log in each folder, and is cheaper than `progress_evidence_of`.
+    This reads one or two logs in each folder, and is cheaper than `progress_evidence_of`.
     """
-    name = log_name(head.step_index, head.expected_step, head.attempt + 1)
-    for path in (folder / name for folder in folders_of_logs):
-        facts = _log_facts(path)
-        if facts is not None and f" run {head.run_id} ".encode() in facts[1]:
-            yield ProgressMark(path, token=facts[0])
+    for folder in folders_of_logs:
+        for number in range(head.attempt + 1, head.attempt + 1 + MAX_LOOKS):
+            path = folder / log_name(head.step_index, head.expected_step, number)
+            facts = _log_facts(path)
+            if facts is not None and f" run {head.run_id} ".encode() in facts[1]:
+                yield ProgressMark(path, token=facts[0])
+            if facts is None or facts[0] > head.token:
+                # Logs of attempts that were given back, or of an earlier pass, come first.
+                break
 
 
 def find_old_logs(folder: Path, before: float, keep: int = MAX_LOOKS) -> list[Path]:

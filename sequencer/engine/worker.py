@@ -461,7 +461,13 @@ class SequenceWorker(Worker):
         if reason is not None and result.outcome.status is OutcomeStatus.INTERRUPTED:
             record["reason"] = str(reason)
         postponement = None if busy_error is None else busy_error.message
-        return replace(result, record=record, jitter=jitter_of(result), postponed=postponement)
+        return replace(
+            result,
+            record=record,
+            jitter=jitter_of(result),
+            postponed=postponement,
+            is_given_back=busy_error is not None and attempt.is_given_back,
+        )
 
     def begin(self, attempt: Attempt) -> None:
         """Keep the claim of *attempt* alive until `end`; if it is lost, cancel the attempt."""

@@ -277,7 +277,10 @@ class AttemptResult(Struct, frozen=True):
     jitter: float = 0.0
     """A random number below 1, for the date of the next attempt."""
     postponed: str | None = None
-    """Why this machine could not run it now; then it does not count as an attempt."""
+    """Why this machine could not run it now; it is tried again soon."""
+    is_given_back: bool = False
+    """Postponed before anything was paid, so it does not count as an attempt. Never on Temporal: no
+    process ends there, so only the count of attempts limits the tries."""
 
     @property
     def has_failed(self) -> bool:

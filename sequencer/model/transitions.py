@@ -480,12 +480,17 @@ def release(
     """Release the claim with *token*; the run stays where it is, and nothing failed.
 
     The attempt counts, even if it met a usage limit and is due again at *not_before*: this limits
-    how often an agent is asked without progress.
+    how often an agent is asked without progress. For one that asked none see `give_attempt_back`.
 
     Raises: see `end_attempt`.
     """
     wait_fields = _wait_fields(not_before, reason, at)
     return end_attempt(head, token, Event.RELEASED, usage, at=at, record=record, **wait_fields)
+
+
+def give_attempt_back(head: Head) -> Head:
+    """Return *head* as if the attempt that runs did not count; its token is used up."""
+    return head.replace(attempt=max(head.attempt - 1, 0))
 
 
 def pause_after(head: Head, ended: Fact, why: str) -> Transition:

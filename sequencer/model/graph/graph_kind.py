@@ -400,7 +400,13 @@ class ResultApplier(Struct, frozen=True):
                 due_text = compute_pause_end(outcome, result.attempt, step.now, result.jitter)
             elif result.postponed:
                 due_text = format_utc_ms(step.now + timedelta(seconds=POSTPONED_S))
-            step.release(token, result.record, outcome.usage, due_text)
+            step.release(
+                token,
+                result.record,
+                outcome.usage,
+                due_text,
+                is_given_back=result.is_given_back,
+            )
             return RecordedResult()
         name = result.place.step
         end = judge_end(

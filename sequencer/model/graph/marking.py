@@ -52,7 +52,7 @@ class Active(NamedTuple):
     token: int = 0
     """Token of the claim, or of the question to a person; 0: no process holds the execution."""
     attempt: int = 0
-    """Claims of this execution so far, including those that were taken over."""
+    """Claims of this execution so far, also those that were taken over, not those given back."""
     failures: int = 0
     due: str | None = None
     """ISO 8601 UTC: the next attempt, or the end of the wait for a person."""
@@ -60,6 +60,15 @@ class Active(NamedTuple):
     """ISO 8601 UTC: when a person was asked."""
     error: dict[str, Any] | None = None
     """Why a task has failed permanently. The tasks that it blocks wait, and the others continue."""
+
+    @property
+    def claim_details(self) -> dict[str, Any]:
+        """Return the details of the fact about its next claim."""
+        if self.failures:
+            return {"retry": self.failures + 1}
+        # An attempt that was given back does not count, but leaves a date.
+        is_again = self.attempt or self.due is not None
+        return {"again": True} if is_again else {"from": list(self.sources)}
 
     def as_json(self) -> dict[str, Any]:
         """Return the sources, and every other field that has a value, as plain JSON."""
@@ -254,9 +263,14 @@ class Marking:
     def _do_ask(self, name: str, token: int, since: str, due: str | None = None) -> None:
         self.active[name] = self.active[name]._replace(token=token, since=since, due=due)
 
-    def _do_drop(self, name: str, due: str | None = None) -> None:
-        """Release the execution; the next claim must not come before *due*."""
-        self.active[name] = self.active[name]._replace(token=0, due=due)
+    def _do_drop(self, name: str, due: str | None = None, is_given_back: bool = False) -> None:
+        """Release the execution; the next claim must not come before *due*.
+
+        The attempt counts, unless it *is_given_back*.
+        """
+        execution = self.active[name]
+        attempt = max(execution.attempt - int(is_given_back), 0)
+        self.active[name] = execution._replace(token=0, due=due, attempt=attempt)
 
     def _do_fail(self, name: str, due: str) -> None:
         """Record that an attempt failed; the next one is due at *due*."""

@@ -203,14 +203,21 @@ class OpenTransition:
         self._move_facts(claim, record)
 
     def release(
-        self, token: int, record: Mapping[str, Any] | None, usage: Usage, due: str | None = None
+        self,
+        token: int,
+        record: Mapping[str, Any] | None,
+        usage: Usage,
+        due: str | None = None,
+        *,
+        is_given_back: bool = False,
     ) -> None:
-        """Release the claim; the node is as before, and nothing failed.
+        """Release the claim; nothing failed, and an attempt that *is_given_back* doesn't count.
 
         Raises: see `accept`.
         """
         claim = self._end_claim(token, usage)
-        self.editor.do("drop", claim.step, due)
+        given_back = (True,) if is_given_back else ()
+        self.editor.do("drop", claim.step, due, *given_back)
         self._report(Event.RELEASED, claim, record)
 
     def charge(self, claim: Claim, usage: Usage, record: Mapping[str, Any]) -> None:
@@ -452,7 +459,7 @@ class OpenTransition:
                 self.editor.fail(name, "MaxAttempts", message)
                 self._move_facts(None, {})
                 continue
-            self.editor.report(Event.CLAIMED, name, **_claim_details(execution))
+            self.editor.report(Event.CLAIMED, name, **execution.claim_details)
             self.editor.do("claim", name, self.head.token + 1)
             closed_names = self._grant(name, capacity, slots) or closed_names
             slots -= 1
@@ -524,13 +531,6 @@ class OpenTransition:
             index, attempt = claim.step_index, claim.attempt
             return Fact(fact.event, fact.node, index, claim.token, attempt, outcome)
         return Fact(fact.event, fact.node, self.head.step_index, token or 0, 0, outcome)
-
-
-def _claim_details(execution: Active) -> dict[str, Any]:
-    """Return the details of the fact about another claim of an execution."""
-    if execution.failures:
-        return {"retry": execution.failures + 1}
-    return {"again": True} if execution.attempt else {"from": list(execution.sources)}
 
 
 ERROR_CHARS = 4000

@@ -351,7 +351,7 @@ class SequenceChange(Struct):
             not_before = compute_pause_end(outcome, head.attempt, self.now, result.jitter)
             reason = describe_postponement(outcome, result.agent)
         return transitions.release(
-            head,
+            head if not result.is_given_back else transitions.give_attempt_back(head),
             token,
             at=at,
             record=result.record,

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from sequencer.engine import worker
+from sequencer.engine.graph_worker import GraphWorker
 from sequencer.engine.invocation_budget import Mode, Summary
+from sequencer.engine.logs import find_later_logs, log_name, token_of
 from sequencer.engine.run import Run
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import (
@@ -25,8 +27,10 @@ from sequencer.executors.protocol import Listener, StepRequest
 from sequencer.history.story import build_story
 from sequencer.model import limits as due
 from sequencer.model.commands import Pause, Reset, RunCommand, SetField, Stop, StopNow, TakeOver
-from sequencer.model.limits import InvocationLimits
+from sequencer.model.graph import graph_kind
+from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.outcome import MAX_USED, Outcome, OutcomeStatus, Quota, Usage
+from sequencer.model.sequence import sequence_kind
 from tests.unit.engine.flow.labs import lab, limited
 from tests.unit.engine.projects import OK, Recorder, head_of, open_scripted, reopen
 from tests.unit.git.clones import claim, head
@@ -314,3 +318,70 @@ def test_stopping_a_step_that_has_ended_changes_nothing(tmp_path: Path) -> None:
     change = run.do(StopNow())
     assert (change.facts, change.head) == ((), before)
     assert head_of(reopen(tmp_path)) == before
+
+
+def refuse_for_now(*_: Any) -> Outcome:
+    raise MachineBusy("no descriptor is left")
+
+
+def test_a_step_that_a_busy_machine_could_not_start_uses_up_no_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequence_kind, "POSTPONED_S", -1.0)
+    run, seen = open_scripted(tmp_path, limits={"max_attempts": 2}), Recorder()
+    with monkeypatch.context() as patch:
+        patch.setattr(ScriptedExecutor, "perform", refuse_for_now)
+        for _ in range(4):
+            with pytest.raises(MachineBusy):
+                run.work(Mode.TICK, on_event=seen)
+            assert (head_of(run).attempt, head_of(run).failures_in_row) == (0, 0)
+    run.work(Mode.TICK, on_event=seen)
+    assert head_of(run).step_index == 1
+    claims = [(f["token"], f["attempt"]) for f in run.history() if f["event"] == "claimed"]
+    assert claims == [(token, 1) for token in range(1, 6)]
+    # The names of logs go on, so that none is overwritten.
+    assert [token_of(log) for log in seen.logs] == [1, 2, 3, 4, 5]
+    assert len(set(seen.logs)) == 5
+    (turn,) = build_story(run.history()).turns
+    assert [attempt.state for attempt in turn.tries] == [*["released"] * 4, "done"]
+
+
+def test_an_attempt_that_was_paid_counts_although_the_machine_was_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def perform(_: Any, __: StepRequest, listener: Listener, ___: Cancellation) -> Outcome:
+        listener.report_usage(Usage(cost_usd=0.25))
+        raise MachineBusy("no descriptor is left")
+
+    run = open_scripted(tmp_path)
+    monkeypatch.setattr(ScriptedExecutor, "perform", perform)
+    with pytest.raises(MachineBusy):
+        work(run, 1)
+    assert (head_of(run).attempt, head_of(run).usage.cost_usd) == (1, 0.25)
+
+
+def test_a_node_that_a_busy_machine_could_not_start_uses_up_no_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_kind, "POSTPONED_S", -1.0)
+    made = lab(tmp_path, "a --> b", limits=RunLimits(attempts=2))
+    with monkeypatch.context() as patch:
+        patch.setattr(GraphWorker, "_perform", refuse_for_now)
+        for _ in range(4):
+            assert isinstance(made.refused(Mode.TICK), MachineBusy)
+    made.work()
+    assert made.accepted() == ["a", "b"]
+    claims = [(fact["token"], fact["attempt"]) for fact in made.facts("claimed")]
+    assert claims == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
+    turns = build_story(made.facts()).turns
+    assert [(turn.step, len(turn.tries)) for turn in turns] == [("a", 5), ("b", 1)]
+
+
+def test_a_later_attempt_is_evidence_beside_the_logs_of_those_that_were_given_back(
+    tmp_path: Path,
+) -> None:
+    run_head = head().replace(token=2)
+    for number, token in ((1, 2), (2, 3)):
+        name = log_name(run_head.step_index, run_head.expected_step, number)
+        (tmp_path / name).write_text(f"# token {token}\n# run {run_head.run_id} \n")
+    assert [mark.token for mark in find_later_logs([tmp_path], run_head)] == [2, 3]
