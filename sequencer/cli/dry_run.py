@@ -124,8 +124,11 @@ def _find_obstacles(plan: Plan, run: Run, head: Head | None, workflow: Workflow)
             yield readiness.message
     elif readiness.kind is not ReadinessKind.READY:
         yield readiness.message
-    names = [step.name for step in workflow.steps]
-    positions = {names[int(p)] if p not in names and p.isdecimal() else p for p in plan.positions}
+    try:
+        positions = run.commands.kind.resolve_positions(plan.positions)
+    except SequencerError as error:
+        yield error.in_one_line
+        return
     position = describe(workflow, head.step_index)["position"]
     if positions and position not in positions:
         yield f"the step is at position {position}, which --position does not name"

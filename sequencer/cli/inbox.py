@@ -38,6 +38,7 @@ from sequencer.errors import (
 )
 from sequencer.model.commands import AnswerQuestion, Approve, Feedback, Reject, Tell
 from sequencer.model.head import Gate, Head, Status
+from sequencer.model.limits import parse_whole_number
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
@@ -461,7 +462,8 @@ def _read_answer(question: Question) -> str:
         menu = ", ".join(f"{n} {one_line(v)}" for n, v in enumerate(values, start=1))
         prompt = f"Your answer ({menu + ', ' if menu else ''}or {LATER})"
         text: str = click.prompt(prompt, err=True)
-        return values[int(text) - 1] if text.isdecimal() and 0 < int(text) <= len(values) else text
+        number = parse_whole_number(text) or 0
+        return values[number - 1] if 0 < number <= len(values) else text
     numbers = [str(n) for n in range(1, len(values) + 1)]
     prompt = ", ".join(f"[{n}] {one_line(v)}" for n, v in enumerate(values, start=1))
     choices = click.Choice([*numbers, *values, LATER], case_sensitive=False)

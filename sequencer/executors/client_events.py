@@ -68,7 +68,7 @@ def split_mark(mark: str) -> tuple[str, dict[str, str]]:
 
 
 def get_number(facts: Mapping[str, str], name: str) -> float:
-    """Return a numeric fact; 0 if it is missing or not a number.
+    """Return a numeric fact; 0 if it is missing, or not a finite number of at least 0.
 
     >>> get_number({"cost_usd": "0.5", "version": "x"}, "cost_usd")
     0.5

@@ -14,6 +14,7 @@ from msgspec import Struct
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UnknownName, UnsafePath
 from sequencer.files.textfile import slug
+from sequencer.model.limits import parse_whole_number
 from sequencer.project.project import Project
 from sequencer.store import folder as folders
 from sequencer.store.ownership import explain_refusal
@@ -84,7 +85,7 @@ class AskedLogs(Struct, frozen=True):
 
 
 def _is_iteration(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    return text.isascii() and parse_whole_number(text) is not None
 
 
 def read_mtime_ns(path: Path) -> int:

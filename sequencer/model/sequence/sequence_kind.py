@@ -32,6 +32,7 @@ from sequencer.model.commands import (
     Skip,
     Tell,
 )
+from sequencer.model.graph.choices import shorten
 from sequencer.model.head import Claim, Head, Loop, Work
 from sequencer.model.kind import (
     STAGNATED,
@@ -50,6 +51,7 @@ from sequencer.model.limits import (
     format_utc_ms,
     format_utc_s,
     is_past,
+    parse_whole_number,
 )
 from sequencer.model.outcome import Decision, Move, OutcomeStatus, Usage
 from sequencer.model.sequence import gates
@@ -472,8 +474,8 @@ class SequenceKind(Kind):
         for position in wanted:
             if position in names:
                 positions.append(position)
-            elif position.isdecimal() and int(position) < len(names):
-                positions.append(names[int(position)])
+            elif (number := parse_whole_number(position)) is not None and number < len(names):
+                positions.append(names[number])
             else:
                 location = f"workflow {self.workflow.name}"
                 raise UnknownName("position", position, names, where=location)
@@ -583,13 +585,11 @@ class SequenceKind(Kind):
 
     def rewind(self, head: Head, command: Rewind, context: CommandContext) -> Transition:
         """Return the transition of *head* to the step_index that *command* names."""
-        place = command.to
+        step_index = parse_whole_number(command.to)
         ensure_definition(head, self.workflow)
-        if not place.isdecimal():
-            raise UsageRefused(
-                f"rewind: {place!r} is not a step_index", hint="'sequencer history' shows them"
-            )
-        step_index = int(place)
+        if step_index is None:
+            message = f"rewind: {shorten(command.to, 40)!r} is not a step_index"
+            raise UsageRefused(message, hint="'sequencer history' shows them")
         # Beyond the end of a procedure there is no position; `rewind` refuses that index itself.
         is_back = step_index <= head.step_index
         target = (

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from sequencer.errors import ConfigurationError, format_other_command
 from sequencer.files.textfile import expand_home
+from sequencer.model.limits import parse_whole_number
 from sequencer.project.store_requests import EVERYTHING
 
 TRANSPORTS = ("file", "git", "http", "https", "ssh")
@@ -350,8 +351,7 @@ class SettingsKeeper(Struct, frozen=True):
 
     def _to_variables(self, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
         """Return *pairs* as environment variables for git, after those of the user."""
-        count = self.environment.get("GIT_CONFIG_COUNT", "")
-        start = int(count) if count.isdecimal() else 0
+        start = parse_whole_number(self.environment.get("GIT_CONFIG_COUNT", "")) or 0
         variables = {"GIT_CONFIG_COUNT": str(start + len(pairs))} if pairs else {}
         for number, (key, value) in enumerate(pairs, start):
             variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}

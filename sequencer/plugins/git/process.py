@@ -221,7 +221,7 @@ INCOMPLETE = re.compile(
 """Git's messages if an object that its refs need is missing or damaged in this repository."""
 _REMOTE_ERROR = re.compile(r"^(?:fatal|error): remote error:", re.MULTILINE)
 """Git's words before a text of the remote, which may have several lines."""
-_VERSION = re.compile(r"git version (\d+)\.(\d+)")
+_VERSION = re.compile(r"git version (\d{1,9})\.(\d{1,9})")
 NOWHERE = re.compile(
     r"does not appear to be a git repository|[Rr]epository.* not found|error: 404"
     r"|No such file or directory"

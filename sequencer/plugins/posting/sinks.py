@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from sequencer import extensions
 from sequencer.errors import ConfigurationError, UnsafeFolder, UnsafePath
 from sequencer.files.yamlfile import KeyPath, format_key_path
+from sequencer.model.limits import parse_whole_number
 from sequencer.plugins.posting.options import ActivityOptions, SinkOptions, SinkPlace
 from sequencer.plugins.posting.protocol import Post, Sink, Unreachable
 from sequencer.plugins.posting.trackers import (
@@ -175,7 +176,7 @@ def _find_variable_problem(
     if not (value.isascii() and value.isprintable()):
         # The value itself may be a secret.
         return f"the variable {variable} is not one printable line"
-    if is_issue and not (value.isdecimal() and 0 < int(value[:20]) < MAX_ISSUE):
+    if is_issue and not 0 < (parse_whole_number(value) or 0) < MAX_ISSUE:
         return f"the variable {variable} is not the number of an issue"
     return None
 

@@ -287,7 +287,7 @@ class Systemd(_Files):
 
     def interval(self, name: str) -> int | None:
         """Return the minutes between two starts of *name*; None: permanent, or not installed."""
-        minutes = _search_file(self._paths(name)[1], r"(?m)^OnUnitActiveSec=(\d+)min")
+        minutes = _search_file(self._paths(name)[1], r"(?m)^OnUnitActiveSec=(\d{1,9})min")
         return None if minutes is None else int(minutes)
 
     def find_next_start(self, name: str, last: float | None) -> float | None:
@@ -367,7 +367,7 @@ class Launchd(_Files):
     def interval(self, name: str) -> int | None:
         """Return the minutes between two starts of *name*; None: permanent, or not installed."""
         seconds = _search_file(
-            self._paths(name)[0], r"<key>StartInterval</key>\s*<integer>(\d+)</integer>"
+            self._paths(name)[0], r"<key>StartInterval</key>\s*<integer>(\d{1,9})</integer>"
         )
         return None if seconds is None else int(seconds) // 60
 

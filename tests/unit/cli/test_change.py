@@ -181,6 +181,31 @@ def test_rewind_only_goes_back(tmp_path: Path) -> None:
     assert call(tmp_path, "rewind", "-1").code == 2
 
 
+DIGITS = "9" * 5000
+"""More digits than Python converts."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("rewind", DIGITS),
+            "rewind: '9999999999999999999999999999999999999999…' is not a step_index",
+        ),
+        (("run", "--position", DIGITS), "unknown position '9999"),
+        (("tick", "--position", DIGITS), "unknown position '9999"),
+        (("log", DIGITS), "unknown step '9999"),
+    ],
+)
+def test_a_number_that_no_counter_has_is_a_mistake_of_the_user(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    worked(tmp_path, 1)
+    called = call(tmp_path, *arguments)
+    assert called.code == 2
+    assert message in called.err
+
+
 def test_adopt_reports_what_changed(tmp_path: Path) -> None:
     worked(tmp_path, 2)
     (tmp_path / "orchestration.yaml").write_text(CONFIGURATION.replace(": 2", ": 5"))

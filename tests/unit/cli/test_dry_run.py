@@ -82,6 +82,12 @@ def test_the_state_of_the_run(tmp_path: Path, change: Any, word: str) -> None:
     assert contents(folder) == before
 
 
+@pytest.mark.parametrize("position", ["7", "9" * 5000, "nowhere"])
+def test_a_position_that_does_not_exist(tmp_path: Path, position: str) -> None:
+    (way,) = report(worked(tmp_path / "p", 1), "--position", position)["in_the_way"]
+    assert f"unknown position '{position}'" in way
+
+
 def test_a_position_that_is_not_due(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     (way,) = report(folder, "--position", "supervisor")["in_the_way"]

@@ -91,6 +91,12 @@ def test_hooks_from_settings_of_newer_git_versions_are_off(folder: Path, tmp_pat
     assert last(careful, "hook.x.event") == "hook.x.event="
 
 
+def test_a_count_of_settings_that_git_refuses_is_reported(folder: Path, tmp_path: Path) -> None:
+    env = {**environment(tmp_path), "GIT_CONFIG_COUNT": "9" * 5000}
+    with pytest.raises(GitFailed, match="too many entries in GIT_CONFIG_COUNT"):
+        settings_of(Git(folder, env, allowed={}))
+
+
 def test_settings_of_the_user_take_precedence(folder: Path, tmp_path: Path) -> None:
     env = environment(tmp_path, "[core]\n\tsshCommand = mine\n[credential]\n\thelper = mine\n")
     git(folder, "config", "core.sshCommand", "evil")

@@ -405,3 +405,23 @@ def test_a_refused_push_may_still_be_in_doubt(tmp_path: Path) -> None:
     branch.doubts.append(PendingPush("b" * 40, b"line\n", (STATE,)))
     found = branch.push_error(pushed, TIPS | {branch.refs.state: "a" * 40})
     assert isinstance(found, RemoteUnreachable)
+
+
+class Messages:
+    """Objects whose only commit has the message *text*."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def read(self, name: str, kind: str) -> bytes:
+        del name, kind
+        return f"tree 0\n\n{self._text}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "depth"),
+    [("Depth: 7", 7), ("Depth: " + "9" * 5000, 0), ("Depth: x\nDepth: 3", 3), ("nothing", 0)],
+)
+def test_a_depth_that_no_history_has_counts_as_none(text: str, depth: int) -> None:
+    objects: Any = Messages(text)
+    assert module.read_depth(objects, "tip") == depth

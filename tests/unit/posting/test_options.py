@@ -124,7 +124,7 @@ def test_every_variable_that_is_missing_is_found(tmp_path: Path) -> None:
 
 def test_an_invalid_variable_is_reported_without_its_value(tmp_path: Path) -> None:
     asked = options(issue={"kind": "github", "repository": "a/b", "issue_env": "ISSUE"})
-    for number in ("twelve", "0", "-1", "1.5", "9" * 30):
+    for number in ("twelve", "0", "-1", "1.5", "9" * 30, f"{1:020}{5:05000}"):
         found = dict(problems(asked, place(tmp_path, **{**TOKENS, "ISSUE": number})))
         assert list(found) == ["activity.sinks.issue.issue_env"]
     two_lines = {"GITHUB_TOKEN": "ghp_1\nX: y", "ISSUE": "3"}

@@ -21,6 +21,7 @@ from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import is_branch_name, ref_part, slug
 from sequencer.model.head import Claim, Head, Work
+from sequencer.model.limits import parse_whole_number
 from sequencer.plugins.git.code.tree import WorkTree, format_paths
 from sequencer.plugins.git.code.workspace import GitWorkspace, folders_of
 from sequencer.plugins.git.process import Git, GitFailed
@@ -308,10 +309,10 @@ class AttemptWorkspace(GitWorkspace):
         """Return the refs of ended attempts, except the one that was accepted last."""
         folder, stale_refs = self._attempt_ref_prefix(head), list[str]()
         for ref in self._tips:
-            token = ref.removeprefix(folder) if ref.startswith(folder) else ""
+            token = parse_whole_number(ref.removeprefix(folder)) if ref.startswith(folder) else None
             # A higher token was granted after this head, so its attempt may still work.
-            if token.isdecimal() and int(token) <= head.token and ref != self._accepted:
-                stale_refs += [] if head.find_claim(int(token)) else [ref]
+            if token is not None and token <= head.token and ref != self._accepted:
+                stale_refs += [] if head.find_claim(token) else [ref]
         return stale_refs
 
 

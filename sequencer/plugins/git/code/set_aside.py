@@ -58,7 +58,7 @@ _IDENTITY = {
     **{f"GIT_{role}_NAME": "sequencer" for role in _ROLES},
     **{f"GIT_{role}_EMAIL": "sequencer@localhost" for role in _ROLES},
 }
-_FAILED = re.compile(r"Failed attempt [0-9]+ at iteration ([0-9]+) of run ([!-~]+)")
+_FAILED = re.compile(r"Failed attempt [0-9]+ at iteration ([0-9]{1,19}) of run ([!-~]+)")
 _OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _TOKEN = re.compile(r"[1-9][0-9]{0,18}")
 

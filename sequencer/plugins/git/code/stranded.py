@@ -30,7 +30,7 @@ MAX_TIPS = 100
 _LEFT = re.compile(
     rb"^([0-9a-f]{40,64}) [0-9a-f]{40,64} [^\t\n]*\tcheckout: moving from ", re.MULTILINE
 )
-_NUMBERED = re.compile(r"\.left([0-9]*)")
+_NUMBERED = re.compile(r"\.left([0-9]{0,18})(?![0-9])")
 LEFT_BRANCH = re.compile(r".+\.left[0-9]*")
 """The name of a branch for commits that HEAD has left."""
 

@@ -20,6 +20,7 @@ from msgspec import Struct
 from sequencer.errors import CorruptState
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field
+from sequencer.model.limits import parse_whole_number
 from sequencer.plugins.git.code.tree import read_note
 from sequencer.plugins.git.state.objects import CommitDraft, Missing, Objects, TreeEntry, blob_name
 from sequencer.store import folder as folders
@@ -475,8 +476,10 @@ def read_depth(objects: Objects, commit: str) -> int:
     """Return the number of commits before *commit* in its history, from its message."""
     data = objects.read(commit, "commit") or b""
     for line in data.decode("utf-8", "replace").splitlines():
-        if line.startswith(_DEPTH) and line[len(_DEPTH) :].isdecimal():
-            return int(line[len(_DEPTH) :])
+        if line.startswith(_DEPTH):
+            depth = parse_whole_number(line.removeprefix(_DEPTH))
+            if depth is not None:
+                return depth
     return 0
 
 

@@ -25,6 +25,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sequencer.errors import SequencerError
+from sequencer.model.limits import parse_whole_number
 from sequencer.plugins.web.guard import has_two_lengths
 from sequencer.plugins.web.section import webhooks_of
 from sequencer.plugins.web.site import Site
@@ -112,11 +113,12 @@ class WebhookReceiver:
         if has_two_lengths(request.headers):
             raise Answered(400, "its length is given twice, as Content-Length and as chunks")
         length = request.headers.get("content-length")
-        # Twenty digits are enough to compare; more would only cost time.
-        if not (length or "0").isdecimal() or int((length or "0")[:20]) > MAX_BYTES:
+        size = parse_whole_number(length or "0")
+        if size is None or size > MAX_BYTES:
             raise Answered(413, f"at most {MAX_BYTES} bytes")
         address = request.client.host if request.client else ""
-        size = int(length) if length else None if "transfer-encoding" in request.headers else 0
+        if not length and "transfer-encoding" in request.headers:
+            size = None
         try:
             async with self._uploads.reserve_space(address, size) as upload:
                 # Read first, then check: a tracker that is still sending would miss a refusal.
