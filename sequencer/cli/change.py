@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 from difflib import get_close_matches
 from typing import Any
 
 import click
 
-from sequencer.cli.context import Invocation
+from sequencer.cli.context import Invocation, is_interactive
 from sequencer.cli.options import REVIEW_EVERY, WORKFLOW, pass_invocation, verb
 from sequencer.cli.views.text import one_line, pluralize
 from sequencer.engine.run import Run
@@ -285,7 +284,7 @@ def reset(
             f"{pluralize(old_head.usage.steps, 'accepted step')} and is at "
             f"{_describe_position(old_head)}"
         )
-        if not sys.stdin.isatty():
+        if not is_interactive():
             raise UsageRefused(question, where="sequencer reset", hint="add --yes to reset it")
         if not click.confirm(f"{one_line(question)}; start over?", err=True):
             invocation.notify("nothing was changed")

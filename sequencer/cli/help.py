@@ -21,7 +21,7 @@ from sequencer.cli.options import (
     split_help,
     verb,
 )
-from sequencer.errors import UnknownName, UsageRefused
+from sequencer.errors import StorageFailed, UnknownName, UsageRefused
 from sequencer.files.textfile import path_at_home
 
 VARIABLE = "_SEQUENCER_COMPLETE"
@@ -113,7 +113,14 @@ def _install(invocation: Invocation, shell: str, text: str) -> None:
     value = os.environ.get(variable, "")
     folder = Path(value) if value.startswith("/") else path_at_home(below_home, variable)
     path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageFailed(
+            f"the folder of completions can't be made: {error.strerror}",
+            where=str(path.parent),
+            hint=f"{variable} names another folder; without --install, the script is printed",
+        ) from error
     save(
         path,
         f"{text}\n".encode(),

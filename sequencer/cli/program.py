@@ -64,7 +64,8 @@ REPORT_TO = (
 def report(error: BaseException, *, is_verbose: bool) -> int:
     """Write *error* to standard error as people read it, and return the exit code."""
     if isinstance(error, BrokenPipeError):
-        _silence(sys.stdout)
+        if sys.stdout is not None:
+            _silence(sys.stdout)
         return 0
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         write_to_stderr("interrupted")
@@ -103,15 +104,9 @@ def _translate_error(error: BaseException) -> BaseException:
         if storage_error is not error:
             storage_error.__cause__ = error
         return storage_error
-    if isinstance(error, PermissionError) and isinstance(error.filename, str):
-        reason, hint = explain_refusal(
-            error, error.filename, "check its owner and mode, and those above it"
-        )
-        refusal = StorageFailed(f"can't be used: {reason}", where=error.filename, hint=hint)
-        refusal.__cause__ = error
-        return refusal
     if machine_busy is None or machine_busy is error:
-        return packages.to_package_error(error) or error
+        fault = None if isinstance(error, PermissionError) else packages.to_package_error(error)
+        return fault or _refuse_file(error) or error
     shortage = MachineBusy(machine_busy.message, where=machine_busy.where, hint=machine_busy.hint)
     if isinstance(error, SequencerError):
         shortage = MachineBusy(
@@ -120,6 +115,29 @@ def _translate_error(error: BaseException) -> BaseException:
     # A new error: one that is already in the chain of *error* would become its own cause.
     shortage.__cause__ = error
     return shortage
+
+
+_HINTS_OF_FILES: Mapping[type[OSError], str] = {
+    PermissionError: "check its owner and mode, and those above it",
+    NotADirectoryError: "a folder belongs there, or above it; move away what is in its place",
+    FileExistsError: "move away what is in its place",
+    IsADirectoryError: "a file belongs there; move the folder away",
+    FileNotFoundError: "it was removed, or a folder above it is missing; make it again",
+}
+"""What a person can do about a file or a folder, wherever it is found to be unusable."""
+
+
+def _refuse_file(error: BaseException) -> StorageFailed | None:
+    """Return the deliberate error for *error* if it is about a file of a person; else None."""
+    if not isinstance(error, OSError) or not isinstance(error.filename, str):
+        return None
+    otherwise = _HINTS_OF_FILES.get(type(error))
+    if otherwise is None:
+        return None
+    reason, hint = explain_refusal(error, error.filename, otherwise)
+    refusal = StorageFailed(f"can't be used: {reason}", where=error.filename, hint=hint)
+    refusal.__cause__ = error
+    return refusal
 
 
 def _format_usage_error(error: click.ClickException) -> str:

@@ -50,7 +50,7 @@ from sequencer.project.trust import (
 from sequencer.project.workflow_facts import Recorded
 from sequencer.store import folder as folders
 from sequencer.store.identity import ensure_person, is_inside_agent
-from sequencer.store.user_state import make_user_folder, user_state_path
+from sequencer.store.user_state import make_user_folder, make_user_folder_error, user_state_path
 
 VARIABLE = "SEQUENCER_TRUST"
 """Trusted folders, including all folders below them, or ``all``."""
@@ -529,7 +529,12 @@ def _name(key: str) -> str:
 def _open_folder(*, is_made: bool = False) -> Iterator[int]:
     """Open the folder of the records; no other user may write in it."""
     path = make_user_folder("trust") if is_made else records_folder()
-    fd = os.open(path.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fd = os.open(path.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise make_user_folder_error(path, error) from error
     try:
         # Open each folder relative to its parent, so that no link is followed.
         for folder_path in (path.parent, path):

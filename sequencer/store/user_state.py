@@ -52,7 +52,7 @@ def make_user_folder(*parts: str) -> Path:
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
     except OSError as error:
-        raise _user_folder_error(folder.joinpath(*parts), error) from error
+        raise make_user_folder_error(folder.joinpath(*parts), error) from error
     return folder.joinpath(*parts)
 
 
@@ -90,7 +90,7 @@ def write_user_record(
                 raise
             overwrite(path, data)
     except OSError as error:
-        raise _user_folder_error(folder_path, error) from error
+        raise make_user_folder_error(folder_path, error) from error
 
 
 def _open_user_folder(kind: str) -> Folder:
@@ -109,7 +109,7 @@ def _open_user_folder(kind: str) -> Folder:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _user_folder_error(folder_path, error) from error
+        raise make_user_folder_error(folder_path, error) from error
     status = os.fstat(folder.fd)
     if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
         message = "belongs to another user, or other users may write in it"
@@ -117,6 +117,7 @@ def _open_user_folder(kind: str) -> Folder:
     return folder
 
 
-def _user_folder_error(path: Path, error: OSError) -> StorageFailed:
+def make_user_folder_error(path: Path, error: OSError) -> StorageFailed:
+    """Return the error for the folder *path* of this user's own records, because of *error*."""
     hint = f"your own records are kept there; {STATE_VARIABLE} names another folder"
     return StorageFailed(f"can't be used: {error.strerror}", where=str(path), hint=hint)

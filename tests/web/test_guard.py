@@ -19,6 +19,7 @@ from sequencer.errors import UsageRefused
 from sequencer.plugins.web import guard
 from sequencer.plugins.web.cli_web import _link_file as way_to
 from sequencer.plugins.web.cli_web import _listeners as listening
+from sequencer.plugins.web.cli_web import read_key
 from sequencer.plugins.web.server import environment
 from tests.web.conftest import HOST, LINK, PORT, Answer, Client, scope_of
 
@@ -479,6 +480,14 @@ def test_a_key_that_others_can_read_is_refused(made: Path, tmp_path: Path) -> No
         refused = web("--token-file", str(key), folder=made / "shop")
         assert (refused.returncode, refused.stdout) == (2, "")
         assert "others can read or change" in refused.stderr
+
+
+def test_a_key_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b"\xff" * 40)
+    key.chmod(0o600)
+    with pytest.raises(UsageRefused, match="is not UTF-8: byte 0xff at offset 0"):
+        read_key(key)
 
 
 def test_no_other_server_gets_the_key_at_our_second_address(made: Path) -> None:

@@ -152,7 +152,7 @@ def has_color(stream: IO[str] | None) -> bool:
     return terminal_width(stream) is not None
 
 
-def can_write(stream: IO[str], text: str) -> bool:
+def can_write(stream: IO[str] | None, text: str) -> bool:
     """Return whether the encoding of *stream* can encode every character of *text*."""
     try:
         text.encode(getattr(stream, "encoding", None) or "ascii")

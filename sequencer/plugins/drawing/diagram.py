@@ -420,16 +420,18 @@ NEEDED = "┌╔╭▼▶╎━✓●↻↺…"
 """An encoding without these characters gets a drawing in ASCII."""
 
 
-def print_diagram(view: FlowView, stream: IO[str], chart: Chart | None = None) -> None:
+def print_diagram(view: FlowView, stream: IO[str] | None, chart: Chart | None = None) -> None:
     """Draw *view* to *stream*; on a terminal, with colors and at most its width.
 
     A drawing that doesn't fit the terminal is replaced by words and a hint; a file or a pipe gets
-    it at any width.
+    it at any width. Without a *stream*, because it was closed, nothing is drawn.
 
     Raises:
         BrokenPipeError: the reader of the pipe has ended.
         StorageFailed: it can't be written, for example because the disk is full.
     """
+    if stream is None:
+        return
     is_ascii = not can_write(stream, NEEDED)
     columns = (terminal_width(stream) or USUAL_COLUMNS) if stream.isatty() else None
     drawing = draw_flow(view, columns=columns, is_ascii=is_ascii, chart=chart)
@@ -438,11 +440,13 @@ def print_diagram(view: FlowView, stream: IO[str], chart: Chart | None = None) -
     print_drawing(drawing, stream)
 
 
-def print_drawing(drawing: Drawing, stream: IO[str]) -> None:
+def print_drawing(drawing: Drawing, stream: IO[str] | None) -> None:
     """Write *drawing* to *stream*, with colors on a terminal.
 
     Raises: see `print_diagram`.
     """
+    if stream is None:
+        return
     text = drawing.to_text(has_colors=has_color(stream))
     # Even an encoding with line characters may lack letters of a name.
     encoding = getattr(stream, "encoding", None) or "utf-8"

@@ -162,13 +162,20 @@ def read_key(path: Path) -> str:
     """Return the link's key from the file at *path*.
 
     Raises:
-        UsageRefused: other users of this machine can read or change the file.
+        UsageRefused: other users of this machine can read or change the file, or it is no text.
     """
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UsageRefused(
             f"others can read or change {path}", where="--token-file", hint=f"chmod 600 {path}"
         )
-    return path.read_text(encoding="utf-8").strip()
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise UsageRefused(
+            f"{path} is not UTF-8: byte 0x{error.object[error.start]:02x} at offset {error.start}",
+            where="--token-file",
+            hint="write the key as plain text into the file",
+        ) from error
 
 
 def ensure_extra() -> None:

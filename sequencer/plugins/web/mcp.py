@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +25,7 @@ from sequencer.cli.context import ALWAYS, Invocation, hide_secrets
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.runs import decider_name, name_of
 from sequencer.cli.views.text import one_line, strip_controls
-from sequencer.errors import ConfigurationError, SequencerError
+from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
 from sequencer.frozen.by_pydantic import format_message
 from sequencer.model.request import MAX_ITEMS
 from sequencer.plugins.schedules.cli_schedule import program_argv
@@ -99,6 +100,12 @@ def mcp(invocation: Invocation) -> None:
     """
     if find_spec("mcp") is None:
         raise ConfigurationError("the server needs the extra 'mcp'", hint=extra_hint("mcp"))
+    if sys.stdin is None or sys.stdout is None:
+        raise UsageRefused(
+            "standard input or output is closed, but a client talks through them",
+            where="sequencer mcp",
+            hint="let the client start it",
+        )
     # Imported here, because the package is an extra.
     from mcp.server import MCPServer  # noqa: PLC0415
     from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415

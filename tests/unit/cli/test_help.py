@@ -93,6 +93,17 @@ def test_completion_is_installed_for_a_shell(
     assert (tmp_path / name).read_text() == "# mine, for sequencer\n"
 
 
+def test_a_file_in_place_of_the_folder_of_completions_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    (tmp_path / "data").touch()
+    ended = call(tmp_path, "help", "--completion", "bash", "--install")
+    assert ended.code == 3
+    assert "can't be made: Not a directory" in ended.err
+    assert "XDG_DATA_HOME names another folder" in ended.err
+
+
 @pytest.mark.parametrize("arguments", [("run", "--man"), ("--install",)], ids=" ".join)
 def test_meaningless_arguments_are_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     assert call(tmp_path, "help", *arguments).code == 2

@@ -18,7 +18,7 @@ from sequencer import __version__
 from sequencer.cli import main, options
 from sequencer.cli.context import Invocation, fit_lines, json_text, write_to_stderr
 from sequencer.cli.options import Verb, save
-from sequencer.cli.program import COMMANDS, NAME, _translate_error, make_root_group, report
+from sequencer.cli.program import COMMANDS, NAME, _translate_error, make_root_group, report, run
 from sequencer.errors import (
     ClaimHeld,
     ConfigurationError,
@@ -33,7 +33,7 @@ from sequencer.errors import (
 )
 from sequencer.project import extras
 from tests import forked
-from tests.unit.cli.calling import call, project
+from tests.unit.cli.calling import call, project, worked
 
 ROOT = Path(__file__).parents[3]
 
@@ -272,10 +272,74 @@ def reported(error: BaseException, *, is_verbose: bool = False) -> tuple[int, st
         (RuntimeError("x"), 70),
         (RecursionError("x"), 70),
         (MemoryError(), 75),
+        (PermissionError(errno.EACCES, "x", "a"), 3),
+        (NotADirectoryError(errno.ENOTDIR, "x", "a"), 3),
+        (FileExistsError(errno.EEXIST, "x", "a"), 3),
+        (IsADirectoryError(errno.EISDIR, "x", "a"), 3),
+        (FileNotFoundError(errno.ENOENT, "x", "a"), 3),
+        (FileNotFoundError(errno.ENOENT, "x"), 70),
     ],
 )
 def test_every_error_has_its_code(error: BaseException, code: int) -> None:
     assert reported(error)[0] == code
+
+
+def test_a_file_that_is_in_the_way_is_named_with_what_to_do() -> None:
+    error = NotADirectoryError(errno.ENOTDIR, "Not a directory", "/home/me/.local/state")
+    assert reported(error)[1] == (
+        "error: /home/me/.local/state: can't be used: Not a directory\n"
+        "  a folder belongs there, or above it; move away what is in its place\n"
+    )
+
+
+@pytest.mark.parametrize("made", [".local", ".local/state", ".local/state/sequencer"])
+def test_a_file_in_place_of_the_folder_of_records_is_no_bug(
+    tmp_path: Path, made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
+    (tmp_path / made).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / made).touch()
+    folder = project(tmp_path / "p")
+    for words in (["trust", "--yes"], ["trust", "--list"], ["run", "--max-steps", "1"]):
+        ended = call(folder, *words)
+        assert "this is a bug" not in ended.err
+        assert str(tmp_path / ".local/state/sequencer") in ended.err
+        assert ended.code in (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["report"], 0),
+        (["report", "--gantt"], 0),
+        (["plan", "flow.md", "--diagram"], 0),
+        (["status"], 0),
+        (["mcp"], 2),
+    ],
+)
+def test_a_closed_standard_output_is_no_bug(
+    tmp_path: Path, words: list[str], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = worked(tmp_path / "p", 2)
+    (folder / "flow.md").write_text("```mermaid\nflowchart TD\n  a\n```\n### a\nDo it.\n")
+    monkeypatch.chdir(folder)
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        monkeypatch.setattr(sys, "stdout", None)
+        ended = run(words)
+        monkeypatch.undo()
+    assert (ended, "this is a bug" in err.getvalue()) == (code, False), err.getvalue()
+
+
+@pytest.mark.parametrize(("words", "said"), [(["reset"], "--yes"), (["mcp"], "a client")])
+def test_a_closed_standard_input_is_no_bug(
+    tmp_path: Path, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = worked(tmp_path / "p", 2)
+    monkeypatch.setattr(sys, "stdin", None)
+    ended = call(folder, *words)
+    assert (ended.code, said in ended.err) == (2, True), ended.err
 
 
 def test_a_bug_is_reported_as_a_bug_with_a_traceback_on_request() -> None:
