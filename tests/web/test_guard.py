@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from starlette.routing import Mount, Route
@@ -488,6 +489,21 @@ def test_a_key_that_is_no_text_is_refused(tmp_path: Path) -> None:
     key.chmod(0o600)
     with pytest.raises(UsageRefused, match="is not UTF-8: byte 0xff at offset 0"):
         read_key(key)
+
+
+@pytest.mark.parametrize("odd", ["two\nlines", "a\ttab", "nul\0"])
+def test_a_key_that_no_form_can_have_is_refused(odd: str) -> None:
+    with pytest.raises(UsageRefused, match="has a line end or another character"):
+        guard.ensure_token("127.0.0.1", f"{odd}{LINK}")
+
+
+@pytest.mark.parametrize("odd", ["two words", "naïve", "a&b=c#d+e%20f"])
+def test_a_browser_sends_the_whole_key_of_a_link(odd: str) -> None:
+    key = guard.ensure_token("127.0.0.1", f"{odd}{LINK}")
+    link = guard.make_link("http://127.0.0.1:1", key)
+    assert (link.isascii(), " " in link) == (True, False)
+    parts = urlsplit(link)
+    assert (parse_qs(parts.query)["token"], parts.fragment) == ([key], "")
 
 
 def test_no_other_server_gets_the_key_at_our_second_address(made: Path) -> None:

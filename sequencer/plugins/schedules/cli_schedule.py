@@ -378,7 +378,7 @@ def _make_link(options: Mapping[str, Any]) -> str:
     """Return the link that opens the pages; a missing key is created.
 
     Raises:
-        UsageRefused: the key is too short.
+        UsageRefused: the key is too short, or not one for a link.
     """
     from sequencer.plugins.web import guard  # noqa: PLC0415 - of the extra
 
@@ -392,7 +392,7 @@ def _make_link(options: Mapping[str, Any]) -> str:
     key = read_key(path)
     guard.ensure_token(options["bind"], key)
     origin = guard.origins_of(options["bind"], options["port"], options["names"])[0]
-    return f"{origin}/login?token={key}"
+    return guard.make_link(origin, key)
 
 
 def _token_file(options: Mapping[str, Any]) -> Path:

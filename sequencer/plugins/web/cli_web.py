@@ -130,7 +130,7 @@ def web(
         listeners = [stack.enter_context(listener) for listener in _listeners(bind, port)]
         port = listeners[0].getsockname()[1]
         origins = guard.origins_of(bind, port, names)
-        link = f"{origins[0]}/login?token={token}"
+        link = guard.make_link(origins[0], token)
         opener = None if no_browser else stack.enter_context(_link_file(link))
         on_open = None if opener is None else opener.close
         pages = guard.PageGuard(server.make_app(website, keys.form), keys, origins, port, on_open)

@@ -19,7 +19,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 import anyio.to_thread
 from msgspec import Struct, field
@@ -253,8 +253,9 @@ def ensure_token(bind: str, token: str | None) -> str:
     """Return *token*, or a new one if only this machine can reach the address *bind*.
 
     Raises:
-        UsageRefused: *token* is too short, or other machines can reach *bind* and a person has
-            not chosen one: a new one for each start would be in every log of the service.
+        UsageRefused: *token* is too short or can't be typed, or other machines can reach *bind*
+            and a person has not chosen one: a new one for each start would be in every log of the
+            service.
     """
     if token is None:
         if bind not in LOOPBACK:
@@ -264,14 +265,27 @@ def ensure_token(bind: str, token: str | None) -> str:
                 hint="--token-file FILE names a file with a token of your own",
             )
         return secrets.token_urlsafe(24)
+    problem = None
     if len(token) < MIN_TOKEN_CHARS:
+        problem = f"has {len(token)} characters"
+    elif not token.isprintable():
+        problem = "has a line end or another character that can't be typed into a form"
+    if problem is not None:
         raise UsageRefused(
-            f"the token has {len(token)} characters",
+            f"the token {problem}",
             where="--token-file",
-            hint=f"at least {MIN_TOKEN_CHARS}; "
+            hint=f"one line of at least {MIN_TOKEN_CHARS} characters; "
             "'python -c \"import secrets; print(secrets.token_urlsafe())\"' makes one",
         )
     return token
+
+
+def make_link(origin: str, token: str) -> str:
+    """Return the link that opens the pages at *origin*.
+
+    The token is quoted: a link ends at a space, a browser does not send what follows a ``#``.
+    """
+    return f"{origin}/login?token={quote(token, safe='')}"
 
 
 def origins_of(bind: str, port: int, names: Iterable[str]) -> list[str]:
