@@ -458,6 +458,10 @@ def _run_logged(arguments: Sequence[str]) -> int:
     log = unattended.find_log_path(arguments) if "tick" in arguments else None
     if log is None:
         return _run(invocation, report)
+    try:
+        unattended.ensure_is_log(log)
+    except UsageRefused as error:
+        return report(error, is_verbose=False)
 
     def work() -> tuple[int, unattended.News]:
         code = _run(invocation, partial(_report_as_news, invocation))

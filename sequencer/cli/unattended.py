@@ -15,6 +15,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -22,7 +23,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sequencer.errors import ClaimHeld, Interrupted, SequencerError
+from sequencer.errors import ClaimHeld, Interrupted, SequencerError, UsageRefused
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
 from sequencer.store.strictjson import parse_object
@@ -42,6 +43,9 @@ MAX_CHARS = 300
 HOUR_S, DAY_S = 60 * 60, 24 * 60 * 60
 AGAIN_S = (DAY_S, 3 * DAY_S, 7 * DAY_S)
 """A lasting problem is reported again after these times; the last one repeats."""
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4}  ")
+"""What each line of a log begins with; see `_formtime_now`."""
+_LOOKED_AT_BYTES = 256
 LASTS_S = 55 * 60
 """A problem that may end by itself is reported if it lasts this long. It is a little less than an
 hour, so that the second of two hourly ticks reports it."""
@@ -171,6 +175,32 @@ def find_log_path(arguments: Sequence[str]) -> Path | None:
     return None
 
 
+def ensure_is_log(path: Path) -> None:
+    """Check that the file *path*, if there is one, is the log of ticks: lines are added to it.
+
+    What can't be read is no reason to refuse a tick; `Log` reports it.
+
+    Raises:
+        UsageRefused: it is another file, for example a prompt, which agents would then get.
+    """
+    if path == Path("-"):
+        raise UsageRefused(
+            "'-' is not a file, and a log is not printed",
+            where=OPTION,
+            hint="name a file, for example logs/tick.log, or leave the option out",
+        )
+    try:
+        beginning = read_regular(path.absolute(), max_bytes=_LOOKED_AT_BYTES)
+    except (OSError, SequencerError):
+        return
+    if beginning.strip() and not _STAMP.match(beginning):
+        raise UsageRefused(
+            "the file exists and is not the log of a tick, so it was left as it is",
+            where=f"{OPTION} {path}",
+            hint="name another file, for example logs/tick.log",
+        )
+
+
 def run_logged(path: Path, work: Callable[[], tuple[int, News]]) -> tuple[int, str]:
     """Do *work* with its output in the log *path*; return its exit code and the text to print."""
     log = Log(path)
@@ -195,8 +225,9 @@ def repeat_answer(path: Path, text: str, *, is_rest: bool) -> bool:
 
     Raises:
         OSError: the log can't be written.
-        SequencerError: a link is in its place.
+        SequencerError: a link or another file is in its place.
     """
+    ensure_is_log(path)
     records, _ = _read_records(path)
     if any(not record.times or (is_rest and record.kind in _PROBLEMS) for record in records):
         return False

@@ -26,8 +26,10 @@ from sequencer.cli.unattended import (
     News,
     find_log_path,
     record_name,
+    repeat_answer,
     run_logged,
 )
+from sequencer.errors import UsageRefused
 from sequencer.store import folder as folders
 from sequencer.store import user_state
 from sequencer.store.user_state import user_state_path
@@ -527,6 +529,39 @@ def test_a_pause_of_several_days_is_reported(tmp_path: Path) -> None:
 )
 def test_the_log_is_found_among_the_arguments(arguments: list[str], log: Path | None) -> None:
     assert find_log_path(arguments) == log
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("prompts/main.md", "is not the log of a tick"),
+        ("orchestration.yaml", "is not the log of a tick"),
+        ("-", "is not a file"),
+    ],
+)
+def test_a_file_that_is_no_log_gets_no_lines(
+    tmp_path: Path, name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project(tmp_path / "p")
+    monkeypatch.chdir(folder)
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    refused = call(folder, "tick", "--log", name)
+    assert (refused.code, refused.out, said in refused.err) == (2, "", True)
+    # An idle tick knows what to say without the rest of the program.
+    with pytest.raises(UsageRefused, match=said):
+        repeat_answer(Path(name), "nothing is due\n", is_rest=False)
+    assert files == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_an_empty_log_and_that_of_an_earlier_tick_are_continued(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    (folder / "logs").mkdir()
+    (folder / "logs" / "tick.log").touch()
+    lengths = [0]
+    for _ in range(2):
+        assert tick(folder).code == 0
+        lengths.append(len(logged(folder)))
+    assert 0 < lengths[1] < lengths[2]
 
 
 def test_everything_a_tick_prints_is_in_the_log(
