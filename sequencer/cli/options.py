@@ -478,7 +478,13 @@ def read_state(
     state: dict[str, Any] = {}
     for assignment in values:
         key, separator, text = assignment.partition("=")
-        if not separator or not key or key.startswith("_"):
+        if separator and key.startswith("_"):
+            raise click.BadParameter(
+                f"keys that begin with '_', such as {key!r}, belong to the run; choose another key",
+                ctx=context,
+                param=parameter,
+            )
+        if not separator or not key:
             raise click.BadParameter(
                 f"{assignment!r} is not KEY=VALUE", ctx=context, param=parameter
             )

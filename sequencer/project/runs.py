@@ -149,10 +149,11 @@ def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None
     try:
         return with_state(workflow, source.state)
     except KeyError as error:
+        known_keys = workflow.graph.state if workflow.graph else ()
         raise ConfigurationError(
             f"the state has no key {error.args[0]!r}",
             where="--state",
-            hint=f"its keys: {', '.join(workflow.graph.state) if workflow.graph else 'none'}",
+            hint=f"its keys: {', '.join(known_keys) or 'none'}",
         ) from None
 
 

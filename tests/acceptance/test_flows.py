@@ -141,6 +141,9 @@ def test_new_starts_another_run_of_the_same_flow(project: Path) -> None:
         (("run", "nobody"), "unknown flow 'nobody'"),
         (("run", "flows/gone.md"), "flows/gone.md"),
         (("run", "review", "--state", "zz=1"), "zz"),
+        (("run", "review", "--state", "_zz=1"), "keys that begin with '_', such as '_zz', belong"),
+        (("run", "review", "--state", "zz"), "'zz' is not KEY=VALUE"),
+        (("run", "review", "--state", "=1"), "'=1' is not KEY=VALUE"),
         (("run", "--state", "who=x"), "--state"),
         (("run", "review", "--workflow", "standard"), "--workflow"),
         (("run", "review", "--mode", "async"), "mode async"),
@@ -155,6 +158,13 @@ def test_a_refused_command_starts_nothing(
     assert message in ended.stderr
     assert asked(project) == []
     assert not (project / "sync").exists()
+
+
+def test_a_flow_without_state_says_that_it_has_no_keys(project: Path) -> None:
+    (project / "flows" / "bare.md").write_text("```mermaid\nflowchart TD\n  a\n```\n### a\nGo.\n")
+    ended = cli(project, "run", "bare", "--state", "k=1")
+    assert ended.returncode == 2
+    assert "the state has no key 'k'\n  its keys: none\n" in ended.stderr
 
 
 def test_several_files_of_one_name_are_listed(project: Path) -> None:
