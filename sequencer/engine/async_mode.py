@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sequencer.engine.inline import InlineLoop
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.performing import Performer
-from sequencer.engine.worker import SequenceWorker
+from sequencer.engine.sequence_worker import SequenceWorker
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import UsageRefused
 from sequencer.model import transitions

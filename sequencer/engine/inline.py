@@ -13,7 +13,7 @@ from sequencer.engine.events import HeadMoved
 from sequencer.engine.invocation_budget import Mode, SequenceBudget
 from sequencer.engine.loop import WorkLoop
 from sequencer.engine.queue import Queue
-from sequencer.engine.worker import SequenceWorker
+from sequencer.engine.sequence_worker import SequenceWorker
 from sequencer.errors import ClaimHeld, Interrupted, StaleClaim, to_machine_busy
 from sequencer.executors.cancellation import StopReason
 from sequencer.model.head import Head, Status

@@ -19,8 +19,9 @@ from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.loop import WorkLoop
 from sequencer.engine.performing import Performer
 from sequencer.engine.run_commands import RunCommands
+from sequencer.engine.sequence_worker import SequenceWorker
 from sequencer.engine.turn import OpenTurn, claim_turn, perform_by_caller
-from sequencer.engine.worker import NewestLimits, SequenceWorker, Worker
+from sequencer.engine.worker import NewestLimits, Worker
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
 from sequencer.model.commands import (
     Approve,

@@ -14,7 +14,7 @@ from sequencer.engine.changes import follow_run
 from sequencer.engine.decide import End, RecordExpired, SequenceSeen, TakeClaims, Wait, next_move
 from sequencer.engine.invocation_budget import Mode, SequenceBudget
 from sequencer.engine.loop import pause_s
-from sequencer.engine.worker import SequenceWorker
+from sequencer.engine.sequence_worker import SequenceWorker
 from sequencer.errors import ClaimHeld, SequencerError, StepFailed, TransitionRefused
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest

@@ -11,7 +11,7 @@ import pytest
 from sequencer.engine.allowance import Allowance
 from sequencer.engine.events import ignore
 from sequencer.engine.run import Run
-from sequencer.engine.worker import SequenceWorker
+from sequencer.engine.sequence_worker import SequenceWorker
 from sequencer.executors.cancellation import Cancellation
 from sequencer.model.sequence.order import find_step_ref
 from tests.acceptance.charging import (

@@ -14,7 +14,7 @@ from sequencer.engine.inline import InlineLoop
 from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.logs import StepLogs
 from sequencer.engine.run import Run
-from sequencer.engine.worker import SequenceWorker
+from sequencer.engine.sequence_worker import SequenceWorker
 from sequencer.errors import CorruptState, StaleClaim, StepFailed, WorkTreeRefused
 from sequencer.model.commands import Reset
 from sequencer.model.head import Work
