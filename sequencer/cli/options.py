@@ -480,7 +480,7 @@ def read_state(
         key, separator, text = assignment.partition("=")
         if separator and key.startswith("_"):
             raise click.BadParameter(
-                f"keys that begin with '_', such as {key!r}, belong to the run; choose another key",
+                f"keys that start with '_', such as {key!r}, belong to the run; choose another key",
                 ctx=context,
                 param=parameter,
             )

@@ -44,7 +44,7 @@ HOUR_S, DAY_S = 60 * 60, 24 * 60 * 60
 AGAIN_S = (DAY_S, 3 * DAY_S, 7 * DAY_S)
 """A lasting problem is reported again after these times; the last one repeats."""
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4}  ")
-"""What each line of a log begins with; see `_formtime_now`."""
+"""What each line of a log starts with; see `_formtime_now`."""
 _LOOKED_AT_BYTES = 256
 LASTS_S = 55 * 60
 """A problem that may end by itself is reported if it lasts this long. It is a little less than an

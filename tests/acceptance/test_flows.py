@@ -141,7 +141,7 @@ def test_new_starts_another_run_of_the_same_flow(project: Path) -> None:
         (("run", "nobody"), "unknown flow 'nobody'"),
         (("run", "flows/gone.md"), "flows/gone.md"),
         (("run", "review", "--state", "zz=1"), "zz"),
-        (("run", "review", "--state", "_zz=1"), "keys that begin with '_', such as '_zz', belong"),
+        (("run", "review", "--state", "_zz=1"), "keys that start with '_', such as '_zz', belong"),
         (("run", "review", "--state", "zz"), "'zz' is not KEY=VALUE"),
         (("run", "review", "--state", "=1"), "'=1' is not KEY=VALUE"),
         (("run", "--state", "who=x"), "--state"),

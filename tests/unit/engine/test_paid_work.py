@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine import worker
+from sequencer.engine import sequence_worker
 from sequencer.engine.graph_worker import GraphWorker
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.logs import find_later_logs, log_name, token_of
@@ -168,7 +168,7 @@ def test_the_cost_of_an_attempt_with_an_unsaved_output_is_counted(
     def refuse(*_: Any) -> dict[str, Any]:
         raise StorageFailed("no room")
 
-    monkeypatch.setattr(worker, "keep_output", refuse)
+    monkeypatch.setattr(sequence_worker, "keep_output", refuse)
     run = open_scripted(tmp_path, {**OK, "usage": {"cost_usd": 0.5, "unpriced": 1}})
     with pytest.raises(StorageFailed):
         work(run, 1)
@@ -288,7 +288,7 @@ def test_a_cost_that_could_not_be_counted_is_reported(
 
     run, seen = open_scripted(tmp_path), Recorder()
     lose_claim(monkeypatch, tmp_path, TakeOver())
-    monkeypatch.setattr(worker, "charge_lost_attempt", refuse)
+    monkeypatch.setattr(sequence_worker, "charge_lost_attempt", refuse)
     with pytest.raises(StaleClaim):
         run.work(limits=InvocationLimits(max_steps=1), on_event=seen)
     assert any("0.1200 USD of step 'supervisor' could not be counted" in it for it in seen.notices)
