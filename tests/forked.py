@@ -3,7 +3,9 @@
 Hundreds of tests run a command as a process of its own, and of what that costs nine tenths
 is importing. One process a test session imports the command line, and forks itself for each
 command: with its own pid, folder, environment, descriptors, signals and exit code, and
-nothing done before by another. `Forked` is a `subprocess.Popen` in all else.
+nothing done before by another. A copy of the program, first in PYTHONPATH, has a process of
+its own, and packages in the other folders of PYTHONPATH are installed for a command. `Forked`
+is a `subprocess.Popen` in all else.
 
 Not shown by it: how an interpreter starts. A test of imports, of start-up time or of what
 Python itself reads from the environment uses `subprocess`, as `Forked` does for the latter.
@@ -166,7 +168,7 @@ def put_on_path(folder: Path) -> dict[str, str]:
 class _Waiting:
     """Forks a command for each request; ends with the process that started it."""
 
-    def __init__(self, preloaded: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, preloaded: Iterable[tuple[str, str]], root: Path = ROOT) -> None:
         # Only this user's processes get as far as the socket.
         self.path = Path(tempfile.mkdtemp(prefix="sequencer-forks-")) / "socket"
         listener = socket.socket(socket.AF_UNIX)
@@ -175,9 +177,9 @@ class _Waiting:
         read_fd, self._alive_fd = os.pipe()
         with listener:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.forked", str(listener.fileno()), str(read_fd)],
-                cwd=ROOT,
-                env=os.environ | dict(preloaded),
+                [sys.executable, __file__, str(listener.fileno()), str(read_fd)],
+                cwd=root,
+                env=os.environ | {"PYTHONPATH": str(root)} | dict(preloaded),
                 pass_fds=[listener.fileno(), read_fd],
                 stdin=subprocess.DEVNULL,
             )
@@ -185,6 +187,7 @@ class _Waiting:
         atexit.register(self.end)
 
     def end(self) -> None:
+        atexit.unregister(self.end)
         os.close(self._alive_fd)
         self._process.wait(20)
 
@@ -194,12 +197,41 @@ def _waiting_process(preloaded: tuple[tuple[str, str], ...] = ()) -> _Waiting:
     return _Waiting(preloaded)
 
 
+_copies: dict[Path, _Waiting] = {}
+"""The process that waits for commands of a copy of the program; at most one, each is large."""
+
+
+def _waiting_copy(root: Path) -> _Waiting:
+    if root not in _copies:
+        for other in list(_copies):
+            _copies.pop(other).end()
+        _copies[root] = _Waiting((), root)
+    return _copies[root]
+
+
+def _search_path(variables: Mapping[str, str]) -> list[str]:
+    return [entry for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry]
+
+
+def _copied_program(variables: Mapping[str, str]) -> Path | None:
+    """Return the first folder of PYTHONPATH that has a program, if that is a copy of it."""
+    for entry in map(Path, _search_path(variables)):
+        if (entry / "sequencer/__init__.py").exists():
+            return entry if entry.resolve() != ROOT else None
+    return None
+
+
 def _connected(fds: list[int], request: Mapping[str, Any]) -> socket.socket:
     """Ask for a command; return where its pid and its exit code will come."""
     variables = request["variables"]
     preloaded = tuple((name, variables[name]) for name in _PRELOADED if name in variables)
-    shared = "" if preloaded else os.environ.get(_SOCKET)
-    path = shared or str(_waiting_process(preloaded).path)
+    copy = _copied_program(variables)
+    if preloaded:
+        path = str(_waiting_process(preloaded).path)
+    elif copy:
+        path = str(_waiting_copy(copy).path)
+    else:
+        path = os.environ.get(_SOCKET) or str(_waiting_process().path)
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
     socket.send_fds(connection, [b"?"], fds)
@@ -210,7 +242,7 @@ def _connected(fds: list[int], request: Mapping[str, Any]) -> socket.socket:
 
 def serve(listener_fd: int, alive_fd: int) -> None:
     """Fork a command for each request, until the other end of *alive_fd* is closed."""
-    import_all()
+    import_all(is_partial=Path.cwd() != ROOT)
     _warm_up()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
@@ -235,12 +267,13 @@ def serve(listener_fd: int, alive_fd: int) -> None:
     path.parent.rmdir()
 
 
-def import_all() -> None:
-    """Import every part of the program that a command can need."""
+def import_all(*, is_partial: bool = False) -> None:
+    """Import every part of the program that a command can need; *is_partial* if some lack."""
     package = importlib.import_module("sequencer")
     for module in pkgutil.walk_packages(package.__path__, "sequencer."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+        with contextlib.suppress(ImportError) if is_partial else contextlib.nullcontext():
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
 
 
 def _warm_up() -> None:
@@ -308,13 +341,29 @@ def _become(request: dict[str, Any], fds: list[int]) -> NoReturn:
         tempfile.tempdir = None  # its TMPDIR counts
         sys.dont_write_bytecode = bool(variables.get("PYTHONDONTWRITEBYTECODE"))
         _open_streams(is_unbuffered=bool(variables.get("PYTHONUNBUFFERED")))
-        sys.argv = [str(ROOT / "sequencer" / "__main__.py"), *request["arguments"]]
+        program = Path(str(sys.modules["sequencer"].__file__))
+        sys.argv = [str(program.with_name("__main__.py")), *request["arguments"]]
         sys.path[0] = str(Path.cwd())
+        if packages := [entry for entry in _search_path(variables) if entry not in sys.path]:
+            _add_packages(packages)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         code = _main()
     except BaseException:  # noqa: BLE001 (nothing of this process may go on as the server)
         traceback.print_exc()
     os._exit(code)
+
+
+def _add_packages(folders: list[str]) -> None:
+    """Find what is installed in *folders*, as if they had been in the path at the start."""
+    sys.path[1:1] = folders
+    importlib.invalidate_caches()
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("sequencer.cli", "sequencer.plugins")):
+            del sys.modules[name]  # commands get options of packages when they are imported
+        elif name.startswith("sequencer."):
+            for value in list(vars(module).values()):
+                if callable(clear := getattr(value, "cache_clear", None)):
+                    clear()
 
 
 def _open_streams(*, is_unbuffered: bool) -> None:
@@ -354,4 +403,5 @@ def _main() -> int:
 
 
 if __name__ == "__main__":
+    sys.path[0] = str(Path.cwd())
     serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.forked import Forked
+
 ROOT = Path(__file__).parents[2]
 AGENT = """\
 import os, pathlib, sys, time
@@ -59,14 +61,14 @@ tasks:
 class Here:
     """A project, and the program that is called in it."""
 
-    def __init__(self, folder: Path, packages: Path, off: frozenset[str]) -> None:
+    def __init__(self, folder: Path, *packages: Path, off: frozenset[str] = frozenset()) -> None:
         self.folder, self._packages, self._off = folder, packages, off
         (folder / "prompts").mkdir(parents=True, exist_ok=True)
         (folder / "agent.py").write_text(AGENT)
 
     def disabling(self, off: frozenset[str]) -> Here:
         """Return the same project with other plug-ins disabled."""
-        return Here(self.folder, self._packages, off)
+        return Here(self.folder, *self._packages, off=off)
 
     def configure(self, text: str) -> None:
         switches = f"plugins: {{{', '.join(f'{name}: off' for name in sorted(self._off))}}}\n"
@@ -79,18 +81,18 @@ class Here:
         for name in names:
             (self.folder / f"prompts/{name}.md").write_text("Work.\n")
 
-    def begin(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+    def begin(self, *words: str) -> Forked:
+        return Forked(
             [sys.executable, "-m", "sequencer", *words],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(self._packages)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, self._packages))},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
 
-    def begin_and_wait(self, *words: str) -> subprocess.Popen[str]:
+    def begin_and_wait(self, *words: str) -> Forked:
         """Return a process whose agent waits, because its prompt says so."""
         called = self.begin(*words)
         while not (self.folder / "started").exists():
@@ -100,7 +102,7 @@ class Here:
 
     def call(self, *words: str, code: int = 0) -> str:
         called = self.begin(*words)
-        said = called.communicate(timeout=60)[0]
+        said: str = called.communicate(timeout=60)[0]
         assert called.returncode == code, said
         return said
 
@@ -113,22 +115,27 @@ class Here:
         return found
 
 
-def without(folder: Path, removed: frozenset[str]) -> Path:
-    """Return where a copy of the package is that lacks the plug-ins *removed*."""
+def without(tmp_path: Path, removed: frozenset[str]) -> Path:
+    """Return where a copy of the package is that lacks the plug-ins *removed*; never change it.
+
+    It is beside *tmp_path*, for all tests of this process.
+    """
     if not removed:
         return ROOT
+    folder = tmp_path.parent / f"without-{'-'.join(sorted(removed))}"
     lacks = {str(ROOT / "sequencer/plugins" / name) for name in removed}
 
     def ignored(where: str, names: list[str]) -> set[str]:
-        found = {name for name in names if str(Path(where) / name) in lacks}
-        return found | {name for name in names if name == "__pycache__"}
+        return {name for name in names if str(Path(where) / name) in lacks}
 
-    shutil.copytree(ROOT / "sequencer", folder / "sequencer", ignore=ignored)
+    if not folder.exists():
+        shutil.copytree(ROOT / "sequencer", folder / "sequencer", ignore=ignored)
     return folder
 
 
 def install(packages: Path, name: str, points: str, **modules: str) -> Path:
     """Install the package *name* with *points* and *modules*; return where its metadata is."""
+    packages.mkdir(exist_ok=True)
     for module, code in modules.items():
         (packages / f"{module}.py").write_text(code)
     about = packages / f"{name.replace('-', '_')}-1.0.dist-info"

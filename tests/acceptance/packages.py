@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests import forked
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -43,15 +45,13 @@ class Packages:
         return [{**one, "where": one["where"] or "", "hint": one["hint"] or ""} for one in found]
 
     def python(self, *words: str, code: int = 0, cwd: Path | None = None) -> str:
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, *words],
             cwd=cwd or self.project,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(self.packages)])},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
-            check=False,
         )
         assert done.returncode == code, done.stderr
-        return done.stdout + done.stderr
+        return f"{done.stdout}{done.stderr}"

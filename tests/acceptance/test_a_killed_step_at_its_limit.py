@@ -14,7 +14,7 @@ from tests.acceptance.core_alone import ROOT, Here
 @pytest.fixture
 def killed(tmp_path: Path) -> Here:
     """Return a project whose only attempt was killed."""
-    here = Here(tmp_path / "project", ROOT, frozenset())
+    here = Here(tmp_path / "project", ROOT)
     here.configure("steps: [a, b]\nlimits: {attempts: 1, steps: 2}\n")
     here.prompts("b")
     (here.folder / "prompts/a.md").write_text("wait here")

@@ -12,7 +12,7 @@ from tests.acceptance.core_alone import ROOT, Here
 
 @pytest.fixture
 def here(tmp_path: Path) -> Here:
-    made = Here(tmp_path / "project", ROOT, frozenset())
+    made = Here(tmp_path / "project", ROOT)
     made.configure("steps: [a]\nlimits: {steps: 3}\n")
     (made.folder / "prompts/a.md").write_text("wait here")
     return made

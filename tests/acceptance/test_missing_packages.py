@@ -34,9 +34,8 @@ POINTS = "[sequencer.sinks]\nloud = loud:loud\n[sequencer.commands]\nwhere = lou
 def test_a_run_is_read_without_a_package_that_its_settings_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packages = without(tmp_path / "packages", frozenset({"temporal"}))
-    install(packages, "acme-loud", POINTS, loud=PACKAGE)
-    here = Here(tmp_path / "project", packages, frozenset())
+    install(tmp_path / "packages", "acme-loud", POINTS, loud=PACKAGE)
+    here = Here(tmp_path / "project", ROOT, tmp_path / "packages")
     settings = "steps: [a, b]\nactivity: {sinks: {loud: {kind: loud}}}\n"
     here.configure(settings)
     here.prompts("a", "b")
@@ -75,13 +74,13 @@ workflows: {t: {tasks: [{id: first, subject: A, text: Do it}, {id: second, subje
 def test_a_run_of_inline_tasks_is_read_and_stopped_without_teams(
     tmp_path: Path, lacks: str
 ) -> None:
-    here = Here(tmp_path / "project", ROOT, frozenset())
+    here = Here(tmp_path / "project", ROOT)
     here.configure(INLINE)
     here.call("run", "--max-steps", "1")
     teams = frozenset({"teams"})
     alone = here.disabling(teams)
     if lacks == "not installed":
-        alone = Here(here.folder, without(tmp_path / "packages", teams), frozenset())
+        alone = Here(here.folder, without(tmp_path, teams))
     alone.configure(INLINE)
     for command in (*READING, "stop"):
         said = alone.call(command)
@@ -152,9 +151,8 @@ STEPS = "workflow: own\nworkflows: {own: {steps: [a, b]}}\n"
 def test_a_run_can_be_read_without_the_parts_its_package_added(
     tmp_path: Path, settings: str, named: str, lacks: str
 ) -> None:
-    packages = without(tmp_path / "packages", frozenset({"temporal"}))
-    about = install(packages, "acme-parts", PARTS_AT, parts=PARTS)
-    here = Here(tmp_path / "project", packages, frozenset())
+    about = install(tmp_path / "packages", "acme-parts", PARTS_AT, parts=PARTS)
+    here = Here(tmp_path / "project", ROOT, tmp_path / "packages")
     here.configure(settings)
     here.prompts("a", "b")
     here.call("run", "--max-steps", "1")
