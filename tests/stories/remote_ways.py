@@ -24,6 +24,7 @@ from mcp import Client, StdioServerParameters
 from mcp.types import TextContent
 
 from sequencer.testing import ScratchProject
+from tests.forked import Forked
 from tests.stories.story import Ended, Library
 
 WEB_VERBS = frozenset(
@@ -63,7 +64,7 @@ class WebForm(Library):
     """A person's command is a form of the run's page, sent as a browser sends it."""
 
     def __enter__(self) -> Self:
-        self._server = subprocess.Popen(
+        self._server = Forked(
             [sys.executable, "-m", "sequencer", "web", "--port", "0", "--no-browser"],
             cwd=self.project.folder,
             env=environment(self.project),

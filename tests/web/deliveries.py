@@ -24,6 +24,7 @@ from typing import Any
 from sequencer.engine.run import Run
 from sequencer.model.head import Head, Status
 from sequencer.project.project import open_project
+from tests.forked import Forked
 
 SECRET = "a secret of the tests, long enough"  # noqa: S105 - of nothing
 Document = dict[str, Any]
@@ -206,7 +207,7 @@ def signed(tracker: str, document: Document, **changed: Any) -> tuple[bytes, dic
 class Taker:
     """A server that takes deliveries."""
 
-    def __init__(self, process: subprocess.Popen[str], port: int, log: Path) -> None:
+    def __init__(self, process: Forked, port: int, log: Path) -> None:
         self.process, self.port, self._log = process, port, log
 
     def send(self, tracker: str, document: Document, **changed: Any) -> tuple[int, str]:
@@ -260,7 +261,7 @@ def taking(
     log = state.with_name(f"{state.name}.log")
     with (
         log.open("a") as said,
-        subprocess.Popen(
+        Forked(
             command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=said, text=True
         ) as process,
     ):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+from tests.forked import Forked
 from tests.web.sample import make_project, work
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
@@ -103,7 +104,7 @@ def served(folder: Path, *projects: str, trust: str = "all") -> Iterator[str]:
     command = [sys.executable, "-m", "sequencer", "web", *projects, "--port", "0"]
     environment = {**os.environ, "SEQUENCER_TRUST": trust}
     environment.pop("SEQUENCER_TOKEN", None)
-    with subprocess.Popen(
+    with Forked(
         [*command, "--no-browser"],
         cwd=folder,
         env=environment,
@@ -162,10 +163,10 @@ def opened(link: str, visits: Opens) -> Opens:
     return partial(visits, link)
 
 
-def works(shop: Path, *arguments: str) -> subprocess.Popen[bytes]:
+def works(shop: Path, *arguments: str) -> Forked:
     """Start the command line in *shop*; its agents take their time."""
     (shop / "pace").write_text("0.5")
-    return subprocess.Popen(
+    return Forked(
         [sys.executable, "-m", "sequencer", *arguments],
         cwd=shop,
         env={**os.environ, "SEQUENCER_TRUST": "all"},

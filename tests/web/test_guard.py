@@ -22,6 +22,7 @@ from sequencer.plugins.web.cli_web import _link_file as way_to
 from sequencer.plugins.web.cli_web import _listeners as listening
 from sequencer.plugins.web.cli_web import read_key
 from sequencer.plugins.web.server import environment
+from tests import forked
 from tests.web.conftest import HOST, LINK, PORT, Answer, Client, scope_of
 
 RUN = "/p/shop/login-timeout"
@@ -432,14 +433,12 @@ def test_binding_beyond_this_machine_requires_a_token() -> None:
 
 def web(*options: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sequencer", "web", *options, "--no-browser"]
-    return subprocess.run(
+    return forked.run(
         command,
         cwd=folder,
         env={"PATH": "/usr/bin:/bin", "HOME": str(folder), **env},
         capture_output=True,
         text=True,
-        timeout=60,
-        check=False,
     )
 
 

@@ -18,6 +18,8 @@ import pytest
 import uvicorn
 
 from sequencer.plugins.web import server
+from tests import forked
+from tests.forked import Forked
 
 IDLE = 300
 
@@ -25,7 +27,7 @@ IDLE = 300
 class Running(NamedTuple):
     """A server that listens."""
 
-    process: subprocess.Popen[str]
+    process: Forked
     port: int
     token: str
 
@@ -42,7 +44,7 @@ def running(made: Path) -> Iterator[Running]:
     command = [sys.executable, "-m", "sequencer", "web", "--port", "0", "--no-browser"]
     environment = {**os.environ, "SEQUENCER_TRUST": "all"}
     environment.pop("SEQUENCER_TOKEN", None)
-    with subprocess.Popen(
+    with Forked(
         command,
         cwd=made / "shop",
         env=environment,
@@ -129,14 +131,12 @@ def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_port_in_use_is_reported(running: Running, made: Path) -> None:
     command = [sys.executable, "-m", "sequencer", "web", "--port", str(running.port)]
     environment = {key: value for key, value in os.environ.items() if key != "SEQUENCER_TOKEN"}
-    second = subprocess.run(
+    second = forked.run(
         [*command, "--no-browser"],
         cwd=made / "shop",
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
-        check=False,
     )
     assert second.returncode == 2
     assert "--port 0 takes a free port" in second.stderr

@@ -18,6 +18,7 @@ import pytest
 
 from sequencer.plugins.web.section import webhooks_of
 from sequencer.project.project import open_project
+from tests import forked
 from tests.loopback import free_ports
 from tests.web.deliveries import make_project
 
@@ -62,14 +63,12 @@ class Home:
         return self.sequencer("schedule", *words)
 
     def sequencer(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return forked.run(
             [sys.executable, "-m", "sequencer", *words],
             cwd=self.project,
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=60,
-            check=False,
         )
 
     @property

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -33,6 +32,7 @@ from sequencer.errors import UsageRefused
 from sequencer.store import folder as folders
 from sequencer.store import user_state
 from sequencer.store.user_state import user_state_path
+from tests import forked
 from tests.unit.cli.calling import Called, call, project, worked
 
 TIMED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4}  ")
@@ -245,14 +245,14 @@ def test_a_problem_that_ended_and_came_back_is_reported_again(tmp_path: Path) ->
     assert "unknown key 'agnet'" in tick(folder).err
     configuration.write_text(text)
     argv = [sys.executable, "-m", "sequencer", "tick", "--log", "logs/tick.log"]
-    done = subprocess.run(
+    done = forked.run(
         argv,
         cwd=folder,
         env={**os.environ, "SEQUENCER_TRUST": "all"},
         capture_output=True,
         text=True,
-        check=True,
     )
+    assert done.returncode == 0
     assert done.stderr == ""
     configuration.write_text("agnet: x\n")
     assert "unknown key 'agnet'" in tick(folder).err
