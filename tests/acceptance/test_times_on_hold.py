@@ -11,10 +11,10 @@ import pytest
 
 from tests.acceptance.flow_projects import cli, make_project, trace, write_flow
 
-LATER_S = 1.2
-"""Longer than the limits of time below."""
+LATER_S = 3.2
+"""Longer than the limits of time below, within which the steps before it have to end."""
 SLOW = """\
-config: {timeout: 1000}
+config: {timeout: 3000}
 retry: {maxAttempts: 3, initialDelay: 600000, maxDelay: 600000}
 """
 GATED = """
@@ -22,9 +22,9 @@ workflow: asks
 workflows:
   asks:
     kind: procedure
-    steps: [{name: a, text: Say a, requires_approval: true, approval: {timeout_s: 1}}]
+    steps: [{name: a, text: Say a, requires_approval: true, approval: {timeout_s: 3}}]
 """
-QUESTION = "---\ntimeout: 1000\noptions: [approve]\n---\nFine?"
+QUESTION = "---\ntimeout: 3000\noptions: [approve]\n---\nFine?"
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_the_time_limit_of_a_graph_pauses_while_a_person_holds_it(project: Path,
 
 
 def asks(project: Path, kind: str) -> tuple[str, ...]:
-    """Start a run that asks a person for one second, and pause it; return how to go on."""
+    """Start a run that asks a person for three seconds, and pause it; return how to go on."""
     if kind == "graph":
         chart = "a{{Fine?}}\na -->|approve| b\na -->|timeout| c"
         write_flow(project, "asks", chart, a=QUESTION, b="Say b", c="Say c")
