@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from sequencer.project.project import open_project
 from sequencer.store.identity import INSIDE_AGENT
 from tests import forked
 from tests.acceptance.cli_process import environment
+from tests.forked import put_on_path
+from tests.scratch_folders import scratch_folder
 
 LOOKS = {"list_runs", "show_run", "inbox", "read_log", "plan"}
 CHANGES = {"answer", "start_run"}
@@ -89,11 +92,14 @@ def calls(
     folder: Path, asked: Iterable[Call], variables: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return what each tool says to one client, or ``error: `` and the error."""
+    given = environment() if variables is None else dict(variables)
+    programs = ExitStack()
+    path = programs.enter_context(scratch_folder())
     started = StdioServerParameters(
-        command=sys.executable,
-        args=["-P", "-m", "sequencer", "mcp"],
+        command=str(path / "sequencer"),
+        args=["mcp"],
         cwd=folder,
-        env=environment() if variables is None else dict(variables),
+        env={**given, **put_on_path(path)},
     )
 
     async def session() -> list[str]:
@@ -105,7 +111,8 @@ def calls(
             assert hints == dict.fromkeys(LOOKS, True) | dict.fromkeys(CHANGES, False)
             return [said(await client.call_tool(tool, given)) for tool, given in asked]
 
-    return asyncio.run(session())
+    with programs:
+        return asyncio.run(session())
 
 
 def said(result: CallToolResult) -> str:

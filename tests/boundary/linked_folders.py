@@ -22,6 +22,7 @@ from tests.boundary.projects import LARGE, Clones, Project
 from tests.boundary.traced import tracer
 from tests.boundary.watching import DONE, Command, look, wrong
 from tests.boundary.world import World, differences
+from tests.forked import Forked
 from tests.long.report import Report, Size
 
 TRUST = (("SEQUENCER_TRUST", "all"),)
@@ -128,7 +129,7 @@ def beside(clones: Clones, place: Place, name: str, argv: tuple[str, ...]) -> It
     untouched = world.outside()
     words = [sys.executable, "-m", "sequencer", *place.options, "run", "--max-steps", "1"]
     variables = world.environment(**dict(TRUST))
-    with subprocess.Popen(
+    with Forked(
         words, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True,
     ) as worker:  # fmt: skip
@@ -151,7 +152,7 @@ def beside(clones: Clones, place: Place, name: str, argv: tuple[str, ...]) -> It
     yield from differences(untouched, world.outside())
 
 
-def until(path: Path, worker: subprocess.Popen[str]) -> bool:
+def until(path: Path, worker: Forked) -> bool:
     """Return whether *path* came into being while *worker* lived."""
     deadline = time.monotonic() + LIMIT_S
     while not path.exists():

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tests import forked
 from tests.boundary.world import World
 
 LARGE = "x" * 6000
@@ -34,15 +35,14 @@ class Clones:
             (folder / "prompts" / f"{step}.md").write_text(f"Do the work of {step}.\n")
         made.document["agents"]["script"]["argv"] = [sys.executable, "-IS", "-c", AGENT]
         made.write()
-        subprocess.run(
+        forked.run(
             [sys.executable, "-m", "sequencer", "run", "--max-steps", "3"],
             cwd=folder,
             env=self.world.environment(SEQUENCER_TRUST="all"),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            check=True,
             timeout=120,
-        )
+        ).check_returncode()
         return folder
 
     def make(self, name: str, *traps: Trap) -> Project:

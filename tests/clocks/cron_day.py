@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests import forked
 from tests.clocks import wall_clock
 from tests.clocks.paid_calls import rejected, result
 from tests.long.report import Report, Size
@@ -143,17 +144,16 @@ class Day:
     def person(self, *arguments: str) -> str:
         """Let somebody type ``sequencer ARGUMENTS``; what was to be done has to be done."""
         path = f"{self.client.parent}:{os.environ['PATH']}"
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, "-m", "sequencer", *arguments],
             cwd=self.app,
             env=self.variables(PATH=path),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            check=False,
         )
         assert done.returncode == 0, f"{arguments}: {done.stderr}"
-        return done.stdout
+        return str(done.stdout)
 
     def prepare(self) -> None:
         (self.app / "prompts").mkdir(parents=True)

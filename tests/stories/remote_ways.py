@@ -24,7 +24,8 @@ from mcp import Client, StdioServerParameters
 from mcp.types import TextContent
 
 from sequencer.testing import ScratchProject
-from tests.forked import Forked
+from tests.forked import Forked, put_on_path
+from tests.scratch_folders import scratch_folder
 from tests.stories.story import Ended, Library
 
 WEB_VERBS = frozenset(
@@ -124,13 +125,15 @@ class McpClient(Library):
         return asyncio.run(self._called({k: v for k, v in given.items() if v is not None}))
 
     async def _called(self, given: Mapping[str, Any]) -> Ended:
-        server = StdioServerParameters(
-            command=sys.executable,
-            args=["-P", "-m", "sequencer", "mcp"],
-            cwd=self.project.folder,
-            env=environment(self.project),
-        )
-        async with Client(server) as client:
-            result = await client.call_tool("answer", dict(given))
+        with scratch_folder() as programs:
+            variables = {**environment(self.project), **put_on_path(programs)}
+            server = StdioServerParameters(
+                command=str(programs / "sequencer"),
+                args=["mcp"],
+                cwd=self.project.folder,
+                env=variables,
+            )
+            async with Client(server) as client:
+                result = await client.call_tool("answer", dict(given))
         text = "".join(part.text for part in result.content if isinstance(part, TextContent))
         return Ended(4 if result.is_error else 0, text)
