@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -89,17 +89,23 @@ Call = tuple[str, dict[str, Any]]
 
 
 def calls(
-    folder: Path, asked: Iterable[Call], variables: Mapping[str, str] | None = None
+    folder: Path,
+    asked: Iterable[Call],
+    variables: Mapping[str, str] | None = None,
+    *,
+    program: Sequence[str] = (),
 ) -> list[str]:
-    """Return what each tool says to one client, or ``error: `` and the error."""
+    """Return what each tool says to one client, or ``error: `` and the error.
+
+    The server is *program* with the argument ``mcp``; without it, a fork.
+    """
     given = environment() if variables is None else dict(variables)
     programs = ExitStack()
-    path = programs.enter_context(scratch_folder())
+    if not program:
+        path = programs.enter_context(scratch_folder())
+        program, given = [str(path / "sequencer")], given | put_on_path(path)
     started = StdioServerParameters(
-        command=str(path / "sequencer"),
-        args=["mcp"],
-        cwd=folder,
-        env={**given, **put_on_path(path)},
+        command=program[0], args=[*program[1:], "mcp"], cwd=folder, env=given
     )
 
     async def session() -> list[str]:
@@ -200,7 +206,8 @@ from pathlib import Path
 from tests.acceptance.test_mcp import calls, environment, token
 folder, told = Path(sys.argv[2]), dict(pair.split("=") for pair in sys.argv[3:])
 given = {"decision": "approve", "run": "release", "token": token(folder)}
-print(*calls(folder, [("answer", given)], environment(**told)))
+program = [sys.executable, "-P", "-m", "sequencer"]
+print(*calls(folder, [("answer", given)], environment(**told), program=program))
 """
 
 
