@@ -304,6 +304,8 @@ def _begun(connection: socket.socket) -> int:
     _, fds, _, _ = socket.recv_fds(connection, 1, 3)
     size = int.from_bytes(connection.recv(_NUMBER_BYTES, socket.MSG_WAITALL), "little")
     request = json.loads(connection.recv(size, socket.MSG_WAITALL))
+    if "mcp" in request["arguments"]:
+        importlib.import_module("mcp.server.mcpserver")  # for all that come, in a second
     child = os.fork()
     if child == 0:
         _become(request, fds)
