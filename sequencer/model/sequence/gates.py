@@ -69,6 +69,22 @@ def build_gate(
     return new_gate.with_earlier(ahead[:MAX_EARLIER]) if ahead else new_gate
 
 
+def list_feedback_targets(workflow: Workflow) -> list[tuple[Step, tuple[str, ...]]]:
+    """Return each step that may open a gate, with the steps that always run before the gate.
+
+    `build_gate` finds each of these. Of another step it can't be sure, so feedback would go to the
+    step before the gate instead: before the first review, for example, no review has run.
+    """
+    names = [step.name for step in workflow.steps]
+    gates = [(step, tuple(names[: index + 1])) for index, step in enumerate(workflow.steps)]
+    review = workflow.review
+    if review is not None:
+        # If each cycle is a review, its steps never run.
+        earlier_names = () if review.every == 1 else tuple(names)
+        gates.append((review.step, (*earlier_names, review.step.name)))
+    return gates
+
+
 def ends_early(workflow: Workflow, following: StepRef) -> bool:
     """Return whether *following* is the end although *workflow* has a step at its step_index.
 
