@@ -287,6 +287,16 @@ class Attempt(Struct, kw_only=True):
         )
 
     @property
+    def release_reason(self) -> StopReason | None:
+        """Return why it was interrupted, for the record that ends its claim; None: it was not.
+
+        `CLAIM_LOST` in a record means a charge after the claim was gone. A record that can end
+        the claim shows that the claim was not lost, whatever the process had seen before.
+        """
+        reason = self.cancellation.reason
+        return StopReason.INTERRUPTED if reason is StopReason.CLAIM_LOST else reason
+
+    @property
     def ends_the_work(self) -> bool:
         """Return whether the process can't continue: it has to end, or can't keep an output.
 

@@ -413,6 +413,9 @@ class GraphWorker(Worker):
         self.code.keep([item for item in ended if item not in tries and item.ended], head)
         # An earlier try of the record may have been accepted, so its cost may be counted already.
         debts = [item for item in candidates if item.has_cost and not item.record_was_tried]
+        # A take-over ends a claim that is still in the head, and counts its usage.
+        tokens = frozenset(claim.token for claim in head.claims) if head else frozenset[int]()
+        debts = [item for item in debts if item in tries or item.claim.token not in tokens]
         note_counted(self.store, debts, head)
         for attempt in ended:
             attempt.record_was_tried = True
@@ -501,7 +504,7 @@ class GraphWorker(Worker):
     def _make_result(self, attempt: Attempt) -> AttemptResult:
         """Return the result of *attempt* with its record, for the run."""
         result, record, cause = self.get_result(attempt), self._make_record(attempt), attempt.busy
-        reason = attempt.cancellation.reason
+        reason = attempt.release_reason
         if result.outcome.status is OutcomeStatus.INTERRUPTED and reason:
             record["reason"] = str(reason)
         return replace(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine import sequence_worker
+from sequencer.engine.events import AttemptStarted, RunEvent
 from sequencer.engine.graph_worker import GraphWorker
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.logs import find_later_logs, log_name, token_of
@@ -21,7 +22,7 @@ from sequencer.errors import (
     StorageFailed,
     TransitionRefused,
 )
-from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.fake_agents import ScriptedExecutor
 from sequencer.executors.protocol import Listener, StepRequest
 from sequencer.history.story import build_story
@@ -237,6 +238,20 @@ def test_a_lost_attempt_is_one_attempt_with_its_cost_in_the_story(
         work(run, 1)
     (attempt,) = build_story(run.history()).tries
     assert (attempt.state, attempt.usage.cost_usd, attempt.usage.unpriced) == ("lost", 0.12, 1)
+
+
+def test_an_interrupted_attempt_that_still_has_its_claim_was_not_lost(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+
+    def lose_it(event: RunEvent) -> None:
+        # As if the files of the run had been away at a heartbeat.
+        if isinstance(event, AttemptStarted) and event.attempt.claim.attempt == 1:
+            event.attempt.cancellation.set(StopReason.CLAIM_LOST)
+
+    run.work(limits=InvocationLimits(max_steps=1), on_event=lose_it)
+    (release,) = (fact for fact in run.history() if fact["event"] == "released")
+    assert release["outcome"]["reason"] == "interrupted"
+    assert build_story(run.history()).tries[0].state == "released"
 
 
 def test_a_late_charge_does_not_end_the_wait_at_a_gate() -> None:
