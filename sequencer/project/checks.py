@@ -36,6 +36,7 @@ from sequencer.project.agent_checks import (
     check_agents,
     check_client_files,
     check_evidence,
+    check_left_processes,
     check_selection_names,
     check_time_limits,
     check_variables,
@@ -224,6 +225,7 @@ def _check_run(project: Project, run: Run) -> Iterator[Diagnostic]:
         yield from check_prompts(project, other_workflow, Level.WARNING)
         yield from _check_costs(project, other_workflow)
     yield from state_findings
+    yield from check_left_processes(path)
 
 
 def _find_workflow(project: Project, run: Run, head: Head | None) -> Workflow:
