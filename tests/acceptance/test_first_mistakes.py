@@ -86,6 +86,21 @@ def test_the_default_run_can_be_addressed_by_name(tmp_path: Path) -> None:
     assert not (folder / "sync" / "runs").exists()
 
 
+def test_the_default_run_can_run_a_flow(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\n")
+    (folder / "flows").mkdir()
+    chart = "```mermaid\nflowchart TD\n  a[Do]\n```\n\n### a\nDo it.\n"
+    (folder / "flows/rev.md").write_text(chart)
+    for _ in range(2):
+        assert call(folder, "run", "rev", "--run", "default", "--quiet").code == 0
+    assert call(folder, "status", "--json").json["workflow_name"] == "rev"
+    shown = call(folder, "plan", "rev", "--run", "default", "--json").json["nodes"]
+    assert {node["state"] for node in shown} == {"done"}
+    assert not (folder / "sync" / "runs").exists()
+    refused = call(folder, "run", "rev", "--run", "default", "--new")
+    assert (refused.code, "there is only one default run" in refused.err) == (2, True)
+
+
 def test_a_run_name_similar_to_an_existing_one_is_noticed(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "agent: rehearsal\n")
     assert "new run" not in call(folder, "--run", "release", "run", "--max-steps", "1").err
