@@ -195,6 +195,11 @@ def test_a_command_with_a_missing_or_empty_prompt_is_a_notice(tmp_path: Path) ->
     ("line", "said"),
     [
         ("status --all --run nope", "--all lists all runs, so it and --run can't be used together"),
+        ("schedule show --every 5", "--every: has no effect on 'show'"),
+        ("schedule remove --every 5", "only 'install' and 'print' take it"),
+        ("schedule remove --all", "--all: has no effect on 'remove'"),
+        ("schedule show --env-file x", "--env-file: has no effect on 'show'"),
+        ("schedule remove --web --port 1", "--port: has no effect on 'remove'"),
         ("schedule print --port 1", "--port: works only with --web"),
         ("schedule print --bind 0.0.0.0", "--bind: works only with --web"),
         ("schedule print --name x", "--name: works only with --web"),
