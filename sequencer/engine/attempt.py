@@ -320,9 +320,17 @@ class Attempt(Struct, kw_only=True):
 
     @property
     def has_cost(self) -> bool:
-        """Return whether it has used anything that a run limits."""
+        """Return whether it has used money or tokens."""
         usage = self.usage
         return bool(usage.cost_usd or usage.input_tokens or usage.output_tokens)
+
+    @property
+    def has_debt(self) -> bool:
+        """Return whether it has used anything that a run limits and has not counted yet.
+
+        Less than a second is no debt: when a claim began is known only to the second.
+        """
+        return self.has_cost or self.usage.minus(self.counted).seconds >= 1.0
 
     @property
     def usage(self) -> Usage:

@@ -192,7 +192,10 @@ def test_a_plain_workspace_carries_and_refuses_nothing() -> None:
 
 
 def lose_claim(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, *commands: RunCommand, cost_usd: float = 0.12
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    *commands: RunCommand,
+    cost_usd: float = 0.12,
 ) -> None:
     """Let a person give *commands* while the agent works, which charges *cost_usd* at its end."""
 
@@ -209,7 +212,7 @@ def charges(run: Run) -> list[tuple[int, float]]:
     """Return the token and the cost of each attempt that was counted after it lost its claim."""
     facts = [fact for fact in run.history() if fact["event"] == "released"]
     return [
-        (fact["token"], fact["outcome"]["usage"]["cost_usd"])
+        (fact["token"], fact["outcome"]["usage"].get("cost_usd", 0.0))
         for fact in facts
         if fact["outcome"]["reason"] == "claim-lost"
     ]
@@ -227,6 +230,23 @@ def test_attempts_that_lost_their_claims_are_counted_under_the_cost_cap(
     assert charges(run) == [(1, 0.12), (2, 0.12)]
     assert head_of(run).usage.cost_usd == pytest.approx(0.24)
     assert (head_of(run).step_index, head_of(run).usage.steps) == (0, 0)
+
+
+def test_the_time_of_attempts_that_lost_their_claims_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work_for_5_s(event: RunEvent) -> None:
+        if isinstance(event, AttemptStarted):
+            event.attempt.started_s -= 5.0
+
+    run = open_scripted(tmp_path, limits={"seconds": 8})
+    lose_claim(monkeypatch, tmp_path, TakeOver(), cost_usd=0.0)
+    for _ in range(2):
+        with pytest.raises(StaleClaim):
+            run.work(limits=InvocationLimits(max_steps=1), on_event=work_for_5_s)
+    assert "the run's limit of 8 s is reached" in work(run, 1).reason
+    assert charges(run) == [(1, 0.0), (2, 0.0)]
+    assert head_of(run).usage.seconds == pytest.approx(10.0, abs=1.0)
 
 
 def test_a_lost_attempt_is_one_attempt_with_its_cost_in_the_story(
