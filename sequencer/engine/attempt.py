@@ -328,7 +328,7 @@ class Attempt(Struct, kw_only=True):
     def has_debt(self) -> bool:
         """Return whether it has used anything that a run limits and has not counted yet.
 
-        Less than a second is no debt: when a claim began is known only to the second.
+        Less than a second is no debt: when a claim started is known only to the second.
         """
         return self.has_cost or self.usage.minus(self.counted).seconds >= 1.0
 

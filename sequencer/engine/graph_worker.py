@@ -500,9 +500,8 @@ class GraphWorker(Worker):
     def _make_result(self, attempt: Attempt) -> AttemptResult:
         """Return the result of *attempt* with its record, for the run."""
         result, record, cause = self.get_result(attempt), self._make_record(attempt), attempt.busy
-        reason = attempt.release_reason
-        if result.outcome.status is OutcomeStatus.INTERRUPTED and reason:
-            record["reason"] = str(reason)
+        if result.outcome.status is OutcomeStatus.INTERRUPTED and attempt.release_reason:
+            record["reason"] = str(attempt.release_reason)
         return replace(
             result,
             record=record,

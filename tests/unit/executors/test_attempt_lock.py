@@ -139,7 +139,7 @@ def test_the_message_names_the_processes_that_could_not_be_ended(
     assert refused.value.where == str(path)
 
 
-def test_only_what_nobody_works_with_counts_as_left(
+def test_processes_of_a_held_lock_do_not_count_as_left(
     tmp_path: Path, cancellation: Cancellation, children: list[subprocess.Popen[bytes]]
 ) -> None:
     state_path, mark = tmp_path / "state.json", secrets.token_hex(16)
