@@ -285,7 +285,9 @@ def reset(
             f"{_describe_position(old_head)}"
         )
         if not is_interactive():
-            raise UsageRefused(question, where="sequencer reset", hint="add --yes to reset it")
+            hint = "add --yes to reset it; nothing is asked unless standard input and standard "
+            hint += "error are terminals"
+            raise UsageRefused(question, where="sequencer reset", hint=hint)
         if not click.confirm(f"{one_line(question)}; start over?", err=True):
             invocation.notify("nothing was changed")
             return

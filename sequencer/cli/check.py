@@ -24,7 +24,7 @@ from sequencer.cli.context import Invocation, relativize_paths
 from sequencer.cli.contributions import contribution_errors
 from sequencer.cli.options import hide_in, pass_invocation, verb
 from sequencer.cli.views.text import cut, one_line, pluralize, strip_controls
-from sequencer.errors import ConfigurationError, RemoteUnreachable, UnknownName
+from sequencer.errors import ConfigurationError, NotTrusted, RemoteUnreachable, UnknownName
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import expand_home, locate, slug
 from sequencer.files.yamlfile import KeyPath, format_key_path, parse_scalar
@@ -149,7 +149,7 @@ def _diagnose_project(invocation: Invocation) -> list[Diagnostic]:
             invocation.run()
         except UnknownName:
             raise  # the error lists the known names
-        except (ConfigurationError, RemoteUnreachable):
+        except (ConfigurationError, NotTrusted, RemoteUnreachable):
             pass  # `check_project` reports it
     return checks.check_project(project, invocation.run_name)
 

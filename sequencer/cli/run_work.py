@@ -256,9 +256,13 @@ def _choose_flow(
         for key, value in state.items()
         if safe_state[key] != value
     )
-    name = invocation.run_name
     invocation.run_name, source = flow_run_of(
-        project, flow_name, safe_state, name, is_new=options["new"]
+        project,
+        flow_name,
+        safe_state,
+        invocation.run_name,
+        is_new=options["new"],
+        means_default=invocation.means_default,
     )
     return source
 

@@ -425,7 +425,13 @@ def _read_flow_view(
     Raises:
         StateRefused: the run's files can't be read. Nodes must not look as if they never started.
     """
-    name = choose_run_name(project, flow_name, flow.workflow, invocation.run_name)
+    name = choose_run_name(
+        project,
+        flow_name,
+        flow.workflow,
+        invocation.run_name,
+        means_default=invocation.means_default,
+    )
     run = project.run(name)
     try:
         head = run.head

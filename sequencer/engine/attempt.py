@@ -287,6 +287,16 @@ class Attempt(Struct, kw_only=True):
         )
 
     @property
+    def release_reason(self) -> StopReason | None:
+        """Return why it was interrupted, for the record that ends its claim; None: it was not.
+
+        `CLAIM_LOST` in a record means a charge after the claim was gone. A record that can end
+        the claim shows that the claim was not lost, whatever the process had seen before.
+        """
+        reason = self.cancellation.reason
+        return StopReason.INTERRUPTED if reason is StopReason.CLAIM_LOST else reason
+
+    @property
     def ends_the_work(self) -> bool:
         """Return whether the process can't continue: it has to end, or can't keep an output.
 
@@ -310,9 +320,17 @@ class Attempt(Struct, kw_only=True):
 
     @property
     def has_cost(self) -> bool:
-        """Return whether it has used anything that a run limits."""
+        """Return whether it has used money or tokens."""
         usage = self.usage
         return bool(usage.cost_usd or usage.input_tokens or usage.output_tokens)
+
+    @property
+    def has_debt(self) -> bool:
+        """Return whether it has used anything that a run limits and has not counted yet.
+
+        Less than a second is no debt: when a claim started is known only to the second.
+        """
+        return self.has_cost or self.usage.minus(self.counted).seconds >= 1.0
 
     @property
     def usage(self) -> Usage:

@@ -26,7 +26,7 @@ from sequencer.engine.exclusion import Exclusion
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.layers.nodes import NodeLayers
 from sequencer.engine.layers.order import perform
-from sequencer.engine.lost_claims import note_counted
+from sequencer.engine.lost_claims import find_debts
 from sequencer.engine.merge_order import ActiveClaims, MergeTurn
 from sequencer.engine.performing import Performer
 from sequencer.engine.prompt_context.node_prompts import NodePrompts
@@ -411,16 +411,15 @@ class GraphWorker(Worker):
         tries = [attempt for attempt in candidates if attempt.cancellation.reason not in NOT_OURS]
         head = self._collect(tries)
         self.code.keep([item for item in ended if item not in tries and item.ended], head)
-        # An earlier try of the record may have been accepted, so its cost may be counted already.
-        debts = [item for item in candidates if item.has_cost and not item.record_was_tried]
-        note_counted(self.store, debts, head)
+        debts = find_debts(self.store, candidates, tries, head)
         for attempt in ended:
             attempt.record_was_tried = True
         if not tries and not debts:
             return None
         try:
             act = partial(self._record_attempts, ended=tries, owed=debts, slots=slots)
-            change = self._change(act, slots, run_id)
+            # A charge alone claims nothing: before a claim, the loop looks at the work tree.
+            change = self._change(act, slots if tries else lambda _: 0, run_id)
             if not any(attempt.recorded_result for attempt in tries):
                 self.code.keep(select_accepted(tries), head)
         except WorkTreeRefused as refusal:
@@ -443,7 +442,7 @@ class GraphWorker(Worker):
         results = {item.claim.step: self.get_result(item) for item in tries if item.recorded_result}
         if self.streaks is not None or any(item.outcome.evidence for item in results.values()):
             self._follow(change[0].revision, results)
-        return self._continue(*change)
+        return self._continue(*change) if tries else None
 
     def _is_still_run(self, run_id: str) -> bool:
         head = self.changes.store.view().head
@@ -501,9 +500,8 @@ class GraphWorker(Worker):
     def _make_result(self, attempt: Attempt) -> AttemptResult:
         """Return the result of *attempt* with its record, for the run."""
         result, record, cause = self.get_result(attempt), self._make_record(attempt), attempt.busy
-        reason = attempt.cancellation.reason
-        if result.outcome.status is OutcomeStatus.INTERRUPTED and reason:
-            record["reason"] = str(reason)
+        if result.outcome.status is OutcomeStatus.INTERRUPTED and attempt.release_reason:
+            record["reason"] = str(attempt.release_reason)
         return replace(
             result,
             record=record,

@@ -1,12 +1,12 @@
 """What is kept and counted of an attempt whose claim another process or a person took away.
 
-Its result is refused, but its agent was paid. The run counts that once.
+Its result is refused, but its agent was paid and has worked. The run counts both once.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.changes import Changes
@@ -36,6 +36,22 @@ def note_counted(store: Store, owed: Iterable[Attempt], head: Head | None) -> No
             attempt.counted = read_usage(fact.details.get("usage") or {})
 
 
+def find_debts(
+    store: Store, attempts: Iterable[Attempt], tries: Collection[Attempt], head: Head | None
+) -> list[Attempt]:
+    """Return which of *attempts* the run has to charge if they have no claim any more.
+
+    Those in *tries* may still have one when they are recorded.
+    """
+    # An earlier try of the record may have been accepted, so its cost may be counted already.
+    debts = [attempt for attempt in attempts if attempt.has_debt and not attempt.record_was_tried]
+    # A take-over ends a claim that is still in the head, and counts its usage.
+    tokens = frozenset(claim.token for claim in head.claims) if head else frozenset[int]()
+    debts = [debt for debt in debts if debt in tries or debt.claim.token not in tokens]
+    note_counted(store, debts, head)
+    return [debt for debt in debts if debt.has_debt]
+
+
 def charge_lost_attempt(changes: Changes, attempt: Attempt, result: AttemptResult) -> bool:
     """Count the usage in *result* of *attempt* at a step, whose claim is gone; return if it was.
 
@@ -47,11 +63,13 @@ def charge_lost_attempt(changes: Changes, attempt: Attempt, result: AttemptResul
     """
     store, claim = changes.store, attempt.claim
     head = store.view().head
-    if not attempt.has_cost or head is None or not _has_lost_claim(head, attempt):
+    if not attempt.has_debt or head is None or not _has_lost_claim(head, attempt):
         return False
     if any(_is_own_end(fact, claim.token) for fact in read_facts(store.history())):
         return False
     note_counted(store, [attempt], head)
+    if not attempt.has_debt:
+        return False
     uncounted_usage = result.outcome.usage.minus(attempt.counted)
     record = {key: value for key, value in result.record.items() if key not in _NOT_CHARGED}
     record |= {

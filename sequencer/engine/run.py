@@ -23,6 +23,7 @@ from sequencer.engine.sequence_worker import SequenceWorker
 from sequencer.engine.turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.worker import NewestLimits, Worker
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
+from sequencer.history.facts import find_end_index
 from sequencer.model.commands import (
     Approve,
     CommandResult,
@@ -278,11 +279,11 @@ class Run:
                 raise
             commands = self._commands_as_started()
         result = commands.do(command, by)
-        is_over = result.head.status is Status.COMPLETE and result.head.step_index
-        if is_over and isinstance(command, (Approve, Reject)):
+        end_index = find_end_index(result.facts)
+        if end_index is not None and isinstance(command, (Approve, Reject)):
             try:
                 performer = self._resolve_current().performer(on_event)
-                performer.report_completed(result.head.step_index - 1, result.head)
+                performer.report_completed(end_index, result.head)
             except SequencerError as error:
                 on_event(Noticed(f"the run is complete, but: {error.in_one_line}"))
         return result

@@ -287,9 +287,8 @@ class SequenceWorker(Worker):
         record = make_ended_record(result, log, output, current_round(head))
         if self._changes.work is not None:
             record["work"] = self._changes.work.model_dump()
-        reason = attempt.cancellation.reason
-        if reason is not None and result.outcome.status is OutcomeStatus.INTERRUPTED:
-            record["reason"] = str(reason)
+        if result.outcome.status is OutcomeStatus.INTERRUPTED and attempt.release_reason:
+            record["reason"] = str(attempt.release_reason)
         postponement = None if busy_error is None else busy_error.message
         return replace(
             result,

@@ -17,13 +17,13 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from signal import SIGKILL, SIGSTOP
 from typing import TYPE_CHECKING
 
-from sequencer.errors import MachineBusy, StorageFailed
+from sequencer.errors import MachineBusy, StateRefused, StorageFailed
 from sequencer.executors.cancellation import Cancellation
 from sequencer.store import folder as folders
 from sequencer.store.identity import pid_namespace
@@ -187,12 +187,10 @@ class AttemptLock:
         notes = _NOTE.findall(os.pread(fd, _MAX_BYTES, 0))
         if not notes:
             return
-        survivor_count = end_marked(*(mark.decode() for mark, _ in notes))
+        pids = end_marked(*(mark.decode() for mark, _ in notes))
         namespace = pid_namespace().encode()
-        if survivor_count:
-            message = (
-                f"{survivor_count} processes of an earlier attempt at the step could not be ended"
-            )
+        if pids:
+            message = f"{format_pids(pids)} of an earlier attempt at the step could not be ended"
         elif not is_free and any(other_namespace != namespace for _, other_namespace in notes):
             message = "processes of an earlier attempt at the step run in another container"
         else:
@@ -202,6 +200,39 @@ class AttemptLock:
             where=str(self.path),
             hint="end them, or remove this file if no such process is left; then start again",
         )
+
+
+def find_left_processes(state_path: Path) -> dict[Path, list[int]]:
+    """Return the processes that attempts of the run at *state_path* have left, by lock file.
+
+    An attempt that is at work holds its lock, so its processes are not among them.
+    """
+    left_pids = {}
+    for path in sorted(lock_path(state_path).parent.glob("agents-*")):
+        with contextlib.suppress(OSError, StateRefused):
+            fd = folders.make_folder(path.parent).open(path.name, os.O_RDONLY)
+            try:
+                notes = _NOTE.findall(os.pread(fd, _MAX_BYTES, 0)) if _try_lock(fd) else []
+            finally:
+                os.close(fd)
+            marks = frozenset(mark.decode() for mark, _ in notes)
+            if marks and (processes := _find_marked(marks)):
+                left_pids[path] = [process.pid for process in processes]
+    return left_pids
+
+
+_MAX_PIDS = 5
+
+
+def format_pids(pids: Sequence[int]) -> str:
+    """Return *pids* as a subject, for example to end them.
+
+    >>> format_pids([7]), format_pids([7, 9])
+    ('process 7', 'processes 7, 9')
+    """
+    names = ", ".join(map(str, pids[:_MAX_PIDS]))
+    rest = f" and {len(pids) - _MAX_PIDS} more" if len(pids) > _MAX_PIDS else ""
+    return f"process{'es' * (len(pids) != 1)} {names}{rest}"
 
 
 def _try_lock(fd: int) -> bool:
@@ -218,15 +249,15 @@ _EMPTY_LOOKS = 2
 """One look is not enough: it may miss a process that forks all the time."""
 
 
-def end_marked(*marks: str) -> int:
-    """KILL every process with one of *marks* until none is found; return how many are left.
+def end_marked(*marks: str) -> list[int]:
+    """KILL every process with one of *marks* until none is found; return the ids of those left.
 
     Used if a guard was killed or is stopped, and on systems without a subreaper. All processes
     get SIGSTOP first, so that none forks in the meantime and none loses the parent that
     identifies it. This process and its ancestors are left alone.
     """
     if not marks:
-        return 0
+        return []
     import psutil  # noqa: PLC0415 - few attempts leave anything
 
     this_process = psutil.Process()
@@ -251,7 +282,7 @@ def end_marked(*marks: str) -> int:
                 stopped |= {process.pid for process in processes}
                 continue
         time.sleep(_PAUSE_S)
-    return len(marked_processes)
+    return [process.pid for process in marked_processes]
 
 
 def _find_marked(marks: frozenset[str]) -> list[psutil.Process]:

@@ -82,7 +82,7 @@ def get_number(facts: Mapping[str, str], name: str) -> float:
 LINE_CHARS = 300
 """Most characters of a tool's input or result that are shown; the client's transcript has all."""
 ERROR_CHARS = 1_000
-_READ_CHARS = 8_000
+READ_CHARS = 8_000
 """Most characters of an error that are searched: an agent can make one of megabytes."""
 _STDERR_LINES = 20
 _UNAUTHORIZED = 401
@@ -482,7 +482,7 @@ class JsonEventParser(Speaker, ABC):
         client and then end it. Exit code 0 does not make the error an answer; but if a tool was
         called before, the agent may have written it, so the date in it is ignored.
         """
-        error = error[:_READ_CHARS]
+        error = error[:READ_CHARS]
         kind = ErrorKind.LIMIT if epoch_s is not None else classify(error, status)
         is_believed = epoch_s is not None or is_own
         is_away = is_believed and kind in (ErrorKind.LIMIT, ErrorKind.OUTAGE)

@@ -20,6 +20,7 @@ from typing import ClassVar, Literal
 from sequencer.executors.answers import parse_json, schema_of, to_strict_schema
 from sequencer.executors.client import SYSTEM_PROMPT, Call, ClientExecutor, ClientOptions
 from sequencer.executors.client_events import (
+    READ_CHARS,
     ClientEvent,
     JsonEventParser,
     Rules,
@@ -211,7 +212,9 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
         return Call(argv, self.environment(), parser, files)
 
 
-_REFUSED = re.compile(r"codex_core::tools::\w+: error=(?P<what>.*\breject.*)")
+# Two patterns: one for both would read the rest of a long line again after each "error=".
+_TOOL_ERROR = re.compile(r"codex_core::tools::\w+: error=(?P<what>.*)")
+_REJECTION = re.compile(r"\breject")
 _SPOKEN_ITEMS = frozenset({"agent_message", "reasoning"})
 _QUIET_ITEMS = _SPOKEN_ITEMS | {"error"}
 _BOOKKEEPING = frozenset({"id", "type", "status", "aggregated_output", "exit_code"})
@@ -248,8 +251,8 @@ class CodexParser(JsonEventParser):
     def feed_stderr(self, line: bytes) -> None:
         """Store the line; a refused command is reported only here."""
         super().feed_stderr(line)
-        match = _REFUSED.search(line.decode("utf-8", "replace"))
-        if match:
+        match = _TOOL_ERROR.search(line.decode("utf-8", "replace"))
+        if match and _REJECTION.search(match["what"]):
             self.record_denial(match["what"])
 
     def process_event(self, event: ClientEvent, listener: Listener) -> bool:
@@ -273,7 +276,7 @@ class CodexParser(JsonEventParser):
                 # If it was final, turn.failed repeats it.
                 text = event.get_text("message")
                 # codex retries these by itself, and a completed turn says that it worked.
-                self._complaint = "" if text.startswith("Reconnecting") else text
+                self._complaint = "" if text.startswith("Reconnecting") else text[:READ_CHARS]
                 self.write_line(listener, f"codex: {event.describe('message')}", Piece.NOTICE)
             case "item.started" if kind not in _QUIET_ITEMS:
                 self.write_line(listener, f"-> {_describe_item(item)}", Piece.ACTION)
@@ -349,7 +352,7 @@ class CodexParser(JsonEventParser):
             case "reasoning":
                 self.write_line(listener, item.get_text("text"), Piece.THOUGHT)
             case "error":
-                self._complaint = item.get_text("message")
+                self._complaint = item.get_text("message")[:READ_CHARS]
                 self.write_line(listener, f"codex: {item.describe('message')}", Piece.NOTICE)
             case "command_execution":
                 code = item.describe("exit_code")

@@ -337,7 +337,7 @@ def _format_command(line: bytes) -> str:
 def _end_strays(guard: Guard, report: dict[str, Any] | None, *, is_guard_lost: bool) -> int:
     """End processes that the guard left, and return how many could not be ended."""
     if is_guard_lost or sys.platform != "linux":
-        return end_marked(guard.mark)
+        return len(end_marked(guard.mark))
     return int(report.get("survivors", 0)) if report else 0
 
 

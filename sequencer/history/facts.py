@@ -178,3 +178,16 @@ def find_meaning(event: str, details: Mapping[str, Any] = _NOTHING) -> Meaning:
     if event == Event.RELEASED and details.get("reason") == CLAIM_LOST:
         return _CHARGED_LATE
     return _BY_NAME.get(event, _UNKNOWN)
+
+
+def find_end_index(facts: Iterable[Fact]) -> int | None:
+    """Return the step_index of the newest of *facts* that ends a run; None: none does.
+
+    That is the step after which the run was over, or at whose gate. In which order the steps came
+    does not matter: a hook or the kind of the workflow may decide that.
+    """
+    end_index = None
+    for fact in facts:
+        if find_meaning(fact.event).ends_run:
+            end_index = fact.step_index
+    return end_index

@@ -138,7 +138,7 @@ class Gate(Frozen, extra="allow"):
     def completes_run(self) -> bool:
         """Return whether the run is complete after approval, even if a step follows.
 
-        Stored as ``completes_run``, and only if the step or its hook said so.
+        Stored as ``completes_run``, and only if the step, its hook or the run's kind said so.
         """
         return self.model_extra.get("completes_run") is True
 

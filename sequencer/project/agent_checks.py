@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.executors.attempt_lock import find_left_processes, format_pids
 from sequencer.executors.protocol import HasPermissions, HasWall
 from sequencer.executors.wall import (
     NEEDS_PRIVILEGES,
@@ -208,3 +209,11 @@ def check_walls(project: Project) -> Iterator[Diagnostic]:
         message = "agents of root can read the environment of other processes despite the wall"
         hint = "run sequencer as an ordinary user"
         yield Diagnostic(Level.NOTICE, Area.AGENT, message, None, hint)
+
+
+def check_left_processes(state_path: Path) -> Iterator[Diagnostic]:
+    """Yield a finding for each step whose next attempt can't start beside what an earlier left."""
+    for path, pids in find_left_processes(state_path).items():
+        text = f"{format_pids(pids)} of an earlier attempt at a step may still be at work"
+        hint = "the next attempt ends what it can; end the rest, or no attempt starts"
+        yield Diagnostic(Level.WARNING, Area.AGENT, text, str(path), hint)

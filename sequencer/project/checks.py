@@ -36,6 +36,7 @@ from sequencer.project.agent_checks import (
     check_agents,
     check_client_files,
     check_evidence,
+    check_left_processes,
     check_selection_names,
     check_time_limits,
     check_variables,
@@ -103,7 +104,9 @@ def deduplicate(found: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def _catch_errors(part: Iterator[Diagnostic]) -> Iterator[Diagnostic]:
-    """Yield the findings of *part*; if a package or a server fails in it, yield that and return.
+    """Yield the findings of *part*; if something else fails in it, yield that and return.
+
+    That is a package, a server, or that a server may be asked only if the project is trusted.
 
     Raises:
         Exception: code of this program failed.
@@ -112,6 +115,8 @@ def _catch_errors(part: Iterator[Diagnostic]) -> Iterator[Diagnostic]:
         yield from part
     except RemoteUnreachable as error:
         yield from diagnose_error(Area.REMOTE, error)
+    except NotTrusted as refusal:
+        yield _describe_distrust(refusal, Level.ERROR)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again, if it is a bug
         yield from package_findings(error)
 
@@ -224,6 +229,7 @@ def _check_run(project: Project, run: Run) -> Iterator[Diagnostic]:
         yield from check_prompts(project, other_workflow, Level.WARNING)
         yield from _check_costs(project, other_workflow)
     yield from state_findings
+    yield from check_left_processes(path)
 
 
 def _find_workflow(project: Project, run: Run, head: Head | None) -> Workflow:
@@ -464,11 +470,15 @@ def _check_code(project: Project, run: str | None) -> Iterator[Diagnostic]:
         if refusal is None:
             _ = project.hooks
         else:
-            where, hint = refusal.project, "'sequencer trust' shows what it can do, and asks you"
-            yield Diagnostic(Level.WARNING, Area.CONFIGURATION, refusal.message, where, hint)
+            yield _describe_distrust(refusal, Level.WARNING)
     except (ConfigurationError, NotTrusted) as error:
         yield from diagnose_error(Area.CONFIGURATION, error)
     yield from _check_sinks(project, run)
+
+
+def _describe_distrust(refusal: NotTrusted, level: Level) -> Diagnostic:
+    hint = "'sequencer trust' shows what it can do, and asks you"
+    return Diagnostic(level, Area.CONFIGURATION, refusal.message, refusal.project, hint)
 
 
 def _check_sinks(project: Project, run: str | None) -> Iterator[Diagnostic]:

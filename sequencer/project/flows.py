@@ -167,33 +167,50 @@ def make_flow_source(project: Project, asked: str, state: Mapping[str, Any]) -> 
 
 
 def choose_run_name(
-    project: Project, asked: str, workflow: Workflow, name: str | None
+    project: Project,
+    asked: str,
+    workflow: Workflow,
+    name: str | None,
+    *,
+    means_default: bool = False,
 ) -> str | None:
     """Return the name of the run for the flowchart *asked*.
 
     Without *name*, the run has the name of the *workflow*. It is None, the default run, if the
-    settings choose this workflow for the default run.
+    user *means_default*, or if the settings choose this workflow for the default run.
     """
+    if means_default:
+        return None
     settings = project.settings
     is_default = settings.workflow.name == workflow.name and is_configured(project, asked)
     return None if name is None and is_default else name or slug(workflow.name)
 
 
 def resolve_run(
-    project: Project, asked: str, state: Mapping[str, Any], name: str | None, *, is_new: bool
+    project: Project,
+    asked: str,
+    state: Mapping[str, Any],
+    name: str | None,
+    *,
+    is_new: bool,
+    means_default: bool = False,
 ) -> tuple[str | None, FlowSource | None]:
     """Return the name of the run for the flowchart *asked*, and its source.
 
-    *is_new* starts another run next to the existing ones. Source None: the run exists and
-    continues.
+    *is_new* starts another run next to the existing ones. Without *name*, the user may mean the
+    default run (*means_default*). Source None: the run exists and continues.
 
     Raises:
         TransitionRefused: a run of this name exists and has another workflow.
-        UsageRefused: the run exists, and *state* works only for a new run.
+        UsageRefused: the run exists, and *state* works only for a new run; or *is_new* and
+            *means_default* contradict each other.
     """
+    if is_new and means_default:
+        hint = "leave out --run, or give another name"
+        raise UsageRefused("there is only one default run", where="--new", hint=hint)
     source = make_flow_source(project, asked, state)
     workflow_name = source.workflow.name
-    run_name = choose_run_name(project, asked, source.workflow, name)
+    run_name = choose_run_name(project, asked, source.workflow, name, means_default=means_default)
     if is_new:
         return _find_free_name(project, run_name or slug(workflow_name)), source
     store = project.run(run_name).store

@@ -12,6 +12,7 @@ from typing import Any
 from sequencer import extensions
 from sequencer.errors import ConfigurationError, PackageFailed, UnknownName, UnsafePath
 from sequencer.files.yamlfile import KeyPath
+from sequencer.model.sequence.gates import list_feedback_targets
 from sequencer.model.step import Step
 from sequencer.project.schema import BUILTIN_AGENTS, Schema
 from sequencer.project.sections import Found, section
@@ -236,14 +237,12 @@ class Check:
         for name in self._schema.workflows:
             if name not in self._registry.names or name in self._registry.flows:
                 continue
-            step_names: list[str] = []
-            for step in self._registry.get(name).steps:
-                step_names.append(step.name)
+            for step, step_names in list_feedback_targets(self._registry.get(name)):
                 target = step.approval.feedback_to if step.approval is not None else None
                 if target is not None and target not in step_names:
                     path = ("workflows", name)
                     message = f"feedback at the gate {step.name!r} goes to step {target!r}, which "
-                    message += "is neither the gate's step nor one before it"
+                    message += "is neither the gate's step nor one that always runs before it"
                     hint = f"set approval.feedback_to to one of: {', '.join(step_names)}"
                     yield path, ConfigurationError(message, where=self._at(path), hint=hint)
 

@@ -86,15 +86,30 @@ def test_reset_asks_on_a_terminal(folder: Path) -> None:
     for answer, step_index in ((b"n\n", 2), (b"y\n", 0)):
         master, terminal = pty.openpty()
         process = launched(
-            folder, "reset", stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            folder, "reset", stdin=terminal, stdout=subprocess.DEVNULL, stderr=terminal
         )
         os.write(master, answer)
-        _, said = process.communicate(timeout=30)
+        assert process.wait(30) == 0
+        said = os.read(master, 65_536)
         os.close(master)
         os.close(terminal)
-        assert process.returncode == 0, said
         assert b"start over?" in said
         assert head(folder)["step_index"] == step_index
+
+
+def test_reset_asks_nothing_that_a_person_could_not_see(folder: Path) -> None:
+    cli(folder, "run", "--max-steps", "2")
+    master, terminal = pty.openpty()
+    process = launched(
+        folder, "reset", stdin=terminal, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    os.write(master, b"y\n")
+    _, said = process.communicate(timeout=30)
+    os.close(master)
+    os.close(terminal)
+    assert process.returncode == 2
+    assert b"add --yes to reset it; nothing is asked unless" in said
+    assert head(folder)["step_index"] == 2
 
 
 def test_reset_without_a_terminal_needs_yes(folder: Path) -> None:

@@ -86,6 +86,21 @@ def test_the_default_run_can_be_addressed_by_name(tmp_path: Path) -> None:
     assert not (folder / "sync" / "runs").exists()
 
 
+def test_the_default_run_can_run_a_flow(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\n")
+    (folder / "flows").mkdir()
+    chart = "```mermaid\nflowchart TD\n  a[Do]\n```\n\n### a\nDo it.\n"
+    (folder / "flows/rev.md").write_text(chart)
+    for _ in range(2):
+        assert call(folder, "run", "rev", "--run", "default", "--quiet").code == 0
+    assert call(folder, "status", "--json").json["workflow_name"] == "rev"
+    shown = call(folder, "plan", "rev", "--run", "default", "--json").json["nodes"]
+    assert {node["state"] for node in shown} == {"done"}
+    assert not (folder / "sync" / "runs").exists()
+    refused = call(folder, "run", "rev", "--run", "default", "--new")
+    assert (refused.code, "there is only one default run" in refused.err) == (2, True)
+
+
 def test_a_run_name_similar_to_an_existing_one_is_noticed(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "agent: rehearsal\n")
     assert "new run" not in call(folder, "--run", "release", "run", "--max-steps", "1").err
@@ -180,6 +195,11 @@ def test_a_command_with_a_missing_or_empty_prompt_is_a_notice(tmp_path: Path) ->
     ("line", "said"),
     [
         ("status --all --run nope", "--all lists all runs, so it and --run can't be used together"),
+        ("schedule show --every 5", "--every: has no effect on 'show'"),
+        ("schedule remove --every 5", "only 'install' and 'print' take it"),
+        ("schedule remove --all", "--all: has no effect on 'remove'"),
+        ("schedule show --env-file x", "--env-file: has no effect on 'show'"),
+        ("schedule remove --web --port 1", "--port: has no effect on 'remove'"),
         ("schedule print --port 1", "--port: works only with --web"),
         ("schedule print --bind 0.0.0.0", "--bind: works only with --web"),
         ("schedule print --name x", "--name: works only with --web"),

@@ -185,7 +185,7 @@ def _command_for_run(run: RunSituation) -> NextCommand:
         case ReadinessKind.PAUSED | ReadinessKind.STOPPED:
             command = _make_command(run, "resume")
         case ReadinessKind.PERSON:
-            is_question = head.gate is not None or head.status is Status.WAITING_APPROVAL
+            is_question = head.is_at_gate or head.status is Status.WAITING_APPROVAL
             command = _make_command(run, "inbox" if is_question else "resume")
         case ReadinessKind.COMPLETE if run.merge:
             command = NextCommand(one_line(run.merge), "its work is not merged")

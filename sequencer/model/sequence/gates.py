@@ -13,7 +13,7 @@ from typing import Any
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused, format_command
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.limits import format_utc_ms, is_past
-from sequencer.model.sequence.order import newest_index, position_at
+from sequencer.model.sequence.order import find_step_ref, newest_index, position_at
 from sequencer.model.step import Step
 from sequencer.model.transitions import (
     Event,
@@ -67,6 +67,31 @@ def build_gate(
         gate for gate in prior_gates if gate.decision == "feedback" and gate.step_index > step_index
     ]
     return new_gate.with_earlier(ahead[:MAX_EARLIER]) if ahead else new_gate
+
+
+def list_feedback_targets(workflow: Workflow) -> list[tuple[Step, tuple[str, ...]]]:
+    """Return each step that may open a gate, with the steps that always run before the gate.
+
+    `build_gate` finds each of these. Of another step it can't be sure, so feedback would go to the
+    step before the gate instead: before the first review, for example, no review has run.
+    """
+    names = [step.name for step in workflow.steps]
+    gates = [(step, tuple(names[: index + 1])) for index, step in enumerate(workflow.steps)]
+    review = workflow.review
+    if review is not None:
+        # If each cycle is a review, its steps never run.
+        earlier_names = () if review.every == 1 else tuple(names)
+        gates.append((review.step, (*earlier_names, review.step.name)))
+    return gates
+
+
+def ends_early(workflow: Workflow, following: StepRef) -> bool:
+    """Return whether *following* is the end although *workflow* has a step at its step_index.
+
+    Only a kind of a package ends a run there. The gate has to keep that: approval reads the
+    workflow's own order.
+    """
+    return following.is_end and not find_step_ref(workflow, following.step_index).is_end
 
 
 def open_gate(head: Head, verb: str, token: int | None = None) -> Gate:

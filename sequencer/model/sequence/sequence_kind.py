@@ -363,12 +363,9 @@ class SequenceChange(Struct):
         )
 
     def _accept_attempt(self, token: int, result: AttemptResult, at: str) -> Transition:
-        head, continuation = self.head, result.ending
-        step_index, outcome, has_gate = (
-            result.place.step_index,
-            result.outcome,
-            continuation.has_gate,
-        )
+        head, continuation, outcome = self.head, result.ending, result.outcome
+        step_index, has_gate = result.place.step_index, continuation.has_gate
+        following = continuation.following or find_step_ref(self.workflow, step_index + 1)
         # "Complete" is no approval, so the gate keeps it until a person approves.
         status = (
             OutcomeStatus.COMPLETE if continuation.is_done and not has_gate else OutcomeStatus.OK
@@ -381,13 +378,13 @@ class SequenceChange(Struct):
                 result.step,
                 step_index,
                 self.now,
-                completes_run=continuation.is_done,
+                completes_run=continuation.is_done or gates.ends_early(self.workflow, following),
             )
         return transitions.succeed(
             head,
             token,
             outcome if outcome.status is status else outcome.replace(status=status),
-            continuation.following or find_step_ref(self.workflow, step_index + 1),
+            following,
             at=at,
             record={**result.record, "gate": True} if has_gate else result.record,
             executor=result.agent,

@@ -93,8 +93,10 @@ class Lane:
         self.is_posting = False
         self._failures = 0
         self._not_before = -1.0
+        self._asked_until = -1.0
+        """When the pause ends that the sink asked for; the present pause may be longer."""
         self._is_pause_of_thought = False
-        """Whether the present pause follows a failed thought, and no sink has asked for it."""
+        """Whether the present pause follows a failed thought."""
         self._next_thought = -1.0
         self._in_doubt: str | None = ""
         """Key of the result that an earlier try may have delivered; empty: the next one, because a
@@ -165,7 +167,7 @@ class Lane:
             self._post(post)
         except Unreachable as error:
             self._record_failure(error.reason, error.retry_after_s)
-            self._is_pause_of_thought = error.retry_after_s is None
+            self._is_pause_of_thought = True
         except Refused as error:
             self._around.notice(f"activity sink {self.sink.name!r}: {error.reason}")
         except Exception as error:  # noqa: BLE001 - a sink's bug must not end the others
@@ -174,9 +176,12 @@ class Lane:
             self._record_recovery()
 
     def end_pause_of_thought(self) -> None:
-        """End a pause that only a failed thought has caused: results need a try of their own."""
+        """End a pause that only a failed thought has caused: results need a try of their own.
+
+        What the sink has asked for is kept.
+        """
         if self._is_pause_of_thought:
-            self._is_pause_of_thought, self._not_before = False, -1.0
+            self._is_pause_of_thought, self._not_before = False, self._asked_until
 
     def deliver(self, may_continue: Callable[[], bool]) -> None:
         """Post the results that are due, as long as *may_continue* returns True."""
@@ -325,14 +330,15 @@ class Lane:
 
     def _record_failure(self, reason: str, retry_after_s: float | None = None) -> None:
         self._has_news, self._is_pause_of_thought = True, False
-        self._failures += 1
+        is_first, now = not self._failures, self._around.clock()
+        # A pause that the sink asked for is no failed try, so it does not make the pauses grow.
+        self._failures += int(is_first or retry_after_s is None)
         pause = min(FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 20), LONGEST_PAUSE_S)
         # Jitter, because many runs of a machine lose the same sink at the same moment.
         pause *= 0.5 + self._around.jitter() / 2
-        if retry_after_s is not None:
-            pause = min(max(retry_after_s, pause), LONGEST_PAUSE_S)
-        self._not_before = self._around.clock() + pause
-        if self._failures == 1:
+        self._asked_until = now + min(retry_after_s or 0.0, LONGEST_PAUSE_S)
+        self._not_before = max(now + pause, self._asked_until)
+        if is_first:
             text = f"activity sink {self.sink.name!r}: {reason}; results are kept and posted later"
             self._around.notice(self._around.redaction.hide_text(text))
 

@@ -69,6 +69,9 @@ _WEB_OPTIONS = {
     "names": "--name",
     "token_file": "--token-file",
 }
+_JOB_OPTIONS = {"env_file": "--env-file"}
+_MAKING = ("install", "print")
+"""The actions that make a job of the options; the others find it by its name."""
 ACTIONS = ("install", "show", "remove", "print")
 _NO_ACTION = f"ACTION is missing: expected {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}"
 _OPTIONS = with_options(
@@ -133,7 +136,7 @@ def schedule(
         raise UsageRefused(_NO_ACTION, hint="for example: sequencer schedule show")
     if folders and not is_web:
         raise UsageRefused("works only with --web", where="DIR", hint="add --web, or use --config")
-    _ensure_options_count(is_web=is_web)
+    _ensure_options_count(action, is_web=is_web)
     if action != "print":
         ensure_person(invocation.verb, "a person has to decide what runs unattended")
     settings = invocation.project().settings
@@ -158,16 +161,26 @@ def schedule(
     return 0
 
 
-def _ensure_options_count(*, is_web: bool) -> None:
-    """Check that no option was given that only the other kind of job has.
+def _ensure_options_count(action: str, *, is_web: bool) -> None:
+    """Check that no option was given that has no effect on *action* and this kind of job.
 
     Raises:
         UsageRefused: such an option was given.
     """
     names, relation = (_TICK_OPTIONS, "without") if is_web else (_WEB_OPTIONS, "with")
     context = click.get_current_context()
+
+    def is_given(name: str) -> bool:
+        return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+    if action not in _MAKING:
+        for name, option in {**_TICK_OPTIONS, **_WEB_OPTIONS, **_JOB_OPTIONS}.items():
+            if is_given(name):
+                message = f"has no effect on '{action}', which is about the installed timer"
+                hint = f"only {' and '.join(map(repr, _MAKING))} take it; leave it out"
+                raise UsageRefused(message, where=option, hint=hint)
     for name, option in names.items():
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if is_given(name):
             raise UsageRefused(f"works only {relation} --web", where=option)
 
 

@@ -347,7 +347,10 @@ def work_on(
         # The last attempt may still be publishing an older head.
         worker.code.publish(state, wait=True)
     if state is not None and state.status is Status.COMPLETE and head.status is not Status.COMPLETE:
-        worker.performer.report_completed(max(state.step_index - 1, 0), state)
+        # A hook may have sent the run elsewhere before a person rejected it at a gate.
+        gate = state.gate if state.was_rejected else None
+        end_index = max(state.step_index - 1, 0) if gate is None else gate.step_index
+        worker.performer.report_completed(end_index, state)
     if "error" in end:
         raise unpack_error(end["error"])
     return summary

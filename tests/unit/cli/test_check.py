@@ -46,6 +46,22 @@ def test_a_server_that_does_not_answer_is_one_finding_among_others(
     assert "gone.md" in str(errors)
 
 
+@pytest.mark.parametrize("option", [(), ("--run", "night")])
+def test_a_server_that_may_not_be_asked_is_one_finding_among_others(
+    option: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("temporalio")
+    monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    store = 'store: {kind: temporal, address: "127.0.0.1:1", timeout_s: 1}\n'
+    agents = "agents: {other: {kind: command, argv: [no-such-program]}}\n"
+    folder = project(tmp_path / "p", f"{CONFIGURATION}{store}{agents}")
+    called = call(folder, *option, "check", "--json")
+    assert (called.code, called.err) == (2, "")
+    assert "not trusted" in str([one for one in called.json["findings"] if one["level"] == "error"])
+    assert "no-such-program" in str(called.json["findings"])
+
+
 def test_errors_of_hooks_and_sinks_have_a_line(tmp_path: Path) -> None:
     text = (
         f"{CONFIGURATION}hooks: [../x.py]\nactivity:\n  sinks:\n    a: {{kind: github, issue: 3,\n"

@@ -21,6 +21,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = RunLimits(steps=10)
 LATER = "2026-01-01T00:00:01Z"
 GATE = Gate(step="main", step_index=1, token=1, opened_at="2026-01-01T00:00:00Z")
+ANSWERED = GATE.replace(decision="feedback")
 HELD = {"claims": (make_claim(),), "status": Status.RUNNING}
 LOG = "'sequencer log' says what happened"
 
@@ -64,6 +65,11 @@ def situation(update: dict[str, Any] | None, **facts: Any) -> RunSituation:
         ({"status": Status.PAUSED}, {}, "resume"),
         ({"pause_requested": True}, {}, "resume"),
         ({"status": Status.PAUSED, "exit_reason": "it repeats itself"}, {}, "resume"),
+        (
+            {"status": Status.PAUSED, "exit_reason": "it repeats itself", "gate": ANSWERED},
+            {},
+            "resume",
+        ),
         ({"status": Status.WAITING_APPROVAL, "gate": GATE}, {}, "inbox"),
         ({"status": Status.WAITING_APPROVAL}, {}, "inbox"),
         ({"gate": GATE.replace(expires_at="2025-12-31T00:00:00Z")}, {}, "run"),

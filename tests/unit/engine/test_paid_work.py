@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine import sequence_worker
+from sequencer.engine.events import AttemptStarted, RunEvent
 from sequencer.engine.graph_worker import GraphWorker
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.logs import find_later_logs, log_name, token_of
@@ -21,7 +22,7 @@ from sequencer.errors import (
     StorageFailed,
     TransitionRefused,
 )
-from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.fake_agents import ScriptedExecutor
 from sequencer.executors.protocol import Listener, StepRequest
 from sequencer.history.story import build_story
@@ -191,7 +192,10 @@ def test_a_plain_workspace_carries_and_refuses_nothing() -> None:
 
 
 def lose_claim(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, *commands: RunCommand, cost_usd: float = 0.12
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    *commands: RunCommand,
+    cost_usd: float = 0.12,
 ) -> None:
     """Let a person give *commands* while the agent works, which charges *cost_usd* at its end."""
 
@@ -208,7 +212,7 @@ def charges(run: Run) -> list[tuple[int, float]]:
     """Return the token and the cost of each attempt that was counted after it lost its claim."""
     facts = [fact for fact in run.history() if fact["event"] == "released"]
     return [
-        (fact["token"], fact["outcome"]["usage"]["cost_usd"])
+        (fact["token"], fact["outcome"]["usage"].get("cost_usd", 0.0))
         for fact in facts
         if fact["outcome"]["reason"] == "claim-lost"
     ]
@@ -228,6 +232,23 @@ def test_attempts_that_lost_their_claims_are_counted_under_the_cost_cap(
     assert (head_of(run).step_index, head_of(run).usage.steps) == (0, 0)
 
 
+def test_the_time_of_attempts_that_lost_their_claims_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work_for_5_s(event: RunEvent) -> None:
+        if isinstance(event, AttemptStarted):
+            event.attempt.started_s -= 5.0
+
+    run = open_scripted(tmp_path, limits={"seconds": 8})
+    lose_claim(monkeypatch, tmp_path, TakeOver(), cost_usd=0.0)
+    for _ in range(2):
+        with pytest.raises(StaleClaim):
+            run.work(limits=InvocationLimits(max_steps=1), on_event=work_for_5_s)
+    assert "the run's limit of 8 s is reached" in work(run, 1).reason
+    assert charges(run) == [(1, 0.0), (2, 0.0)]
+    assert head_of(run).usage.seconds == pytest.approx(10.0, abs=1.0)
+
+
 def test_a_lost_attempt_is_one_attempt_with_its_cost_in_the_story(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +258,20 @@ def test_a_lost_attempt_is_one_attempt_with_its_cost_in_the_story(
         work(run, 1)
     (attempt,) = build_story(run.history()).tries
     assert (attempt.state, attempt.usage.cost_usd, attempt.usage.unpriced) == ("lost", 0.12, 1)
+
+
+def test_an_interrupted_attempt_that_still_has_its_claim_was_not_lost(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+
+    def lose_it(event: RunEvent) -> None:
+        # As if the files of the run had been away at a heartbeat.
+        if isinstance(event, AttemptStarted) and event.attempt.claim.attempt == 1:
+            event.attempt.cancellation.set(StopReason.CLAIM_LOST)
+
+    run.work(limits=InvocationLimits(max_steps=1), on_event=lose_it)
+    (release,) = (fact for fact in run.history() if fact["event"] == "released")
+    assert release["outcome"]["reason"] == "interrupted"
+    assert build_story(run.history()).tries[0].state == "released"
 
 
 def test_a_late_charge_does_not_end_the_wait_at_a_gate() -> None:

@@ -465,6 +465,20 @@ def test_completion_is_reported_once(tmp_path: Path) -> None:
     assert (tmp_path / "told").read_text() == "tell complete\n"
 
 
+@pytest.mark.parametrize("target", ["reproduce", "build", "tell"])
+def test_a_rejected_run_is_reported_with_the_step_that_asked(tmp_path: Path, target: str) -> None:
+    hooks = "from pathlib import Path\nfrom sequencer import Decision, Move, hookimpl\n"
+    hooks += "@hookimpl\ndef sequencer_transition(context, outcome):\n"
+    hooks += f"    if context.step.name == 'ask': return Decision(Move.GOTO, {target!r})\n"
+    hooks += "@hookimpl\ndef sequencer_completed(context, head):\n"
+    hooks += f"    Path({str(tmp_path / 'told')!r}).write_text(context.step.name)\n"
+    (tmp_path / "hooks.py").write_text(hooks)
+    run = started(tmp_path, hooks=["hooks.py"])
+    until_gate(run)
+    run.do(Reject())
+    assert (tmp_path / "told").read_text() == "ask"
+
+
 def test_a_secret_in_a_hooks_reason_reaches_no_file(tmp_path: Path) -> None:
     body = "return Decision(Move.FAIL, reason='key supersecret-value-1')"
     (tmp_path / "hooks.py").write_text(HOOKS.format(body=body))

@@ -17,12 +17,13 @@ import pytest
 
 from sequencer.errors import MachineBusy, StorageFailed, to_machine_busy
 from sequencer.executors import attempt_lock
-from sequencer.executors.attempt_lock import MARK, AttemptLock, lock_path
+from sequencer.executors.attempt_lock import MARK, AttemptLock, find_left_processes, lock_path
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.guard_process import Guard
 from sequencer.executors.launch import Launch
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.pump import OutputConsumer
+from sequencer.project.agent_checks import check_left_processes
 from sequencer.store.identity import pid_namespace
 
 SLEEP = [sys.executable, "-IS", "-c", "import time; print(flush=True); time.sleep(300)"]
@@ -116,7 +117,7 @@ def test_a_process_never_ends_itself_or_its_ancestors(tmp_path: Path) -> None:
         "import os, subprocess, sys\n"
         "from sequencer.executors.attempt_lock import end_marked\n"
         "if len(sys.argv) > 2:\n"
-        "    print(end_marked(sys.argv[1]), flush=True)\n"
+        "    print(len(end_marked(sys.argv[1])), flush=True)\n"
         "else:\n"
         "    raise SystemExit(subprocess.run([sys.executable, *sys.argv, 'x']).returncode)\n"
     )
@@ -126,6 +127,33 @@ def test_a_process_never_ends_itself_or_its_ancestors(tmp_path: Path) -> None:
     ended = subprocess.run(argv, env=variables, capture_output=True, check=False, timeout=60)
     # Both of them are left, and nobody may start beside them.
     assert (ended.returncode, ended.stdout) == (0, b"2\n"), ended.stderr
+
+
+def test_the_message_names_the_processes_that_could_not_be_ended(
+    tmp_path: Path, cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = left_by(tmp_path, secrets.token_hex(16))
+    monkeypatch.setattr(attempt_lock, "end_marked", lambda *_: [71, 72])
+    with pytest.raises(MachineBusy, match="processes 71, 72 of an earlier") as refused:
+        Told().lock(tmp_path).acquire(cancellation)
+    assert refused.value.where == str(path)
+
+
+def test_processes_of_a_held_lock_do_not_count_as_left(
+    tmp_path: Path, cancellation: Cancellation, children: list[subprocess.Popen[bytes]]
+) -> None:
+    state_path, mark = tmp_path / "state.json", secrets.token_hex(16)
+    assert find_left_processes(state_path) == {}
+    lock = Told().lock(tmp_path)
+    assert lock.acquire(cancellation)
+    lock.record_mark(mark)
+    process = marked_child(children, **{MARK: mark})
+    assert find_left_processes(state_path) == {}
+    lock.is_clean = False
+    lock.close()
+    assert find_left_processes(state_path) == {lock.path: [process.pid]}
+    (finding,) = check_left_processes(state_path)
+    assert f"process {process.pid} of an earlier attempt" in finding.message
 
 
 def test_a_note_that_cannot_be_written_starts_nothing_and_fails_no_agent(

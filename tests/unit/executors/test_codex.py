@@ -238,6 +238,24 @@ def test_refused_commands_are_found_on_stderr() -> None:
     assert replay("codex-refused", CodexParser(STRICT)).outcome.status is OutcomeStatus.FAILED
 
 
+@pytest.mark.parametrize("denied", [False, True])
+def test_the_time_for_a_long_line_of_stderr_grows_with_its_length(denied: bool) -> None:
+    # If it grew with the square of the length, this line would take hours.
+    line = "codex_core::tools::router: error= " * 120_000 + "reject" * denied
+    end = {"type": "turn.completed", "usage": {"input_tokens": 1, "output_tokens": 1}}
+    denials = feed(CodexParser(RULES), encoded(end), stderr=line).outcome.denials
+    assert len(denials) == denied
+
+
+def test_only_the_beginning_of_a_long_complaint_is_searched() -> None:
+    said = "stream closed before " * 200_000 + "incomplete response"
+    end = {"type": "turn.completed", "usage": {"input_tokens": 1, "output_tokens": 1}}
+    item = {"type": "item.completed", "item": {"id": "item_0", "type": "error", "message": said}}
+    for told in ({"type": "error", "message": said}, item):
+        outcome = feed(CodexParser(RULES), encoded(told, end)).outcome
+        assert outcome.status is OutcomeStatus.UNAVAILABLE
+
+
 @pytest.mark.parametrize(
     "events",
     [

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sequencer.model.commands import Accept, RunCommand, Skip
-from sequencer.model.head import Head
+from sequencer.model.commands import Accept, Approve, RunCommand, Skip
+from sequencer.model.head import Head, Status
 from sequencer.model.kind import AttemptResult, CommandContext
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus
 from sequencer.model.sequence.order import find_step_ref
@@ -16,6 +16,7 @@ from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
 from sequencer.model.transitions import StepRef
 from sequencer.model.workflow import Workflow
+from tests.contract.store_cases import make_claim
 
 DECK = Workflow("deck", tuple(Step(name=name) for name in "abcd"), kind="deck")
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
@@ -90,3 +91,24 @@ def test_a_hook_ends_a_run_where_its_kind_ends_it(move: Move) -> None:
         decision=Decision(move=move, reason="a hook"),
     )
     assert decides.judge(head, result, 20).ending.following.is_end
+
+
+def test_approval_ends_a_run_where_its_kind_ends_it() -> None:
+    decides = Short(DECK)
+    claim = make_claim(step="b", step_index=1)
+    head = decides.create_head("run-1", at=NOW).replace(
+        step_index=1, token=claim.token, claims=(claim,)
+    )
+    asks = DECK.steps[1].replace(requires_approval=True)
+    result = AttemptResult(
+        outcome=Outcome(status=OutcomeStatus.OK),
+        step=asks,
+        place=find_step_ref(DECK, 1),
+        agent="tester",
+        token=claim.token,
+    )
+    change = decides.open(head, at=NOW)
+    decides.apply_result(change, decides.judge(head, result, 20))
+    gated = decides.close(change).head
+    assert gated.is_at_gate
+    assert decides.apply(gated, Approve(), CommandContext(at=NOW)).head.status is Status.COMPLETE

@@ -52,7 +52,9 @@ def test_nothing_about_a_step_is_posted_after_its_result(store: FileStore, desk:
     assert told(desk) == ["first", "done"]
 
 
-@pytest.mark.parametrize(("pause", "posts"), [({}, 2), ({"Retry-After": "60"}, 1)])
+@pytest.mark.parametrize(
+    ("pause", "posts"), [({}, 2), ({"Retry-After": "0"}, 2), ({"Retry-After": "60"}, 1)]
+)
 def test_a_result_is_tried_at_the_end_although_a_thought_has_failed(
     pause: dict[str, str], posts: int, store: FileStore, desk: Desk
 ) -> None:

@@ -96,6 +96,21 @@ def test_an_outage_and_its_end_are_each_reported_once(store: FileStore) -> None:
     ]
 
 
+@pytest.mark.parametrize(("asked_s", "pause_s"), [(0.0, 1.0), (1.5, 1.5), (30.0, 30.0)])
+def test_a_pause_that_the_sink_asks_for_is_no_failed_try(
+    store: FileStore, asked_s: float, pause_s: float
+) -> None:
+    told = lane_for(store, Box(trouble=[Unreachable("slow down", asked_s) for _ in range(6)]))
+    succeed(store)
+    for _ in range(6):
+        told.deliver()
+        assert told.lane.due_in_s == pytest.approx(pause_s)
+        told.clock.now += pause_s + 0.001
+    told.deliver()
+    assert told.box.bodies == ["done"]
+    assert len(told.notices) == 2
+
+
 def test_the_pauses_grow_up_to_five_minutes(store: FileStore) -> None:
     told = lane_for(store, Box(trouble=[unreachable() for _ in range(14)]))
     succeed(store)

@@ -266,6 +266,33 @@ def test_a_task_list_may_have_its_own_file(tmp_path: Path, name: str) -> None:
     assert settings.registry.get("mine") is workflow
 
 
+@pytest.mark.parametrize(
+    ("every", "asking", "target", "is_refused"),
+    [
+        (2, "review", "typo", True),
+        (2, "review", "a", False),
+        (2, "review", "b", False),
+        (2, "review", "review", False),
+        (1, "review", "b", True),
+        (1, "review", "review", False),
+        (2, "b", "review", True),
+    ],
+)
+def test_feedback_at_a_review_leads_back(
+    tmp_path: Path, every: int, asking: str, target: str, is_refused: bool
+) -> None:
+    gate = f"requires_approval: true, approval: {{feedback_to: {target}}}"
+    texts = {name: f"{{name: {name}}}" for name in ("a", "b", "review")}
+    texts[asking] = f"{{name: {asking}, {gate}}}"
+    steps, review = f"[{texts['a']}, {texts['b']}]", texts["review"]
+    text = f"workflows: {{w: {{steps: {steps}, review: {{every: {every}, step: {review}}}}}}}"
+    if is_refused:
+        said = refusal(tmp_path, text).message
+        assert said.startswith(f"feedback at the gate '{asking}' goes to step '{target}', which")
+    else:
+        assert loaded(tmp_path, text).workflows["w"].review is not None
+
+
 # --- ``teams:`` as the settings have it, also under the names that other programs use ---------
 
 TEAMS = """

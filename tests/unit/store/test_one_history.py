@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.executors.cancellation import Cancellation
+from sequencer.engine.graph_worker import GraphWorker
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import StepRequest
 from sequencer.model.commands import Resume, RetryNow, Stop, StopNow, TakeOver
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -26,6 +28,7 @@ from tests.unit.cli.calling import call
 from tests.unit.engine.flow.labs import Hold, Lab, failed, lab, let_go, until
 from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, adds, no, task, team
 from tests.unit.engine.flow.team_labs import YES as PASS
+from tests.unit.engine.projects import LIMIT_S
 from tests.unit.store.test_migration import NEWER
 
 Step = str | Callable[[Path], object]
@@ -300,6 +303,32 @@ def test_the_use_of_a_stopped_flow_is_counted_in_one_history(by_stop: bool, tmp_
     made.work()
     assert made.status == "completed"
     assert [*list_misfits(tmp_path)] == []
+
+
+def test_the_use_of_a_node_whose_claim_is_still_there_is_not_counted_as_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record, is_recorded = GraphWorker.record, threading.Event()
+
+    def record_and_say_so(*args: Any) -> Any:
+        head = record(*args)
+        is_recorded.set()
+        return head
+
+    def lose_it(_: StepRequest, cancellation: Cancellation) -> Outcome:
+        # As if the files of the run had been away at a heartbeat.
+        cancellation.set(StopReason.CLAIM_LOST)
+        return SPENT
+
+    monkeypatch.setattr(GraphWorker, "record", record_and_say_so)
+    made = lab(tmp_path, "a --> b", {"a": [lose_it, ""]})
+    working = made.works()
+    assert is_recorded.wait(LIMIT_S)
+    assert len(made.head.claims) == 1
+    assert made.facts("released") == []
+    made.run().do(Stop())
+    made.run().do(TakeOver())
+    working.end()
 
 
 def test_a_team_with_added_tasks_and_judges_is_one_history(tmp_path: Path) -> None:

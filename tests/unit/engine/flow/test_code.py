@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from sequencer.engine.changes import RetryPolicy
 from sequencer.engine.code_sync import TURN_S, CodeSync
@@ -206,6 +207,20 @@ def test_work_that_comes_too_late_is_saved(tmp_path: Path) -> None:
         assert cart.kept == [1, 2]
         assert made.head.work is None
     assert made.accepted() == []
+
+
+def test_the_time_of_work_that_comes_too_late_counts(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a & b --> j", entries="ab")
+    with at_work(made, 2) as worker:
+        ended = taken(worker, 2)
+        for attempt in ended:
+            assert attempt.ended is not None
+            usage = attempt.ended.outcome.usage.replace(seconds=5.0)
+            outcome = attempt.ended.outcome.replace(usage=usage)
+            attempt.ended = replace(attempt.ended, outcome=outcome)
+        made.run().do(TakeOver())
+        worker.record(ended, slots_of(worker))
+        assert made.head.usage.seconds == pytest.approx(10.0, abs=1.0)
 
 
 @pytest.mark.parametrize(
