@@ -16,6 +16,7 @@ from sequencer.engine.queue import Queue
 from sequencer.engine.sequence_worker import SequenceWorker
 from sequencer.errors import ClaimHeld, Interrupted, StaleClaim, to_machine_busy
 from sequencer.executors.cancellation import StopReason
+from sequencer.history.facts import read_facts, was_lost_on_hold
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import find_hold
 from sequencer.model.limits import InvocationLimits
@@ -127,14 +128,14 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         try:
             head, next_attempt = worker.finish(attempt, result, self._may_continue)
         except StaleClaim:
-            if (stopped := self._find_stopped_head(attempt)) is None:
+            if (head_now := self._find_head_after_stop(attempt)) is None:
                 raise
             if attempt.cancellation.reason is None:
                 # The agent had ended before this process could learn that the claim was gone.
                 text = f"step {attempt.claim.step!r} was taken away before its end was recorded"
                 self._notify(f"{text}; its output was kept, and it was not accepted")
             self._budget.take_back_step(result)
-            return stopped, None
+            return head_now, None
         if not is_async:
             worker.performer.emit(HeadMoved(head))
         if notices := worker.store.take_notices():
@@ -146,16 +147,19 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         self._budget.ensure_goes_on(result, head)
         return head, next_attempt
 
-    def _find_stopped_head(self, attempt: Attempt) -> Head | None:
+    def _find_head_after_stop(self, attempt: Attempt) -> Head | None:
         """Return the head if a person has stopped or paused the run and ended the claim.
 
-        Whether this process noticed that before its agent ended is a matter of moments. None:
-        another process has the step, or the run is gone.
+        Whether this process noticed that before its agent ended, or before the person resumed the
+        run, is a matter of moments. None: another process took the step, or the run is gone.
         """
-        head = self._worker.store.view().head
+        store = self._worker.store
+        head = store.view().head
         if head is None or head.run_id != attempt.run_id:
             return None
-        return head if head.is_on_hold else None
+        if head.is_on_hold or was_lost_on_hold(read_facts(store.history()), attempt.claim.token):
+            return head
+        return None
 
     def _may_continue(self, head: Head) -> bool:
         if self._budget.find_reached_limit(head) is not None:

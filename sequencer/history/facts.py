@@ -81,6 +81,8 @@ class Meaning(Struct, frozen=True, kw_only=True):
     """Only a process that holds the claim, or takes it over, reports it."""
     is_late_charge: bool = False
     """It only counts what an attempt has used whose claim was gone before."""
+    holds_run: bool | None = None
+    """A person stopped or paused the run (True), or let it continue (False)."""
     takes_token: bool = False
     """In a graph, a text of the person is stored under a token that no other fact names."""
 
@@ -110,7 +112,7 @@ MEANINGS: Mapping[Event, Meaning] = {
     Event.REJECTED: Meaning(decides_gate=True),
     Event.FEEDBACK: Meaning(decides_gate=True, changes_course=True),
     Event.REWOUND: Meaning(leaves_step=True, changes_course=True),
-    Event.RESUMED: Meaning(changes_course=True),
+    Event.RESUMED: Meaning(changes_course=True, holds_run=False),
     Event.ADOPTED: Meaning(changes_course=True, sets_fields=True),
     Event.TOLD: Meaning(changes_course=True, takes_token=True),
     Event.DIVERTED: Meaning(cancels=True),
@@ -119,13 +121,14 @@ MEANINGS: Mapping[Event, Meaning] = {
     Event.CANCELLED: Meaning(cancels=True),
     Event.COMPLETED: Meaning(ends_run=True),
     Event.EDITED: Meaning(sets_fields=True, is_edit=True),
-    Event.PAUSED: Meaning(),
+    Event.PAUSED: Meaning(holds_run=True),
     Event.LOOPED: Meaning(),
     Event.GROWN: Meaning(),
     Event.WARNED: Meaning(),
 }
 """What each event means."""
 _STAMPED_AS_FAILED = Meaning(ends=EndState.FAILED, leaves_step=True, by_hand=True)
+_STOPPED = Meaning(sets_fields=True, is_edit=True, holds_run=True)
 _CHARGED_LATE = Meaning(ends=EndState.RELEASED, by_holder=True, is_late_charge=True)
 _UNKNOWN = Meaning()
 """The meaning of an event that a later version added."""
@@ -171,13 +174,27 @@ def find_meaning(event: str, details: Mapping[str, Any] = _NOTHING) -> Meaning:
     """Return the meaning of *event*, whose outcome *details* may change it.
 
     A step that a person stamped as failed has failed. A release because the claim was lost ends
-    nothing that still counts.
+    nothing that still counts. The note of an edit says whether it stopped the run.
     """
-    if event == Event.STAMPED and str(details.get("note", "")).partition(":")[0] == "fail":
+    verb = str(details.get("note", "")).partition(":")[0]
+    if event == Event.STAMPED and verb == "fail":
         return _STAMPED_AS_FAILED
+    if event == Event.EDITED and verb == "stop":
+        return _STOPPED
     if event == Event.RELEASED and details.get("reason") == CLAIM_LOST:
         return _CHARGED_LATE
     return _BY_NAME.get(event, _UNKNOWN)
+
+
+def was_lost_on_hold(facts: Iterable[RecordedFact], token: int) -> bool:
+    """Return whether a person took the claim *token* away from a run they had stopped or paused."""
+    is_on_hold = False
+    for fact in facts:
+        if fact.meaning.holds_run is not None:
+            is_on_hold = fact.meaning.holds_run
+        elif fact.token == token and fact.meaning.ends is EndState.LOST:
+            return is_on_hold
+    return False
 
 
 def find_end_index(facts: Iterable[Fact]) -> int | None:

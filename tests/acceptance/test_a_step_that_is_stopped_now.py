@@ -45,6 +45,20 @@ def test_a_paused_process_in_sync_mode_waits_for_resume(here: Here) -> None:
     assert here.done == ["a", "a"]
 
 
+@pytest.mark.parametrize("how", ["stop", "stop --pause"])
+def test_a_run_that_is_resumed_at_once_goes_on(here: Here, how: str) -> None:
+    """Its process learns of the stop only when it is over."""
+    called = here.begin_and_wait("run", "--mode", "sync", "--max-steps", "1")
+    here.call(*how.split(), "--now")
+    (here.folder / "go").touch()
+    here.call("resume")
+    said = called.communicate(timeout=30)[0]
+    assert called.returncode == 0, said
+    assert "stale" not in said
+    assert here.done == ["a", "a"]
+    assert here.state()["step_index"] == 1
+
+
 def test_a_forced_takeover_without_a_stop_ends_the_process(here: Here) -> None:
     called = here.begin_and_wait("run")
     here.call("takeover", "--force")
