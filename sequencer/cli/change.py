@@ -45,13 +45,14 @@ from sequencer.model.commands import (
     TakeOver,
 )
 from sequencer.model.edits import EDITABLE
-from sequencer.model.head import MAX_COUNTER, Head
+from sequencer.model.head import Head
+from sequencer.model.whole_numbers import MAX_COUNTER, MAX_DIGITS
 from sequencer.model.workflow import describe_param_changes
-from sequencer.store.strictjson import MAX_INT_DIGITS, parse_object
+from sequencer.store.strictjson import parse_object
 
 MAX_LISTED_STEPS = 12
 _COUNTERS = frozenset({"failures_in_row", "step_index"})
-_LONG_NUMBER = re.compile(rf"-?\d{{{MAX_INT_DIGITS + 1},}}", re.ASCII)
+_LONG_NUMBER = re.compile(rf"-?\d{{{MAX_DIGITS + 1},}}", re.ASCII)
 
 _note = click.option("--note", metavar="TEXT", help="Why. Kept in the history.")
 _node = click.argument("node", required=False)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from sequencer.errors import EditRefused, format_command
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.answers import redact_json
-from sequencer.model.head import MAX_COUNTER, MOVED, OWN_EXTRAS, Head, Status
+from sequencer.model.head import MOVED, OWN_EXTRAS, Head, Status
 from sequencer.model.limits import FIRST_TIME, LAST_TIME, parse_time
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import (
@@ -30,6 +30,7 @@ from sequencer.model.transitions import (
     update_head,
     with_completion_fact,
 )
+from sequencer.model.whole_numbers import MAX_COUNTER
 
 Locate = Callable[[Head], StepRef | None]
 """Returns where a head is in its workflow; None: that is unknown."""

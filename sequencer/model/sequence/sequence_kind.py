@@ -51,7 +51,6 @@ from sequencer.model.limits import (
     format_utc_ms,
     format_utc_s,
     is_past,
-    parse_whole_number,
 )
 from sequencer.model.outcome import Decision, Move, OutcomeStatus, Usage
 from sequencer.model.sequence import gates
@@ -69,6 +68,7 @@ from sequencer.model.sequence.order import (
     record_judgment,
 )
 from sequencer.model.transitions import Event, Fact, StepRef, Transition
+from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.model.workflow import Workflow, ensure_definition
 
 BY_TIMEOUT = "timeout"
