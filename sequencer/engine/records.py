@@ -105,8 +105,7 @@ def make_broken_outcome(
     processes or descriptors are not: the attempt was interrupted.
     """
     status = OutcomeStatus.FAILED if fails_its_attempt(error) else OutcomeStatus.INTERRUPTED
-    # The sum with nothing is a usage that can be recorded, whatever the agent has reported.
-    return Outcome(status=status, error=redact(describe_error(error)), usage=Usage().plus(usage))
+    return Outcome(status=status, error=redact(describe_error(error)), usage=usage.cap())
 
 
 def describe_error(error: BaseException) -> str:

@@ -12,9 +12,7 @@ from msgspec import Struct
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field
 from sequencer.model.evidence import Evidence
-
-MAX_USED = 2**53
-"""The largest figure of a usage: every reader of JSON keeps it exactly."""
+from sequencer.model.whole_numbers import MAX_USED
 
 
 class Usage(Frozen, extra="ignore"):
@@ -43,7 +41,7 @@ class Usage(Frozen, extra="ignore"):
         if other.cost_usd:
             cost_usd = round(cost_usd + other.cost_usd, 9)
             estimated_usd = round(estimated_usd + other.estimated_usd, 9)
-        total = self.replace(
+        return self.replace(
             steps=self.steps + (other.steps if steps is None else steps),
             cost_usd=cost_usd,
             unpriced=self.unpriced + other.unpriced,
@@ -53,11 +51,20 @@ class Usage(Frozen, extra="ignore"):
             output_tokens=self.output_tokens + other.output_tokens,
             seconds=round(self.seconds + other.seconds, 6),
             rehearsed=self.rehearsed + other.rehearsed,
-        )
-        # No real figure is that large; an agent that forges one must not make a run unreadable.
-        if total.input_tokens + total.output_tokens < MAX_USED and cost_usd < MAX_USED:
-            return total
-        return total.replace(**{name: min(value, MAX_USED) for name, value in vars(total).items()})
+        ).cap()
+
+    def cap(self) -> Usage:
+        """Return the same with no figure above `MAX_USED`.
+
+        No real figure is that large; an agent that forges one must not make a run unreadable.
+
+        >>> Usage(input_tokens=2**60, output_tokens=5).cap().input_tokens == MAX_USED
+        True
+        """
+        tokens = max(self.input_tokens, self.cache_read_tokens, self.output_tokens)
+        if max(tokens, self.cost_usd, self.estimated_usd) <= MAX_USED:
+            return self
+        return self.replace(**{name: min(value, MAX_USED) for name, value in vars(self).items()})
 
     def minus(self, other: Usage) -> Usage:
         """Return the difference of each field, but at least 0."""

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from sequencer.errors import ClaimHeld, StaleClaim, TransitionRefused, WaitsForPerson
 from sequencer.model.head import Claim, Gate, Head, Owner, Session, Status
-from sequencer.model.outcome import MAX_USED, Outcome, OutcomeStatus, Usage, sum_usages
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, sum_usages
+from sequencer.model.whole_numbers import MAX_USED
 
 CLAIM_LOST = "claim-lost"
 """The reason of a release that only counts what an attempt has used since its claim was gone."""

@@ -29,8 +29,9 @@ from sequencer.model import limits as due
 from sequencer.model.commands import Pause, Reset, RunCommand, SetField, Stop, StopNow, TakeOver
 from sequencer.model.graph import graph_kind
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.outcome import MAX_USED, Outcome, OutcomeStatus, Quota, Usage
+from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, Usage
 from sequencer.model.sequence import sequence_kind
+from sequencer.model.whole_numbers import MAX_USED
 from tests.unit.engine.flow.labs import lab, limited
 from tests.unit.engine.projects import OK, Recorder, head_of, open_scripted, reopen
 from tests.unit.git.clones import claim, head
