@@ -118,6 +118,10 @@ def read_usage(record: Mapping[str, Any]) -> Usage:
     return Usage.model_validate({**record, "steps": 0})
 
 
+MAX_MARK_CHARS = 1000
+"""Longest text that a run keeps of a conversation: the client's id, and its executor's notes."""
+
+
 class OutcomeStatus(StrEnum):
     """How an attempt ended."""
 
@@ -175,7 +179,7 @@ class Outcome(Frozen):
     """Why it failed: what, and what to do; one to three lines."""
     usage: Usage = Usage()
     session_id: str | None = None
-    """The client's own id of the conversation, to continue it."""
+    """The client's own id of the conversation, to continue it; `session_mark` is what is kept."""
     session_steps: int = 1
     """Accepted steps of that conversation, including this one."""
     context_tokens: int | None = None
@@ -205,6 +209,19 @@ class Outcome(Frozen):
     """The evidence of the attempt; None: no agent ran."""
     missing: Missing | None = None
     """The missing evidence, if it ended cleanly but failed because its step expects more."""
+
+    @property
+    def session_mark(self) -> str | None:
+        r"""Return `session_id`; None: there is none, or it is a text that can't be an id.
+
+        It is from a client, so it may be anything; half of a surrogate pair is not printable.
+
+        >>> marks = ("0199;cost_usd=0.5", "a\nb", "\ud800", "x" * 2000, "", None)
+        >>> [Outcome(status=OutcomeStatus.OK, session_id=mark).session_mark for mark in marks]
+        ['0199;cost_usd=0.5', None, None, None, None, None]
+        """
+        mark = self.session_id
+        return mark if mark and len(mark) <= MAX_MARK_CHARS and mark.isprintable() else None
 
     @property
     def is_put_off(self) -> bool:

@@ -118,6 +118,7 @@ def test_an_id_that_no_client_accepts_is_no_conversation(
     monkeypatch.setattr(ScriptedExecutor, "perform", lambda *_: outcome)
     assert work(run, 1).usage.steps == 1
     assert head_of(run).session is None
+    assert all("session" not in (fact.get("outcome") or {}) for fact in run.store.history())
 
 
 @pytest.mark.parametrize("answer", ["no-such.md", "main.md\nreviewer.md"])

@@ -26,7 +26,7 @@ from sequencer.executors.process import ProcessEnd
 from sequencer.executors.result_file import apply_result
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, Usage
-from sequencer.model.transitions import session_of
+from sequencer.model.transitions import make_session
 from sequencer.model.whole_numbers import MAX_USED
 from tests.unit.executors.replay import NOW, RULES, encoded, feed
 
@@ -299,7 +299,7 @@ def test_the_sum_over_all_steps_of_opencode_stops_at_the_largest_count() -> None
 
 
 def _expect_most(outcome: Outcome) -> None:
-    usage, session = outcome.usage, session_of(outcome.replace(session_id="s"), "claude", "")
+    usage, session = outcome.usage, make_session(outcome.replace(session_id="s"), "claude", "")
     assert (usage.input_tokens, usage.output_tokens) == (MAX_USED, MAX_USED)
     assert session is not None
     assert session.context_tokens == MAX_USED
