@@ -7,7 +7,6 @@ unchanged. After the change, they show what comes next.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from difflib import get_close_matches
 from typing import Any
@@ -22,7 +21,6 @@ from sequencer.errors import (
     ClaimHeld,
     ConfigurationError,
     DefinitionChanged,
-    EditRefused,
     TransitionRefused,
     UsageRefused,
     format_command,
@@ -45,13 +43,11 @@ from sequencer.model.commands import (
     TakeOver,
 )
 from sequencer.model.edits import EDITABLE
-from sequencer.model.head import MAX_COUNTER, Head
+from sequencer.model.head import Head
 from sequencer.model.workflow import describe_param_changes
-from sequencer.store.strictjson import MAX_INT_DIGITS, parse_object
+from sequencer.store.strictjson import parse_object
 
 MAX_LISTED_STEPS = 12
-_COUNTERS = frozenset({"failures_in_row", "step_index"})
-_LONG_NUMBER = re.compile(rf"-?\d{{{MAX_INT_DIGITS + 1},}}", re.ASCII)
 
 _note = click.option("--note", metavar="TEXT", help="Why. Kept in the history.")
 _node = click.argument("node", required=False)
@@ -225,7 +221,6 @@ def set_(invocation: Invocation, assignment: str) -> None:
     if not separator or not field.strip():
         raise UsageRefused(f"{assignment!r} is not FIELD=VALUE", where="sequencer set")
     field = field.strip()
-    _ensure_in_range(field, text)
     run = invocation.run()
     head = run.do(SetField(field, _parse_value(text))).head
     value = json.dumps(head.model_dump(mode="json").get(field), ensure_ascii=False)
@@ -235,19 +230,6 @@ def set_(invocation: Invocation, assignment: str) -> None:
         invocation.notify(
             f"notice: {one_line(field)} is kept as a note of yours; did you mean "
             f"{nearest_fields[0]!r}?"
-        )
-
-
-def _ensure_in_range(field: str, text: str) -> None:
-    """Refuse a counter that no reader of JSON takes for a number.
-
-    Raises:
-        EditRefused: it has too many digits.
-    """
-    if field in _COUNTERS and _LONG_NUMBER.fullmatch(text.strip()):
-        raise EditRefused(
-            f"{field}: the number has too many digits",
-            hint=f"expected a whole number from 0 to {MAX_COUNTER // 2}",
         )
 
 

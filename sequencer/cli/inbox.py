@@ -38,7 +38,7 @@ from sequencer.errors import (
 )
 from sequencer.model.commands import AnswerQuestion, Approve, Feedback, Reject, Tell
 from sequencer.model.head import Gate, Head, Status
-from sequencer.model.limits import parse_whole_number
+from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:

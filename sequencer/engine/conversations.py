@@ -14,7 +14,7 @@ from sequencer.frozen.fields import ValidationError
 from sequencer.model.graph.marking import Marking, find_incoming_output
 from sequencer.model.head import Claim, Session
 from sequencer.model.kind import AttemptResult
-from sequencer.model.transitions import session_of
+from sequencer.model.transitions import make_session
 from sequencer.model.workflow import Workflow
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular, write_durably
@@ -41,7 +41,7 @@ class Sessions(Struct, frozen=True):
 
         If it can't be saved, a new conversation starts later; that is no error.
         """
-        session = session_of(ended.outcome, ended.agent, at)
+        session = make_session(ended.outcome, ended.agent, at)
         if not self.is_used or session is None:
             return
         folder = self.store.result_folder(claim.step_index, claim.token)

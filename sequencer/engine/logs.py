@@ -27,6 +27,7 @@ from sequencer.files.textfile import slug
 from sequencer.model.evidence import format_evidence
 from sequencer.model.head import Head
 from sequencer.model.outcome import ACCEPTED, Outcome, Usage, format_cost
+from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.store import folder as folders
 from sequencer.store.folder import Folder
 from sequencer.store.identity import utc_now
@@ -42,7 +43,6 @@ MAX_LOOKS = 100
 """How many step logs are opened to find one of a run: mode async writes to the same folder."""
 _LOG = re.compile(r"iter-.*\.log")
 _FIRST_LINE_BYTES = 4096
-_TOKEN_DIGITS = 19
 _END_BYTES = 16 * 1024
 """The end of a log that has its last line, and the refused tool calls after it."""
 MAX_SENT = 1024 * 1024
@@ -249,9 +249,10 @@ def _log_facts(path: Path) -> tuple[int, bytes, bytes] | None:
     finally:
         os.close(fd)
     _, separator, token = first_line.rpartition(b" token ")
-    if not separator or not token.isdigit() or len(token) > _TOKEN_DIGITS or not int(token):
+    number = parse_whole_number(token.decode("ascii", "replace"))
+    if not separator or not number:
         return None
-    return int(token), rest.partition(b"\n")[0], end
+    return number, rest.partition(b"\n")[0], end
 
 
 def progress_evidence_of(logs_dir: Path, run_folder: str | None) -> ProgressEvidence:
@@ -315,8 +316,7 @@ def find_old_logs(folder: Path, before: float, keep: int = MAX_LOOKS) -> list[Pa
 
 
 def _iteration(name: str) -> int:
-    number = name.removeprefix("iter-").partition("_")[0]
-    return int(number) if number.isdigit() and len(number) <= _TOKEN_DIGITS else 0
+    return parse_whole_number(name.removeprefix("iter-").partition("_")[0]) or 0
 
 
 class StepLogs:

@@ -38,8 +38,6 @@ from sequencer.store import results
 from sequencer.workflows.prompts import parse_loose_json
 from sequencer.workflows.verdicts import check_schema, read_verdict, with_second_attempt
 
-ID_CHARS = 200
-"""Longest id of a conversation; it comes from a client, which is not trusted."""
 INLINE_BYTES = 4 * 1024
 """A larger output goes to the results folder instead of the journal record."""
 
@@ -72,7 +70,8 @@ def journal_record(
         "error": outcome.error[:4000] if outcome.error else None,
         "denials": [line[:200] for line in outcome.denials[:20]] if outcome.denials else None,
         "exit_code": outcome.exit_code,
-        "session": None if outcome.session_id is None else format_session_id(outcome.session_id),
+        # Without the notes that the executor has added.
+        "session": (outcome.session_mark or "").partition(";")[0] or None,
         "quota": None if outcome.quota is None else outcome.quota.model_dump(),
         "evidence": None if outcome.evidence is None else format_evidence(outcome.evidence),
         "missing": outcome.missing,
@@ -85,17 +84,6 @@ def format_evidence(evidence: Evidence) -> dict[str, Any] | None:
     return evidence.model_dump(mode="json", exclude_defaults=True) or None
 
 
-def format_session_id(mark: str) -> str | None:
-    r"""Return the client's id of a conversation, without the notes that its executor added.
-
-    >>> format_session_id("0199;cost_usd=0.5"), format_session_id("a\nb"), format_session_id("")
-    ('0199', None, None)
-    """
-    session_id = mark.partition(";")[0]
-    is_plain = session_id.isascii() and session_id.isprintable()
-    return session_id if is_plain and 0 < len(session_id) <= ID_CHARS else None
-
-
 def make_broken_outcome(
     error: BaseException, usage: Usage, redact: Callable[[str], str]
 ) -> Outcome:
@@ -105,8 +93,7 @@ def make_broken_outcome(
     processes or descriptors are not: the attempt was interrupted.
     """
     status = OutcomeStatus.FAILED if fails_its_attempt(error) else OutcomeStatus.INTERRUPTED
-    # The sum with nothing is a usage that can be recorded, whatever the agent has reported.
-    return Outcome(status=status, error=redact(describe_error(error)), usage=Usage().plus(usage))
+    return Outcome(status=status, error=redact(describe_error(error)), usage=usage.cap())
 
 
 def describe_error(error: BaseException) -> str:

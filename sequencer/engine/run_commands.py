@@ -20,19 +20,14 @@ from sequencer.engine.kinds import make_changes
 from sequencer.errors import DecisionRefused, TransitionRefused
 from sequencer.model import transitions
 from sequencer.model.commands import (
-    Accept,
     Adopt,
     AnswerQuestion,
     CommandResult,
-    Fail,
     Reset,
-    RetryNow,
     RunCommand,
     SetField,
     Skip,
     SkipTo,
-    StopNow,
-    TakeOver,
 )
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import CommandContext, Kind
@@ -49,8 +44,6 @@ if TYPE_CHECKING:
     from sequencer.engine.graph_changes import GraphChanges
     from sequencer.model.graph.source import FlowSource
 
-_DROPPING = (Accept, Fail, RetryNow, Skip)
-"""Commands about the current step that drop the claim of a dead process."""
 AgentsMay = Callable[[str], bool]
 """Returns whether agents may use a verb that is for people."""
 
@@ -298,18 +291,13 @@ class RunCommands:
             return self._skip_to(head, command)
         if isinstance(command, Reset):
             return self._reset(head, command)
-        usage_by_token = {}
-        is_move = isinstance(command, SetField) and command.field == "step_index"
-        if is_move or isinstance(command, (TakeOver, StopNow)):
-            leases = open_leases(self._store.state_path)
-            usage_by_token = {claim.token: leases.read_usage(claim) for claim in head.claims}
-        freed_token = self._drop_dead_claim(head) if isinstance(command, _DROPPING) else None
-        if freed_token is not None:
-            transition = freed_token.combine(
-                self._apply(freed_token.head, command, by=author, used=usage_by_token)
-            )
-        else:
-            transition = self._apply(head, command, by=author, used=usage_by_token)
+        leases, transition = open_leases(self._store.state_path), Transition(head, ())
+        usage_by_token = {claim.token: leases.read_usage(claim) for claim in head.claims}
+        if command.drops_dead_claim:
+            transition = self._drop_dead_claim(head)
+        transition = transition.combine(
+            self._apply(transition.head, command, by=author, used=usage_by_token)
+        )
         if isinstance(command, Adopt):
             self._keep_source(head)
         return transition
@@ -319,17 +307,15 @@ class RunCommands:
         self._changes.keep_document(transition)
         return transition
 
-    def _drop_dead_claim(self, head: Head) -> Transition | None:
-        """Return the transition that drops the claim of a dead process; None: there is none.
+    def _drop_dead_claim(self, head: Head) -> Transition:
+        """Return the transition that drops the claim of a dead process, if there is one.
 
         Only in a sequence: in a graph, the commands decide about the claims of nodes.
         """
-        dead_claims = [
-            claim for claim in head.claims if self._store.liveness(claim) is Liveness.DEAD
-        ]
-        if not dead_claims or not self.kind.has_one_place:
-            return None
-        return self._drop_claim(head, dead_claims[0])
+        for claim in head.claims if self.kind.has_one_place else ():
+            if self._store.liveness(claim) is Liveness.DEAD:
+                return self._drop_claim(head, claim)
+        return Transition(head, ())
 
     def _drop_claim(self, head: Head, claim: Claim) -> Transition:
         """Return the transition that drops *claim*; the usage of its attempt is counted."""

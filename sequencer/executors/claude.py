@@ -36,7 +36,6 @@ from sequencer.executors.client_events import (
     ClientEvent,
     JsonEventParser,
     Rules,
-    cap_usage,
     get_number,
     join_mark,
     max_usage,
@@ -509,8 +508,7 @@ class ClaudeParser(JsonEventParser):
         if event.get("is_error"):
             self.write_line(listener, _find_error_text(event), Piece.ERROR)
         if _SINCE in event:
-            share = sum_model_usage(event.get_object(_SINCE))
-            self._shares = cap_usage(self._shares.plus(share))
+            self._shares = self._shares.plus(sum_model_usage(event.get_object(_SINCE)))
             charged = self._shares.replace(unpriced=min(self._shares.unpriced, 1))
         else:
             # Older clients count by call: the last total is the largest and has everything.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sequencer.executors.client_events import ClientEvent, cap_usage, sum_of_costs
+from sequencer.executors.client_events import ClientEvent, sum_of_costs
 from sequencer.executors.prices import ModelPrice, Tokens, price_of
 from sequencer.model.outcome import Usage
 
@@ -47,7 +47,7 @@ class ClaudeCalls:
         calls = self._calls.values()
         prices = [(price_of(name, own_prices), tokens) for name, tokens in calls]
         cost = round(sum(price.cost_usd(tokens) for price, tokens in prices if price), 9)
-        usage = Usage(
+        return Usage(
             cost_usd=cost,
             estimated_usd=cost,
             unpriced=int(any(price is None for price, _ in prices)),
@@ -55,19 +55,17 @@ class ClaudeCalls:
             cache_read_tokens=sum(tokens.cache_read for _, tokens in calls),
             output_tokens=sum(tokens.output for _, tokens in calls),
         )
-        return cap_usage(usage)
 
 
 def sum_model_usage(models: ClientEvent) -> Usage:
     """Return the usage of all *models* together."""
     shares = [models.get_object(name) for name in models]
     names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
-    usage = sum_of_costs(share.get("costUSD") for share in shares).replace(
+    return sum_of_costs(share.get("costUSD") for share in shares).replace(
         input_tokens=sum(share.sum_counts(*names) for share in shares),
         cache_read_tokens=sum(share.sum_counts("cacheReadInputTokens") for share in shares),
         output_tokens=sum(share.sum_counts("outputTokens") for share in shares),
     )
-    return cap_usage(usage)
 
 
 def read_result_usage(result: ClientEvent) -> Usage:

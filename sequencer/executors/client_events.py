@@ -1,9 +1,9 @@
 """Reads the output of command-line clients: one JSON event a line, all of it untrusted.
 
 `JsonEventParser` is the base class of the clients' parsers. A value of an unexpected type counts
-as missing, an invalid amount as unknown, an id that no client would use as none, and a sum of
-counts stops at `MAX_COUNT`. Texts are such that UTF-8 can encode them. An event that would need
-many times its size in memory, or that a parser can't process, is shown and has no other effect.
+as missing, an invalid amount as unknown, and an id that no client would use as none. UTF-8 can
+encode each text. An event that would need many times its size in memory, or that a parser can't
+process, is shown and has no other effect.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from sequencer.executors.process import (
 from sequencer.executors.protocol import Listener, Piece
 from sequencer.model.evidence import TurnEnd
 from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, SessionFault, Usage
+from sequencer.model.whole_numbers import MAX_USED
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
 """An id or a version. It may become a program argument, and has no ``;``, which separates facts."""
@@ -107,10 +108,6 @@ STRUCTURE_BYTES = 256 * 1024
 _MAX_QUOTES = 100_000
 # Also matches at the end of the line; otherwise it would rescan for a text that never ends.
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
-_IMPLAUSIBLE = 2**53
-"""From here on a number is no count and no amount: above it a float is not exact."""
-MAX_COUNT = _IMPLAUSIBLE - 1
-"""A sum of counts stops here, so that every reader of a journal accepts it."""
 _MAX_DENIALS = 1_000
 """Most refused tool calls that are remembered: a forged result can list any number."""
 _DENIAL_CHARS = 160
@@ -152,10 +149,10 @@ def is_affordable(line: bytes) -> bool:
 
 
 def parse_amount(value: object) -> float | None:
-    """Return *value* if it is a valid amount, else None; -0.0 is not valid."""
+    """Return *value* if it is a valid amount; None for -0.0, and for more than `MAX_USED`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if 0 <= value < _IMPLAUSIBLE and str(value)[0] != "-" else None
+    return float(value) if 0 <= value <= MAX_USED and str(value)[0] != "-" else None
 
 
 class ClientEvent(dict[str, Any]):
@@ -204,8 +201,8 @@ class ClientEvent(dict[str, Any]):
         return one_line(self.get(name), limit)
 
     def sum_counts(self, *names: str) -> int:
-        """Return the sum of the counts called *names*, at most `MAX_COUNT`."""
-        return min(sum(int(parse_amount(self.get(name)) or 0) for name in names), MAX_COUNT)
+        """Return the sum of the counts called *names*."""
+        return sum(int(parse_amount(self.get(name)) or 0) for name in names)
 
     def get_amount(self, name: str) -> float:
         """Return the amount called *name*; 0 if it is not valid."""
@@ -219,21 +216,6 @@ def sum_of_costs(values: Iterable[object]) -> Usage:
     return Usage(cost_usd=round(cost, 9), unpriced=int(None in amounts))
 
 
-def cap_usage(usage: Usage) -> Usage:
-    """Return *usage* with no figure above `MAX_COUNT`.
-
-    >>> cap_usage(Usage(input_tokens=2**60, output_tokens=5)).input_tokens == MAX_COUNT
-    True
-    """
-    return usage.replace(
-        cost_usd=min(usage.cost_usd, MAX_COUNT),
-        estimated_usd=min(usage.estimated_usd, MAX_COUNT),
-        input_tokens=min(usage.input_tokens, MAX_COUNT),
-        cache_read_tokens=min(usage.cache_read_tokens, MAX_COUNT),
-        output_tokens=min(usage.output_tokens, MAX_COUNT),
-    )
-
-
 def max_usage(first: Usage, second: Usage) -> Usage:
     """Return the larger of two usages, figure by figure, because an agent may forge a line.
 
@@ -244,13 +226,12 @@ def max_usage(first: Usage, second: Usage) -> Usage:
     """
     cached_tokens = max(first.cache_read_tokens, second.cache_read_tokens)
     uncached_tokens = max(usage.input_tokens - usage.cache_read_tokens for usage in (first, second))
-    larger_usage = max(first, second, key=lambda usage: usage.cost_usd).replace(
+    return max(first, second, key=lambda usage: usage.cost_usd).replace(
         unpriced=max(first.unpriced, second.unpriced),
         input_tokens=uncached_tokens + cached_tokens,
         cache_read_tokens=cached_tokens,
         output_tokens=max(first.output_tokens, second.output_tokens),
     )
-    return cap_usage(larger_usage)
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -418,7 +399,7 @@ class JsonEventParser(Speaker, ABC):
 
     def report_usage(self, listener: Listener, usage: Usage) -> None:
         """Report the usage so far to *listener*, if it has changed."""
-        usage = cap_usage(usage)
+        usage = usage.cap()
         if usage != self.usage:
             self.usage = usage
             listener.report_usage(usage)
@@ -530,7 +511,7 @@ class JsonEventParser(Speaker, ABC):
 
     def _outcome(self, status: OutcomeStatus, end: ProcessEnd, error: str | None = None) -> Outcome:
         # If the client was ended, its agent may have forged the sum: the client's comes last.
-        usage = max_usage(self.usage, self.seen) if end.is_cut_short else self.usage
+        usage = max_usage(self.usage, self.seen).cap() if end.is_cut_short else self.usage
         return Outcome(
             status=status,
             error=error,
@@ -540,5 +521,5 @@ class JsonEventParser(Speaker, ABC):
             exit_code=end.exit_code,
             quota=self.quota,
             evidence=self.observed.evidence(is_over=False),
-            context_tokens=min(self.last_sent or usage.input_tokens, MAX_COUNT) or None,
+            context_tokens=self.last_sent or usage.input_tokens or None,
         )

@@ -31,7 +31,6 @@ from sequencer.executors.client_events import (
     ERROR_CHARS,
     ClientEvent,
     Speaker,
-    cap_usage,
     one_line,
     parse_amount,
 )
@@ -300,8 +299,7 @@ class Conversation:
             cache_read_tokens=tokens.cache_read,
             output_tokens=tokens.output,
         )
-        sum_usage = self._settled.plus(running_usage).replace(unpriced=int(self._price is None))
-        usage = cap_usage(sum_usage)
+        usage = self._settled.plus(running_usage).replace(unpriced=int(self._price is None))
         if is_over:
             self._settled = usage
         if usage != self.usage:

@@ -22,7 +22,6 @@ from sequencer.executors.client_events import (
     ClientEvent,
     JsonEventParser,
     Rules,
-    cap_usage,
     one_line,
     split_mark,
     sum_of_costs,
@@ -393,7 +392,7 @@ class OpencodeParser(JsonEventParser):
             cache_read_tokens=cache.sum_counts("read"),
             output_tokens=tokens.sum_counts("output", "reasoning"),
         )
-        self._sum = cap_usage(self._sum.plus(step))
+        self._sum = self._sum.plus(step)
         self.last_sent = step.input_tokens
         self.report_usage(listener, self._sum.replace(unpriced=min(self._sum.unpriced, 1)))
 

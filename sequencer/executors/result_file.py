@@ -23,11 +23,12 @@ from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field, ValidationError
 from sequencer.model.evidence import Evidence
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.whole_numbers import MAX_USED
 from sequencer.store import folder as folders
 from sequencer.store.ownership import explain_refusal
 
 MAX_RESULT_BYTES = 1024 * 1024
-_Tokens = Annotated[int, Field(ge=0, le=2**53)]
+_Tokens = Annotated[int, Field(ge=0, le=MAX_USED)]
 
 
 class ResultRefused(SequencerError):

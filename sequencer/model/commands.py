@@ -28,6 +28,8 @@ class RunCommand(Struct, frozen=True, forbid_unknown_fields=True):
     """The word in `agents_may_decide` that lets an agent use it; None: its verb."""
     is_free: ClassVar[bool] = False
     """An agent may use it as well; see docs/how-to/trust-a-project.md."""
+    drops_dead_claim: ClassVar[bool] = False
+    """It is about the current step of a sequence; the claim of a dead process is dropped first."""
     without_run: ClassVar[tuple[str, str | None] | None] = None
     """Why it can't be used before the run has started, and what to do; None: it starts the run."""
 
@@ -104,6 +106,7 @@ class RetryNow(RunCommand, frozen=True):
     """Try failed steps again at once; in a graph, also nodes that the end of the run stopped."""
 
     verb = "retry"
+    drops_dead_claim = True
     node: str | None = None
     """Only this one."""
 
@@ -112,6 +115,7 @@ class Skip(RunCommand, frozen=True):
     """Continue without the current step or a node; after a fixer, the verdict is asked again."""
 
     verb = "skip"
+    drops_dead_claim = True
     note: str | None = None
     node: str | None = None
 
@@ -131,6 +135,7 @@ class Accept(RunCommand, frozen=True):
     """Accept the current step or a node without an agent; of a fixer, only the fix."""
 
     verb = "skip"
+    drops_dead_claim = True
     note: str | None = None
     node: str | None = None
     output: str | None = None
@@ -141,6 +146,7 @@ class Fail(RunCommand, frozen=True):
     """Mark the current step or a node as failed."""
 
     verb = "skip"
+    drops_dead_claim = True
     note: str | None = None
     node: str | None = None
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from sequencer.errors import EditRefused, format_command
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.answers import redact_json
-from sequencer.model.head import MAX_COUNTER, MOVED, OWN_EXTRAS, Head, Status
+from sequencer.model.head import MOVED, OWN_EXTRAS, Head, Status
 from sequencer.model.limits import FIRST_TIME, LAST_TIME, parse_time
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import (
@@ -30,6 +30,7 @@ from sequencer.model.transitions import (
     update_head,
     with_completion_fact,
 )
+from sequencer.model.whole_numbers import MAX_COUNTER
 
 Locate = Callable[[Head], StepRef | None]
 """Returns where a head is in its workflow; None: that is unknown."""
@@ -38,8 +39,10 @@ EDITABLE = frozenset(
     {"exit", "exit_reason", "failures_in_row", "last_prompt", "not_before", "status", "step_index"}
 )
 """Known fields that `set` may change; only the program writes the others."""
-
-
+_COUNTERS = ("token", "step_index", "attempt", "failures_in_row")
+_MAX_SET = MAX_COUNTER // 2
+"""The largest value that a person may give a counter: the run still has to be able to count on."""
+_RANGE = f"whole numbers from 0 to {_MAX_SET} can be set"
 _DATE = re.compile(
     r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
     r"(?:[T ](?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?",
@@ -216,12 +219,10 @@ def _ensure_graph_position(head: Head, edited_head: Head) -> None:
 
 def _ensure_counters_can_grow(edited_head: Head) -> None:
     """Refuse counters that are so large that later transitions would exceed the limit."""
-    for field in ("token", "step_index", "attempt", "failures_in_row"):
-        if getattr(edited_head, field) > MAX_COUNTER // 2:
-            raise EditRefused(
-                f"{field} {getattr(edited_head, field)} is too large",
-                hint=f"the largest that can be set is {MAX_COUNTER // 2}",
-            )
+    for field in _COUNTERS:
+        number = getattr(edited_head, field)
+        if number > _MAX_SET:
+            raise EditRefused(f"{field} {number} is too large", hint=_RANGE)
 
 
 def _ensure_date(text: str | None) -> None:
@@ -263,7 +264,8 @@ def edit_field(
     try:
         edited_head = Head.model_validate({**head.model_dump(), field: value})
     except ValidationError as error:
-        raise EditRefused(error.messages()[0]) from None
+        hint = _RANGE if field in _COUNTERS else None
+        raise EditRefused(error.messages()[0], hint=hint) from None
     if field in OWN_EXTRAS and not (field == MOVED and value is None):
         raise EditRefused(f"{field} can't be set by hand")
     if field == "exit_reason" and head.status is Status.COMPLETE:

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field, ValidationError
 from sequencer.model.outcome import Usage
+from sequencer.model.whole_numbers import MAX_COUNTER
 
 SCHEMA_VERSION = 1
-MAX_COUNTER = 2**63 - 1
 
 Counter = Annotated[int, Field(ge=0, le=MAX_COUNTER, strict=True)]
 """A JSON integer; 1.0, "1" and true are refused rather than converted."""

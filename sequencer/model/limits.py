@@ -16,8 +16,6 @@ from sequencer.model.head import Head, Session
 from sequencer.model.outcome import Outcome, OutcomeStatus, format_duration
 from sequencer.model.step import ContinuedSession, Step
 
-MAX_DIGITS = 19
-"""Enough for 2**63 - 1, the largest counter."""
 MIN_COSTS = 3
 """With fewer known costs of a step, its usual cost is estimated from `UNKNOWN_USUAL_USD`."""
 UNKNOWN_USUAL_USD = 0.05
@@ -168,17 +166,6 @@ POSTPONED_S = 10.0
 FIRST_TIME = datetime(1, 1, 3, tzinfo=UTC)
 LAST_TIME = datetime(9999, 12, 29, tzinfo=UTC)
 """The range of times that can be converted to every zone, with room for a margin of an hour."""
-
-
-def parse_whole_number(text: str) -> int | None:
-    """Return the whole number that *text* is; None: it is not one, or longer than any counter.
-
-    Text from outside can be of any length, and Python converts at most 4,300 digits.
-
-    >>> [parse_whole_number(text) for text in ("12", "-1", "1.0", "9" * 5000)]
-    [12, None, None, None]
-    """
-    return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
 def parse_time(text: str) -> datetime | None:

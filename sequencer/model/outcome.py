@@ -12,9 +12,7 @@ from msgspec import Struct
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field
 from sequencer.model.evidence import Evidence
-
-MAX_USED = 2**53
-"""The largest figure of a usage: every reader of JSON keeps it exactly."""
+from sequencer.model.whole_numbers import MAX_USED
 
 
 class Usage(Frozen, extra="ignore"):
@@ -43,7 +41,7 @@ class Usage(Frozen, extra="ignore"):
         if other.cost_usd:
             cost_usd = round(cost_usd + other.cost_usd, 9)
             estimated_usd = round(estimated_usd + other.estimated_usd, 9)
-        total = self.replace(
+        return self.replace(
             steps=self.steps + (other.steps if steps is None else steps),
             cost_usd=cost_usd,
             unpriced=self.unpriced + other.unpriced,
@@ -53,11 +51,20 @@ class Usage(Frozen, extra="ignore"):
             output_tokens=self.output_tokens + other.output_tokens,
             seconds=round(self.seconds + other.seconds, 6),
             rehearsed=self.rehearsed + other.rehearsed,
-        )
-        # No real figure is that large; an agent that forges one must not make a run unreadable.
-        if total.input_tokens + total.output_tokens < MAX_USED and cost_usd < MAX_USED:
-            return total
-        return total.replace(**{name: min(value, MAX_USED) for name, value in vars(total).items()})
+        ).cap()
+
+    def cap(self) -> Usage:
+        """Return the same with no figure above `MAX_USED`.
+
+        No real figure is that large; an agent that forges one must not make a run unreadable.
+
+        >>> Usage(input_tokens=2**60, output_tokens=5).cap().input_tokens == MAX_USED
+        True
+        """
+        tokens = max(self.input_tokens, self.cache_read_tokens, self.output_tokens)
+        if max(tokens, self.cost_usd, self.estimated_usd) <= MAX_USED:
+            return self
+        return self.replace(**{name: min(value, MAX_USED) for name, value in vars(self).items()})
 
     def minus(self, other: Usage) -> Usage:
         """Return the difference of each field, but at least 0."""
@@ -109,6 +116,10 @@ def format_error(record: Mapping[str, Any], most: int | None = None) -> str:
 def read_usage(record: Mapping[str, Any]) -> Usage:
     """Return the usage in a *record* of a journal, which leaves out figures that are 0."""
     return Usage.model_validate({**record, "steps": 0})
+
+
+MAX_MARK_CHARS = 1000
+"""Longest text that a run keeps of a conversation: the client's id, and its executor's notes."""
 
 
 class OutcomeStatus(StrEnum):
@@ -168,7 +179,7 @@ class Outcome(Frozen):
     """Why it failed: what, and what to do; one to three lines."""
     usage: Usage = Usage()
     session_id: str | None = None
-    """The client's own id of the conversation, to continue it."""
+    """The client's own id of the conversation, to continue it; `session_mark` is what is kept."""
     session_steps: int = 1
     """Accepted steps of that conversation, including this one."""
     context_tokens: int | None = None
@@ -198,6 +209,19 @@ class Outcome(Frozen):
     """The evidence of the attempt; None: no agent ran."""
     missing: Missing | None = None
     """The missing evidence, if it ended cleanly but failed because its step expects more."""
+
+    @property
+    def session_mark(self) -> str | None:
+        r"""Return `session_id`; None: there is none, or it is a text that can't be an id.
+
+        It is from a client, so it may be anything; half of a surrogate pair is not printable.
+
+        >>> marks = ("0199;cost_usd=0.5", "a\nb", "\ud800", "x" * 2000, "", None)
+        >>> [Outcome(status=OutcomeStatus.OK, session_id=mark).session_mark for mark in marks]
+        ['0199;cost_usd=0.5', None, None, None, None, None]
+        """
+        mark = self.session_id
+        return mark if mark and len(mark) <= MAX_MARK_CHARS and mark.isprintable() else None
 
     @property
     def is_put_off(self) -> bool:

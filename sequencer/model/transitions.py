@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from sequencer.errors import ClaimHeld, StaleClaim, TransitionRefused, WaitsForPerson
 from sequencer.model.head import Claim, Gate, Head, Owner, Session, Status
-from sequencer.model.outcome import MAX_USED, Outcome, OutcomeStatus, Usage, sum_usages
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, sum_usages
+from sequencer.model.whole_numbers import MAX_USED
 
 CLAIM_LOST = "claim-lost"
 """The reason of a release that only counts what an attempt has used since its claim was gone."""
@@ -99,10 +100,6 @@ class Transition(Struct, frozen=True):
     def combine(self, later: Transition) -> Transition:
         """Return both as one transition: one journal record, accepted or lost together."""
         return Transition(later.head, self.facts + later.facts)
-
-
-MAX_MARK = 1000
-"""Longest text that a head keeps of a conversation: the client's id, and its executor's notes."""
 
 
 class StepRef(Struct, frozen=True):
@@ -318,14 +315,10 @@ def charge(
     return Transition(new_head, (fact,))
 
 
-def session_of(outcome: Outcome, executor: str, at: str) -> Session | None:
-    """Return the conversation of *outcome*, accepted at *at*.
-
-    None: it has none, or only a text that no client accepts as an id.
-    """
-    mark, tokens = outcome.session_id, outcome.context_tokens
-    # The text is from a client, so it may be anything; half a surrogate pair is not printable.
-    if not mark or len(mark) > MAX_MARK or not mark.isprintable():
+def make_session(outcome: Outcome, executor: str, at: str) -> Session | None:
+    """Return the conversation of *outcome*, accepted at *at*; None: it has none."""
+    mark, tokens = outcome.session_mark, outcome.context_tokens
+    if mark is None:
         return None
     return Session(
         executor=executor,
@@ -358,7 +351,7 @@ def succeed(
     held_claim = require_claim(head, token)
     session = head.session
     if executor is not None:
-        session = session_of(outcome, executor, at) if outcome.session_id else None
+        session = make_session(outcome, executor, at)
     new_head = move_head(
         head,
         at,

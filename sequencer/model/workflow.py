@@ -123,6 +123,14 @@ class Workflow(Frozen):
             raise ValueError("a graph has one step for each of its agent nodes, in their order")
         return self
 
+    @property
+    def has_end(self) -> bool:
+        """Return whether its last step is the end; otherwise the first step follows it.
+
+        For a graph, whose edges say what follows, it is False.
+        """
+        return self.kind == "procedure"
+
     @cached_property
     def steps_by_name(self) -> dict[str, Step]:
         """Return the steps by their names, in order."""

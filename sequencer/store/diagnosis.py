@@ -16,7 +16,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from sequencer.errors import CorruptState, EditRefused, SequencerError
-from sequencer.model.head import MAX_COUNTER, Head
+from sequencer.model.head import Head
+from sequencer.model.whole_numbers import MAX_COUNTER
 from sequencer.store.continuity import find_misfits
 from sequencer.store.head import is_legacy, parse_head
 from sequencer.store.journal import (

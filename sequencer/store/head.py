@@ -23,7 +23,8 @@ from msgspec import Struct
 from sequencer.errors import CorruptState, DefinitionChanged, EditRefused, NewerSchema
 from sequencer.frozen.base import encode_json
 from sequencer.frozen.fields import ValidationError
-from sequencer.model.head import MAX_COUNTER, SCHEMA_VERSION, Head, Status
+from sequencer.model.head import SCHEMA_VERSION, Head, Status
+from sequencer.model.whole_numbers import MAX_COUNTER
 from sequencer.store import folder as folders
 from sequencer.store.folder import Folder, read_regular, sync_folder
 from sequencer.store.strictjson import MAX_BYTES, parse_object

@@ -25,7 +25,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.errors import SequencerError
-from sequencer.model.head import MAX_COUNTER, Head
+from sequencer.model.head import Head
+from sequencer.model.whole_numbers import MAX_COUNTER
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
 from sequencer.store.reading import ProgressEvidence, ProgressMark

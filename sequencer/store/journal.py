@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sequencer.errors import CorruptState, NewerSchema
 from sequencer.history.facts import StartKind, find_meaning
+from sequencer.model.whole_numbers import MAX_DIGITS
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular, sync_fd, sync_folder, write_durably
-from sequencer.store.strictjson import MAX_DEPTH, MAX_INT_DIGITS, parse_object
+from sequencer.store.strictjson import MAX_DEPTH, parse_object
 
 if TYPE_CHECKING:
     from sequencer.model.transitions import Fact
@@ -43,7 +44,7 @@ _FACT_KEYS = frozenset({"event", "step", "step_index", "token", "attempt", "outc
 _TAIL_BYTES = len(_SEAL) + _CHECKSUM_HEX + len(b'"}')
 _MAX_BYTES = 4 * 1024 * 1024
 """Longest line."""
-_LONG_NUMBER = re.compile(rb"\d{%d}" % (MAX_INT_DIGITS + 1))
+_LONG_NUMBER = re.compile(rb"\d{%d}" % (MAX_DIGITS + 1))
 
 
 class Record(NamedTuple):

@@ -22,8 +22,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from sequencer.errors import CorruptState, StorageFailed, UsageRefused
-from sequencer.model.head import MAX_COUNTER, Head, Status
+from sequencer.model.head import Head, Status
 from sequencer.model.transitions import Event, resting_status
+from sequencer.model.whole_numbers import MAX_COUNTER
 from sequencer.store import folder as folders
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import read_regular, sync_folder, write_atomically, write_durably

@@ -10,10 +10,10 @@ import json
 import math
 from typing import Any, NoReturn
 
+from sequencer.model.whole_numbers import MAX_DIGITS
+
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
-MAX_INT_DIGITS = 19
-"""Enough for 2**63 - 1, the largest counter."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -22,7 +22,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _parse_int(digits: str) -> int:
-    if len(digits.lstrip("-")) > MAX_INT_DIGITS:
+    if len(digits.lstrip("-")) > MAX_DIGITS:
         message = f"an integer of {len(digits)} digits"
         raise ValueError(message)
     return int(digits)

@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from sequencer.errors import ConfigurationError, StepFailed, UnknownName, UnsafePath
 from sequencer.model.answers import read_last_object
+from sequencer.model.whole_numbers import parse_whole_number
 
 MAX_NAME_CHARS = 300
 MAX_PROMPT_BYTES = 5 * 1024 * 1024
@@ -328,19 +329,25 @@ def look_up(value: Any, path: tuple[str, ...]) -> Any:
     if len(path) > MAX_DEPTH:
         raise KeyError(f"at most {MAX_DEPTH} parts are looked up")
     for part in path:
-        value = _get_child(parse_loose_json(value) if isinstance(value, str) else value, part)
+        value = get_child(parse_loose_json(value) if isinstance(value, str) else value, part)
     return value
 
 
-def _get_child(value: Any, part: str) -> Any:
+def get_child(value: Any, part: str) -> Any:
+    """Return the value below *value* that *part*, a key or a number from 0, names.
+
+    Raises:
+        KeyError: there is no such value; the message lists the known keys.
+    """
     if isinstance(value, Mapping):
         if part in value:
             return value[part]
         known_keys = ", ".join(sorted(map(str, value))[:20]) or "nothing"
         raise KeyError(f"there is no {part!r}; known: {known_keys}")
     if isinstance(value, (list, tuple)):
-        if part.isdecimal() and len(part) < MAX_DEPTH and int(part) < len(value):
-            return value[int(part)]
+        number = parse_whole_number(part)
+        if number is not None and number < len(value):
+            return value[number]
         raise KeyError(f"there is no item {part!r}; it has {len(value)} items")
     raise KeyError(f"it has no parts, so there is no {part!r}")
 

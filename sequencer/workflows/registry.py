@@ -182,7 +182,7 @@ class Registry:
     def procedure_names(self) -> tuple[str, ...]:
         """Return the names of the procedures, sorted, without building them."""
         names = set(PROCEDURES) - self._configured.keys() - self.flows.keys()
-        names |= {name for name, flow in self._configured.items() if flow.kind == "procedure"}
+        names |= {name for name, flow in self._configured.items() if flow.has_end}
         return tuple(sorted(names))
 
     def get(self, name: str, *, where: str | None = None) -> Workflow:

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from sequencer.errors import CorruptState, StateRefused
 from sequencer.model.edits import STOPS
 from sequencer.model.head import OWN_EXTRAS, Head
+from sequencer.model.whole_numbers import MAX_DIGITS
 from sequencer.store.file import FileStore
 from sequencer.store.journal import decode, encode, list_facts, scan
-from sequencer.store.strictjson import MAX_DEPTH, MAX_INT_DIGITS, parse_object
+from sequencer.store.strictjson import MAX_DEPTH, parse_object
 from tests.contract import store_cases as cases
 from tests.property.amounts import PART, for_all, in_memory
 
@@ -239,7 +240,7 @@ def strictly(text: str) -> dict[str, Any]:
         return dict(pairs)
 
     def small(digits: str) -> int:
-        if len(digits.lstrip("-")) > MAX_INT_DIGITS:
+        if len(digits.lstrip("-")) > MAX_DIGITS:
             raise ValueError("too many digits")
         return int(digits)
 

@@ -103,7 +103,7 @@ def run_length(run: Run, head: Head) -> int | None:
         workflow = run.workflow_for(head)
     except SequencerError:
         return None
-    return len(workflow.steps) if workflow.kind == "procedure" else None
+    return len(workflow.steps) if workflow.has_end else None
 
 
 def run_kind(run: Run, head: Head) -> str | None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UnknownName, UnsafePath
 from sequencer.files.textfile import slug
-from sequencer.model.limits import parse_whole_number
+from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.project.project import Project
 from sequencer.store import folder as folders
 from sequencer.store.ownership import explain_refusal

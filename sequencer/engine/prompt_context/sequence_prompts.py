@@ -219,7 +219,7 @@ def make_prompt_composer(
     called only if the prompt needs it.
     """
     # Prompts of cycles have no templates.
-    is_template = workflow.kind == "procedure"
+    is_template = workflow.has_end
     messages, form = head.told, None
     if head.failures_in_row:
         place = find_current_ref(workflow, head)

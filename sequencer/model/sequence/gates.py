@@ -286,5 +286,5 @@ def find_read_messages(
 
 def _remaining_steps(workflow: Workflow, step_index: int) -> set[str]:
     """Return the names of the steps that run from *step_index* on, including fixers."""
-    steps = workflow.steps[step_index if workflow.kind == "procedure" else 0 :]
+    steps = workflow.steps[step_index if workflow.has_end else 0 :]
     return {step.name for step in workflow.replace(steps=steps).every_step}

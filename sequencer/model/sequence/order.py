@@ -53,7 +53,7 @@ def resolve(workflow: Workflow, step_index: int) -> Step:
     if step_index < 0:
         raise ValueError(f"step_index is counted from 0, so {step_index} has no meaning")
     steps = workflow.steps
-    if workflow.kind == "procedure":
+    if workflow.has_end:
         if step_index >= len(steps):
             raise _no_step_error(workflow, step_index)
         return steps[step_index]
@@ -78,7 +78,7 @@ def find_step_ref(workflow: Workflow, step_index: int) -> StepRef:
     if workflow.graph is not None:
         # Several nodes may come next; only the marking of the run knows them.
         return StepRef(step_index, workflow.graph.entries[0], "")
-    if workflow.kind == "procedure" and step_index == len(workflow.steps):
+    if workflow.has_end and step_index == len(workflow.steps):
         return StepRef(step_index, "", "", is_end=True)
     step = resolve(workflow, step_index)
     return StepRef(step_index, step.name, step.prompt_name)
@@ -131,7 +131,7 @@ def next_index(workflow: Workflow, start: int, matches: Callable[[StepRef], bool
     review is between. In a procedure, every step is near.
     """
     length = len(workflow.steps)
-    end = length if workflow.kind == "procedure" else start + 3 * length
+    end = length if workflow.has_end else start + 3 * length
     return next(
         (index for index in range(start, end) if matches(find_step_ref(workflow, index))), None
     )
@@ -142,7 +142,7 @@ def newest_index(workflow: Workflow, start: int, name: str) -> int | None:
 
     Near means the same as for `next_index`.
     """
-    if workflow.kind == "procedure":
+    if workflow.has_end:
         return index_of(workflow, name)
     end = max(start - 3 * len(workflow.steps), -1)
     return next(

@@ -51,7 +51,6 @@ from sequencer.model.limits import (
     format_utc_ms,
     format_utc_s,
     is_past,
-    parse_whole_number,
 )
 from sequencer.model.outcome import Decision, Move, OutcomeStatus, Usage
 from sequencer.model.sequence import gates
@@ -69,6 +68,7 @@ from sequencer.model.sequence.order import (
     record_judgment,
 )
 from sequencer.model.transitions import Event, Fact, StepRef, Transition
+from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.model.workflow import Workflow, ensure_definition
 
 BY_TIMEOUT = "timeout"
@@ -228,7 +228,7 @@ def _index_to(workflow: Workflow, step_index: int, name: str) -> int | None:
     None: there is no such step, or reviews take all of its places.
     """
     position = index_of(workflow, name)
-    if position is None or workflow.kind == "procedure":
+    if position is None or workflow.has_end:
         return position
     return next_index(workflow, step_index + 1, lambda ref: ref.step == name)
 
@@ -423,9 +423,8 @@ class SequenceKind(Kind):
         follows the end of a procedure, so there the run stays.
         """
         del head
-        workflow, index = self.workflow, step_index + 1
-        is_over = workflow.kind == "procedure" and index > len(workflow.steps)
-        return find_step_ref(workflow, step_index if is_over else index)
+        ref = find_step_ref(self.workflow, step_index)
+        return ref if ref.is_end else find_step_ref(self.workflow, step_index + 1)
 
     def judge(self, head: Head, result: AttemptResult, max_attempts: int) -> AttemptResult:
         """Return *result* for log and journal; its ``ending`` says how the run continues."""

@@ -48,7 +48,7 @@ def format_workflow_chart(workflow: Workflow) -> str:
     first_step, last_step = steps[0][0], steps[-1][0]
     edges = [f"{a} --> {b}" for (a, _), (b, _) in pairwise(steps)]
     every, review = workflow.review_every, workflow.review
-    if workflow.kind == "procedure":
+    if workflow.has_end:
         lines.append('done(["complete"])')
         edges.append(f"{last_step} --> done")
     elif review is None or not every:

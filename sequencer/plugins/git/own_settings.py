@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from sequencer.errors import ConfigurationError, format_other_command
 from sequencer.files.textfile import expand_home
-from sequencer.model.limits import parse_whole_number
+from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.project.store_requests import EVERYTHING
 
 TRANSPORTS = ("file", "git", "http", "https", "ssh")

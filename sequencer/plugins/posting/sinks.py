@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from sequencer import extensions
 from sequencer.errors import ConfigurationError, UnsafeFolder, UnsafePath
 from sequencer.files.yamlfile import KeyPath, format_key_path
-from sequencer.model.limits import parse_whole_number
+from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.plugins.posting.options import ActivityOptions, SinkOptions, SinkPlace
 from sequencer.plugins.posting.protocol import Post, Sink, Unreachable
 from sequencer.plugins.posting.trackers import (

@@ -119,7 +119,7 @@ class Starter(Struct, frozen=True):
                 procedure=procedure, source="hook", reason=reason, considered=candidates
             )
         workflow = self.registry.get(choice.procedure)
-        if workflow.kind != "procedure":
+        if not workflow.has_end:
             raise UsageRefused(
                 f"workflow {workflow.name!r} is a {workflow.kind}, and a request needs a procedure",
                 where="--procedure" if explicit else None,

@@ -31,7 +31,7 @@ from sequencer.workflows.flowfile.problems import Diagnostics
 from sequencer.workflows.flowfile.settings import Front, NodeSource
 from sequencer.workflows.mermaid.text import Position
 from sequencer.workflows.prompts import GRAPH_ROOTS as ROOTS
-from sequencer.workflows.prompts import MAX_DEPTH, parse_loose_json
+from sequencer.workflows.prompts import MAX_DEPTH, get_child, parse_loose_json
 
 RESERVED = "_"
 """Keys of the state with this prefix belong to the run."""
@@ -267,20 +267,21 @@ class StatePaths:
 
 
 def find_missing_below(value: Any, path: tuple[str, ...]) -> tuple[str, list[str]] | None:
-    """Return the part of *path* that is not in *value*, which never changes, and the known keys."""
+    """Return the part of *path* that is not in *value*, which never changes, and the known keys.
+
+    >>> node_input = {"list": ["a"], "text": '{"key": 1}'}
+    >>> [find_missing_below(node_input, ("list", number)) for number in ("0", "1", "x")]
+    [None, ('list.1', []), ('list.x', [])]
+    >>> find_missing_below(node_input, ("text", "name"))
+    ('text.name', ['key'])
+    """
     for depth, part in enumerate(path):
-        if isinstance(value, str):
-            if "{{" in value:
-                return None
-            try:
-                value = parse_loose_json(value)
-            except KeyError:
-                value = None
-        if isinstance(value, Mapping) and part in value:
-            value = value[part]
-        elif isinstance(value, list) and part.isdecimal() and int(part[:MAX_DEPTH]) < len(value):
-            value = value[int(part[:MAX_DEPTH])]
-        else:
+        if isinstance(value, str) and "{{" in value:
+            return None
+        try:
+            value = parse_loose_json(value) if isinstance(value, str) else value
+            value = get_child(value, part)
+        except KeyError:
             return ".".join(path[: depth + 1]), _list_known_keys(value, {})
     return None
 

@@ -124,7 +124,7 @@ def test_a_counter_with_too_many_digits_is_refused_with_the_range(
 ) -> None:
     refused = call(worked(tmp_path, 1), "set", f"step_index={text}")
     assert refused.code == 3
-    assert "expected a whole number from 0 to 4611686018427387903" in refused.err
+    assert "whole numbers from 0 to 4611686018427387903 can be set" in refused.err
     assert state(tmp_path)["step_index"] == 1
 
 
@@ -237,6 +237,20 @@ def test_takeover_knows_a_dead_holder(tmp_path: Path) -> None:
     called = call(tmp_path, "takeover")
     assert called.code == 75
     assert "the next run takes over" in called.err
+
+
+@pytest.mark.parametrize("words", ["skip", "skip --as-done", "skip --as-failed", "retry"])
+def test_a_command_about_the_step_drops_the_claim_of_a_dead_process(
+    tmp_path: Path, words: str
+) -> None:
+    worked(tmp_path, 1)
+    me = open_run(tmp_path).store.owner()
+    hold(tmp_path, me.replace(pid_start=me.pid_start + 1))
+    called = call(tmp_path, *words.split())
+    assert called.code == 0, called.err
+    assert state(tmp_path)["claims"] == []
+    lost = [event for event in events(tmp_path) if event["event"] == "taken-over"]
+    assert [event["outcome"]["usage"]["unpriced"] for event in lost] == [1]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--force",)])

@@ -248,6 +248,7 @@ def test_the_newest_logs_of_a_run_show_its_tokens(place: Place) -> None:
     place.write(b"x", step_index=300_000, token=99, run_id="another")
     (place.logs.folder / "iter-400000_main.log").mkdir()
     (place.logs.folder / "iter-400001_main.log").symlink_to("iter-00004_main.log")
+    (place.logs.folder / "iter-\N{SUPERSCRIPT TWO}_main.log").write_text("not ours")
     (place.logs.folder / "notes.txt").write_text("mine")
     assert [(trace.token, trace.has_ended) for trace in progress("run")] == [
         (100_004, True),

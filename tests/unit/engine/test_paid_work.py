@@ -30,8 +30,9 @@ from sequencer.model import limits as due
 from sequencer.model.commands import Pause, Reset, RunCommand, SetField, Stop, StopNow, TakeOver
 from sequencer.model.graph import graph_kind
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.outcome import MAX_USED, Outcome, OutcomeStatus, Quota, Usage
+from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, Usage
 from sequencer.model.sequence import sequence_kind
+from sequencer.model.whole_numbers import MAX_USED
 from tests.unit.engine.flow.labs import lab, limited
 from tests.unit.engine.projects import OK, Recorder, head_of, open_scripted, reopen
 from tests.unit.git.clones import claim, head
@@ -118,6 +119,7 @@ def test_an_id_that_no_client_accepts_is_no_conversation(
     monkeypatch.setattr(ScriptedExecutor, "perform", lambda *_: outcome)
     assert work(run, 1).usage.steps == 1
     assert head_of(run).session is None
+    assert all("session" not in (fact.get("outcome") or {}) for fact in run.store.history())
 
 
 @pytest.mark.parametrize("answer", ["no-such.md", "main.md\nreviewer.md"])

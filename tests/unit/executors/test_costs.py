@@ -26,6 +26,8 @@ from sequencer.executors.process import ProcessEnd
 from sequencer.executors.result_file import apply_result
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, Usage
+from sequencer.model.transitions import make_session
+from sequencer.model.whole_numbers import MAX_USED
 from tests.unit.executors.replay import NOW, RULES, encoded, feed
 
 PRICES = {"m": ModelPrice(input=1, output=10)}
@@ -265,43 +267,43 @@ def test_a_total_that_was_not_charged_raises_no_later_budget(
     assert session == f"s1;cost_usd={kept}"
 
 
-MOST = 2**53 - 1
-
-
 @pytest.mark.parametrize("key", ["modelUsage", "model_usage_since_last_result"])
 def test_the_sum_over_all_models_of_claude_stops_at_the_largest_count(key: str) -> None:
     names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens", "outputTokens")
-    share = {"costUSD": MOST, **dict.fromkeys(names, MOST)}
+    share = {"costUSD": MAX_USED, **dict.fromkeys(names, MAX_USED)}
     lines = encoded(result(**{key: {f"m{number}": share for number in range(800)}}))
     outcome = feed(ClaudeParser(RULES), [*lines, *lines]).outcome
     _expect_most(outcome)
-    assert outcome.usage.cost_usd == MOST
+    assert outcome.usage.cost_usd == MAX_USED
 
 
-def test_the_sum_over_all_calls_of_claude_stops_at_the_largest_count() -> None:
+@pytest.mark.parametrize("end", [FAILED, ProcessEnd(exit_code=-9, ended_by="timeout")])
+def test_the_sum_over_all_calls_of_claude_stops_at_the_largest_count(end: ProcessEnd) -> None:
     names = ("input_tokens", "cache_read_input_tokens", "output_tokens")
-    usage = dict.fromkeys(names, MOST)
+    usage = dict.fromkeys(names, MAX_USED)
     calls = [
         {"type": "assistant", "message": {"id": f"{number}", "model": "m", "usage": usage}}
         for number in range(3)
     ]
     parser = ClaudeParser(PRICED)
-    _expect_most(feed(parser, encoded(*calls), end=FAILED).outcome)
+    _expect_most(feed(parser, encoded(*calls), end=end).outcome)
 
 
 def test_the_sum_over_all_steps_of_opencode_stops_at_the_largest_count() -> None:
-    tokens = {"input": MOST, "output": MOST, "cache": {"read": MOST, "write": MOST}}
-    step = {"type": "step_finish", "part": {"reason": "stop", "cost": MOST, "tokens": tokens}}
+    tokens = {"input": MAX_USED, "output": MAX_USED, "cache": {"read": MAX_USED, "write": MAX_USED}}
+    step = {"type": "step_finish", "part": {"reason": "stop", "cost": MAX_USED, "tokens": tokens}}
     replayed = feed(OpencodeParser(RULES), encoded(*[step] * 1_100))
     _expect_most(replayed.outcome)
-    assert replayed.outcome.usage.cost_usd == MOST
-    assert max(usage.input_tokens for usage in replayed.heard.usages) == MOST
+    assert replayed.outcome.usage.cost_usd == MAX_USED
+    assert max(usage.input_tokens for usage in replayed.heard.usages) == MAX_USED
 
 
 def _expect_most(outcome: Outcome) -> None:
-    usage = outcome.usage
-    assert (usage.input_tokens, usage.output_tokens, outcome.context_tokens) == (MOST,) * 3
-    assert usage.cache_read_tokens <= MOST
+    usage, session = outcome.usage, make_session(outcome.replace(session_id="s"), "claude", "")
+    assert (usage.input_tokens, usage.output_tokens) == (MAX_USED, MAX_USED)
+    assert session is not None
+    assert session.context_tokens == MAX_USED
+    assert usage.cache_read_tokens <= MAX_USED
 
 
 LIMITS: dict[str, tuple[type[JsonEventParser], dict[str, Any]]] = {

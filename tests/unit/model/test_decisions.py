@@ -8,9 +8,10 @@ import pytest
 from sequencer.errors import EditRefused, TransitionRefused
 from sequencer.model import command_rules as decisions
 from sequencer.model import edits
-from sequencer.model.head import MAX_COUNTER, Head, Status
+from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import StepRef, Transition
+from sequencer.model.whole_numbers import MAX_COUNTER
 from tests.contract.store_cases import make_claim, new_head
 
 AT = "2026-01-01T00:00:00Z"

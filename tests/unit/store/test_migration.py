@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.errors import CorruptState, DefinitionChanged, StateRefused
-from sequencer.model.head import MAX_COUNTER, Head, Status
+from sequencer.model.head import Head, Status
 from sequencer.model.sequence.order import resolve
+from sequencer.model.whole_numbers import MAX_COUNTER
 from sequencer.store.head import is_legacy, migrate
 from sequencer.workflows.registry import Registry
 

@@ -21,7 +21,7 @@ from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import is_branch_name, ref_part, slug
 from sequencer.model.head import Claim, Head, Work
-from sequencer.model.limits import parse_whole_number
+from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.plugins.git.code.tree import WorkTree, format_paths
 from sequencer.plugins.git.code.workspace import GitWorkspace, folders_of
 from sequencer.plugins.git.process import Git, GitFailed

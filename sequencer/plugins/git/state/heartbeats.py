@@ -22,7 +22,8 @@ from itertools import count
 from typing import Any
 
 from sequencer.errors import StorageFailed
-from sequencer.model.head import MAX_COUNTER, Claim
+from sequencer.model.head import Claim
+from sequencer.model.whole_numbers import MAX_COUNTER
 from sequencer.plugins.git.process import GitFailed
 from sequencer.plugins.git.state.objects import CommitDraft, Missing, Objects
 from sequencer.plugins.git.state.remote import PushVerdict, RefMove, Refs, Remote

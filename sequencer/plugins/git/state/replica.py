@@ -20,7 +20,7 @@ from msgspec import Struct
 from sequencer.errors import CorruptState
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field
-from sequencer.model.limits import parse_whole_number
+from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.plugins.git.code.tree import read_note
 from sequencer.plugins.git.state.objects import CommitDraft, Missing, Objects, TreeEntry, blob_name
 from sequencer.store import folder as folders

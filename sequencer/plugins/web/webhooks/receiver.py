@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sequencer.errors import SequencerError
-from sequencer.model.limits import parse_whole_number
+from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.plugins.web.guard import has_two_lengths
 from sequencer.plugins.web.section import webhooks_of
 from sequencer.plugins.web.site import Site
