@@ -13,7 +13,7 @@ from sequencer.engine.changes import Changes
 from sequencer.model.head import Head
 from sequencer.model.kind import AttemptResult
 from sequencer.model.outcome import OutcomeStatus
-from sequencer.model.sequence.sequence_kind import Continuation, SequenceKind
+from sequencer.model.sequence.sequence_kind import Continuation, ContinuationKind, SequenceKind
 from sequencer.model.workflow import Workflow
 from sequencer.packages import describe
 from sequencer.store.protocol import Store
@@ -85,6 +85,8 @@ def make_judge(kind: SequenceKind) -> Judge:
 
 def _check_result(result: Any) -> AttemptResult:
     match result:
+        case AttemptResult(ending=Continuation(kind=ContinuationKind.ACCEPT, following=None)):
+            raise TypeError("judge accepted the step, but did not say where the run goes")
         case AttemptResult(ending=Continuation()):
             return result
     message = f"judge returned {describe(result)}, and not what SequenceKind.judge returns"

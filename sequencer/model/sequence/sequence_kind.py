@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -96,7 +96,7 @@ class Continuation(Struct, frozen=True):
 
     kind: ContinuationKind
     following: StepRef | None = None
-    """Where the run goes after ``accept``; else it stays at its step."""
+    """Where the run goes after ``accept``, which always says it; else it stays at its step."""
     has_gate: bool = False
     is_done: bool = False
     """The run is complete, even if a step follows."""
@@ -353,7 +353,7 @@ class SequenceChange(Struct):
             not_before = compute_pause_end(outcome, head.attempt, self.now, result.jitter)
             reason = describe_postponement(outcome, result.agent)
         return transitions.release(
-            head if not result.is_given_back else transitions.give_attempt_back(head),
+            transitions.give_attempt_back(head) if result.is_given_back else head,
             token,
             at=at,
             record=result.record,
@@ -363,9 +363,9 @@ class SequenceChange(Struct):
         )
 
     def _accept_attempt(self, token: int, result: AttemptResult, at: str) -> Transition:
-        head, continuation, outcome = self.head, result.ending, result.outcome
-        step_index, has_gate = result.place.step_index, continuation.has_gate
-        following = continuation.following or find_step_ref(self.workflow, step_index + 1)
+        head, continuation = self.head, result.ending
+        outcome, has_gate = result.outcome, continuation.has_gate
+        following = cast("StepRef", continuation.following)
         # "Complete" is no approval, so the gate keeps it until a person approves.
         status = (
             OutcomeStatus.COMPLETE if continuation.is_done and not has_gate else OutcomeStatus.OK
@@ -376,7 +376,7 @@ class SequenceChange(Struct):
                 self.workflow,
                 head,
                 result.step,
-                step_index,
+                result.place.step_index,
                 self.now,
                 completes_run=continuation.is_done or gates.ends_early(self.workflow, following),
             )

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
+from sequencer.engine.kinds import make_judge
 from sequencer.model.commands import Accept, Approve, RunCommand, Skip
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import AttemptResult, CommandContext
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus
 from sequencer.model.sequence.order import find_step_ref
-from sequencer.model.sequence.sequence_kind import SequenceKind
+from sequencer.model.sequence.sequence_kind import Continuation, ContinuationKind, SequenceKind
 from sequencer.model.step import Step
 from sequencer.model.transitions import StepRef
 from sequencer.model.workflow import Workflow
@@ -28,6 +30,17 @@ class Backwards(SequenceKind):
     def find_following(self, head: Head, step_index: int) -> StepRef:
         del head
         return find_step_ref(self.workflow, step_index + len(self.workflow.steps) - 1)
+
+
+def _ended(index: int, move: Move) -> AttemptResult:
+    """Return the result of an attempt at *index*, where a hook decides *move*."""
+    return AttemptResult(
+        outcome=Outcome(status=OutcomeStatus.OK),
+        step=DECK.steps[index],
+        place=find_step_ref(DECK, index),
+        agent="tester",
+        decision=Decision(move=move, reason="a hook"),
+    )
 
 
 @pytest.mark.parametrize("command", [Accept(note="by hand"), Skip(note="not now")])
@@ -50,14 +63,7 @@ def test_a_hook_continues_in_the_order_of_the_kind(
 ) -> None:
     decides = kind(DECK)
     head = decides.create_head("run-1", at=NOW)
-    result = AttemptResult(
-        outcome=Outcome(status=OutcomeStatus.OK),
-        step=DECK.steps[0],
-        place=find_step_ref(DECK, 0),
-        agent="tester",
-        decision=Decision(move=move, reason="a hook"),
-    )
-    following = decides.judge(head, result, 20).ending.following
+    following = decides.judge(head, _ended(0, move), 20).ending.following
     assert following.step == then
 
 
@@ -83,14 +89,7 @@ class Short(SequenceKind):
 def test_a_hook_ends_a_run_where_its_kind_ends_it(move: Move) -> None:
     decides = Short(DECK)
     head = decides.create_head("run-1", at=NOW).replace(step_index=1)
-    result = AttemptResult(
-        outcome=Outcome(status=OutcomeStatus.OK),
-        step=DECK.steps[1],
-        place=find_step_ref(DECK, 1),
-        agent="tester",
-        decision=Decision(move=move, reason="a hook"),
-    )
-    assert decides.judge(head, result, 20).ending.following.is_end
+    assert decides.judge(head, _ended(1, move), 20).ending.following.is_end
 
 
 def test_approval_ends_a_run_where_its_kind_ends_it() -> None:
@@ -112,3 +111,18 @@ def test_approval_ends_a_run_where_its_kind_ends_it() -> None:
     gated = decides.close(change).head
     assert gated.is_at_gate
     assert decides.apply(gated, Approve(), CommandContext(at=NOW)).head.status is Status.COMPLETE
+
+
+class Lost(SequenceKind):
+    """Does not say where the run goes after an accepted step."""
+
+    def judge(self, head: Head, result: AttemptResult, max_attempts: int) -> AttemptResult:
+        del head, max_attempts
+        return replace(result, ending=Continuation(ContinuationKind.ACCEPT))
+
+
+def test_a_kind_has_to_say_where_the_run_goes() -> None:
+    decides = Lost(DECK)
+    head = decides.create_head("run-1", at=NOW)
+    with pytest.raises(TypeError, match="did not say where the run goes"):
+        make_judge(decides)(head, _ended(0, Move.NEXT), 20)
