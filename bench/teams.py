@@ -13,7 +13,7 @@ from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Executor, Listener, StepRequest
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.graphs import build_task_workflow
 from sequencer.plugins.teams.team import Task
 from sequencer.project.project import Project
 from sequencer.project.runs import make_store
@@ -62,7 +62,7 @@ def team_of(
         )
         for name, before in blockers.items()
     ]
-    return workflow_of("team", tasks, {}, size=places, max_tasks=MOST)
+    return build_task_workflow("team", tasks, {}, size=places, max_tasks=MOST)
 
 
 def team_run(project: Project, workflow: Workflow, name: str, executor: Executor) -> Run:

@@ -117,7 +117,7 @@ class AgentMissing(ConfigurationError):
     """An agent's program or key is not there; no step was claimed for it."""
 
 
-def _part_of(fact: str) -> str:
+def _get_fact_part(fact: str) -> str:
     return re.split(r"[.,:\[ ]", fact.removeprefix("- ").removeprefix("+ "), maxsplit=1)[0]
 
 
@@ -128,7 +128,7 @@ def sample_facts(facts: Sequence[str], most: int) -> list[str]:
     """
     by_part: dict[str, list[int]] = {}
     for index, fact in enumerate(facts):
-        by_part.setdefault(_part_of(fact), []).append(index)
+        by_part.setdefault(_get_fact_part(fact), []).append(index)
     # The first fact of each part, then the second of each, and so on.
     alternating_indexes = [index for indexes in zip_longest(*by_part.values()) for index in indexes]
     sample = [index for index in alternating_indexes if index is not None][:most]
@@ -143,7 +143,9 @@ def summarize_facts(facts: Sequence[str], most: int = _SHOWN_CHANGES) -> list[st
     """
     if len(facts) <= most:
         return []
-    counts = ", ".join(f"{part} {count}" for part, count in Counter(map(_part_of, facts)).items())
+    counts = ", ".join(
+        f"{part} {count}" for part, count in Counter(map(_get_fact_part, facts)).items()
+    )
     return [f"{len(facts)} parts in all: {counts}"]
 
 

@@ -119,9 +119,9 @@ OURS: Mapping[str, Mapping[str, str]] = {
         "webhooks": "web.section:SECTION",
         "teams": "teams.section:SECTION",
     },
-    SYSTEM_PROMPTS: {"routing": "requests.section:system_prompts_of"},
-    COMMENT_TOOLS: {"activity": "posting.section:comment_tools_of"},
-    POSTING: {"activity": "posting.posting:posting_of"},
+    SYSTEM_PROMPTS: {"routing": "requests.section:get_system_prompts"},
+    COMMENT_TOOLS: {"activity": "posting.section:list_comment_tools"},
+    POSTING: {"activity": "posting.posting:build_posting"},
     STARTS: {"schedules": "schedules.schedules"},
     CHECKS: {
         "git": "git.check:check_project",
@@ -231,7 +231,7 @@ def is_available(plugin: str) -> bool:
     return plugin not in _ENABLED.disabled and (_PLUGINS_DIR / plugin).is_dir()
 
 
-def plugin_of(group: str, name: str) -> str | None:
+def find_plugin(group: str, name: str) -> str | None:
     """Return the plug-in of this package that provides *name* in *group*, if one does."""
     target = OURS.get(group, {}).get(name)
     return None if target is None else target.partition(".")[0]
@@ -249,7 +249,8 @@ def plugin_at(target: str) -> str | None:
 def installed_packages() -> frozenset[str]:
     """Return the `normalize_name` names of the installed packages that have entry points for us."""
     return frozenset(
-        normalize_name(packages.name_of(point)) for point in packages.sequencer_entry_points()
+        normalize_name(packages.get_distribution_name(point))
+        for point in packages.sequencer_entry_points()
     )
 
 
@@ -288,7 +289,7 @@ def unavailable_error(
     group: str, name: str, what: str, *, known: Iterable[str] = (), where: str | None = None
 ) -> ConfigurationError:
     """Return the error that says why *group* has no object called *name*; see `require`."""
-    if (provider := plugin_of(group, name) or _disabled_package(group, name)) is not None:
+    if (provider := find_plugin(group, name) or _disabled_package(group, name)) is not None:
         return PluginUnavailable(f"{what} {name!r}", provider, where=where or None)
     return UnknownName(what, name, {*known, *names(group)}, where=where or None)
 
@@ -302,7 +303,9 @@ def _disabled_package(group: str, name: str) -> str | None:
         for point in packages.sequencer_entry_points()
         if (point.group, point.name) == (group, name)
     )
-    return next((packages.name_of(point) for point in points if _is_disabled(point)), None)
+    return next(
+        (packages.get_distribution_name(point) for point in points if _is_disabled(point)), None
+    )
 
 
 def missing_provider(group: str, name: str) -> str | None:
@@ -310,7 +313,7 @@ def missing_provider(group: str, name: str) -> str | None:
 
     None: it is available, or nothing that is installed provides it.
     """
-    if (plugin := plugin_of(group, name)) is not None:
+    if (plugin := find_plugin(group, name)) is not None:
         return None if is_available(plugin) else plugin
     return _disabled_package(group, name)
 
@@ -400,7 +403,7 @@ def load_from_enabled_packages(
     installed is left out here: opening the project reports it.
     """
     points = (point for point in entries(group) if is_enabled_by_name(point))
-    yield from _load_each(sorted(points, key=packages.name_of), failed)
+    yield from _load_each(sorted(points, key=packages.get_distribution_name), failed)
 
 
 @contextmanager
@@ -425,7 +428,7 @@ def package_code(
     except expected:
         raise
     except BaseException as error:
-        if (fault := fault_of(error, group, name, point)) is None:
+        if (fault := find_package_fault(error, group, name, point)) is None:
             raise
         raise fault from error
 
@@ -434,7 +437,7 @@ _AT_WORK = (STORES, EXECUTORS, SINKS)
 """Groups whose objects use files and processes on this machine."""
 
 
-def fault_of(
+def find_package_fault(
     error: BaseException, group: str, name: str, point: EntryPoint | None = None
 ) -> PackageFailed | None:
     """Return *error* as `PackageFailed` if the package that provides *name* in *group* raised it.
@@ -456,7 +459,7 @@ def _package_error(point: EntryPoint | None, reason: str) -> PackageFailed | Non
     if point is None:
         return None
     return packages.package_error(
-        packages.name_of(point), reason, packages.format_entry_point(point)
+        packages.get_distribution_name(point), reason, packages.format_entry_point(point)
     )
 
 
@@ -497,7 +500,9 @@ def load(point: EntryPoint) -> Any:
         ConfigurationError: it can't be imported, or has another type.
     """
     fault = partial(
-        packages.package_error, packages.name_of(point), where=packages.format_entry_point(point)
+        packages.package_error,
+        packages.get_distribution_name(point),
+        where=packages.format_entry_point(point),
     )
     if _VALUE.fullmatch(point.value) is None:
         raise fault("has a malformed entry point here: write MODULE:NAME")
@@ -538,7 +543,7 @@ def all_entries() -> list[EntryPoint]:
 
 def is_enabled_by_name(point: EntryPoint) -> bool:
     """Return whether ``plugins:`` enables the package of *point*."""
-    return normalize_name(packages.name_of(point)) in _ENABLED.enabled
+    return normalize_name(packages.get_distribution_name(point)) in _ENABLED.enabled
 
 
 def missing_plugin(error: ModuleNotFoundError) -> str | None:

@@ -33,7 +33,7 @@ def ensure_fields(created: object, **kinds: Any) -> None:
             raise TypeError(f"{name} of {owner} can't be {describe(value)}")
 
 
-def name_of(point: EntryPoint) -> str:
+def get_distribution_name(point: EntryPoint) -> str:
     """Return the name of the distribution that provides *point*."""
     return point.dist.name if point.dist is not None else "an unnamed package"
 
@@ -49,14 +49,14 @@ def sequencer_entry_points() -> Iterator[EntryPoint]:
     A package whose metadata is malformed has none here; see `malformed_packages`.
     """
     for package in _packages():
-        points = _points_of(package)
+        points = _read_entry_points(package)
         yield from points if not isinstance(points, Exception) else ()
 
 
 def malformed_packages() -> Iterator[PackageFailed]:
     """Yield an error for each installed package for Sequencer whose metadata is malformed."""
     for package in _packages():
-        if isinstance(error := _points_of(package), Exception):
+        if isinstance(error := _read_entry_points(package), Exception):
             what = f"has a malformed entry_points.txt: {describe_error(error)}"
             yield package_error(package.name, what)
 
@@ -75,7 +75,7 @@ def _packages() -> Iterator[Distribution]:
             yield package
 
 
-def _points_of(package: Distribution) -> list[EntryPoint] | Exception:
+def _read_entry_points(package: Distribution) -> list[EntryPoint] | Exception:
     """Return the entry points of *package* for Sequencer, or why they can't be read."""
     try:
         return [point for point in package.entry_points if point.group.startswith("sequencer.")]
@@ -138,7 +138,7 @@ def find_package_that_raised(error: BaseException) -> str | None:
     for entry in sequencer_entry_points():
         # `entry.module` raises if the value is malformed.
         if entry.value.partition(":")[0].strip().partition(".")[0] in modules:
-            return name_of(entry)
+            return get_distribution_name(entry)
     return None
 
 

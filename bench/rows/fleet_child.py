@@ -185,7 +185,7 @@ class OurSide:
         if not isinstance(store, FleetStore):
             message = "the runs are not on the server"
             raise TypeError(message)
-        store.worker_of = self._worker
+        store.build_worker = self._worker
         serve_runs(store, places, lambda _: None, lambda *_: None)
 
     def _worker(self, name: str | None, emit: Emit) -> OurWorker:

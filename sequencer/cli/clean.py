@@ -8,7 +8,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.runs import name_of
+from sequencer.cli.views.runs import get_run_name
 from sequencer.cli.views.tables import format_table
 from sequencer.cli.views.text import file_size, one_line, pluralize
 from sequencer.project.cleaning import Unneeded, find_unneeded, lost_records
@@ -60,8 +60,10 @@ def clean(invocation: Invocation, *, days: int, only_logs: bool, yes: bool) -> N
     if not items:
         invocation.echo(f"nothing is older than {pluralize(days, 'day')}")
         return
-    rows = [(_kind_of(item), _format_run(item), str(item.size.files), file_size(item.size.bytes))
-            for item in items]  # fmt: skip
+    rows = [
+        (_get_item_kind(item), _format_run(item), str(item.size.files), file_size(item.size.bytes))
+        for item in items
+    ]
     invocation.echo(format_table(("WHAT", "RUN", "FILES", "SIZE"), rows, right={2, 3}))
     size = file_size(sum(item.size.bytes for item in (removed_items if yes else items)))
     if not yes:
@@ -75,19 +77,19 @@ def clean(invocation: Invocation, *, days: int, only_logs: bool, yes: bool) -> N
             )
 
 
-def _kind_of(item: Unneeded) -> str:
+def _get_item_kind(item: Unneeded) -> str:
     if item.run is None:
         return "rest of a removal" if item.folder is not None else "records of what is gone"
     return "step logs" if item.folder is None else "ended run"
 
 
 def _format_run(item: Unneeded) -> str:
-    return "" if item.run is None else one_line(name_of(item.run))
+    return "" if item.run is None else one_line(get_run_name(item.run))
 
 
 def _item_json(item: Unneeded, is_removed: bool) -> dict[str, object]:
     return {
-        "what": _kind_of(item),
+        "what": _get_item_kind(item),
         "run": None if item.run is None else item.run.name,
         "files": item.size.files,
         "bytes": item.size.bytes,

@@ -194,7 +194,7 @@ def _add(
                 if option not in shared_options or not taken_names.issuperset(_param_names(param))
             ]
         if (problem := _find_conflict(new_params, taken_names, command)) is not None:
-            name, place = packages.name_of(point), packages.format_entry_point(point)
+            name, place = packages.get_distribution_name(point), packages.format_entry_point(point)
             raise packages.package_error(name, problem, place)
     except ConfigurationError as error:
         errors.append(error)
@@ -239,7 +239,7 @@ def contribution_errors() -> Iterator[ConfigurationError]:
     for point in extensions.entries(extensions.CONTRIBUTIONS):
         head, dot, _ = point.name.partition(".")
         if not dot or head not in OPEN:
-            package = packages.name_of(point)
+            package = packages.get_distribution_name(point)
             yield ConfigurationError(
                 f"the package {package!r} is ignored here: the name {point.name!r} "
                 "does not start with a command that takes contributions",

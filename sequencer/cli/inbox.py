@@ -19,9 +19,9 @@ from sequencer.cli.views.runs import (
     build_question_json,
     decider_name,
     find_waiting_runs,
+    get_run_name,
     is_single_word,
     iter_needs,
-    name_of,
     read_gate_output,
     untrusted_need,
     visit_runs,
@@ -100,7 +100,8 @@ def _is_waiting(head: Head | None) -> bool:
 def _build_nothing_waits_error(unread_runs: Mapping[Run, SequencerError]) -> TransitionRefused:
     """Return the error for an answer that no run waits for; one of *unread_runs* may do so."""
     problems = (
-        f"{name_of(run)} can't be read: {error.in_one_line}" for run, error in unread_runs.items()
+        f"{get_run_name(run)} can't be read: {error.in_one_line}"
+        for run, error in unread_runs.items()
     )
     return TransitionRefused(
         "; ".join(["answer: no run waits for a decision", *problems]),
@@ -301,13 +302,13 @@ def _iter_items(
     for run, interrupted_run in visit_runs(project, find_interruption):
         if isinstance(interrupted_run, InterruptedRun) and run_name in (None, run.name):
             lines = [
-                f"{one_line(name_of(run))}: {interrupted_run.words}",
+                f"{one_line(get_run_name(run))}: {interrupted_run.words}",
                 f"  {interrupted_run.next_command.line}",
             ]
             yield _build_interrupted_json(interrupted_run), lines
     needs = [(run, need) for run, need in iter_needs(project) if run_name in (None, run.name)]
     for run, need in needs:
-        yield build_need_json(run, need), _need_lines(one_line(name_of(run)), need)
+        yield build_need_json(run, need), _need_lines(one_line(get_run_name(run)), need)
     for work in project.find_unmerged_work():
         if run_name in (None, work.run):
             yield work.as_json(), _work_lines(work)
@@ -359,7 +360,7 @@ def _need_lines(name: str, need: Need) -> list[str]:
 
 def _warn(invocation: Invocation, unread_runs: Mapping[Run, SequencerError]) -> None:
     for run, error in unread_runs.items():
-        invocation.notify(f"warning: {name_of(run)} is left out: {error.in_one_line}")
+        invocation.notify(f"warning: {get_run_name(run)} is left out: {error.in_one_line}")
 
 
 def _gate_lines(item: Open, gate: Gate) -> list[str]:

@@ -14,7 +14,7 @@ from sequencer.cli.context import Invocation, relativize_paths
 from sequencer.cli.options import complete_steps, pass_invocation, verb
 from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log, read_mtime_ns
 from sequencer.cli.views.text import Sanitiser, one_line
-from sequencer.engine.logs import read_sent_texts, token_of
+from sequencer.engine.logs import read_log_token, read_sent_texts
 from sequencer.files.textfile import slug
 from sequencer.store.watch import watch
 
@@ -187,7 +187,7 @@ def _report_logs_elsewhere(invocation: Invocation, request: AskedLogs) -> None:
     ]
     for attempt in attempts[-request.count :]:
         path = local_paths.get(Path(attempt.log).name)
-        if path is None or token_of(path) != attempt.token:
+        if path is None or read_log_token(path) != attempt.token:
             number = f"iteration {attempt.step_index + 1}, attempt {attempt.attempt}"
             step = f"step {attempt.step!r} ({number})"
             invocation.notify(f"notice: the log of {step} is on {attempt.host}: {attempt.log}")

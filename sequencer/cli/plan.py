@@ -236,7 +236,7 @@ def ready_nodes(project: Project, run: Run, workflow: Workflow, count: int) -> l
             {view.node.id: view for view in read_view(run, workflow.name).nodes} if steps else {}
         )
         if head is not None and steps:
-            workflow = run.kind.workflow_of(head)
+            workflow = run.kind.get_workflow(head)
     now = datetime.now(UTC)
     return [_describe_node(project, workflow, step, views[step["step"]], now) for step in steps]
 

@@ -14,7 +14,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import strip_controls
 from sequencer.errors import UsageRefused, format_command
-from sequencer.project.runs import progress_evidence_for, state_path_of
+from sequencer.project.runs import get_state_path, progress_evidence_for
 from sequencer.store import repair as repairs
 from sequencer.store.diagnosis import Action, Diagnosis, JournalReport, diagnose
 from sequencer.store.highwater import HighWaterMark
@@ -69,7 +69,7 @@ def repair(
         )
     if invocation.run_name is not None:
         invocation.run()  # an unknown name is an error that lists the known ones
-    state_path = state_path_of(settings, invocation.run_name)
+    state_path = get_state_path(settings, invocation.run_name)
     progress = progress_evidence_for(settings, state_path)
     if not is_applied:
         diagnosis = diagnose(state_path, progress)

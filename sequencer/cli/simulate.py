@@ -118,7 +118,7 @@ def _load_run_workflow(invocation: Invocation) -> Workflow:
             f"the run's workflow {workflow.name!r} is neither a flowchart nor a team",
             hint="name a flow; 'sequencer plan' shows what a cycle or a procedure does",
         )
-    return workflow if head is None else run.kind.workflow_of(head)
+    return workflow if head is None else run.kind.get_workflow(head)
 
 
 def _replay_workflow(invocation: Invocation, workflow: Workflow, answers: Script) -> Replay:

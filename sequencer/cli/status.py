@@ -22,9 +22,9 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.next_command import find_interruption, read_situation, run_state
 from sequencer.cli.views.nodes import Frame
-from sequencer.cli.views.readiness import LABEL_WIDTH, Snapshot, add_project_facts, snapshot_of
+from sequencer.cli.views.readiness import LABEL_WIDTH, Snapshot, add_project_facts, take_snapshot
 from sequencer.cli.views.runs import run_facts, unread_facts, visit_runs
-from sequencer.cli.views.states import look_of
+from sequencer.cli.views.states import get_state_look
 from sequencer.cli.views.tables import format_table
 from sequencer.cli.views.text import age_s, one_line, terminal_width
 from sequencer.engine.run import Run
@@ -40,10 +40,10 @@ from sequencer.project.starts import (
     describe_start,
     format_local_time,
     format_utc,
+    load_starts,
     parse_date,
     scheduler,
     skipped_date_to_data,
-    starts_of,
 )
 
 if TYPE_CHECKING:
@@ -123,10 +123,10 @@ def _iter_snapshots(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
     logs = project.logs(run.name, lambda _: None)
     line_functions, missing_lines = _find_line_functions(project)
     while True:
-        snapshot = add_project_facts(project, run, snapshot_of(run, logs))
-        if (date := starts_of(project).next_start(project, run)) is not None:
+        snapshot = add_project_facts(project, run, take_snapshot(run, logs))
+        if (date := load_starts(project).next_start(project, run)) is not None:
             snapshot = replace(snapshot, starts=date)
-        if (skipped_date := starts_of(project).find_skipped_date(project, run)) is not None:
+        if (skipped_date := load_starts(project).find_skipped_date(project, run)) is not None:
             snapshot = replace(snapshot, left_out=skipped_date)
         if snapshot.head is not None and (posting := project.posting) is not None:
             snapshot = replace(snapshot, posts=posting.find_pending(run, snapshot.head))
@@ -317,17 +317,17 @@ def _add_scheduled_runs(project: Project, rows: list[dict[str, Any]]) -> Iterato
     """Yield *rows*, the started runs, then scheduled runs that only wait for their date."""
     dates = {
         run.name: format_utc(date)
-        for run, date in starts_of(project).list_scheduled_runs(project)
+        for run, date in load_starts(project).list_scheduled_runs(project)
         if date is not None
     }
     for facts in rows:
         date = dates.pop(facts["run"], None)
         yield facts if date is None else {**facts, "starts_at": date}
     for name, date in dates.items():
-        workflow = starts_of(project).workflows(project)[name or ""]
+        workflow = load_starts(project).workflows(project)[name or ""]
         facts = {"run": name, "ended": False, "workflow": workflow, "status": "scheduled"}
         skipped_date = skipped_date_to_data(
-            starts_of(project).find_skipped_date(project, project.run(name))
+            load_starts(project).find_skipped_date(project, project.run(name))
         )
         waits = {"kind": "date", "message": describe_start(parse_date(date)), "until": date}
         yield {
@@ -342,7 +342,7 @@ def _add_scheduled_runs(project: Project, rows: list[dict[str, Any]]) -> Iterato
 def _collect_facts(project: Project, run: Run, head: Head) -> tuple[dict[str, Any], str]:
     """Return the facts that the list shows about *run*, with what it waits for, and its state."""
     facts, state = run_facts(project, run, head), run_state(read_situation(run, head))
-    facts["left_out"] = skipped_date_to_data(starts_of(project).find_skipped_date(project, run))
+    facts["left_out"] = skipped_date_to_data(load_starts(project).find_skipped_date(project, run))
     facts["notices"] = list(run.view().notices)
     if (interruption := find_interruption(run, head)) is not None:
         message = f"{interruption.words}; {interruption.next_command.line}"
@@ -406,7 +406,7 @@ def _format_name(facts: Mapping[str, Any]) -> str:
 
 
 def _format_row(facts: dict[str, Any], state: str) -> tuple[str, ...]:
-    name, word = _format_name(facts), look_of(state).word
+    name, word = _format_name(facts), get_state_look(state).word
     if "error" in facts:
         return (name, "", "", word, "", "", one_line(facts["error"]))
     date = parse_time(facts.get("starts_at", ""))

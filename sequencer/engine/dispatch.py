@@ -32,7 +32,7 @@ class RemoteAttempt(Struct, frozen=True):
 class Dispatcher(Protocol):
     """A store that hands out the attempts of a run to every process that works on it."""
 
-    worker_of: Callable[[str | None, Emit], Worker] | None
+    build_worker: Callable[[str | None, Emit], Worker] | None
     """Returns the worker that runs the attempts of the run of this name, and emits events."""
 
     def run_names(self) -> list[str]:

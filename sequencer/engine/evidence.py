@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from sequencer.engine.stagnation import Streak
-from sequencer.engine.tree_state import Deadline, TreeState, TreeUnknown, WatchedTree, tree_of
+from sequencer.engine.tree_state import Deadline, TreeState, TreeUnknown, WatchedTree, watch_tree
 from sequencer.model.answers import MARKS
 from sequencer.model.evidence import Evidence, TurnEnd, format_quantity
 from sequencer.model.outcome import Missing, Outcome, OutcomeStatus
@@ -95,7 +95,7 @@ class ChangeWatch(Struct):
         start = time.monotonic()
         try:
             deadline = Deadline.from_now(min(most_s, self.left_s))
-            self.tree = self.tree or tree_of(self.folder, self.ignored)
+            self.tree = self.tree or watch_tree(self.folder, self.ignored)
             return self.tree.read_state(deadline)
         except TreeUnknown:
             return None

@@ -178,7 +178,7 @@ class MarkingCache:
             CorruptState: the run has no readable marking.
         """
         cache_entry, self._cached = self._cached, None
-        flow = self._flow_of(head)
+        flow = self._read_flow(head)
         if cache_entry is not None and cache_entry[0] == head.run_id:
             _, known_head, marking, chain = cache_entry
             if known_head == flow:
@@ -209,13 +209,13 @@ class MarkingCache:
 
     def cache_marking(self, head: Head, marking: Marking, chain: Chain) -> None:
         """Keep *marking*, which belongs to the accepted *head*."""
-        self._cached = (head.run_id, self._flow_of(head), marking, chain)
+        self._cached = (head.run_id, self._read_flow(head), marking, chain)
 
     def read_at_start(self, head: Head) -> tuple[Workflow, Marking, Chain]:
         workflow = read_flow_source(self._store).find_workflow(head.workflow_digest)
         return workflow, *MarkingCache(self._store, require_graph(workflow)).pop_marking(head)
 
-    def _flow_of(self, head: Head) -> Flow:
+    def _read_flow(self, head: Head) -> Flow:
         return flow_record.require_flow(head, str(self._store.state_path))
 
     def _read(self, head: Head, flow: Flow) -> tuple[Marking, Chain]:
@@ -254,6 +254,6 @@ def load_as_started(store: Store, head: Head) -> GraphChanges:
     the workflow that the file has now.
 
     Raises:
-        CorruptState: see `source_of`.
+        CorruptState: see `get_source`.
     """
     return GraphChanges(store, read_flow_source(store).find_workflow(head.workflow_digest))

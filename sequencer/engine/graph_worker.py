@@ -30,7 +30,7 @@ from sequencer.engine.lost_claims import find_debts
 from sequencer.engine.merge_order import ActiveClaims, MergeTurn
 from sequencer.engine.performing import Performer
 from sequencer.engine.prompt_context.node_prompts import NodePrompts
-from sequencer.engine.records import jitter_of, make_node_record
+from sequencer.engine.records import draw_jitter, make_node_record
 from sequencer.engine.supported_fields import SupportedFields
 from sequencer.engine.worker import NOT_OURS, Worker
 from sequencer.errors import (
@@ -200,7 +200,7 @@ class GraphWorker(Worker):
         excluded = self._exclusion.find_closed(head, marking, expired)
         return frozenset(names) | excluded if excluded else names
 
-    def executors_of(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
+    def list_executors(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
         del head
         prepared_step = self._prepared.get(claim.step)
         return [None if prepared_step is None else prepared_step.executor]
@@ -506,7 +506,7 @@ class GraphWorker(Worker):
             result,
             record=record,
             reference=attempt.reference,
-            jitter=jitter_of(result),
+            jitter=draw_jitter(result),
             postponed=None if cause is None else cause.message,
             is_given_back=attempt.is_given_back,
         )

@@ -74,7 +74,9 @@ def make_judge(kind: SequenceKind) -> Judge:
             return _check_result(kind.judge(head, ended, max_attempts))
         except BaseException as error:
             workflow = kind.workflow
-            if (fault := extensions.fault_of(error, extensions.KINDS, workflow.kind)) is None:
+            if (
+                fault := extensions.find_package_fault(error, extensions.KINDS, workflow.kind)
+            ) is None:
                 raise
             outcome = ended.outcome.replace(status=OutcomeStatus.FAILED, error=str(fault))
             failed_result = replace(ended, outcome=outcome, verdict=None, decision=None)

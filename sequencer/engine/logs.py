@@ -67,7 +67,7 @@ def current_branch(project: Path) -> str | None:
     commit.
     """
     git = git_folder(project)
-    return None if git is None else branch_of(git)
+    return None if git is None else read_branch(git)
 
 
 def git_folder(project: Path) -> Path | None:
@@ -111,7 +111,7 @@ def _read_line(file: Path | str) -> str | None:
         os.close(fd)
 
 
-def branch_of(git: Path) -> str | None:
+def read_branch(git: Path) -> str | None:
     """Return the branch that is checked out, according to the files in the folder *git*."""
     head = _read_line(f"{git}/HEAD")
     if head is None or not head.startswith("ref: "):
@@ -225,7 +225,7 @@ def log_name(step_index: int, step: str, attempt: int) -> str:
     return f"iter-{step_index + 1:05d}_{slug(step)}{suffix}.log"
 
 
-def token_of(path: Path) -> int | None:
+def read_log_token(path: Path) -> int | None:
     """Return the token of the attempt with the log at *path*; None: the log has none."""
     facts = _log_facts(path)
     return None if facts is None else facts[0]
@@ -255,7 +255,7 @@ def _log_facts(path: Path) -> tuple[int, bytes, bytes] | None:
     return number, rest.partition(b"\n")[0], end
 
 
-def progress_evidence_of(logs_dir: Path, run_folder: str | None) -> ProgressEvidence:
+def build_progress_evidence(logs_dir: Path, run_folder: str | None) -> ProgressEvidence:
     """Return a function that yields the progress of a run according to its newest logs.
 
     *run_folder* is the slug of a named run; None for the default run. The function raises
@@ -283,7 +283,7 @@ def progress_evidence_of(logs_dir: Path, run_folder: str | None) -> ProgressEvid
 def find_later_logs(folders_of_logs: Iterable[Path], head: Head) -> Iterator[ProgressMark]:
     """Yield evidence that the next attempt of *head* has already been started.
 
-    This reads one or two logs in each folder, and is cheaper than `progress_evidence_of`.
+    This reads one or two logs in each folder, and is cheaper than `build_progress_evidence`.
     """
     for folder in folders_of_logs:
         for number in range(head.attempt + 1, head.attempt + 1 + MAX_LOOKS):
@@ -375,7 +375,7 @@ class StepLogs:
         now = time.monotonic()
         if now >= self._git_known_until:
             self._git, self._git_known_until = git_folder(self._project), now + GIT_KNOWN_S
-        branch = None if self._git is None else branch_of(self._git)
+        branch = None if self._git is None else read_branch(self._git)
         if branch not in self._folders:
             self._folders[branch] = steps_folder(self._logs_dir, branch, self._run)
         return self._folders[branch]

@@ -42,7 +42,7 @@ INLINE_BYTES = 4 * 1024
 """A larger output goes to the results folder instead of the journal record."""
 
 
-def jitter_of(ended: AttemptResult) -> float:
+def draw_jitter(ended: AttemptResult) -> float:
     """Return a random number below 1 for the wait after *ended*; 0 if it is accepted.
 
     It does not use the module `random`, whose import would slow down each tick.

@@ -186,7 +186,9 @@ class Run:
         head = self.head
         if step_index is None and head is not None and head.status is Status.COMPLETE:
             return []
-        return self._commands_of(self._resolve_at(head)).kind.list_upcoming(head, count, step_index)
+        return self._build_commands(self._resolve_at(head)).kind.list_upcoming(
+            head, count, step_index
+        )
 
     def readiness(self) -> Readiness | None:
         """Return what may happen next; None before the run starts."""
@@ -224,7 +226,7 @@ class Run:
 
         Raises: see `workflow`.
         """
-        return self._commands_of(self._resolve_current()).kind
+        return self._build_commands(self._resolve_current()).kind
 
     # --- graphs --------------------------------------------------------------------
 
@@ -236,7 +238,7 @@ class Run:
             UsageRefused: the run has no graph.
             DefinitionChanged: see `workflow`.
         """
-        return self._commands_of(self._resolve_current()).nodes
+        return self._build_commands(self._resolve_current()).nodes
 
     def describe_blockers(self, head: Head) -> list[str]:
         """Return a line for each budget or failure that keeps its tasks from starting."""
@@ -249,9 +251,9 @@ class Run:
     @property
     def commands(self) -> RunCommands:
         """Return the commands for people: stamp, skip, rewind, stop and the rest."""
-        return self._commands_of(self._resolve_at(self.head))
+        return self._build_commands(self._resolve_at(self.head))
 
-    def _commands_of(self, resolution: Resolution) -> RunCommands:
+    def _build_commands(self, resolution: Resolution) -> RunCommands:
         workflow, source = resolution.workflow, resolution.source
         return RunCommands(
             self.store,
@@ -332,7 +334,7 @@ class Run:
         self._ensure_others_work(mode, is_detached=is_detached)
         head = None if mode is Mode.ASYNC else self.head
         resolution = self._resolve_at(head)
-        commands = self._commands_of(resolution)
+        commands = self._build_commands(resolution)
         commands.ensure_may_begin(head)
         commands.kind.ensure_supported(mode)
         names = commands.kind.resolve_positions(positions)
@@ -382,7 +384,7 @@ class Run:
         Raises: see `workflow`.
         """
         resolution = self._resolve_current()
-        kind, performer = self._commands_of(resolution).kind, resolution.performer(on_event)
+        kind, performer = self._build_commands(resolution).kind, resolution.performer(on_event)
         return self._make_worker_and_loop(kind, performer, (), 1)[0]
 
     def _make_worker_and_loop(
@@ -411,7 +413,7 @@ class Run:
             DecisionRefused: an agent asks, which could make up the result of the step.
         """
         resolution = self._resolve_at(self.head)
-        commands = self._commands_of(resolution)
+        commands = self._build_commands(resolution)
         commands.ensure_may_decide("skip", "performing a step")
         commands.kind.ensure_supported("turn")
         if self.dispatch is not None:

@@ -26,11 +26,11 @@ from sequencer.engine.kinds import make_changes, make_judge
 from sequencer.engine.layers.order import perform
 from sequencer.engine.lost_claims import charge_lost_attempt, keep_stale_output
 from sequencer.engine.performing import Performer
-from sequencer.engine.prompt_context.earlier_outputs import EarlierOutputs, earlier_outputs_of
+from sequencer.engine.prompt_context.earlier_outputs import EarlierOutputs, read_earlier_outputs
 from sequencer.engine.prompt_context.sequence_prompts import make_prompt_composer
 from sequencer.engine.records import (
+    draw_jitter,
     format_log_path,
-    jitter_of,
     keep_output,
     make_ended_record,
 )
@@ -139,7 +139,7 @@ class SequenceWorker(Worker):
             tried_at=tried_at,
         )
 
-    def executors_of(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
+    def list_executors(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
         del claim
         performer = self.performer
         try:
@@ -265,7 +265,7 @@ class SequenceWorker(Worker):
         return head is None or head.find_claim(claim.token) is None
 
     def _earlier_outputs(self) -> EarlierOutputs:
-        return earlier_outputs_of(self.store.state_path.parent, self.store.history())
+        return read_earlier_outputs(self.store.state_path.parent, self.store.history())
 
     def _make_result(self, attempt: Attempt, folder: Path | None = None) -> AttemptResult:
         """Return the result of *attempt*, with its record and what it means for the run.
@@ -293,7 +293,7 @@ class SequenceWorker(Worker):
         return replace(
             result,
             record=record,
-            jitter=jitter_of(result),
+            jitter=draw_jitter(result),
             postponed=postponement,
             is_given_back=busy_error is not None and attempt.is_given_back,
         )

@@ -113,7 +113,7 @@ None: it does not know this kind of folder.
 """
 
 
-def tree_of(folder: Path, ignored: Sequence[Path]) -> WatchedTree:
+def watch_tree(folder: Path, ignored: Sequence[Path]) -> WatchedTree:
     """Return *folder* as a `WatchedTree`; files below the folders *ignored* do not count."""
     factory: MakeTree | None = extensions.find(extensions.TREES, "git")
     tree = None if factory is None else factory(folder, ignored)

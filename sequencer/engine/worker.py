@@ -160,7 +160,7 @@ class Worker(ABC):
         """
 
     @abstractmethod
-    def executors_of(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
+    def list_executors(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
         """Return the executors that may work for *claim*, the router's included.
 
         None stands for an executor that is not known.
@@ -172,7 +172,7 @@ class Worker(ABC):
         for claim in head.claims:
             if claim.token in expired_tokens:
                 usage = leases.read_usage(claim)
-                if not usage.cost_usd and all(map(is_free, self.executors_of(head, claim))):
+                if not usage.cost_usd and all(map(is_free, self.list_executors(head, claim))):
                     usage = usage.replace(unpriced=0)
                 usage_by_token[claim.token] = usage
         return usage_by_token

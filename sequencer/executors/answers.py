@@ -24,7 +24,7 @@ MAX_ARGUMENT_BYTES = 100_000
 MAX_ANSWER_CHARS = 1024 * 1024
 
 
-def schema_of(step: Step) -> dict[str, Any] | None:
+def build_answer_schema(step: Step) -> dict[str, Any] | None:
     """Return the JSON Schema of the step's answer, if it has one."""
     return None if step.output is None else step.output.json_schema
 
@@ -35,7 +35,7 @@ def schema_text(step: Step) -> str | None:
     Raises:
         ValueError: it is too long for an argument.
     """
-    schema = schema_of(step)
+    schema = build_answer_schema(step)
     if schema is None:
         return None
     text = json.dumps(schema, separators=(",", ":"))
@@ -109,7 +109,7 @@ def with_structured(outcome: Outcome, value: Any) -> Outcome:
 _DIGEST_BYTES = 8
 
 
-def digest_of(text: str) -> str:
+def compute_short_digest(text: str) -> str:
     """Return a short digest of *text*, for comparisons."""
     return blake2b(text.encode("utf-8", "replace"), digest_size=_DIGEST_BYTES).hexdigest()
 
@@ -119,7 +119,9 @@ def with_answer_digest(outcome: Outcome) -> Outcome:
     evidence, answer = outcome.evidence, outcome.output.strip()
     if evidence is None or not answer:
         return outcome
-    return outcome.replace(evidence=evidence.replace(has_text=True, answer=digest_of(answer)))
+    return outcome.replace(
+        evidence=evidence.replace(has_text=True, answer=compute_short_digest(answer))
+    )
 
 
 Ignored = Callable[[], None] | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sequencer.executors.client_events import ClientEvent, sum_of_costs
-from sequencer.executors.prices import ModelPrice, Tokens, price_of
+from sequencer.executors.prices import ModelPrice, Tokens, find_price
 from sequencer.model.outcome import Usage
 
 _MODEL_CHARS = 200
@@ -45,7 +45,7 @@ class ClaudeCalls:
     def usage(self, own_prices: Mapping[str, ModelPrice]) -> Usage:
         """Return the usage of all calls; their cost is an estimate from prices."""
         calls = self._calls.values()
-        prices = [(price_of(name, own_prices), tokens) for name, tokens in calls]
+        prices = [(find_price(name, own_prices), tokens) for name, tokens in calls]
         cost = round(sum(price.cost_usd(tokens) for price, tokens in prices if price), 9)
         return Usage(
             cost_usd=cost,

@@ -29,8 +29,8 @@ from sequencer.executors.launch import Launch, agent_environment
 from sequencer.executors.prices import ModelPrice
 from sequencer.executors.process import (
     ProcessCore,
+    build_launch,
     conclude,
-    launch_of,
     resolve_program,
 )
 from sequencer.executors.protocol import (
@@ -197,7 +197,7 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         write_files(request, call.files)
         return perform_process(
             self._core,
-            launch_of(
+            build_launch(
                 call.argv,
                 call.environment,
                 request,

@@ -17,7 +17,7 @@ import json
 import re
 from typing import ClassVar, Literal
 
-from sequencer.executors.answers import parse_json, schema_of, to_strict_schema
+from sequencer.executors.answers import build_answer_schema, parse_json, to_strict_schema
 from sequencer.executors.client import SYSTEM_PROMPT, Call, ClientExecutor, ClientOptions
 from sequencer.executors.client_events import (
     READ_CHARS,
@@ -106,7 +106,7 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
             )
             raise ValueError(message)
         argv.append(f"--config=developer_instructions={_to_toml(request.append_system_prompt)}")
-    if schema_of(step) is not None:
+    if build_answer_schema(step) is not None:
         argv.append(f"--output-schema={request.file_path(OUTPUT_SCHEMA)}")
     if request.resume_session is not None:
         # `split_mark` ensures that it is no option. After `--`, codex would take "-" as the prompt.
@@ -204,7 +204,7 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
     def build_call(self, request: StepRequest) -> Call:
         """Return the call that performs *request*; see `codex_argv` for what it raises."""
         argv = codex_argv(self.options, request)
-        schema = schema_of(request.step)
+        schema = build_answer_schema(request.step)
         parser = CodexParser(
             self.rules(request), read_session_usage(request), is_json=schema is not None
         )

@@ -19,9 +19,9 @@ from sequencer.executors.prices import ModelPrice, with_estimated_cost
 from sequencer.executors.process import (
     ProcessCore,
     ProcessEnd,
+    build_launch,
     conclude,
     describe_exit,
-    launch_of,
     resolve_program,
 )
 from sequencer.executors.protocol import Listener, Objection, Piece, StepRequest, qualified_model
@@ -174,7 +174,7 @@ class CommandExecutor:
                 file.write(request.prompt.encode("utf-8", "surrogateescape"))
         try:
             env, options = self._environment(), self.options
-            launch = launch_of(
+            launch = build_launch(
                 argv, env, request, hint=self._hint, grace_s=options.grace_s, wall=options.wall
             )
             answer = _Answer(listener)

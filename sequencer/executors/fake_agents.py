@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from sequencer.executors.answers import schema_of, with_answer_digest, with_structured
+from sequencer.executors.answers import build_answer_schema, with_answer_digest, with_structured
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Listener, Piece, StepRequest, timeout_message
 from sequencer.executors.samples import sample
@@ -71,7 +71,7 @@ class RehearsalExecutor:
         output = f"Rehearsal of step {request.step.name!r}: no agent ran."
         outcome = Outcome(status=OutcomeStatus.OK, usage=usage, evidence=Evidence())
         # Without a value of its schema, the step would never pass its check.
-        if (schema := schema_of(request.step)) is not None:
+        if (schema := build_answer_schema(request.step)) is not None:
             value = sample(schema, request.label, f"{request.step.name}-a")
             return with_answer_digest(with_structured(outcome.replace(output=output), value))
         if request.label is not None:

@@ -296,7 +296,7 @@ def _close_copies(stdin_fd: int, stdout_fd: int, null_fd: int) -> None:
     os.close(null_fd)
 
 
-def children_of(pid: int) -> list[int]:
+def list_children(pid: int) -> list[int]:
     """Return the children of all threads of *pid*; none if the process has ended.
 
     Raises:
@@ -331,7 +331,7 @@ def descendants() -> list[int]:
     """Return every process below the guard, parents before their children."""
     guard = os.getpid()
     if os.path.exists(f"/proc/{guard}/task/{guard}/children"):
-        look_up = children_of
+        look_up = list_children
     else:
         by_parent = scan_children()
 

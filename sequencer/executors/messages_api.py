@@ -19,7 +19,7 @@ from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.client_limits import Clock, local_clock
 from sequencer.executors.launch import agent_environment
 from sequencer.executors.messages_loop import LISTENED_TO, Conversation, MessagesOptions
-from sequencer.executors.prices import missing_price_message, price_of
+from sequencer.executors.prices import find_price, missing_price_message
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS, ToolFolder, Workbench
 from sequencer.executors.protocol import Listener, Objection, Permissions, StepRequest, split_words
@@ -74,7 +74,7 @@ class MessagesExecutor:
         location = f"agents.{self.name}"
         key = self.find_missing(None)
         key_problems = [] if key is None else [key]
-        if price_of(self.options.model, self.options.prices) is None:
+        if find_price(self.options.model, self.options.prices) is None:
             key_problems.append(missing_price_message(self.options.model, location))
         return key_problems
 
@@ -167,7 +167,7 @@ class MessagesExecutor:
             return f"ANTHROPIC_BASE_URL is {base_url}; {LISTENED_TO}"
         model = step.model or self.options.model
         is_limited = request.max_cost_usd is not None
-        if is_limited and price_of(model, self.options.prices) is None:
+        if is_limited and find_price(model, self.options.prices) is None:
             return missing_price_message(model, location)
         named_tools = (*(step.allowed_tools or ()), *(step.disallowed_tools or ()))
         unknown_tools = sorted(set(named_tools) - set(TOOLS))

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Struct
 
 from sequencer.executors.answers import (
+    build_answer_schema,
     parse_json,
     replace_surrogates,
-    schema_of,
     with_structured,
 )
 from sequencer.executors.client_events import (
@@ -41,7 +41,7 @@ from sequencer.executors.client_limits import (
     find_retry_time,
 )
 from sequencer.executors.observation import Observation, TurnTable, normalize_reason
-from sequencer.executors.prices import ModelPrice, Tokens, price_of
+from sequencer.executors.prices import ModelPrice, Tokens, find_price
 from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, describe_tools
 from sequencer.executors.protocol import (
     Listener,
@@ -193,7 +193,7 @@ class Conversation:
         withheld_tools = (*(step.disallowed_tools or ()), *removed_tools(step, MESSAGES))
         self._tools = tuple(tool for tool in tools if tool not in withheld_tools)
         self._model = step.model or options.model
-        self._price = price_of(self._model, options.prices)
+        self._price = find_price(self._model, options.prices)
         """None: the cost is unknown."""
         self._idle_s = request.idle_timeout_s
         """The step's own limit of silence, which replaces the agent's; it is not retried."""
@@ -237,7 +237,7 @@ class Conversation:
         outcome = Outcome(
             status=OutcomeStatus.OK, output=answer, error=self.observed.advice, evidence=evidence
         )
-        is_json = schema_of(self._request.step) is not None
+        is_json = build_answer_schema(self._request.step) is not None
         return with_structured(outcome, parse_json(answer)) if is_json else outcome
 
     def _build_stopped_outcome(self) -> Outcome:
@@ -329,7 +329,7 @@ class Conversation:
         if step.temperature is not None:
             # The package has no such parameter; the API accepts it if the model does.
             parameters["extra_body"] = {"temperature": step.temperature}
-        output_format = _to_output_format(schema_of(step))
+        output_format = _to_output_format(build_answer_schema(step))
         if output_format is not None:
             parameters["output_config"] = {"format": output_format}
         return parameters

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from sequencer.executors.answers import digest_of
+from sequencer.executors.answers import compute_short_digest
 from sequencer.executors.protocol import split_words
 from sequencer.model.evidence import Evidence, TurnEnd
 
@@ -175,6 +175,6 @@ def _digest_or_none(value: object) -> str:
     """Return the digest of *value*, or "" if it has none; "" never counts as equal."""
     try:
         text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-        return digest_of(text)
+        return compute_short_digest(text)
     except (ValueError, RecursionError):
         return ""

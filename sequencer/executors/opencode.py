@@ -64,10 +64,10 @@ _ALLOWED: Mapping[str, dict[str, Verdict]] = {
 """Permissions for which opencode's default of "allow" has exceptions, which we keep."""
 
 
-def permission_of(tool: str) -> str:
+def get_permission(tool: str) -> str:
     """Return the permission that *tool* needs.
 
-    >>> permission_of("write"), permission_of("bash")
+    >>> get_permission("write"), get_permission("bash")
     ('edit', 'bash')
     """
     return "edit" if tool in _CHANGING else tool
@@ -75,7 +75,7 @@ def permission_of(tool: str) -> str:
 
 def build_general_rules(permission: Permission, removed: Iterable[str]) -> PermissionRules:
     """Return the permissions for every agent: *permission*, with all *removed* tools denied."""
-    denials: PermissionRules = {permission_of(tool): "deny" for tool in removed}
+    denials: PermissionRules = {get_permission(tool): "deny" for tool in removed}
     return _merge_rules(permission, denials)
 
 
@@ -87,7 +87,7 @@ def build_agent_rules(
     offered_rules = {key: verdict for key, verdict in permission.items() if _is_offered(key, tools)}
     granted_rules: PermissionRules = {}
     for tool in granted_tools(step, OPENCODE):
-        key = permission_of(tool)
+        key = get_permission(tool)
         granted_rules[key] = dict(_ALLOWED[key]) if key in _ALLOWED else "allow"
     return _merge_rules(offered_rules, granted_rules)
 
@@ -108,7 +108,7 @@ def permission_objections(permission: Permission, step: Step, name: str) -> list
         reason = "tools: write and edit differ, but opencode has one permission for both"
         result.append(Objection(reason, "give write and edit the same value"))
     for word in (word for word, is_on in words.items() if is_on):
-        key = permission_of(word)
+        key = get_permission(word)
         rules = permission.get(key, permission.get("*", "ask"))
         if rules in ("allow", "ask"):
             continue

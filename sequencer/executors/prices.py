@@ -106,15 +106,15 @@ def list_prices() -> Mapping[str, ModelPrice]:
     }
 
 
-def price_of(model: str, own: Mapping[str, ModelPrice] | None = None) -> ModelPrice | None:
+def find_price(model: str, own: Mapping[str, ModelPrice] | None = None) -> ModelPrice | None:
     """Return the price of *model*, first from *own*; None: it is unknown.
 
     A date at the end, ``-latest`` or ``[1m]`` is not part of the name. Nothing else is guessed,
     because a cost limit with the price of a similar model would be wrong:
 
-    >>> price_of("claude-haiku-4-5-20251001").output
+    >>> find_price("claude-haiku-4-5-20251001").output
     5.0
-    >>> price_of("claude-haiku-9") is None
+    >>> find_price("claude-haiku-9") is None
     True
     """
     match = _DATED.fullmatch(model)
@@ -131,7 +131,7 @@ def with_estimated_cost(usage: Usage, model: str | None, own: Mapping[str, Model
 
     Without tokens, a model or a price, *usage* is returned unchanged, and its cost is unknown.
     """
-    price = price_of(model, own) if model else None
+    price = find_price(model, own) if model else None
     if price is None or not (usage.input_tokens or usage.output_tokens):
         return usage
     cache_read = min(usage.cache_read_tokens, usage.input_tokens)

@@ -204,7 +204,7 @@ def _selector(cancellation: Cancellation) -> selectors.BaseSelector:
         raise busy_error from error
 
 
-def launch_of(
+def build_launch(
     argv: Sequence[str],
     env: Mapping[str, str],
     request: StepRequest,

@@ -428,7 +428,7 @@ class ToolFolder:
         ensure_writable_size(name, len(data))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            mode = _mode_of(path)
+            mode = _read_mode(path)
             _replace(path, data, _FRESH_MODE if mode is None else mode)
         except OSError as error:
             raise FileFailed(f"{name!r} can't be written: {error.strerror or error}") from error
@@ -463,7 +463,7 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _mode_of(path: Path) -> int | None:
+def _read_mode(path: Path) -> int | None:
     """Return the permissions of a regular file, None if there is no file."""
     try:
         mode = path.stat(follow_symlinks=False).st_mode

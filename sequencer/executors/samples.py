@@ -80,7 +80,7 @@ class _Sampler:
         schema = self.resolve(schema)
         if (values := _find_fixed_values(schema)) is not None:
             return values[0]
-        kind = _type_of(schema)
+        kind = _get_schema_type(schema)
         if kind in ("integer", "number"):
             return _build_number(schema, is_whole=kind == "integer")
         containers = {"object": self._build_object, "array": self._build_array}
@@ -150,7 +150,7 @@ def _find_fixed_values(schema: Mapping[str, Any]) -> list[Any] | None:
     return [schema["default"]] if "default" in schema else None
 
 
-def _type_of(schema: Mapping[str, Any]) -> str:
+def _get_schema_type(schema: Mapping[str, Any]) -> str:
     kind = schema.get("type")
     if isinstance(kind, list):
         kind = next((name for name in kind if name != "null"), "null")

@@ -157,7 +157,7 @@ def _ask(hook: Implementation, facts: Mapping[str, Any]) -> object:
             where=f"{hook.file}:{line}" if line else hook.where,
             hint=f"{_describe_fix(hook)}; the traceback is in the step's log",
         )
-        failure.traceback = _traceback_of(error)
+        failure.traceback = _format_hook_traceback(error)
         raise failure from error
 
 
@@ -182,7 +182,7 @@ def _blame(hook: Implementation) -> Iterator[None]:
         raise failure from refusal
 
 
-def _traceback_of(error: BaseException) -> str:
+def _format_hook_traceback(error: BaseException) -> str:
     """Return the traceback without our own two frames; of a long one only the end."""
     details = traceback.TracebackException.from_exception(error, compact=True)
     del details.stack[:2]

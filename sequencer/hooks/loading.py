@@ -26,7 +26,7 @@ from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.files.regular import read_bytes
 from sequencer.files.textfile import compute_digest
 from sequencer.hooks.points import Plugin
-from sequencer.packages import disable_hint, name_of
+from sequencer.packages import disable_hint, get_distribution_name
 
 MAX_BYTES = 1024 * 1024
 MODULE_PREFIX = "_sequencer_hooks_"
@@ -68,8 +68,8 @@ def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
     Raises:
         ConfigurationError: one can't be imported, or is a class; the error names its package.
     """
-    for entry in sorted(entries, key=lambda entry: (entry.name, name_of(entry))):
-        name = f"{name_of(entry)}: {entry.name}"
+    for entry in sorted(entries, key=lambda entry: (entry.name, get_distribution_name(entry))):
+        name = f"{get_distribution_name(entry)}: {entry.name}"
         try:
             value = entry.load()
         except KeyboardInterrupt:
@@ -78,7 +78,7 @@ def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
             raise ConfigurationError(
                 f"the hooks of an installed package can't be imported: {summary(error)}",
                 where=f"{name} = {entry.value}",
-                hint=disable_hint(name_of(entry)),
+                hint=disable_hint(get_distribution_name(entry)),
             ) from error
         if isinstance(value, type):
             raise ConfigurationError(
@@ -86,7 +86,7 @@ def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
                 where=f"{name} = {entry.value}",
                 hint="name an instance of it",
             )
-        yield Plugin(name, value, name_of(entry))
+        yield Plugin(name, value, get_distribution_name(entry))
 
 
 def summary(error: BaseException) -> str:

@@ -125,7 +125,7 @@ def implementations(plugins: Iterable[Plugin]) -> Mapping[str, tuple[Implementat
                 point,
                 hook.plugin_name,
                 format_location(hook.function),
-                code.co_filename if (code := _code_of(hook.function)) else None,
+                code.co_filename if (code := _get_code(hook.function)) else None,
                 hook.function,
                 tuple(hook.argnames),
                 packages.get(hook.plugin_name),
@@ -137,11 +137,11 @@ def implementations(plugins: Iterable[Plugin]) -> Mapping[str, tuple[Implementat
 
 def format_location(function: object) -> str:
     """Return the file and line of *function*; its repr if they are unknown."""
-    code = _code_of(function)
+    code = _get_code(function)
     return repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
-def _code_of(function: object) -> CodeType | None:
+def _get_code(function: object) -> CodeType | None:
     code = getattr(_unwrap(function), "__code__", None)
     return code if isinstance(code, CodeType) else None
 

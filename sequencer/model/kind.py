@@ -431,7 +431,7 @@ class Kind(Protocol):
         Without a head, the run has not started yet.
         """
 
-    def workflow_of(self, head: Head) -> Workflow:
+    def get_workflow(self, head: Head) -> Workflow:
         """Return the workflow of the run of *head*, with the tasks that were added to it."""
         del head
         return self.workflow

@@ -262,7 +262,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         """Return the agent that `auto` means for *step*; searches PATH once per provider."""
         agent = self._autos.get(step.provider)
         if agent is None:
-            has_models = partial(_has_models_of, step)
+            has_models = partial(_has_provider_models, step)
             agent = self._autos[step.provider] = resolve_auto(
                 shutil.which, self.environment, has_models
             )
@@ -353,7 +353,7 @@ def agent_problems(executor: Executor) -> list[str]:
     return problems
 
 
-def _has_models_of(step: Step, kind: str) -> bool:
+def _has_provider_models(step: Step, kind: str) -> bool:
     """Return whether agents of *kind* have the models of the step's provider."""
     return step.provider is None or kind in (*PROVIDERS.get(step.provider, ()), "opencode")
 

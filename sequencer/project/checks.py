@@ -258,7 +258,7 @@ def _is_asked_for(project: Project, head: Head | None) -> bool:
 
     A project with flowcharts, teams or named runs may not need it.
     """
-    is_named = project.settings.source_of("workflow", "name").kind != "default"
+    is_named = project.settings.get_source("workflow", "name").kind != "default"
     has_others = bool(project.settings.registry.lists or list_project_flows(project))
     # If a server has the names of the runs and does not answer, `_check_run` reports that.
     with suppress(RemoteUnreachable):

@@ -4,7 +4,7 @@ This user's records of any project are covered too: those of ticks whose runs or
 and the dates of schedules of projects whose folder is gone.
 
 A run that may continue loses only its old logs. The newest logs stay: they show how far the run
-came (`logs.progress_evidence_of`). A run that has ended is removed completely. Its folder is
+came (`logs.build_progress_evidence`). A run that has ended is removed completely. Its folder is
 renamed first, under the run's lock, so that a kill never leaves half of a run.
 """
 
@@ -26,7 +26,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.files.textfile import slug
 from sequencer.project.project import Project
-from sequencer.project.starts import starts_of
+from sequencer.project.starts import load_starts
 from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
 from sequencer.store.head import signature
@@ -94,7 +94,7 @@ def find_unneeded(
     root = project.settings.state_file.parent
     for path in (root / name for name in folders.list_names(root) if _GOING.fullmatch(name)):
         if not path.is_symlink():
-            yield Unneeded(None, path, (), _size_of([path]))
+            yield Unneeded(None, path, (), _compute_size([path]))
     unmerged_runs = {work.run for work in project.find_unmerged_work()}
     for run_name in (None, *project.run_names()):
         run = project.run(run_name)
@@ -106,28 +106,30 @@ def find_unneeded(
                 for log_folder in log_folders
                 for path in find_old_logs(log_folder, float("inf"), 0)
             ]
-            size = _size_of([folder, *logs])
+            size = _compute_size([folder, *logs])
             if size.newest < before:
                 # A timer may still tick for this run; each tick logs that the run is complete.
                 tick_logs = [*_tick_logs(project, {slug(run_name)})]
-                total = size.plus(_size_of(tick_logs))
+                total = size.plus(_compute_size(tick_logs))
                 has_git = (folder / _WORKTREES).is_dir()
                 forget = partial(project.forget_attempts, run_name) if has_git else None
                 yield Unneeded(run, folder, (*logs, *tick_logs), total, forget)
                 continue
         logs = [path for log_folder in log_folders for path in find_old_logs(log_folder, before)]
         if logs:
-            yield Unneeded(run, None, tuple(logs), _size_of(logs))
+            yield Unneeded(run, None, tuple(logs), _compute_size(logs))
     yield from _find_orphaned_logs(project, before)
 
 
 def _find_orphaned_logs(project: Project, before: float) -> Iterator[Unneeded]:
     """Yield the logs of ticks for runs that are gone, last changed *before* a time."""
-    slugs = {slug(name) for name in (*project.run_names(), *starts_of(project).workflows(project))}
+    slugs = {
+        slug(name) for name in (*project.run_names(), *load_starts(project).workflows(project))
+    }
     paths = _tick_logs(project, slugs, is_other=True)
     old_paths = [path for path in paths if _measure_size(path).newest < before]
     if old_paths:
-        yield Unneeded(None, None, tuple(old_paths), _size_of(old_paths))
+        yield Unneeded(None, None, tuple(old_paths), _compute_size(old_paths))
 
 
 def _tick_logs(
@@ -154,7 +156,7 @@ def lost_records(before: float) -> Iterator[Unneeded]:
                 path for path in paths if _measure_size(path).newest < before and _is_lost(path)
             ]
     if lost_paths:
-        yield Unneeded(None, None, tuple(lost_paths), _size_of(lost_paths))
+        yield Unneeded(None, None, tuple(lost_paths), _compute_size(lost_paths))
 
 
 def _is_lost(record: Path) -> bool:
@@ -179,7 +181,7 @@ def _is_over(project: Project, run: Run) -> bool:
 
     A schedule needs it: without the completed run, its newest date would start it again.
     """
-    if run.name in starts_of(project).workflows(project):
+    if run.name in load_starts(project).workflows(project):
         return False
     try:
         head = run.head
@@ -194,7 +196,7 @@ def _is_over(project: Project, run: Run) -> bool:
     return posting is None or not any(sink.is_behind for sink in posting.find_pending(run, head))
 
 
-def _size_of(paths: Sequence[Path]) -> Size:
+def _compute_size(paths: Sequence[Path]) -> Size:
     return reduce(Size.plus, map(_measure_size, paths), Size())
 
 

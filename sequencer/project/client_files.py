@@ -91,7 +91,7 @@ def stat_signature(path: str) -> Look:
     return facts.st_dev, facts.st_ino, facts.st_mode, facts.st_size, *times
 
 
-def clients_of(settings: Settings, texts: Iterable[bytes]) -> dict[str, ProjectFiles]:
+def find_clients(settings: Settings, texts: Iterable[bytes]) -> dict[str, ProjectFiles]:
     """Return the clients that a project's agents may use, and the files that each one reads.
 
     *texts* are its workflows. The choice of a step's agent needs no trust, so every word that
@@ -122,20 +122,20 @@ def _strings(value: Any) -> set[str]:
     return set().union(*map(_strings, children)) if isinstance(value, list | dict) else set()
 
 
-def client_of(line: str) -> str | None:
+def find_client(line: str) -> str | None:
     """Return the client that the fact *line* is about, or None.
 
-    >>> client_of("claude, file .mcp.json: sha256 00"), client_of("limits.cost_usd: 5")
+    >>> find_client("claude, file .mcp.json: sha256 00"), find_client("limits.cost_usd: 5")
     ('claude', None)
     """
     name, comma, _ = line.partition(", ")
     return name if comma and name in CLIENTS else None
 
 
-def file_of(line: str) -> str:
+def get_line_file(line: str) -> str:
     """Return the file that the fact *line* of a client is about.
 
-    >>> file_of("claude, file .mcp.json, mcpServers.x.args: []")
+    >>> get_line_file("claude, file .mcp.json, mcpServers.x.args: []")
     '.mcp.json'
     """
     return re.split(r"[,:] ", line.partition(", ")[2].partition(" ")[2], maxsplit=1)[0]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from sequencer.engine.supported_fields import drop_unsupported_fields, find_optional_fields
 from sequencer.errors import AgentMissing, ConfigurationError
-from sequencer.executors.prices import price_of
+from sequencer.executors.prices import find_price
 from sequencer.executors.protocol import Executor, is_free
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -103,7 +103,7 @@ def _explain_missing_cost(step: Step, name: str, executor: Executor) -> tuple[st
         if model is None:
             reason = f"{executor.kind} reports tokens but no cost, and the entry names no model"
             return reason, f"name agents.{name}.model and its price in prices"
-        if price_of(model, getattr(options, "prices", {})) is None:
+        if find_price(model, getattr(options, "prices", {})) is None:
             reason = f"{executor.kind} reports tokens but no cost, and {model!r} has no price"
             hint = f"add prices: {{{model}: {{input: USD, output: USD}}}} (per million tokens)"
             return reason, hint

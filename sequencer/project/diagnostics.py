@@ -67,7 +67,7 @@ def diagnose_error(
 
 def locate_setting(settings: Settings, *path: str) -> str:
     """Return file, line and key of the setting at *path*, or only the key if it is a default."""
-    source = settings.source_of(*path)
+    source = settings.get_source(*path)
     return (
         format_key_path(path) if source.kind == "default" else f"{source}: {format_key_path(path)}"
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sequencer.errors import UnsafeFolder
 from sequencer.project.diagnostics import Area, Diagnostic, Level, locate_setting
-from sequencer.project.project import Project, guard_of
-from sequencer.project.runs import state_path_of
+from sequencer.project.project import Project, build_branch_guard
+from sequencer.project.runs import get_state_path
 from sequencer.store import highwater
 from sequencer.store.folder import open_folder
 from sequencer.store.lock import filesystem_type, is_network
@@ -25,7 +25,7 @@ _BELOW = ("beats", "results", "runs", "activity")
 def check_folders(project: Project, run: str | None) -> Iterator[Diagnostic]:
     """Yield the problems of the folders that a run writes to."""
     settings = project.settings
-    folder = state_path_of(settings, run).parent
+    folder = get_state_path(settings, run).parent
     kind = filesystem_type(folder)
     if is_network(kind):
         is_allowed = settings.store.allow_network_fs
@@ -33,7 +33,7 @@ def check_folders(project: Project, run: str | None) -> Iterator[Diagnostic]:
         level = Level.WARNING if is_allowed else Level.ERROR
         hint = "use a local folder, or set store.allow_network_fs: true if only one machine uses it"
         yield Diagnostic(level, Area.STATE, message, str(folder), hint)
-    guard = guard_of(settings)
+    guard = build_branch_guard(settings)
     if guard is not None and (problem := guard.problem()) is not None:
         where = locate_setting(settings, "store", "work", "branch")
         yield Diagnostic(Level.ERROR, Area.STATE, problem[0], where, problem[1])

@@ -70,7 +70,7 @@ def _level(point: EntryPoint) -> Level:
 
 def _find_ignore_reason(point: EntryPoint, first_point: EntryPoint) -> ConfigurationError | None:
     """Return why *point* is ignored; *first_point*: the first one with its name."""
-    place, package = packages.format_entry_point(point), packages.name_of(point)
+    place, package = packages.format_entry_point(point), packages.get_distribution_name(point)
     if point.group in extensions.OURS and point.group not in extensions.OFFERED:
         return ConfigurationError(
             f"the package {package!r} is ignored here: only Sequencer has entries in this group",
@@ -89,7 +89,7 @@ def _find_ignore_reason(point: EntryPoint, first_point: EntryPoint) -> Configura
     if point.name in (*extensions.OURS.get(point.group, ()), *_list_reserved_names(point.group)):
         owner = "Sequencer"
     elif first_point is not point and point.group not in _SHARED_NAMES:
-        owner = f"the package {packages.name_of(first_point)!r}"
+        owner = f"the package {packages.get_distribution_name(first_point)!r}"
     if owner is None:
         return None
     return ConfigurationError(

@@ -34,12 +34,12 @@ from sequencer.model.workflow import Workflow
 from sequencer.project.agents import AgentOverrides, ConfiguredAgents
 from sequencer.project.live_limits import LiveLimits
 from sequencer.project.runs import (
-    definition_of,
     ensure_covered,
     find_run_source,
+    get_state_path,
     make_store,
+    read_definition,
     read_run_name,
-    state_path_of,
     workflow_of_run,
 )
 from sequencer.project.schema import CURRENT, NONE
@@ -47,7 +47,7 @@ from sequencer.project.settings import Settings, load
 from sequencer.project.sources import Given
 from sequencer.project.store_requests import CodeRequest
 from sequencer.project.task_graphs import TASK_GRAPHS
-from sequencer.project.trust import Rule, rule_of
+from sequencer.project.trust import Rule, find_rule
 from sequencer.project.trusting import Ask, Trust
 from sequencer.project.worktrees import WORKTREES, ensure_same_worktree
 from sequencer.store import folder as folders
@@ -135,7 +135,7 @@ class Project(Struct, frozen=True, dict=True):
         """
         sources = self.settings.sources.items()
         return any(
-            source.kind == "environment" and rule_of(path) is not Rule.FREE
+            source.kind == "environment" and find_rule(path) is not Rule.FREE
             for path, source in sources
         )
 
@@ -200,7 +200,7 @@ class Project(Struct, frozen=True, dict=True):
             self.trust.ensure()
         store = make_store(self.settings, run, lambda: self.allowed, self._redact)
         if (dispatch := find_dispatcher(store)) is not None:
-            dispatch.worker_of = self._worker_of
+            dispatch.build_worker = self._build_worker
         return store
 
     def _redact(self, text: str) -> str:
@@ -212,7 +212,7 @@ class Project(Struct, frozen=True, dict=True):
         store = self.settings.store.replace(kind=kind)
         return replace(self, settings=replace(self.settings, store=store))
 
-    def _worker_of(self, run: str | None, emit: Emit) -> Worker:
+    def _build_worker(self, run: str | None, emit: Emit) -> Worker:
         """Return the worker for attempts at *run*, built from the project's current files."""
         settings = self.settings
         # A worker lives for days: the project may have changed since it started.
@@ -236,10 +236,12 @@ class Project(Struct, frozen=True, dict=True):
         if files:
             self.trust.ensure()
         try:
-            return load_hooks(files, self.settings.project_dir, self.trust.files_of("hooks"))
+            return load_hooks(
+                files, self.settings.project_dir, self.trust.get_trusted_files("hooks")
+            )
         except ConfigurationError as error:
             if error.where is not None and error.where.startswith("hooks["):
-                error.where = f"{self.settings.source_of('hooks')}: {error.where}"
+                error.where = f"{self.settings.get_source('hooks')}: {error.where}"
             raise
 
     @property
@@ -365,7 +367,7 @@ class ResolvedRun(Struct, frozen=True, dict=True):
     @cached_property
     def definition(self) -> Definition | None:
         # Only a named run is made from a request.
-        return self.given_definition or (None if self.name is None else definition_of(self.store))
+        return self.given_definition or (None if self.name is None else read_definition(self.store))
 
     @cached_property
     def source(self) -> FlowSource | None:
@@ -398,7 +400,7 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         self.project.ensure_may_act(self.source)
         settings = self.project.settings
         has_own = settings.worktree or self.project.rehearses
-        state_path = state_path_of(settings, self.name)
+        state_path = get_state_path(settings, self.name)
         ensure_same_worktree(state_path, self.head, has_worktree=has_own)
         return self.project.performer(self.workflow, emit, self.name, self.definition, self.store)
 
@@ -438,7 +440,7 @@ def _workspace(
 ) -> Workspace:
     """Return the workspace for the agents of the run in *store*; *tasks*: those of a team."""
     settings = project.settings
-    workspace = _checkout(project, run, store, emit) or guard_of(settings)
+    workspace = _checkout(project, run, store, emit) or build_branch_guard(settings)
     workspace = workspace or Workspace(settings.project_dir)
     if project.rehearses:
         # A rehearsal writes nothing, and creating a worktree could run the repository's filters.
@@ -467,7 +469,7 @@ def _checkout(
     return checkout
 
 
-def guard_of(settings: Settings) -> BranchGuard | None:
+def build_branch_guard(settings: Settings) -> BranchGuard | None:
     """Return the guard that lets steps start only on one branch; None: no branch was named."""
     branch = settings.store.work.branch
     if settings.store_kind.carries_code or branch in (CURRENT, NONE):

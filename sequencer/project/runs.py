@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.engine.flow_source import find_flow_source
-from sequencer.engine.logs import find_later_logs, progress_evidence_of
+from sequencer.engine.logs import build_progress_evidence, find_later_logs
 from sequencer.errors import (
     ConfigurationError,
     CorruptState,
@@ -39,7 +39,7 @@ from sequencer.store.reading import ProgressEvidence, no_progress_evidence
 from sequencer.store.recovery import find_furthest_mark, missing_steps_error
 
 
-def definition_of(store: Store) -> Definition | None:
+def read_definition(store: Store) -> Definition | None:
     """Return the definition of the run in *store*; None for a run without a request.
 
     Raises:
@@ -223,7 +223,7 @@ def ensure_covered(settings: Settings, run: str, store: Store) -> None:
         UnsafePath: the run's workflow file is outside the project.
         UsageRefused: its steps get tools that no workflow of the project gives.
     """
-    source, definition = find_flow_source(store), definition_of(store)
+    source, definition = find_flow_source(store), read_definition(store)
     file = None if source is None else source.file
     if file is not None:
         path = Path(os.path.normpath(settings.project_dir / file))
@@ -297,11 +297,11 @@ def _is_asked(settings: Settings, key: str, head: Head | None) -> bool:
     """
     if head is not None and head.run_name is not None:
         return _is_flag(settings, key)
-    return settings.source_of("workflow", key).kind != "default"
+    return settings.get_source("workflow", key).kind != "default"
 
 
 def _is_flag(settings: Settings, key: str) -> bool:
-    return settings.source_of("workflow", key).kind == "flag"
+    return settings.get_source("workflow", key).kind == "flag"
 
 
 def file_store(request: StoreRequest) -> Store:
@@ -365,7 +365,9 @@ def find_lost_steps(
 
 def _progress_in_logs(settings: Settings, state_path: Path) -> ProgressEvidence:
     is_default = state_path == settings.state_file
-    return progress_evidence_of(settings.logs_dir, None if is_default else state_path.parent.name)
+    return build_progress_evidence(
+        settings.logs_dir, None if is_default else state_path.parent.name
+    )
 
 
 def read_run_name(state_path: Path) -> str | None:
@@ -377,7 +379,7 @@ def read_run_name(state_path: Path) -> str | None:
     return name if isinstance(name, str) and slug(name) == state_path.parent.name else None
 
 
-def state_path_of(settings: Settings, run: str | None) -> Path:
+def get_state_path(settings: Settings, run: str | None) -> Path:
     """Return the path of a run's head; the default run's is ``state_file`` itself."""
     if run is None:
         return settings.state_file
@@ -405,7 +407,7 @@ def make_store(
         workflow = workflow_for(settings, None)
         legacy_name = raw.get("workflow_name")
         if isinstance(legacy_name, str) and legacy_name in settings.registry.names:
-            is_default = settings.source_of("workflow", "name").kind == "default"
+            is_default = settings.get_source("workflow", "name").kind == "default"
             workflow = settings.registry.get(legacy_name) if is_default else workflow
         return migrate(
             raw,
@@ -418,6 +420,6 @@ def make_store(
             cycle_length=len(workflow.steps),
         )
 
-    path = state_path_of(settings, run)
+    path = get_state_path(settings, run)
     request = StoreRequest(settings, path, run, to_head, allowed, redact)
     return settings.store_kind.open(request)

@@ -89,7 +89,7 @@ def section_spec(name: str) -> LazySpec:
 
     def default() -> Any:
         config_section = _find_section(name)
-        return None if config_section is None else _default_of(config_section, name)
+        return None if config_section is None else _get_default_options(config_section, name)
 
     return LazySpec(name, kind, default)
 
@@ -101,9 +101,9 @@ def section_value(holder: Any, name: str) -> Any:
         UnknownName: no plug-in has such a section.
     """
     value = getattr(holder, name, None)
-    return _default_of(section(name), name) if value is None else value
+    return _get_default_options(section(name), name) if value is None else value
 
 
-def _default_of(config_section: ConfigSection, name: str) -> Any:
+def _get_default_options(config_section: ConfigSection, name: str) -> Any:
     with extensions.package_code(extensions.SECTIONS, name):
         return config_section.default()

@@ -95,7 +95,7 @@ class Check:
         for name in self._schema.model_fields_set & {*self._schema.sections()}:
             value = getattr(self._schema, name)
             problems = None if value is None else section(name).problems
-            if problems is not None and extensions.plugin_of(extensions.SECTIONS, name):
+            if problems is not None and extensions.find_plugin(extensions.SECTIONS, name):
                 yield from problems(value, self)
             elif problems is not None:
                 try:
@@ -157,7 +157,7 @@ class Check:
 
     def _check_own_steps(self) -> Iterator[Found]:
         for name, definition in self._schema.workflows.items():
-            for path, step in _steps_of(definition, ("workflows", name)):
+            for path, step in _list_steps(definition, ("workflows", name)):
                 yield from self.check_step(step, path)
 
     def _check_store(self) -> Iterator[Found]:
@@ -259,7 +259,7 @@ class Check:
             self._layers.notices.append(f"{self._at(path)}: {text}")
 
 
-def _steps_of(definition: WorkflowDefinition, path: KeyPath) -> Iterator[tuple[KeyPath, Step]]:
+def _list_steps(definition: WorkflowDefinition, path: KeyPath) -> Iterator[tuple[KeyPath, Step]]:
     """Yield (path, step) for each step in *definition*; a change is a step with few fields set."""
     steps: list[tuple[KeyPath, Step]] = [
         *((("steps", index), step) for index, step in enumerate(definition.steps)),

@@ -188,7 +188,7 @@ class Settings(Struct, frozen=True, kw_only=True):
                 raise error
         return self.registry.get(name, where=where)
 
-    def source_of(self, *path: str) -> Source:
+    def get_source(self, *path: str) -> Source:
         """Return the source of the value at *path*; `DEFAULT` if no layer sets it."""
         return self.sources.get(path, DEFAULT)
 
@@ -197,7 +197,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.limits.cost_usd is not None:
             yield "limits.cost_usd"
         if self.run.max_cost_usd is not None:
-            is_flag = self.source_of("run", "max_cost_usd").kind == "flag"
+            is_flag = self.get_source("run", "max_cost_usd").kind == "flag"
             yield "--max-cost" if is_flag else "run.max_cost_usd"
         if workflow.tasks and (graphs := TASK_GRAPHS.get()) is not None:
             yield from graphs.cost_caps(self, workflow)
@@ -235,7 +235,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def _is_known(key: str) -> bool:
     """Return whether *key* belongs to no plug-in, or to an available one."""
-    plugin = extensions.plugin_of(extensions.SECTIONS, key)
+    plugin = extensions.find_plugin(extensions.SECTIONS, key)
     return plugin is None or extensions.is_available(plugin)
 
 

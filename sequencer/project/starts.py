@@ -77,7 +77,7 @@ class Starts:
 _NOTHING = Starts()
 
 
-def starts_of(project: Project) -> Starts:
+def load_starts(project: Project) -> Starts:
     """Return the scheduler of *project*; the plug-in is loaded only if the settings need it."""
     is_asked_for = any(
         name in project.settings.sections for name in extensions.OURS[extensions.STARTS]

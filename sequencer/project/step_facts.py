@@ -184,13 +184,13 @@ def facts_of_step(step: Step, traits: Any = None) -> StepFacts:
         step.agent,
         tuple(sorted(set(grants))),
         tuple(sorted(set(refusals))),
-        dict(_gates_of(step)),
+        dict(_list_gates(step)),
         _drop_default_caps(caps),
         other_fields,
     )
 
 
-def _gates_of(step: Step) -> Iterator[tuple[str, float | None]]:
+def _list_gates(step: Step) -> Iterator[tuple[str, float | None]]:
     if step.requires_approval:
         approval = step.approval
         opens = approval is not None and approval.on_timeout == "approve"

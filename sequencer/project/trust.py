@@ -123,7 +123,7 @@ class Acts(Struct, frozen=True, dict=True):
     @cached_property
     def digest(self) -> str:
         """Return the fingerprint of all facts except the project's caps."""
-        return digest_of(self.lines, (), self.recorded)
+        return compute_fingerprint(self.lines, (), self.recorded)
 
     @property
     def summary(self) -> list[str]:
@@ -152,7 +152,8 @@ class Acts(Struct, frozen=True, dict=True):
         removed_lines = [f"- {line}" for line in trusted.lines if line not in set(self.lines)]
         added_lines = [f"+ {line}" for line in self.lines if line not in set(trusted.lines)]
         changes = sorted(
-            [*removed_lines, *added_lines], key=lambda text: (_key_of(text[2:]), text[0] == "+")
+            [*removed_lines, *added_lines],
+            key=lambda text: (_get_line_key(text[2:]), text[0] == "+"),
         )
         if self.workflows is not None:
             for old_line, new_line in self.workflows.changes(trusted.recorded, trusted.caps):
@@ -165,14 +166,14 @@ class Acts(Struct, frozen=True, dict=True):
         return changes
 
 
-def digest_of(lines: Iterable[str], grants: Iterable[str], steps: Recorded | None) -> str:
+def compute_fingerprint(lines: Iterable[str], grants: Iterable[str], steps: Recorded | None) -> str:
     """Return the fingerprint of a record; *grants* are lines that only old records have."""
     step_texts = () if steps is None else (to_json_line(to_builtins(steps.steps)),)
     text = "\n".join((*lines, *sorted(grants), *step_texts))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def acts_of(
+def list_acts(
     written: Mapping[str, Any],
     project: Path,
     git_settings: Mapping[str, str] | None = None,
@@ -187,13 +188,15 @@ def acts_of(
     lines = [f"git.{name}: {to_json_line(value)}" for name, value in (git_settings or {}).items()]
     caps = {name: _parse_cap(default) for name, default in _caps_by_default().items()}
     for path, value in flatten(dict(written), ()):
-        rule = rule_of(path)
+        rule = find_rule(path)
         if rule is Rule.CAP:
             caps[format_key_path(path)] = _parse_cap(value)
         elif rule is Rule.ACTS:
             lines.append(_format_fact(path, value))
     files = {
-        name: dict(fingerprints) for name, fingerprints in files_of(written, root) if fingerprints
+        name: dict(fingerprints)
+        for name, fingerprints in list_owned_files(written, root)
+        if fingerprints
     }
     for owner, fingerprints in files.items():
         lines += [
@@ -211,7 +214,7 @@ def rules() -> Mapping[str, Rule]:
     return {key: rule for rule, keys in _KEYS.items() for key in keys}
 
 
-def rule_of(path: KeyPath) -> Rule:
+def find_rule(path: KeyPath) -> Rule:
     """Return the rule for a change of the value at *path*."""
     for length in range(len(path), 0, -1):
         rule = rules().get(".".join(map(str, path[:length])))
@@ -225,7 +228,7 @@ def _caps_by_default() -> Mapping[str, Any]:
     return {
         format_key_path(path): value
         for path, value in iter_leaves(Schema)
-        if rule_of(path) is Rule.CAP
+        if find_rule(path) is Rule.CAP
     }
 
 
@@ -246,7 +249,7 @@ def _format_fact(path: KeyPath, value: Any) -> str:
     return f"{escape_non_ascii(format_key_path(path))}: {text}"
 
 
-def _key_of(line: str) -> str:
+def _get_line_key(line: str) -> str:
     return line.partition(": ")[0]
 
 
@@ -263,7 +266,9 @@ MAX_BYTES = 64 * 1024 * 1024
 """A larger file is compared by its size and change time."""
 
 
-def files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict[Path, str]]]:
+def list_owned_files(
+    written: Mapping[str, Any], root: Path
+) -> Iterator[tuple[str, dict[Path, str]]]:
     """Yield (owner, files with their fingerprints) for each owner that runs project files."""
     entries = written.get("agents")
     for name, entry in entries.items() if isinstance(entries, dict) else ():
@@ -281,7 +286,10 @@ def files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict
 
 
 def files_of_agent(entry: Any, root: Path) -> dict[Path, str]:
-    """Return the files below the real path *root* that an agent's *entry* names, see `files_of`."""
+    """Return the files below the real path *root* that an agent's *entry* names.
+
+    The values are their fingerprints, as `list_owned_files` yields them.
+    """
     files: dict[Path, str] = {}
     for option in _PROGRAMS if isinstance(entry, dict) else ():
         value = entry.get(option)

@@ -33,7 +33,13 @@ from sequencer.errors import NotTrusted, SequencerError, StorageFailed, UnsafeFo
 from sequencer.executors.project_files import files_for
 from sequencer.files.textfile import CONFIG_NAME
 from sequencer.model.limits import parse_time
-from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
+from sequencer.project.client_files import (
+    ClientFacts,
+    find_client,
+    find_clients,
+    get_line_file,
+    scan,
+)
 from sequencer.project.settings import Settings
 from sequencer.project.step_facts import escape_non_ascii
 from sequencer.project.store_requests import EVERYTHING, RepositoryInspector
@@ -41,11 +47,11 @@ from sequencer.project.trust import (
     ABSENT,
     EMPTY,
     Acts,
-    acts_of,
-    digest_of,
+    compute_fingerprint,
     files_of_agent,
     fingerprint,
     fingerprint_link,
+    list_acts,
 )
 from sequencer.project.workflow_facts import Recorded
 from sequencer.store import folder as folders
@@ -90,13 +96,13 @@ class Trust:
     @cached_property
     def _written(self) -> Acts:
         settings = self._settings
-        return acts_of(settings.written, settings.project_dir, self._own_settings, self._flows)
+        return list_acts(settings.written, settings.project_dir, self._own_settings, self._flows)
 
     @cached_property
     def _scans(self) -> dict[str, ClientFacts]:
         """The files of the project that each possible client would read."""
         settings, workflows = self._settings, self._written.workflows
-        clients = clients_of(settings, () if workflows is None else workflows.texts)
+        clients = find_clients(settings, () if workflows is None else workflows.texts)
         return {
             name: scan(name, project_files, settings.project_dir)
             for name, project_files in clients.items()
@@ -193,8 +199,8 @@ class Trust:
         settings = self._settings
         name = settings.agent.default
         kind = settings.agents[name].kind if name in settings.agents else name
-        is_typed = settings.source_of("agent", "default").kind in ("flag", "environment")
-        if not is_typed or kind not in {client_of(line[2:]) for line in changes}:
+        is_typed = settings.get_source("agent", "default").kind in ("flag", "environment")
+        if not is_typed or kind not in {find_client(line[2:]) for line in changes}:
             return None
         command = f"'SEQUENCER_AGENT__DEFAULT={name} sequencer trust'"
         return f"nothing was run; {command} shows everything and asks you"
@@ -220,7 +226,7 @@ class Trust:
 
     def _without_unused(self, acts: Acts) -> Acts:
         """Return *acts* without the files of clients that no agent uses now."""
-        lines = [line for line in acts.lines if client_of(line) in (None, *self._scans)]
+        lines = [line for line in acts.lines if find_client(line) in (None, *self._scans)]
         return replace(acts, lines=tuple(lines))
 
     def add_flow(self, path: Path) -> None:
@@ -265,7 +271,7 @@ class Trust:
                 f"can't be written: {error.strerror}", where=str(records_folder())
             ) from error
 
-    def files_of(self, owner: str) -> Mapping[Path, str]:
+    def get_trusted_files(self, owner: str) -> Mapping[Path, str]:
         """Return the trusted files that *owner* runs, with their fingerprints."""
         return self._files.get(owner, {})
 
@@ -347,15 +353,15 @@ class Trust:
             return
         project = self._settings.project_dir
         facts = scan(kind, project_files, folder or project, None if folder is None else project)
-        trusted_lines = known_lines = {line for line in self._read if client_of(line) == kind}
+        trusted_lines = known_lines = {line for line in self._read if find_client(line) == kind}
         if folder is not None:
             trusted_lines = {
                 line
                 for line in trusted_lines
-                if line in facts.lines or file_of(line) in facts.files
+                if line in facts.lines or get_line_file(line) in facts.files
             }
             missing_files = sorted(
-                {file_of(line) for line in known_lines - trusted_lines} - facts.files
+                {get_line_file(line) for line in known_lines - trusted_lines} - facts.files
             )
             inspectors = self._repositories if missing_files else ()
             removed_files = {
@@ -363,7 +369,7 @@ class Trust:
                 for inspector in inspectors
                 for name in inspector.taken_out(missing_files, folder, project)
             }
-            trusted_lines |= {line for line in known_lines if file_of(line) in removed_files}
+            trusted_lines |= {line for line in known_lines if get_line_file(line) in removed_files}
         changes = _acts_from_lines(facts.lines).diff_from(_acts_from_lines(trusted_lines))
         if changes:
             if folder is None:
@@ -380,7 +386,7 @@ class Trust:
         trusted_lines = set(record.lines) if record else set()
         for client, facts in self._scans.items():
             if facts.lines:
-                files = sorted({file_of(line) for line in facts.lines})
+                files = sorted({get_line_file(line) for line in facts.lines})
                 yield client, files, self.is_vouched_for or facts.lines <= trusted_lines
 
 
@@ -470,7 +476,7 @@ class Trusted(Struct, frozen=True):
     @property
     def is_whole(self) -> bool:
         """Return whether the record has the digest of its content."""
-        return digest_of(self.lines, self.grants, self.steps) == self.digest
+        return compute_fingerprint(self.lines, self.grants, self.steps) == self.digest
 
 
 def project_key(folder: Path, config: Path | None) -> str:

@@ -116,7 +116,7 @@ class _Change(NamedTuple):
     loss: Loss
 
 
-def bounds_of(caps: Mapping[str, float]) -> dict[str, float]:
+def compute_bounds(caps: Mapping[str, float]) -> dict[str, float]:
     """Return how far the caps of steps may rise under the run's *caps*."""
     return {
         name: caps[cap] * _SHARE
@@ -158,7 +158,7 @@ class Workflows:
     @cached_property
     def recorded(self) -> Recorded:
         """Return all facts, for a record."""
-        steps = {key: self.steps_of(key) or {} for key in self._keys()}
+        steps = {key: self.find_steps(key) or {} for key in self._keys()}
         return Recorded(self._chosen, self._files, self._digests, steps)
 
     @property
@@ -208,7 +208,7 @@ class Workflows:
         if trusted is None:
             yield from ((None, line) for line in self.lines)
             return
-        comparison = _Comparison(self, trusted, bounds_of(caps))
+        comparison = _Comparison(self, trusted, compute_bounds(caps))
         changes: dict[_Change, None] = {}
         for key, trusted_key in self._pairs(trusted):
             changes |= dict.fromkeys(comparison.changes(key, trusted_key))
@@ -233,7 +233,7 @@ class Workflows:
             yield from self._own
         yield from self._data
 
-    def steps_of(self, key: str) -> dict[str, StepFacts] | None:
+    def find_steps(self, key: str) -> dict[str, StepFacts] | None:
         """Return the facts of the workflow with *key*, or of the built-in one with that name."""
         if key not in self._steps:
             if key not in self._data:
@@ -243,7 +243,7 @@ class Workflows:
             try:
                 registry = Registry(sections=partial(section_value, self._schema))
                 workflow = registry.parse_graph(path, data).workflow
-                self._steps[key] = self._facts_of(workflow)
+                self._steps[key] = self._build_facts(workflow)
             except (ConfigurationError, ValidationError):
                 self._steps[key] = _opaque_facts(self._digests[key])
         return self._steps[key]
@@ -257,9 +257,9 @@ class Workflows:
         workflows = BuiltinWorkflows(BuiltinPrompts())
         if name == key or name not in workflows:
             return None
-        return self._facts_of(workflows[name])
+        return self._build_facts(workflows[name])
 
-    def _facts_of(self, workflow: Workflow) -> dict[str, StepFacts]:
+    def _build_facts(self, workflow: Workflow) -> dict[str, StepFacts]:
         """Return the facts of *workflow* as the project runs it."""
         with suppress(ValidationError):
             interval = self._schema.workflow.review_every_n
@@ -277,12 +277,12 @@ class Workflows:
             name: facts
             if name == WHOLE or PERSON in facts.gates
             else msgspec.structs.replace(
-                facts, agent=f"{facts.agent or self._agent_of(name)}{fallbacks}"
+                facts, agent=f"{facts.agent or self._get_agent(name)}{fallbacks}"
             )
             for name, facts in steps.items()
         }
 
-    def _agent_of(self, step: str) -> str:
+    def _get_agent(self, step: str) -> str:
         section = self._written.get("agent")
         selection = section if isinstance(section, dict) else {"default": section}
         name, _, inner_name = step.partition("\n")
@@ -394,7 +394,7 @@ class Workflows:
         lists = inline_graphs(schema, sections, layers, self._root, problems)
         workflows |= {name: graph.workflow for name, graph in lists.items()}
         facts = {
-            _WORKFLOWS + escape_non_ascii(name): self._facts_of(workflows[name])
+            _WORKFLOWS + escape_non_ascii(name): self._build_facts(workflows[name])
             if name in workflows
             else _opaque_facts(self._digests[_IN_FILE])
             for name in own_entries
@@ -436,7 +436,7 @@ class _Comparison:
 
     def changes(self, key: str, trusted_key: str) -> Iterator[_Change]:
         """Yield what the workflow *key* may do beyond the trusted one with *trusted_key*."""
-        steps, trusted_steps = self._now.steps_of(key), self._steps_of(trusted_key)
+        steps, trusted_steps = self._now.find_steps(key), self._find_own_steps(trusted_key)
         if steps is None:
             return  # it was removed
         if trusted_steps is not None and _find_section_steps(key) is not None:
@@ -457,7 +457,7 @@ class _Comparison:
                 for name, loss in find_removed_gates(removed_steps, new_steps)
             )
 
-    def _steps_of(self, key: str) -> dict[str, StepFacts] | None:
+    def _find_own_steps(self, key: str) -> dict[str, StepFacts] | None:
         steps = self._trusted.steps.get(key)
         return self._now.find_builtin_steps(key) if steps is None else steps
 
@@ -498,7 +498,7 @@ class _Comparison:
         """Return the facts of the trusted steps, without repetitions."""
         record = self._trusted
         chosen_key = _key(record.workflow, record.files)
-        all_steps = {chosen_key: self._steps_of(chosen_key) or {}, **record.steps}
+        all_steps = {chosen_key: self._find_own_steps(chosen_key) or {}, **record.steps}
         unique_facts = {
             repr(facts): facts
             for key, steps in all_steps.items()

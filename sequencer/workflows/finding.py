@@ -44,7 +44,7 @@ class GraphFile:
     title: str
     description: str
     file: Path
-    place_of: Callable[[str, KeyPath], str] = field(repr=False, compare=False)
+    format_place: Callable[[str, KeyPath], str] = field(repr=False, compare=False)
     """Maps a node and the path of one of its settings to the place where it was written."""
     version: str | None = None
     warnings: tuple[ConfigurationError, ...] = ()
@@ -61,7 +61,7 @@ class GraphFile:
 
     def locate_setting(self, node: str, *path: str | int) -> str:
         """Return ``file:line:column`` of the setting *path* of *node*."""
-        return self.place_of(node, path)
+        return self.format_place(node, path)
 
 
 class AmbiguousName(ConfigurationError):

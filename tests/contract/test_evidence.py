@@ -13,7 +13,7 @@ import pytest
 
 from sequencer.engine.evidence import judge_turn
 from sequencer.executors import claude_turns, codex, gemini, messages_loop, opencode
-from sequencer.executors.answers import digest_of
+from sequencer.executors.answers import compute_short_digest
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client_events import JsonEventParser, Rules
@@ -71,9 +71,11 @@ def test_every_executor_shows_what_its_agent_did(case: ExecutorCase, tmp_path: P
     shown = outcome.evidence
     assert shown is not None
     assert (shown.turn_end, shown.has_text, shown.open_calls) == (CLEAN, True, 0)
-    assert shown.answer == digest_of(outcome.output)
+    assert shown.answer == compute_short_digest(outcome.output)
     if case.has_agent:
-        assert shown.answer == digest_of("It is done."), "equal answers have equal digests"
+        assert shown.answer == compute_short_digest("It is done."), (
+            "equal answers have equal digests"
+        )
     assert shown.ended_processes == int(case.has_process)
     assert ("had left running" in heard.text()) is case.has_process
     assert judge_turn(outcome).is_accepted

@@ -17,7 +17,7 @@ from sequencer.plugins.posting.lane import THOUGHT_EVERY_S
 from sequencer.plugins.posting.options import KINDS, ActivityOptions, SinkOptions, SinkPlace
 from sequencer.plugins.posting.poster import DRAIN_S
 from sequencer.plugins.posting.protocol import LONGEST_PAUSE_S, Activity, ActivityType, Post
-from sequencer.plugins.posting.section import activity_of
+from sequencer.plugins.posting.section import get_activity_options
 from sequencer.plugins.posting.sinks import make_sinks
 from sequencer.plugins.posting.web import signature
 from sequencer.project.posting import Pending
@@ -64,7 +64,7 @@ def test_each_example_creates_its_sink(tmp_path: Path, fence: Fence) -> None:
     (tmp_path / "orchestration.yaml").write_text(fence.text)
     settings = load(tmp_path, env={})
     place = SinkPlace(settings.state_file.parent, settings.project_dir, VARIABLES)
-    (sink,) = make_sinks(activity_of(settings), place)
+    (sink,) = make_sinks(get_activity_options(settings), place)
     assert sink.kind in fence.text
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from sequencer.model.request import Request
 from sequencer.plugins.requests.routing import system_prompts_for
-from sequencer.plugins.requests.section import routing_of
+from sequencer.plugins.requests.section import get_routing_settings
 from sequencer.project.settings import Settings, load
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "procedures-of-your-own.md"
@@ -63,7 +63,7 @@ def test_steps_can_be_added_and_omitted(settings: Settings) -> None:
 
 
 def test_routing_and_roles_can_be_configured(settings: Settings) -> None:
-    routing = routing_of(settings)
+    routing = get_routing_settings(settings)
     assert routing.procedure_for("planning") == "orchestrator-full"
     assert routing.fallback == "plan-mode"
     request = Request(title="x", labels=("Spike", "bug"))

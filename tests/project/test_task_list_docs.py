@@ -14,7 +14,7 @@ from sequencer.files.keys import iter_leaves, known_keys
 from sequencer.files.yamlfile import parse
 from sequencer.plugins.teams.entries import ListFile, TaskEntry
 from sequencer.plugins.teams.expansion import tasks_of_answer
-from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.graphs import build_task_workflow
 from sequencer.plugins.teams.lists import (
     SHARED,
     builtin_tasks,
@@ -119,7 +119,7 @@ def test_the_answers_of_leads_are_accepted() -> None:
 @pytest.mark.parametrize("name", SHARED)
 def test_the_charts_match_what_the_builders_produce(name: str) -> None:
     drawn = read_chart(part(f"### {name}").split("```mermaid\n")[1].split("```")[0])
-    graph = workflow_of(name, builtin_tasks(name, 4), merge_roles()).graph
+    graph = build_task_workflow(name, builtin_tasks(name, 4), merge_roles()).graph
     assert graph is not None
     assert {node.id for node in drawn.nodes} == graph.by_id.keys()
     assert {(edge.source, edge.target) for edge in drawn.edges} == {

@@ -23,7 +23,7 @@ from sequencer.model.kind import Capacity
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.transitions import Fact
-from sequencer.plugins.teams.graphs import growth_of, workflow_of
+from sequencer.plugins.teams.graphs import build_task_workflow, expand_by_tasks
 from sequencer.plugins.teams.team import Task
 from tests.contract.store_cases import STRANGER, new_head
 from tests.property.flow_rehearsal import ensure_same
@@ -54,7 +54,7 @@ def tasks_of(
 
 
 def graph_of(tasks: list[Task], size: int | None) -> Graph:
-    graph = workflow_of("team", tasks, {}, size=size).graph
+    graph = build_task_workflow("team", tasks, {}, size=size).graph
     assert graph is not None
     return graph
 
@@ -251,7 +251,7 @@ class TeamRehearsal:
         done = tuple(one for one in graph.by_id if self.kept.done.get(one))
         made = tasks_of(self.random, self.random.randint(1, 5), prefix=f"g{count}.", after=done)
         try:
-            growth = growth_of(graph, name, made, {})
+            growth = expand_by_tasks(graph, name, made, {})
         except ConfigurationError:
             # One of *done* went on without a task that waits for this one: they can't be placed.
             return self._ok(claim, name)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from sequencer.plugins.schedules import every_run, schedules
 from sequencer.plugins.schedules.line import CYCLE, DATE, REQUEST, KeptLine, Rank, WaitingLine
-from sequencer.plugins.schedules.section import schedules_of
+from sequencer.plugins.schedules.section import get_schedules
 from sequencer.project.project import Project, open_project
 from sequencer.store.user_state import STATE_VARIABLE
 from tests.unit.cli.calling import call, project
@@ -170,7 +170,7 @@ class Lived:
         return frozenset(found)
 
     def tokens(self, opened: Project) -> dict[str, Any]:
-        names = {None, *opened.run_names(), *schedules_of(opened.settings)}
+        names = {None, *opened.run_names(), *get_schedules(opened.settings)}
         heads = {name or "": opened.run(name).head for name in names}
         return {name: head and (head.run_id, head.token) for name, head in heads.items()}
 

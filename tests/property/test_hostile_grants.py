@@ -14,7 +14,7 @@ from sequencer.model.graph.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.settings import load
-from sequencer.project.trust import Acts, acts_of
+from sequencer.project.trust import Acts, list_acts
 from sequencer.workflows.registry import Registry, with_defaults
 from tests.property.amounts import FEW, PART, RULES, for_all, in_memory
 
@@ -119,9 +119,9 @@ def test_everything_a_flow_grants_was_shown() -> None:
             path = folder / "flows" / "f.md"
             path.parent.mkdir()
             path.write_text(PLAIN)
-            trusted = acts_of({}, folder)
+            trusted = list_acts({}, folder)
             path.write_bytes(data)
-            found = acts_of({}, folder)
+            found = list_acts({}, folder)
             asked = found.diff_from(trusted)
             try:
                 workflow = Registry().load(path).workflow
@@ -135,10 +135,10 @@ def test_everything_a_flow_grants_was_shown() -> None:
             if not any(node.kind is NodeKind.HUMAN for node in workflow.nodes):
                 assert "- file flows/f.md, p, asks a person: true" in asked
             # Trusted as it is, it asks no more; and without what it refuses, it does.
-            assert acts_of({}, folder).diff_from(found) == []
+            assert list_acts({}, folder).diff_from(found) == []
             path.write_text(PLAIN)
             lost = any(refused(step) or step.max_turns for step in workflow.steps)
-            assert bool(acts_of({}, folder).diff_from(found)) or not lost
+            assert bool(list_acts({}, folder).diff_from(found)) or not lost
 
     for_all(check, flows(), examples=PART, until=lambda: sum(accepted) > PART // 20)
     assert sum(accepted) > PART // 20, "too few of the texts grant anything"
@@ -183,8 +183,8 @@ def test_everything_the_configuration_grants_was_shown() -> None:
                 read = load(folder, env={})
             except ConfigurationError:
                 return  # nothing of it runs
-            found = acts_of(read.written, folder)
-            trusted = acts_of({}, folder)
+            found = list_acts(read.written, folder)
+            trusted = list_acts({}, folder)
             for workflow in (*read.workflows.values(), read.default_workflow()):
                 ensure_told(workflow, found, dict(read.step_defaults))
                 for step in workflow.every_step:
@@ -225,7 +225,7 @@ def may_do_more(now: Step, before: Step) -> bool:
 def test_a_step_asks_exactly_when_it_may_do_more(tmp_path: Path) -> None:
     def acts(step: Step) -> Acts:
         written = step.model_dump(mode="json", exclude_unset=True)
-        return acts_of({"workflows": {"default": {"steps": [written]}}}, tmp_path)
+        return list_acts({"workflows": {"default": {"steps": [written]}}}, tmp_path)
 
     def check(before: Step, now: Step) -> None:
         trusted = acts(before)

@@ -14,9 +14,9 @@ from sequencer.plugins.teams.scoring import (
     LABELS,
     Score,
     decide,
+    find_signals,
     phrases_in,
     score,
-    signals_of,
 )
 
 SNIPPETS = (
@@ -99,7 +99,7 @@ def test_one_more_keyword_never_lowers_it(
 def test_a_keyword_in_its_own_paragraph_is_found_unless_it_is_code(
     word: Word | None, text: str, keyword: str
 ) -> None:
-    tokens = signals_of("", f"We {keyword}!\n\n{text}").tokens
+    tokens = find_signals("", f"We {keyword}!\n\n{text}").tokens
     assert keyword in phrases_in(tokens, KEYWORDS)
     if word in ("code", None):
         assert scored(word, "x", f"We {keyword}!\n\n{text}", []).score >= 10

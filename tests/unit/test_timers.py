@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.plugins.schedules import timers
-from sequencer.plugins.schedules.timers import entries_of, path_for
+from sequencer.plugins.schedules.timers import parse_entries, path_for
 from sequencer.project.project import open_project
 from tests.isolation import FAKE_PROGRAMS
 from tests.unit.cli.calling import call, project
@@ -202,7 +202,7 @@ def test_check_names_the_program_that_no_entry_could_find(
     ],
 )
 def test_lines_of_a_crontab(crontab: str, paths: list[str]) -> None:
-    assert [entry.path for entry in entries_of(crontab, Path("/p"))] == paths
+    assert [entry.path for entry in parse_entries(crontab, Path("/p"))] == paths
 
 
 def test_an_absurd_time_in_the_log_does_not_hide_a_missed_tick(tmp_path: Path) -> None:
@@ -211,9 +211,9 @@ def test_an_absurd_time_in_the_log_does_not_hide_a_missed_tick(tmp_path: Path) -
     log.parent.mkdir(exist_ok=True)
     hours = [f"2026-01-0{day} 02:00:00+0000  said\n" for day in range(1, 5)]
     log.write_text("".join(hours))
-    pace = timers.pace_of(settings, None)
+    pace = timers.find_tick_pace(settings, None)
     assert pace is not None
     assert (pace.pause_s, pace.is_missed) == (24 * 60 * 60, True)
     odd = "2026-13-45 02:00:00+0000  no date\n2126-01-01 02:00:00+0000  of another clock\n"
     log.write_text("".join(hours) + odd)
-    assert timers.pace_of(settings, None) == pace
+    assert timers.find_tick_pace(settings, None) == pace

@@ -14,7 +14,7 @@ import pytest
 
 from sequencer.cli.views.text import one_line
 from sequencer.model.limits import InvocationLimits
-from sequencer.plugins.web.guard import Keys, PageGuard, origins_of
+from sequencer.plugins.web.guard import Keys, PageGuard, list_origins
 from sequencer.plugins.web.server import make_app
 from sequencer.plugins.web.site import Site
 from sequencer.project.project import open_project
@@ -75,7 +75,7 @@ class Client:
         self.keys = Keys(LINK)
         app = make_app(self.site, self.keys.form)
         self.routes = app.routes
-        self.guard = PageGuard(app, self.keys, origins_of("127.0.0.1", PORT, ()), PORT)
+        self.guard = PageGuard(app, self.keys, list_origins("127.0.0.1", PORT, ()), PORT)
 
     def headers(self, **changed: str | None) -> list[tuple[str, str]]:
         """Return the headers of a browser on our pages; None leaves one out."""

@@ -153,7 +153,7 @@ def test_cookies_of_other_servers_on_this_host_do_not_block_access(
 
 def test_only_a_login_by_the_link_is_reported(looking: Client) -> None:
     calls: list[int] = []
-    app, origins = looking.guard._app, guard.origins_of("127.0.0.1", PORT, ())
+    app, origins = looking.guard._app, guard.list_origins("127.0.0.1", PORT, ())
     told = guard.PageGuard(app, looking.keys, origins, PORT, opened=lambda: calls.append(1))
     kept = looking.guard
     looking.guard = told
@@ -540,7 +540,7 @@ def test_a_local_file_may_lead_to_the_link(looking: Client) -> None:
     ],
 )
 def test_the_link_has_the_best_name(bind: str, names: tuple[str, ...], first: str) -> None:
-    origins = guard.origins_of(bind, 8420, names)
+    origins = guard.list_origins(bind, 8420, names)
     assert origins[0] == first
     assert ("http://localhost:8420" in origins) == (bind in guard.LOOPBACK)
 
@@ -548,7 +548,7 @@ def test_the_link_has_the_best_name(bind: str, names: tuple[str, ...], first: st
 def test_behind_a_tls_proxy_the_cookie_is_secure_and_forms_are_accepted(
     client: Client,
 ) -> None:
-    origins = guard.origins_of("127.0.0.1", PORT, ("https://runs.example.org",))
+    origins = guard.list_origins("127.0.0.1", PORT, ("https://runs.example.org",))
     client.guard = guard.PageGuard(client.guard._app, client.keys, origins, PORT)
     path = f"/login?token={LINK}".replace(" ", "%20")
     there = client.get(path, cookie=None, host="runs.example.org")

@@ -19,7 +19,7 @@ from sequencer.cli.program import run
 from sequencer.engine.run import Run
 from sequencer.model.commands import Pause, Reset, Resume, Stop
 from sequencer.model.head import Head
-from sequencer.plugins.web.pages import needs_of, took
+from sequencer.plugins.web.pages import list_need_cards, took
 from sequencer.plugins.web.site import RunStory
 from sequencer.project.extras import extra_hint
 from sequencer.project.project import open_project
@@ -152,7 +152,7 @@ def test_a_question_that_is_its_title_is_shown_once(client: Client) -> None:
     same = replace(question, text="Is the  report\nright?")
     row = replace(one)
     row.ask = one.ask._replace(questions=(same,))
-    (need,) = needs_of(row)
+    (need,) = list_need_cards(row)
     assert (need.title, need.text) == ("Is the report right?", "")
 
 

@@ -43,7 +43,7 @@ def reviews(row: RunRow, _facts: object) -> list[Judge]:
 
 def test_the_picture_has_plots_and_findings(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     story_of(monkeypatch, usages())
-    monkeypatch.setattr(report, "reviews_of", reviews)
+    monkeypatch.setattr(report, "list_reviews", reviews)
     text = report.plots_svg(open_project(made / "shop").settings, "release-1.3")
     root = ET.fromstring(text)  # noqa: S314 - our own
     said = [one.text or "" for one in root.iter(f"{SVG}text")]

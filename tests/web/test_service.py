@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.plugins.web.section import webhooks_of
+from sequencer.plugins.web.section import get_webhook_options
 from sequencer.project.project import open_project
 from tests import forked
 from tests.loopback import free_ports
@@ -314,8 +314,8 @@ def test_the_commands_of_the_how_to_guide_work_with_its_settings(home: Home) -> 
     home.environment |= {"GITHUB_TOKEN": "t-github", "LINEAR_TOKEN": "t-linear"}
     home.environment |= {"LINEAR_WEBHOOK_SECRET": "a secret that is long enough"}
     loaded = open_project(home.project).settings
-    assert webhooks_of(loaded).github.repositories == ("acme/app",)
-    assert webhooks_of(loaded).linear.teams == ("ENG",)
+    assert get_webhook_options(loaded).github.repositories == ("acme/app",)
+    assert get_webhook_options(loaded).linear.teams == ("ENG",)
     commands = re.findall(r"^\$ sequencer (.*?)(?: \|\|.*)?$", text, re.MULTILINE)
     commands += re.findall(r"^sequencer (schedule install .*)$", text, re.MULTILINE)
     assert {one.split()[0] for one in commands} == {"check", "trust", "schedule"}

@@ -24,7 +24,7 @@ from sequencer.cli.views.states import (
     WORKING,
     count_done,
     format_state,
-    mark_of,
+    get_node_mark,
     node_duration_s,
     node_look,
     sanitize_text,
@@ -525,7 +525,7 @@ class Frame:
         if view.state is NodeState.RUNNING and not view.is_interrupted:
             spinner = ASCII_SPINNER if self._is_ascii else SPINNER
             return spinner[int(time.monotonic() * SPINS_PER_S) % len(spinner)]
-        return mark_of(view, is_ascii=self._is_ascii)
+        return get_node_mark(view, is_ascii=self._is_ascii)
 
 
 def select_nodes(nodes: Sequence[NodeView], room: int) -> tuple[list[NodeView], list[NodeView]]:

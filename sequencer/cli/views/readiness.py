@@ -26,7 +26,7 @@ from sequencer.cli.views.next_command import (
     take_over_options,
 )
 from sequencer.cli.views.nodes import Heard, node_table, nodes_json
-from sequencer.cli.views.states import StateLook, look_of
+from sequencer.cli.views.states import StateLook, get_state_look
 from sequencer.cli.views.tails import last_failure, read_last_outputs
 from sequencer.cli.views.text import age_s, one_line, pluralize
 from sequencer.engine.logs import StepLogs
@@ -156,7 +156,7 @@ class Snapshot(Struct, frozen=True):
     @property
     def state(self) -> StateLook:
         """Return the state of the run, as the screen shows it."""
-        return look_of(run_state(self._situation))
+        return get_state_look(run_state(self._situation))
 
     @property
     def _situation(self) -> RunSituation:
@@ -490,7 +490,9 @@ def _find_lost_steps(
     return error if newest_head is not None and newest_head.revision == head.revision else None
 
 
-def snapshot_of(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None) -> Snapshot:
+def take_snapshot(
+    run: Run, logs: StepLogs | None = None, known: list[Any] | None = None
+) -> Snapshot:
     """Return *run* as it is now, with the last output in *logs*; *known* facts are not read again.
 
     Raises:

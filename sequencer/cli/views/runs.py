@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sequencer.cli.views.text import age_s, one_line
-from sequencer.engine.prompt_context.earlier_outputs import earlier_outputs_of
+from sequencer.engine.prompt_context.earlier_outputs import read_earlier_outputs
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
@@ -30,7 +30,7 @@ from sequencer.model.limits import parse_time
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.workflow import ensure_definition
 from sequencer.project.project import Project
-from sequencer.project.starts import starts_of
+from sequencer.project.starts import load_starts
 from sequencer.store.journal import JournalFile, list_facts
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run_facts(
 ) -> dict[str, Any]:
     """Return what is listed about *run*. *known* is its start date and title, if already read."""
     began_at, title = known or _find_run_start(
-        run, head, starts_over=run.name in starts_of(project).workflows(project)
+        run, head, starts_over=run.name in load_starts(project).workflows(project)
     )
     posting = project.posting
     return {
@@ -161,7 +161,7 @@ class Open(NamedTuple):
     @property
     def name(self) -> str:
         """Return the run's name as people read it."""
-        return one_line(name_of(self.run))
+        return one_line(get_run_name(self.run))
 
     @property
     def option(self) -> str:
@@ -402,7 +402,7 @@ def _extract_cause(outcome: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
     return (*lines[:1], *lines[1:][1 - CAUSE_LINES :]), one_line(outcome.get("log") or "")
 
 
-def name_of(run: Run) -> str:
+def get_run_name(run: Run) -> str:
     """Return the name by which people know *run*."""
     return run.name or "default run"
 
@@ -430,7 +430,7 @@ def read_gate_output(run: Run, gate: Gate) -> str:
     """Return the output of the step before the gate; this is what a person decides about."""
     for facts in (newest_facts, Run.history):
         with suppress(KeyError, SequencerError):
-            return earlier_outputs_of(run.store.state_path.parent, facts(run)).output(gate.step)
+            return read_earlier_outputs(run.store.state_path.parent, facts(run)).output(gate.step)
     return ""
 
 

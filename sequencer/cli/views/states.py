@@ -85,7 +85,7 @@ INTEREST = (
 """Node states in the order in which they are shown when there is no room for all nodes."""
 
 
-def look_of(state: str) -> StateLook:
+def get_state_look(state: str) -> StateLook:
     """Return how *state* looks; a state of a later version looks like a failure with its name."""
     return LOOKS.get(state) or LOOKS["failed"]._replace(word=state.replace("_", " "))
 
@@ -95,7 +95,7 @@ def node_look(view: NodeView) -> StateLook:
     return LOOKS["interrupted" if view.is_interrupted else view.state]
 
 
-def mark_of(view: NodeView, *, is_ascii: bool) -> str:
+def get_node_mark(view: NodeView, *, is_ascii: bool) -> str:
     """Return the mark of the node of *view*."""
     style = node_look(view)
     return style.ascii_mark if is_ascii else style.mark

@@ -34,7 +34,9 @@ def perform_by_agent(
         outcome = executor.perform(request, listener, attempt.cancellation)
     except BaseException as error:
         attempt.paid.extend([] if attempt.agent_usage is None else [attempt.agent_usage])
-        if (fault := extensions.fault_of(error, extensions.EXECUTORS, executor.kind)) is None:
+        if (
+            fault := extensions.find_package_fault(error, extensions.EXECUTORS, executor.kind)
+        ) is None:
             raise
         raise fault from error
     match outcome:  # needs no call, unlike isinstance

@@ -47,7 +47,7 @@ def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> Non
         if isinstance(error, UnsafeFolder) or to_machine_busy(error) or to_storage_failed(error):
             raise
         attempt.prepared, attempt.is_final = prepared_step, isinstance(error, MissingValue)
-        attempt.outcome = _failure_of(attempt, error)
+        attempt.outcome = _build_failure(attempt, error)
     final_step = attempt.prepared
     outcome = _judge_outcome(performer, attempt, final_step, watch)
     note = (
@@ -71,7 +71,7 @@ def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> Non
     attempt.ended = judge_answer(attempt.workflow, result, is_command=is_command)
 
 
-def _failure_of(attempt: Attempt, error: SequencerError) -> Outcome:
+def _build_failure(attempt: Attempt, error: SequencerError) -> Outcome:
     # The router or a hook chose the agent, so it could not be checked before the claim.
     is_missing = isinstance(error, AgentMissing)
     status = OutcomeStatus.UNAVAILABLE if is_missing else OutcomeStatus.FAILED

@@ -1,6 +1,6 @@
 """The outermost layer: it keeps the step's log, and reports the attempt to the listeners.
 
-It is not in the table of `layers_of`, because nothing can be outside of it.
+It is not in the table of `list_layers`, because nothing can be outside of it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from sequencer.engine.layers.workspace import work_in_folder
 from sequencer.engine.performing import Performer
 
 
-def layers_of(
+def list_layers(
     performer: Performer, attempt: Attempt, of_kind: Layer | None = None
 ) -> tuple[tuple[Layer, object], ...]:
     """Return (layer, whether it is needed) for each layer inside of the log, from the outside.
@@ -42,9 +42,9 @@ def layers_of(
 
 
 def perform(performer: Performer, attempt: Attempt, of_kind: Layer | None = None) -> None:
-    """Perform *attempt* through its log and the layers that it needs; see `layers_of`."""
+    """Perform *attempt* through its log and the layers that it needs; see `list_layers`."""
     proceed: Next = partial(perform_by_agent, performer)
-    for layer, is_needed in reversed(layers_of(performer, attempt, of_kind)):
+    for layer, is_needed in reversed(list_layers(performer, attempt, of_kind)):
         if is_needed:
             proceed = partial(layer, performer, proceed=proceed)
     keep_log(performer, attempt, proceed)

@@ -54,7 +54,7 @@ def _is_bug(error: BaseException) -> bool:
 
 def _close_folder(folder: AttemptFolder, attempt: Attempt, performer: Performer) -> Leftovers:
     try:
-        return folder.close(_status_of(attempt), attempt.wait_for_turn)
+        return folder.close(_get_outcome_status(attempt), attempt.wait_for_turn)
     except Interrupted:
         # A second close returns the first result: the branch with the work.
         leftovers = folder.close(OutcomeStatus.INTERRUPTED, _do_not_wait)
@@ -63,7 +63,7 @@ def _close_folder(folder: AttemptFolder, attempt: Attempt, performer: Performer)
         return Leftovers(error=performer.redact(str(error)))
 
 
-def _status_of(attempt: Attempt) -> OutcomeStatus:
+def _get_outcome_status(attempt: Attempt) -> OutcomeStatus:
     result = attempt.ended
     if result is not None and result.has_failed and not attempt.cancellation.is_set():
         return OutcomeStatus.FAILED

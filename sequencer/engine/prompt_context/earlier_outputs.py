@@ -127,7 +127,7 @@ def read_output(path: Path) -> str:
     return data.decode("utf-8", "replace")
 
 
-def earlier_outputs_of(folder: Path, history: Iterable[Mapping[str, Any]]) -> EarlierOutputs:
+def read_earlier_outputs(folder: Path, history: Iterable[Mapping[str, Any]]) -> EarlierOutputs:
     """Return the outputs that *history*, the journal of the run in *folder*, records."""
     outputs = StepOutputs()
     for fact in read_facts(history):

@@ -291,10 +291,10 @@ class GraphKind(Kind):
                 describe_node(self.workflow, name, 0) for name in self.list_startable(head)[:count]
             ]
         ensure_definition(head, self.workflow)
-        names, workflow = self.list_startable(head)[:count], self.workflow_of(head)
+        names, workflow = self.list_startable(head)[:count], self.get_workflow(head)
         return [describe_node(workflow, name, head.step_index) for name in names]
 
-    def workflow_of(self, head: Head) -> Workflow:
+    def get_workflow(self, head: Head) -> Workflow:
         return self.workflow_at(self._markings.read_marking(head)[1])
 
     @staticmethod

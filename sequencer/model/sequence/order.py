@@ -143,14 +143,14 @@ def newest_index(workflow: Workflow, start: int, name: str) -> int | None:
     Near means the same as for `next_index`.
     """
     if workflow.has_end:
-        return index_of(workflow, name)
+        return find_step_index(workflow, name)
     end = max(start - 3 * len(workflow.steps), -1)
     return next(
         (index for index in range(start, end, -1) if resolve(workflow, index).name == name), None
     )
 
 
-def index_of(workflow: Workflow, name: str) -> int | None:
+def find_step_index(workflow: Workflow, name: str) -> int | None:
     """Return the number of the step called *name* in a cycle or procedure, from 0."""
     names = [step.name for step in workflow.steps]
     return names.index(name) if name in names else None

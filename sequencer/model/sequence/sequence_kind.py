@@ -61,8 +61,8 @@ from sequencer.model.sequence.order import (
     describe_at,
     find_current_ref,
     find_fixer_ref,
+    find_step_index,
     find_step_ref,
-    index_of,
     is_exhausted,
     next_index,
     record_judgment,
@@ -227,7 +227,7 @@ def _index_to(workflow: Workflow, step_index: int, name: str) -> int | None:
 
     None: there is no such step, or reviews take all of its places.
     """
-    position = index_of(workflow, name)
+    position = find_step_index(workflow, name)
     if position is None or workflow.has_end:
         return position
     return next_index(workflow, step_index + 1, lambda ref: ref.step == name)

@@ -14,7 +14,7 @@ from typing import IO
 
 from msgspec import Struct
 
-from sequencer.cli.views.states import mark_of, node_look, sanitize_text, wrap_text
+from sequencer.cli.views.states import get_node_mark, node_look, sanitize_text, wrap_text
 from sequencer.cli.views.text import can_write, cut, has_color, terminal_width, width
 from sequencer.errors import StorageFailed
 from sequencer.history.view import FlowView, NodeState, NodeView
@@ -146,7 +146,7 @@ def list_nodes(view: FlowView, *, is_ascii: bool = False) -> Drawing:
             label = f" [{sanitize_text(edge.label)}]" if edge.label else ""
             loop = f" {back}" if place in graph.back_edges else ""
             ways.append(f"{sanitize_text(edge.target)}{label}{loop}")
-        text = f" {mark_of(node, is_ascii=is_ascii)} {sanitize_text(name)}"
+        text = f" {get_node_mark(node, is_ascii=is_ascii)} {sanitize_text(name)}"
         suffix = f" {arrow} {', '.join(ways)}" if ways else ""
         style = node_look(node).style
         rows.append(
@@ -199,7 +199,7 @@ class Texts:
         if self._drawn.shape(node) == "diamond" and not self._has_shapes:
             lines[0] = f"{'<>' if self._is_ascii else '◇'} {lines[0]}"
         if self._has_run and view.state is not NodeState.PENDING:
-            lines[0] = f"{mark_of(view, is_ascii=self._is_ascii)} {lines[0]}"
+            lines[0] = f"{get_node_mark(view, is_ascii=self._is_ascii)} {lines[0]}"
             if view.runs > 1:
                 lines[0] += f" {'x' if self._is_ascii else '×'}{view.runs}"  # noqa: RUF001 - times
         return lines

@@ -437,10 +437,10 @@ def _load_workflow(run: Run, head: Head | None, warn: Callable[[str], None]) -> 
         return None
     try:
         try:
-            return run.kind.workflow_of(head)
+            return run.kind.get_workflow(head)
         except (ConfigurationError, DefinitionChanged):
             with suppress(CorruptState):
-                return load_as_started(run.store, head).graph_kind.workflow_of(head)
+                return load_as_started(run.store, head).graph_kind.get_workflow(head)
             raise
     except SequencerError as error:
         warn(f"warning: roles and places are not known: {error.message}")

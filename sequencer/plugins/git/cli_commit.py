@@ -9,7 +9,7 @@ from sequencer.cli.views.tables import format_table
 from sequencer.cli.views.text import one_line
 from sequencer.plugins.git.code.selection import Selection, Selector, make_secret_check
 from sequencer.plugins.git.code.tree import WorkTree
-from sequencer.plugins.git.code.workspace import folders_of
+from sequencer.plugins.git.code.workspace import list_folders
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.git.state.objects import Objects
 from sequencer.project.project import Project
@@ -40,7 +40,7 @@ def _select_changes(project: Project) -> tuple[str | None, Selection]:
     """Return the checked-out branch and what would be committed on it."""
     settings = project.settings
     objects = Objects(Git(settings.project_dir))
-    tree = WorkTree(folders_of(settings, settings.state_file), objects)
+    tree = WorkTree(list_folders(settings, settings.state_file), objects)
     status = tree.read_status()
     selector = Selector(tree, settings.commit, make_secret_check(project.redaction))
     return status.branch, selector.select(status)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.readiness import LABEL_WIDTH, Snapshot, describe_holder, snapshot_of
+from sequencer.cli.views.readiness import LABEL_WIDTH, Snapshot, describe_holder, take_snapshot
 from sequencer.cli.views.tables import format_table
 from sequencer.cli.views.text import one_line, pluralize
 from sequencer.engine.run import Run
@@ -33,7 +33,7 @@ from sequencer.model.head import Head
 from sequencer.model.kind import ReadinessKind
 from sequencer.model.outcome import format_duration
 from sequencer.plugins.git.code.tree import WorkTree
-from sequencer.plugins.git.code.workspace import GitWorkspace, folders_of
+from sequencer.plugins.git.code.workspace import GitWorkspace, list_folders
 from sequencer.plugins.git.process import GitFailed
 from sequencer.plugins.git.state.replica import REMOTE
 from sequencer.plugins.git.state.store import GitStore
@@ -49,7 +49,7 @@ from sequencer.plugins.git.state.sync_status import take_theirs as set_aside_and
 from sequencer.project.diagnostics import locate_setting
 from sequencer.project.extras import extra_hint
 from sequencer.project.project import Project
-from sequencer.project.runs import state_path_of
+from sequencer.project.runs import get_state_path
 from sequencer.project.schema import NONE
 from sequencer.store.leases import Leases
 
@@ -140,7 +140,7 @@ def _move_or_copy(invocation: Invocation, new_kind: str | None, copy: Path | Non
         return
     origin = kind if kind != new_kind else "temporal"
     if kind == new_kind == "temporal":
-        is_git = (state_path_of(project.settings, name).parent / REMOTE).exists()
+        is_git = (get_state_path(project.settings, name).parent / REMOTE).exists()
         origin = "git" if is_git else "file"
     source, target = (
         project.with_store_kind(origin).run(name),
@@ -252,7 +252,7 @@ def build_report(
     snapshot = None
     if sync_status.relation.is_sound or sync_status.relation is Relation.UNKNOWN:
         try:
-            snapshot = snapshot_of(run)
+            snapshot = take_snapshot(run)
         except SequencerError:
             # Both sides are facts, even if the files or the configuration are broken.
             if sync_status.problem is None:
@@ -421,7 +421,7 @@ def _inspect_code(
     settings, branch = project.settings, store.branch
     if settings.store.work.branch == NONE:
         return None, None
-    tree = WorkTree(folders_of(settings, settings.state_file), branch.objects)
+    tree = WorkTree(list_folders(settings, settings.state_file), branch.objects)
     workspace = GitWorkspace(
         tree,
         branch.remote,

@@ -25,8 +25,8 @@ from sequencer.history.totals import Maker, Total, Totals
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.metrics.facts import Cap, caps_of
-from sequencer.plugins.teams.section import teams_of
+from sequencer.plugins.metrics.facts import Cap, list_caps
+from sequencer.plugins.teams.section import get_team_options
 from sequencer.project.project import Project
 
 FILE_MODE = 0o644
@@ -101,12 +101,12 @@ def _read_sample(invocation: Invocation, project: Project, run: Run, head: Head)
     except SequencerError as error:
         invocation.notify(f"warning: roles and models are unknown: {error.message}")
     tasks = graph.nodes if graph and workflow and workflow.tasks else ()
-    rules = teams_of(project.settings).rules if tasks else None
+    rules = get_team_options(project.settings).rules if tasks else None
     return RunSample(
         run.name,
         head,
         build_story(run.history()).totals,
-        tuple(caps_of(run.limits, head.usage, tasks, usage_by_task, rules)),
+        tuple(list_caps(run.limits, head.usage, tasks, usage_by_task, rules)),
         {
             node.id: node.task.role
             for node in (graph.nodes if graph else ())
@@ -121,12 +121,12 @@ def _make_model_lookup(project: Project, workflow: Workflow | None) -> Callable[
     steps = {} if workflow is None else workflow.steps_by_name
     agents = project.settings.agents
 
-    def model_of(maker: Maker) -> str:
+    def find_model(maker: Maker) -> str:
         step, agent = steps.get(maker.step), agents.get(maker.agent)
         options: Mapping[str, object] = {} if agent is None else agent.options
         return maker.model or (step and step.model) or str(options.get("model") or "")
 
-    return model_of
+    return find_model
 
 
 PREFIX = "sequencer"
@@ -151,7 +151,7 @@ class RunSample(Struct, frozen=True):
     caps: tuple[Cap, ...] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
     """Step -> role."""
-    model_of: Callable[[Maker], str] = lambda maker: maker.model
+    find_model: Callable[[Maker], str] = lambda maker: maker.model
     """The model of a maker if the journal names none."""
 
     @property
@@ -251,7 +251,7 @@ def _group_by_labels(sample: RunSample) -> dict[Labels, list[Total]]:
     grouped: dict[Labels, list[Total]] = {}
     for maker, tally in sample.tallies.by_maker.items():
         role = sample.roles.get(maker.step, "")
-        labels = (*sample.labels, maker.step, role, sample.model_of(maker), maker.agent)
+        labels = (*sample.labels, maker.step, role, sample.find_model(maker), maker.agent)
         grouped.setdefault(tuple(map(_clean, labels)), []).append(tally)
     return grouped
 

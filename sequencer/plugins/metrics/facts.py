@@ -45,7 +45,7 @@ class Cap(NamedTuple):
         return max(self.limit - self.used, 0.0)
 
 
-def caps_of(
+def list_caps(
     limits: RunLimits, usage: Usage, tasks: Sequence[Node], spent: Spent, rules: TeamRules | None
 ) -> list[Cap]:
     """Return the caps that are set; *usage* is for the run, *spent* for the tasks of a team."""
@@ -177,7 +177,7 @@ def _format_count(count: int, what: str) -> str:
     return f"1 {what}" if count == 1 else f"{count} {what}s"
 
 
-def metrics_of(story: Story, usage: Usage | None = None) -> Metrics:
+def compute_metrics(story: Story, usage: Usage | None = None) -> Metrics:
     """Return the metrics of the run whose story is *story*.
 
     *usage* is from its head. None: the head belongs to another run now, so the usage is the sum of

@@ -12,15 +12,15 @@ from sequencer.model.head import Head
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.posting import poster, results, sinks
 from sequencer.plugins.posting.options import SinkPlace
-from sequencer.plugins.posting.section import activity_of
+from sequencer.plugins.posting.section import get_activity_options
 from sequencer.project.posting import Pending
 from sequencer.project.project import Project
-from sequencer.project.runs import definition_of, state_path_of
+from sequencer.project.runs import get_state_path, read_definition
 
 
-def posting_of(project: Project) -> SinkPosting | None:
+def build_posting(project: Project) -> SinkPosting | None:
     """Return the posting to the activity sinks of *project*; None: it has no sinks."""
-    return SinkPosting(project) if activity_of(project.settings).sinks else None
+    return SinkPosting(project) if get_activity_options(project.settings).sinks else None
 
 
 class SinkPosting(Struct, frozen=True):
@@ -31,7 +31,7 @@ class SinkPosting(Struct, frozen=True):
     def problems(self, run: str | None) -> Iterator[tuple[str, str]]:
         """Yield (place, problem) for each sink of the run called *run* that can't work."""
         place = self._build_sink_place(run)
-        return sinks.problems(activity_of(self.project.settings), place, self._locate)
+        return sinks.problems(get_activity_options(self.project.settings), place, self._locate)
 
     def open_listener(
         self,
@@ -49,7 +49,7 @@ class SinkPosting(Struct, frozen=True):
             ConfigurationError: a sink can't work; nothing was started.
             NotTrusted: no person has trusted the project to post.
         """
-        project, options = self.project, activity_of(self.project.settings)
+        project, options = self.project, get_activity_options(self.project.settings)
         project.trust.ensure()
         return poster.Poster(
             # The poster needs its own store: another thread reads it.
@@ -70,7 +70,7 @@ class SinkPosting(Struct, frozen=True):
 
         Raises: see `open_listener`.
         """
-        project, options = self.project, activity_of(self.project.settings)
+        project, options = self.project, get_activity_options(self.project.settings)
         project.trust.ensure()
         targets = sinks.make_sinks(options, self._build_sink_place(run), self._locate)
         store = project.store(run)
@@ -80,23 +80,23 @@ class SinkPosting(Struct, frozen=True):
         """Return, for each sink of *run* at *head*, the results that it has not accepted."""
         folder = run.store.state_path.parent
         return results.find_pending(
-            folder, activity_of(self.project.settings).sinks, head, run.store.history
+            folder, get_activity_options(self.project.settings).sinks, head, run.store.history
         )
 
     def _locate(self, path: KeyPath) -> str:
         """Return where the key at *path* of a sink is written, or the sink if it is a default."""
-        source = self.project.settings.source_of(*map(str, path))
+        source = self.project.settings.get_source(*map(str, path))
         if source.kind == "default":
-            source = self.project.settings.source_of(*map(str, path[:3]), "kind")
+            source = self.project.settings.get_source(*map(str, path[:3]), "kind")
         return f"{source}: {format_key_path(path)}"
 
     def _build_sink_place(self, run: str | None) -> SinkPlace:
         project = self.project
-        folder = state_path_of(project.settings, run).parent
+        folder = get_state_path(project.settings, run).parent
         environment, issue = project.agents.environment, ("", "")
-        entries = activity_of(project.settings).sinks.values()
+        entries = get_activity_options(project.settings).sinks.values()
         if run is not None and any(entry.from_request for entry in entries):
-            definition = definition_of(project.store(run))
+            definition = read_definition(project.store(run))
             if definition is not None:
                 issue = definition.request.identifier, definition.request.session
         return SinkPlace(folder, project.settings.project_dir, environment, *issue)

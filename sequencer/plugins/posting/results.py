@@ -19,7 +19,7 @@ from sequencer.history.results import build_report, find_text
 from sequencer.history.story import build_story
 from sequencer.model.graph.marking import FlowStatus
 from sequencer.model.head import Head
-from sequencer.plugins.metrics.facts import metrics_of
+from sequencer.plugins.metrics.facts import compute_metrics
 from sequencer.plugins.posting.cursor import (
     Cursor,
     CursorFile,
@@ -33,14 +33,14 @@ History = Callable[[int], Iterable[dict[str, Any]]]
 """Returns the facts after a revision; see `Store.history`."""
 
 
-def activities_of(fact: RecordedFact) -> list[Activity]:
+def list_activities(fact: RecordedFact) -> list[Activity]:
     """Return the results of *fact*; most facts have none.
 
     >>> fact = {"revision": 3, "at": "2027-01-31T08:00:00Z", "event": "succeeded",
     ...         "step": "main", "step_index": 1, "attempt": 1, "outcome": {"output": "done"}}
-    >>> [(str(a.type), a.body) for recorded in read_facts([fact]) for a in activities_of(recorded)]
+    >>> [(str(a.type), a.body) for read in read_facts([fact]) for a in list_activities(read)]
     [('response', 'done')]
-    >>> [activities_of(recorded) for recorded in read_facts([{**fact, "event": "claimed"}])]
+    >>> [list_activities(recorded) for recorded in read_facts([{**fact, "event": "claimed"}])]
     [[]]
     """
     result, details = build_report(fact), fact.details
@@ -75,7 +75,7 @@ def results_after(cursor: Cursor, head: Head, history: History) -> Iterator[Post
             run_id = head.run_id
         if fact.revision != revision:
             revision, index = fact.revision, -1
-        for activity in activities_of(fact):
+        for activity in list_activities(fact):
             index += 1
             if place.is_before(revision, index):
                 yield Post(
@@ -97,7 +97,7 @@ def with_run_totals(post: Post, head: Head, history: History, *, has_tasks: bool
     raw = [fact for fact in history(0) if fact["revision"] <= (post.revision or 0)]
     facts = [*read_facts(raw)]
     usage = head.usage if head.revision == post.revision else None
-    activity = replace(post.activity, metrics=metrics_of(build_story(raw), usage))
+    activity = replace(post.activity, metrics=compute_metrics(build_story(raw), usage))
     end = facts[-1]
     if has_tasks and end.meaning.ends_run and end.details.get("status") == FlowStatus.COMPLETED:
         answers = (fact for fact in reversed(facts) if fact.meaning.is_output)

@@ -7,15 +7,15 @@ from sequencer.project.sections import ConfigSection
 from sequencer.project.settings import Settings
 
 
-def activity_of(settings: Settings) -> ActivityOptions:
+def get_activity_options(settings: Settings) -> ActivityOptions:
     """Return the section `activity` of *settings*."""
     options: ActivityOptions = settings.section("activity")
     return options
 
 
-def comment_tools_of(settings: Settings) -> tuple[str, ...]:
+def list_comment_tools(settings: Settings) -> tuple[str, ...]:
     """Return the tools that an agent could use to post comments."""
-    return activity_of(settings).comment_tools
+    return get_activity_options(settings).comment_tools
 
 
 SECTION = ConfigSection(ActivityOptions, ActivityOptions)

@@ -229,7 +229,7 @@ class LinearSink(HttpSink):
     def post(self, post: Post) -> None:
         fields: dict[str, Any] = {
             "agentSessionId": self._session_id,
-            "content": content_of(post.activity),
+            "content": build_content(post.activity),
         }
         known_id = None if post.key is None else activity_id(post.key)
         if known_id is None:
@@ -268,7 +268,7 @@ class LinearCommentSink(HttpSink):
         judge_linear(answer, known_id, "commentCreate")
 
 
-def content_of(activity: Activity) -> dict[str, str]:
+def build_content(activity: Activity) -> dict[str, str]:
     """Return the ``content`` of the mutation's input."""
     kind = str(activity.type)
     if activity.type is ActivityType.ACTION:

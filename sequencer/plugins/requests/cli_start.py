@@ -34,12 +34,12 @@ from sequencer.model.request import Definition, Request, Route
 from sequencer.model.step import Step
 from sequencer.plugins.requests.cli_requests import REQUEST, read_request
 from sequencer.plugins.requests.issues import find_free_name
-from sequencer.plugins.requests.project_requests import starter_of
-from sequencer.plugins.requests.section import routing_of
+from sequencer.plugins.requests.project_requests import build_starter
+from sequencer.plugins.requests.section import get_routing_settings
 from sequencer.plugins.requests.starting import Starter, WantedTeam, describe_lost_cost
 from sequencer.plugins.teams import scoring
 from sequencer.plugins.teams.scoring import TeamChoice
-from sequencer.plugins.teams.section import teams_of
+from sequencer.plugins.teams.section import get_team_options
 from sequencer.project.project import Project
 from sequencer.store.identity import is_inside_agent
 
@@ -90,7 +90,7 @@ def start(
     project.ensure_may_act()
     request = read_request(invocation, project, "start", **given)
     name = _choose_run_name(invocation, project, request)
-    starter = starter_of(project)
+    starter = build_starter(project)
     with _report_lost_cost(invocation, starter):
         definition = starter.define(request, procedure, _to_wanted_team(team, team_size))
         if not no_run:
@@ -205,7 +205,7 @@ def plan_request(
         # The route is useful even on a machine that can't start the run.
         invocation.notify(f"notice: its steps can't be shown: {error}")
     if invocation.is_json:
-        kind = scoring.classification_of(request, route, routing_of(project.settings))
+        kind = scoring.find_classification(request, route, get_routing_settings(project.settings))
         facts = {"request": request.model_dump(mode="json"), **route.model_dump(mode="json")}
         facts |= {"team": None if choice is None else _team_json(project, choice)}
         steps = {"steps": None} if definition is None else _definition_json(project, definition)
@@ -222,7 +222,7 @@ def plan_request(
 
 def _make_planning_starter(invocation: Invocation, project: Project) -> Starter:
     """Return the starter; if an agent is the caller, it asks no model."""
-    starter = starter_of(project)
+    starter = build_starter(project)
     if starter.questions is None or not is_inside_agent():
         return starter
     invocation.show_notices(["an agent asks, so keyword rules classify the request"])
@@ -259,7 +259,7 @@ def _team_json(project: Project, choice: TeamChoice) -> dict[str, Any]:
         "why": choice.why,
         "size": _compute_team_size(choice),
         "score": choice.score.score,
-        "threshold": teams_of(project.settings).threshold,
+        "threshold": get_team_options(project.settings).threshold,
         "reasons": [asdict(reason) for reason in choice.score.reasons],
     }
 

@@ -9,47 +9,49 @@ from sequencer import extensions
 from sequencer.errors import ConfigurationError
 from sequencer.executors.protocol import Objection, without_tools
 from sequencer.model.step import Step
-from sequencer.plugins.posting.section import activity_of
+from sequencer.plugins.posting.section import get_activity_options
 from sequencer.plugins.requests.routing import choose_classifier
-from sequencer.plugins.requests.section import routing_of
+from sequencer.plugins.requests.section import get_routing_settings
 from sequencer.plugins.requests.starting import Questions, Starter, TeamStarter
-from sequencer.plugins.teams.section import teams_of
+from sequencer.plugins.teams.section import get_team_options
 from sequencer.project.diagnostics import Area, Diagnostic, Level
 from sequencer.project.project import Project
 from sequencer.store.user_state import make_user_folder
 
 
-def classifier_of(project: Project) -> str | None:
+def find_classifier(project: Project) -> str | None:
     """Return the agent that classifies requests; None: the rules classify them."""
     if project.rehearses:
         return None
-    return choose_classifier(routing_of(project.settings), project.agents.default_model_agent())
+    return choose_classifier(
+        get_routing_settings(project.settings), project.agents.default_model_agent()
+    )
 
 
-def starter_of(project: Project) -> Starter:
+def build_starter(project: Project) -> Starter:
     """Return the starter that turns requests into runs."""
-    settings, agent = project.settings, classifier_of(project)
+    settings, agent = project.settings, find_classifier(project)
     return Starter(
         registry=settings.registry,
-        routing=routing_of(settings),
+        routing=get_routing_settings(settings),
         agents=project.agents,
         prompts=project.prompts,
         step_defaults=settings.step_defaults,
-        comment_tools=activity_of(settings).comment_tools,
+        comment_tools=get_activity_options(settings).comment_tools,
         questions=None
         if agent is None
         else partial(
             Questions,
             project.agents,
             agent,
-            within_s=routing_of(settings).timeout_s,
+            within_s=get_routing_settings(settings).timeout_s,
             project=settings.project_dir,
             ensure_may_ask=project.trust.ensure,
             make_place=partial(make_user_folder, "questions"),
         ),
         hooks=project.hooks,
         agent=settings.agent.default if _is_agent_typed(project) else None,
-        team=TeamStarter(teams_of(settings), routing_of(settings))
+        team=TeamStarter(get_team_options(settings), get_routing_settings(settings))
         if extensions.is_available("teams")
         else None,
     )
@@ -57,7 +59,7 @@ def starter_of(project: Project) -> Starter:
 
 def _is_agent_typed(project: Project) -> bool:
     """Return whether ``--agent`` chose the run's agent; a rehearsal does not record it."""
-    source = project.settings.source_of("agent", "default")
+    source = project.settings.get_source("agent", "default")
     return source.kind == "flag" and not project.rehearses
 
 
@@ -66,7 +68,7 @@ def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator
     del run
     if looks:
         return
-    name = classifier_of(project)
+    name = find_classifier(project)
     if name is None:
         return
     try:

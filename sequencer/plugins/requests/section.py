@@ -10,15 +10,15 @@ from sequencer.project.setting_checks import Check
 from sequencer.project.settings import Settings
 
 
-def routing_of(settings: Settings) -> RoutingSettings:
+def get_routing_settings(settings: Settings) -> RoutingSettings:
     """Return the section `routing` of *settings*."""
     options: RoutingSettings = settings.section("routing")
     return options
 
 
-def system_prompts_of(settings: Settings) -> list[str]:
+def get_system_prompts(settings: Settings) -> list[str]:
     """Return every system prompt that a step with system_from_labels may get."""
-    return list_system_prompts(routing_of(settings))
+    return list_system_prompts(get_routing_settings(settings))
 
 
 def _problems(value: RoutingSettings, check: Check) -> Iterator[Found]:

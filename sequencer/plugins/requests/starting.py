@@ -55,10 +55,10 @@ from sequencer.plugins.requests.routing import (
     route,
     system_prompts_for,
 )
-from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.graphs import build_task_workflow
 from sequencer.plugins.teams.lists import SHARED, builtin_tasks
 from sequencer.plugins.teams.options import TeamOptions
-from sequencer.plugins.teams.scoring import TeamChoice, classification_of, decide, score_request
+from sequencer.plugins.teams.scoring import TeamChoice, decide, find_classification, score_request
 from sequencer.store.identity import utc_now
 from sequencer.workflows import prompts as templates
 from sequencer.workflows.registry import PROCEDURES, Registry, builtin_procedure, with_defaults
@@ -350,7 +350,7 @@ class TeamStarter(Struct, frozen=True):
         if objection is None and wish is None and not is_builtin:
             objection = f"the project has steps of its own for procedure {chosen.procedure!r}"
         score = score_request(request, chosen, self.routing, self.options)
-        kind = classification_of(request, chosen, self.routing)
+        kind = find_classification(request, chosen, self.routing)
         choice = decide(score, self.options, kind, wish)
         if choice.uses_team and objection is not None:
             return replace(choice, uses_team=False, why=objection)
@@ -364,7 +364,7 @@ class TeamStarter(Struct, frozen=True):
         Raises:
             ConfigurationError: it has more tasks than a run may have.
         """
-        return workflow_of(
+        return build_task_workflow(
             procedure + SUFFIX,
             builtin_tasks(procedure, size),
             self.options.every_role,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sequencer.errors import ConfigurationError, run_option
-from sequencer.plugins.schedules.section import schedules_of
+from sequencer.plugins.schedules.section import get_schedules
 from sequencer.plugins.schedules.timers import (
     find_entries,
     find_entry_lacks,
@@ -44,7 +44,7 @@ def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator
         return
     settings = project.settings
     entries = find_entries(settings, os.environ)
-    if entries or schedules_of(settings) or os.path.lexists(tick_log(settings, None)):
+    if entries or get_schedules(settings) or os.path.lexists(tick_log(settings, None)):
         yield from _check_own_records()
     for run in find_runs_without_timer(settings, entries):
         message = "no timer on this machine runs the ticks of this run, so it never starts"

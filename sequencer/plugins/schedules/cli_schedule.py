@@ -34,7 +34,7 @@ from sequencer.plugins.schedules.installers import (
     Cron,
     Installer,
     Job,
-    installer_of,
+    find_installer,
 )
 from sequencer.plugins.schedules.schedules import list_scheduled_runs
 from sequencer.plugins.schedules.timer_needs import (
@@ -42,15 +42,15 @@ from sequencer.plugins.schedules.timer_needs import (
     find_cron_lacks,
     find_key_lacks,
     find_trust_lacks,
-    workflows_of,
+    list_run_workflows,
 )
 from sequencer.plugins.schedules.timers import (
     LATE,
     LATE_S,
     last_tick,
+    list_programs,
     log_of_all,
     path_for,
-    programs_of,
     tick_log,
 )
 from sequencer.plugins.web.cli_web import ensure_extra, parse_names, read_key
@@ -142,22 +142,22 @@ def schedule(
     settings = invocation.project().settings
     names = _make_job_names(invocation, settings, folders)
     if action == "show":
-        return _show(invocation, installer_of(kind), names)
+        return _show(invocation, find_installer(kind), names)
     name = names[is_web]
     if action == "remove":
-        was_installed = installer_of(kind).remove(name)
+        was_installed = find_installer(kind).remove(name)
         invocation.notify(f"{name} {'was removed' if was_installed else 'was not installed'}")
         return 0
     log = str(_choose_log(settings, invocation.run_name, given))
     tick = partial(_make_tick_job, settings, name, invocation.run_name, log)
     job = _make_pages_job(settings, name, folders, given) if is_web else tick(given)
     if action == "print":
-        _print(invocation, Cron() if kind is None else installer_of(kind), job, log)
+        _print(invocation, Cron() if kind is None else find_installer(kind), job, log)
         return 0
     if is_web:
-        _install_pages(invocation, installer_of(kind), job, _make_link(given))
+        _install_pages(invocation, find_installer(kind), job, _make_link(given))
     else:
-        _install_ticks(invocation, installer_of(kind), job, log, is_all=given["is_all"])
+        _install_ticks(invocation, find_installer(kind), job, log, is_all=given["is_all"])
     return 0
 
 
@@ -201,7 +201,7 @@ def _install_ticks(
     _install(invocation, installer, job)
     invocation.notify(f"one due step runs {_format_frequency(job)}; the full record: {log}")
     project = invocation.project()
-    workflows = workflows_of(project, invocation.run_name, is_all=is_all)
+    workflows = list_run_workflows(project, invocation.run_name, is_all=is_all)
     lacks = [*_find_lacks(project, workflows, job)]
     if isinstance(installer, Cron):
         of_cron = [*find_cron_lacks(installer.read_lines(), log)]
@@ -404,7 +404,7 @@ def _make_link(options: Mapping[str, Any]) -> str:
                 file.write(secrets.token_urlsafe(24) + "\n")
     key = read_key(path)
     guard.ensure_token(options["bind"], key)
-    origin = guard.origins_of(options["bind"], options["port"], options["names"])[0]
+    origin = guard.list_origins(options["bind"], options["port"], options["names"])[0]
     return guard.make_link(origin, key)
 
 
@@ -425,5 +425,5 @@ def program_argv() -> list[str]:
 def _variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a timer would not have by itself."""
     state = env.get(STATE_VARIABLE, "")
-    variables = {"PATH": path_for(programs_of(settings), env.get("PATH", ""), shutil.which)}
+    variables = {"PATH": path_for(list_programs(settings), env.get("PATH", ""), shutil.which)}
     return {**variables, STATE_VARIABLE: state} if state.startswith("/") else variables

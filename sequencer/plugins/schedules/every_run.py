@@ -22,13 +22,13 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.tick_news import explain_held
 from sequencer.cli.unattended import OPTION, find_log_path
-from sequencer.cli.views.runs import name_of, run_facts, unread_facts, visit_runs
+from sequencer.cli.views.runs import get_run_name, run_facts, unread_facts, visit_runs
 from sequencer.cli.views.text import pluralize
 from sequencer.engine.run import Run
 from sequencer.errors import ClaimHeld, Interrupted, SequencerError, UsageRefused
 from sequencer.model.head import Head
 from sequencer.plugins.schedules.cli_schedule import program_argv
-from sequencer.plugins.schedules.line import KeptLine, Rank, Turn, ranks_of
+from sequencer.plugins.schedules.line import KeptLine, Rank, Turn, rank_runs
 from sequencer.plugins.schedules.schedules import is_unsettled, list_scheduled_runs
 from sequencer.plugins.schedules.timers import tick_log
 from sequencer.project.project import Project
@@ -105,7 +105,7 @@ class _Runs(NamedTuple):
                 by_name[name], dates[name] = run, format_utc(date)
                 if date <= time.time() or is_unsettled(project, run):
                     able_names.add(name)
-        return cls(project, by_name, ranks_of(project, run_states, dates), frozenset(able_names))
+        return cls(project, by_name, rank_runs(project, run_states, dates), frozenset(able_names))
 
 
 def _run_ticks(
@@ -159,7 +159,7 @@ def _run_tick(
 ) -> int:
     """Run the tick of *run* and return its exit code."""
     has_log = find_log_path(invocation.arguments) is not None
-    invocation.notify(f"{name_of(run)}:")
+    invocation.notify(f"{get_run_name(run)}:")
     argv = [*program_argv(), "tick", *_list_run_options(project, run, has_log=has_log), *options]
     # The child inherits the lock, so it is held until the tick ends, even if this process dies.
     child = subprocess.Popen(argv, pass_fds=(place,))  # noqa: S603 - this program

@@ -263,7 +263,7 @@ class Systemd(_Files):
         return {path: text, timer: _TIMER.format(about=description, every=job.every)}
 
     def format_job(self, job: Job) -> str:
-        unit = _unit_of(job)
+        unit = _format_unit(job)
         return (
             f"{super().format_job(job)}\n\n"
             f"# Then: systemctl --user daemon-reload && systemctl --user enable --now {unit}\n"
@@ -272,7 +272,7 @@ class Systemd(_Files):
 
     def install(self, job: Job) -> Sequence[str]:
         """Install and start *job*; return lines for people."""
-        unit = _unit_of(job)
+        unit = _format_unit(job)
         with self._undo_on_failure(job.name):
             message = self._write(job)
             _run_checked("systemctl", "--user", "daemon-reload")
@@ -494,7 +494,7 @@ class Cron:
 Installer = Systemd | Launchd | Cron
 
 
-def installer_of(kind: str | None) -> Installer:
+def find_installer(kind: str | None) -> Installer:
     """Return the installer for *kind*; None: the best kind that this machine has."""
     if kind is None:
         has_systemd = shutil.which("systemctl") and Path("/run/systemd/system").is_dir()
@@ -521,7 +521,7 @@ def cron_times(every: int) -> str:
     )
 
 
-def _unit_of(job: Job) -> str:
+def _format_unit(job: Job) -> str:
     return f"{job.name}.{'service' if job.every is None else 'timer'}"
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
-from sequencer.plugins.schedules.section import schedules_of
+from sequencer.plugins.schedules.section import get_schedules
 from sequencer.project.project import Project
 from sequencer.project.settings import Settings
 from sequencer.store.lock import RunLock
@@ -97,13 +97,13 @@ def _remove_name(names: Iterable[str], name: str) -> tuple[str, ...]:
     return tuple(item for item in names if item != name)
 
 
-def ranks_of(
+def rank_runs(
     project: Project,
     listed: Iterable[tuple[Run, Mapping[str, Any]]],
     dates: Mapping[str, str],
 ) -> dict[str, Rank]:
     """Return the ranks of the runs *listed* with their `run_facts`, and of schedules by *dates*."""
-    schedules, ranks = schedules_of(project.settings), dict[str, Rank]()
+    schedules, ranks = get_schedules(project.settings), dict[str, Rank]()
     for run, facts in listed:
         group = CYCLE if facts.get("kind") == "cycle" else REQUEST
         group = DATE if run.name in schedules else group

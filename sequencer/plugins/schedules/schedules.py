@@ -26,8 +26,8 @@ from sequencer.model.commands import Reset
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness, ReadinessKind
 from sequencer.model.limits import parse_time
-from sequencer.plugins.schedules.line import KeptLine, ranks_of
-from sequencer.plugins.schedules.section import schedules_of
+from sequencer.plugins.schedules.line import KeptLine, rank_runs
+from sequencer.plugins.schedules.section import get_schedules
 from sequencer.project.project import Project
 from sequencer.project.starts import format_local_time, format_utc
 from sequencer.store.user_state import read_user_record, user_state_path, write_user_record
@@ -101,7 +101,7 @@ class DateNote(NamedTuple):
 
 def workflows(project: Project) -> dict[str, str]:
     """Return run name -> workflow for each schedule."""
-    return {name: schedule.workflow for name, schedule in schedules_of(project.settings).items()}
+    return {name: schedule.workflow for name, schedule in get_schedules(project.settings).items()}
 
 
 def next_start(project: Project, run: Run, now: float | None = None) -> float | None:
@@ -109,7 +109,7 @@ def next_start(project: Project, run: Run, now: float | None = None) -> float | 
 
     None: it has no schedule, or is under way. Writes nothing.
     """
-    if run.name not in schedules_of(project.settings):
+    if run.name not in get_schedules(project.settings):
         return None
     now = time.time() if now is None else now
     return _find_next_start(project, run, run.head, now, _find_valid_note(project, run, now))
@@ -120,7 +120,7 @@ def find_next_look(project: Project, run: Run) -> float | None:
 
     At most now if a date has come already; None if it has no schedule.
     """
-    schedule = schedules_of(project.settings).get(run.name or "")
+    schedule = get_schedules(project.settings).get(run.name or "")
     start = next_start(project, run)
     if schedule is None or start is not None:
         return start
@@ -141,7 +141,7 @@ def find_skipped_date(project: Project, run: Run) -> tuple[float, str] | None:
 
     Only dates after the last start count. Writes nothing.
     """
-    if run.name not in schedules_of(project.settings):
+    if run.name not in get_schedules(project.settings):
         return None
     now = time.time()
     note, skip = _find_valid_note(project, run, now), None
@@ -189,7 +189,7 @@ def _find_newly_skipped(
     """Return (date, reason) for the newest date that *run* missed, unless it is noted already."""
     if head is None or (note.starting is not None and not note.is_made(head)):
         return None
-    date = schedules_of(project.settings)[run.name or ""].find_last_date(now)
+    date = get_schedules(project.settings)[run.name or ""].find_last_date(now)
     if date <= max(note.since, note.starting or 0.0, note.left_out or 0.0):
         return None
     if head.status != "complete":
@@ -225,7 +225,7 @@ def _describe_wait(run: Run, head: Head) -> str:
 def _find_next_start(
     project: Project, run: Run, head: Head | None, now: float, note: DateNote
 ) -> float | None:
-    schedule = schedules_of(project.settings)[run.name or ""]
+    schedule = get_schedules(project.settings)[run.name or ""]
     if head is not None and head.status != "complete":
         return None
     if note.starting is not None and note.starting <= now and not note.is_made(head):
@@ -238,7 +238,7 @@ def _find_next_start(
 
 def list_scheduled_runs(project: Project) -> Iterator[tuple[Run, float | None]]:
     """Yield each run of ``schedules:`` with its `next_start`."""
-    for name in schedules_of(project.settings):
+    for name in get_schedules(project.settings):
         run = project.run(name)
         yield run, next_start(project, run)
 
@@ -256,7 +256,7 @@ def turns(
         for run, date in list_scheduled_runs(project)
         if date is not None
     }
-    ranks = ranks_of(project, listed, dates)
+    ranks = rank_runs(project, listed, dates)
     order = [name for name in KeptLine(project.settings).order(ranks) if name in able]
     return {name: place for place, name in enumerate(order, 1)}
 
@@ -279,7 +279,7 @@ def start_due(
     skipped date.
     """
     now = time.time()
-    if run.name not in schedules_of(project.settings):
+    if run.name not in get_schedules(project.settings):
         return None
     # Read the head only once: another tick may start the run meanwhile.
     head = run.head
@@ -334,7 +334,7 @@ def report_skipped_date(project: Project, run: Run | None) -> Iterator[None]:
     try:
         yield
     except WorkTreeRefused as error:
-        if run is None or run.name not in schedules_of(project.settings):
+        if run is None or run.name not in get_schedules(project.settings):
             raise
         head = run.head
         if head is None or head.status != "complete" or not _skip_date(project, run):
@@ -409,7 +409,7 @@ def _settle_note(
 
 def _record_name(project: Project, run: Run) -> str:
     # A changed ``at`` gets a new record: its dates count from the change.
-    cron = schedules_of(project.settings)[run.name or ""].at
+    cron = get_schedules(project.settings)[run.name or ""].at
     key = f"{project.settings.project_dir}\n{project.settings.config_path}\n{run.name}\n{cron}"
     digest = blake2b(key.encode(errors="surrogateescape"), digest_size=16).hexdigest()
     return f"{digest}.json"

@@ -11,7 +11,7 @@ from sequencer.project.setting_checks import Check
 from sequencer.project.settings import Settings
 
 
-def schedules_of(settings: Settings) -> Mapping[str, Schedule]:
+def get_schedules(settings: Settings) -> Mapping[str, Schedule]:
     """Return the section `schedules` of *settings*, by the name of the run that starts."""
     schedules: Mapping[str, Schedule] = settings.section("schedules")
     return schedules

@@ -23,7 +23,7 @@ import psutil
 
 from sequencer.errors import SequencerError
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.schedules.section import schedules_of
+from sequencer.plugins.schedules.section import get_schedules
 from sequencer.project.agents import list_agent_steps
 from sequencer.project.project import Project
 from sequencer.project.trusting import VARIABLE as TRUST
@@ -43,9 +43,9 @@ class Lack(NamedTuple):
     hint: str
 
 
-def workflows_of(project: Project, run: str | None, *, is_all: bool) -> list[Workflow]:
+def list_run_workflows(project: Project, run: str | None, *, is_all: bool) -> list[Workflow]:
     """Return the workflows of *run*, or of all runs."""
-    schedules = schedules_of(project.settings)
+    schedules = get_schedules(project.settings)
     names = [None, *schedules, *project.run_names()] if is_all else [run]
     workflows: dict[str, Workflow] = {}
     for name in dict.fromkeys(names):

@@ -27,12 +27,12 @@ from xml.parsers.expat import ExpatError
 from sequencer.errors import SequencerError
 from sequencer.files.textfile import slug
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.schedules.section import schedules_of
+from sequencer.plugins.schedules.section import get_schedules
 from sequencer.plugins.schedules.timer_needs import (
     Lack,
     find_cron_lacks,
     find_key_lacks,
-    workflows_of,
+    list_run_workflows,
 )
 from sequencer.project.agents import CLIENTS
 from sequencer.project.project import Project
@@ -82,7 +82,7 @@ class Lost(NamedTuple):
     in_tick: str | None
 
 
-def programs_of(settings: Settings) -> list[str]:
+def list_programs(settings: Settings) -> list[str]:
     """Return the programs that agents of the project may search on PATH, and `ALWAYS`."""
     of_agents = filter(None, map(_find_searched_program, settings.agents.values()))
     return list(dict.fromkeys([*CLIENTS, *of_agents, *ALWAYS]))
@@ -124,22 +124,22 @@ def find_runs_without_timer(settings: Settings, entries: Sequence[Entry]) -> Ite
 
     Every tick writes a log, so timers of other kinds are recognized by the log.
     """
-    for run in schedules_of(settings):
-        pace = pace_of(settings, run)
+    for run in get_schedules(settings):
+        pace = find_tick_pace(settings, run)
         if not any(entry.is_for_run(run) for entry in entries) and (pace is None or pace.is_missed):
             yield run
 
 
 def scheduled_workflows(project: Project) -> Iterator[Workflow]:
     """Yield the workflows of the runs of ``schedules:``."""
-    for run in schedules_of(project.settings):
-        yield from workflows_of(project, run, is_all=False)
+    for run in get_schedules(project.settings):
+        yield from list_run_workflows(project, run, is_all=False)
 
 
 def find_entry_lacks(project: Project, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Lack]]:
     """Yield what the ticks of installed *entries* need but do not have."""
     for entry in entries:
-        workflows = workflows_of(project, entry.run, is_all=entry.is_all)
+        workflows = list_run_workflows(project, entry.run, is_all=entry.is_all)
         env_file = None if entry.env_file is None else Path(entry.env_file)
         for lack in find_key_lacks(project, workflows, env_file):
             yield entry, lack
@@ -156,7 +156,7 @@ def find_lost_programs(
 
     If none is installed, the entry that would be printed is checked.
     """
-    programs, search_path = programs_of(settings), env.get("PATH", "")
+    programs, search_path = list_programs(settings), env.get("PATH", "")
     if not entries:
         path = path_for(programs, search_path, partial(shutil.which, path=search_path))
         entries = [Entry("the timer that 'sequencer schedule install' installs", path)]
@@ -177,7 +177,7 @@ def _resolve_folder(program: str) -> tuple[str, str]:
 
 
 def _find_cron_entries(settings: Settings) -> Iterator[Entry]:
-    yield from entries_of(_read_crontab(), settings.project_dir)
+    yield from parse_entries(_read_crontab(), settings.project_dir)
 
 
 def _read_crontab() -> str:
@@ -198,7 +198,7 @@ def _read_crontab() -> str:
     return process.stdout.decode(errors="replace")
 
 
-def entries_of(crontab: str, folder: Path) -> Iterator[Entry]:
+def parse_entries(crontab: str, folder: Path) -> Iterator[Entry]:
     """Yield the entries of *crontab* whose ticks work in *folder*."""
     cron_path = "/usr/bin:/bin"
     for line in crontab.split("\n"):
@@ -291,7 +291,7 @@ def log_of_all(settings: Settings) -> Path:
     return settings.logs_dir / "tick-all.log"
 
 
-def pace_of(settings: Settings, run: str | None) -> TickPace | None:
+def find_tick_pace(settings: Settings, run: str | None) -> TickPace | None:
     """Return the pace of the ticks that may work on *run*; None: too few ticks are known.
 
     Ticks of all runs count too, even if the run had nothing to do and got no turn.

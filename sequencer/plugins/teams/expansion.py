@@ -26,7 +26,7 @@ from sequencer.plugins.teams.graphs import (
     MOST,
     TEXT_CHARS,
     TaskProblem,
-    growth_of,
+    expand_by_tasks,
     list_problems,
 )
 from sequencer.plugins.teams.options import FIXER, UNNAMED
@@ -66,7 +66,7 @@ class TeamExpander(Struct, frozen=True):
             if UNNAMED in self.roles:
                 # Leaving a role out must not avoid the limits that roles set.
                 tasks = [added if added.role else added.replace(role=UNNAMED) for added in tasks]
-            growth = growth_of(graph, name, tasks, self.roles, max_tasks=self.max_tasks)
+            growth = expand_by_tasks(graph, name, tasks, self.roles, max_tasks=self.max_tasks)
         except ConfigurationError as error:
             # The whole error, because its hint lists the valid names.
             raise AnswerRefused(self.redact(f"no task is added: {error}")) from None
@@ -180,7 +180,7 @@ def tasks_of_answer(
     """Return the tasks that a lead's structured *answer* adds to a run.
 
     *existing* are the ids of the run's tasks: a sub-issue may depend on an earlier one.
-    `graphs.growth_of` decides how these tasks join the run's graph.
+    `graphs.expand_by_tasks` decides how these tasks join the run's graph.
 
     Raises:
         AnswerRefused: the answer has the wrong form, or sub-issues depend on unknown ones or on

@@ -48,7 +48,7 @@ def _format_path(path: KeyPath) -> str:
     return format_key_path(("tasks", *path))
 
 
-def workflow_of(
+def build_task_workflow(
     name: str,
     tasks: Sequence[Task],
     roles: Mapping[str, Role],
@@ -78,7 +78,7 @@ def workflow_of(
     return Workflow(name, tuple(step for _, step in pairs), kind="graph", graph=graph)
 
 
-def growth_of(
+def expand_by_tasks(
     graph: Graph,
     adding: str,
     tasks: Sequence[Task],
@@ -93,8 +93,8 @@ def growth_of(
     for the last new tasks, those that block no other new task.
 
     Raises:
-        ConfigurationError: see `workflow_of`. New tasks may wait for ids of *graph*, but can't
-            use them again. *max_tasks* counts the tasks of both.
+        ConfigurationError: see `build_task_workflow`. New tasks may wait for ids of *graph*, but
+            can't use them again. *max_tasks* counts the tasks of both.
     """
     new_ids = {task.id for task in tasks}
     waited_for = {blocker for task in tasks for blocker in task.blocked_by if blocker != task.id}

@@ -25,7 +25,7 @@ from sequencer.files.regular import read_bytes
 from sequencer.files.yamlfile import Document, KeyPath, Position, decode, parse, parse_text
 from sequencer.frozen.fields import ValidationError
 from sequencer.plugins.teams.entries import Entries, ListFile, Size, TaskEntry
-from sequencer.plugins.teams.graphs import list_problems, workflow_of
+from sequencer.plugins.teams.graphs import build_task_workflow, list_problems
 from sequencer.plugins.teams.options import roles_in
 from sequencer.plugins.teams.team import Role, Task
 from sequencer.workflows.finding import (
@@ -92,16 +92,16 @@ def inline_list(
     """Return *tasks*, which are a part of *file*, as the task list called *name*.
 
     Raises:
-        ConfigurationError: see `graphs.workflow_of`.
+        ConfigurationError: see `graphs.get_workflow`.
     """
-    workflow = workflow_of(name, tasks, roles, size=size)
+    workflow = build_task_workflow(name, tasks, roles, size=size)
     order = workflow.whole_graph.order
     return GraphFile(
         workflow=workflow,
         title=name,
         description="",
         file=file,
-        place_of=lambda node, path: where(("tasks", order[node], *path)),
+        format_place=lambda node, path: where(("tasks", order[node], *path)),
     )
 
 

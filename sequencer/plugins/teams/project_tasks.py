@@ -13,8 +13,8 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.budgets import TeamBudgets
 from sequencer.plugins.teams.expansion import TeamExpander
-from sequencer.plugins.teams.prompt_context import context_of
-from sequencer.plugins.teams.section import teams_of
+from sequencer.plugins.teams.prompt_context import build_task_context
+from sequencer.plugins.teams.section import get_team_options
 from sequencer.plugins.teams.team import Role, TeamRules
 from sequencer.project.project import Project
 from sequencer.project.settings import Settings
@@ -24,7 +24,7 @@ from sequencer.project.task_graphs import TaskGraphs
 def make_project_execution(project: Project, agent: str | None = None) -> TaskExecution:
     """Return the rules for executing the tasks of a run; see `TaskGraphs.execution`."""
     settings = project.settings
-    options = teams_of(settings)
+    options = get_team_options(settings)
     rules = options.rules
     expander = TeamExpander(
         options.every_role,
@@ -52,7 +52,7 @@ def _make_prompt_composer(
     values: NodeValues, marking: Marking, **options: Any
 ) -> Callable[[str], str]:
     """Return a function that composes a task's prompt from the text of its prompt file."""
-    return context_of(values, marking, **options).compose
+    return build_task_context(values, marking, **options).compose
 
 
 def _fallback_step(rules: TeamRules) -> Callable[[Step], Step] | None:
@@ -60,12 +60,12 @@ def _fallback_step(rules: TeamRules) -> Callable[[Step], Step] | None:
 
 
 def _expander(settings: Settings) -> TeamExpander:
-    options = teams_of(settings)
+    options = get_team_options(settings)
     return TeamExpander(options.every_role, options.rules.max_tasks)
 
 
 def _cost_caps(settings: Settings, workflow: Workflow) -> Iterator[str]:
-    rules = teams_of(settings).rules
+    rules = get_team_options(settings).rules
     if rules.budget.max_cost_usd is not None:
         yield "teams.budget"
     for role, budget in rules.role_budgets.items():
@@ -103,9 +103,9 @@ def load(data: Mapping[str, Any]) -> tuple[TeamBudgets, TeamExpander]:
 
 TASK_GRAPHS = TaskGraphs(
     execution=make_project_execution,
-    capacity_rule=lambda settings: TeamBudgets(teams_of(settings).rules),
+    capacity_rule=lambda settings: TeamBudgets(get_team_options(settings).rules),
     expander=_expander,
-    fallback_step=lambda settings: _fallback_step(teams_of(settings).rules),
+    fallback_step=lambda settings: _fallback_step(get_team_options(settings).rules),
     cost_caps=_cost_caps,
     dump=dump,
     load=load,

@@ -169,7 +169,7 @@ def _quote(text: str) -> str:
     return _escape_tags(" ".join(text.split())).replace('"', "'").replace(">", "&gt;")
 
 
-def context_of(
+def build_task_context(
     values: NodeValues,
     marking: Marking,
     *,

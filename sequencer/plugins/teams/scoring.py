@@ -93,7 +93,7 @@ def score(
     if classification in settings.never:
         text = f"{classification}: nothing in it that a team could share out"
         return Score(0, uses_team=False, reasons=(Reason(0, text),), team_size=1)
-    signals = signals_of(title, text)
+    signals = find_signals(title, text)
     table = _score_signals(settings, classification, procedure, labels, signals)
     reasons = [reason for reason in table if reason.points]
     total = sum(reason.points for reason in reasons)
@@ -113,7 +113,7 @@ def score_request(
 ) -> Score:
     """Return the score of *request*, whose procedure *route* has chosen."""
     return score(
-        classification=classification_of(request, route, routing),
+        classification=find_classification(request, route, routing),
         title=request.title,
         text=request.text,
         labels=request.labels,
@@ -123,7 +123,7 @@ def score_request(
     )
 
 
-def classification_of(request: Request, route: Route, routing: RoutingSettings) -> Word | None:
+def find_classification(request: Request, route: Route, routing: RoutingSettings) -> Word | None:
     """Return the kind of request that belongs to the procedure that *route* chose.
 
     A label or a person chooses a procedure directly. Then the kind that leads to this procedure
@@ -313,7 +313,7 @@ class Signals(Struct):
     reproduction_steps: int = 0
 
 
-def signals_of(title: str, text: str) -> Signals:
+def find_signals(title: str, text: str) -> Signals:
     """Return the signals in *title* and *text*; the length counts only the text."""
     signals = Signals()
     prose = "\n".join(_extract_prose(_strip_comments(text), signals))
@@ -321,20 +321,20 @@ def signals_of(title: str, text: str) -> Signals:
     return signals
 
 
-def tokens_of(phrase: str) -> list[str]:
+def split_into_tokens(phrase: str) -> list[str]:
     """Return the words of *phrase* in the form of `Signals.tokens`.
 
-    >>> tokens_of("End-to-end, full stack")
+    >>> split_into_tokens("End-to-end, full stack")
     ['end', 'to', 'end', ',', 'fullstack']
     """
     folded = phrase.casefold().replace("\u2019", "'")
     return _TOKEN.findall(_COMPOUND.sub(lambda match: re.sub("[ -]", "", match[0]), folded))
 
 
-def forms_of(word: str) -> Iterator[str]:
+def list_word_forms(word: str) -> Iterator[str]:
     """Yield *word* and its inflected English forms.
 
-    >>> list(forms_of("migrate"))
+    >>> list(list_word_forms("migrate"))
     ['migrate', 'migrates', 'migrated', 'migrating', 'migration', 'migrations']
     """
     yield word
@@ -359,7 +359,7 @@ def phrases_in(tokens: list[str], phrases: Iterable[str]) -> list[str]:
     """Return each of *phrases* that occurs in *tokens*, with each word in any of its forms."""
     starts: dict[str, list[tuple[str, list[frozenset[str]]]]] = {}
     for phrase in phrases:
-        parts = [frozenset(forms_of(word)) for word in tokens_of(phrase)]
+        parts = [frozenset(list_word_forms(word)) for word in split_into_tokens(phrase)]
         for start in parts[0] if parts else ():
             starts.setdefault(start, []).append((phrase, parts[1:]))
     matches: set[str] = set()
@@ -407,7 +407,7 @@ def _extract_prose(text: str, signals: Signals) -> Iterator[str]:
             _count_item(item, section, signals)
             yield f"{BREAK} {line[item.end() :]}"
         elif _TITLE.match(line):
-            section = _section_of(line)
+            section = _parse_section(line)
             yield f"{line} {BREAK}"
         else:
             yield line
@@ -421,7 +421,7 @@ def _update_fence(line: str, mark: re.Match[str] | None, fence: str) -> str:
     return "" if is_end else fence
 
 
-def _section_of(title: str) -> _Section:
+def _parse_section(title: str) -> _Section:
     if _REPRODUCTION.search(title):
         return _Section.REPRODUCTION
     return _Section.ASIDE if _ASIDE.match(title) else _Section.WORK
@@ -449,7 +449,7 @@ def _add_words(prose: str, signals: Signals) -> None:
         if path is not None:
             signals.paths.add(path)
         words.append(chunk if path is None else BREAK)
-    signals.tokens = tokens_of(" ".join(words))
+    signals.tokens = split_into_tokens(" ".join(words))
 
 
 def _path_in(chunk: str) -> str | None:

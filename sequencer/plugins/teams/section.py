@@ -12,7 +12,7 @@ from sequencer.project.setting_checks import Check
 from sequencer.project.settings import Settings
 
 
-def teams_of(settings: Settings) -> TeamOptions:
+def get_team_options(settings: Settings) -> TeamOptions:
     """Return the section `teams` of *settings*."""
     options: TeamOptions = settings.section("teams")
     return options

@@ -44,12 +44,12 @@ from sequencer.plugins.temporal.wire import (
     DETACHED,
     FACTS,
     RUN,
+    build_run_owner,
     documents_in,
     ensure_documents_fit,
-    owner_of,
+    measure_documents,
     pack_facts,
     pack_head,
-    sizes_of,
     unpack_head,
 )
 from sequencer.plugins.temporal.workflow import OVERTAKEN, WORKFLOW
@@ -101,7 +101,7 @@ class FleetStore(RemoteRun):
         self._new_folders: list[Path] | None = None
         """Result folders of the current change, which may contain a person's words."""
         self._is_reached = True
-        self.worker_of: Callable[[str | None, Emit], Worker] | None = None
+        self.build_worker: Callable[[str | None, Emit], Worker] | None = None
         """Returns the engine's worker for the run of this name; set if the project may act."""
 
     def __repr__(self) -> str:
@@ -119,13 +119,13 @@ class FleetStore(RemoteRun):
         """
         description = self.connection.call(self.sibling(run).fetch_description())
         head = None if description is None else unpack_head(description.memo)
-        if head is None or self.worker_of is None:
+        if head is None or self.build_worker is None:
             raise StaleClaim("the run is gone", where=run)
         folder = None if head.run_name is None else slug(head.run_name)
         if self.options.workflow_id(folder) != run:
             # Its outputs and logs would go into another run's folder.
             raise CorruptState(f"says that it is the run {head.run_name!r}", where=run)
-        return self.worker_of(head.run_name, partial(notify, head.run_name))
+        return self.build_worker(head.run_name, partial(notify, head.run_name))
 
     def run_names(self) -> list[str]:
         """Return the names of the project's named runs; one that just started may be missing."""
@@ -350,7 +350,7 @@ class FleetStore(RemoteRun):
             for name, text in {**known_documents, **self._changed}.items()
             if text is not None
         }
-        ensure_documents_fit(sizes_of(documents))
+        ensure_documents_fit(measure_documents(documents))
         return await self.start_execution(description, {**parts, **documents}, state)
 
     # --- claims and waiting --------------------------------------------------------
@@ -358,7 +358,7 @@ class FleetStore(RemoteRun):
     def owner(self) -> Owner:
         """Return the owner of all the run's claims: not this process, but the run itself."""
         description = self._seen or self.refresh_description()
-        return owner_of("" if description is None else description.memo[RUN]["run_id"])
+        return build_run_owner("" if description is None else description.memo[RUN]["run_id"])
 
     def liveness(self, claim: Claim) -> Liveness:
         description = self._seen or self.refresh_description()

@@ -56,7 +56,7 @@ async def move_to_edition(store: RemoteRun) -> None:
             key: value for key, value in description.memo.items() if key not in (DETACHED, COUNTED)
         }
         await store.start_execution(description, {**memo, FACTS: []})
-    elif description.queue != (queue := _queue_of(store, description)):
+    elif description.queue != (queue := _get_queue_name(store, description)):
         handle = await store.get_handle(description.execution)
         try:
             await handle.execute_update("change_queue", queue, rpc_timeout=ANSWER_S, id=queue)
@@ -67,7 +67,7 @@ async def move_to_edition(store: RemoteRun) -> None:
                 raise
 
 
-def _queue_of(store: RemoteRun, description: RunSeen) -> str:
+def _get_queue_name(store: RemoteRun, description: RunSeen) -> str:
     """Return this edition's queue for the place where the run's steps are made."""
     return store.options.queue_at(store.options.parse_queue(description.queue)[1])
 
@@ -90,7 +90,7 @@ async def take_over(store: RemoteRun) -> str:
     if description is None or not description.is_open:
         return store.options.queue
     ensure_known(store.options, description)
-    if description.queue == (queue := _queue_of(store, description)):
+    if description.queue == (queue := _get_queue_name(store, description)):
         return queue
     if makers := {maker for maker in description.pending.values() if maker}:
         worker = worker_name(min(makers))

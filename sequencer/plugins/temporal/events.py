@@ -176,7 +176,7 @@ class Elsewhere:
                 yield attempt
             self.running.pop(token, None)
             self._ended.add(token)
-            yield attempt._replace(outcome=_outcome_of(fact["outcome"] or {}))
+            yield attempt._replace(outcome=_parse_outcome_record(fact["outcome"] or {}))
 
 
 def _is_end(fact: Mapping[str, Any]) -> bool:
@@ -185,7 +185,7 @@ def _is_end(fact: Mapping[str, Any]) -> bool:
     return record.meaning.ends is not None or record.meaning.cancels
 
 
-def _outcome_of(record: Mapping[str, Any]) -> Outcome:
+def _parse_outcome_record(record: Mapping[str, Any]) -> Outcome:
     return Outcome(
         status=OutcomeStatus(record.get("status", OutcomeStatus.INTERRUPTED)),
         error=record.get("error") or record.get("note"),

@@ -57,7 +57,9 @@ def export_run(store: FleetStore) -> Exported:
         raise TransitionRefused("the run was never started on the server", where=store.id)
     head = unpack_head(reader.memo)
     outputs = {**reader.outputs, **dict(_outputs(reader, records))}
-    return Exported(head, encode_journal(records, head.run_id), outputs, documents_of(store, head))
+    return Exported(
+        head, encode_journal(records, head.run_id), outputs, read_documents(store, head)
+    )
 
 
 def _records(facts: list[dict[str, Any]], head: Head) -> Iterator[PastRecord]:
@@ -75,7 +77,7 @@ def _outputs(reader: EventReader, records: list[PastRecord]) -> Iterator[tuple[s
             yield name or f"{fact['step_index']}-{fact['token']}", output
 
 
-def documents_of(store: Store, head: Head) -> dict[str, bytes]:
+def read_documents(store: Store, head: Head) -> dict[str, bytes]:
     """Return the documents of the run in *store*, which is at *head*, by their names."""
     names, documents = [DEFINITION_FILE, FLOW_DOCUMENT, head.base], dict[str, bytes]()
     while names:

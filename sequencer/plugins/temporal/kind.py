@@ -18,7 +18,7 @@ from sequencer.store.protocol import Store
 
 TEMPORAL = StoreKind(
     "temporal",
-    "sequencer.plugins.temporal.kind:store_of",
+    "sequencer.plugins.temporal.kind:open_remote_store",
     has_files=False,
     needs_trust=True,
     code="attempts",
@@ -34,7 +34,7 @@ def import_worker_module() -> ModuleType:
     return worker
 
 
-def store_of(request: StoreRequest) -> Store:
+def open_remote_store(request: StoreRequest) -> Store:
     """Return the store of a run on a server.
 
     Raises:

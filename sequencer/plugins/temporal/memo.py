@@ -14,9 +14,9 @@ from sequencer.plugins.temporal.wire import (
     FACTS,
     RUN,
     documents_in,
+    measure_documents,
     pack_facts,
     pack_head,
-    sizes_of,
     unpack_head,
 )
 from sequencer.store.protocol import Change, View
@@ -35,7 +35,7 @@ class MemoStore:
         """Start with the contents of *memo*; *publish* changes the memo on the server."""
         self.head = unpack_head(memo)
         self.documents = documents_in(memo)
-        self.sizes = sizes_of(self.documents)
+        self.sizes = measure_documents(self.documents)
         self.outputs: dict[str, str] = {}
         """Of attempts that a choice may depend on, by name, oldest first."""
         self.said: dict[str, str] = {}
@@ -113,7 +113,7 @@ class MemoStore:
             self.sizes.pop(name, None)
             if text is not None:
                 self.documents[name] = text
-        self.sizes |= sizes_of(changed)
+        self.sizes |= measure_documents(changed)
 
 
 class HeldGraphChanges(GraphChanges):

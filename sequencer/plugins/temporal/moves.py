@@ -25,8 +25,13 @@ from sequencer.model.limits import format_utc_s
 from sequencer.model.moving import close_run, confirm_arrival, ensure_here, has_arrived, reopen_run
 from sequencer.model.transitions import Transition
 from sequencer.plugins.temporal.client import FleetStore
-from sequencer.plugins.temporal.export import documents_of, export_run
-from sequencer.plugins.temporal.wire import ANSWER_BYTES, BEFORE, ensure_documents_fit, sizes_of
+from sequencer.plugins.temporal.export import export_run, read_documents
+from sequencer.plugins.temporal.wire import (
+    ANSWER_BYTES,
+    BEFORE,
+    ensure_documents_fit,
+    measure_documents,
+)
 from sequencer.store import results
 from sequencer.store.arrival import Arrival
 from sequencer.store.file import FileStore
@@ -66,15 +71,17 @@ def move(source: Side, target: Side) -> Head:
         raise TransitionRefused("the run was never started, so there is nothing to move")
     if head.moved_to is not None and (head.moved_to != target.words or has_arrived(head)):
         ensure_here(head)
-    target_head = _head_of(target, head)
+    target_head = _read_arrived_head(target, head)
     if target_head is not None:
         is_same = target_head.run_id == head.run_id
         if is_same and head.moved_to is not None and target_head.moved_to is None:
             return _note_arrival(source, target_head)
         _ensure_left(target_head, head, target)
     if isinstance(target.store, FleetStore):
-        documents = documents_of(source.store, head)
-        ensure_documents_fit(sizes_of({name: data.decode() for name, data in documents.items()}))
+        documents = read_documents(source.store, head)
+        ensure_documents_fit(
+            measure_documents({name: data.decode() for name, data in documents.items()})
+        )
     if head.moved_to is None:
         head = source.store.update(partial(_make_closing, where=target.words))
     # A run in git has its commits on the remote; a run in files has nothing there.
@@ -99,7 +106,7 @@ def _choose_mover(source: Side, target: Side) -> Callable[[Head, Transition], He
     )
 
 
-def _head_of(target: Side, head: Head) -> Head | None:
+def _read_arrived_head(target: Side, head: Head) -> Head | None:
     """Return the head in *target*; None: there is no run, or this one has partly arrived."""
     if isinstance(target.store, FileStore) and Arrival(target.store, head.run_id).is_free():
         return None
@@ -152,7 +159,7 @@ def _move_to_server(source: Store, server: FleetStore, head: Head, opening: Tran
     state: dict[str, Any] = {BEFORE: _collect_history(source, folder)}
     if head.needs_every_output:
         state["outputs"] = _outputs(folder)
-    documents = documents_of(source, head)
+    documents = read_documents(source, head)
     try:
         is_new = server.receive_run(Transition(new_head, opening.facts), documents, state)
     except RemoteUnreachable as error:

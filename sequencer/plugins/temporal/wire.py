@@ -65,7 +65,7 @@ _CONSTANT = frozenset(
 _DERIVED = frozenset({"schema_version", "iteration", "journal_offset"})
 
 
-def owner_of(run_id: str) -> Owner:
+def build_run_owner(run_id: str) -> Owner:
     """Return the owner of all claims of the run *run_id*: the run, as any worker may take them."""
     return Owner(host=HOST, boot_id="", pid_ns="", pid=0, pid_start=0, nonce=run_id)
 
@@ -75,7 +75,7 @@ def documents_in(memo: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in memo.items() if key not in _OWN_KEYS}
 
 
-def sizes_of(documents: Mapping[str, str | None]) -> dict[str, int]:
+def measure_documents(documents: Mapping[str, str | None]) -> dict[str, int]:
     """Return the size in bytes of each of *documents* in a memo."""
     return {name: len(json.dumps(text)) for name, text in documents.items() if text is not None}
 
@@ -110,7 +110,7 @@ def pack_head(head: Head) -> dict[str, dict[str, Any]]:
 
 def _pack_claim(claim: Claim, head: Head) -> dict[str, Any]:
     data = claim.model_dump(mode="json", exclude_defaults=True)
-    defaults = {"owner": owner_of(head.run_id), "step_index": head.step_index}
+    defaults = {"owner": build_run_owner(head.run_id), "step_index": head.step_index}
     defaults |= {"step": head.expected_step, "claimed_at": head.last_update}
     return {
         key: value
@@ -131,7 +131,7 @@ def unpack_head(memo: Mapping[str, Any]) -> Head:
         raise NewerSchema(message, where=constant["run_id"], hint=UPDATE)
     index, run_id = changes.get("step_index", 0), constant["run_id"]
     defaults = {
-        "owner": owner_of(run_id),
+        "owner": build_run_owner(run_id),
         "step_index": index,
         "step": changes["expected_step"],
         "claimed_at": changes["last_update"],
@@ -345,7 +345,7 @@ def unpack_result(
     if "decision" in record:
         decision = convert(record["decision"], Decision)
     return AttemptResult(
-        _outcome_of(report, record),
+        _restore_outcome(report, record),
         step,
         ref,
         record.get("agent", ""),
@@ -361,7 +361,7 @@ def unpack_result(
     )
 
 
-def _outcome_of(report: AttemptReport, record: Mapping[str, Any]) -> Outcome:
+def _restore_outcome(report: AttemptReport, record: Mapping[str, Any]) -> Outcome:
     fault = report.session_fault
     return Outcome(
         status=OutcomeStatus(record["status"]),

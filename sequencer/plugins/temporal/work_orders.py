@@ -54,8 +54,8 @@ from sequencer.plugins.temporal.memo import HeldGraphChanges, MemoStore
 from sequencer.plugins.temporal.wire import (
     AttemptReport,
     Ticket,
+    build_run_owner,
     ensure_documents_fit,
-    owner_of,
     pack_error,
     unpack_error,
     unpack_result,
@@ -400,7 +400,7 @@ class SequenceWorkOrder(WorkOrder):
         return None if head is None else self._changes.kind.expire_waits(head, at=self._at)
 
     def _capacity(self, head: Head) -> Capacity:
-        owner = owner_of(head.run_id)
+        owner = build_run_owner(head.run_id)
         return Capacity(owner, self.ttl_s, None, 1, self._expired_tokens(head), self._run_limits)
 
     def _to_result(self, report: AttemptReport, claim: Claim) -> AttemptResult:
@@ -460,7 +460,9 @@ class GraphWorkOrder(WorkOrder):
         )
         if "kept" in data:
             self.budget.restore(data["kept"])
-        self._shares = Shares(self._run_limits, self._capacity_rule, owner_of(store.head.run_id))
+        self._shares = Shares(
+            self._run_limits, self._capacity_rule, build_run_owner(store.head.run_id)
+        )
         self._shares.own_usd = self.budget.usd_left
 
     def _collect_facts(self, tried_at: datetime | None) -> GraphSeen:
@@ -495,7 +497,7 @@ class GraphWorkOrder(WorkOrder):
         expired_tokens, limits = self._expired_tokens(head), self._run_limits
         free_slots = self.budget.slots(len(self._busy)) if self._may_claim else 0
         return Capacity(
-            owner_of(head.run_id),
+            build_run_owner(head.run_id),
             self.ttl_s,
             None,
             count_slots(head, limits, free_slots, expired_tokens, self._at),
@@ -546,6 +548,6 @@ WORK_ORDERS: Mapping[str, type[SequenceWorkOrder | GraphWorkOrder]] = {"graph": 
 """By the kind of the workflow; every other kind is a sequence of steps."""
 
 
-def work_order_of(data: Mapping[str, Any], store: MemoStore) -> WorkOrder:
+def read_work_order(data: Mapping[str, Any], store: MemoStore) -> WorkOrder:
     """Return the work order in the *data* that a process sent."""
     return WORK_ORDERS.get(data["workflow"].get("kind", ""), SequenceWorkOrder)(data, store)

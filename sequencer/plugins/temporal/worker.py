@@ -68,7 +68,7 @@ from sequencer.plugins.temporal.wire import (
     pack_workflow,
     unpack_error,
 )
-from sequencer.plugins.temporal.work_orders import work_order_of
+from sequencer.plugins.temporal.work_orders import read_work_order
 from sequencer.plugins.temporal.workflow import ATTEMPT, LOST, REFUSED, RunWorkflow
 from sequencer.project.task_graphs import TASK_GRAPHS
 
@@ -116,13 +116,13 @@ class Activities:
     """Makes the attempts that the server hands to this process."""
 
     def __init__(
-        self, worker_of: Callable[[str], tuple[Worker, Head]], notify: Notify = lambda *_: None
+        self, build_worker: Callable[[str], tuple[Worker, Head]], notify: Notify = lambda *_: None
     ) -> None:
-        """Make attempts; *worker_of* returns a run's worker and newest head for the run's id.
+        """Make attempts; *build_worker* returns a run's worker and newest head for the run's id.
 
         *notify* gets a notice for each attempt that can't be made here.
         """
-        self._worker_of, self._notify = worker_of, notify
+        self._build_worker, self._notify = build_worker, notify
         self._running: dict[tuple[str, int], Cancellation] = {}
         self.started = Counter[str]()
         """How many attempts this process has started, by run."""
@@ -178,7 +178,7 @@ class Activities:
     def _make_attempt(self, run: str, ticket: Ticket, cancellation: Cancellation) -> dict[str, Any]:
         """Make an attempt and return its report; runs in a separate thread."""
         try:
-            worker, head = self._worker_of(run)
+            worker, head = self._build_worker(run)
             if head.find_claim(ticket.token) is None:
                 raise _make_error("its claim is gone", type=LOST)
             if ticket.has_code and not worker.code.moves:
@@ -217,7 +217,7 @@ class Activities:
         with contextlib.suppress(SequencerError):
             for pause_s in LOOKS_S:
                 time.sleep(pause_s)
-                worker, head = self._worker_of(run)
+                worker, head = self._build_worker(run)
                 if head.find_claim(token) is None:
                     # Otherwise the next attempt publishes it.
                     if not head.claims:
@@ -271,7 +271,7 @@ def polls(places: int) -> int:
     return max(1, min(MAX_POLLS, places // 2))
 
 
-def server_of(
+def build_server(
     client: Client,
     queue: str,
     attempts: Activities,
@@ -414,7 +414,7 @@ def _immediate_end(store: FleetStore, data: dict[str, Any]) -> dict[str, Any] | 
         *(token for token, maker in description.pending.items() if not maker),
     ]:
         data["untaken"] = untaken_tokens
-    order, revision = work_order_of(data, copy), copy.head.revision
+    order, revision = read_work_order(data, copy), copy.head.revision
     order.advance(description.pending, datetime.now(UTC), may_claim=False)
     # A change here, such as an expired gate, must be recorded in the run itself.
     return order.end if copy.head.revision == revision else None
@@ -449,7 +449,7 @@ async def _serve_until_stopped(
     store: FleetStore, attempts: Activities, places: int, stop: Cancellation, notify: Notify
 ) -> None:
     client = await store.connection.connect()
-    async with server_of(client, store.options.queue, attempts, places, LONGEST_END):
+    async with build_server(client, store.options.queue, attempts, places, LONGEST_END):
         bringing = asyncio.create_task(move_all_to_edition(store, notify))
         try:
             await asyncio.to_thread(stop.wait)
@@ -550,14 +550,14 @@ async def _work_until_end(
     client, own_queue = await store.connection.connect(), order.get("queue")
     async with contextlib.AsyncExitStack() as stack:
         if not place and own_queue is None:
-            server = server_of(client, store.options.queue, attempts, places)
+            server = build_server(client, store.options.queue, attempts, places)
             await stack.enter_async_context(server)
         else:
             # There may be no other worker that runs the workflow.
             queue = store.options.queue_at(place or store.options.place)
             await stack.enter_async_context(run_workflows(client, queue))
         if own_queue is not None:
-            server = server_of(client, own_queue, attempts, places, decides=False)
+            server = build_server(client, own_queue, attempts, places, decides=False)
             await stack.enter_async_context(server)
         end_event = asyncio.Event()
         watch_task = asyncio.create_task(watch.follow(end_event))

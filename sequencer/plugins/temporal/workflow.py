@@ -50,7 +50,12 @@ from sequencer.plugins.temporal.wire import (
     unpack_head,
     worker_name,
 )
-from sequencer.plugins.temporal.work_orders import MAX_TIMER_S, NOTE_CHARS, WorkOrder, work_order_of
+from sequencer.plugins.temporal.work_orders import (
+    MAX_TIMER_S,
+    NOTE_CHARS,
+    WorkOrder,
+    read_work_order,
+)
 
 WORKFLOW, ATTEMPT = "sequencer.run", "sequencer.attempt"
 OVERTAKEN, REFUSED, LOST = "Overtaken", "Refused", "Lost"
@@ -107,7 +112,7 @@ class RunWorkflow:
         self._store.outputs.update(state.get("outputs", {}))
         self._store.said.update(state.get("said", {}))
         self._orders = {
-            data["id"]: work_order_of(data, self._store) for data in state.get("permits", ())
+            data["id"]: read_work_order(data, self._store) for data in state.get("permits", ())
         }
         self._detached: list[dict[str, Any]] = list(memo.get(DETACHED, ()))
         for order in self._orders.values():
@@ -242,7 +247,7 @@ class RunWorkflow:
         if data["id"] not in self._orders:
             if self._is_moving:
                 return {}
-            self._orders[data["id"]] = work_order_of(data, self._store)
+            self._orders[data["id"]] = read_work_order(data, self._store)
         order, self._is_woken = self._orders[data["id"]], True
         if order.is_detached:
             self._show_detached(order)
@@ -267,7 +272,7 @@ class RunWorkflow:
     def _ensure_readable(self, data: dict[str, Any]) -> None:
         try:
             ensure_work_order(data, workflow.info().task_queue)
-            work_order_of(data, self._store)
+            read_work_order(data, self._store)
         except Exception as error:
             message = _make_unreadable_error("the work order", error).message
             raise ApplicationError(message, type=REFUSED) from error

@@ -25,7 +25,7 @@ from sequencer.model.commands import (
     Tell,
 )
 from sequencer.model.head import Head
-from sequencer.plugins.posting.section import activity_of
+from sequencer.plugins.posting.section import get_activity_options
 from sequencer.plugins.web.pages import parse_number
 from sequencer.plugins.web.site import Site
 from sequencer.project.project import Project
@@ -115,7 +115,7 @@ def decide(project: Project, run: str | None, command: RunCommand, by: str) -> H
     Raises: see `perform_action`.
     """
     head = project.run(run).do(command, by=by).head
-    if isinstance(command, _POSTED) and activity_of(project.settings).sinks:
+    if isinstance(command, _POSTED) and get_activity_options(project.settings).sinks:
         threading.Thread(target=_deliver, args=(project, run), daemon=True).start()
     return head
 

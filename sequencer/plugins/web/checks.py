@@ -20,8 +20,8 @@ from sequencer.cli.views.runs import Open
 from sequencer.cli.views.text import file_size, pluralize
 from sequencer.errors import RemoteUnreachable, SequencerError
 from sequencer.model.head import Head
-from sequencer.plugins.web.pages import Page, Query, collect_folders, iso, local, needs_of
-from sequencer.plugins.web.section import webhooks_of
+from sequencer.plugins.web.pages import Page, Query, collect_folders, iso, list_need_cards, local
+from sequencer.plugins.web.section import get_webhook_options
 from sequencer.plugins.web.site import RunRow, ShownProject, Site
 from sequencer.plugins.web.webhooks.box import DeliveryBox
 from sequencer.project.checks import check_statically
@@ -118,7 +118,7 @@ def _findings(site_project: ShownProject) -> Iterator[HealthCheck]:
 def _deliveries(site: Site, site_project: ShownProject) -> Iterator[HealthCheck]:
     """Yield the newest refusals, then the newest deliveries."""
     project = site_project.project
-    if not any(webhooks_of(project.settings).list_enabled_hooks()):
+    if not any(get_webhook_options(project.settings).list_enabled_hooks()):
         return
     refusals = [
         (timestamp, f"refused: {reason} ({count} times)")
@@ -134,7 +134,7 @@ def _deliveries(site: Site, site_project: ShownProject) -> Iterator[HealthCheck]
 
 
 def _check_run(row: RunRow) -> Iterator[HealthCheck]:
-    for need in needs_of(row):
+    for need in list_need_cards(row):
         if need.kind in ("broken", "stale", "missed"):
             text = f"{need.title}: {need.text}"
             yield HealthCheck(Level.ERROR, row.name, text, need.command, row.url)

@@ -129,7 +129,7 @@ def web(
     with ExitStack() as stack:
         listeners = [stack.enter_context(listener) for listener in _listeners(bind, port)]
         port = listeners[0].getsockname()[1]
-        origins = guard.origins_of(bind, port, names)
+        origins = guard.list_origins(bind, port, names)
         link = guard.make_link(origins[0], token)
         opener = None if no_browser else stack.enter_context(_link_file(link))
         on_open = None if opener is None else opener.close

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from sequencer.history.facts import RecordedFact
 from sequencer.history.totals import Maker, Total
 from sequencer.model.outcome import Usage, format_count, sum_usages
-from sequencer.plugins.metrics.facts import Cap, caps_of
+from sequencer.plugins.metrics.facts import Cap, list_caps
 from sequencer.plugins.web.drawings import Series, stacked_svg
 from sequencer.plugins.web.pages import Page, Query, collect_folders, took
 from sequencer.plugins.web.records import UNKNOWN, Spent
@@ -106,7 +106,7 @@ def build_costs_page(site: Site, query: Query) -> Page:
         _sum_up(sums, row, story.story.totals.by_maker)
         cut_count += (story.story.totals.first_revision or 1) > 1
         expenses += [(row.name, item._replace(step=row.named(item.step))) for item in story.spent]
-        reviews += reviews_of(row, story.judged)
+        reviews += list_reviews(row, story.judged)
     reports = [item for row in rows for item in row.project.story(row).quotas.items()]
     # Sorted by time, so that an agent's newest report replaces older ones.
     quotas = dict(sorted(reports, key=lambda item: item[1]))
@@ -129,7 +129,7 @@ def build_costs_page(site: Site, query: Query) -> Page:
         "quotas": {
             agent: quota for agent, (_, quota) in quotas.items() if quota.resets_at > utc_now()
         },
-        "caps": [forecast for row in rows for forecast in forecasts_of(row)][:MAX_LISTED],
+        "caps": [forecast for row in rows for forecast in list_forecasts(row)][:MAX_LISTED],
         "reviews": sorted(reviews, key=lambda review: all(review.newest))[:MAX_LISTED],
     }
     return Page("costs.html", "Costs", context, **collect_folders(site), tab="costs")
@@ -154,7 +154,7 @@ def _sum_up(
             total.usage = total.usage.plus(addition.usage)
 
 
-def reviews_of(row: RunRow, judged: Iterable[RecordedFact]) -> Iterator[Judge]:
+def list_reviews(row: RunRow, judged: Iterable[RecordedFact]) -> Iterator[Judge]:
     """Yield the verdicts of each judging step in the run of *row*."""
     reviews: dict[str, Judge] = {}
     for fact in judged:
@@ -166,13 +166,13 @@ def reviews_of(row: RunRow, judged: Iterable[RecordedFact]) -> Iterator[Judge]:
     yield from reviews.values()
 
 
-def forecasts_of(row: RunRow) -> Iterator[Forecast]:
+def list_forecasts(row: RunRow) -> Iterator[Forecast]:
     """Yield a forecast for each cap of the run of *row*, from the pace of its newest attempts."""
     head = row.head
     if head is None or head.status == "complete":
         return
     expenses = row.project.story(row, is_whole=False).spent[-PACE_TRIES:]
-    for cap in caps_of(row.run.limits, head.usage, (), {}, None):
+    for cap in list_caps(row.run.limits, head.usage, (), {}, None):
         _, value, label = _CAPPED[cap.unit]
         per_step = sum(value(expense) for expense in expenses) / (len(expenses) or 1)
         steps_left = None if not per_step or head.exit else int(cap.left / per_step)

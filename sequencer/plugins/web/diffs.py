@@ -29,7 +29,7 @@ class Diff(NamedTuple):
     """The command that shows all of it; empty: nothing was left out."""
 
 
-def diff_of(row: RunRow, attempt: Try) -> Diff | None:
+def read_diff(row: RunRow, attempt: Try) -> Diff | None:
     """Return the change that *attempt* made; None: its record has none.
 
     This runs no code of the repository, and asks no remote.

@@ -288,7 +288,7 @@ def make_link(origin: str, token: str) -> str:
     return f"{origin}/login?token={quote(token, safe='')}"
 
 
-def origins_of(bind: str, port: int, names: Iterable[str]) -> list[str]:
+def list_origins(bind: str, port: int, names: Iterable[str]) -> list[str]:
     """Return the origins under which browsers may reach the server at *bind* and *port*.
 
     *names* come first and are added to the machine's own; the first origin is for the link. A

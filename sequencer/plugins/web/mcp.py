@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError
 from sequencer import __version__
 from sequencer.cli.context import ALWAYS, Invocation, hide_secrets
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.runs import decider_name, name_of
+from sequencer.cli.views.runs import decider_name, get_run_name
 from sequencer.cli.views.text import one_line, strip_controls
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
 from sequencer.frozen.by_pydantic import format_message
@@ -220,7 +220,7 @@ class Desk:
         except SequencerError as error:
             raise self._failure(hide_secrets(str(error))) from error
         status = "unknown" if head is None else head.status
-        return f"{decision}: {one_line(name_of(its_run))} is now {status}"
+        return f"{decision}: {one_line(get_run_name(its_run))} is now {status}"
 
     def start_run(
         self,

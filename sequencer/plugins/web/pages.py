@@ -31,10 +31,10 @@ from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, format_count, format_duration
 from sequencer.packages import ensure_fields
 from sequencer.plugins.schedules.dates import Schedule
-from sequencer.plugins.schedules.section import schedules_of
+from sequencer.plugins.schedules.section import get_schedules
 from sequencer.plugins.web.site import Changed, RunRow, ShownProject, Site
 from sequencer.project.project import Project
-from sequencer.project.starts import starts_of
+from sequencer.project.starts import load_starts
 
 Query = Mapping[str, str]
 RUNS_A_PAGE = 50
@@ -184,14 +184,14 @@ def every_need(site: Site) -> Iterator[NeedCard]:
             yield NeedCard("broken", None, "", f"{project.title} can't be {verb}", str(error))
             continue
         for row in rows:
-            yield from needs_of(row)
+            yield from list_need_cards(row)
         known_names = {row.run.name for row in rows}
         yield from (
             _make_merge_card(None, work) for work in project.unmerged if work.run not in known_names
         )
 
 
-def needs_of(row: RunRow) -> Iterator[NeedCard]:
+def list_need_cards(row: RunRow) -> Iterator[NeedCard]:
     """Yield a card for each thing in the run of *row* that waits for a person."""
     head, option = row.head, Open(row.run).option
     if head is None:
@@ -347,11 +347,11 @@ class Scheduled(NamedTuple):
 def _schedules(site: Site) -> Iterator[Scheduled]:
     for project in site.projects.values():
         with suppress(SequencerError):
-            for run, date in starts_of(project.project).list_scheduled_runs(project.project):
+            for run, date in load_starts(project.project).list_scheduled_runs(project.project):
                 name = run.name or ""
                 url = f"/p/{project.address}/{slug(name)}" if run.head else None
                 yield Scheduled(
-                    project, name, url, schedules_of(project.project.settings)[name], date
+                    project, name, url, get_schedules(project.project.settings)[name], date
                 )
 
 

@@ -21,7 +21,7 @@ from sequencer.plugins.drawing.pictures import (
     svg_header,
 )
 from sequencer.plugins.web import run_page
-from sequencer.plugins.web.costs import MEASURES, PARTS, Judge, plot_growth, reviews_of
+from sequencer.plugins.web.costs import MEASURES, PARTS, Judge, list_reviews, plot_growth
 from sequencer.plugins.web.drawings import PLOT_HIGH, PLOT_WIDE, Series
 from sequencer.plugins.web.server import environment
 from sequencer.plugins.web.site import DEFAULT_RUN, Site
@@ -90,7 +90,7 @@ def plots_svg(settings: Settings, run: str | None) -> str:
             label = MEASURES[measure].label
             parts += _plot(plot, f"{MEASURES[measure].word} by {part}", series, label, y)
             y += PLOT_HIGH + PLOT_GAP
-    reviews = [*reviews_of(row, story.judged)][:MAX_REVIEWS]
+    reviews = [*list_reviews(row, story.judged)][:MAX_REVIEWS]
     if reviews:
         parts.append(f'<text class="title" x="{LEFT}" y="{y}">What reviews found</text>')
     for place, review in enumerate(reviews, 1):

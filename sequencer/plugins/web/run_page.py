@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from sequencer.cli.views.readiness import Snapshot, add_project_facts, snapshot_of
+from sequencer.cli.views.readiness import Snapshot, add_project_facts, take_snapshot
 from sequencer.cli.views.states import INTEREST, LOOKS, StateLook, node_look
 from sequencer.cli.views.text import pluralize
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused, to_one_line
@@ -31,7 +31,7 @@ from sequencer.plugins.web.pages import (
     Page,
     Query,
     format_step_number,
-    needs_of,
+    list_need_cards,
     parse_number,
     tried_steps,
 )
@@ -56,7 +56,7 @@ def build_run_page(site: Site, query: Query, project: str, run: str) -> Page:
     context: dict[str, Any] = {
         "row": row,
         "look": row.look,
-        "needs": [*needs_of(row)],
+        "needs": [*list_need_cards(row)],
         "distrust": row.project.distrust(),
         "step_words": format_step_number(row),
     }
@@ -65,7 +65,7 @@ def build_run_page(site: Site, query: Query, project: str, run: str) -> Page:
     if head is None:
         return Page("unread.html", row.name, context, folders, "runs", is_remote=is_remote)
     logs = row.project.project.logs(row.run.name, lambda _: None)
-    snapshot = snapshot_of(row.run, logs, row.project.story(row, is_whole=False).facts)
+    snapshot = take_snapshot(row.run, logs, row.project.story(row, is_whole=False).facts)
     snapshot = add_project_facts(row.project.project, row.run, snapshot)
     view, search = snapshot.graph_view, query.get("at", "")
     context |= {

@@ -7,7 +7,7 @@ from sequencer.project.sections import ConfigSection
 from sequencer.project.settings import Settings
 
 
-def webhooks_of(settings: Settings) -> WebhookOptions:
+def get_webhook_options(settings: Settings) -> WebhookOptions:
     """Return the section `webhooks` of *settings*."""
     options: WebhookOptions = settings.section("webhooks")
     return options

@@ -21,7 +21,7 @@ from msgspec import Struct, field
 
 from sequencer.cli.views.next_command import read_situation, run_state
 from sequencer.cli.views.runs import Open, find_open_item, read_gate_output, run_facts, unread_facts
-from sequencer.cli.views.states import LOOKS, StateLook, look_of
+from sequencer.cli.views.states import LOOKS, StateLook, get_state_look
 from sequencer.engine.graph_changes import load_as_started
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
@@ -42,7 +42,7 @@ from sequencer.model.head import Head
 from sequencer.model.kind import CommandContext
 from sequencer.model.outcome import Quota
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.plugins.schedules.timers import TickPace, pace_of
+from sequencer.plugins.schedules.timers import TickPace, find_tick_pace
 from sequencer.plugins.web.records import Spent, to_spent
 from sequencer.project.diagnostics import Diagnostic
 from sequencer.project.project import Project, open_project
@@ -188,7 +188,9 @@ class RunRow(Struct, dict=True):
             return LOOKS["unreadable"]
         head = self.head
         return (
-            LOOKS["pending"] if head is None else look_of(run_state(read_situation(self.run, head)))
+            LOOKS["pending"]
+            if head is None
+            else get_state_look(run_state(read_situation(self.run, head)))
         )
 
     @property
@@ -203,7 +205,7 @@ class RunRow(Struct, dict=True):
         head = self.head
         if head is None or head.claims or head.exit or head.status in ("complete", "paused"):
             return None
-        return pace_of(self.project.project.settings, self.run.name)
+        return find_tick_pace(self.project.project.settings, self.run.name)
 
 
 class RunStory(Struct):

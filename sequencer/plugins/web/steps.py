@@ -16,15 +16,15 @@ from sequencer.cli.views.runs import Open
 from sequencer.cli.views.states import LOOKS
 from sequencer.cli.views.step_logs import LOG_NAME, AskedLogs, open_log, read_mtime_ns
 from sequencer.cli.views.text import file_size, one_line, strip_controls
-from sequencer.engine.logs import read_sent_texts, token_of
+from sequencer.engine.logs import read_log_token, read_sent_texts
 from sequencer.engine.prompt_context.earlier_outputs import read_output
 from sequencer.errors import SequencerError, UnknownName, quote_words
 from sequencer.history.story import Try
 from sequencer.model.head import Head
 from sequencer.model.outcome import read_usage
-from sequencer.plugins.web.diffs import diff_of
+from sequencer.plugins.web.diffs import read_diff
 from sequencer.plugins.web.live import read_lines
-from sequencer.plugins.web.pages import Page, Query, needs_of, parse_number
+from sequencer.plugins.web.pages import Page, Query, list_need_cards, parse_number
 from sequencer.plugins.web.site import RunRow, Site, facts_after
 from sequencer.store import folder as folders
 from sequencer.store import results
@@ -59,7 +59,7 @@ def build_step_page(site: Site, query: Query, project: str, run: str, key: str) 
     outcome = {} if attempt is None else _full_outcome(row, attempt)
     log = None if attempt is None else _read_log_end(row, attempt, outcome)
     token = tries.last.token if tries else 0
-    needs = [card for card in needs_of(row) if card.ask and card.token == token]
+    needs = [card for card in list_need_cards(row) if card.ask and card.token == token]
     look = "pending" if attempt is None else attempt.state
     context = {
         "row": row,
@@ -77,7 +77,7 @@ def build_step_page(site: Site, query: Query, project: str, run: str, key: str) 
         "prompt_command": f"sequencer {Open(row.run).option}log --prompt "
         f"{quote_words(one_line(name)) if attempt is None else attempt.step_index + 1}",
         "prompts": _prompts(row, name, outcome, log),
-        "diff": None if attempt is None else diff_of(row, attempt),
+        "diff": None if attempt is None else read_diff(row, attempt),
         "log": log,
         "elsewhere": _describe_remote_log(row, attempt)
         if attempt is not None and log is None
@@ -203,7 +203,7 @@ def _read_log_end(row: RunRow, attempt: Try, outcome: Mapping[str, Any]) -> dict
     recorded_path = outcome.get("log")
     name = Path(str(recorded_path)).name if recorded_path else _find_newest_log(row, attempt)
     path = _find_log(row, name, str(recorded_path or ""))
-    if path is None or (row.project.is_remote and token_of(path) != attempt.token):
+    if path is None or (row.project.is_remote and read_log_token(path) != attempt.token):
         # Machines give their logs the same names, so this may be another attempt's.
         return None
     size = path.lstat().st_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from sequencer.plugins.web.section import webhooks_of
+from sequencer.plugins.web.section import get_webhook_options
 from sequencer.project.diagnostics import Area, Diagnostic, Level
 from sequencer.project.project import Project
 
@@ -13,7 +13,7 @@ from sequencer.project.project import Project
 def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Diagnostic]:
     """Yield the reasons why a configured tracker is ignored."""
     del run, looks
-    for name, hook in webhooks_of(project.settings).list_enabled_hooks():
+    for name, hook in get_webhook_options(project.settings).list_enabled_hooks():
         where = f"webhooks.{name}"
         if lack := hook.find_secret_problem(os.environ):
             hint = "'sequencer web' needs the key to check signatures; it ignores the tracker"

@@ -196,9 +196,9 @@ class Grouping:
                     inner_edges[name].add((edge.source, edge.target))
         depths = {name: sum(1 for _ in self._iter_enclosing_groups(name)) for name in self._groups}
         for name in sorted(self._groups, key=depths.__getitem__, reverse=True):
-            self._find_ends_of(name, inner_edges[name])
+            self._find_group_ends(name, inner_edges[name])
 
-    def _find_ends_of(self, name: str, inner_edges: set[tuple[str, str]]) -> None:
+    def _find_group_ends(self, name: str, inner_edges: set[tuple[str, str]]) -> None:
         leading: set[str] = set()
         reached_names: set[str] = set()
         senders: dict[str, set[tuple[str, ...]]] = {}

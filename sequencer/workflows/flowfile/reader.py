@@ -95,7 +95,7 @@ def read_flow(
         version=values.version,
         file=file,
         warnings=diagnostics.warnings,
-        place_of=_make_locator(file, chart, builder.sources),
+        format_place=_make_locator(file, chart, builder.sources),
     )
 
 
@@ -105,11 +105,11 @@ def _make_locator(
     """Return a function that returns the place of a node's setting, section or mention."""
     positions = {node.id: node.position for node in chart.nodes}
 
-    def place_of(node: str, path: KeyPath) -> str:
+    def format_place(node: str, path: KeyPath) -> str:
         line, column = sources[node].find_position(*path) or positions[node]
         return f"{file}:{line}:{column}"
 
-    return place_of
+    return format_place
 
 
 def _parts_of_chart(text: str, diagnostics: Diagnostics) -> Parts:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sequencer.cli.views.next_command import RunSituation, run_state
-from sequencer.cli.views.states import INTEREST, LOOKS, look_of
+from sequencer.cli.views.states import INTEREST, LOOKS, get_state_look
 from sequencer.history.story import STATES
 from sequencer.history.view import NodeState
 from sequencer.model.head import Gate, Status
@@ -52,7 +52,7 @@ def state(kind: ReadinessKind | None = None, *holders: Liveness, **head: Any) ->
     ],
 )
 def test_each_state_of_a_run_has_its_word(found: str, expected: str) -> None:
-    assert look_of(found).word == expected
+    assert get_state_look(found).word == expected
 
 
 def test_every_state_has_a_look() -> None:
@@ -64,8 +64,8 @@ def test_every_state_has_a_look() -> None:
 
 
 def test_a_state_of_a_later_version_has_its_name() -> None:
-    assert look_of("out_of_paper").word == "out of paper"
-    assert look_of("out_of_paper").css == "failed"
+    assert get_state_look("out_of_paper").word == "out of paper"
+    assert get_state_look("out_of_paper").css == "failed"
 
 
 def test_words_and_marks_tell_states_apart() -> None:

@@ -15,7 +15,7 @@ from sequencer.errors import WaitsForPerson
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.request import Request
-from sequencer.plugins.requests.project_requests import starter_of
+from sequencer.plugins.requests.project_requests import build_starter
 from sequencer.project.project import open_project
 from tests.unit.engine.projects import head_of, write_project
 
@@ -46,7 +46,7 @@ def started(
     for name in ("reproduce", "ask", "build", "verify", "fix", "tell"):
         (folder / "prompts" / f"{name}.md").write_text(f"Do {name}.\n")
     project = open_project(folder, environment={"PATH": "/usr/bin:/bin"})
-    made = starter_of(project).define(REQUEST, "demo")
+    made = build_starter(project).define(REQUEST, "demo")
     run = project.run("one", made)
     run.commands.start(made)
     return reopened(folder)

@@ -14,7 +14,7 @@ from sequencer.errors import StepFailed, UnknownName
 from sequencer.executors.fake_agents import ScriptedExecutor
 from sequencer.executors.protocol import StepRequest
 from sequencer.model.request import Request
-from sequencer.plugins.requests.project_requests import starter_of
+from sequencer.plugins.requests.project_requests import build_starter
 from sequencer.plugins.requests.routing import NotAsked
 from sequencer.plugins.requests.starting import MIN_S, Questions
 from sequencer.project.checks import check_project
@@ -208,7 +208,7 @@ def test_an_agent_that_needs_tools_is_not_asked(
     settings = {"agents": {"asked": entry}, "routing": {"classifier": "asked"}}
     (tmp_path / "orchestration.yaml").write_text(json.dumps(settings))
     project = open_project(tmp_path, environment={"PATH": "/usr/bin:/bin"}, trust=True)
-    found = starter_of(project).route(Request(title="How does it work?"))
+    found = build_starter(project).route(Request(title="How does it work?"))
     assert (found.procedure, found.source) == ("simple-question", "rules")
     assert [why in one.why for one in found.considered if one.source == "classification"] == [True]
     (finding,) = (f for f in check_project(project, None) if f.where == "routing.classifier")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.prompt_context.earlier_outputs import earlier_outputs_of
+from sequencer.engine.prompt_context.earlier_outputs import read_earlier_outputs
 from sequencer.errors import CorruptState, StorageFailed, UnsafeFolder
 from sequencer.store import results
 
@@ -24,7 +24,7 @@ def fact(event: str, step: str, **outcome: Any) -> dict[str, Any]:
     ],
 )
 def test_a_record_that_names_anything_but_an_output_is_refused(tmp_path: Path, name: Any) -> None:
-    memory = earlier_outputs_of(tmp_path, [fact("succeeded", "plan", output_file=name)])
+    memory = read_earlier_outputs(tmp_path, [fact("succeeded", "plan", output_file=name)])
     with pytest.raises(CorruptState, match="is not an output of a step"):
         memory.output("plan")
 
@@ -40,7 +40,7 @@ def test_an_output_must_be_a_plain_file_reached_without_a_link(tmp_path: Path) -
         elif kind == "fifo":
             os.mkfifo(attempt / "output.txt")
         name = f"results/{attempt.name}/output.txt"
-        memory = earlier_outputs_of(tmp_path, [fact("succeeded", "plan", output_file=name)])
+        memory = read_earlier_outputs(tmp_path, [fact("succeeded", "plan", output_file=name)])
         if kind == "plain":
             assert memory.output("plan") == "said"
         else:
@@ -48,7 +48,7 @@ def test_an_output_must_be_a_plain_file_reached_without_a_link(tmp_path: Path) -
                 memory.output("plan")
     (tmp_path / "results").rename(tmp_path / "aside")
     (tmp_path / "results").symlink_to("aside")
-    memory = earlier_outputs_of(
+    memory = read_earlier_outputs(
         tmp_path, [fact("succeeded", "plan", output_file="results/0-1/output.txt")]
     )
     with pytest.raises(UnsafeFolder):
@@ -64,7 +64,7 @@ def test_an_output_changed_after_it_was_written_is_refused(
 ) -> None:
     attempt = tmp_path / "results" / "3-4"
     results.write_output(attempt, b"a long output")
-    memory = earlier_outputs_of(
+    memory = read_earlier_outputs(
         tmp_path, [fact("succeeded", "plan", output_file="results/3-4/output.txt", output_bytes=13)]
     )
     assert memory.output("plan") == "a long output"
@@ -96,20 +96,22 @@ def test_the_rounds_of_a_judge_are_shown_until_its_step_is_settled(tmp_path: Pat
         no(1, "", "invalid"),
         no(2, "e"),
     ]
-    assert earlier_outputs_of(tmp_path, rounds).earlier_rounds() == (
+    assert read_earlier_outputs(tmp_path, rounds).earlier_rounds() == (
         "Round 1 found: a\n\nThen this was tried: did a\n\n"
         f"Round 2 found: b\n\nThen this was tried: …{'x' * 4000}\n\n"
         "Round 3 found: c\n\nRound 1 found: no reason was given"
     )
-    assert earlier_outputs_of(tmp_path, rounds[:1]).earlier_rounds() == ""
+    assert read_earlier_outputs(tmp_path, rounds[:1]).earlier_rounds() == ""
     for event in ("succeeded", "skipped", "stamped", "rewound", "reset"):
-        assert earlier_outputs_of(tmp_path, [*rounds, fact(event, "judge")]).earlier_rounds() == ""
+        assert (
+            read_earlier_outputs(tmp_path, [*rounds, fact(event, "judge")]).earlier_rounds() == ""
+        )
 
 
 def test_the_oldest_of_many_rounds_are_left_out(tmp_path: Path) -> None:
     tried = fact("fixed", "fix", output="x" * 3_900)
     many = [one for number in range(1, 201) for one in (no(number), tried)]
-    told = earlier_outputs_of(tmp_path, many).earlier_rounds()
+    told = read_earlier_outputs(tmp_path, many).earlier_rounds()
     assert len(told) < 20_200
     assert told.startswith("(There were 194 more before these.)\n\nRound 195 found: it fails")
     assert "Round 199 found" in told
@@ -118,4 +120,4 @@ def test_the_oldest_of_many_rounds_are_left_out(tmp_path: Path) -> None:
 def test_a_round_with_a_missing_output_does_not_stop_the_fixer(tmp_path: Path) -> None:
     gone = "results/0-1-0123456789abcdef/output.txt"
     rounds = [no(1), fact("fixed", "fix", output_file=gone), no(2)]
-    assert earlier_outputs_of(tmp_path, rounds).earlier_rounds().endswith("(its output is gone)")
+    assert read_earlier_outputs(tmp_path, rounds).earlier_rounds().endswith("(its output is gone)")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.cli.views.readiness import snapshot_of
+from sequencer.cli.views.readiness import take_snapshot
 from sequencer.engine.events import AttemptStarted, AttemptWrote, RunEvent
 from sequencer.engine.evidence import judge, judge_turn, judge_work, says_nothing_to_do
 from sequencer.errors import StepFailed
@@ -268,7 +268,7 @@ def test_an_attempt_over_its_cost_limit_is_reported(tmp_path: Path) -> None:
     assert f"[sequencer] the attempt has spent {told}" in seen.logs[0].read_text()
     assert f"step 'main' has spent {told}" in seen.notices
     assert [*run.history()][-1]["outcome"]["overspent"] == told
-    shown = snapshot_of(run).format_text()
+    shown = take_snapshot(run).format_text()
     assert f"warning     main has spent {told}" in shown
 
 

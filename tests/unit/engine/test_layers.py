@@ -14,7 +14,7 @@ from sequencer.engine.events import AttemptEnded, AttemptStarted, RunEvent, igno
 from sequencer.engine.hooking import NoHooks
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.layers.log import keep_log
-from sequencer.engine.layers.order import layers_of, perform
+from sequencer.engine.layers.order import list_layers, perform
 from sequencer.engine.performing import Performer
 from sequencer.errors import UnsafeFolder
 from sequencer.model.outcome import OutcomeStatus
@@ -53,7 +53,7 @@ def claimed(performer: Performer, step: Step | None = None, **update: Any) -> At
 
 
 def names(performer: Performer, made: Attempt) -> list[str]:
-    found = [keep_log, *(layer for layer, needed in layers_of(performer, made) if needed)]
+    found = [keep_log, *(layer for layer, needed in list_layers(performer, made) if needed)]
     return [layer.__name__ for layer in found]
 
 

@@ -20,8 +20,8 @@ from sequencer.engine.logs import (
     MAX_SENT,
     SentTexts,
     StepLogs,
+    build_progress_evidence,
     current_branch,
-    progress_evidence_of,
     read_sent_texts,
     steps_folder,
 )
@@ -240,7 +240,7 @@ def test_the_log_of_an_earlier_run_is_found_among_those_of_async_mode(place: Pla
 
 
 def test_the_newest_logs_of_a_run_show_its_tokens(place: Place) -> None:
-    progress = progress_evidence_of(place.project / "logs", None)
+    progress = build_progress_evidence(place.project / "logs", None)
     assert list(progress("run")) == []
     for index in (3, 99_999, 100_000):
         place.write(b"x", step_index=index, token=index + 4)
@@ -258,7 +258,7 @@ def test_the_newest_logs_of_a_run_show_its_tokens(place: Place) -> None:
     place.logs.open(make_attempt(place.project, step_index=100_001, token=100_005))
     newest = next(iter(progress("run")))
     assert (newest.token, newest.has_ended) == (100_005, False)
-    assert list(progress_evidence_of(place.project / "logs", "named")("run")) == []
+    assert list(build_progress_evidence(place.project / "logs", "named")("run")) == []
     for index in range(MAX_PROGRESS_LOGS):
         place.write(b"x", step_index=500_000 + index, token=200_000 + index)
     assert len(list(progress("run"))) == MAX_PROGRESS_LOGS
@@ -288,7 +288,7 @@ def test_unreadable_step_logs_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
 
     monkeypatch.setattr(folders, "open_folder", denied)
     with pytest.raises(CorruptState, match="can't be read: Permission denied") as refused:
-        list(progress_evidence_of(tmp_path, None)("a-run"))
+        list(build_progress_evidence(tmp_path, None)("a-run"))
     assert refused.value.where == str(tmp_path)
 
 
@@ -299,7 +299,9 @@ def test_a_log_shows_its_token_and_whether_its_attempt_has_ended(tmp_path: Path)
     (folder / "iter-00001_a.log").write_text(f"{first.format(3)}{'x' * 40_000}\n# ended ok\n")
     (folder / "iter-00002_a.log").write_text(first.format(4))
     (folder / "iter-00003_a.log").write_text(first.format("9" * 20))
-    found = [(trace.token, trace.has_ended) for trace in progress_evidence_of(tmp_path, None)("r")]
+    found = [
+        (trace.token, trace.has_ended) for trace in build_progress_evidence(tmp_path, None)("r")
+    ]
     assert found == [(4, False), (3, True)]
 
 

@@ -11,7 +11,7 @@ from sequencer.engine import sequence_worker
 from sequencer.engine.events import AttemptStarted, RunEvent
 from sequencer.engine.graph_worker import GraphWorker
 from sequencer.engine.invocation_budget import Mode, Summary
-from sequencer.engine.logs import find_later_logs, log_name, token_of
+from sequencer.engine.logs import find_later_logs, log_name, read_log_token
 from sequencer.engine.run import Run
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import (
@@ -377,7 +377,7 @@ def test_a_step_that_a_busy_machine_could_not_start_uses_up_no_attempts(
     claims = [(f["token"], f["attempt"]) for f in run.history() if f["event"] == "claimed"]
     assert claims == [(token, 1) for token in range(1, 6)]
     # The names of logs go on, so that none is overwritten.
-    assert [token_of(log) for log in seen.logs] == [1, 2, 3, 4, 5]
+    assert [read_log_token(log) for log in seen.logs] == [1, 2, 3, 4, 5]
     assert len(set(seen.logs)) == 5
     (turn,) = build_story(run.history()).turns
     assert [attempt.state for attempt in turn.tries] == [*["released"] * 4, "done"]

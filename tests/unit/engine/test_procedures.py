@@ -30,7 +30,7 @@ from sequencer.model.commands import (
 )
 from sequencer.model.head import Head, Loop, Status
 from sequencer.model.sequence.order import describe_last_no
-from sequencer.plugins.requests.project_requests import starter_of
+from sequencer.plugins.requests.project_requests import build_starter
 from sequencer.project.project import open_project
 from tests.unit.engine.procedures import (
     NO,
@@ -215,7 +215,7 @@ def test_a_test_run_judges_by_its_exit_code(tmp_path: Path) -> None:
     for name in ("fix", "tell"):
         (tmp_path / "prompts" / f"{name}.md").write_text(f"Do {name}: {{{{validation.reason}}}}\n")
     project = open_project(tmp_path, environment={"PATH": "/usr/bin:/bin"})
-    made = starter_of(project).define(REQUEST, "demo")
+    made = build_starter(project).define(REQUEST, "demo")
     run = project.run("one", made)
     run.commands.start(made)
     work(run)
@@ -421,7 +421,7 @@ def test_feedback_is_not_lost_behind_the_gates_on_the_way_back(tmp_path: Path) -
 def test_async_mode_goes_through_a_procedure_without_a_run(tmp_path: Path) -> None:
     started(tmp_path, *judged(NO, PASS), steps=STEPS[3:])
     project = open_project(tmp_path, environment={"PATH": "/usr/bin:/bin"})
-    run = project.run("two", starter_of(project).define(REQUEST, "demo"))
+    run = project.run("two", build_starter(project).define(REQUEST, "demo"))
     recorder = Recorder()
     summary = run.work(Mode.ASYNC, UNLIMITED, on_event=recorder)
     assert summary.reason == "the procedure is complete"

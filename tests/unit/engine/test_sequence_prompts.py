@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.prompt_context.earlier_outputs import EarlierOutputs, earlier_outputs_of
+from sequencer.engine.prompt_context.earlier_outputs import EarlierOutputs, read_earlier_outputs
 from sequencer.engine.prompt_context.sequence_prompts import Composer, request_block, substitute
 from sequencer.model.head import Gate, Head, Loop
 from sequencer.model.request import Request
@@ -24,7 +24,7 @@ FED_BACK = Gate(step="ask", step_index=1, token=1, opened_at=AT, decision="feedb
 
 
 def memory(*facts: dict[str, Any]) -> EarlierOutputs:
-    return earlier_outputs_of(Path("/nowhere"), facts)
+    return read_earlier_outputs(Path("/nowhere"), facts)
 
 
 def said(step: str, output: str, event: str = "succeeded") -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from sequencer.errors import ConfigurationError, TransitionRefused
 from sequencer.model.request import Definition, Request
-from sequencer.plugins.requests.project_requests import starter_of
+from sequencer.plugins.requests.project_requests import build_starter
 from sequencer.project.project import Project, open_project
 from tests.unit.engine.projects import write_project
 
@@ -23,7 +23,7 @@ def project(folder: Path, **settings: Any) -> Project:
 def define(
     folder: Path, request: Request, explicit: str | None = None, **settings: Any
 ) -> Definition:
-    return starter_of(project(folder, **settings)).define(request, explicit)
+    return build_starter(project(folder, **settings)).define(request, explicit)
 
 
 def test_comment_tools_are_taken_from_steps_that_have_tools(tmp_path: Path) -> None:
@@ -56,16 +56,16 @@ def test_a_prompt_that_asks_for_a_step_that_does_not_exist_is_refused(tmp_path: 
     found = project(tmp_path, workflows=workflows)
     (tmp_path / "prompts" / "main.md").write_text("{{steps.supervizor.output}}\n")
     with pytest.raises(ConfigurationError, match=r"steps\.supervizor\.output") as raised:
-        starter_of(found).define(BUG, "mine")
+        build_starter(found).define(BUG, "mine")
     assert "main, supervisor" in str(raised.value.hint)
     (tmp_path / "prompts" / "main.md").write_text("{{steps.supervisor.output}} {{steps.x}}\n")
     with pytest.raises(ConfigurationError, match=r"steps\.x"):
-        starter_of(found).define(BUG, "mine")
+        build_starter(found).define(BUG, "mine")
 
 
 def test_a_run_can_be_started_only_once(tmp_path: Path) -> None:
     found = project(tmp_path)
-    made = starter_of(found).define(BUG)
+    made = build_starter(found).define(BUG)
     head = found.run("one", made).commands.start(made)
     assert (head.run_name, head.workflow_name) == ("one", "debugger-full")
     with pytest.raises(TransitionRefused, match="run 'one' exists"):

@@ -9,7 +9,7 @@ import pytest
 
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.request import Definition, Request
-from sequencer.plugins.requests.project_requests import starter_of
+from sequencer.plugins.requests.project_requests import build_starter
 from sequencer.plugins.requests.starting import WantedTeam
 from tests.unit.engine.test_starting import CODE, project
 
@@ -17,7 +17,7 @@ QUESTION = Request(title="How does it work?")
 
 
 def define(folder: Path, request: Request, wanted: WantedTeam, procedure: str) -> Definition:
-    return starter_of(project(folder)).define(request, procedure, wanted)
+    return build_starter(project(folder)).define(request, procedure, wanted)
 
 
 def told(made: Definition) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def test_a_team_for_work_that_cannot_be_shared_out_is_refused(
 def test_a_request_that_needs_more_than_max_tasks_is_refused(
     tmp_path: Path,
 ) -> None:
-    made = starter_of(project(tmp_path, teams={"max_tasks": 5}))
+    made = build_starter(project(tmp_path, teams={"max_tasks": 5}))
     with pytest.raises(ConfigurationError, match="8 tasks; at most 5 are allowed") as caught:
         made.define(CODE, "full-development", WantedTeam(asked=True))
     assert caught.value.where == "teams.max_tasks"
@@ -86,7 +86,7 @@ OWN = "the project has steps of its own for procedure 'full-development'"
 def hooked(folder: Path, answer: str, wanted: WantedTeam | None = None, **teams: Any) -> Definition:
     (folder / "hooks.py").write_text(HOOK.format(answer=answer))
     made = project(folder, hooks=["hooks.py"], teams={**TEAMS, **teams})
-    return starter_of(made).define(CODE, "full-development", wanted)
+    return build_starter(made).define(CODE, "full-development", wanted)
 
 
 def test_no_team_replaces_steps_that_a_hook_has_changed(tmp_path: Path) -> None:

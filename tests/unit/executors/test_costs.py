@@ -18,8 +18,8 @@ from sequencer.executors.opencode import OpencodeParser
 from sequencer.executors.prices import (
     ModelPrice,
     Tokens,
+    find_price,
     list_prices,
-    price_of,
     with_estimated_cost,
 )
 from sequencer.executors.process import ProcessEnd
@@ -445,7 +445,7 @@ def test_each_kind_of_token_has_its_list_price(  # noqa: PLR0917 - a table
 
 @pytest.mark.parametrize("model", ["claude-opus-6", "claude-opus", "sonnet", "gpt-6", ""])
 def test_the_price_of_a_similar_model_is_never_used(model: str) -> None:
-    assert price_of(model) is None
+    assert find_price(model) is None
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_without_children_files_all_processes_are_searched(
 def test_a_dead_process_has_no_children() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
-    assert guard.children_of(process.pid) == []
+    assert guard.list_children(process.pid) == []
 
 
 def test_a_record_comes_back_as_it_was_sent(

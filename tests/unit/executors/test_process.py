@@ -24,7 +24,7 @@ from sequencer.executors.client import LineSplitter, perform_process
 from sequencer.executors.client_events import JsonEventParser, get_number, split_mark
 from sequencer.executors.command import Pattern, VariableName, VariableValue
 from sequencer.executors.launch import EVERY_AGENT, Launch
-from sequencer.executors.process import ProcessCore, ProcessEnd, describe_exit, launch_of
+from sequencer.executors.process import ProcessCore, ProcessEnd, build_launch, describe_exit
 from sequencer.executors.protocol import Listener, Piece
 from sequencer.frozen.base import validate_value
 from sequencer.frozen.fields import ValidationError
@@ -77,7 +77,7 @@ class Stage:
         request = request_for(self.folder, **update)
         return perform_process(
             self.core,
-            launch_of(argv, ENVIRONMENT, request, hint=hint, grace_s=1),
+            build_launch(argv, ENVIRONMENT, request, hint=hint, grace_s=1),
             request,
             self.recorder,
             self.cancellation,

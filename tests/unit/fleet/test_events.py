@@ -11,7 +11,7 @@ pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 from sequencer.engine.events import MadeElsewhere
 from sequencer.model.head import Claim, Head
 from sequencer.plugins.temporal.events import Elsewhere, EventReader
-from sequencer.plugins.temporal.wire import owner_of
+from sequencer.plugins.temporal.wire import build_run_owner
 
 HEAD = Head.model_validate(
     {
@@ -33,7 +33,7 @@ def claimed(token: int) -> Head:
         step="main",
         step_index=token - 1,
         attempt=1,
-        owner=owner_of("r-1"),
+        owner=build_run_owner("r-1"),
         claimed_at="2026-01-02T03:04:05Z",
         ttl_s=60.0,
     )

@@ -26,7 +26,7 @@ from sequencer.plugins.temporal.wire import (
     HEAD,
     RUN,
     AttemptReport,
-    owner_of,
+    build_run_owner,
     pack_error,
     pack_fact,
     pack_head,
@@ -50,7 +50,7 @@ PLAIN: dict[str, Any] = {
 
 def claim(**more: Any) -> Claim:
     values = {"token": 7, "step": "main", "step_index": 3, "attempt": 2, "claimed_at": AT}
-    return Claim.model_validate({**values, "owner": owner_of("r-1"), "ttl_s": 60.0, **more})
+    return Claim.model_validate({**values, "owner": build_run_owner("r-1"), "ttl_s": 60.0, **more})
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from sequencer.plugins.temporal.work_orders import (
     GraphWorkOrder,
     SequenceWorkOrder,
     WorkOrder,
-    work_order_of,
+    read_work_order,
 )
 from sequencer.store.protocol import Store
 from tests.flows import workflow
@@ -66,7 +66,7 @@ class Lab:
             "limits": {"max_steps": None, **limits},
             "untaken": untaken,
         }
-        permit = work_order_of(json.loads(json.dumps(data)), self.store)
+        permit = read_work_order(json.loads(json.dumps(data)), self.store)
         assert isinstance(permit, SequenceWorkOrder)
         return permit
 
@@ -80,7 +80,7 @@ class Lab:
             "places": places,
             "workflow": self.workflow.model_dump(mode="json", exclude_defaults=True),
         }
-        permit = work_order_of(json.loads(json.dumps(data)), self.store)
+        permit = read_work_order(json.loads(json.dumps(data)), self.store)
         assert isinstance(permit, GraphWorkOrder)
         return permit
 
@@ -217,7 +217,7 @@ def test_a_suspected_work_order_stays_suspected_in_the_next_execution(is_suspect
     lab = Lab(CYCLE)
     order = lab.permit(max_steps=2)
     order.is_suspected = is_suspected
-    again = work_order_of(json.loads(json.dumps(order.to_data())), lab.store)
+    again = read_work_order(json.loads(json.dumps(order.to_data())), lab.store)
     assert again.is_suspected is is_suspected
 
 
@@ -227,7 +227,7 @@ def test_a_work_order_continues_elsewhere_with_its_counts() -> None:
     lab.advance(permit)
     lab.end(permit, 1)
     lab.live.clear()
-    again = work_order_of(json.loads(json.dumps(permit.to_data())), lab.store)
+    again = read_work_order(json.loads(json.dumps(permit.to_data())), lab.store)
     assert isinstance(again, SequenceWorkOrder)
     token = lab.advance(again)[0]
     lab.end(again, token)
@@ -277,7 +277,7 @@ def test_counts_are_handed_on_in_full_and_are_in_the_summary() -> None:
     lab.end(permit, lab.advance(permit)[0])
     lab.live.clear()
     kept = json.loads(json.dumps(permit.to_data()))
-    again = work_order_of(kept, lab.store)
+    again = read_work_order(kept, lab.store)
     assert isinstance(again, SequenceWorkOrder)
     assert again.to_data() == kept
     assert kept["kept"]["failures"] == 1
@@ -300,13 +300,13 @@ def test_a_flow_continues_elsewhere_with_its_counts() -> None:
         "workflow": lab.workflow.model_dump(mode="json", exclude_defaults=True),
         "limits": {"max_steps": 2},
     }
-    permit = work_order_of(json.loads(json.dumps(data)), lab.store)
+    permit = read_work_order(json.loads(json.dumps(data)), lab.store)
     assert isinstance(permit, GraphWorkOrder)
     permit.budget.count_attempt()
     permit.budget.count("a", Outcome(status=OutcomeStatus.OK))
     permit.budget.count_attempt()
     permit.budget.count("b", Outcome(status=OutcomeStatus.FAILED, error="no luck"))
-    again = work_order_of(json.loads(json.dumps(permit.to_data())), lab.store)
+    again = read_work_order(json.loads(json.dumps(permit.to_data())), lab.store)
     assert isinstance(again, GraphWorkOrder)
     assert (permit.budget.slots(0), again.budget.slots(0)) == (1, 1)
     assert again.budget.to_data() == permit.budget.to_data()

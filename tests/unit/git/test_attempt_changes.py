@@ -18,7 +18,7 @@ from sequencer.engine.tree_state import (
     TreeState,
     TreeUnknown,
     file_mark,
-    tree_of,
+    watch_tree,
 )
 from sequencer.plugins.git.code.attempt_changes import GitTree
 from tests.unit.git.clones import commit, repository, said, write
@@ -27,13 +27,13 @@ FILES = {"a.txt": "a\n", "docs/b.md": "b\n", ".gitignore": "ignored/\n"}
 
 
 def state(folder: Path) -> TreeState:
-    return tree_of(folder, [folder / "sync", folder / "logs"]).read_state(Deadline.from_now(20))
+    return watch_tree(folder, [folder / "sync", folder / "logs"]).read_state(Deadline.from_now(20))
 
 
 def changed(folder: Path, act: Callable[[], object]) -> TreeChanges:
     before = state(folder)
     act()
-    tree = tree_of(folder, [folder / "sync", folder / "logs"])
+    tree = watch_tree(folder, [folder / "sync", folder / "logs"])
     return tree.compare_states(before, state(folder), Deadline.from_now(20))
 
 
@@ -75,7 +75,7 @@ def test_changes_are_counted_with_git(
     tmp_path: Path, act: Callable[[Path], object], found: TreeChanges
 ) -> None:
     folder = repository(tmp_path / "r", FILES)
-    assert isinstance(tree_of(folder, ()), GitTree)
+    assert isinstance(watch_tree(folder, ()), GitTree)
     assert changed(folder, lambda: act(folder)) == found
 
 
@@ -117,7 +117,7 @@ def test_a_linked_work_tree_counts_only_its_own_changes(tmp_path: Path) -> None:
 def test_a_folder_that_git_ignores_is_looked_at_without_git(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", FILES) / "ignored"
     folder.mkdir()
-    assert isinstance(tree_of(folder, ()), FolderTree)
+    assert isinstance(watch_tree(folder, ()), FolderTree)
     assert changed(folder, put(folder, x="x")) == TreeChanges(1, 0)
 
 
@@ -176,12 +176,12 @@ def test_reading_the_tree_times_out_as_unknown(tmp_path: Path, has_git: bool) ->
     folder = repository(tmp_path / "r", FILES) if has_git else tmp_path
     write(folder, {"new.txt": "x"})
     with pytest.raises(TreeUnknown, match="too long"):
-        tree_of(folder, ()).read_state(Deadline.from_now(-1))
+        watch_tree(folder, ()).read_state(Deadline.from_now(-1))
 
 
 def test_a_repository_that_git_can_t_read_is_unknown(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", FILES)
-    tree = tree_of(folder, ())
+    tree = watch_tree(folder, ())
     (folder / ".git" / "HEAD").write_text("nonsense")
     with pytest.raises(TreeUnknown):
         tree.read_state(Deadline.from_now(20))

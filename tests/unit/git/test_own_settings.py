@@ -67,14 +67,14 @@ def test_settings_included_by_the_repository_are_not_trusted_either(
     assert not sign.exists()
 
 
-def settings_of(git_of: Git) -> list[str]:
+def settings_of(open_git: Git) -> list[str]:
     """Return what git goes by in the end, the last word of each key last."""
-    told = git_of.run("config", "--list", "-z").stdout.decode()
+    told = open_git.run("config", "--list", "-z").stdout.decode()
     return told.replace("\n", "=").split("\0")
 
 
-def last(git_of: Git, key: str) -> str:
-    return [line for line in settings_of(git_of) if line.startswith(f"{key}=")][-1]
+def last(open_git: Git, key: str) -> str:
+    return [line for line in settings_of(open_git) if line.startswith(f"{key}=")][-1]
 
 
 def test_hooks_from_settings_of_newer_git_versions_are_off(folder: Path, tmp_path: Path) -> None:

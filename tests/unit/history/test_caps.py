@@ -6,7 +6,7 @@ from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.model.graph.task import Budget, TaskTraits
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Usage
-from sequencer.plugins.metrics.facts import Cap, Spent, caps_of
+from sequencer.plugins.metrics.facts import Cap, Spent, list_caps
 from sequencer.plugins.teams.team import TeamBudget, TeamRules
 
 USAGE = Usage(steps=4, cost_usd=1.5, input_tokens=900, output_tokens=100, seconds=60)
@@ -25,7 +25,7 @@ def caps(
     rules: TeamRules = NO_RULES,
 ) -> list[Cap]:
     tasks = graph.nodes if graph and graph.has_tasks else ()
-    return caps_of(limits or RunLimits(), USAGE, tasks, spent or {}, rules)
+    return list_caps(limits or RunLimits(), USAGE, tasks, spent or {}, rules)
 
 
 def test_the_budget_of_a_team_covers_the_whole_run() -> None:

@@ -19,7 +19,7 @@ from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.hooks.loading import MAX_BYTES, MODULE_PREFIX
 from sequencer.project.project import load_hooks
 from sequencer.project.settings import load
-from sequencer.project.trust import files_of
+from sequencer.project.trust import list_owned_files
 from tests.unit.hooks.hook_files import HEADING, write
 
 PROMPT = """
@@ -294,7 +294,7 @@ def test_modules_of_a_package_are_trusted_wherever_it_imports_them_from(tmp_path
     (package / "inner" / "a.py").write_text("from ..b import VALUE\n")
     (package / "b.py").write_text("VALUE = 3\n")
     (tmp_path / "hooks.py").write_text(f"{HEADING}from helper.inner.a import VALUE\n{PROMPT}")
-    ((_, trusted),) = (one for one in files_of({"hooks": ["hooks.py"]}, tmp_path) if one[1])
+    ((_, trusted),) = (one for one in list_owned_files({"hooks": ["hooks.py"]}, tmp_path) if one[1])
     load_hooks(["hooks.py"], tmp_path, trusted)
     assert sys.modules["helper.inner.a"].VALUE == 3
     for name in [name for name in sys.modules if name.startswith("helper.")]:

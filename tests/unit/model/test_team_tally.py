@@ -15,7 +15,7 @@ from sequencer.model.graph.tally import Ledger
 from sequencer.model.graph.task import Budget
 from sequencer.model.limits import RunLimits
 from sequencer.plugins.teams.budgets import TeamBudgets
-from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.graphs import build_task_workflow
 from sequencer.plugins.teams.options import merge_roles
 from sequencer.plugins.teams.team import Task, TeamRules
 from tests.contract.store_cases import STRANGER, new_head
@@ -33,7 +33,7 @@ def graph_of(count: int = 9, **budgets: Budget) -> Graph:
         )
         for n in range(count)
     ]
-    graph = workflow_of("team", tasks, merge_roles({})).graph
+    graph = build_task_workflow("team", tasks, merge_roles({})).graph
     assert graph is not None
     return graph
 

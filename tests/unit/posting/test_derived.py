@@ -8,14 +8,18 @@ from sequencer.history.facts import read_facts
 from sequencer.history.results import ASKED, QUESTION
 from sequencer.model.transitions import Event
 from sequencer.plugins.posting.protocol import ActivityType
-from sequencer.plugins.posting.results import activities_of
+from sequencer.plugins.posting.results import list_activities
 
 
 def test_a_rehearsed_outcome_is_not_a_result() -> None:
     outcome = {"output": "no agent ran", "usage": {"rehearsed": 1}}
-    assert activities_of(*read_facts([fact("succeeded", outcome)])) == []
+    assert list_activities(*read_facts([fact("succeeded", outcome)])) == []
     assert (
-        len(activities_of(*read_facts([fact("succeeded", {**outcome, "usage": {"seconds": 1.0}})])))
+        len(
+            list_activities(
+                *read_facts([fact("succeeded", {**outcome, "usage": {"seconds": 1.0}})])
+            )
+        )
         == 1
     )
 
@@ -75,7 +79,7 @@ def fact(event: str, outcome: Any = None) -> dict[str, Any]:
 def test_a_fact_becomes_an_activity(
     event: Event, outcome: Any, kind: str, title: str, body: str
 ) -> None:
-    (told,) = activities_of(*read_facts([fact(event, outcome)]))
+    (told,) = list_activities(*read_facts([fact(event, outcome)]))
     assert (told.type, told.step, told.step_index, told.attempt) == (kind, "fix", 2, 1)
     assert (told.at, told.event) == ("2027-01-31T08:00:00Z", str(event))
     assert title in told.title
@@ -86,11 +90,11 @@ def test_a_fact_becomes_an_activity(
 
 
 def test_a_question_of_a_node_states_how_to_answer_it() -> None:
-    (told,) = activities_of(*read_facts([fact("asked", {"from": ["a"]})]))
+    (told,) = list_activities(*read_facts([fact("asked", {"from": ["a"]})]))
     assert (told.type, told.title, told.question) == ("elicitation", "asks for an answer", ASKED)
 
 
 @pytest.mark.parametrize("outcome", ["text", 7, [], {"output": 7}, {"output_file": ["x"]}])
 def test_an_outcome_of_an_unexpected_shape_does_no_harm(outcome: Any) -> None:
-    (told,) = activities_of(*read_facts([fact("succeeded", outcome)]))
+    (told,) = list_activities(*read_facts([fact("succeeded", outcome)]))
     assert (told.type, told.body, told.output_file) == (ActivityType.RESPONSE, "", None)

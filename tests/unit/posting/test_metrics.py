@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from sequencer.history.story import build_story
 from sequencer.model.outcome import Usage
-from sequencer.plugins.metrics.facts import Metrics, metrics_of
+from sequencer.plugins.metrics.facts import Metrics, compute_metrics
 from sequencer.plugins.posting.protocol import ActivityType, Post
 from sequencer.plugins.posting.text import sanitize_activity
 from sequencer.plugins.posting.trackers import result_text
@@ -51,7 +51,7 @@ RUN = [
 
 
 def test_the_head_counts_if_the_journal_dropped_the_beginning() -> None:
-    told = metrics_of(build_story(RUN[4:]), Usage(steps=9, seconds=99.0, unpriced=3)).to_data()
+    told = compute_metrics(build_story(RUN[4:]), Usage(steps=9, seconds=99.0, unpriced=3)).to_data()
     assert (told["steps"], told["agent_seconds"], told["cost_usd"]) == (9, 99.0, None)
     # Nobody knows when it began.
     assert told["attempts"] is None
@@ -59,7 +59,7 @@ def test_the_head_counts_if_the_journal_dropped_the_beginning() -> None:
 
 
 def test_metrics_are_formatted_for_people_in_a_few_lines() -> None:
-    text = metrics_of(build_story(RUN)).format_text()
+    text = compute_metrics(build_story(RUN)).format_text()
     assert text == (
         "took 12.0 s · 2 steps · 3 attempts, 1 failed · 12.0 s of agents · 30 + 15 tokens, "
         "0.5000 USD and 2 calls of unknown cost · claude, codex\n\n"
@@ -69,7 +69,7 @@ def test_metrics_are_formatted_for_people_in_a_few_lines() -> None:
 
 
 def test_a_tracker_shows_names_as_they_are_and_no_secret(store: FileStore) -> None:
-    metrics = replace(metrics_of(build_story(RUN)), critical_path=("a_b", SECRET))
+    metrics = replace(compute_metrics(build_story(RUN)), critical_path=("a_b", SECRET))
     end = activity(ActivityType.RESPONSE, event="completed", title="the end", metrics=metrics)
     clean = sanitize_activity(end, REDACTION, store.folder, 1000)
     assert "a\\_b → " in result_text(clean)

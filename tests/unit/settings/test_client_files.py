@@ -18,9 +18,9 @@ from sequencer.project.client_files import (
     MAX_FILES,
     MAX_KEYS,
     ClientFacts,
-    client_of,
-    clients_of,
-    file_of,
+    find_client,
+    find_clients,
+    get_line_file,
     scan,
     stat_signature,
 )
@@ -123,7 +123,7 @@ def test_instructions_are_prompts(kind: str, tmp_path: Path) -> None:
 def test_an_unreadable_file_counts_as_a_whole(data: bytes, tmp_path: Path) -> None:
     for kind, name in KEYED:
         put(tmp_path / name, data)
-        lines = {line for line in looked(kind, tmp_path).lines if file_of(line) == name}
+        lines = {line for line in looked(kind, tmp_path).lines if get_line_file(line) == name}
         is_empty_toml = name.endswith(".toml") and not data
         expected = [] if is_empty_toml else [f"{kind}, file {name}: sha256"]
         assert [line.rpartition(" ")[0] for line in lines] == expected, data[:20]
@@ -363,9 +363,9 @@ def test_folders_up_to_the_root_of_the_repository_count(kind: str, tmp_path: Pat
     put(root / name, written(name, {"x": 1}))
     assert looked(kind, project).lines == frozenset(), "without a repository it stays in the folder"
     (root / ".git").mkdir()
-    assert {file_of(line) for line in looked(kind, project).lines} == {f"../../{name}"}
+    assert {get_line_file(line) for line in looked(kind, project).lines} == {f"../../{name}"}
     put(tmp_path / name, written(name, {"x": 1}))
-    assert len({file_of(line) for line in looked(kind, project).lines}) == 1
+    assert len({get_line_file(line) for line in looked(kind, project).lines}) == 1
 
 
 def test_the_users_own_folder_is_not_part_of_a_project(
@@ -422,7 +422,7 @@ _SCRIPT = "agent: x\nagents: {x: {kind: command, argv: ['true']}}\n"
 )
 def test_only_clients_an_agent_may_use_count(text: str, expected: set[str], tmp_path: Path) -> None:
     put(tmp_path / "orchestration.yaml", text)
-    assert set(clients_of(load(tmp_path, env={}), [])) == expected
+    assert set(find_clients(load(tmp_path, env={}), [])) == expected
 
 
 @pytest.mark.parametrize(
@@ -436,13 +436,13 @@ def test_only_clients_an_agent_may_use_count(text: str, expected: set[str], tmp_
 )
 def test_a_workflow_may_name_a_client_too(flow: bytes, expected: set[str], tmp_path: Path) -> None:
     put(tmp_path / "orchestration.yaml", _SCRIPT)
-    assert set(clients_of(load(tmp_path, env={}), [flow])) == expected
+    assert set(find_clients(load(tmp_path, env={}), [flow])) == expected
 
 
 def test_a_fact_names_its_client_and_file() -> None:
-    assert client_of("claude, file .mcp.json, mcpServers.x.command: 1") == "claude"
-    assert client_of("agents.claude, file a.sh: sha256 0") is None
-    assert file_of("codex, folder .codex/rules: 900 files") == ".codex/rules"
+    assert find_client("claude, file .mcp.json, mcpServers.x.command: 1") == "claude"
+    assert find_client("agents.claude, file a.sh: sha256 0") is None
+    assert get_line_file("codex, folder .codex/rules: 900 files") == ".codex/rules"
 
 
 # --- what it costs --------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from sequencer.project.named_files import (
     list_uncompared_files,
 )
 from sequencer.project.project import open_project
-from sequencer.project.trust import acts_of
+from sequencer.project.trust import list_acts
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_a_file_named_in_an_argument_counts_like_a_whole_argument(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("one = 1\n")
     entry = {"agents": {"a": {"kind": "command", "argv": argv}}}
-    before = acts_of(entry, tmp_path)
+    before = list_acts(entry, tmp_path)
     for name in files:
         (tmp_path / name).write_text("two = 2\n")
-    assert acts_of(entry, tmp_path).diff_from(before)
+    assert list_acts(entry, tmp_path).diff_from(before)
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_a_file_that_a_shell_only_writes_may_change_with_each_step(
     text: str, tmp_path: Path
 ) -> None:
     entry = {"agents": {"a": {"kind": "command", "argv": ["sh", "-c", text]}}}
-    before = acts_of(entry, tmp_path)
+    before = list_acts(entry, tmp_path)
     (tmp_path / "notes.md").write_text("one\n")
-    assert not acts_of(entry, tmp_path).diff_from(before)
+    assert not list_acts(entry, tmp_path).diff_from(before)
 
 
 def test_an_empty_marker_file_raises_no_question_until_it_has_content(
@@ -91,14 +91,14 @@ def test_an_empty_marker_file_raises_no_question_until_it_has_content(
 ) -> None:
     text = "test -e done.txt || { touch done.txt; exit 1; }"
     entry = {"agents": {"a": {"kind": "command", "argv": ["sh"], "env": {"CHECK": text}}}}
-    before = acts_of(entry, tmp_path)
+    before = list_acts(entry, tmp_path)
     (tmp_path / "done.txt").touch()
-    assert not acts_of(entry, tmp_path).diff_from(before)
+    assert not list_acts(entry, tmp_path).diff_from(before)
     (tmp_path / "done.txt").write_text("true\n")
-    full = acts_of(entry, tmp_path)
+    full = list_acts(entry, tmp_path)
     assert full.diff_from(before)
     (tmp_path / "done.txt").write_text("")
-    assert acts_of(entry, tmp_path).diff_from(full)
+    assert list_acts(entry, tmp_path).diff_from(full)
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_an_empty_marker_file_raises_no_question_until_it_has_content(
 def test_a_file_that_a_shell_writes_and_runs_counts(text: str, tmp_path: Path) -> None:
     entry = {"agents": {"a": {"kind": "command", "argv": ["sh", "-c", text]}}}
     (tmp_path / "agent.sh").write_text("one\n")
-    before = acts_of(entry, tmp_path)
+    before = list_acts(entry, tmp_path)
     (tmp_path / "agent.sh").write_text("two\n")
-    assert acts_of(entry, tmp_path).diff_from(before)
+    assert list_acts(entry, tmp_path).diff_from(before)
 
 
 def test_project_files_a_module_imports_count_as_for_hooks(tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ def test_project_files_a_module_imports_count_as_for_hooks(tmp_path: Path) -> No
     (tmp_path / "pkg" / "__main__.py").write_text("from . import inner\n")
     (tmp_path / "pkg" / "inner.py").write_text("one = 1\n")
     entry = {"agents": {"a": {"kind": "command", "argv": ["python3", "-m", "pkg"]}}}
-    before = acts_of(entry, tmp_path)
+    before = list_acts(entry, tmp_path)
     (tmp_path / "pkg" / "inner.py").write_text("two = 2\n")
-    (line, _) = acts_of(entry, tmp_path).diff_from(before)
+    (line, _) = list_acts(entry, tmp_path).diff_from(before)
     assert line.startswith("- agents.a, file pkg/inner.py")
 
 
@@ -150,18 +150,18 @@ def test_files_named_in_other_options_of_an_agent_count_too(
 ) -> None:
     (tmp_path / "agent.sh").write_text("one")
     entry = {"agents": {"a": {"kind": "claude", option: value}}}
-    before = acts_of(entry, tmp_path)
+    before = list_acts(entry, tmp_path)
     (tmp_path / "agent.sh").write_text("two")
-    assert acts_of(entry, tmp_path).diff_from(before)
+    assert list_acts(entry, tmp_path).diff_from(before)
 
 
 def test_files_named_in_setup_count_too(tmp_path: Path) -> None:
     (tmp_path / "tools.sh").write_text("one")
     for setup in (["sh -c 'sh tools.sh'"], [["sh", "-c", "sh tools.sh"]]):
         (tmp_path / "tools.sh").write_text("one")
-        before = acts_of({"setup": setup}, tmp_path)
+        before = list_acts({"setup": setup}, tmp_path)
         (tmp_path / "tools.sh").write_text("two")
-        assert acts_of({"setup": setup}, tmp_path).diff_from(before)
+        assert list_acts({"setup": setup}, tmp_path).diff_from(before)
 
 
 @pytest.mark.timeout(20)

@@ -14,7 +14,7 @@ from sequencer.files.keys import iter_leaves
 from sequencer.files.yamlfile import KeyPath, format_key_path
 from sequencer.project.schema import Schema
 from sequencer.project.settings import load
-from sequencer.project.trust import Acts, Rule, acts_of, rule_of, rules
+from sequencer.project.trust import Acts, Rule, find_rule, list_acts, rules
 
 LEAVES = [path for path, _ in iter_leaves(Schema)]
 HERE = Path("/nonexistent")
@@ -29,7 +29,7 @@ def written(path: KeyPath, value: object) -> dict[str, Any]:
 
 
 def acts(path: KeyPath, value: object) -> Acts:
-    return acts_of(written(path, value), HERE)
+    return list_acts(written(path, value), HERE)
 
 
 def names(path: KeyPath) -> Iterator[str]:
@@ -48,15 +48,15 @@ def test_the_table_has_no_removed_keys() -> None:
 
 
 def test_an_unknown_key_acts() -> None:
-    assert rule_of(("new_section", "new_key")) is Rule.ACTS
-    assert rule_of(("store", "new_key")) is Rule.ACTS
+    assert find_rule(("new_section", "new_key")) is Rule.ACTS
+    assert find_rule(("store", "new_key")) is Rule.ACTS
 
 
 texts = st.text(min_size=1, max_size=20)
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in LEAVES if rule_of(p) is Rule.ACTS], ids=format_key_path
+    "path", [p for p in LEAVES if find_rule(p) is Rule.ACTS], ids=format_key_path
 )
 @settings(max_examples=10)
 @given(before=texts, after=texts)
@@ -64,12 +64,12 @@ def test_a_change_to_a_key_that_acts_is_noticed(path: KeyPath, before: str, afte
     old, new = acts(path, before), acts(path, after)
     assert (old.digest == new.digest) == (before == after)
     assert bool(new.diff_from(old)) == (before != after)
-    assert acts_of({}, HERE).diff_from(old), "taken away"
-    assert old.diff_from(acts_of({}, HERE)), "added"
+    assert list_acts({}, HERE).diff_from(old), "taken away"
+    assert old.diff_from(list_acts({}, HERE)), "added"
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in LEAVES if rule_of(p) is Rule.FREE], ids=format_key_path
+    "path", [p for p in LEAVES if find_rule(p) is Rule.FREE], ids=format_key_path
 )
 @settings(max_examples=10)
 @given(before=texts, after=texts)
@@ -79,7 +79,9 @@ def test_a_change_to_a_free_key_is_not_noticed(path: KeyPath, before: str, after
     assert new.diff_from(old) == []
 
 
-@pytest.mark.parametrize("path", [p for p in LEAVES if rule_of(p) is Rule.CAP], ids=format_key_path)
+@pytest.mark.parametrize(
+    "path", [p for p in LEAVES if find_rule(p) is Rule.CAP], ids=format_key_path
+)
 @settings(max_examples=20)
 @given(before=st.integers(1, 10**6), after=st.integers(1, 10**6))
 def test_a_cap_may_fall_and_not_rise(path: KeyPath, before: int, after: int) -> None:
@@ -108,7 +110,7 @@ def test_only_the_grants_of_a_step_count(
     found = []
     for steps in (before, after):
         (tmp_path / "orchestration.yaml").write_text(f"workflows: {{w: {{steps: {steps}}}}}\n")
-        found.append(acts_of(load(tmp_path, env={}).written, tmp_path))
+        found.append(list_acts(load(tmp_path, env={}).written, tmp_path))
     assert bool(found[1].diff_from(found[0])) is is_more
 
 
@@ -129,7 +131,7 @@ def test_a_grant_in_a_flow_is_noticed_in_any_form(tmp_path: Path, before: str, a
     found = []
     for text in (before, after):
         (tmp_path / "flows" / "a.md").write_text(f"---\n{text}---\n")
-        found.append(acts_of({}, tmp_path))
+        found.append(list_acts({}, tmp_path))
     assert found[1].diff_from(found[0])
 
 
@@ -153,10 +155,10 @@ def test_files_of_the_project_that_are_run_count(
     entry = {"agents": {"a": {"kind": "command", "argv": argv}}}
     for name in files:
         (tmp_path / name).write_text("one")
-    before = acts_of(entry, tmp_path)
+    before = list_acts(entry, tmp_path)
     for name in files:
         (tmp_path / name).write_text("two")
-    assert bool(acts_of(entry, tmp_path).diff_from(before)) is is_seen
+    assert bool(list_acts(entry, tmp_path).diff_from(before)) is is_seen
 
 
 def test_a_link_out_of_the_project_counts_as_where_it_leads(tmp_path: Path) -> None:
@@ -164,10 +166,10 @@ def test_a_link_out_of_the_project_counts_as_where_it_leads(tmp_path: Path) -> N
     folder = tmp_path / "p"
     folder.mkdir()
     (folder / "tool").symlink_to("/bin/sh")
-    before = acts_of(entry, folder)
+    before = list_acts(entry, folder)
     (folder / "tool").unlink()
     (folder / "tool").symlink_to("/bin/cat")
-    assert len(acts_of(entry, folder).diff_from(before)) == 2
+    assert len(list_acts(entry, folder).diff_from(before)) == 2
 
 
 def test_a_flow_from_outside_the_project_grants_nothing_and_is_not_read(tmp_path: Path) -> None:
@@ -176,26 +178,26 @@ def test_a_flow_from_outside_the_project_grants_nothing_and_is_not_read(tmp_path
     (folder / "flows").mkdir(parents=True)
     argv = ["agent", ".", "flows"]
     entry = {"agents": {"a": {"kind": "command", "argv": argv}}, "hooks": ["flows"]}
-    before = acts_of(entry, folder)
+    before = list_acts(entry, folder)
     (folder / "flows" / "away.md").symlink_to(outside)
     (folder / "flows" / "folder.md").mkdir()
-    assert acts_of(entry, folder).diff_from(before) == []
+    assert list_acts(entry, folder).diff_from(before) == []
 
 
 def test_secrets_are_not_shown_and_still_compared(tmp_path: Path) -> None:
     def entry(value: str) -> Acts:
-        return acts_of({"agents": {"a": {"env": {"MY_TOKEN": value}}}}, tmp_path)
+        return list_acts({"agents": {"a": {"env": {"MY_TOKEN": value}}}}, tmp_path)
 
     assert "hunter2" not in "\n".join(entry("hunter2").described)
     assert entry("hunter3").diff_from(entry("hunter2"))
 
 
 def test_programs_the_repository_has_git_run_count(tmp_path: Path) -> None:
-    found = acts_of({}, tmp_path, {"core.sshcommand": "evil"})
-    assert found.diff_from(acts_of({}, tmp_path)) == ['+ git.core.sshcommand: "evil"']
+    found = list_acts({}, tmp_path, {"core.sshcommand": "evil"})
+    assert found.diff_from(list_acts({}, tmp_path)) == ['+ git.core.sshcommand: "evil"']
 
 
 def test_displayed_text_is_printable_ascii(tmp_path: Path) -> None:
-    (line,) = acts_of({"agents": {"a\x1b[2K": {"argv": ["\u202efdp"]}}}, tmp_path).lines
+    (line,) = list_acts({"agents": {"a\x1b[2K": {"argv": ["\u202efdp"]}}}, tmp_path).lines
     assert line.isascii()
     assert line.isprintable()

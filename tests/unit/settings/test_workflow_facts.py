@@ -24,7 +24,7 @@ from sequencer.project.step_facts import (
     find_removed_gates,
     losses,
 )
-from sequencer.project.trust import Acts, acts_of
+from sequencer.project.trust import Acts, list_acts
 from sequencer.project.workflow_facts import Recorded
 
 MODELS = (Step, Role, TaskTraits, Graph, Node, Workflow)
@@ -39,7 +39,7 @@ def acts(folder: Path, text: str, **flows: str) -> Acts:
         path.unlink()
     for name, flow in flows.items():
         (folder / "flows" / f"{name}.md").write_text(flow)
-    return acts_of(load(folder, env={}).written, folder)
+    return list_acts(load(folder, env={}).written, folder)
 
 
 def asked(folder: Path, before: str, after: str, head: str = "") -> list[str]:
@@ -371,9 +371,9 @@ def test_a_moved_flow_is_compared_with_the_removed_one_of_the_same_name(
     other = tmp_path / ".opencode" / "workflows" / "f.md"
     other.parent.mkdir(parents=True)
     other.write_text(FLOW)
-    assert acts_of({}, tmp_path).diff_from(trusted) == []
+    assert list_acts({}, tmp_path).diff_from(trusted) == []
     other.write_text(FLOW.replace("ask{{Go on?}}", "ask{Go on?}"))
-    told = acts_of({}, tmp_path).diff_from(trusted)
+    told = list_acts({}, tmp_path).diff_from(trusted)
     assert "- file .opencode/workflows/f.md, ask, asks a person: true, continues after 60 s" in told
 
 
@@ -446,7 +446,7 @@ def test_many_steps_are_summarized_in_one_line_per_workflow(tmp_path: Path) -> N
     assert all(line.rpartition(", ")[2] in hidden for line in powers)
     (whole,) = (line for line in many.summary if line.startswith("file flows/broken.md"))
     assert whole.startswith("file flows/broken.md: whole content: ")
-    assert many.digest == acts_of(load(tmp_path, env={}).written, tmp_path).digest
+    assert many.digest == list_acts(load(tmp_path, env={}).written, tmp_path).digest
 
 
 def test_one_change_to_the_defaults_is_reported_once(tmp_path: Path) -> None:
@@ -484,7 +484,7 @@ def test_names_unsafe_for_a_terminal_or_a_record_are_escaped(tmp_path: Path) -> 
     acts(tmp_path, "")
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/flows/" + name)).write_text(FLOW)
     written = {"w\u202e": {"steps": [{"name": "a\u202e", "max_turns": 3}]}}
-    found = acts_of({"workflows": written}, tmp_path)
+    found = list_acts({"workflows": written}, tmp_path)
     assert all(line.isascii() and line.isprintable() for line in found.described)
     assert "workflows.w\\u202e, a\\u202e, max_turns: 3" in found.described
     assert found.described[1].startswith("file flows/\\udcff\\x1b[2J.md, whole content: ")

@@ -23,7 +23,7 @@ from sequencer.files.textfile import is_branch_name, ref_part, slug
 from sequencer.model.head import Claim, Head, Work
 from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.plugins.git.code.tree import WorkTree, format_paths
-from sequencer.plugins.git.code.workspace import GitWorkspace, folders_of
+from sequencer.plugins.git.code.workspace import GitWorkspace, list_folders
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.plugins.git.state.branch import MOVED_MEANWHILE
 from sequencer.plugins.git.state.objects import Objects
@@ -53,7 +53,7 @@ class AttemptWorkspace(GitWorkspace):
         state = settings.state_file
         remote = Remote(git, settings.store.remote)
         super().__init__(
-            WorkTree(folders_of(settings, state), Objects(git)),
+            WorkTree(list_folders(settings, state), Objects(git)),
             remote,
             state,
             run=run,

@@ -50,8 +50,8 @@ from sequencer.plugins.git.code.worktrees import (
     Phase,
     Worktree,
     Worktrees,
-    admin_dir_of,
     branch_name,
+    find_admin_dir,
     find_git_dirs,
     is_linked,
     relink,
@@ -156,7 +156,7 @@ class TaskTrees:
                     raise
             (folder / checkout.prefix).mkdir(parents=True, exist_ok=True)
             worktree = worktree.replace(phase=phase, git_dir=os.fsdecode(git_dir))
-            admin_dir = admin_dir_of(checkout.common_dir, worktree)
+            admin_dir = find_admin_dir(checkout.common_dir, worktree)
             return self.notes.write(worktree.replace(git_dir=str(admin_dir)))
         except GitFailed as failed:
             raise checkout.make_refusal(f"can't have another worktree: {failed.reason}") from failed
@@ -191,13 +191,13 @@ class TaskTrees:
 
     # --- committing ----------------------------------------------------------------
 
-    def git_of(self, worktree: Worktree) -> Git:
+    def open_git(self, worktree: Worktree) -> Git:
         """Return a `Git` for *worktree* that works even if its agent has changed the file ``.git``.
 
         Without that file, git alone would take the checkout around the worktree for it.
         """
         folder, admin_dir = self.notes.folder(worktree), worktree.admin_dir
-        if admin_dir != admin_dir_of(self.checkout.common_dir, worktree):
+        if admin_dir != find_admin_dir(self.checkout.common_dir, worktree):
             # In a copy of the project the note still names the original, where nothing may change.
             raise self._foreign_error(worktree, "its note names another repository")
         return self.checkout.git.with_folder(folder, timeout_s=LONG_TIMEOUT_S, git_dir=admin_dir)
@@ -210,7 +210,7 @@ class TaskTrees:
         folder, common_dir = self.notes.folder(worktree), self.checkout.common_dir
         if folder.is_symlink() or not folder.is_dir():
             return "its folder is gone, or something else is in its place", False
-        admin_dir = admin_dir_of(common_dir, worktree)
+        admin_dir = find_admin_dir(common_dir, worktree)
         if is_linked(admin_dir, folder) and worktree.admin_dir == admin_dir:
             return None
         if (reason := relink_problem(admin_dir, folder, common_dir)) is not None:
@@ -230,7 +230,7 @@ class TaskTrees:
             return worktree
         if not problem[1]:
             raise self._foreign_error(worktree, problem[0])
-        admin_dir = admin_dir_of(self.checkout.common_dir, worktree)
+        admin_dir = find_admin_dir(self.checkout.common_dir, worktree)
         relink(admin_dir, self.notes.folder(worktree))
         return self.notes.write(worktree.replace(git_dir=str(admin_dir)))
 
@@ -263,7 +263,7 @@ class TaskTrees:
         Raises:
             GitFailed: git failed; the files are unchanged.
         """
-        git = self.git_of(worktree)
+        git = self.open_git(worktree)
         status = read_status(git)
         if status.commit is None:
             return Gathered(worktree.base, (Skipped(".", "is on a branch without a commit"),))
@@ -306,7 +306,7 @@ class TaskTrees:
         """
         if not gathered.has_agent_commits:
             return ()
-        git = self.git_of(worktree)
+        git = self.open_git(worktree)
 
         def is_new(path: str, data: bytes) -> bool:
             return self._is_new(git, path, data, worktree.base)
@@ -420,7 +420,7 @@ class TaskTrees:
             return worktree, ()
         try:
             if left_commits := read_left_commits(worktree.admin_dir, start):
-                git, head = self.git_of(worktree), self.checkout.checked_out_commit()
+                git, head = self.open_git(worktree), self.checkout.checked_out_commit()
                 tip = git.read_output("rev-parse", "HEAD")
                 known_commits = [commit for commit in (worktree.base, tip, head) if commit]
                 oids = find_stranded(git, left_commits, known_commits)
@@ -440,8 +440,8 @@ class TaskTrees:
         Such a merge need not be kept: it adds nothing to the worktree and the checkout, and it is
         made again.
         """
-        output = self.git_of(worktree).read_output("show", "--no-patch", "--format=%P%n%B", commit)
-        parents, _, message = output.partition("\n")
+        show = ("show", "--no-patch", "--format=%P%n%B", commit)
+        parents, _, message = self.open_git(worktree).read_output(*show).partition("\n")
         is_merge = len(parents.split()) > 1
         return is_merge and message.strip() == self.notes.merge_message(worktree).strip()
 
@@ -450,7 +450,7 @@ class TaskTrees:
 
         Returns a notice if the branch was moved.
         """
-        git, ref = self.git_of(worktree), f"refs/heads/{worktree.branch}"
+        git, ref = self.open_git(worktree), f"refs/heads/{worktree.branch}"
         branch = git.read_output("symbolic-ref", "--quiet", "--short", "HEAD", accepts=(0, 1))
         old_tip, tip = self._tip(worktree.branch), git.read_output("rev-parse", "HEAD")
         has_all = branch == worktree.branch or old_tip in {None, tip}
@@ -515,7 +515,7 @@ class TaskTrees:
         if worktree.phase is Phase.MERGING and self.link_problem(worktree) is None:
             with contextlib.suppress(GitFailed, SequencerError):
                 flags = ("--quiet", "--force")
-                self.git_of(worktree).run("checkout", *flags, worktree.branch, settings=QUIET)
+                self.open_git(worktree).run("checkout", *flags, worktree.branch, settings=QUIET)
         with contextlib.suppress(OSError):
             self.notes.write(worktree.replace(phase=Phase.KEPT))
         return (f"stays until you look at it: {self.notes.folder(worktree)}",)

@@ -16,11 +16,11 @@ from sequencer.plugins.git.code.set_aside import remove_attempt_refs
 from sequencer.plugins.git.code.task_folders import TaskFolders
 from sequencer.plugins.git.code.task_worktrees import TaskWorktrees
 from sequencer.plugins.git.code.unmerged import Unmerged
-from sequencer.plugins.git.code.workspace import folders_of
+from sequencer.plugins.git.code.workspace import list_folders
 from sequencer.plugins.git.process import Git
 from sequencer.project.diagnostics import Area, Diagnostic, Level, diagnose_error, locate_setting
 from sequencer.project.project import Project
-from sequencer.project.runs import state_path_of
+from sequencer.project.runs import get_state_path
 from sequencer.project.schema import NONE
 from sequencer.project.trusting import ensure_unchanged
 from sequencer.workflows.finding import GraphFile
@@ -30,7 +30,7 @@ def run_worktree(
     project: Project, run: str | None, outer: Workspace, notify: Callable[[str], None]
 ) -> RunWorktree:
     """Return the worktree for all steps of the run called *run*; *notify* gets its notices."""
-    settings, trusted_files = project.settings, project.trust.files_of("setup")
+    settings, trusted_files = project.settings, project.trust.get_trusted_files("setup")
     folder = settings.project_dir
 
     def vet(cwd: Path) -> None:
@@ -47,11 +47,11 @@ def find_unmerged_work(project: Project) -> tuple[UnmergedWork, ...]:
     settings = project.settings
     git, hide = Git(settings.project_dir), project.redaction
 
-    def checkout_of(name: str | None) -> Checkout:
-        return Checkout(folders_of(settings, state_path_of(settings, name)), git)
+    def open_checkout(name: str | None) -> Checkout:
+        return Checkout(list_folders(settings, get_state_path(settings, name)), git)
 
     names = (None, *project.run_names())
-    trees = {name: TaskTrees(checkout_of(name), name, hide) for name in names}
+    trees = {name: TaskTrees(open_checkout(name), name, hide) for name in names}
 
     def is_under_way(run: str | None, run_id: str) -> bool:
         try:
@@ -81,7 +81,7 @@ def task_worktrees(
         # The run's worktree knows git's own files, so it works even if agents change ``.git``.
         checkout = outer.checkout if isinstance(outer, RunWorktree) else None
         if checkout is None:
-            checkout = _checkout_of(project, run, outer.folder)
+            checkout = _open_checkout(project, run, outer.folder)
         return TaskFolders(checkout, run, project.redaction, fails_on_write=fails_on_write)
 
     return TaskWorktrees(outer, make)
@@ -89,14 +89,14 @@ def task_worktrees(
 
 def _task_folders(project: Project, run: str | None) -> TaskFolders:
     """Return the task folders of the run called *run* in the project's folder."""
-    checkout = _checkout_of(project, run, project.settings.project_dir)
+    checkout = _open_checkout(project, run, project.settings.project_dir)
     return TaskFolders(checkout, run, project.redaction)
 
 
-def _checkout_of(project: Project, run: str | None, folder: Path) -> Checkout:
+def _open_checkout(project: Project, run: str | None, folder: Path) -> Checkout:
     """Return the checkout in *folder*, where agents of the run called *run* work."""
     settings = project.settings
-    folders = folders_of(settings, state_path_of(settings, run))._replace(project=folder)
+    folders = list_folders(settings, get_state_path(settings, run))._replace(project=folder)
     return Checkout(folders, Git(folder, allowed=project.allowed))
 
 

@@ -137,7 +137,9 @@ class WorktreeFiles(Struct):
         Raises:
             WorkTreeRefused: the worktree belongs to another repository.
         """
-        return cls(worktree, trees.git_of(worktree), trees.checkout.is_own, attempt_ref_prefix(run))
+        return cls(
+            worktree, trees.open_git(worktree), trees.checkout.is_own, attempt_ref_prefix(run)
+        )
 
     def make_durable(self) -> None:
         """Allow more time from now on, and make all writes survive a power cut."""

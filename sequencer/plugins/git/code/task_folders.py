@@ -176,7 +176,7 @@ class OwnTaskFolder(AttemptFolder):
         with self._trees.checkout.merge_lock():
             worktree = self._trees.notes.write(self._worktree.replace(phase=Phase.MERGING))
             self._worktree = worktree
-            git, message = self._trees.git_of(worktree), self._trees.notes.merge_message(worktree)
+            git, message = self._trees.open_git(worktree), self._trees.notes.merge_message(worktree)
             merge = Merge(self._trees.checkout, git, worktree, message, self._trees.run)
             result = merge.perform(gathering.tip)
         return self._remove(gathering, result)
@@ -185,7 +185,7 @@ class OwnTaskFolder(AttemptFolder):
         """After an error, return MERGED if the checkout has the merge; else leave the worktree."""
         tip, contains = gathering.tip, self._trees.checkout.contains
         with contextlib.suppress(*_FAILURES):
-            merge = self._trees.git_of(self._worktree).read_output("rev-parse", "HEAD")
+            merge = self._trees.open_git(self._worktree).read_output("rev-parse", "HEAD")
             head = self._trees.checkout.checked_out_commit()
             if merge != tip and head and contains(merge, tip) and contains(head, merge):
                 return self._remove(gathering, ClosedFolder(FolderResult.MERGED, commit=merge))

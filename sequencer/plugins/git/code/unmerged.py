@@ -91,7 +91,7 @@ class Unmerged(Struct, frozen=True):
         is_ours = trees.link_problem(note) is None
         if note.phase is not Phase.ADDING and is_ours:
             with contextlib.suppress(GitFailed, SequencerError):
-                status = read_status(trees.git_of(note))
+                status = read_status(trees.open_git(note))
                 has_files = any(not trees.checkout.is_own(entry.path) for entry in status.entries)
                 # A merge would take its HEAD, even if that is not on its branch.
                 tip = status.commit or tip

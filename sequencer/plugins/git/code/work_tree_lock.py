@@ -91,7 +91,7 @@ class Note(Frozen):
         step = (self.run_id, self.step_index, self.loop, self.work)
         is_same_step = step == (head.run_id, head.step_index, head.loop, head.work)
         # A process that holds a claim asks about the step after it.
-        return is_same_step and not _claims_of(head, this_process())
+        return is_same_step and not _list_claims_by(head, this_process())
 
     def is_at_work(self) -> bool:
         """Return whether its process holds a step of its run and may be alive."""
@@ -252,7 +252,7 @@ class WorkTreeLock:
             step_index=head.step_index,
             loop=head.loop,
             work=head.work,
-            attempt=max(_claims_of(head, owner), default=1),
+            attempt=max(_list_claims_by(head, owner), default=1),
             owner=owner,
             branch=branch,
             # Keep the mark of a parallel attempt; the last to leave checks whether it was accepted.
@@ -430,6 +430,6 @@ def _encode_path(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _claims_of(head: Head, owner: Owner) -> list[int]:
+def _list_claims_by(head: Head, owner: Owner) -> list[int]:
     """Return the numbers of the attempts that *owner* has claimed in *head*."""
     return [claim.attempt for claim in head.claims if claim.owner.nonce == owner.nonce]

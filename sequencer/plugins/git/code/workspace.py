@@ -30,7 +30,7 @@ from sequencer.plugins.git.code.work_tree_lock import Note, WorkTreeLock, find_c
 from sequencer.plugins.git.process import GitFailed
 from sequencer.plugins.git.state.remote import DEEPER, NoAtomicPush, PushVerdict, RefMove, Remote
 from sequencer.plugins.git.state.store import GitStore
-from sequencer.plugins.posting.section import activity_of
+from sequencer.plugins.posting.section import get_activity_options
 from sequencer.project.schema import CURRENT, NONE, CommitOptions, WorkOptions
 from sequencer.project.settings import Settings
 from sequencer.project.store_requests import CodeRequest
@@ -212,7 +212,7 @@ class GitWorkspace(Workspace):
             hint = "finish it or abort it, then start again"
             raise self._tree.make_refusal(f"{operation} is under way{location}", hint)
         branch = self.branch or status.branch
-        if self._work.branch == CURRENT and (run_branch := self._branch_of(head)) is not None:
+        if self._work.branch == CURRENT and (run_branch := self._read_branch(head)) is not None:
             branch = run_branch
             if not is_branch_name(branch):
                 raise self._tree.make_refusal(
@@ -238,7 +238,7 @@ class GitWorkspace(Workspace):
             )
         return status.commit
 
-    def _branch_of(self, head: Head) -> str | None:
+    def _read_branch(self, head: Head) -> str | None:
         """Return the branch of the run of *head*, which its first step decides.
 
         None: no step of it was accepted, and the last step in this work tree is another run's.
@@ -503,7 +503,7 @@ class StoreWorkspace(GitWorkspace):
     ) -> None:
         """Let *store* move the code of *run*."""
         branch = store.branch
-        tree = WorkTree(folders_of(settings, settings.state_file), branch.objects)
+        tree = WorkTree(list_folders(settings, settings.state_file), branch.objects)
         super().__init__(
             tree,
             branch.remote,
@@ -541,7 +541,7 @@ def open_store_workspace(request: CodeRequest) -> Workspace | None:
     return StoreWorkspace(store, settings, request.run, request.redaction)
 
 
-def folders_of(settings: Settings, state_file: Path) -> Folders:
+def list_folders(settings: Settings, state_file: Path) -> Folders:
     """Return the project's files and folders that the program writes for *state_file*'s run."""
     return Folders(
         settings.project_dir,
@@ -550,7 +550,7 @@ def folders_of(settings: Settings, state_file: Path) -> Folders:
         # Files of the project into which activities are written.
         tuple(
             settings.project_dir / sink.path
-            for sink in activity_of(settings).sinks.values()
+            for sink in get_activity_options(settings).sinks.values()
             if sink.path is not None
         ),
     )

@@ -204,7 +204,7 @@ def branch_name(run: str | None, name: str, branches: str = BRANCHES) -> str:
 _NAMED_BYTES = 4096
 
 
-def admin_dir_of(common_dir: Path, worktree: Worktree) -> Path:
+def find_admin_dir(common_dir: Path, worktree: Worktree) -> Path:
     """Return the folder in *common_dir* that holds the HEAD and index of *worktree*."""
     return Path(os.path.realpath(common_dir), "worktrees", worktree.admin_dir.name)
 

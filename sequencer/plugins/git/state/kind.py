@@ -6,7 +6,7 @@ from sequencer.project.store_kinds import StoreKind
 
 GIT = StoreKind(
     "git",
-    "sequencer.plugins.git.state.store:store_of",
+    "sequencer.plugins.git.state.store:open_git_store",
     code="store",
     carries_code=True,
     # Each transition pushes the whole open journal.

@@ -81,10 +81,10 @@ class GitOptions(Struct, frozen=True):
     keep: int = 64
 
 
-def refs_of(options: GitOptions, run: str | None) -> Refs:
+def get_refs(options: GitOptions, run: str | None) -> Refs:
     """Return the refs of the run whose folder is called *run*; None: the default run.
 
-    >>> refs_of(GitOptions(), None).state
+    >>> get_refs(GitOptions(), None).state
     'refs/heads/sequencer/default'
     """
     part = DEFAULT_RUN if run is None else ref_part(run)
@@ -143,7 +143,7 @@ class GitStore:
         git = Git(
             project_dir, timeout_s=options.timeout_s, allowed=allowed, is_stopped=self._must_stop
         )
-        remote, refs = Remote(git, options.remote), refs_of(options, run)
+        remote, refs = Remote(git, options.remote), get_refs(options, run)
         branch = Branch(git, remote, Objects(git), refs, state_path, options.max_commits, mark)
         self._files = files = FileStore(
             state_path,
@@ -454,13 +454,13 @@ class GitStore:
             return has_moved
 
 
-def store_of(request: StoreRequest) -> GitStore:
+def open_git_store(request: StoreRequest) -> GitStore:
     """Return the store of a run that machines share through a git remote."""
     settings, store_settings, defaults = request.settings, request.settings.store, GitOptions()
 
     def value_or(value: Any, unset: Any, *path: str) -> Any:
         """Return *value*, or the default of this kind if it is not set."""
-        return unset if settings.source_of("store", *path).kind == "default" else value
+        return unset if settings.get_source("store", *path).kind == "default" else value
 
     options = GitOptions(
         remote=store_settings.remote,

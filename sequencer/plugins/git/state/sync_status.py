@@ -33,7 +33,7 @@ from sequencer.plugins.git.state.branch import Branch
 from sequencer.plugins.git.state.objects import Missing
 from sequencer.plugins.git.state.remote import unreachable_error
 from sequencer.plugins.git.state.replica import JOURNAL, REMOTE, Known, read_tree
-from sequencer.plugins.git.state.store import LOCAL, GitOptions, GitStore, refs_of
+from sequencer.plugins.git.state.store import LOCAL, GitOptions, GitStore, get_refs
 from sequencer.store import folder as folders
 from sequencer.store import results
 from sequencer.store.diagnosis import diagnose
@@ -254,7 +254,7 @@ def find_runs_elsewhere(
         RemoteUnreachable: there was no answer.
     """
     options = GitOptions(branch=template)
-    own_refs = {refs_of(options, name).state for name in (None, *local_names)}
+    own_refs = {get_refs(options, name).state for name in (None, *local_names)}
     other_refs = {ref for ref in _list_remote_refs(branch, template) if ref not in own_refs}
     shown_refs = [
         ref for ref in sorted(other_refs) if is_run_branch(template, ref.removeprefix(_HEADS))

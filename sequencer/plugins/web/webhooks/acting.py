@@ -48,10 +48,10 @@ from sequencer.model.outcome import Usage
 from sequencer.model.request import Route
 from sequencer.plugins.posting.trackers import activity_id
 from sequencer.plugins.requests.issues import find_free_name, parse_issue, to_request
-from sequencer.plugins.requests.project_requests import starter_of
+from sequencer.plugins.requests.project_requests import build_starter
 from sequencer.plugins.requests.starting import describe_lost_cost
 from sequencer.plugins.web.actions import decide, make_command
-from sequencer.plugins.web.section import webhooks_of
+from sequencer.plugins.web.section import get_webhook_options
 from sequencer.plugins.web.site import ShownProject
 from sequencer.plugins.web.webhook_settings import AnyHook
 from sequencer.plugins.web.webhooks.box import Delivery, DeliveryBox
@@ -146,10 +146,10 @@ class Clerk:
     def begin(self) -> None:
         """Say which deliveries are taken, and continue what earlier servers left."""
         try:
-            hooks = webhooks_of(self.shown.open_for_change().settings)
+            hooks = get_webhook_options(self.shown.open_for_change().settings)
             is_left = self.box.find_oldest_waiting() or self.box.list_wanted_runs()
         except NotTrusted:
-            if any(webhooks_of(self.shown.project.settings).list_enabled_hooks()):
+            if any(get_webhook_options(self.shown.project.settings).list_enabled_hooks()):
                 text = "takes no deliveries: it is not trusted, or has changed since"
                 self._say(f"{self.shown.title} {text}; 'sequencer trust' asks you")
             return
@@ -227,7 +227,7 @@ class Clerk:
         """
         project, tracker = self.shown.open_for_change(), delivery.tracker
         # The settings may have changed since the receiver accepted it.
-        options = webhooks_of(project.settings).get_hook(tracker)
+        options = get_webhook_options(project.settings).get_hook(tracker)
         document = parse_object(delivery.body.encode())
         event = read_event(tracker, delivery.kind, document, options)
         ensure_allowed(event, options)
@@ -241,7 +241,7 @@ class Clerk:
         self, project: Project, event: TrackerEvent, document: Document, options: AnyHook
     ) -> str:
         """Start a run for the issue, or continue the one that it has."""
-        run = run_of(project, event.identifier)
+        run = find_issue_run(project, event.identifier)
         head = None if run is None else run.head
         if run is not None and head is not None:
             if head.status is not Status.COMPLETE:
@@ -251,7 +251,7 @@ class Clerk:
                 return f"run {run.name} already exists and continues"
             if not is_later(event.at, head.last_update, datetime.now(UTC)):
                 raise Unwanted(f"run {run.name} has already done it")
-        folder, starter = project.settings.project_dir, starter_of(project)
+        folder, starter = project.settings.project_dir, build_starter(project)
         starter = replace(starter, paid=self._paid)
         request = to_request(
             parse_issue(document, "the delivery"),
@@ -274,7 +274,7 @@ class Clerk:
         self, project: Project, event: TrackerEvent, options: AnyHook, delivery: Delivery
     ) -> str:
         """Apply the comment or the stop to the issue's run, once."""
-        run = run_of(project, event.identifier)
+        run = find_issue_run(project, event.identifier)
         head = None if run is None else run.head
         if run is None or head is None:
             raise Unwanted(f"{event.identifier} has no run")
@@ -287,7 +287,7 @@ class Clerk:
             # The step that is running has to end too.
             self._end(run.name or "")
             return f"run {run.name} is stopped: {reason}"
-        commands = commands_of(run, head, event, decider)
+        commands = list_event_commands(run, head, event, decider)
         if delivery.revision is None:
             self.box.note(delivery, head.revision)
         elif is_done(run, delivery.revision, commands[0], decider):
@@ -318,7 +318,7 @@ class Clerk:
             project = self.shown.open_for_change()
             with self._guard:
                 for number, run in self.box.list_wanted_runs():
-                    if len(self._processes) >= webhooks_of(project.settings).max_runs:
+                    if len(self._processes) >= get_webhook_options(project.settings).max_runs:
                         return
                     # If something ended its process from outside, the next server starts it again.
                     if run in self._processes or number in self._started:
@@ -346,7 +346,7 @@ class Clerk:
         self._begin_runs()
 
 
-def commands_of(run: Run, head: Head, event: TrackerEvent, by: str) -> list[RunCommand]:
+def list_event_commands(run: Run, head: Head, event: TrackerEvent, by: str) -> list[RunCommand]:
     """Return the commands that *event* asks for, one or more.
 
     Raises:
@@ -432,7 +432,7 @@ def compute_comment_ids(head: Head) -> set[str]:
     return {activity_id(key) for key in keys}
 
 
-def run_of(project: Project, identifier: str) -> Run | None:
+def find_issue_run(project: Project, identifier: str) -> Run | None:
     """Return the newest run of *project* that was made from the issue *identifier*."""
     pattern = re.compile(re.escape(find_free_name(identifier, ())) + r"(-\d+)?")
     names = (name for name in project.run_names() if pattern.fullmatch(name))
@@ -463,7 +463,10 @@ def stop_reason(run: Run, event: TrackerEvent, options: AnyHook, by: str) -> str
 def _start_process(project: Project, run: str) -> subprocess.Popen[bytes]:
     """Start ``sequencer run`` for *run*, without the webhook secrets in its environment."""
     settings = project.settings
-    secrets = {webhooks_of(settings).github.secret_env, webhooks_of(settings).linear.secret_env}
+    secrets = {
+        get_webhook_options(settings).github.secret_env,
+        get_webhook_options(settings).linear.secret_env,
+    }
     environment = {name: value for name, value in os.environ.items() if name not in secrets}
     argv = [sys.executable, "-P", "-m", "sequencer", "--quiet", f"--run={run}"]
     if settings.config_path is not None:

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sequencer.errors import SequencerError
 from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.plugins.web.guard import has_two_lengths
-from sequencer.plugins.web.section import webhooks_of
+from sequencer.plugins.web.section import get_webhook_options
 from sequencer.plugins.web.site import Site
 from sequencer.plugins.web.webhooks.acting import Clerk, Say, ensure_allowed
 from sequencer.plugins.web.webhooks.box import BoxBusy, BoxFull
@@ -149,7 +149,7 @@ class WebhookReceiver:
                 project = clerk.shown.open_for_change()
             except SequencerError:
                 continue
-            options = webhooks_of(project.settings).get_hook(name)
+            options = get_webhook_options(project.settings).get_hook(name)
             if not options.places or options.find_secret_problem(os.environ):
                 continue
             secret = os.environ[options.secret_env].encode()
@@ -218,7 +218,7 @@ def _store_delivery(
         raise Answered(200, "the signature is right")
     reason = ""
     for clerk, project in signers:
-        options = webhooks_of(project.settings).get_hook(name)
+        options = get_webhook_options(project.settings).get_hook(name)
         try:
             ensure_allowed(read_event(name, kind, document, options), options)
         except Unwanted as error:

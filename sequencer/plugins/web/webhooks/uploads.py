@@ -85,7 +85,7 @@ class Uploads:
         Raises:
             TooMuch: there is no room; nothing of the body was read.
         """
-        upload = self._admit(peer_of(address), MAX_BYTES if size is None else size)
+        upload = self._admit(format_peer(address), MAX_BYTES if size is None else size)
         self._held[upload] = None
         try:
             yield upload
@@ -139,10 +139,10 @@ def _end_first(uploads: list[Upload]) -> bool:
     return False
 
 
-def peer_of(address: str) -> str:
+def format_peer(address: str) -> str:
     """Return the peer at *address*; all addresses of an IPv6 /64 are one peer.
 
-    >>> peer_of("192.0.2.7"), peer_of("::ffff:192.0.2.7"), peer_of("2001:db8::1:2")
+    >>> format_peer("192.0.2.7"), format_peer("::ffff:192.0.2.7"), format_peer("2001:db8::1:2")
     ('192.0.2.7', '192.0.2.7', '2001:db8::')
     """
     if ":" not in address:

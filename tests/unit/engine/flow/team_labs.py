@@ -21,7 +21,7 @@ from sequencer.model.graph.marking import Marking
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 from sequencer.plugins.teams.expansion import TeamExpander
-from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.graphs import build_task_workflow
 from sequencer.plugins.teams.project_tasks import make_execution
 from sequencer.plugins.teams.team import Role, Task, TeamRules
 from tests.unit.engine.flow.labs import Actor, Cast, Lab, Said, failed, said
@@ -129,7 +129,7 @@ def team(
     known = dict(roles or {})
     return TeamLab(
         folder,
-        workflow_of("crew", tasks, known, size=size),
+        build_task_workflow("crew", tasks, known, size=size),
         Actor(given),
         dict(prompts or {}),
         rules=TeamRules.model_validate(rules or {}),

@@ -21,7 +21,7 @@ from sequencer.executors.protocol import EVERY_EXECUTOR, Executor
 from sequencer.model.commands import Adopt
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
-from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.graphs import build_task_workflow
 from sequencer.plugins.teams.team import Role, Task
 from tests.unit.engine.flow.labs import Actor, Hold, failed, let_go, said, until
 from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, TeamLab, adds, no, task, team
@@ -29,7 +29,7 @@ from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, TeamLab, adds,
 
 def adopted(made: TeamLab, tasks: Sequence[Task]) -> TeamLab:
     """Change the list of *made* to *tasks*, adopt it, and return the run under it."""
-    after = made.changed(workflow_of("crew", tasks, {}, size=made.graph.max_parallel))
+    after = made.changed(build_task_workflow("crew", tasks, {}, size=made.graph.max_parallel))
     assert isinstance(after, TeamLab)
     with pytest.raises(DefinitionChanged):
         after.work()
@@ -86,7 +86,7 @@ def test_a_retry_after_a_failure_runs_the_new_list_of_tasks(tmp_path: Path) -> N
 def test_adopting_starts_nothing_in_a_complete_run(tmp_path: Path) -> None:
     made = team(tmp_path, [task("a")])
     made.work()
-    after = made.changed(workflow_of("crew", [task("a"), task("b")], {}))
+    after = made.changed(build_task_workflow("crew", [task("a"), task("b")], {}))
     after.run().do(Adopt())
     assert after.accepted() == ["a"]
     assert after.status == "completed"
@@ -129,7 +129,7 @@ def test_each_task_runs_once_after_its_blockers_whatever_is_adopted(
     everything += [task(one.id) for one in before if one.id not in known | done]
     if made.status == "completed":
         return
-    changed = made.changed(workflow_of("crew", everything, {}, size=1))
+    changed = made.changed(build_task_workflow("crew", everything, {}, size=1))
     assert isinstance(changed, TeamLab)
     if everything != before:
         changed.run().do(Adopt())

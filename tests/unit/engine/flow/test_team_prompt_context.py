@@ -15,7 +15,7 @@ from sequencer.model.graph.marking import Marking
 from sequencer.model.graph.task import TaskTraits
 from sequencer.model.request import Request
 from sequencer.plugins.teams import prompt_context
-from sequencer.plugins.teams.prompt_context import MAX_CHARS, TaskContext, context_of
+from sequencer.plugins.teams.prompt_context import MAX_CHARS, TaskContext, build_task_context
 from sequencer.workflows.prompts import MissingValue
 from tests.unit.engine.flow.labs import failed, said
 from tests.unit.engine.flow.team_labs import AT_ONCE, task, team
@@ -57,7 +57,7 @@ def brief(
         marking.apply(["team", *operation])
     values = make_node_values(graph, "me", marking, str(more.pop("prompt", "")), read_of(said))  # type: ignore[arg-type]
     assert values is not None
-    made = context_of(
+    made = build_task_context(
         values,
         marking,
         request=more.pop("request", None),  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from sequencer.model.graph.marking import Marking
 from sequencer.model.head import Claim
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.plugins.teams.budgets import TeamBudgets
-from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.graphs import build_task_workflow
 from sequencer.plugins.teams.team import TeamRules
 from sequencer.store.identity import this_process
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
@@ -151,7 +151,7 @@ def held(
 
 def test_merge_order_is_kept_only_if_no_one_has_to_wait_for_it() -> None:
     tasks = [tree("a"), tree("b"), tree("c"), task("after-b", "b"), task("sum", "a", "c")]
-    graph = workflow_of("w", tasks, {}, size=3).graph
+    graph = build_task_workflow("w", tasks, {}, size=3).graph
     assert graph is not None
     assert held(graph, "c", "a"), "what waits for c waits for a as well"
     assert not held(graph, "b", "a"), "after-b could begin"

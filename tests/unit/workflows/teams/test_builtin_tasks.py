@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.graphs import build_task_workflow
 from sequencer.plugins.teams.lists import SHARED, builtin_tasks
 from sequencer.plugins.teams.options import merge_roles
 from sequencer.workflows.registry import PROCEDURES
@@ -53,7 +53,7 @@ def test_builtin_tasks_wait_for_the_expected_ones(name: str, size: int, expected
 def test_each_is_a_described_graph_that_ends_with_one_summary(name: str) -> None:
     assert name in PROCEDURES
     tasks = builtin_tasks(name, 6)
-    graph = workflow_of(name, tasks, merge_roles(), size=6).graph
+    graph = build_task_workflow(name, tasks, merge_roles(), size=6).graph
     assert graph is not None
     assert (graph.has_tasks, graph.max_parallel) == (True, 6)
     assert graph.reachable == graph.by_id.keys()

@@ -16,10 +16,10 @@ from sequencer.plugins.teams.graphs import (
     BRIEF,
     MAX_PROBLEMS,
     TaskProblem,
-    growth_of,
+    build_task_workflow,
+    expand_by_tasks,
     list_problems,
     schema_for,
-    workflow_of,
 )
 from sequencer.plugins.teams.team import Role, Task
 from sequencer.workflows.finding import MAX_LISTED, suggest_nearest
@@ -43,7 +43,7 @@ def task(name: str, *blockers: str, **fields: Any) -> Task:
 
 
 def made(*tasks: Task, **options: Any) -> Workflow:
-    return workflow_of("team", tasks, ROLES, **options)
+    return build_task_workflow("team", tasks, ROLES, **options)
 
 
 def graph_of(workflow: Workflow) -> Graph:
@@ -285,7 +285,7 @@ PLAN = (task("plan", adds="tasks"), task("other"), task("end", "plan", "other"))
 
 
 def growth(*tasks: Task, base: Workflow | None = None, **options: Any) -> TaskExpansion:
-    return growth_of(graph_of(base or made(*PLAN)), "plan", tasks, ROLES, **options)
+    return expand_by_tasks(graph_of(base or made(*PLAN)), "plan", tasks, ROLES, **options)
 
 
 @pytest.mark.parametrize(

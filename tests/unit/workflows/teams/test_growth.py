@@ -13,7 +13,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Output, Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.expansion import AnswerRefused, TeamExpander, tasks_of_answer
-from sequencer.plugins.teams.graphs import MOST, form_for, schema_for, workflow_of
+from sequencer.plugins.teams.graphs import MOST, build_task_workflow, form_for, schema_for
 from sequencer.plugins.teams.options import merge_roles
 from sequencer.plugins.teams.team import STEP_FIELDS, Role, Task
 
@@ -155,7 +155,9 @@ def grown(
     known = ROLES if known is None else known
     lead = {"id": "lead", "subject": "Cut it", "adds": "tasks"}
     last = {"id": "end", "subject": "Sum up", "blocked_by": ["lead"]}
-    team: Workflow = workflow_of("team", [Task.model_validate(o) for o in (lead, last)], known)
+    team: Workflow = build_task_workflow(
+        "team", [Task.model_validate(o) for o in (lead, last)], known
+    )
     found = TeamExpander(known, agent=agent).expand_answer(
         team, "lead", json.dumps({"tasks": tasks})
     )
@@ -210,6 +212,6 @@ def test_a_refusal_quotes_no_secret_of_an_answer() -> None:
     said = json.dumps({"tasks": [{**ONE, "role": 'se"cret'}]})
     expander = TeamExpander(ROLES, redact=lambda text: text.replace('se"cret', "***"))
     with pytest.raises(AnswerRefused) as caught:
-        expander.expand_answer(workflow_of("team", [lead], ROLES), "lead", said)
+        expander.expand_answer(build_task_workflow("team", [lead], ROLES), "lead", said)
     assert "***" in caught.value.message
     assert 'se"cret' not in caught.value.message

@@ -7,7 +7,7 @@ import pytest
 from sequencer.model.request import Request
 from sequencer.plugins.requests.routing import WORDS, RoutingSettings, Word, route
 from sequencer.plugins.teams.options import ScoreSettings, TeamOptions
-from sequencer.plugins.teams.scoring import KEYWORDS, Score, classification_of, decide, score
+from sequencer.plugins.teams.scoring import KEYWORDS, Score, decide, find_classification, score
 from sequencer.workflows.registry import Registry
 
 FILLER = "It is about the same thing as before, once more. "
@@ -155,7 +155,7 @@ def routed(settings: RoutingSettings, *, explicit: str | None = None, **more: An
     request = Request(**{"title": "Strawberries", **more})
     known = [*Registry().procedure_names, "mine", "other"]
     chosen = route(request, explicit=explicit, settings=settings, known=known, classify=None)
-    return classification_of(request, chosen, settings)
+    return find_classification(request, chosen, settings)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from time import process_time
 
 import pytest
 
-from sequencer.plugins.teams.scoring import phrases_in, score, signals_of
+from sequencer.plugins.teams.scoring import find_signals, phrases_in, score
 
 
 def words_in(text: str, *phrases: str) -> list[str]:
-    return phrases_in(signals_of("", text).tokens, phrases)
+    return phrases_in(find_signals("", text).tokens, phrases)
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_text_that_only_looks_like_a_keyword_is_ignored(keyword: str, text: str)
     ],
 )
 def test_sub_tasks_are_counted(text: str, count: int) -> None:
-    assert signals_of("", text).subtasks == count
+    assert find_signals("", text).subtasks == count
 
 
 @pytest.mark.parametrize("title", ["Steps to reproduce:", "### Reproduction", "**How to trigger**"])
 def test_steps_to_reproduce_are_counted(title: str) -> None:
-    found = signals_of("", f"{title}\n\n1. open it\n2. close it\n\n## Then\n- a")
+    found = find_signals("", f"{title}\n\n1. open it\n2. close it\n\n## Then\n- a")
     assert (found.reproduction_steps, found.subtasks) == (2, 1)
 
 
@@ -116,7 +116,7 @@ def test_steps_to_reproduce_are_counted(title: str) -> None:
     ],
 )
 def test_paths_are_found(text: str, paths: set[str]) -> None:
-    assert signals_of("", text).paths == paths
+    assert find_signals("", text).paths == paths
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_paths_are_found(text: str, paths: set[str]) -> None:
 )
 def test_lines_of_stack_traces_are_counted(line: str) -> None:
     for text in (line, f"```\n{line}\n```"):
-        found = signals_of("", text)
+        found = find_signals("", text)
         assert (found.trace_lines, found.chars, found.paths) == (1, 0, set())
 
 
@@ -150,7 +150,7 @@ def test_lines_of_stack_traces_are_counted(line: str) -> None:
     ["at most (see below)", "at 12:30 it stops", "#12 is the same", "1: yes", "File a report", "x"],
 )
 def test_lines_that_are_not_a_trace_are_not_counted(line: str) -> None:
-    assert signals_of("", line).trace_lines == 0
+    assert find_signals("", line).trace_lines == 0
 
 
 MEGABYTE = 300_000

@@ -8,7 +8,7 @@ import pytest
 
 from sequencer.errors import ConfigurationError
 from sequencer.plugins.teams.expansion import TeamExpander
-from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.graphs import build_task_workflow
 from sequencer.plugins.teams.team import Task
 from sequencer.workflows.flowfile.settings import Overrides
 from sequencer.workflows.simulate import NodeScript, Replay, apply_overrides, read_script, simulate
@@ -23,7 +23,7 @@ def replay(tasks: list[Task], size: int | None = None, **nodes: Any) -> Replay:
     """Replay *tasks*; *nodes* are as in a script, ``-`` written as ``_``."""
     named = {name.replace("_", "-"): node for name, node in nodes.items()}
     script = read_script({"nodes": named}, "script.json")
-    workflow = workflow_of("crew", tasks, {}, size=size)
+    workflow = build_task_workflow("crew", tasks, {}, size=size)
     return simulate(workflow, script.parts, TeamExpander({}))
 
 
@@ -114,7 +114,7 @@ def test_a_run_goes_as_the_replay_predicts(tmp_path: Path, name: str) -> None:
     tasks, says, parts = TEAMS[name]
     made = team(tmp_path, tasks, says, size=1)
     made.ended()
-    workflow = workflow_of("crew", tasks, {}, size=1)
+    workflow = build_task_workflow("crew", tasks, {}, size=1)
     done = simulate(workflow, parts, TeamExpander({}))
     assert made.trace() == [line.partition(" ")[2] for line in done.trace]
     assert str(made.status) == done.status
@@ -133,7 +133,7 @@ def test_times_and_retries_override_those_of_the_tasks() -> None:
         },
         "s.json",
     ).overrides
-    workflow = workflow_of("crew", [task("a"), task("b", **AT_ONCE)], {})
+    workflow = build_task_workflow("crew", [task("a"), task("b", **AT_ONCE)], {})
     found = apply_overrides(workflow, said, "s.json", 3)
     a, b = found.steps
     assert a.timeout_s == 1.5
@@ -143,12 +143,12 @@ def test_times_and_retries_override_those_of_the_tasks() -> None:
     assert b.retry.max_attempts == 3
     assert found.graph is not None
     assert (found.graph.timeout_ms, found.graph.max_parallel) == (9000, 3)
-    sized = workflow_of("crew", [task("a")], {}, size=2)
+    sized = build_task_workflow("crew", [task("a")], {}, size=2)
     assert apply_overrides(sized, said, "s.json", 3).graph.max_parallel == 2  # type: ignore[union-attr]
 
 
 def test_overrides_for_charts_only_are_refused_all_at_once() -> None:
-    workflow = workflow_of("crew", [task("a")], {})
+    workflow = build_task_workflow("crew", [task("a")], {})
     with pytest.raises(ConfigurationError) as refused:
         apply_overrides(
             workflow, Overrides(entry="a", on_error="a", max_iterations=3), "s.json", None
