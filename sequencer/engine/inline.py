@@ -149,8 +149,8 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
     def _find_stopped_head(self, attempt: Attempt) -> Head | None:
         """Return the head if a person has stopped or paused the run and ended the claim.
 
-        Whether this process noticed that before its agent ended is a matter of moments. None:
-        another process has the step, or the run is gone.
+        It doesn't matter whether this process noticed that before its agent ended. None: another
+        process has the step, or the run is gone.
         """
         head = self._worker.store.view().head
         if head is None or head.run_id != attempt.run_id:
