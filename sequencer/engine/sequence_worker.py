@@ -273,7 +273,9 @@ class SequenceWorker(Worker):
         Its code moves with the record; if it can't, the attempt fails. A large output goes to
         *folder*; None: the output is not kept.
         """
-        result, busy_error = self.get_result(attempt), attempt.busy
+        result, busy_error = attempt.ended, None
+        if result is None or attempt.error is not None:
+            result, busy_error = self.get_result(attempt), attempt.busy
         head, max_attempts = attempt.head, self.limits.attempts
         output = {} if folder is None else keep_output(result.outcome, folder)
         result = self._judge(head, result, max_attempts)
@@ -294,7 +296,7 @@ class SequenceWorker(Worker):
             record=record,
             jitter=jitter_of(result),
             postponed=postponement,
-            is_given_back=attempt.is_given_back,
+            is_given_back=busy_error is not None and attempt.is_given_back,
         )
 
     def begin(self, attempt: Attempt) -> None:
