@@ -391,11 +391,11 @@ def to_storage_failed(error: BaseException | None) -> StorageFailed | None:
     return StorageFailed(f"the disk can't be used: {error.strerror}", where=location, hint=hint)
 
 
-def fails_its_attempt(error: BaseException) -> bool:
-    """Return whether *error* is a failure of the attempt that raised it: a bug, or its result.
+def is_fault_of_attempt(error: BaseException) -> bool:
+    """Return whether *error* counts as a failure of the attempt that raised it.
 
-    It is not the attempt's fault if the machine or the disk lacks something, or if this program
-    refused to continue.
+    A bug does, and so does a result that can't be recorded. A busy machine, a failing disk and a
+    refusal of this program don't.
     """
     if isinstance(error, RecordRefused):
         return True

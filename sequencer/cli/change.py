@@ -57,7 +57,7 @@ _workflow = WORKFLOW(help="Use this workflow instead of workflow.name or the nam
 def show_change(invocation: Invocation, run: Run, head: Head, done: str, options: str = "") -> None:
     """Print what was *done* and what comes next; with ``--json``, print the *head*.
 
-    *options* are those that the default run needs from now on to continue.
+    *options* are the ones that the default run needs to continue.
     """
     invocation.show_notices(run.store.take_notices())
     if invocation.is_json:

@@ -128,7 +128,7 @@ _HINTS_OF_FILES: Mapping[type[OSError], str] = {
 
 
 def _refuse_file(error: BaseException) -> StorageFailed | None:
-    """Return the deliberate error for *error* if it is about a file of a person; else None."""
+    """Return what to report if *error* is about a file that a person can put right; else None."""
     if not isinstance(error, OSError) or not isinstance(error.filename, str):
         return None
     otherwise = _HINTS_OF_FILES.get(type(error))

@@ -44,7 +44,7 @@ HOUR_S, DAY_S = 60 * 60, 24 * 60 * 60
 AGAIN_S = (DAY_S, 3 * DAY_S, 7 * DAY_S)
 """A lasting problem is reported again after these times; the last one repeats."""
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4}  ")
-"""What each line of a log starts with; see `_formtime_now`."""
+"""What each line of a log starts with; see `_format_now`."""
 _LOOKED_AT_BYTES = 256
 LASTS_S = 55 * 60
 """A problem that may end by itself is reported if it lasts this long. It is a little less than an
@@ -176,9 +176,9 @@ def find_log_path(arguments: Sequence[str]) -> Path | None:
 
 
 def ensure_is_log(path: Path) -> None:
-    """Check that the file *path*, if there is one, is the log of ticks: lines are added to it.
+    """Check that *path* is the log of ticks, or no file yet: lines will be added to it.
 
-    What can't be read is no reason to refuse a tick; `Log` reports it.
+    A file that can't be read does not stop a tick; `Log` reports it.
 
     Raises:
         UsageRefused: it is another file, for example a prompt, which agents would then get.
@@ -213,7 +213,7 @@ def run_logged(path: Path, work: Callable[[], tuple[int, News]]) -> tuple[int, s
         problem = f"{path}: the log can't be written: {log.problem}"
         all_news.append(News(problem, _OF_THE_LOG))
     if text := _report_tick(path, code, news, all_news):
-        text += f"\nexit code {code}, {_formtime_now()}; the whole record: {path}"
+        text += f"\nexit code {code}, {_format_now()}; the whole record: {path}"
     return code, text
 
 
@@ -263,7 +263,7 @@ class Log(io.RawIOBase):
         """Append the complete lines of *data*; the rest waits for its line end."""
         *lines, self._rest = (self._rest + bytes(data)).split(b"\n")
         if lines:
-            stamp = _formtime_now().encode() + b"  "
+            stamp = _format_now().encode() + b"  "
             self._append(b"".join(stamp + line + b"\n" for line in lines))
         return len(data)
 
@@ -355,7 +355,7 @@ def _make_tick_report(
     return report._replace(
         since=since_s,
         times=times + 1,
-        at=_formtime_now(),
+        at=_format_now(),
         time=now,
         code=code or news.code,
         until=news.until,
@@ -457,7 +457,7 @@ def _store_records(
     if not problem:
         _write_copy(_sidecar_path(path), _encode_records(path, records))
         return text
-    now, time_now = time.time(), _formtime_now()
+    now, time_now = time.time(), _format_now()
     copies = _read_copies(path)
     reported_keys = {copy.key for copy in copies if copy.times and 0 <= now - copy.time < DAY_S}
     keys = {record.key for record in records}
@@ -539,5 +539,5 @@ def _describe_error(error: OSError | SequencerError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else error.message
 
 
-def _formtime_now() -> str:
+def _format_now() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S%z")

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from sequencer.engine.allowance import Allowance
 from sequencer.engine.evidence import NO_PRIOR, PriorAttempts
-from sequencer.errors import Interrupted, MachineBusy, fails_its_attempt, to_machine_busy
+from sequencer.errors import Interrupted, MachineBusy, is_fault_of_attempt, to_machine_busy
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor, Identity, Listener, Piece, StepRequest
@@ -306,7 +306,7 @@ class Attempt(Struct, kw_only=True):
         """
         if self.busy is not None:
             return False
-        return self.error is not None and not fails_its_attempt(self.error)
+        return self.error is not None and not is_fault_of_attempt(self.error)
 
     @property
     def busy(self) -> MachineBusy | None:

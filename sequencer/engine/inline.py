@@ -150,8 +150,8 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
     def _find_head_after_stop(self, attempt: Attempt) -> Head | None:
         """Return the head if a person has stopped or paused the run and ended the claim.
 
-        Whether this process noticed that before its agent ended, or before the person resumed the
-        run, is a matter of moments. None: another process took the step, or the run is gone.
+        It doesn't matter whether this process noticed that before its agent ended, or before the
+        person resumed the run. None: another process took the step, or the run is gone.
         """
         store = self._worker.store
         head = store.view().head

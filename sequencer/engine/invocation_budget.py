@@ -254,7 +254,7 @@ class SequenceBudget(InvocationBudget):
         summary.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
 
     def take_back_step(self, ended: AttemptResult) -> None:
-        """Count *ended*, an attempt that `count` has counted, as no step: the run refused it."""
+        """Take the step of *ended* out of the count again: the run refused it."""
         usage = self.summary.usage
         self.summary.usage = usage.replace(steps=usage.steps - int(ended.ending.has_worked))
 

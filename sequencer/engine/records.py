@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.stagnation import describe_stagnation
-from sequencer.errors import SequencerError, StorageFailed, fails_its_attempt
+from sequencer.errors import SequencerError, StorageFailed, is_fault_of_attempt
 from sequencer.executors.protocol import Executor
 from sequencer.model.answers import MARKS, find_decision, read_decision, redact_json
 from sequencer.model.evidence import Evidence
@@ -92,7 +92,7 @@ def make_broken_outcome(
     A bug is a failure. A refusal, an interrupt, a failing disk and a machine without free
     processes or descriptors are not: the attempt was interrupted.
     """
-    status = OutcomeStatus.FAILED if fails_its_attempt(error) else OutcomeStatus.INTERRUPTED
+    status = OutcomeStatus.FAILED if is_fault_of_attempt(error) else OutcomeStatus.INTERRUPTED
     return Outcome(status=status, error=redact(describe_error(error)), usage=usage.cap())
 
 

@@ -315,7 +315,7 @@ _OWN_WORDS = re.compile(
     re.IGNORECASE,
 )
 """How claude's messages about a limit start, in versions that give no separate reason."""
-_OF_HOOKS = "hook_"
+_HOOK_PREFIX = "hook_"
 """System events with such a subtype may name a session that never exists: a hook for the start of
 a session runs before claude changes to the session that it resumes (seen with 2.1.139)."""
 _TOOL_BLOCKS = frozenset({"tool_use", "server_tool_use", "tool_result", "web_search_tool_result"})
@@ -349,7 +349,7 @@ class ClaudeParser(JsonEventParser):
 
         Streamed pieces of a text or of a call count too.
         """
-        if not event.get_text("subtype").startswith(_OF_HOOKS):
+        if not event.get_text("subtype").startswith(_HOOK_PREFIX):
             self.store_session_id(event, "session_id")
         self._turns.process_event(event)
         self.refused = self._turns.refused

@@ -9,7 +9,7 @@ from sequencer.executors.prices import ModelPrice, Tokens, find_price
 from sequencer.model.outcome import Usage
 
 _MODEL_CHARS = 200
-"""More than any model's name has; prices are looked up by it."""
+"""No name of a model is longer; prices are looked up by it."""
 
 
 class ClaudeCalls:

@@ -270,9 +270,9 @@ class Speaker:
 
 
 class _LineOutput(Listener):
-    """Keeps what a parser makes of one line, until the parser is done with the line.
+    """Collects what a parser reports about one line, and passes it on when the parser is done.
 
-    So an error of the parser is not mistaken for an error of the listener, which has to go up.
+    So an exception of the listener, which has to reach the caller, is not taken for the parser's.
     """
 
     def __init__(self) -> None:
@@ -336,7 +336,7 @@ class JsonEventParser(Speaker, ABC):
             output = _LineOutput()
             try:
                 has_progressed = self.process_event(ClientEvent(value), output)
-            except Exception:  # noqa: BLE001 - an agent can print any value, and must not end us
+            except Exception:  # noqa: BLE001 - an agent can print anything, and must not end this process
                 self.skip()
             else:
                 output.pass_on(listener)

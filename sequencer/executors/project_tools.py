@@ -321,7 +321,7 @@ def _run_tool(name: str, given: object, names: Sequence[str], bench: Workbench) 
     except FileFailed as failure:
         return ToolAnswer(str(failure), is_error=True)
     except MemoryError:
-        # As an error of the attempt, it would start the step, and pay for it, again and again.
+        # As an error of the attempt, it would let the step start, and cost, again and again.
         return ToolAnswer("the call needs more memory than there is", is_error=True)
 
 

@@ -188,10 +188,12 @@ class Checked:
 
 
 def ensure_mapping(value: object, other_form: str) -> object:
-    """Return *value*, which has to be a mapping or to be made of one already.
+    """Return *value*, a mapping or an object that was made of one.
+
+    *other_form* names the short form of the key, which the caller has already read.
 
     Raises:
-        Refusal: it is something else. The caller has looked for *other_form* before.
+        Refusal: it is something else.
     """
     if not isinstance(value, (Mapping, Checked)):
         message = f"expected {other_form}, or a mapping ('key: value' lines)"

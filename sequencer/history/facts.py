@@ -80,11 +80,11 @@ class Meaning(Struct, frozen=True, kw_only=True):
     by_holder: bool = False
     """Only a process that holds the claim, or takes it over, reports it."""
     is_late_charge: bool = False
-    """It only counts what an attempt has used whose claim was gone before."""
+    """It only counts what an attempt has used that had already lost its claim."""
     holds_run: bool | None = None
     """A person stopped or paused the run (True), or let it continue (False)."""
     takes_token: bool = False
-    """In a graph, a text of the person is stored under a token that no other fact names."""
+    """In a graph, it uses up a token, under which the text of the person is stored."""
 
 
 MEANINGS: Mapping[Event, Meaning] = {
@@ -173,8 +173,8 @@ def read_facts(facts: Iterable[Mapping[str, Any]]) -> Iterator[RecordedFact]:
 def find_meaning(event: str, details: Mapping[str, Any] = _NOTHING) -> Meaning:
     """Return the meaning of *event*, whose outcome *details* may change it.
 
-    A step that a person stamped as failed has failed. A release because the claim was lost ends
-    nothing that still counts. The note of an edit says whether it stopped the run.
+    A step that a person stamped as failed has failed. A release of a lost claim only counts what
+    its attempt has used. The note of an edit says whether it stopped the run.
     """
     verb = str(details.get("note", "")).partition(":")[0]
     if event == Event.STAMPED and verb == "fail":

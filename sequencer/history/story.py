@@ -77,9 +77,9 @@ class Try(Struct):
         self.outcome = details
 
     def record_charge(self, fact: RecordedFact) -> None:
-        """Store the outcome of *fact*, which reports an attempt that had ended without a report.
+        """Store the outcome of *fact*, the late report of an attempt that had no claim left.
 
-        Its process reports what was not counted when it lost its claim.
+        Its usage is what was not counted then, so it is added.
         """
         usage = self.usage
         self.record_end(fact)

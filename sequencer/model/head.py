@@ -156,7 +156,7 @@ class Gate(Frozen, extra="allow"):
         return tuple(gates)
 
     def with_earlier(self, gates: Collection[Gate]) -> Gate:
-        """Return this gate with *gates* as `earlier`; what they have kept themselves is dropped."""
+        """Return this gate with *gates* as `earlier`; their own `earlier` is dropped."""
         fields = self.model_dump(exclude={"earlier"})
         if gates:
             options: dict[str, Any] = {"exclude": {"earlier"}, "exclude_defaults": True}

@@ -61,8 +61,8 @@ class Usage(Frozen, extra="ignore"):
         >>> Usage(input_tokens=2**60, output_tokens=5).cap().input_tokens == MAX_USED
         True
         """
-        tokens = max(self.input_tokens, self.cache_read_tokens, self.output_tokens)
-        if max(tokens, self.cost_usd, self.estimated_usd) <= MAX_USED:
+        tokens = self.input_tokens + self.cache_read_tokens + self.output_tokens
+        if tokens <= MAX_USED and self.cost_usd + self.estimated_usd <= MAX_USED:
             return self
         return self.replace(**{name: min(value, MAX_USED) for name, value in vars(self).items()})
 

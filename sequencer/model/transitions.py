@@ -21,7 +21,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, sum_usages
 from sequencer.model.whole_numbers import MAX_USED
 
 CLAIM_LOST = "claim-lost"
-"""The reason of a release that only counts what an attempt has used since its claim was gone."""
+"""The reason of a release that only counts what an attempt has used that had lost its claim."""
 
 
 class Event(StrEnum):
@@ -482,7 +482,7 @@ def release(
 
 
 def give_attempt_back(head: Head) -> Head:
-    """Return *head* as if the attempt that runs did not count; its token is used up."""
+    """Return *head* with the running attempt taken out of the count; its token stays used up."""
     return head.replace(attempt=max(head.attempt - 1, 0))
 
 

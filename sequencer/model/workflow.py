@@ -123,7 +123,7 @@ class Workflow(Frozen):
             raise ValueError("a graph has one step for each of its agent nodes, in their order")
         return self
 
-    @property
+    @cached_property
     def has_end(self) -> bool:
         """Return whether its last step is the end; otherwise the first step follows it.
 

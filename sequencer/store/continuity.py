@@ -69,16 +69,17 @@ def _find_gate_mismatch(head: Mapping[str, Any], fact: RecordedFact) -> str | No
     """Return the problem if *fact* decides at another gate than the one at which the run waits."""
     if not fact.meaning.decides_gate:
         return None
-    gate, place = head.get("gate"), (fact.step_index, fact.token)
+    gate = head.get("gate")
     if not isinstance(gate, dict) or gate.get("decision") is not None:
         return f"it decides at {fact.step!r}, but in the record before it no gate waits"
     # The gate keeps the step_index of the step that asks; the run is at the step after it.
-    open_place = (gate.get("step_index"), gate.get("token"))
-    if place == open_place:
+    index, token = gate.get("step_index"), gate.get("token")
+    if (fact.step_index, fact.token) == (index, token):
         return None
-    return "it decides at the gate of step_index {}, token {}, ".format(
-        *place
-    ) + "but in the record before it the gate of step_index {}, token {}, waits".format(*open_place)
+    return (
+        f"it decides at the gate of step_index {fact.step_index}, token {fact.token}, but in the "
+        f"record before it the gate of step_index {index}, token {token}, waits"
+    )
 
 
 def _find_step_mismatch(head: Mapping[str, Any], fact: RecordedFact) -> str | None:
@@ -124,7 +125,9 @@ def _find_token_mismatch(head: Mapping[str, Any], facts: Sequence[RecordedFact])
                 return f"it grants token {token}, but the next token is {newest_token}"
         elif meaning.is_late_charge:
             if token > newest_token:
-                return f"it counts the use of token {token}, but the newest token is {newest_token}"
+                return (
+                    f"it counts what token {token} has used, but the newest token is {newest_token}"
+                )
         elif is_of_graph and not fact.attempt:
             # A node for a person, or a node without work: it ends without a claim.
             continue
@@ -136,7 +139,7 @@ def _find_token_mismatch(head: Mapping[str, Any], facts: Sequence[RecordedFact])
 def _find_late_charge_mismatch(
     head: Mapping[str, Any], next_head: Mapping[str, Any], facts: Sequence[RecordedFact]
 ) -> str | None:
-    """Return the problem if *facts* only count what was used, but *next_head* differs otherwise."""
+    """Return the problem if *facts* only count what was used, but *next_head* has other changes."""
     if not all(fact.meaning.is_late_charge for fact in facts):
         return None
     tokens = {fact.token for fact in facts}
@@ -146,7 +149,7 @@ def _find_late_charge_mismatch(
             # A holder whose claim was in the head after all has released it.
             old_value = [claim for claim in old_value if claim.get("token") not in tokens]
         if name in next_head and old_value != new_value:
-            return f"it only counts what an attempt has used, but {name} is another afterwards"
+            return f"it only counts what an attempt has used, but {name} changes, too"
     return None
 
 

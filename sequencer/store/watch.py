@@ -49,7 +49,7 @@ class Notifier(Watch, Protocol):
 
 
 def wait_readable(fds: Sequence[int], timeout_s: float) -> set[int]:
-    """Wait at most *timeout_s* seconds, and at most a day, for *fds*; return those to be read.
+    """Wait at most *timeout_s* seconds, and at most a day, for *fds*; return the readable ones.
 
     Not with `select`: it refuses descriptors above 1023, which a large program may have.
     """

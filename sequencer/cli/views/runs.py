@@ -458,14 +458,15 @@ def build_question_json(run: Run, question: Question) -> dict[str, Any]:
 
 
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
-"""A letter of Thai, Lao, Burmese, Khmer, Japanese or Chinese: a sentence in it has no blanks."""
+"""A letter of Thai, Lao, Burmese, Khmer, Japanese or Chinese, which need no spaces."""
 _UNSPACED_WORD_CHARS = 8
 
 
 def is_single_word(text: str) -> bool:
-    """Return whether *text* is one word: at a gate rather a decision than what has to change.
+    """Return whether *text* is a single word.
 
-    To take it for feedback would run a step again, which costs money.
+    At a gate, one word is more likely a decision than feedback, and feedback makes a step run
+    again, which costs money.
 
     >>> is_single_word(" LGTM! "), is_single_word("shorter please"), is_single_word("")
     (True, False, False)

@@ -423,8 +423,9 @@ class SequenceKind(Kind):
         follows the end of a procedure, so there the run stays.
         """
         del head
-        ref = find_step_ref(self.workflow, step_index)
-        return ref if ref.is_end else find_step_ref(self.workflow, step_index + 1)
+        workflow = self.workflow
+        is_over = workflow.has_end and step_index >= len(workflow.steps)
+        return find_step_ref(workflow, step_index if is_over else step_index + 1)
 
     def judge(self, head: Head, result: AttemptResult, max_attempts: int) -> AttemptResult:
         """Return *result* for log and journal; its ``ending`` says how the run continues."""

@@ -160,7 +160,7 @@ _SVG = re.compile(
     rb"(?:<!--(?:(?!-->).)*+-->\s*|<!DOCTYPE\s+svg\b[^>\[]*(?:\[[^\]]*\]\s*)?>\s*)*+<svg[\s>/]",
     re.DOTALL,
 )
-"""Only what XML allows may come before the element: a document can contain a picture, too."""
+"""Before the element, only what XML allows there: a web page can contain a picture, too."""
 
 
 def _is_picture(beginning: bytes) -> bool:

@@ -59,7 +59,7 @@ def report_metrics(
 def _is_metrics(beginning: bytes) -> bool:
     """Return whether a file with this *beginning* is empty or was written by `metrics_text`.
 
-    A document of a person can start with "# ", too: it is the title in Markdown.
+    Other documents can start with "# ", too: in Markdown it marks the title.
     """
     text = beginning.strip()
     return not text or text == b"# EOF" or beginning.startswith(OPENINGS)

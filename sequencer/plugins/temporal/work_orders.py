@@ -65,7 +65,7 @@ from sequencer.project.task_graphs import TASK_GRAPHS
 from sequencer.store.protocol import Store
 
 MAX_TIMER_S = 10 * 365 * 86_400.0
-"""Longer limits are no timers: a date has at most four digits for its year."""
+"""The longest timer: the year of a date has at most four digits."""
 NOTE_CHARS = 500
 """Longest reason recorded for a postponed attempt."""
 

@@ -283,7 +283,7 @@ def ensure_token(bind: str, token: str | None) -> str:
 def make_link(origin: str, token: str) -> str:
     """Return the link that opens the pages at *origin*.
 
-    The token is quoted: a link ends at a space, a browser does not send what follows a ``#``.
+    The token is quoted: a link ends at a space, and a browser does not send what follows a ``#``.
     """
     return f"{origin}/login?token={quote(token, safe='')}"
 
