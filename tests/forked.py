@@ -242,11 +242,8 @@ def _connected(fds: list[int], request: Mapping[str, Any]) -> socket.socket:
 
 def serve(listener_fd: int, alive_fd: int) -> None:
     """Fork a command for each request, until the other end of *alive_fd* is closed."""
-    import_all(is_partial=Path.cwd() != ROOT)
-    _warm_up()
+    prepare(is_partial=Path.cwd() != ROOT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.collect()
-    gc.freeze()  # what is never collected is never copied either
     listener = socket.socket(fileno=listener_fd)
     path = Path(listener.getsockname())
     poller = select.poll()
@@ -265,6 +262,14 @@ def serve(listener_fd: int, alive_fd: int) -> None:
             poller.register(fd, select.POLLIN)
     path.unlink()
     path.parent.rmdir()
+
+
+def prepare(*, is_partial: bool = False) -> None:
+    """Do all that each fork of this process would do for itself before its command begins."""
+    import_all(is_partial=is_partial)
+    _warm_up()
+    gc.collect()
+    gc.freeze()  # what is never collected is never copied either
 
 
 def import_all(*, is_partial: bool = False) -> None:

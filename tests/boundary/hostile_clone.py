@@ -131,15 +131,16 @@ def trusted(folder: Path, names: Iterable[str]) -> tuple[int, list[str]]:
 
 
 def chosen(size: Size) -> list[str]:
-    """Return the traps to try: on every push each third one, some of every kind."""
+    """Return the traps to try: on every push each eighth one, some of every kind."""
     if size is Size.LONG:
         return list(TRAPS)
-    return list(dict.fromkeys((*list(TRAPS)[::3], *OF_AN_INTERPRETER)))
+    return list(dict.fromkeys((*list(TRAPS)[3::8], *OF_AN_INTERPRETER)))
 
 
 def campaign(folder: Path, size: Size) -> Report:
     """Look at a clone full of traps that is not trusted, and run what may not be trusted."""
-    parts = 2 if size is Size.SHORT else 16
+    # Each part starts an interpreter below a tracer, which costs as much as some twenty commands.
+    parts, halves = (1, 1) if size is Size.SHORT else (16, 2)
     names = chosen(size)
     refused = [name for name in names if TRAPS[name].codes]
     with ThreadPoolExecutor(2) as pool:
@@ -148,7 +149,11 @@ def campaign(folder: Path, size: Size) -> Report:
             pool.map(untrusted, (folder / f"u{k}" for k in range(parts)), shares, [size] * parts)
         )
         tried = list(
-            pool.map(trusted, (folder / f"t{k}" for k in range(2)), (refused[::2], refused[1::2]))
+            pool.map(
+                trusted,
+                (folder / f"t{k}" for k in range(halves)),
+                (refused[k::halves] for k in range(halves)),
+            )
         )
     calls = sum(number for number, _ in (*looked, *tried))
     found = [text for _, texts in (*looked, *tried) for text in texts]

@@ -155,19 +155,32 @@ _DECIDES_UNMARKED = """
 own = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
 own |= {"PYTHONPATH": plan["root"], "SEQUENCER_TRUST": "all"}
 
-def decide(*argv, **marks):
-    subprocess.run([plan["sequencer"][0], *argv], cwd=project, capture_output=True,
+# A lie is indented when it is put into an agent, and so is this text.
+EACH = '''if True:
+    import os, sys
+    import sequencer.cli.program, sequencer.engine.run
+    for code in sys.argv[1:]:
+        if not os.fork():
+            try:
+                exec(code)
+            finally:
+                os._exit(0)
+        os.wait()
+'''
+
+def decide(codes, **marks):
+    # Forks of one interpreter, because its start is most of the time.
+    subprocess.run([plan["sequencer"][0], "-c", EACH, *codes], cwd=project, capture_output=True,
                    env={**own, **marks}, start_new_session=True)
 
-for verb in (["answer", "approve"], ["skip", "--as-done"], ["reset", "--yes"], ["trust", "--yes"],
-             ["start", "more", "--no-run"], ["run", "--start-at", "main"]):
-    decide(*plan["sequencer"][1:], *verb, SEQUENCER_TOKEN="")
-for code in ("run.do(c.Approve(), by='x')", "run.do(c.Skip())", "run.do(c.Reset())",
-             "run.do(c.SetField('step_index', 9))", "run.turn().__enter__()",
-             "sequencer.open_project('.').trust.save_record()",
-             "sequencer.open_run('.', 'other', trust=True).work()"):
-    decide("-c", f"import sequencer; c = sequencer.commands; "
-           f"run = sequencer.open_run('.', trust=True); {code}")
+decide([f"sys.argv = {['sequencer', *verb]}; sequencer.cli.main()" for verb in (
+    ["answer", "approve"], ["skip", "--as-done"], ["reset", "--yes"], ["trust", "--yes"],
+    ["start", "more", "--no-run"], ["run", "--start-at", "main"])], SEQUENCER_TOKEN="")
+decide([f"c = sequencer.commands; run = sequencer.open_run('.', trust=True); {code}" for code in (
+    "run.do(c.Approve(), by='x')", "run.do(c.Skip())", "run.do(c.Reset())",
+    "run.do(c.SetField('step_index', 9))", "run.turn().__enter__()",
+    "sequencer.open_project('.').trust.save_record()",
+    "sequencer.open_run('.', 'other', trust=True).work()")])
 """
 _HOOKS = """
 (project / "hooks.py").write_text(f"import os\\nos.system({plan['evil']!r})\\n")
@@ -247,6 +260,12 @@ LIES: dict[str, Lie] = {
         goes_on=True,
     ),
 }
+ON_EVERY_PUSH = (
+    *("the next attempts' answers", "a gate decided", "its own folder elsewhere"),
+    *("counted failures", "a record with another checksum", "another lock", "another agent"),
+    *("git's configuration and hooks", "decisions by hand, without the mark"),
+)
+"""One lie of each kind; the others differ in what they change."""
 LIMIT = {"api_error_status": 429, "result": "rate limit reached, retry in 1s"}
 NO_LIMIT = {"api_error_status": None, "result": "Tests failed: GitHub API rate limit exceeded"}
 """What a client says of its own service, and what it says of the work."""

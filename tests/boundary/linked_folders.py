@@ -193,17 +193,18 @@ def cases(size: Size) -> Iterator[tuple[str, Place, tuple[str, ...]]]:
     """Yield moment, place and command of each case; on every push those that matter most."""
     several = (*STEPS, ("stop", "--pause"), ("resume",))
     everything = (*STEPS, *(argv for argv in CHANGES if argv[0] != "--run"))
-    places = PLACES if size is Size.LONG else PLACES[::2]
+    places = PLACES if size is Size.LONG else PLACES[::3]
     for number, place in enumerate(places):
-        for argv in everything if size is Size.LONG else several[: 2 if place.needs else 1]:
+        for argv in everything if size is Size.LONG else several[number % 2 :][:1]:
             yield "before", place, argv
-        for argv in STEPS if size is Size.LONG else STEPS[1 + number % 2 :]:
+        for argv in STEPS if size is Size.LONG else STEPS[number % 2 :][:1]:
             yield "swapped", place, argv
-    yield from (("swapped", Place("attempt"), argv) for argv in STEPS)
     if size is Size.SHORT:
-        yield from (("beside", place, ("stop", "--pause")) for place in PLACES[:3])
-        yield from (("raced", place, ("tick",)) for place in PLACES[1:3])
+        yield "swapped", Place("attempt"), STEPS[0]
+        yield "beside", PLACES[0], ("stop", "--pause")
+        yield "raced", PLACES[2], ("tick",)
         return
+    yield from (("swapped", Place("attempt"), argv) for argv in STEPS)
     for place in PLACES:
         yield from (("beside", place, argv) for argv in everything)
         yield from (("raced", place, argv) for argv in (*STEPS, ("stop", "--pause")))
@@ -226,8 +227,13 @@ def part(folder: Path, todo: list[tuple[str, Place, tuple[str, ...]]]) -> list[s
 def campaign(folder: Path, size: Size) -> Report:
     """Put links in the place of a run's folders, before a command and while it works."""
     todo = list(cases(size))
-    with ThreadPoolExecutor(2) as pool:
-        parts = pool.map(part, (folder / "0", folder / "1"), (todo[::2], todo[1::2]))
-        found = [text for texts in parts for text in texts]
+    # Each part imports the program below a tracer, which costs as much as some twenty commands.
+    parts = 1 if size is Size.SHORT else 2
+    with ThreadPoolExecutor(parts) as pool:
+        folders, shares = (
+            [folder / f"{k}" for k in range(parts)],
+            [todo[k::parts] for k in range(parts)],
+        )
+        found = [text for texts in pool.map(part, folders, shares) for text in texts]
     notes = () if tracer() else ("strace can't be used here: nothing is known of what was read",)
     return Report({"cases": len(todo)}, tuple(found), notes=notes)

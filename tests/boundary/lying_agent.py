@@ -22,7 +22,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.boundary.lies import ANSWER, CLIENT, COSTS, HONEST, LIES, LIMIT, NO_LIMIT, PRELUDE, Lie
+from tests.boundary.lies import (
+    ANSWER,
+    CLIENT,
+    COSTS,
+    HONEST,
+    LIES,
+    LIMIT,
+    NO_LIMIT,
+    ON_EVERY_PUSH,
+    PRELUDE,
+    Lie,
+)
 from tests.boundary.world import ROOT, SECRET, World, differences
 from tests.forked import Forked
 from tests.long.report import Report, Size
@@ -295,11 +306,11 @@ def campaign(folder: Path, size: Size) -> Report:
     """Let agents write the head, the journal, others' answers, settings, hooks and costs."""
     todo = [
         (name, form)
-        for number, (name, lie) in enumerate(LIES.items())
+        for number, name in enumerate(LIES if size is Size.LONG else ON_EVERY_PUSH)
         for place, form in enumerate(FORMS)
         # On every push a lie is told in one form, and the next lie in the other.
-        if (lie.haunts or not place)
-        and (size is Size.LONG or place == number % 2 or not lie.haunts)
+        if (LIES[name].haunts or not place)
+        and (size is Size.LONG or place == number % 2 or not LIES[name].haunts)
     ]
 
     def part(half: int) -> list[str]:
@@ -309,7 +320,7 @@ def campaign(folder: Path, size: Size) -> Report:
             for number, (name, form) in enumerate(todo[half::2])
             for text in told(world, name, form, number)
         ]
-        prices = COSTS if size is Size.LONG else COSTS[:2]
+        prices = COSTS if size is Size.LONG else COSTS[1:2]
         found += [t for n, c in enumerate(prices[half::2]) for t in priced(world, c, n)]
         found += limited(world) if size is Size.LONG and half else []
         return found + ([] if half else unlimited(world))

@@ -149,5 +149,5 @@ def test_output_that_controls_a_terminal_is_detected(
 def test_a_clone_full_of_traps_does_nothing(tmp_path: Path) -> None:
     report = hostile_clone.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
-    assert report.counts["traps"] >= 50
-    assert report.counts["calls"] >= 100
+    assert report.counts["traps"] >= 15
+    assert report.counts["calls"] >= 30

@@ -72,6 +72,19 @@ ASKS = r"'publish' waits for a decision(.|\n)*'sequencer answer approve'"
 SHORT = (
     Hour("ok", 0),
     Hour("fails", 1),
+    Hour("ok", 0),
+    Hour("ok", 0, rf"^{ASKS}"),
+    Hour("", 4),
+    Hour("answer approve", 0),
+    Hour("gone", MISSING, "our-claude"),
+    Hour("", MISSING),
+    Hour("back", 0),
+    Hour("damage", 2, r"^error: .*orchestration.yaml"),
+    Hour("undo", 0, ASKS),
+)
+LONG = (
+    Hour("ok", 0),
+    Hour("fails", 1),
     Hour("", 1),
     Hour("ok", 0),
     Hour("ok", 0, rf"^{ASKS}"),
@@ -88,9 +101,6 @@ SHORT = (
     Hour("", 2),
     Hour("undo", 4),
     Hour("answer approve", 0),
-)
-LONG = (
-    *SHORT,
     Hour("fails", 1),
     Hour("", 1),
     Hour("", 1, FAILED),

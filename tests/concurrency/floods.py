@@ -105,6 +105,11 @@ def floods(size: Size) -> Iterator[Flood]:
     yield shell("zeros", zeros, big, err)
     yield shell("lines", f"yes 'a line like many' | head -c {big}", big)
     yield client("claude", "line", big)
+    if size is Size.SHORT:
+        # One client for each form; what they do with a line is the same.
+        yield client("codex", "letters", some)
+        yield client("codex", "lists", some)
+        return
     yield client("codex", "line", big)
     for kind, form in (
         ("claude", "texts"),

@@ -30,7 +30,7 @@ from tests.property.amounts import in_memory
 
 WORKFLOW = workflow("s --> a & b & c & h{{H}}; a & b & c & h --> j --> k")
 NODES = ("s", "a", "b", "c", "j", "k")
-MIN_POINTS = 60
+MIN_POINTS = 20
 Act = Callable[[GraphChanges], object]
 
 
@@ -38,7 +38,7 @@ def campaign(folder: Path, size: Size) -> Report:
     """SIGKILL, errors and half a write at every call of a graph run's transitions."""
     if size is Size.SHORT:
         with in_memory() as made:
-            return _swept(made, (("kill", 1, 12), ("mixed", 7, 12)))
+            return _swept(made, (("kill", 1, 30), ("mixed", 16, 30)))
     faults = ("kill", "kill-after", "kill-half", "EIO", "ENOSPC", "EIO-after", "short")
     return _swept(folder, tuple((fault, 1, 1) for fault in faults))
 

@@ -70,7 +70,7 @@ def notes(herd: Herd, name: str) -> list[list[str]]:
 
 def random_kills(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`; SIGKILL at any moment, half with small journals."""
-    number, kills, steps = (2, 30, 100) if size is Size.SHORT else (20, 1_000, 200)
+    number, kills, steps = (2, 12, 40) if size is Size.SHORT else (20, 1_000, 200)
     return _reported(
         Herd(
             str(folder / str(seed)),
@@ -90,7 +90,7 @@ SMALLEST_JOURNAL = 64 * 1024
 
 def lock_deleted(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`; a process deletes the lock file every 2 ms."""
-    steps, limit_s = (100, 60.0) if size is Size.SHORT else (4_000, 300.0)
+    steps, limit_s = (40, 60.0) if size is Size.SHORT else (4_000, 300.0)
     plain = Herd(
         str(folder / "plain"), steps=steps, readers=0, delete_lock_every_s=0.002, limit_s=limit_s
     )

@@ -7,6 +7,7 @@ of them stands on the agent's command line.
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import sys
@@ -165,11 +166,15 @@ def campaign(folder: Path, size: Size) -> Report:
         # One argument of a program ends at 128 KiB.
         sizes += [1, 128 * KIB - 1, 128 * KIB, 1024 * KIB]
     clients = ("command", "claude", "codex", "gemini", "opencode")
+    prompts = [(client, amount) for client in clients for amount in sizes]
+    ends: tuple[End, ...] = ENDS
+    if size is Size.SHORT:
+        # Each client has a prompt, each size a client; each kind of end is among the ends.
+        prompts, ends = list(zip(clients, itertools.cycle(sizes), strict=False)), ENDS[::2]
     violations: list[str] = []
     for number in range(rounds):
-        for place, end in enumerate(ENDS):
+        for place, end in enumerate(ends):
             violations += end_violations(folder / f"{number}-{place}", end)
-    prompts = [(client, amount) for client in clients for amount in sizes]
     for client, amount in prompts:
         violations += prompt_violations(folder / f"{client}-{amount}", client, amount)
-    return Report({"ends": rounds * len(ENDS), "prompts": len(prompts)}, tuple(violations))
+    return Report({"ends": rounds * len(ends), "prompts": len(prompts)}, tuple(violations))

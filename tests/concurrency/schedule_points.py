@@ -36,7 +36,7 @@ schedules:
   night: {workflow: two, at: "0 2 * * *"}
 """
 FAULTS = ("kill", "kill-after", "kill-half", "EIO", "ENOSPC", "EIO-after")
-MIN_POINTS = 20
+MIN_POINTS = 10
 DAY_S = 24 * 60 * 60
 
 
@@ -163,6 +163,6 @@ def campaign(folder: Path, size: Size) -> Report:
     """SIGKILL and errors at every call from a schedule's date to the start of its run."""
     if size is Size.SHORT:
         with in_memory() as made:
-            return swept(made, {"kill": (1, 5), "EIO-after": (3, 10)})
+            return swept(made, {"kill": (1, 10), "EIO-after": (6, 20)})
     everything: dict[str, Any] = dict.fromkeys(FAULTS, (1, 1))
     return swept(folder, everything)

@@ -24,6 +24,8 @@ from tests.long.report import Report, Size
 
 TIMEOUT_S, GRACE_S, GONE_S = 1.5, 5.0, 8.0
 ORPHAN_S = 2.0
+LOOK_EVERY_S = 0.02
+"""A look at all processes of a machine, or at all that agents have written, takes a while."""
 SEED = 20_261_122
 
 _DEAF = """
@@ -154,7 +156,7 @@ def seconds_until(condition: Callable[[], object], limit_s: float) -> float | No
     while not condition():
         if time.monotonic() - started > limit_s:
             return None
-        time.sleep(0.005)
+        time.sleep(LOOK_EVERY_S)
     return time.monotonic() - started
 
 
@@ -242,7 +244,7 @@ def orphan(folder: Path, form: str, delay_s: float | None) -> tuple[list[str], f
 def orphans(folder: Path, size: Size) -> Report:
     """Kill sequencers with agents at work, and at any moment of their start."""
     chance = random.Random(SEED)  # noqa: S311 - no secret
-    rounds = 50 if size is Size.LONG else 2
+    rounds = 50 if size is Size.LONG else 1
     plan: list[tuple[str, float | None]] = []
     for number in range(rounds):
         plan += [(form, None) for form in AGENTS] if number % 2 == 0 else []

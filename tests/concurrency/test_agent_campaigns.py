@@ -21,7 +21,7 @@ def test_stubborn_agents_are_dead_eight_seconds_after_they_start(tmp_path: Path)
 def test_agents_of_a_killed_sequencer_are_dead_within_two_seconds(tmp_path: Path) -> None:
     report = stubborn_agents.orphans(tmp_path, Size.SHORT)
     assert report.violations == ()
-    assert report.counts["kills"] >= 9
+    assert report.counts["kills"] >= 6
     assert report.figures["gone_s_max"] <= stubborn_agents.ORPHAN_S
 
 
@@ -29,7 +29,7 @@ def test_agents_of_a_killed_sequencer_are_dead_within_two_seconds(tmp_path: Path
 def test_two_attempts_at_a_step_never_run_at_once(tmp_path: Path) -> None:
     report = overlaps.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
-    assert report.counts["rounds"] == len(overlaps.CASES)
+    assert report.counts["rounds"] == len(overlaps.ON_EVERY_PUSH)
     assert report.figures["overlap_s_max"] == 0
 
 
@@ -43,7 +43,7 @@ def test_the_overlap_check_finds_an_overlap() -> None:
 def test_running_out_of_a_resource_fails_no_step(tmp_path: Path) -> None:
     report = shortages.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
-    assert report.counts["rounds"] >= 6
+    assert report.counts["rounds"] >= 4
     # Some were refused and some had enough.
     assert 0 < report.figures["refused"] < report.counts["rounds"]
 
@@ -52,7 +52,7 @@ def test_running_out_of_a_resource_fails_no_step(tmp_path: Path) -> None:
 def test_floods_fill_neither_memory_nor_log(tmp_path: Path) -> None:
     report = floods.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
-    assert report.counts["bytes"] > 256 * 1024**2
+    assert report.counts["bytes"] > 128 * 1024**2
     assert 10 < report.figures["rss_mib_max"] < floods.MAX_RSS_MIB
 
 
@@ -65,7 +65,7 @@ def test_odd_bytes_reach_the_log_but_no_terminal(tmp_path: Path) -> None:
 def test_every_way_an_agent_ends_is_classified_correctly(tmp_path: Path) -> None:
     report = odd_ends.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
-    assert report.counts["ends"] == len(odd_ends.ENDS)
+    assert report.counts["ends"] >= 8
 
 
 def test_the_check_for_dirty_output_finds_it() -> None:

@@ -25,7 +25,7 @@ def test_a_run_survives_a_fault_at_every_call(tmp_path: Path) -> None:
     # A fork of this process is slow: it holds all tests.
     report = in_own_process("A1-crash-points", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
-    assert report["counts"]["crash points"] >= MIN_POINTS
+    assert report["counts"]["crash points"] >= MIN_POINTS[Size.SHORT]
 
 
 @pytest.mark.timeout(300)

@@ -55,7 +55,7 @@ def test_killed_damaged_and_shared_runs_accept_each_node_once(tmp_path: Path) ->
     # A fork of this process is slow: it holds all tests.
     report = in_own_process("A-flow-kills", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
-    assert report["counts"] == {"kills": 20, "runs": 3}
+    assert report["counts"] == {"kills": 8, "runs": 3}
 
 
 def test_a_graph_run_survives_a_fault_at_the_calls_of_its_transitions(tmp_path: Path) -> None:

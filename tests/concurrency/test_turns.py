@@ -11,12 +11,12 @@ from tests.long.__main__ import in_own_process
 from tests.long.report import Size
 
 
-@pytest.mark.timeout(600)  # 13 s of CPU, in 64 processes
-def test_sixty_four_claimants_get_one_winner_per_token_and_all_take_turns(tmp_path: Path) -> None:
+@pytest.mark.timeout(300)
+def test_claimants_get_one_winner_per_token_and_all_take_turns(tmp_path: Path) -> None:
     # A fork of this process is slow: it holds all tests.
     report = in_own_process("A5-herd", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
-    assert report["counts"] == {"rounds": 130, "claimants": 64}
+    assert report["counts"] == {"rounds": 38, "claimants": 12}
     assert report["figures"]["most_turns_by_fewest"] <= FAIR
 
 

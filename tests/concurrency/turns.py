@@ -1,4 +1,4 @@
-"""Sixty-four processes that may all take every step: who gets a claim, and whose turn it is.
+"""Many processes that may all take every step: who gets a claim, and whose turn it is.
 
 Twice: all of them after the same claim at the same instant, straight on the store; and as
 workers in sync mode that take turns, where each should have as many as the others.
@@ -169,7 +169,7 @@ def _cpu_s() -> float:
 
 def herd(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`."""
-    claimants, races, turns = (64, 1_000, 1_000) if size is Size.LONG else (64, 2, 128)
+    claimants, races, turns = (64, 1_000, 1_000) if size is Size.LONG else (12, 2, 36)
     wrong = same_claim(folder / "race", claimants, races)
     shares = take_turns(folder / "turns", claimants, turns)
     wrong += shares.wrong

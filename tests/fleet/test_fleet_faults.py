@@ -71,7 +71,6 @@ def test_a_run_continues_after_its_server_is_killed_and_restarted(tmp_path: Path
             assert here.facts("status")["status"] == "waiting-next"
 
 
-@pytest.mark.sample
 def test_an_interrupted_run_gives_its_step_back(project: Make) -> None:
     here = project(CYCLE)
     here.hold()
@@ -110,7 +109,6 @@ def test_a_step_that_cannot_start_ends_the_invocation_as_in_files(project: Make)
     assert (status["step_index"], status["claims"]) == (1, [])
 
 
-@pytest.mark.sample
 def test_a_refusal_leaves_no_event(project: Make) -> None:
     here = project(PROCEDURE)
     here.cli("run")
@@ -230,7 +228,6 @@ def test_a_step_taken_over_by_force_ends_and_starts_again(project: Make) -> None
     ]
 
 
-@pytest.mark.sample
 def test_simultaneous_decisions_are_each_accepted_once(project: Make) -> None:
     here = project(CYCLE)
     here.cli("run", "--max-steps", "1")

@@ -105,7 +105,6 @@ def test_a_gate_is_decided_without_a_worker(pair: Pair) -> None:
     assert [one["event"] for one in fleet].count("approved") == 1
 
 
-@pytest.mark.sample
 def test_decisions_reach_a_run_whose_worker_lives(project: Make) -> None:
     here = project(PROCEDURE)
     with here.worker():
@@ -192,7 +191,6 @@ def test_a_flow_runs_two_nodes_at_once_and_asks_a_person(pair: Pair) -> None:
     assert published[0]["outcome"]["output"] == "published: prose of a draft for Ann"
 
 
-@pytest.mark.sample
 def test_two_workers_run_parallel_nodes(project: Make) -> None:
     here = _with_flow(project(AGENTS))
     hold = here.hold("prose"), here.hold("facts")

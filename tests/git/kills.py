@@ -69,7 +69,7 @@ def _is_here(process: psutil.Process) -> bool:
 
 def random_kills(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`; processes of clones are killed at random moments."""
-    kills = 12 if size is Size.SHORT else 1_000
+    kills = 6 if size is Size.SHORT else 1_000
     shared = Shared(folder)
     names = [f"clone-{number}" for number in range(CLONES)]
     for name in names:
@@ -191,7 +191,7 @@ def crash_points(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`; killed before and after every call, one by one."""
     shared, wrong, tried = Shared(folder), list[str](), 0
     cases.begin(new_store(shared, "first"))
-    step = 12 if size is Size.SHORT else 1
+    step = 24 if size is Size.SHORT else 1
     for with_all, first in ((False, 1), (True, (step + 1) // 2)):
         for at in range(first, MAX_POINTS, step):
             is_over, found = _killed_at(shared, at, with_all=with_all, only_git=size is Size.SHORT)

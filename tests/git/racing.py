@@ -55,7 +55,7 @@ def settle(server: Server | None) -> None:
 
 def clones(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`; 2 to 8 clones of one repository race for each step."""
-    rounds = [(4, 8)] if size is Size.SHORT else [(2, 500), (4, 500), (8, 500)]
+    rounds = [(3, 5)] if size is Size.SHORT else [(2, 500), (4, 500), (8, 500)]
     wrong, began = list[str](), time.monotonic()
     for number, steps in rounds:
         found = race(folder / f"{number}", number, steps)
@@ -67,10 +67,10 @@ def clones(folder: Path, size: Size) -> Report:
 
 def cut_lines(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`; the same, and a tenth of the answers is lost."""
-    count, steps = (3, 6) if size is Size.SHORT else (8, 500)
+    count, steps = (2, 4) if size is Size.SHORT else (8, 500)
     server = Server(folder / "server", CUTS, rates=RATES)
     wrong = race(folder / "cut", count, steps, server)
-    late, late_steps = (2, 3) if size is Size.SHORT else (4, 300)
+    late, late_steps = (2, 2) if size is Size.SHORT else (4, 300)
     plan = (Deed.LATER, Deed.SERVE, Deed.HANG) if size is Size.SHORT else ()
     slow = Server(folder / "slow-server", plan, LATE_RATES, later_s=2.5)
     wrong += race(folder / "late", late, late_steps, slow, timeout_s=HANG_TIMEOUT_S)

@@ -26,10 +26,10 @@ pytestmark = pytest.mark.timeout(300)
 """Campaigns use up to 20 s of CPU each, which takes minutes on a busy machine."""
 
 CAMPAIGNS = {
-    "D12-clones": ("steps", 8),
-    "D12-cut-lines": ("steps", 9),
-    "D-git-kills": ("kills", 12),
-    "D-git-points": ("crash points", 4),
+    "D12-clones": ("steps", 5),
+    "D12-cut-lines": ("steps", 6),
+    "D-git-kills": ("kills", 6),
+    "D-git-points": ("crash points", 2),
 }
 
 

@@ -16,7 +16,7 @@ PRODUCT_BOUNDS = {
     "crashes and three tokens": Bounds(deletions=0),
     "the lock file is deleted": Bounds(steps=1, tokens=2, lines=6),
     "power loss": Bounds(power_loss=True, deletions=0),
-    "git": Bounds(),
+    "git": Bounds(steps=1),
     "git, and a push that arrives late": Bounds(steps=1, tokens=2, arrivals=1),
 }
 """Each small enough for every push; together they cover what a larger one would."""
@@ -32,8 +32,8 @@ LONG_BOUNDS = {
 POWER = PRODUCT_BOUNDS["power loss"]
 SMALL = Bounds(steps=1, tokens=2, lines=6, deletions=0)
 MUTANTS: dict[str, tuple[Protocol | Pushing, Bounds]] = {
-    "no fence": (replace(PRODUCT, fences="nothing"), Bounds()),
-    "owner name only": (replace(PRODUCT, fences="owner"), Bounds()),
+    "no fence": (replace(PRODUCT, fences="nothing"), Bounds(deletions=0)),
+    "owner name only": (replace(PRODUCT, fences="owner"), Bounds(deletions=0)),
     "torn write": (replace(PRODUCT, has_journal=False, is_head_atomic=False), Bounds()),
     "no lock": (
         replace(PRODUCT, has_lock=False, checks_landing=False),
@@ -44,7 +44,7 @@ MUTANTS: dict[str, tuple[Protocol | Pushing, Bounds]] = {
         Bounds(),
     ),
     "last record wins": (replace(PRODUCT, first_wins=False), Bounds()),
-    "token reset on fail": (replace(PRODUCT, resets_token=True), Bounds()),
+    "token reset on fail": (replace(PRODUCT, resets_token=True), Bounds(deletions=0)),
     "no take-over": (replace(PRODUCT, takes_over=False), SMALL),
     "soft lock": (replace(PRODUCT, lock_survives_crash=True), Bounds(deletions=0)),
     "no fsync": (replace(PRODUCT, syncs=False), POWER),

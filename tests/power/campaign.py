@@ -15,7 +15,7 @@ import shutil
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -55,16 +55,20 @@ class Amount:
     kills: Callable[[str, Op], bool]
     """Whether, in the story of this name, a process is killed before this call."""
     effort_after_kill: Effort
+    every: int = 1
+    """The power is lost before each so-manieth call."""
 
 
 MEMORY = Path("/dev/shm")  # noqa: S108 (a folder with a random name is made in it)
 QUICK_KILLS = ("init", "commit+claim", "rotation")
+EVERY_CALL = Amount(
+    Effort(1, 0, 3, 0),
+    lambda name, op: name in QUICK_KILLS and isinstance(op, Sync),
+    Effort(1, 0, 2, 0),
+)
+"""As much as shows every mistake of a store in a story."""
 AMOUNTS = {
-    Size.SHORT: Amount(
-        Effort(1, 0, 3, 0),
-        lambda name, op: name in QUICK_KILLS and isinstance(op, Sync),
-        Effort(1, 0, 2, 0),
-    ),
+    Size.SHORT: replace(EVERY_CALL, every=10),
     Size.LONG: Amount(Effort(9, 80, 200, 80), lambda _name, _op: True, Effort(5, 10, 24, 10)),
 }
 
@@ -108,18 +112,19 @@ class Telling:
     def tell(self, amount: Amount) -> None:
         """Let the power fail in one process, and in another that goes on after a kill."""
         trace = in_child(lambda: record(self.folder / "first", self.story))
-        self.examine(self.name, Disk(trace.before), trace, amount.effort)
+        self.examine(self.name, Disk(trace.before), trace, amount.effort, amount.every)
         for call, op in enumerate(trace.ops):
             if not amount.kills(self.name, op):
                 continue
             effort = amount.effort_after_kill
-            self.kill(f"{self.name}, killed before call {call}", replayed(trace, call), effort)
+            where = f"{self.name}, killed before call {call}"
+            self.kill(where, replayed(trace, call), effort, amount.every)
             if isinstance(op, Write):
                 half = op._replace(data=op.data[: len(op.data) // 2])
                 disk = replayed(trace, call, half)
-                self.kill(f"{self.name}, killed in call {call}", disk, effort)
+                self.kill(f"{self.name}, killed in call {call}", disk, effort, amount.every)
 
-    def kill(self, where: str, disk: Disk, effort: Effort) -> None:
+    def kill(self, where: str, disk: Disk, effort: Effort, every: int) -> None:
         """Let another process go on with what is in memory, and the power fail then."""
         self.tried.kills += 1
         try:
@@ -127,11 +132,16 @@ class Telling:
         except RuntimeError as error:
             self.tried.violations.append(f"{where}: {error}")
             return
-        self.examine(where, disk, trace, effort)
+        self.examine(where, disk, trace, effort, every)
 
-    def examine(self, where: str, disk: Disk, trace: Trace, effort: Effort) -> None:
-        """Let the power fail before each call of *trace* and after the last."""
+    def examine(self, where: str, disk: Disk, trace: Trace, effort: Effort, every: int) -> None:
+        """Let the power fail before each call of *trace* and after the last, or *every* few."""
+        # Not the same calls in each story, so that each is met in some of them.
+        first = len(where) % every
         for call in range(len(trace.ops) + 1):
+            if call % every != first:
+                self._do(disk, trace, call)
+                continue
             chance = random.Random(f"{where} {call}")  # noqa: S311 (to be repeated)
             self.tried.calls += 1
             for number, tree in enumerate(disk.left(effort, chance)):
@@ -141,8 +151,11 @@ class Telling:
                     shown = ", ".join(path for path, _, _ in tree.key())
                     self.tried.violations.append(f"{place}, told {disk.told}: {wrong} [{shown}]")
                     break
-            if call < len(trace.ops):
-                disk.do(trace.ops[call])
+            self._do(disk, trace, call)
+
+    def _do(self, disk: Disk, trace: Trace, call: int) -> None:
+        if call < len(trace.ops):
+            disk.do(trace.ops[call])
 
     def look_once(self, tree: Tree, told: int, accepted: Facts) -> str | None:
         """Return what is wrong with *tree*, unless one that is alike was looked at."""

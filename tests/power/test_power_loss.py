@@ -42,12 +42,12 @@ CHANCE = random.Random(1)  # noqa: S311 (to be repeated)
 EVERYTHING = Effort(10, 0, 1_000, 0)
 
 
-@pytest.mark.timeout(600)  # 20 s of CPU
+@pytest.mark.timeout(300)
 def test_a_run_survives_a_power_loss_at_every_call(tmp_path: Path) -> None:
     report = in_own_process("B10-power-loss", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
-    assert report["counts"]["power losses"] >= 300
-    assert report["counts"]["replays"] >= 1_000
+    assert report["counts"]["power losses"] >= 50
+    assert report["counts"]["replays"] >= 150
     assert report["counts"]["kills"] >= 10
 
 
@@ -78,8 +78,7 @@ from sequencer.store import file, folder, journal, results
 from sequencer.store import head as headfile
 from sequencer.store.file import FileStore
 from sequencer.store.journal import JournalFile
-from tests.long.report import Size
-from tests.power.campaign import AMOUNTS, Telling, Tried
+from tests.power.campaign import EVERY_CALL, Telling, Tried
 from tests.power.stories import STORIES
 
 real = FileStore._append
@@ -103,7 +102,7 @@ class AtOnce(list):
 {broken}
 tried = Tried(violations=AtOnce())
 try:
-    Telling({story!r}, STORIES[{story!r}], Path(sys.argv[1]), tried).tell(AMOUNTS[Size.SHORT])
+    Telling({story!r}, STORIES[{story!r}], Path(sys.argv[1]), tried).tell(EVERY_CALL)
     print("held")
 except Noticed:
     print("noticed")

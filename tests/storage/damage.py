@@ -26,8 +26,8 @@ from tests.long.report import Report, Size
 from tests.property.amounts import in_memory
 from tests.unit.store.broken_runs import begun, go_on
 
-EVERY = 5
-"""Of so many inputs one is tried on every push; all are in the long form."""
+EVERY = 11
+"""Of so many inputs one is tried on every push, all in the long form. Odd: it meets each bit."""
 WRITER_EVERY = 8
 """Of so many inputs one is also given to a writer on every push; all are in the long form."""
 

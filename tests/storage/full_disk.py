@@ -94,8 +94,9 @@ def fault(disk: Disk, scenario: str, pages: int, room: int) -> list[str]:
 
 def changes(disk: Disk, size: Size) -> Iterator[tuple[str, list[str]]]:
     """Try each scenario with the last free byte at every place, or at some on every push."""
-    for scenario in SCENARIOS:
-        for pages in range(0, 6, 2 if size is Size.SHORT else 1):
+    for number, scenario in enumerate(SCENARIOS):
+        # On every push one number of pages for each scenario, and the next for the next.
+        for pages in (number % 3 * 2,) if size is Size.SHORT else range(6):
             # Without a free page the append itself ends at the last free byte.
             every = 1 if scenario == "commit+claim" and not pages else 31
             for room in range(0, 1500, 750 if size is Size.SHORT else every):

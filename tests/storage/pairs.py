@@ -127,7 +127,7 @@ LINE = {"workflow": {"name": "standard"}}
 ALPHA, P1 = ("--run", "alpha"), ("--run", "p1")
 START = ("start", "Add user profile page", *P1, "--no-run")
 STORIES = (
-    Story("a cycle", LINE),
+    Story("a cycle", LINE, is_short=False),
     Story("a cycle, rotated", LINE | ROTATED, steps=(LONG_RUN // 2, LONG_RUN)),
     Story("a named cycle", LINE, ALPHA, folder="sync/runs/alpha"),
     Story(
@@ -148,6 +148,7 @@ STORIES = (
         folder="sync/runs/chart",
         steps=(36, 46),
         is_line=False,
+        is_short=False,
     ),
     Story("a team", TEAM, is_line=False),
     Story(

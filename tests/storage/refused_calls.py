@@ -21,7 +21,7 @@ from typing import Any
 from tests.clones import copy_of
 from tests.concurrency.command_points import _apart, _called
 from tests.concurrency.crash_points import Injector, nothing_waits_for_the_disk
-from tests.forked import import_all
+from tests.forked import prepare
 from tests.long.report import Report, Size
 from tests.property.amounts import in_memory
 from tests.storage.commands import accepted
@@ -166,14 +166,17 @@ def sweep(
 
 def campaign(folder: Path, size: Size) -> Report:
     """Refuse each call of a tick of a line and of a graph with each errno."""
-    import_all()
+    prepare()
     points, wrong = 0, list[str]()
     is_short = size is Size.SHORT
     place = in_memory() if is_short else contextlib.nullcontext(folder)
     with place as base, nothing_waits_for_the_disk():
-        for number, (kind, fault) in enumerate(itertools.product(KINDS, ERRORS)):
+        everything = list(itertools.product(KINDS, ERRORS))
+        # On every push half of the errors, for a line and for a graph in turn.
+        chosen = everything[: len(ERRORS) : 2] + everything[len(ERRORS) + 1 :: 2]
+        for number, (kind, fault) in enumerate(chosen if is_short else everything):
             # Not the same calls for each, so that others are met as well.
-            first, step = (number * 97 % 211 + 20, 251) if is_short else (1, 1)
+            first, step = (number * 97 % 211 + 20, 401) if is_short else (1, 1)
             tried, found = sweep(kind, fault, base / kind / fault, first, step)
             points, wrong = points + tried, wrong + found
     return Report({"inputs": points}, tuple(wrong))

@@ -22,7 +22,7 @@ from tests.clones import ENVIRONMENT, git
 from tests.long.report import Report, Size
 from tests.storage.commands import Ended, sequencer
 
-ROUNDS = {Size.SHORT: 20, Size.LONG: 500}
+ROUNDS = {Size.SHORT: 7, Size.LONG: 500}
 STEPS = ("plan", "build", "test", "ship")
 SEED = 35
 TRACKED, WITHIN = 0.7, 0.5

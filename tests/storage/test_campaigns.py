@@ -19,15 +19,15 @@ from tests.storage import (
 )
 
 LEAST: list[tuple[Campaign, int]] = [
-    (damage.heads, 1_000),
-    (damage.journals, 1_000),
+    (damage.heads, 500),
+    (damage.journals, 500),
     (damage_seen.campaign, 7),
-    (full_disk.campaign, 70),
-    (refused_writes.campaign, 60),
-    (refused_calls.campaign, 12),
-    (lost_folder.campaign, 9),
-    (pairs.campaign, 7),
-    (taken_back.campaign, 20),
+    (full_disk.campaign, 25),
+    (refused_writes.campaign, 25),
+    (refused_calls.campaign, 4),
+    (lost_folder.campaign, 7),
+    (pairs.campaign, 4),
+    (taken_back.campaign, 7),
 ]
 
 
