@@ -70,13 +70,17 @@ def journal_record(
         "error": outcome.error[:4000] if outcome.error else None,
         "denials": [line[:200] for line in outcome.denials[:20]] if outcome.denials else None,
         "exit_code": outcome.exit_code,
-        # Without the notes that the executor has added.
-        "session": (outcome.session_mark or "").partition(";")[0] or None,
+        "session": _format_session(outcome) if outcome.session_id else None,
         "quota": None if outcome.quota is None else outcome.quota.model_dump(),
         "evidence": None if outcome.evidence is None else format_evidence(outcome.evidence),
         "missing": outcome.missing,
     }
     return {key: value for key, value in record.items() if value is not None}
+
+
+def _format_session(outcome: Outcome) -> str | None:
+    """Return the client's id of the conversation, without the notes that its executor has added."""
+    return (outcome.session_mark or "").partition(";")[0] or None
 
 
 def format_evidence(evidence: Evidence) -> dict[str, Any] | None:

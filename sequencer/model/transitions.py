@@ -351,7 +351,7 @@ def succeed(
     held_claim = require_claim(head, token)
     session = head.session
     if executor is not None:
-        session = make_session(outcome, executor, at)
+        session = make_session(outcome, executor, at) if outcome.session_id else None
     new_head = move_head(
         head,
         at,
