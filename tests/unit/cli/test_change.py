@@ -130,7 +130,7 @@ def test_a_counter_with_too_many_digits_is_refused_with_the_range(
 
 @pytest.mark.parametrize(
     ("field", "nearest"),
-    [("step_indx", "step_index"), ("statu", "status"), ("ticket", None), ("read_log_token", None)],
+    [("step_indx", "step_index"), ("statu", "status"), ("ticket", None), ("token_of", None)],
 )
 def test_a_note_that_looks_like_a_typo_is_noticed(
     field: str, nearest: str | None, tmp_path: Path
