@@ -505,9 +505,8 @@ def take_snapshot(
     holders = tuple((claim, run.store.liveness(claim)) for claim in claims)
     try:
         workflow = run.workflow_for(head)
-        next_place = find_step_ref(workflow, 0)
+        next_place = find_current_ref(workflow, head) if head else find_step_ref(workflow, 0)
         if head is not None:
-            next_place = find_current_ref(workflow, head)
             ensure_definition(head, workflow)
             readiness = run.readiness_at(_drop_gone_claims(head, holders), workflow)
         is_over = readiness is not None and readiness.kind is ReadinessKind.COMPLETE

@@ -92,7 +92,7 @@ def inline_list(
     """Return *tasks*, which are a part of *file*, as the task list called *name*.
 
     Raises:
-        ConfigurationError: see `graphs.get_workflow`.
+        ConfigurationError: see `graphs.build_task_workflow`.
     """
     workflow = build_task_workflow(name, tasks, roles, size=size)
     order = workflow.whole_graph.order

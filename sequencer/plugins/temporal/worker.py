@@ -347,13 +347,17 @@ def work_on(
         # The last attempt may still be publishing an older head.
         worker.code.publish(state, wait=True)
     if state is not None and state.status is Status.COMPLETE and head.status is not Status.COMPLETE:
-        # A hook may have sent the run elsewhere before a person rejected it at a gate.
-        gate = state.gate if state.was_rejected else None
-        end_index = max(state.step_index - 1, 0) if gate is None else gate.step_index
-        worker.performer.report_completed(end_index, state)
+        worker.performer.report_completed(_find_last_index(state), state)
     if "error" in end:
         raise unpack_error(end["error"])
     return summary
+
+
+def _find_last_index(head: Head) -> int:
+    """Return the step_index of the step with which the complete run of *head* has ended."""
+    # A hook may have sent the run elsewhere before a person rejected it at a gate.
+    gate = head.gate if head.was_rejected else None
+    return max(head.step_index - 1, 0) if gate is None else gate.step_index
 
 
 def detach(

@@ -229,7 +229,7 @@ def test_changes_to_the_runs_own_files_do_not_count(tmp_path: Path) -> None:
 def test_files_are_checked_only_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Path] = []
     monkeypatch.setattr(
-        "sequencer.engine.evidence.tree_of", lambda folder, _: looked.append(folder)
+        "sequencer.engine.evidence.watch_tree", lambda folder, _: looked.append(folder)
     )
     run = open_scripted(tmp_path, worked("a"), worked("b"))
     run.work(limits=InvocationLimits(max_steps=2))
