@@ -265,7 +265,10 @@ def serve(listener_fd: int, alive_fd: int) -> None:
 
 
 def prepare(*, is_partial: bool = False) -> None:
-    """Do all that each fork of this process would do for itself before its command begins."""
+    """Do all that each fork of this process would do for itself before its command begins.
+
+    Not in a process of pytest-xdist: commands run here, and close the descriptors they inherit.
+    """
     import_all(is_partial=is_partial)
     _warm_up()
     gc.collect()

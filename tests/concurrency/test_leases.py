@@ -134,6 +134,10 @@ def test_output_after_an_expired_lease_is_saved_but_does_not_count(
         "taken-over",
         "claimed",
         "succeeded",
+        "released",
     ]
-    assert facts[-1]["outcome"]["output"] == "in time"
+    assert facts[-2]["outcome"]["output"] == "in time"
+    # It worked for a while, and only that is counted.
+    late = facts[-1]["outcome"]
+    assert (late["reason"], set(late["usage"])) == ("claim-lost", {"seconds"})
     assert json.loads((tmp_path / "sync/state.json").read_text())["step_index"] == 1

@@ -21,7 +21,7 @@ from typing import Any
 from tests.clones import copy_of
 from tests.concurrency.command_points import _apart, _called
 from tests.concurrency.crash_points import Injector, nothing_waits_for_the_disk
-from tests.forked import prepare
+from tests.forked import import_all
 from tests.long.report import Report, Size
 from tests.property.amounts import in_memory
 from tests.storage.commands import accepted
@@ -166,7 +166,7 @@ def sweep(
 
 def campaign(folder: Path, size: Size) -> Report:
     """Refuse each call of a tick of a line and of a graph with each errno."""
-    prepare()
+    import_all()
     points, wrong = 0, list[str]()
     is_short = size is Size.SHORT
     place = in_memory() if is_short else contextlib.nullcontext(folder)
