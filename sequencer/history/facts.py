@@ -82,7 +82,7 @@ class Meaning(Struct, frozen=True, kw_only=True):
     is_late_charge: bool = False
     """It only counts what an attempt has used that had already lost its claim."""
     holds_run: bool | None = None
-    """A person stopped or paused the run (True), or let it continue (False)."""
+    """A person stopped or paused the run (True), or may have let it continue (False)."""
     takes_token: bool = False
     """In a graph, it uses up a token, under which the text of the person is stored."""
 
@@ -120,7 +120,7 @@ MEANINGS: Mapping[Event, Meaning] = {
     Event.TIMED_OUT: Meaning(cancels=True),
     Event.CANCELLED: Meaning(cancels=True),
     Event.COMPLETED: Meaning(ends_run=True),
-    Event.EDITED: Meaning(sets_fields=True, is_edit=True),
+    Event.EDITED: Meaning(sets_fields=True, is_edit=True, holds_run=False),
     Event.PAUSED: Meaning(holds_run=True),
     Event.LOOPED: Meaning(),
     Event.GROWN: Meaning(),
