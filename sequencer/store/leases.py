@@ -195,7 +195,7 @@ class Leases:
             start = claim.claimed_boottime if start is None else start
         else:
             observation = self._read(self._observation_path(claim))
-            is_same = _is_of_this_beat(observation, beat.get("beat"))
+            is_same = _is_of_heartbeat(observation, beat.get("beat"))
             start = observation.get("since_boottime") if is_same else None
         return max(boottime() - start, 0.0) if isinstance(start, (int, float)) else None
 
@@ -206,7 +206,7 @@ class Leases:
         path = self._observation_path(claim)
         observation, now = self._read(path), boottime()
         start = observation.get("since_boottime")
-        is_same = _is_of_this_beat(observation, beat)
+        is_same = _is_of_heartbeat(observation, beat)
         if is_same and isinstance(start, (int, float)) and start <= now:
             waited_s = now - start
             return (
@@ -247,6 +247,6 @@ class Leases:
         folder.replace(temporary, name)
 
 
-def _is_of_this_beat(observation: dict[str, Any], beat: Any) -> bool:
+def _is_of_heartbeat(observation: dict[str, Any], beat: Any) -> bool:
     """Return whether *observation* is of this heartbeat and was made under this boot."""
     return observation.get("boot_id") == boot_id() and observation.get("beat", "?") == beat
