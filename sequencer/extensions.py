@@ -81,8 +81,8 @@ TASKS = "sequencer.tasks"
 POSTING = "sequencer.posting"
 """Posting of results, by the section that configures it: functions from a `Project` to a
 `project.posting.Posting`, or None."""
-STARTS = "sequencer.starts"
-"""Schedulers, by the section that configures them: `project.starts.Starts`."""
+SCHEDULERS = "sequencer.schedulers"
+"""Schedulers, by the section that configures them: `project.scheduler.Scheduler`."""
 SYSTEM_PROMPTS = "sequencer.system_prompts"
 """System prompts for steps with `system_from_labels`: functions from `Settings` to their names."""
 COMMENT_TOOLS = "sequencer.comment_tools"
@@ -122,7 +122,7 @@ OURS: Mapping[str, Mapping[str, str]] = {
     SYSTEM_PROMPTS: {"routing": "requests.section:get_system_prompts"},
     COMMENT_TOOLS: {"activity": "posting.section:list_comment_tools"},
     POSTING: {"activity": "posting.posting:build_posting"},
-    STARTS: {"schedules": "schedules.schedules"},
+    SCHEDULERS: {"schedules": "schedules.schedules"},
     CHECKS: {
         "git": "git.check:check_project",
         "schedules": "schedules.check:check_project",

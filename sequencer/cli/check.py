@@ -30,8 +30,8 @@ from sequencer.files.textfile import expand_home, locate, slug
 from sequencer.files.yamlfile import KeyPath, format_key_path, parse_scalar
 from sequencer.project import checks
 from sequencer.project.agents import CLIENTS
+from sequencer.project.dependencies import installed_versions
 from sequencer.project.diagnostics import Area, Diagnostic, Level, diagnose_error, exit_code
-from sequencer.project.extras import installed_versions
 from sequencer.project.package_checks import check_packages
 from sequencer.project.project import open_project
 from sequencer.project.settings import HIDDEN

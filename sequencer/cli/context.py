@@ -157,8 +157,8 @@ class Invocation(Struct):
         if self._project is None:
             # Imported here, because `--help` needs no project.
             from sequencer.project.project import open_project  # noqa: PLC0415
+            from sequencer.project.scheduler import load_scheduler  # noqa: PLC0415
             from sequencer.project.sources import Given  # noqa: PLC0415
-            from sequencer.project.starts import load_starts  # noqa: PLC0415
 
             values = options or {}
             flags = {key: Given(option, value) for key, option, value in _overrides(values)}
@@ -173,7 +173,7 @@ class Invocation(Struct):
             )
             project = open_with(flags=flags)
             self._resolve_default(project)
-            workflow = load_starts(project).workflows(project).get(self.run_name or "")
+            workflow = load_scheduler(project).workflows(project).get(self.run_name or "")
             # A scheduled run uses the workflow of its schedule, unless the user names another one.
             if workflow is not None and values.get("workflow") is None:
                 flags["workflow", "name"] = Given(f"schedules.{self.run_name}.workflow", workflow)
@@ -228,9 +228,9 @@ class Invocation(Struct):
 
     @staticmethod
     def _list_known_runs(project: Project) -> list[str]:
-        from sequencer.project.starts import load_starts  # noqa: PLC0415 - see `project`
+        from sequencer.project.scheduler import load_scheduler  # noqa: PLC0415 - see `project`
 
-        return [*dict.fromkeys((*project.run_names(), *load_starts(project).workflows(project)))]
+        return [*dict.fromkeys((*project.run_names(), *load_scheduler(project).workflows(project)))]
 
     def run_to_show(self, *, is_listed: bool = False) -> Run:
         """Return the run that a person wants to see.

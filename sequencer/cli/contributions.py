@@ -104,7 +104,7 @@ class Renderer(Struct, frozen=True):
     graph: str
     """``MODULE:FUNCTION`` that draws a graph. It gets the invocation, the `FlowView`, the
     `GraphFile` that the graph was read from or None, and the parameters with their values."""
-    line: str
+    sequence: str
     """``MODULE:FUNCTION`` that draws a workflow that is not a graph. It gets the invocation, the
     `Workflow`, the parameters, and a hint for drawings that only graphs have."""
 
@@ -281,10 +281,12 @@ def draw_graph(invocation: Invocation, view: Any, source: Any, given: Mapping[st
         )
 
 
-def draw_line(invocation: Invocation, workflow: Any, given: Mapping[str, Any], hint: str) -> None:
+def draw_sequence(
+    invocation: Invocation, workflow: Any, given: Mapping[str, Any], hint: str
+) -> None:
     """Draw *workflow*, which is not a graph, in each format that *given* asks for."""
     for renderer in _select_renderers(invocation, given):
-        extensions.resolve_part(renderer.line)(
+        extensions.resolve_part(renderer.sequence)(
             invocation, workflow, _select_arguments(renderer, given), hint
         )
 

@@ -73,7 +73,7 @@ from sequencer.project.flows import add_location, load_current_graph
 from sequencer.project.flows import resolve_run as flow_run_of
 from sequencer.project.permissions import list_permissions
 from sequencer.project.project import Project
-from sequencer.project.starts import describe_start, load_starts
+from sequencer.project.scheduler import describe_start, load_scheduler
 from sequencer.workflows.prompts import relative_name
 
 if TYPE_CHECKING:
@@ -331,13 +331,13 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
     """
     run = invocation.run(may_begin=True) if plan.mode is Mode.TICK else None
     if run and (
-        date := load_starts(project).start_due(
+        date := load_scheduler(project).start_due(
             project, run, invocation.notify, partial(announce_left_out, invocation)
         )
     ):
         _report_end(invocation, run, plan, Summary(describe_start(date)), is_idle=True)
         return 0
-    with load_starts(project).report_skipped_date(project, run):
+    with load_scheduler(project).report_skipped_date(project, run):
         return _work_through_gates(invocation, project, plan)
 
 
@@ -391,7 +391,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last_resort: Las
                 last_resort.begin_before(lambda text: view(Noticed(text))), tally.is_working
             ) as signals,
         ):
-            load_starts(project).begin(project, run)
+            load_scheduler(project).begin(project, run)
             summary = run.work(
                 plan.mode,
                 plan.limits,
@@ -452,7 +452,7 @@ def _report_end(
     """Print how the work ended, and return the text."""
     if is_idle and not summary.reason.startswith("nothing due"):
         project = invocation.project()
-        if run.head is not None and (date := load_starts(project).next_start(project, run)):
+        if run.head is not None and (date := load_scheduler(project).next_start(project, run)):
             summary.reason += f"; {describe_start(date)}"
         summary.reason = f"nothing due: {summary.reason}"
     need = need_or_none(run, summary.head)
@@ -568,7 +568,7 @@ def _remember(
     notices = () if invocation.is_quiet else shorten_notices(project.settings.notices)
     notice_text = "".join(relativize_paths(f"notice: {notice}\n") for notice in notices)
     due_date, now = parse_time(readiness.until or ""), time.time()
-    date = load_starts(project).find_next_look(project, run)
+    date = load_scheduler(project).find_next_look(project, run)
     deadline_s = min(
         math.inf if date is None else date, due_date.timestamp() if due_date else math.inf
     )

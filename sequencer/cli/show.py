@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.contributions import draw_graph, draw_line
+from sequencer.cli.contributions import draw_graph, draw_sequence
 from sequencer.cli.views.facts import read_view
 from sequencer.cli.views.nodes import node_table, nodes_json
 from sequencer.cli.views.tables import format_purposes, format_table
@@ -115,7 +115,7 @@ def _show_steps(
         workflow = settings.default_workflow()
     if any(draw.values()):
         _ensure_no_json(invocation)
-        draw_line(invocation, workflow, draw, "--mermaid draws this workflow")
+        draw_sequence(invocation, workflow, draw, "--mermaid draws this workflow")
         return
     rows = list(_describe_steps(project, workflow))
     if invocation.is_json:

@@ -36,13 +36,13 @@ from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, format_cost, format_duration
 from sequencer.project.posting import Pending
 from sequencer.project.project import Project
-from sequencer.project.starts import (
+from sequencer.project.scheduler import (
     describe_start,
     format_local_time,
     format_utc,
-    load_starts,
+    get_scheduler,
+    load_scheduler,
     parse_date,
-    scheduler,
     skipped_date_to_data,
 )
 
@@ -124,9 +124,9 @@ def _iter_snapshots(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
     line_functions, missing_lines = _find_line_functions(project)
     while True:
         snapshot = add_project_facts(project, run, take_snapshot(run, logs))
-        if (date := load_starts(project).next_start(project, run)) is not None:
+        if (date := load_scheduler(project).next_start(project, run)) is not None:
             snapshot = replace(snapshot, starts=date)
-        if (skipped_date := load_starts(project).find_skipped_date(project, run)) is not None:
+        if (skipped_date := load_scheduler(project).find_skipped_date(project, run)) is not None:
             snapshot = replace(snapshot, left_out=skipped_date)
         if snapshot.head is not None and (posting := project.posting) is not None:
             snapshot = replace(snapshot, posts=posting.find_pending(run, snapshot.head))
@@ -317,17 +317,17 @@ def _add_scheduled_runs(project: Project, rows: list[dict[str, Any]]) -> Iterato
     """Yield *rows*, the started runs, then scheduled runs that only wait for their date."""
     dates = {
         run.name: format_utc(date)
-        for run, date in load_starts(project).list_scheduled_runs(project)
+        for run, date in load_scheduler(project).list_scheduled_runs(project)
         if date is not None
     }
     for facts in rows:
         date = dates.pop(facts["run"], None)
         yield facts if date is None else {**facts, "starts_at": date}
     for name, date in dates.items():
-        workflow = load_starts(project).workflows(project)[name or ""]
+        workflow = load_scheduler(project).workflows(project)[name or ""]
         facts = {"run": name, "ended": False, "workflow": workflow, "status": "scheduled"}
         skipped_date = skipped_date_to_data(
-            load_starts(project).find_skipped_date(project, project.run(name))
+            load_scheduler(project).find_skipped_date(project, project.run(name))
         )
         waits = {"kind": "date", "message": describe_start(parse_date(date)), "until": date}
         yield {
@@ -342,7 +342,9 @@ def _add_scheduled_runs(project: Project, rows: list[dict[str, Any]]) -> Iterato
 def _collect_facts(project: Project, run: Run, head: Head) -> tuple[dict[str, Any], str]:
     """Return the facts that the list shows about *run*, with what it waits for, and its state."""
     facts, state = run_facts(project, run, head), run_state(read_situation(run, head))
-    facts["left_out"] = skipped_date_to_data(load_starts(project).find_skipped_date(project, run))
+    facts["left_out"] = skipped_date_to_data(
+        load_scheduler(project).find_skipped_date(project, run)
+    )
     facts["notices"] = list(run.view().notices)
     if (interruption := find_interruption(run, head)) is not None:
         message = f"{interruption.words}; {interruption.next_command.line}"
@@ -369,7 +371,7 @@ def _add_turns(project: Project, rows: list[dict[str, Any]]) -> Iterator[dict[st
             or (waits["kind"] == "date" and waits["until"] <= now)
         )
     }
-    turns = scheduler().turns(project, open_runs, ready_names)
+    turns = get_scheduler().turns(project, open_runs, ready_names)
     for facts in rows:
         yield {**facts, "turn": turns.get(facts["run"] or "")}
 

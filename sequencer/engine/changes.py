@@ -20,7 +20,7 @@ from sequencer.executors.cancellation import Cancellation
 from sequencer.history.facts import read_facts
 from sequencer.model.head import MARKINGS, Head, Work
 from sequencer.model.kind import Capacity, Kind, OpenChange
-from sequencer.model.moving import ensure_here
+from sequencer.model.store_move import ensure_here
 from sequencer.model.transitions import Transition
 from sequencer.store.protocol import Change, ReportsWaiting, Store
 

@@ -1,7 +1,7 @@
 """One process's part in a graph's run: prepare nodes, claim them, perform them, record them.
 
 Every change goes through `Changes.update`. Everything that takes time happens in the threads
-of `Attempts`, outside of the store's lock.
+of `AttemptThreads`, outside of the store's lock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from sequencer.engine.allowance import Allowance, smallest_limit, subtract_used
 from sequencer.engine.attempt import Attempt, PreparedStep
-from sequencer.engine.attempts import Attempts
+from sequencer.engine.attempt_threads import AttemptThreads
 from sequencer.engine.capacity import USD, Shares
 from sequencer.engine.code_sync import select_accepted
 from sequencer.engine.events import AttemptUsed, HeadMoved, Noticed, RunEvent, combine_listeners
@@ -77,7 +77,7 @@ class GraphWorker(Worker):
         self.is_stopped = False
         self.attempt_timeout_s: float | None = None
         """Time limit of each attempt, from the invocation."""
-        self.attempts = Attempts(self._heartbeat)
+        self.attempts = AttemptThreads(self._heartbeat)
         self._starting = threading.Lock()
         """Held while `run_attempt` prepares: several threads may call it."""
         self._prepared: dict[str, PreparedStep] = {}

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import Attempt
-from sequencer.engine.awaited import AwaitedStep
+from sequencer.engine.awaited_step import AwaitedStep
 from sequencer.engine.decide import RecordExpired, SequenceSeen, Wait
 from sequencer.engine.events import HeadMoved
 from sequencer.engine.invocation_budget import Mode, SequenceBudget

@@ -36,11 +36,11 @@ from sequencer.model.commands import (
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Kind, Readiness, ReadinessKind, describe_expired_gate, readiness
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.moving import ensure_here
 from sequencer.model.request import Definition
 from sequencer.model.sequence.gates import continue_command
 from sequencer.model.sequence.order import Description
 from sequencer.model.step import Step
+from sequencer.model.store_move import ensure_here
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.protocol import Store, View
 

@@ -32,8 +32,8 @@ from sequencer.model.commands import (
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import CommandContext, Kind
 from sequencer.model.limits import format_utc_s
-from sequencer.model.moving import ensure_here
 from sequencer.model.request import DEFINITION_FILE, Definition
+from sequencer.model.store_move import ensure_here
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow, ensure_definition, require_graph
 from sequencer.store.identity import is_inside_agent

@@ -344,7 +344,7 @@ class Head(Frozen, extra="allow"):
 
     @property
     def moved_to(self) -> str | None:
-        """Return where the run is now, if this is the closed copy of a moved run; see `moving`."""
+        """Return where the run is now, if this is the closed copy that it left behind."""
         move_record = self._given[1].get(MOVED)
         return (
             str(move_record["where"])

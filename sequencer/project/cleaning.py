@@ -26,7 +26,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.files.textfile import slug
 from sequencer.project.project import Project
-from sequencer.project.starts import load_starts
+from sequencer.project.scheduler import load_scheduler
 from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
 from sequencer.store.head import signature
@@ -124,7 +124,7 @@ def find_unneeded(
 def _find_orphaned_logs(project: Project, before: float) -> Iterator[Unneeded]:
     """Yield the logs of ticks for runs that are gone, last changed *before* a time."""
     slugs = {
-        slug(name) for name in (*project.run_names(), *load_starts(project).workflows(project))
+        slug(name) for name in (*project.run_names(), *load_scheduler(project).workflows(project))
     }
     paths = _tick_logs(project, slugs, is_other=True)
     old_paths = [path for path in paths if _measure_size(path).newest < before]
@@ -181,7 +181,7 @@ def _is_over(project: Project, run: Run) -> bool:
 
     A schedule needs it: without the completed run, its newest date would start it again.
     """
-    if run.name in load_starts(project).workflows(project):
+    if run.name in load_scheduler(project).workflows(project):
         return False
     try:
         head = run.head

@@ -80,7 +80,7 @@ class Project(Struct, frozen=True, dict=True):
     acts: bool = True
     """Whether it may run its code and reach remotes; if not, it is only read."""
     due: set[str | None] = field(default_factory=set)
-    """Runs that a schedule starts now, even if an agent calls `tick`; see `Starts.start_due`."""
+    """Runs that a schedule starts now, even if an agent calls `tick`; see `Scheduler.start_due`."""
 
     def __repr__(self) -> str:
         """Return only the folder: the other fields hold secrets."""

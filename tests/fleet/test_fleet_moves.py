@@ -23,14 +23,14 @@ CLOSE = """\
 import sys
 from datetime import UTC, datetime
 from functools import partial
-from sequencer.plugins.temporal import moves
+from sequencer.plugins.temporal import store_move
 from sequencer.project.project import open_project
 here = open_project(trust=True)
 to = sys.argv[1]
 origin = "file" if to == "temporal" else "temporal"
 source, target = (here.with_store_kind(kind).store(None) for kind in (origin, to))
-words = moves.Side(target, to).words
-source.update(partial(moves._make_closing, where=words))
+words = store_move.Side(target, to).words
+source.update(partial(store_move._make_closing, where=words))
 sys.stdout.flush()
 import os
 os._exit(0)

@@ -13,11 +13,11 @@ from sequencer.cli.views.readiness import LABEL_WIDTH
 from sequencer.history.spans import Figures
 from sequencer.model.outcome import Usage
 from sequencer.plugins.metrics.facts import Metrics
-from sequencer.plugins.posting.lane import THOUGHT_EVERY_S
 from sequencer.plugins.posting.options import KINDS, ActivityOptions, SinkOptions, SinkPlace
 from sequencer.plugins.posting.poster import DRAIN_S
 from sequencer.plugins.posting.protocol import LONGEST_PAUSE_S, Activity, ActivityType, Post
 from sequencer.plugins.posting.section import get_activity_options
+from sequencer.plugins.posting.sink_queue import THOUGHT_EVERY_S
 from sequencer.plugins.posting.sinks import make_sinks
 from sequencer.plugins.posting.web import signature
 from sequencer.project.posting import Pending

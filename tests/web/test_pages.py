@@ -21,7 +21,7 @@ from sequencer.model.commands import Pause, Reset, Resume, Stop
 from sequencer.model.head import Head
 from sequencer.plugins.web.pages import list_need_cards, took
 from sequencer.plugins.web.site import RunStory
-from sequencer.project.extras import extra_hint
+from sequencer.project.dependencies import extra_hint
 from sequencer.project.project import open_project
 from tests.acceptance.cli_process import cli
 from tests.loopback import free_ports

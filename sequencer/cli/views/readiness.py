@@ -56,7 +56,7 @@ from sequencer.model.workflow import PARAM_KEYS, Workflow, ensure_definition
 from sequencer.project.posting import Pending
 from sequencer.project.project import Project
 from sequencer.project.runs import find_lost_steps
-from sequencer.project.starts import (
+from sequencer.project.scheduler import (
     describe_start,
     format_local_time,
     format_utc,

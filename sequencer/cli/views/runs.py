@@ -30,7 +30,7 @@ from sequencer.model.limits import parse_time
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.workflow import ensure_definition
 from sequencer.project.project import Project
-from sequencer.project.starts import load_starts
+from sequencer.project.scheduler import load_scheduler
 from sequencer.store.journal import JournalFile, list_facts
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run_facts(
 ) -> dict[str, Any]:
     """Return what is listed about *run*. *known* is its start date and title, if already read."""
     began_at, title = known or _find_run_start(
-        run, head, starts_over=run.name in load_starts(project).workflows(project)
+        run, head, starts_over=run.name in load_scheduler(project).workflows(project)
     )
     posting = project.posting
     return {

@@ -28,6 +28,6 @@ RENDERER = Renderer(
         SVG,
         PNG,
     ),
-    graph=f"{_HERE}.drawn:draw_graph",
-    line=f"{_HERE}.drawn:draw_line",
+    graph=f"{_HERE}.draw:draw_graph",
+    sequence=f"{_HERE}.draw:draw_sequence",
 )

@@ -33,7 +33,7 @@ from sequencer.plugins.drawing.layout import (
     Words,
     compute_layout,
 )
-from sequencer.project.extras import extra_hint
+from sequencer.project.dependencies import extra_hint
 from sequencer.workflows.mermaid.chart import Chart
 
 FONTS = "DejaVu Sans, Verdana, sans-serif"

@@ -46,8 +46,8 @@ from sequencer.plugins.git.state.sync_status import (
     find_runs_elsewhere,
 )
 from sequencer.plugins.git.state.sync_status import take_theirs as set_aside_and_take
+from sequencer.project.dependencies import extra_hint
 from sequencer.project.diagnostics import locate_setting
-from sequencer.project.extras import extra_hint
 from sequencer.project.project import Project
 from sequencer.project.runs import get_state_path
 from sequencer.project.schema import NONE
@@ -125,7 +125,7 @@ def _move_or_copy(invocation: Invocation, new_kind: str | None, copy: Path | Non
     project.ensure_may_act()
     kind, name = project.settings.store.kind, invocation.run_name
     try:
-        from sequencer.plugins.temporal import client, export, moves  # noqa: PLC0415 - an extra
+        from sequencer.plugins.temporal import client, export, store_move  # noqa: PLC0415 - an extra
     except ImportError as error:
         hint = extra_hint("fleet")
         raise ConfigurationError("Temporal's package is not installed", hint=hint) from error
@@ -153,8 +153,8 @@ def _move_or_copy(invocation: Invocation, new_kind: str | None, copy: Path | Non
             "this run needs worktrees on one machine, which Temporal can't provide",
             hint="keep it in files or in git",
         )
-    sides = moves.Side(source.store, origin), moves.Side(target.store, new_kind)
-    head = moves.move(*sides)
+    sides = store_move.Side(source.store, origin), store_move.Side(target.store, new_kind)
+    head = store_move.move(*sides)
     destination = sides[1].words
     if invocation.is_json:
         facts = {"run": name, "from": origin, "to": new_kind, "where": destination}

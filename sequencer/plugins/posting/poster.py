@@ -33,8 +33,8 @@ from sequencer.engine.events import (
 from sequencer.errors import Interrupted
 from sequencer.executors.redaction import Redaction
 from sequencer.model.graph.graph import Node
-from sequencer.plugins.posting.lane import THOUGHT_EVERY_S, Clock, Lane, Surroundings
 from sequencer.plugins.posting.protocol import Activity, Sink
+from sequencer.plugins.posting.sink_queue import THOUGHT_EVERY_S, Clock, SinkContext, SinkQueue
 from sequencer.plugins.posting.text import Gist
 from sequencer.plugins.posting.web import TIMEOUT_S
 from sequencer.store.protocol import Store
@@ -88,7 +88,7 @@ class Poster:
         """Token -> gist of each running attempt."""
         self._has_nodes = bool(nodes)
         self._subjects = {node.id: node.subject for node in nodes if node.subject is not None}
-        around = Surroundings(
+        around = SinkContext(
             store=store,
             redaction=redaction,
             notice=self._report,
@@ -96,7 +96,7 @@ class Poster:
             thought_every_s=min_interval_s,
             subjects=self._subjects,
         )
-        self._lanes = [Lane(sink, around) for sink in sinks]
+        self._queues = [SinkQueue(sink, around) for sink in sinks]
         self._run_id, self._run = "", run
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -110,9 +110,9 @@ class Poster:
 
     def __enter__(self) -> Self:
         """Create the cursors of new sinks, and start to post results of earlier processes."""
-        for lane in self._lanes:
-            lane.begin()
-        self._wake_lanes()
+        for queue in self._queues:
+            queue.begin()
+        self._wake_queues()
         return self
 
     def __exit__(
@@ -133,8 +133,8 @@ class Poster:
         if thread is not None:
             # All attempts have ended and are in the journal, so one more read finds every result.
             self._ends_at = time.monotonic() + timeout_s
-            for lane in self._lanes:
-                lane.note_news()
+            for queue in self._queues:
+                queue.note_news()
             self._wake.set()
             with _redirect_signals(self._hurry):
                 self._wait_for(thread, timeout_s + UNNOTICED_S)
@@ -158,8 +158,8 @@ class Poster:
             thread.join(_SLICE_S)
 
     def _report_wait(self) -> None:
-        lanes = [lane for lane in self._lanes if lane.is_posting] or self._lanes
-        names = ", ".join(repr(lane.sink.name) for lane in lanes)
+        queues = [queue for queue in self._queues if queue.is_posting] or self._queues
+        names = ", ".join(repr(queue.sink.name) for queue in queues)
         limit_s = SIGNALED_S if self._gives_up_at < math.inf else FINISH_S
         self._report(f"waiting up to {limit_s:g} s for activity sink {names} to answer")
 
@@ -174,14 +174,14 @@ class Poster:
                     self._wake.set()
             case AttemptStarted(attempt):
                 self._begin_attempt(attempt)
-                self._wake_lanes()
+                self._wake_queues()
             case AttemptEnded(attempt):
                 gist = self._gists.pop(attempt.token, None)
                 if gist is not None:
                     gist.end()
             case HeadMoved() | Waiting():
                 # Attempts that ended before this event have their results in the journal.
-                self._wake_lanes()
+                self._wake_queues()
             case _:
                 pass
 
@@ -200,13 +200,13 @@ class Poster:
 
     # --- the thread -------------------------------------------------------------------
 
-    def _wake_lanes(self) -> None:
-        for lane in self._lanes:
-            lane.note_news()
+    def _wake_queues(self) -> None:
+        for queue in self._queues:
+            queue.note_news()
         self._start()
 
     def _start(self) -> None:
-        if self._lanes and self._thread is None and not self._is_silent:
+        if self._queues and self._thread is None and not self._is_silent:
             self._thread = threading.Thread(target=self._work, name="activity", daemon=True)
             self._thread.start()
         self._wake.set()
@@ -220,8 +220,8 @@ class Poster:
         try:
             self._post_until_the_end()
         finally:
-            for lane in self._lanes:
-                lane.close()
+            for queue in self._queues:
+                queue.close()
             self._store.close()
 
     def _post_until_the_end(self) -> None:
@@ -230,11 +230,11 @@ class Poster:
             self._wake.clear()
             is_last = self._ends_at is not None
             # Working sinks first: one that hangs until its limit must not use up their time.
-            for lane in sorted(self._lanes, key=lambda lane: lane.is_in_trouble):
-                lane.has_tried = lane.has_tried and not is_last
+            for queue in sorted(self._queues, key=lambda queue: queue.is_in_trouble):
+                queue.has_tried = queue.has_tried and not is_last
                 if is_last:
-                    lane.end_pause_of_thought()
-                lane.deliver(partial(self._may_continue, lane))
+                    queue.end_pause_of_thought()
+                queue.deliver(partial(self._may_continue, queue))
             if self._ends_at is None:
                 self._post_thoughts()
             pause = self._pause_s()
@@ -245,20 +245,20 @@ class Poster:
                     return
             self._wake.wait(pause)
 
-    def _may_continue(self, lane: Lane) -> bool:
+    def _may_continue(self, queue: SinkQueue) -> bool:
         if self._ends_at is None or time.monotonic() < self._ends_at:
             return True
         # Even without time left, try each sink once, so that every process makes progress.
-        return not (lane.has_tried or self._is_hurried)
+        return not (queue.has_tried or self._is_hurried)
 
     def _post_thoughts(self) -> None:
-        free_lanes = [lane for lane in self._lanes if lane.can_post_thought()]
-        if not free_lanes:
+        free_queues = [queue for queue in self._queues if queue.can_post_thought()]
+        if not free_queues:
             return
         activity = self._pop_newest()
         if activity is not None:
-            for lane in free_lanes:
-                lane.post_thought(activity, self._run_id, self._run)
+            for queue in free_queues:
+                queue.post_thought(activity, self._run_id, self._run)
 
     def _pop_newest(self) -> Activity | None:
         """Return the newest thought or action of all attempts; older ones are dropped."""
@@ -274,9 +274,9 @@ class Poster:
 
     def _pause_s(self) -> float | None:
         """Return the seconds until the next post is due; None: wait for an event."""
-        pauses = [due_s for lane in self._lanes if (due_s := lane.due_in_s) is not None]
+        pauses = [due_s for queue in self._queues if (due_s := queue.due_in_s) is not None]
         if self._has_news and self._ends_at is None:
-            dues = (lane.thought_due_in_s for lane in self._lanes)
+            dues = (queue.thought_due_in_s for queue in self._queues)
             pauses += [due_s for due_s in dues if due_s is not None]
         return min(pauses, default=None)
 

@@ -2,7 +2,7 @@
 
 A result (response, error, elicitation; for a team also a thought) is made from the run's journal,
 so any later process can post it too. Other thoughts, and actions, are only about the present and
-may be dropped. A sink makes one try and reports the result; `lane` decides when to try again.
+may be dropped. A sink makes one try and reports the result; `sink_queue` decides when to try again.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from sequencer.cli import run_work
 from sequencer.cli.context import Invocation
-from sequencer.cli.contributions import draw_line
+from sequencer.cli.contributions import draw_sequence
 from sequencer.cli.options import (
     MAX_COST,
     REHEARSE,
@@ -327,7 +327,7 @@ def _draw(
         show_view(invocation, build_view(name, graph, None, None, Story()), None, draw)
     else:
         hint = "--mermaid draws the procedure; --team lets a team work on it"
-        draw_line(invocation, definition.workflow, draw, hint)
+        draw_sequence(invocation, definition.workflow, draw, hint)
 
 
 def _show_team(invocation: Invocation, definition: Definition) -> None:

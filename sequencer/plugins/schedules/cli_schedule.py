@@ -57,8 +57,8 @@ from sequencer.plugins.web.cli_web import ensure_extra, parse_names, read_key
 from sequencer.project.agent_checks import check_time_limits
 from sequencer.project.costs import agent_warnings
 from sequencer.project.project import Project
+from sequencer.project.scheduler import describe_start, format_local_time
 from sequencer.project.settings import Settings
-from sequencer.project.starts import describe_start, format_local_time
 from sequencer.store.identity import ensure_person
 from sequencer.store.user_state import STATE_VARIABLE, make_user_folder, user_state_path
 

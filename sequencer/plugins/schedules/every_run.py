@@ -1,6 +1,6 @@
 """`tick --all`: run one due step, of the first run in the queue that has one.
 
-`line` decides the order. The tick of each run is a separate process, so it prints, logs and
+`run_queue` decides the order. The tick of each run is a separate process, so it prints, logs and
 decides the same as a tick of only that run. Each tick holds a numbered lock, which ends with its
 process, so a crash needs no cleanup.
 
@@ -28,11 +28,11 @@ from sequencer.engine.run import Run
 from sequencer.errors import ClaimHeld, Interrupted, SequencerError, UsageRefused
 from sequencer.model.head import Head
 from sequencer.plugins.schedules.cli_schedule import program_argv
-from sequencer.plugins.schedules.line import KeptLine, Rank, Turn, rank_runs
+from sequencer.plugins.schedules.run_queue import Rank, StoredRunQueue, Turn, rank_runs
 from sequencer.plugins.schedules.schedules import is_unsettled, list_scheduled_runs
 from sequencer.plugins.schedules.timers import tick_log
 from sequencer.project.project import Project
-from sequencer.project.starts import format_utc
+from sequencer.project.scheduler import format_utc
 from sequencer.store import folder as folders
 
 _OWN = ("--at-most", "--config", OPTION)
@@ -113,25 +113,25 @@ def _run_ticks(
 ) -> int:
     """Give one run after the other a turn until one has moved; return the exit code."""
     has_log = find_log_path(invocation.arguments) is not None
-    line, tried_names, codes = KeptLine(runs.project.settings), set[str](), list[int]()
+    queue, tried_names, codes = StoredRunQueue(runs.project.settings), set[str](), list[int]()
     has_moved = False
-    while turn := _take_next_turn(line, runs, tried_names):
+    while turn := _take_next_turn(queue, runs, tried_names):
         run = runs.by_name[turn.name]
         old_mark = _read_progress_mark(run)
         codes.append(_run_tick(invocation, runs.project, run, options, place=place, ending=ending))
         # If another process holds the step, that process has moved the run.
         has_moved = codes[-1] != ClaimHeld.exit_code and _read_progress_mark(run) != old_mark
         if not has_moved:
-            line.return_turn(turn)
+            queue.return_turn(turn)
         # A tick that has just started is ended by the signal itself, with another code.
         if ending.has_come or codes[-1] == Interrupted.exit_code:
             raise Interrupted("ended by a signal")
         if has_moved:
             break
     else:
-        line.clear()
-    if line.problem is not None:
-        invocation.notify(f"notice: the order of the runs is not kept: {line.problem}")
+        queue.clear()
+    if queue.problem is not None:
+        invocation.notify(f"notice: the order of the runs is not kept: {queue.problem}")
     if has_moved:
         return 0 if has_log else codes[-1]
     if not codes:
@@ -139,10 +139,10 @@ def _run_ticks(
     return 0 if has_log else next(filter(None, codes), 0)
 
 
-def _take_next_turn(line: KeptLine, runs: _Runs, tried_names: set[str]) -> Turn | None:
+def _take_next_turn(queue: StoredRunQueue, runs: _Runs, tried_names: set[str]) -> Turn | None:
     """Return the next turn; runs that only wait for a date come last, to report that."""
     for names in (runs.able, runs.by_name.keys()):
-        if (turn := line.take_turn(runs.ranks, names - tried_names)) is not None:
+        if (turn := queue.take_turn(runs.ranks, names - tried_names)) is not None:
             tried_names.add(turn.name)
             return turn
     return None

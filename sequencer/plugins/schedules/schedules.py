@@ -1,4 +1,4 @@
-"""Decides when a run of ``schedules:`` starts, and starts it once per date; see `Starts`.
+"""Decides when a run of ``schedules:`` starts, and starts it once per date; see `Scheduler`.
 
 A run is due if a date has come since it last ended, newer than the date of its last start. That
 date is in the user's state folder, so an agent that changes the run's files starts nothing.
@@ -26,10 +26,10 @@ from sequencer.model.commands import Reset
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness, ReadinessKind
 from sequencer.model.limits import parse_time
-from sequencer.plugins.schedules.line import KeptLine, rank_runs
+from sequencer.plugins.schedules.run_queue import StoredRunQueue, rank_runs
 from sequencer.plugins.schedules.section import get_schedules
 from sequencer.project.project import Project
-from sequencer.project.starts import format_local_time, format_utc
+from sequencer.project.scheduler import format_local_time, format_utc
 from sequencer.store.user_state import read_user_record, user_state_path, write_user_record
 
 FOLDER = "schedules"
@@ -257,7 +257,7 @@ def turns(
         if date is not None
     }
     ranks = rank_runs(project, listed, dates)
-    order = [name for name in KeptLine(project.settings).order(ranks) if name in able]
+    order = [name for name in StoredRunQueue(project.settings).order(ranks) if name in able]
     return {name: place for place, name in enumerate(order, 1)}
 
 

@@ -17,7 +17,7 @@ from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.views.progress import end_line, prefix_time, start_line
 from sequencer.engine.events import AttemptEnded, AttemptStarted, Noticed, RunEvent
 from sequencer.errors import ConfigurationError, UsageRefused
-from sequencer.project.extras import extra_hint
+from sequencer.project.dependencies import extra_hint
 from sequencer.project.schema import SHARED
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from types import ModuleType
 from sequencer.engine.logs import git_folder
 from sequencer.errors import ConfigurationError
 from sequencer.files.textfile import slug
-from sequencer.project.extras import extra_hint
+from sequencer.project.dependencies import extra_hint
 from sequencer.project.schema import SHARED
 from sequencer.project.store_kinds import StoreKind
 from sequencer.project.store_requests import StoreRequest

@@ -56,7 +56,6 @@ from sequencer.plugins.temporal.connection import (
 )
 from sequencer.plugins.temporal.editions import move_all_to_edition, move_to_edition
 from sequencer.plugins.temporal.events import Notify
-from sequencer.plugins.temporal.leaving import ask_to_leave, wait_for_end
 from sequencer.plugins.temporal.memo import MemoStore
 from sequencer.plugins.temporal.news import NewsWatch
 from sequencer.plugins.temporal.wire import (
@@ -68,6 +67,7 @@ from sequencer.plugins.temporal.wire import (
     pack_workflow,
     unpack_error,
 )
+from sequencer.plugins.temporal.work_order_end import ask_to_leave, wait_for_end
 from sequencer.plugins.temporal.work_orders import read_work_order
 from sequencer.plugins.temporal.workflow import ATTEMPT, LOST, REFUSED, RunWorkflow
 from sequencer.project.task_graphs import TASK_GRAPHS

@@ -19,7 +19,7 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.errors import ConfigurationError, UsageRefused
-from sequencer.project.extras import extra_hint
+from sequencer.project.dependencies import extra_hint
 from sequencer.store.identity import ensure_person
 
 NEEDED = ("jinja2", "starlette", "uvicorn")

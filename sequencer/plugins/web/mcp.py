@@ -30,7 +30,7 @@ from sequencer.frozen.by_pydantic import format_message
 from sequencer.model.request import MAX_ITEMS
 from sequencer.plugins.schedules.cli_schedule import program_argv
 from sequencer.plugins.web.actions import decide, make_command
-from sequencer.project.extras import extra_hint
+from sequencer.project.dependencies import extra_hint
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:

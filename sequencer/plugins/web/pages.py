@@ -34,7 +34,7 @@ from sequencer.plugins.schedules.dates import Schedule
 from sequencer.plugins.schedules.section import get_schedules
 from sequencer.plugins.web.site import Changed, RunRow, ShownProject, Site
 from sequencer.project.project import Project
-from sequencer.project.starts import load_starts
+from sequencer.project.scheduler import load_scheduler
 
 Query = Mapping[str, str]
 RUNS_A_PAGE = 50
@@ -347,7 +347,7 @@ class Scheduled(NamedTuple):
 def _schedules(site: Site) -> Iterator[Scheduled]:
     for project in site.projects.values():
         with suppress(SequencerError):
-            for run, date in load_starts(project.project).list_scheduled_runs(project.project):
+            for run, date in load_scheduler(project.project).list_scheduled_runs(project.project):
                 name = run.name or ""
                 url = f"/p/{project.address}/{slug(name)}" if run.head else None
                 yield Scheduled(

@@ -8,7 +8,7 @@ import pytest
 
 from sequencer.errors import ClaimHeld, TransitionRefused
 from sequencer.model.head import Head
-from sequencer.model.moving import close_run, confirm_arrival, reopen_run
+from sequencer.model.store_move import close_run, confirm_arrival, reopen_run
 from sequencer.model.transitions import Transition
 from sequencer.store.file import FileStore
 from tests.contract import store_cases as cases

@@ -12,8 +12,8 @@ from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.model.head import Flow, Gate, Head, Status
 from sequencer.model.kind import ReadinessKind, readiness
 from sequencer.model.limits import RunLimits
-from sequencer.model.moving import close_run
 from sequencer.model.outcome import Usage
+from sequencer.model.store_move import close_run
 from sequencer.store.protocol import Liveness
 from tests.contract.store_cases import WORKFLOW, make_claim, new_head
 

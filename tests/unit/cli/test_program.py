@@ -31,7 +31,7 @@ from sequencer.errors import (
     UnknownName,
     WaitsForPerson,
 )
-from sequencer.project import extras
+from sequencer.project import dependencies
 from tests import forked
 from tests.unit.cli.calling import call, project, worked
 
@@ -472,13 +472,13 @@ def test_an_extra_is_added_the_way_the_program_was_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = SimpleNamespace(read_text=lambda _: '{"url": "file:///a%20b/clone", "dir_info": {}}')
-    monkeypatch.setattr(extras, "distribution", lambda _: told)
+    monkeypatch.setattr(dependencies, "distribution", lambda _: told)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    assert extras.extra_hint("web") == "pip install '/a b/clone[web]'"
+    assert dependencies.extra_hint("web") == "pip install '/a b/clone[web]'"
     (tmp_path / "uv-receipt.toml").touch()
-    assert extras.extra_hint("web") == "uv tool install '/a b/clone[web]'"
+    assert dependencies.extra_hint("web") == "uv tool install '/a b/clone[web]'"
     told.read_text = lambda _: None
-    assert extras.extra_hint("web") == "uv tool install 'step-sequencer[web]'"
+    assert dependencies.extra_hint("web") == "uv tool install 'step-sequencer[web]'"
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ from temporalio.exceptions import ApplicationError
 
 from sequencer.errors import Interrupted
 from sequencer.executors.cancellation import Cancellation, StopReason
-from sequencer.plugins.temporal import leaving
-from sequencer.plugins.temporal.leaving import wait_for_end
+from sequencer.plugins.temporal import work_order_end
 from sequencer.plugins.temporal.wire import (
     FACTS,
     ensure_change,
     ensure_work_order,
     is_successor_queue,
 )
+from sequencer.plugins.temporal.work_order_end import wait_for_end
 from sequencer.plugins.temporal.workflow import REFUSED, RunWorkflow
 
 DEFINITION = workflow._Definition.must_from_class(RunWorkflow)
@@ -112,8 +112,8 @@ def test_a_change_that_would_break_its_run_is_refused(wrong: dict[str, Any]) -> 
 def test_a_worker_that_does_not_serve_the_run_is_not_waited_for(
     works_for: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaving, "LEAVE_S", 0.1)
-    monkeypatch.setattr(leaving, "LEAVE_LOOK_S", 0.02)
+    monkeypatch.setattr(work_order_end, "LEAVE_S", 0.1)
+    monkeypatch.setattr(work_order_end, "LEAVE_LOOK_S", 0.02)
     future: Future[Any] = Future()
     asked, looks = list[str](), list[int]()
 

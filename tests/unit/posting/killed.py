@@ -39,8 +39,8 @@ def main(folder: str, url: str, moment: str) -> None:
 
     store = FileStore(Path(folder) / "sync" / "state.json")
     activities = Poster(store, [Dying("hook", url, {})], Redaction(), lambda _: None)
-    for lane in activities._lanes:
-        lane._file = DyingFile(store.folder, "hook")
+    for queue in activities._queues:
+        queue._file = DyingFile(store.folder, "hook")
     with activities:
         pass
     print("lived")

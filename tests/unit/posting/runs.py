@@ -12,8 +12,8 @@ from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Fact, Transition, initialize
-from sequencer.plugins.posting.lane import Lane, Surroundings
 from sequencer.plugins.posting.protocol import Post, Refused, Unreachable
+from sequencer.plugins.posting.sink_queue import SinkContext, SinkQueue
 from sequencer.store.file import FileStore
 from tests.continued import make_up
 from tests.unit.saying import attempt
@@ -121,24 +121,24 @@ def refused() -> Refused:
 
 @dataclass
 class Told:
-    """A lane with its sink, its clock and the notices that it gave."""
+    """A sink queue with its sink, its clock and the notices that it gave."""
 
-    lane: Lane
+    queue: SinkQueue
     box: Box
     clock: HandClock
     notices: list[str]
 
     def deliver(self) -> None:
-        self.lane.note_news()
-        self.lane.deliver(lambda: True)
+        self.queue.note_news()
+        self.queue.deliver(lambda: True)
 
 
 def lane_for(store: FileStore, box: Box | None = None, clock: HandClock | None = None) -> Told:
-    """Return a lane that has begun, as in a process of its own."""
+    """Return a queue that has begun, as in a process of its own."""
     box, clock, notices = box or Box(), clock or HandClock(), list[str]()
-    around = Surroundings(
+    around = SinkContext(
         store=store, redaction=REDACTION, notice=notices.append, clock=clock, jitter=lambda: 1.0
     )
-    lane = Lane(box, around)
-    lane.begin()
-    return Told(lane, box, clock, notices)
+    queue = SinkQueue(box, around)
+    queue.begin()
+    return Told(queue, box, clock, notices)

@@ -25,9 +25,9 @@ from tests.unit.saying import Saying
 
 
 def knowing(store: FileStore, **subjects: str) -> Told:
-    """Return a lane that knows what tasks are about."""
+    """Return a sink queue that knows what tasks are about."""
     told = lane_for(store)
-    told.lane._around = replace(told.lane._around, subjects=subjects)
+    told.queue._around = replace(told.queue._around, subjects=subjects)
     return told
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from sequencer.errors import SequencerError, TransitionRefused
 from sequencer.model.head import Head
-from sequencer.model.moving import close_run, confirm_arrival, reopen_run
+from sequencer.model.store_move import close_run, confirm_arrival, reopen_run
 from sequencer.model.transitions import Transition, initialize
 from sequencer.store import folder as folders
 from sequencer.store.arrival import Arrival, PastRecord, encode_journal

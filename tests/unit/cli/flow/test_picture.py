@@ -15,7 +15,7 @@ from sequencer.errors import StorageFailed, UsageRefused
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.plugins.drawing.pictures import find_missing_letters, flow_svg, render_png, save
-from sequencer.project.extras import extra_hint
+from sequencer.project.dependencies import extra_hint
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.views import HOSTILE, chain, drawn_by_hand, flows, graph, of, views
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine.attempt import Attempt
-from sequencer.engine.attempts import Attempts
+from sequencer.engine.attempt_threads import AttemptThreads
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.errors import MachineBusy, StepFailed
 from sequencer.executors.cancellation import StopReason
@@ -172,10 +172,10 @@ def test_a_structured_decision_beside_the_text_counts(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def attempts() -> Iterator[Attempts]:
+def attempts() -> Iterator[AttemptThreads]:
     store = PlayedStore(ttl_s=1.0)
     heartbeat = Heartbeat(store)
-    made = Attempts(heartbeat)
+    made = AttemptThreads(heartbeat)
     yield made
     made.cancel(StopReason.INTERRUPTED)
     while made.running:
@@ -190,7 +190,7 @@ def running(token: int) -> Attempt:
     return attempt(f"n{token}", token=token)
 
 
-def test_a_wake_ends_a_wait(attempts: Attempts) -> None:
+def test_a_wake_ends_a_wait(attempts: AttemptThreads) -> None:
     before = time.monotonic()
     threading.Timer(0.05, attempts.wake).start()
     attempts.wait()
@@ -199,7 +199,7 @@ def test_a_wake_ends_a_wait(attempts: Attempts) -> None:
 
 
 def test_an_attempt_that_gets_no_thread_ends_and_the_next_one_runs(
-    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+    attempts: AttemptThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -37,10 +37,10 @@ def test_the_lock_of_another_process_is_respected(store: FileStore) -> None:
         told.deliver()
         assert told.box.tries == 0
         assert told.notices == []
-        assert told.lane.due_in_s is not None
-        assert 0 < told.lane.due_in_s <= 1
+        assert told.queue.due_in_s is not None
+        assert 0 < told.queue.due_in_s <= 1
     told.clock.now += 1
-    told.lane.deliver(lambda: True)
+    told.queue.deliver(lambda: True)
     assert told.box.bodies == ["done"]
 
 
@@ -104,7 +104,7 @@ def test_a_pause_that_the_sink_asks_for_is_no_failed_try(
     succeed(store)
     for _ in range(6):
         told.deliver()
-        assert told.lane.due_in_s == pytest.approx(pause_s)
+        assert told.queue.due_in_s == pytest.approx(pause_s)
         told.clock.now += pause_s + 0.001
     told.deliver()
     assert told.box.bodies == ["done"]
@@ -117,9 +117,9 @@ def test_the_pauses_grow_up_to_five_minutes(store: FileStore) -> None:
     pauses = []
     for _ in range(12):
         told.deliver()
-        assert told.lane.due_in_s is not None
-        pauses.append(told.lane.due_in_s)
-        told.clock.now += told.lane.due_in_s
+        assert told.queue.due_in_s is not None
+        pauses.append(told.queue.due_in_s)
+        told.clock.now += told.queue.due_in_s
     assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
     assert pauses[-1] == 300.0
 
@@ -129,7 +129,7 @@ def test_a_sink_may_ask_how_long_to_wait(store: FileStore, asked: float, waited:
     told = lane_for(store, Box(trouble=[unreachable(asked)]))
     succeed(store)
     told.deliver()
-    assert told.lane.due_in_s == waited
+    assert told.queue.due_in_s == waited
 
 
 def test_the_next_process_respects_the_pause_a_sink_asked_for(store: FileStore) -> None:
@@ -139,7 +139,7 @@ def test_the_next_process_respects_the_pause_a_sink_asked_for(store: FileStore) 
     later = lane_for(store, clock=told.clock)
     later.deliver()
     assert later.box.tries == 0
-    assert later.lane.due_in_s == 42.0
+    assert later.queue.due_in_s == 42.0
     told.clock.now += 42
     later.deliver()
     assert later.box.bodies == ["done"]
@@ -171,7 +171,7 @@ def test_a_bug_of_a_sink_turns_it_off_and_loses_nothing(store: FileStore) -> Non
     assert told.notices == [
         "activity sink 'box' is not used: it has a bug: ZeroDivisionError: oops"
     ]
-    assert told.lane.due_in_s is None
+    assert told.queue.due_in_s is None
     later = lane_for(store)
     later.deliver()
     assert later.box.bodies == ["done"]
@@ -235,8 +235,8 @@ def test_delivery_stops_when_the_time_is_over(store: FileStore) -> None:
     for number in range(5):
         succeed(store, str(number))
     allowed = iter([True, True, False])
-    told.lane.note_news()
-    told.lane.deliver(lambda: next(allowed))
+    told.queue.note_news()
+    told.queue.deliver(lambda: next(allowed))
     assert told.box.bodies == ["0", "1"]
     told.deliver()
     assert told.box.bodies == ["0", "1", "2", "3", "4"]
@@ -255,12 +255,12 @@ def thought(body: str = "hm") -> Activity:
 def test_a_thought_that_can_not_be_posted_is_dropped_and_not_repeated(store: FileStore) -> None:
     told = lane_for(store, Box(trouble=[unreachable()]))
     told.deliver()
-    told.lane.post_thought(thought("lost"), "run-1", None)
-    assert not told.lane.can_post_thought()
+    told.queue.post_thought(thought("lost"), "run-1", None)
+    assert not told.queue.can_post_thought()
     told.clock.now += 10
     told.deliver()
-    assert told.lane.can_post_thought()
-    told.lane.post_thought(thought("next"), "run-1", None)
+    assert told.queue.can_post_thought()
+    told.queue.post_thought(thought("next"), "run-1", None)
     assert told.box.bodies == ["next"]
     assert len(told.notices) == 2
 
@@ -268,7 +268,7 @@ def test_a_thought_that_can_not_be_posted_is_dropped_and_not_repeated(store: Fil
 def test_a_refused_thought_costs_a_notice_and_no_more(store: FileStore) -> None:
     told = lane_for(store, Box(trouble=[refused()]))
     told.deliver()
-    told.lane.post_thought(thought(), "run-1", None)
+    told.queue.post_thought(thought(), "run-1", None)
     assert told.notices == ["activity sink 'box': HTTP 422"]
     assert not (store.folder / "activity" / "refused.jsonl").exists()
 

@@ -38,7 +38,7 @@ def draw_graph(
         write_picture(invocation, flow_svg(view, chart), given["svg"], given["png"])
 
 
-def draw_line(
+def draw_sequence(
     invocation: Invocation, workflow: Workflow, given: Mapping[str, Any], hint: str
 ) -> None:
     """Draw *workflow*, whose steps follow each other, as a chart.

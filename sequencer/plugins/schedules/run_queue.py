@@ -46,7 +46,7 @@ class Rank(NamedTuple):
     """The order of runs that started in the same second."""
 
 
-class WaitingLine(NamedTuple):
+class RunQueue(NamedTuple):
     """The state of the current round, by name of the run; "" is the default run."""
 
     waits: tuple[str, ...] = ()
@@ -63,25 +63,25 @@ class WaitingLine(NamedTuple):
         )
         return [*front, *new_names, *rest]
 
-    def record_turn(self, name: str, ranks: Mapping[str, Rank]) -> WaitingLine:
-        """Return the line after the turn of *name*; if all runs had a turn, in a new round."""
+    def record_turn(self, name: str, ranks: Mapping[str, Rank]) -> RunQueue:
+        """Return the queue after the turn of *name*; if all runs had a turn, in a new round."""
         front = self._list_waiting(ranks)
         if name in front:
-            return WaitingLine(_remove_name(front, name), (*_remove_name(self.moved, name), name))
+            return RunQueue(_remove_name(front, name), (*_remove_name(self.moved, name), name))
         moved_names = [run for run in self.order(ranks) if run not in front and run in self.moved]
         unmoved_names = sorted(
             (run for run in ranks if run not in moved_names), key=ranks.__getitem__
         )
-        return WaitingLine(_remove_name([*unmoved_names, *moved_names], name), (name,))
+        return RunQueue(_remove_name([*unmoved_names, *moved_names], name), (name,))
 
-    def undo_turn(self, name: str, later_runs: Iterable[str]) -> WaitingLine:
-        """Return the line with *name*, which has not moved, back before *later_runs*."""
+    def undo_turn(self, name: str, later_runs: Iterable[str]) -> RunQueue:
+        """Return the queue with *name*, which has not moved, back before *later_runs*."""
         waits, later_names = list(_remove_name(self.waits, name)), {*later_runs}
         position = next(
             (index for index, run in enumerate(waits) if run in later_names), len(waits)
         )
         waits.insert(position, name)
-        return WaitingLine(tuple(waits), _remove_name(self.moved, name))
+        return RunQueue(tuple(waits), _remove_name(self.moved, name))
 
     def _list_waiting(self, ranks: Mapping[str, Rank]) -> list[str]:
         """Return the runs whose turn in this round is still to come."""
@@ -109,7 +109,7 @@ def rank_runs(
         group = DATE if run.name in schedules else group
         ranks[run.name or ""] = Rank(group, facts.get("began_at") or "", _created_ns(run))
     for name in schedules:
-        # A scheduled run that has ended keeps its place in the line.
+        # A scheduled run that has ended keeps its place in the queue.
         ranks.setdefault(name, Rank(DATE, dates.get(name, "")))
     return ranks
 
@@ -122,8 +122,8 @@ def _created_ns(run: Run) -> int:
         return 0
 
 
-class KeptLine:
-    """The stored line of a project, in the user's state folder.
+class StoredRunQueue:
+    """The stored queue of a project, in the user's state folder.
 
     If it can't be stored, each tick starts a new round: dates, then requests by age, then cycles.
     """
@@ -134,7 +134,7 @@ class KeptLine:
         self._lock = RunLock(settings.state_file.with_name("tick-0.lock"), allow_network_fs=True)
         self._name = record_name(settings)
         self.problem: str | None = None
-        """Why the line can't be stored."""
+        """Why the queue can't be stored."""
 
     def order(self, ranks: Mapping[str, Rank]) -> list[str]:
         """Return all runs of *ranks* in the order of their turns; empty before the first tick."""
@@ -146,16 +146,16 @@ class KeptLine:
         None: *wanted* is empty.
 
         Raises:
-            ClaimHeld: another process holds the line's lock for half a minute.
+            ClaimHeld: another process holds the lock of the queue for half a minute.
         """
         names = {*wanted}
         with self._lock:
-            line = self._read()
-            order = line.order(ranks)
+            queue = self._read()
+            order = queue.order(ranks)
             name = next((run for run in order if run in names), None)
             if name is None:
                 return None
-            self._write(line.record_turn(name, ranks))
+            self._write(queue.record_turn(name, ranks))
         return Turn(name, tuple(order[order.index(name) + 1 :]))
 
     def return_turn(self, turn: Turn) -> None:
@@ -174,23 +174,23 @@ class KeptLine:
             ClaimHeld: see `take_turn`.
         """
         with self._lock:
-            self._write(WaitingLine())
+            self._write(RunQueue())
 
-    def _read(self) -> WaitingLine:
+    def _read(self) -> RunQueue:
         with suppress(ValueError, TypeError, LookupError):
             fields = json.loads(self._data() or b"")
             lists = fields["waits"], fields["moved"]
             if all(isinstance(name, str) for names in lists for name in names):
-                return WaitingLine(*(tuple(dict.fromkeys(names)) for names in lists))
-        return WaitingLine()
+                return RunQueue(*(tuple(dict.fromkeys(names)) for names in lists))
+        return RunQueue()
 
     def _data(self) -> bytes | None:
         with suppress(SequencerError, OSError):
             return read_user_record(FOLDER, self._name, MAX_BYTES)
         return None
 
-    def _write(self, line: WaitingLine) -> None:
-        fields = {"state_file": str(self._state_file), **line._asdict()}
+    def _write(self, queue: RunQueue) -> None:
+        fields = {"state_file": str(self._state_file), **queue._asdict()}
         try:
             write_user_record(FOLDER, self._name, json.dumps(fields).encode(), durably=False)
         except SequencerError as error:
@@ -202,10 +202,10 @@ class Turn(NamedTuple):
 
     name: str
     later_runs: tuple[str, ...]
-    """The runs after it in the line."""
+    """The runs after it in the queue."""
 
 
 def record_name(settings: Settings) -> str:
-    """Return the file name of a project's stored line."""
+    """Return the file name of a project's stored queue."""
     real_path = os.path.realpath(settings.state_file)
     return f"{blake2b(os.fsencode(real_path), digest_size=16).hexdigest()}.line.json"

@@ -27,7 +27,7 @@ claim can still be released."""
 Perform = Callable[[Attempt], None]
 
 
-class Attempts:
+class AttemptThreads:
     """The threads of one process, and the queue of attempts that have ended."""
 
     def __init__(self, heartbeat: Heartbeat) -> None:

@@ -53,11 +53,11 @@ LOCKED_S = 0.5
 Clock = Callable[[], float]
 
 
-class Surroundings(Struct, frozen=True, kw_only=True):
-    """The objects that all lanes of a run share."""
+class SinkContext(Struct, frozen=True, kw_only=True):
+    """The objects that all sink queues of a run share."""
 
     store: Store
-    """Only for the lanes: they use it from their thread."""
+    """Only for the sink queues, which use it from their thread."""
     redaction: Redaction
     notice: Callable[[str], None]
     clock: Clock = time.monotonic
@@ -73,10 +73,10 @@ class Surroundings(Struct, frozen=True, kw_only=True):
         return self.store.state_path.parent
 
 
-class Lane:
+class SinkQueue:
     """One sink of one run, and the state of its tries."""
 
-    def __init__(self, sink: Sink, around: Surroundings) -> None:
+    def __init__(self, sink: Sink, around: SinkContext) -> None:
         """Prepare posts to *sink*; nothing is read or written before `begin`."""
         self.sink = sink
         self._around = around

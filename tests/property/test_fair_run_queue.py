@@ -17,7 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequencer.plugins.schedules import every_run, schedules
-from sequencer.plugins.schedules.line import CYCLE, DATE, REQUEST, KeptLine, Rank, WaitingLine
+from sequencer.plugins.schedules.run_queue import (
+    CYCLE,
+    DATE,
+    REQUEST,
+    Rank,
+    RunQueue,
+    StoredRunQueue,
+)
 from sequencer.plugins.schedules.section import get_schedules
 from sequencer.project.project import Project, open_project
 from sequencer.store.user_state import STATE_VARIABLE
@@ -50,7 +57,7 @@ class World:
     """Runs that can move or not, and ticks that work on them, so many at a time."""
 
     def __init__(self, folder: Path) -> None:
-        self.line = KeptLine(SimpleNamespace(state_file=folder / "sync" / "state.json"))  # type: ignore[arg-type]
+        self.line = StoredRunQueue(SimpleNamespace(state_file=folder / "sync" / "state.json"))  # type: ignore[arg-type]
         self.ranks: dict[str, Rank] = {}
         self.able: set[str] = set()
         self.busy: deque[str] = deque()
@@ -116,7 +123,7 @@ def test_a_line_that_always_starts_with_the_oldest_is_detected() -> None:
     """A check of the check: this is how `tick --all` was unfair."""
     actions = [("arrive", "a"), ("arrive", "b"), *([("tick", "a"), ("end", "a")] * 3)]
     assert played(actions, 1) == []
-    with patch.object(WaitingLine, "record_turn", lambda self, *_: self):
+    with patch.object(RunQueue, "record_turn", lambda self, *_: self):
         assert played(actions, 1) == ["a waits while b moves twice"] * 2
 
 

@@ -22,7 +22,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from sequencer.errors import RemoteUnreachable, SequencerError, TransitionRefused, UsageRefused
 from sequencer.model.head import Head
 from sequencer.model.limits import format_utc_s
-from sequencer.model.moving import close_run, confirm_arrival, ensure_here, has_arrived, reopen_run
+from sequencer.model.store_move import (
+    close_run,
+    confirm_arrival,
+    ensure_here,
+    has_arrived,
+    reopen_run,
+)
 from sequencer.model.transitions import Transition
 from sequencer.plugins.temporal.client import FleetStore
 from sequencer.plugins.temporal.export import export_run, read_documents

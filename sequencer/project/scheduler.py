@@ -1,6 +1,6 @@
 """The interface to the scheduler, which starts runs by itself, and the formats of its dates.
 
-Without a schedules section in the configuration, `Starts` itself is used, and it starts nothing.
+Without a schedules section in the configuration, `Scheduler` itself is used, and it starts nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sequencer.model.limits import format_utc_s
 from sequencer.project.project import Project
 
 
-class Starts:
+class Scheduler:
     """Starts runs of a project; times are in seconds since 1970. This base class starts none."""
 
     def workflows(self, project: Project) -> Mapping[str, str]:
@@ -74,21 +74,21 @@ class Starts:
         return {}
 
 
-_NOTHING = Starts()
+_NOTHING = Scheduler()
 
 
-def load_starts(project: Project) -> Starts:
+def load_scheduler(project: Project) -> Scheduler:
     """Return the scheduler of *project*; the plug-in is loaded only if the settings need it."""
     is_asked_for = any(
-        name in project.settings.sections for name in extensions.OURS[extensions.STARTS]
+        name in project.settings.sections for name in extensions.OURS[extensions.SCHEDULERS]
     )
-    return scheduler() if is_asked_for else _NOTHING
+    return get_scheduler() if is_asked_for else _NOTHING
 
 
-def scheduler() -> Starts:
+def get_scheduler() -> Scheduler:
     """Return the scheduler even for a project without schedules: it orders all ticks."""
-    implementation: Starts = next(
-        (starts for _, starts in extensions.load_builtins(extensions.STARTS)), _NOTHING
+    implementation: Scheduler = next(
+        (starts for _, starts in extensions.load_builtins(extensions.SCHEDULERS)), _NOTHING
     )
     return implementation
 
