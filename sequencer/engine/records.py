@@ -201,7 +201,7 @@ def make_node_record(
     return record
 
 
-def keep_output(outcome: Outcome, folder: Path) -> dict[str, Any]:
+def keep_large_output(outcome: Outcome, folder: Path) -> dict[str, Any]:
     """Return the output for the record, and save a large one in *folder*.
 
     The folder is removed if it is not needed.

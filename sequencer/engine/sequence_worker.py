@@ -31,7 +31,7 @@ from sequencer.engine.prompt_context.sequence_prompts import make_prompt_compose
 from sequencer.engine.records import (
     draw_jitter,
     format_log_path,
-    keep_output,
+    keep_large_output,
     make_ended_record,
 )
 from sequencer.engine.run_commands import RunCommands
@@ -277,7 +277,7 @@ class SequenceWorker(Worker):
         if result is None or attempt.error is not None:
             result, busy_error = self.get_result(attempt), attempt.busy
         head, max_attempts = attempt.head, self.limits.attempts
-        output = {} if folder is None else keep_output(result.outcome, folder)
+        output = {} if folder is None else keep_large_output(result.outcome, folder)
         result = self._judge(head, result, max_attempts)
         self._changes.work = None
         if self.code.moves and result.ending.has_worked:

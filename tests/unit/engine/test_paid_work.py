@@ -171,7 +171,7 @@ def test_the_cost_of_an_attempt_with_an_unsaved_output_is_counted(
     def refuse(*_: Any) -> dict[str, Any]:
         raise StorageFailed("no room")
 
-    monkeypatch.setattr(sequence_worker, "keep_output", refuse)
+    monkeypatch.setattr(sequence_worker, "keep_large_output", refuse)
     run = open_scripted(tmp_path, {**OK, "usage": {"cost_usd": 0.5, "unpriced": 1}})
     with pytest.raises(StorageFailed):
         work(run, 1)
