@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sequencer.model.head import Head
+from sequencer import Head
 from sequencer.model.transitions import Transition
 from sequencer.store.continuity import find_misfit, find_misfits
 from sequencer.store.file import FileStore

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.run import Run
+from sequencer import Run, open_project
 from sequencer.history.story import build_story
 from sequencer.model.outcome import Usage, read_usage, sum_usages
 from sequencer.plugins.web.site import Site
-from sequencer.project.project import open_project
 from tests.acceptance.cli_process import cli
 
 CLIENT = f"""\

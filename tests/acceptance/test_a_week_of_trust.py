@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.project.project import open_project
+from sequencer import open_project
 from sequencer.project.trusting import records_folder
 
 CONFIGURATION = """\

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sequencer import open_run
 from sequencer.plugins.requests.routing import ClassificationFailed, parse_classification
-from sequencer.project.project import open_run
 from sequencer.workflows.router import RouterRefused, parse_answer
 from tests.unit.cli.calling import Called, call
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from sequencer import open_project
 from sequencer.model.command_rules import pause
-from sequencer.project.project import open_project
 from tests.acceptance.cli_process import cli, done, head, scripted_project
 
 TIRED = """\

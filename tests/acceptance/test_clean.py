@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sequencer import open_project
 from sequencer.project.cleaning import find_unneeded
-from sequencer.project.project import open_project
 from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
 from tests.unit.cli.calling import call, project

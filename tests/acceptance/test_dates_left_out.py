@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from sequencer import open_project
 from sequencer.plugins.schedules import schedules
-from sequencer.project.project import open_project
 from sequencer.store.user_state import user_state_path
 from tests.unit.cli.calling import call, project
 

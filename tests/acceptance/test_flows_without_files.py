@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from sequencer import Head, open_run
 from sequencer.model.graph import record as flow_record
-from sequencer.model.head import Claim, Head
+from sequencer.model.head import Claim
 from sequencer.model.transitions import Event, Fact, Transition
-from sequencer.project.project import open_run
 from tests.acceptance.flow_projects import as_json, asked, cli, make_project, write_flow
 
 CHART = "  s --> a & b --> j"

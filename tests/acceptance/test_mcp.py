@@ -20,9 +20,8 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult, TextContent, Tool
 
+from sequencer import Head, open_project
 from sequencer.cli.views.runs import decider_name
-from sequencer.model.head import Head
-from sequencer.project.project import open_project
 from sequencer.store.identity import INSIDE_AGENT
 from tests import forked
 from tests.acceptance.cli_process import environment

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sequencer import Run
 from sequencer.engine.allowance import Allowance
 from sequencer.engine.events import ignore
-from sequencer.engine.run import Run
 from sequencer.engine.sequence_worker import SequenceWorker
 from sequencer.executors.cancellation import Cancellation
 from sequencer.model.sequence.order import find_step_ref

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from sequencer import Outcome
 from sequencer.engine.evidence import judge_turn
 from sequencer.executors.process import ProcessCore
 from sequencer.model.evidence import Evidence, TurnEnd
-from sequencer.model.outcome import Outcome
 from tests.acceptance.test_real_claude import Desk, claude_program
 from tests.fake_model_server import fake_model
 

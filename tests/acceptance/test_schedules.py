@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
+from sequencer import open_project
 from sequencer.errors import TransitionRefused
 from sequencer.model.commands import Reset
 from sequencer.plugins.schedules import check as timer_check
 from sequencer.plugins.schedules import schedules
 from sequencer.plugins.schedules.dates import Schedule
 from sequencer.project.cleaning import find_unneeded
-from sequencer.project.project import open_project
 from sequencer.store.user_state import user_state_path
 from tests.unit.cli.calling import Called, call, idle_record, project
 

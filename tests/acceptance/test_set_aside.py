@@ -14,16 +14,15 @@ from typing import Any
 
 import pytest
 
+from sequencer import Outcome, Step, open_project
 from sequencer.engine.evidence import PriorAttempts
 from sequencer.engine.workspace import AttemptFolder, Workspace
 from sequencer.executors.cancellation import Cancellation
 from sequencer.model.kind import AttemptResult
-from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.step import Step
+from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.transitions import StepRef
 from sequencer.plugins.git.code.project_trees import run_worktree
 from sequencer.plugins.git.process import Git
-from sequencer.project.project import open_project
 from tests.clones import ENVIRONMENT, git
 from tests.unit.cli.calling import Called, call, project
 

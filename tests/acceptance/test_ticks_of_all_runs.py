@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sequencer import open_project
 from sequencer.plugins.schedules import schedules
-from sequencer.project.project import open_project
 from sequencer.store.user_state import write_user_record
 from tests.acceptance.cli_process import cli, launched, until
 from tests.unit.cli.calling import call, project

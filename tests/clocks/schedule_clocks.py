@@ -16,8 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
+from sequencer import open_project
 from sequencer.plugins.schedules import schedules
-from sequencer.project.project import Project, open_project
+from sequencer.project.project import Project
 from sequencer.store.user_state import STATE_VARIABLE
 from tests.clocks.faketime import library, variables
 from tests.concurrency.schedule_points import CONFIGURATION, finish, resets, tick

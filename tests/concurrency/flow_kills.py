@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from sequencer.engine.invocation_budget import Mode
+from sequencer import Mode
 from sequencer.errors import ClaimHeld
 from sequencer.model.graph import record as flow_record
 from tests.concurrency import children, flow_runs

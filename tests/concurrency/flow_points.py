@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sequencer import Head, Outcome
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.run_commands import RunCommands
 from sequencer.errors import SequencerError
 from sequencer.model.commands import AnswerQuestion, RetryNow
 from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.transition import OpenTransition
-from sequencer.model.head import Head
 from sequencer.model.kind import Capacity
-from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.outcome import OutcomeStatus
 from sequencer.store.file import FileStore
 from sequencer.store.identity import boottime
 from tests.concurrency.crash_points import LIMIT_S, Injector, nothing_waits_for_the_disk

@@ -12,13 +12,11 @@ from pathlib import Path
 
 import psutil
 
-from sequencer.engine.invocation_budget import Mode, Summary
-from sequencer.engine.run import Run
+from sequencer import InvocationLimits, Mode, Run, open_project
+from sequencer.engine.invocation_budget import Summary
 from sequencer.history.trace import trace_line
 from sequencer.model.graph.marking import FlowStatus
-from sequencer.model.limits import InvocationLimits
 from sequencer.project.flows import resolve_run
-from sequencer.project.project import open_project
 
 NAME = "flow"
 PLACES = 4

@@ -18,10 +18,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from sequencer import open_project
 from sequencer.errors import SequencerError
 from sequencer.model.commands import Skip
 from sequencer.plugins.schedules import schedules
-from sequencer.project.project import Project, open_project
+from sequencer.project.project import Project
 from sequencer.store.user_state import STATE_VARIABLE
 from tests.concurrency.crash_points import LIMIT_S, Injector, nothing_waits_for_the_disk
 from tests.long.report import Report, Size

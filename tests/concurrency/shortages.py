@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from sequencer.project.project import open_project
+from sequencer import open_project
 from tests.acceptance.cli_process import environment
 from tests.boundary.traced import tracer
 from tests.long.report import Report, Size

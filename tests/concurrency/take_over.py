@@ -12,13 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sequencer import Head, InvocationLimits, Mode, Run
 from sequencer.engine.events import AttemptStarted, RunEvent, Waiting
-from sequencer.engine.invocation_budget import Mode
-from sequencer.engine.run import Run
 from sequencer.errors import StaleClaim
 from sequencer.model import transitions
-from sequencer.model.head import Claim, Head, Owner
-from sequencer.model.limits import InvocationLimits
+from sequencer.model.head import Claim, Owner
 from sequencer.model.transitions import Transition
 from sequencer.store.identity import boottime, is_same_boot, this_process
 from tests.concurrency import children

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.model.head import Head
+from sequencer import Head
 from sequencer.store.file import FileStore
 from sequencer.store.head import write_head
 from sequencer.store.strictjson import parse_object

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sequencer.engine.invocation_budget import Mode
+from sequencer import Mode
 from tests.unit.engine.projects import events, head_of, reopen, until_queued, write_project
 
 ROOT = Path(__file__).parents[2]

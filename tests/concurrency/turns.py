@@ -17,10 +17,9 @@ from pathlib import Path
 
 import psutil
 
+from sequencer import InvocationLimits, Mode
 from sequencer.engine.events import AttemptStarted, RunEvent, Waiting
-from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import ClaimHeld
-from sequencer.model.limits import InvocationLimits
 from sequencer.store.file import FileStore
 from tests.concurrency import children
 from tests.contract import store_cases as cases

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sequencer import Executor
 from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
 from sequencer.executors.codex import CodexExecutor, CodexOptions
 from sequencer.executors.gemini import GeminiExecutor, GeminiOptions
@@ -20,7 +21,6 @@ from sequencer.executors.messages_api import MessagesExecutor
 from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Executor
 from tests.contract.executor_cases import Behaviour, ExecutorCase
 from tests.fake_model_server import fake_model
 

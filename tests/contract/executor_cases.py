@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 from msgspec.structs import replace
 
+from sequencer import Executor, Step
 from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.fake_agents import (
     RehearsalExecutor,
@@ -26,9 +27,8 @@ from sequencer.executors.fake_agents import (
     ScriptedOptions,
 )
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Executor, Identity, Piece, StepRequest
+from sequencer.executors.protocol import Identity, Piece, StepRequest
 from sequencer.model.outcome import Usage
-from sequencer.model.step import Step
 
 IDENTITY = Identity(run_id="0b5c", step="main", step_index=12, token=17, attempt=1)
 

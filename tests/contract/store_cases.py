@@ -9,16 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from sequencer import Head, Outcome, Step, Store, Workflow
 from sequencer.model import transitions
-from sequencer.model.head import Claim, Head, Owner
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.head import Claim, Owner
+from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.sequence.order import find_step_ref
-from sequencer.model.step import Step
 from sequencer.model.transitions import StepRef, Transition
-from sequencer.model.workflow import Workflow
 from sequencer.store.identity import boottime
 from sequencer.store.journal import JournalFile
-from sequencer.store.protocol import Store
 
 WORKFLOW = Workflow("standard", (Step(name="supervisor"), Step(name="main")))
 HEAD_LIMIT = 4096

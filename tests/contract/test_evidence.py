@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sequencer import Outcome
 from sequencer.engine.evidence import judge_turn
 from sequencer.executors import claude_turns, codex, gemini, messages_loop, opencode
 from sequencer.executors.answers import compute_short_digest
@@ -19,7 +20,6 @@ from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client_events import JsonEventParser, Rules
 from sequencer.executors.process import ProcessEnd
 from sequencer.model.evidence import Evidence, TurnEnd
-from sequencer.model.outcome import Outcome
 from tests.contract import recorded_evidence as recorded
 from tests.contract.client_cases import CLIENT_CASES
 from tests.contract.evidence_streams import STREAMS

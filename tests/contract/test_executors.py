@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from sequencer import Executor, Step
 from sequencer.executors.cancellation import Cancellation, StopReason
-from sequencer.executors.protocol import Executor
 from sequencer.model.outcome import OutcomeStatus, Usage
-from sequencer.model.step import Step
 from tests.contract.client_cases import CLIENT_CASES
 from tests.contract.executor_cases import (
     CASES,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sequencer import open_project
 from sequencer.plugins.temporal.client import FleetStore
-from sequencer.project.project import open_project
 from tests.fleet.fleet_projects import CYCLE, FleetProject, until
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]

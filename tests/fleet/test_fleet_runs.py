@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from sequencer import Head
 from sequencer.engine.events import MadeElsewhere, RunEvent
-from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.plugins.temporal.client import FleetStore
 from sequencer.plugins.temporal.connection import FleetOptions

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from sequencer import Head
 from sequencer.files.keys import iter_leaves
-from sequencer.model.head import Head
 from sequencer.project.schema import Schema
 from tests.property.amounts import in_memory
 from tests.property.test_hostile_state import made

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sequencer import Head
 from sequencer.errors import ConfigurationError, CorruptState, NewerSchema, StateRefused
-from sequencer.model.head import Head
 from sequencer.model.sequence.order import describe
 from sequencer.project.settings import load
 from sequencer.store.head import parse_head, read_head, write_head

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sequencer import Head
 from sequencer.errors import RemoteRefused, StateRefused
-from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.plugins.git.state.remote import RefMove
 from sequencer.plugins.git.state.store import GitStore

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
+from sequencer import Head
 from sequencer.errors import RemoteRefused, RemoteUnreachable, StaleClaim, WorkTreeRefused
-from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.plugins.git.state.branch import REBUILDS, PendingPush
 from sequencer.plugins.git.state.remote import RefMove

@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from sequencer import Step
 from sequencer.files.keys import known_keys
 from sequencer.frozen.base import json_schema
-from sequencer.model.step import Step
 from sequencer.plugins.teams.team import STEP_FIELDS
 from sequencer.project.legacy import TEAM_KEYS, TOLERATE_KEY, tables
 from sequencer.project.schema import Schema

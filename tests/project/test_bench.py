@@ -22,8 +22,7 @@ from bench.report import as_json, summary, table
 from bench.result import Row, absent, capped, compared, failures
 from bench.rows import FAMILIES, Setting, measure
 from bench.rows.handoff import SKIP, latencies
-from sequencer.engine.invocation_budget import Mode
-from sequencer.model.limits import InvocationLimits
+from sequencer import InvocationLimits, Mode
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the floor is Linux's")
 

@@ -15,8 +15,7 @@ from bench.project import make_project
 from bench.rows import Setting, flow, measure
 from bench.rows.flow_child import schedule
 from bench.rows.step import started
-from sequencer.engine.invocation_budget import Mode
-from sequencer.model.limits import InvocationLimits
+from sequencer import InvocationLimits, Mode
 from sequencer.workflows.mermaid.parser import read_chart
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bench is Linux's")

@@ -27,8 +27,7 @@ from bench.rows import Setting
 from bench.rows.step import started
 from bench.rows.team_child import Teams
 from bench.teams import Sleeper, team_of, team_run
-from sequencer.engine.invocation_budget import Mode
-from sequencer.model.limits import InvocationLimits
+from sequencer import InvocationLimits, Mode
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the floor is Linux's")
 SMALL = 2 * BLOCK + 3

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from sequencer import Step
 from sequencer.files.keys import fields_by_key, iter_leaves, known_keys, strip_optional
 from sequencer.files.yamlfile import format_key_path, parse
 from sequencer.frozen.base import Frozen
 from sequencer.model.request import Request
-from sequencer.model.step import Step
 from sequencer.plugins.requests.routing import PROCEDURE_OF, SYSTEM_PROMPTS, classify_by_rules
 from sequencer.project.legacy import tables
 from sequencer.project.schema import BUILTIN_AGENTS, AgentEntry, Schema, StepDefaults

@@ -16,10 +16,9 @@ from pathlib import Path
 import click
 import pytest
 
-from sequencer import extensions
+from sequencer import Run, extensions
 from sequencer.cli.context import Invocation
 from sequencer.cli.program import COMMANDS, make_root_group
-from sequencer.engine.run import Run
 from sequencer.errors import WaitsForPerson
 from sequencer.files.keys import annotation_at
 from sequencer.files.yamlfile import KeyPath

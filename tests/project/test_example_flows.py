@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.invocation_budget import Mode
+from sequencer import Head, Mode, open_project, open_run
 from sequencer.model.graph.graph import NodeKind
-from sequencer.model.head import Head, Status
+from sequencer.model.head import Status
 from sequencer.model.transitions import Event
 from sequencer.project.checks import check_project
 from sequencer.project.diagnostics import Level
-from sequencer.project.project import open_project, open_run
 from sequencer.project.settings import load
 from sequencer.workflows.finding import GraphFile
 from sequencer.workflows.flowfile.reader import load_flow

@@ -12,18 +12,16 @@ import click
 import pytest
 
 import sequencer
-from sequencer import errors
+from sequencer import Head, Run, Step, errors
 from sequencer.cli.program import COMMANDS, make_root_group
-from sequencer.engine.run import Run
 from sequencer.engine.run_commands import RunCommands
 from sequencer.executors.protocol import EVERY_EXECUTOR
 from sequencer.frozen.base import Frozen
 from sequencer.model.commands import RunCommand
 from sequencer.model.edits import EDITABLE
-from sequencer.model.head import Claim, Head, Owner, Session, Status
+from sequencer.model.head import Claim, Owner, Session, Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import OutcomeStatus, Usage
-from sequencer.model.step import Step
 from sequencer.model.transitions import Event
 from sequencer.project.agents import EXECUTORS
 from sequencer.project.schema import BUILTIN_AGENTS, StoreOptions

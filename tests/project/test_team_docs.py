@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from sequencer import Step
 from sequencer.files.yamlfile import format_key_path
 from sequencer.model.graph.task import Budget
-from sequencer.model.step import Step
 from sequencer.plugins.teams.scoring import CLASSIFICATIONS, KEYWORDS, LABELS
 from sequencer.plugins.teams.team import STEP_FIELDS, Role
 from sequencer.project.legacy import TEAM_KEYS

@@ -9,9 +9,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from sequencer import Workflow
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Retry
-from sequencer.model.workflow import Workflow
 from sequencer.workflows.simulate import NodeScript
 from tests.flows import workflow_of
 

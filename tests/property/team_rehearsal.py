@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+from sequencer import Head, Outcome
 from sequencer.errors import ConfigurationError
 from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind, TaskExpansion
 from sequencer.model.graph.marking import FlowStatus, Marking
 from sequencer.model.graph.task import TaskTraits
 from sequencer.model.graph.transition import OpenTransition, build_transition, resting_status
-from sequencer.model.head import Claim, Flow, Head
+from sequencer.model.head import Claim, Flow
 from sequencer.model.kind import Capacity
 from sequencer.model.limits import RunLimits
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.transitions import Fact
 from sequencer.plugins.teams.graphs import build_task_workflow, expand_by_tasks
 from sequencer.plugins.teams.team import Task

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sequencer import open_project
 from sequencer.plugins.schedules import every_run, schedules
 from sequencer.plugins.schedules.run_queue import (
     CYCLE,
@@ -26,7 +27,7 @@ from sequencer.plugins.schedules.run_queue import (
     StoredRunQueue,
 )
 from sequencer.plugins.schedules.section import get_schedules
-from sequencer.project.project import Project, open_project
+from sequencer.project.project import Project
 from sequencer.store.user_state import STATE_VARIABLE
 from tests.unit.cli.calling import call, project
 

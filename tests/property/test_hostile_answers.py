@@ -10,14 +10,14 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
+from sequencer import Outcome, Step, Workflow, resolve
 from sequencer.engine.logs import StepLogs
 from sequencer.errors import TooManyFailures
 from sequencer.executors.redaction import MIN_VALUE, Redaction
 from sequencer.model.limits import RunLimits
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.sequence.order import describe, resolve
-from sequencer.model.step import Retry, Step
-from sequencer.model.workflow import Workflow
+from sequencer.model.outcome import OutcomeStatus, Usage
+from sequencer.model.sequence.order import describe
+from sequencer.model.step import Retry
 from sequencer.workflows.definitions import WorkflowDefinition
 from sequencer.workflows.router import SHOWN_CHARS, RouterRefused, parse_answer
 from tests.contract.store_cases import new_head

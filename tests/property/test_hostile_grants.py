@@ -9,10 +9,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from sequencer import Step, Workflow
 from sequencer.errors import ConfigurationError
 from sequencer.model.graph.graph import NodeKind
-from sequencer.model.step import Step
-from sequencer.model.workflow import Workflow
 from sequencer.project.settings import load
 from sequencer.project.trust import Acts, list_acts
 from sequencer.workflows.registry import Registry, with_defaults

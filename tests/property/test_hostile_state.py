@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from sequencer import Head
 from sequencer.errors import CorruptState, StateRefused
 from sequencer.model.edits import STOPS
-from sequencer.model.head import OWN_EXTRAS, Head
+from sequencer.model.head import OWN_EXTRAS
 from sequencer.model.whole_numbers import MAX_DIGITS
 from sequencer.store.file import FileStore
 from sequencer.store.journal import decode, encode, list_facts, scan

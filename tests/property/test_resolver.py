@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequencer import Review, Step, Workflow, resolve
 from sequencer.errors import UsageRefused
-from sequencer.model.sequence.order import describe, find_step_ref, resolve
-from sequencer.model.step import Step
-from sequencer.model.workflow import Review, Workflow
+from sequencer.model.sequence.order import describe, find_step_ref
 
 LETTERS = "abcdefgh"
 

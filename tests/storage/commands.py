@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sequencer import open_project
 from sequencer.errors import SequencerError
-from sequencer.project.project import open_project
 from tests.forked import Forked
 
 LIMIT_S = 60.0

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sequencer import Head
 from sequencer.errors import StateRefused
-from sequencer.model.head import Head
 from sequencer.store.diagnosis import Action, diagnose
 from sequencer.store.file import FileStore
 from sequencer.store.repair import repair

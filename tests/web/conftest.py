@@ -12,12 +12,11 @@ from urllib.parse import urlencode
 
 import pytest
 
+from sequencer import InvocationLimits, open_project
 from sequencer.cli.views.text import one_line
-from sequencer.model.limits import InvocationLimits
 from sequencer.plugins.web.guard import Keys, PageGuard, list_origins
 from sequencer.plugins.web.server import make_app
 from sequencer.plugins.web.site import Site
-from sequencer.project.project import open_project
 from tests.web.deliveries import Taker, make_project, taking
 from tests.web.sample import make_all
 

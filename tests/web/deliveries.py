@@ -21,9 +21,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.run import Run
-from sequencer.model.head import Head, Status
-from sequencer.project.project import open_project
+from sequencer import Head, Run, open_project
+from sequencer.model.head import Status
 from tests.forked import Forked
 
 SECRET = "a secret of the tests, long enough"  # noqa: S105 - of nothing

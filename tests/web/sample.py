@@ -8,11 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from sequencer import InvocationLimits, open_project
 from sequencer.errors import SequencerError
 from sequencer.files.yamlfile import KeyPath
 from sequencer.model.commands import Approve, Pause
-from sequencer.model.limits import InvocationLimits
-from sequencer.project.project import open_project
 from sequencer.project.sources import Given
 
 AGENT = """

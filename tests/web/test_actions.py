@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sequencer import Head
 from sequencer.model.commands import Skip
-from sequencer.model.head import Head
 from sequencer.plugins.web.site import RunRow
 from tests.web.conftest import Client, words
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from sequencer.project.project import open_project
+from sequencer import open_project
 from tests.web.test_browser import CHROMIUM, FLAGS, RUN, browser, link, shop
 
 __all__ = ["browser", "link", "shop"]

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import pytest
 
+from sequencer import open_project
 from sequencer.plugins.web.site import ShownProject
 from sequencer.plugins.web.webhooks import acting
 from sequencer.plugins.web.webhooks.acting import Clerk
-from sequencer.project.project import open_project
 from sequencer.store import watch
 from tests.web.deliveries import labeled, make_project
 

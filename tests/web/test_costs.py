@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.model.limits import InvocationLimits
+from sequencer import InvocationLimits, open_project
 from sequencer.model.outcome import Usage
 from sequencer.plugins.web.costs import MAX_SERIES, MEASURES, PARTS, plot_growth
 from sequencer.plugins.web.records import Spent
-from sequencer.project.project import open_project
 from tests.web.conftest import Client, words
 from tests.web.sample import make_project, work
 

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
+from sequencer import Head, open_project
 from sequencer.engine.run_commands import RunCommands
 from sequencer.errors import StorageFailed
-from sequencer.model.head import Head, Status
+from sequencer.model.head import Status
 from sequencer.model.request import Definition
 from sequencer.plugins.web.site import ShownProject
 from sequencer.plugins.web.webhooks import acting
 from sequencer.plugins.web.webhooks.acting import Clerk
-from sequencer.project.project import open_project
 from tests.acceptance.charging import Answers, calls_of, charged, charged_project, counted
 from tests.web.deliveries import RUN, labeled, taking, until
 

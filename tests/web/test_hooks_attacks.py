@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
+from sequencer import open_project
 from sequencer.model.head import Status
 from sequencer.plugins.web import checks
 from sequencer.plugins.web.site import Site
 from sequencer.plugins.web.webhooks import acting, box, receiver, uploads
-from sequencer.project.project import open_project
 from tests.web.deliveries import (
     LABEL,
     SECRET,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.project.project import open_project
+from sequencer import open_project
 from tests.web.conftest import Client
 from tests.web.sample import make_project, work
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from sequencer import open_project
 from sequencer.model.commands import Pause, Resume
 from sequencer.plugins.web.live import Channels, MadePage, Wakes, follow_log
 from sequencer.plugins.web.server import Answers
-from sequencer.project.project import open_project
 from tests.web.conftest import Client
 
 RUN = "/p/shop/login-timeout"

@@ -15,14 +15,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from sequencer import Head, Run, open_project
 from sequencer.cli.program import run
-from sequencer.engine.run import Run
 from sequencer.model.commands import Pause, Reset, Resume, Stop
-from sequencer.model.head import Head
 from sequencer.plugins.web.pages import list_need_cards, took
 from sequencer.plugins.web.site import RunStory
 from sequencer.project.dependencies import extra_hint
-from sequencer.project.project import open_project
 from tests.acceptance.cli_process import cli
 from tests.loopback import free_ports
 from tests.unit.cli.calling import call, project

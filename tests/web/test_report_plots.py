@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from sequencer import open_project
 from sequencer.errors import TransitionRefused
 from sequencer.model.outcome import Usage
 from sequencer.plugins.drawing.pictures import render_png
@@ -14,7 +15,6 @@ from sequencer.plugins.web import report
 from sequencer.plugins.web.costs import Judge
 from sequencer.plugins.web.records import Spent
 from sequencer.plugins.web.site import RunRow, RunStory, ShownProject
-from sequencer.project.project import open_project
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '</text><script>alert(1)</script> & "x"'

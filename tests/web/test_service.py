@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from sequencer import open_project
 from sequencer.plugins.web.section import get_webhook_options
-from sequencer.project.project import open_project
 from tests import forked
 from tests.loopback import free_ports
 from tests.web.deliveries import make_project
