@@ -333,6 +333,8 @@ class Program:
             for node in nodes_of(tree):
                 if isinstance(node, ast.ClassDef):
                     bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+                    # A `Section` is a `Frozen`.
+                    bases |= {"Frozen"} if "Section" in bases else set()
                     marks = {ast.unparse(one).partition("(")[0] for one in node.decorator_list}
                     for family in _FAMILIES & (bases | marks):
                         found[family] = found.get(family, 0) + 1
@@ -352,9 +354,7 @@ def _defined_in(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
-_FAMILIES = frozenset(
-    ("Struct", "NamedTuple", "dataclass", "TypedDict", "BaseModel", "Frozen", "Section")
-)
+_FAMILIES = frozenset(("Struct", "NamedTuple", "dataclass", "TypedDict", "BaseModel", "Frozen"))
 
 
 def _functions(node: ast.ClassDef) -> Iterator[Function]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from sequencer import extensions
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
@@ -36,15 +37,14 @@ Where = Callable[[KeyPath], str]
 """Maps the key path of a value to the place where it was written."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GraphFile:
+class GraphFile(Struct, frozen=True, kw_only=True):
     """A flowchart or a task list that can be run, with the file that it comes from."""
 
     workflow: Workflow
     title: str
     description: str
     file: Path
-    format_place: Callable[[str, KeyPath], str] = field(repr=False, compare=False)
+    format_place: Callable[[str, KeyPath], str]
     """Maps a node and the path of one of its settings to the place where it was written."""
     version: str | None = None
     warnings: tuple[ConfigurationError, ...] = ()
@@ -183,8 +183,7 @@ Sections = Callable[[str], Any]
 """Maps the name of a plug-in's section of orchestration.yaml to its value."""
 
 
-@dataclass(frozen=True)
-class InlineFormat:
+class InlineFormat(Struct, frozen=True):
     """A format for an entry of ``workflows:`` that is not a list of steps."""
 
     key: str
@@ -199,8 +198,7 @@ class InlineFormat:
     ``file``, ``where``."""
 
 
-@dataclass(frozen=True)
-class FileFormat:
+class FileFormat(Struct, frozen=True):
     """A format of workflow files other than flowcharts."""
 
     recognizes_text: Callable[[str], bool]

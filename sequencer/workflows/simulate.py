@@ -15,7 +15,6 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -504,13 +503,12 @@ class _Script(FlowKeys):
     timeout: Milliseconds | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Struct, frozen=True):
     """A parsed script: overrides for the reader of the workflow, node scripts for a simulation."""
 
     overrides: Overrides
     parts: Mapping[str, NodeScript]
-    where: str = field(default="", compare=False)
+    where: str = ""
 
     def check(self, graph: Graph) -> None:
         """Check that *graph* has all nodes that the script names.

@@ -89,7 +89,7 @@ class Rehearsal:
         """Make one transition, write it down, read it back and start what was claimed."""
         marking, chain = self.read()
         moment = START + timedelta(milliseconds=self.now)
-        step = OpenTransition(self.head, marking, date(self.now), moment, self._hand_on)
+        step = OpenTransition(self.head, marking, moment, self._hand_on)
         act(step)
         step.settle(Capacity(STRANGER, 60.0, 0.0, slots=100, limits=RunLimits(attempts=1000)))
         made = build_transition(step)

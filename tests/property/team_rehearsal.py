@@ -127,8 +127,7 @@ class TeamRehearsal:
     def update(self, act: Callable[[OpenTransition], None]) -> None:
         marking, chain = self._read
         moment = START + timedelta(milliseconds=self.now)
-        date = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        step = OpenTransition(self.head, marking, date, moment, lambda *_: ("", None))
+        step = OpenTransition(self.head, marking, moment, lambda *_: ("", None))
         act(step)
         step.settle(self._room())
         made = build_transition(step)

@@ -43,7 +43,6 @@ from sequencer.model.limits import (
     POSTPONED_S,
     compute_pause_end,
     format_utc_ms,
-    format_utc_s,
     is_past,
 )
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -149,7 +148,7 @@ class GraphKind(Kind):
     def open(self, head: Head, *, at: datetime) -> OpenTransition:
         ensure_definition(head, self.workflow)
         marking, chain = self._markings.pop_marking(head)
-        step = OpenTransition(head, marking, format_utc_s(at), at, self._hand_on, chain)
+        step = OpenTransition(head, marking, at, self._hand_on, chain)
         if marking.is_over and marking.status is FlowStatus.RUNNING:
             step.editor.begin()
         return step
@@ -253,7 +252,7 @@ class GraphKind(Kind):
         marking, chain = self._markings.pop_marking(head)
         if marking.graph.timeout_ms is None or marking.is_over:
             return transition
-        step = OpenTransition(head, marking, format_utc_s(at), at, self._hand_on, chain)
+        step = OpenTransition(head, marking, at, self._hand_on, chain)
         step.head, step.facts = transition.head, list(transition.facts)
         return self.close(step)
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
 
 from sequencer.model.graph.graph import Graph, NodeKind, TaskExpansion, expand_graph
 from sequencer.model.graph.tally import Ledger, Tally
@@ -85,11 +86,10 @@ class Active(NamedTuple):
         return cls(tuple(data["from"]), **fields)
 
 
-@dataclass
-class Marking:
+class Marking(Struct, dict=True):
     """The progress of one run; changed by `apply` only."""
 
-    graph: Graph = field(repr=False)
+    graph: Graph
     waiting: dict[str, dict[str, None]] = field(default_factory=dict)
     """Node -> the sources of the tokens that wait there, each once, in order of arrival."""
     active: dict[str, Active] = field(default_factory=dict)

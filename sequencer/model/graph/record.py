@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
 
 from sequencer.errors import CorruptState, format_command
 from sequencer.frozen.base import encode_json
@@ -91,16 +92,15 @@ def restore(graph: Graph, data: Mapping[str, Any], status: str) -> Marking:
     )
 
 
-@dataclass(slots=True)
-class Chain:
+class Chain(Struct):
     """The documents that contain the marking of the current head."""
 
     names: list[str] = field(default_factory=list)
     operations: int = 0
     """The number of operations in the documents after the last whole marking."""
-    _measured: tuple[Operation, ...] = field(default=(), compare=False, repr=False)
+    _measured: tuple[Operation, ...] = ()
     """Operations in a head whose size is known, so that each transition need not encode them."""
-    _bytes: int = field(default=0, compare=False, repr=False)
+    _bytes: int = 0
 
     def size_with(self, since: tuple[Operation, ...], more: Sequence[Operation]) -> int:
         """Return the size of *since*, the operations in the head, followed by *more*."""

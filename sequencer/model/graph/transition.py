@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,7 +16,7 @@ from sequencer.model.graph.record import Chain
 from sequencer.model.graph.rules import RETRYABLE, FlowFact, MarkingEditor
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Capacity
-from sequencer.model.limits import LATEST_RESET_S, format_utc_ms
+from sequencer.model.limits import LATEST_RESET_S, format_utc_ms, format_utc_s
 from sequencer.model.outcome import Decision, Outcome, Usage
 from sequencer.model.transitions import Event, Fact, Transition, require_claim, update_head
 
@@ -106,29 +105,24 @@ Pass = Callable[[Marking, str], tuple[str, Reference | None]]
 """Returns the output of a node that does no work, and its reference: what reached the node."""
 
 
-@dataclass
 class OpenTransition:
     """One transition under construction; `build_transition` completes it."""
 
-    head: Head
-    marking: Marking
-    at: str
-    now: datetime
-    hand_on: Pass
-    chain: Chain = field(default_factory=Chain)
-    """The documents that contain the marking of the head."""
-    facts: list[Fact] = field(default_factory=list)
-    granted: list[int] = field(default_factory=list)
-    """Tokens of the claims that this transition grants."""
-
-    def __post_init__(self) -> None:
-        """Start without changes."""
-        self.before = self.head
-        self.editor = MarkingEditor(self.marking)
+    def __init__(
+        self, head: Head, marking: Marking, now: datetime, hand_on: Pass, chain: Chain | None = None
+    ) -> None:
+        """Start without changes; *chain* has the documents with the marking of *head*."""
+        self.head = self.before = head
+        self.marking, self.editor = marking, MarkingEditor(marking)
+        self.now, self.at, self.hand_on = now, format_utc_s(now), hand_on
+        self.chain = Chain() if chain is None else chain
+        self.facts: list[Fact] = []
+        self.granted: list[int] = []
+        """Tokens of the claims that this transition grants."""
         self.longest_taken_over_s = 0.0
         """The longest lease of the claims that this transition takes over."""
-        is_limited = self.marking.graph.timeout_ms is not None
-        self.spent_ms = busy_ms(self.head, self.marking, self.now) if is_limited else 0
+        is_limited = marking.graph.timeout_ms is not None
+        self.spent_ms = busy_ms(head, marking, now) if is_limited else 0
         """The agents' time until now, computed before the transition changes anything."""
         self._passing: list[int] = []
         """Active nodes that do no work and have to be left, as a heap by order."""

@@ -8,7 +8,6 @@ before a decision of the workflow, and a gate comes before what the agent says.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -409,12 +408,14 @@ class SequenceChange(Struct):
         return Transition(fail_transition.head.replace(loop=new_loop), fail_transition.facts)
 
 
-@dataclass(frozen=True, slots=True)
 class SequenceKind(Kind):
     """A cycle or a procedure, see `Kind`."""
 
-    workflow: Workflow
     has_one_place: ClassVar[bool] = True
+
+    def __init__(self, workflow: Workflow) -> None:
+        """Decide about runs of *workflow*."""
+        self.workflow = workflow
 
     def find_following(self, head: Head, step_index: int) -> StepRef:
         """Return where the run of *head* goes after the step at *step_index* is done or skipped.

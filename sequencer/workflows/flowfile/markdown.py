@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -47,17 +46,16 @@ class Excerpt(Struct, frozen=True):
     """Number of the first line, from 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(Struct, frozen=True):
     """A heading of level 1, 2 or 3."""
 
     level: int
     text: str
     line: int
     """From 1."""
-    begin: int = field(compare=False)
+    begin: int
     """Index of its first token."""
-    place: int = field(compare=False)
+    place: int
     """Index of the first token after it."""
 
 
@@ -75,15 +73,14 @@ class NodeSection(Struct, frozen=True):
     """The headings inside the prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """The parts of a workflow file."""
 
     front: Excerpt | None
     chart: Excerpt | None
     title: str | None
     """The first heading of level 1 before any ``###`` heading."""
-    body: _Body | None = field(default=None, repr=False, compare=False)
+    body: _Body | None = None
 
     def read_sections(
         self, names: Collection[str] | None, keys: Collection[str] = ()

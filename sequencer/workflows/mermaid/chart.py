@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from html import unescape
 from typing import Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer.workflows.mermaid.text import (
@@ -80,8 +79,7 @@ class ChartSubgraph(Struct, frozen=True):
     position: Position = (1, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """A whole flowchart."""
 
     direction: str
@@ -90,9 +88,9 @@ class Chart:
     edges: tuple[ChartEdge, ...]
     subgraphs: tuple[ChartSubgraph, ...] = ()
     """In the order in which they are closed."""
-    classes: frozenset[str] = field(default=frozenset())
+    classes: frozenset[str] = frozenset()
     """Names that classDef, class or ``:::`` use; drawings of runs must avoid them."""
-    colors: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False)
+    colors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Node or group -> the author's fill, stroke and color as ``#rrggbb``."""
 
     @property

@@ -14,7 +14,6 @@ import os
 import posixpath
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +191,7 @@ class Selection(Struct, frozen=True):
         )
 
 
-@dataclass
-class _Group:
+class _Group(Struct):
     """The paths that one group of configuration keys declares, and their caps."""
 
     key: str
@@ -203,7 +201,7 @@ class _Group:
     max_total_bytes: int
     only_tracked: bool = False
     with_removed: bool = False
-    used_bytes: int = field(default=0, init=False)
+    used_bytes: int = 0
 
     def declares(self, entry: StatusEntry) -> bool:
         """Return whether the group declares *entry*; settings that are empty do not restrict it."""

@@ -13,7 +13,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
@@ -99,43 +98,48 @@ MAX_ROTATED = 4
 """How many of the newest rotated journals are searched for a record."""
 
 
-@dataclass
 class Branch:
     """See the module. Each method but `fetch_tips` is called under the lock of the run's folder."""
 
-    git: Git
-    remote: Remote
-    objects: Objects
-    refs: Refs
-    state_path: Path
-    max_commits: int
-    """After this many commits the history starts again with the same files; 0: never."""
-    mark: HighWaterMark | None = None
-    """The newest revision of the run that this user has seen."""
-    carried: dict[str, str] = field(default_factory=dict)
-    """Refs of the remote that are fetched with the state -> the local ref for each."""
-    code_refs: Callable[[], Collection[str]] = tuple
-    """Returns the refs of the remote that the run's code will move, before any is carried."""
-    cargo: RefMove | None = None
-    """A move of code; it is pushed with the transition whose head names its commit as the work."""
-    unsettled: PendingPush | None = None
-    """A push whose result is not known."""
-    deciding: Transition | None = None
-    """The latest decision of the change that was asked for."""
-    doubts: list[PendingPush] = field(default_factory=list)
-    """Its pushes that got no answer."""
-    is_first_look: bool = True
-    looks: int = 0
-    """How often the folder was brought up to date with an answer of the remote."""
-    has_beats: bool = False
-    """Whether the remote had the heartbeats' ref at the last look."""
-    contact_at: float = -math.inf
-    """When the folder last equaled the remote, on the monotonic clock."""
+    def __init__(
+        self,
+        git: Git,
+        remote: Remote,
+        refs: Refs,
+        state_path: Path,
+        *,
+        max_commits: int,
+        mark: HighWaterMark | None = None,
+    ) -> None:
+        """Start without a position; it is read from remote.json when needed.
 
-    def __post_init__(self) -> None:
-        """Start without a position; it is read from remote.json when needed."""
-        draft = f"{self.refs.local}/draft"
-        self.replica = Replica(self.state_path, self.objects, draft, self.max_commits)
+        After *max_commits* commits the history starts again with the same files; 0: never. *mark*
+        has the newest revision of the run that this user has seen.
+        """
+        self.git, self.remote, self.refs, self.state_path = git, remote, refs, state_path
+        self.max_commits, self.mark = max_commits, mark
+        self.objects = Objects(git)
+        self.carried: dict[str, str] = {}
+        """Refs of the remote that are fetched with the state -> the local ref for each."""
+        self.code_refs: Callable[[], Collection[str]] = tuple
+        """Returns the refs of the remote that the run's code will move, before any is carried."""
+        self.cargo: RefMove | None = None
+        """A move of code; it is pushed with the transition whose head names its commit as the
+        work."""
+        self.unsettled: PendingPush | None = None
+        """A push whose result is not known."""
+        self.deciding: Transition | None = None
+        """The latest decision of the change that was asked for."""
+        self.doubts: list[PendingPush] = []
+        """Its pushes that got no answer."""
+        self.is_first_look = True
+        self.looks = 0
+        """How often the folder was brought up to date with an answer of the remote."""
+        self.has_beats = False
+        """Whether the remote had the heartbeats' ref at the last look."""
+        self.contact_at = -math.inf
+        """When the folder last equaled the remote, on the monotonic clock."""
+        self.replica = Replica(state_path, self.objects, f"{refs.local}/draft", max_commits)
         self.known = KnownFile(self.replica.folder / REMOTE)
         self._cached_position: BranchPosition | None = None
         self._ahead: BranchPosition | None = None

@@ -33,7 +33,6 @@ from sequencer.model.transitions import Transition
 from sequencer.plugins.git.process import Git, GitFailed, is_never_stopped
 from sequencer.plugins.git.state.branch import Branch, PendingPush
 from sequencer.plugins.git.state.heartbeats import Heartbeats, confirm_expiry
-from sequencer.plugins.git.state.objects import Objects
 from sequencer.plugins.git.state.remote import Refs, RefWatch, Remote, remote_folder
 from sequencer.plugins.git.state.waiting import PollPace, SharedLook, SharedWait
 from sequencer.project.store_requests import StoreRequest
@@ -144,7 +143,7 @@ class GitStore:
             project_dir, timeout_s=options.timeout_s, allowed=allowed, is_stopped=self._must_stop
         )
         remote, refs = Remote(git, options.remote), get_refs(options, run)
-        branch = Branch(git, remote, Objects(git), refs, state_path, options.max_commits, mark)
+        branch = Branch(git, remote, refs, state_path, max_commits=options.max_commits, mark=mark)
         self._files = files = FileStore(
             state_path,
             ttl_s=options.ttl_s,

@@ -54,7 +54,7 @@ class Run:
     def update(self, act: Callable[[OpenTransition], None], *, claims: bool = True) -> list[str]:
         """Make one transition and return the lines of what happened."""
         moment = START + timedelta(milliseconds=self.now)
-        step = OpenTransition(self.head, self.marking, date(self.now), moment, self._hand_on)
+        step = OpenTransition(self.head, self.marking, moment, self._hand_on)
         act(step)
         step.settle(self.capacity if claims else None)
         made = build_transition(step)
