@@ -264,25 +264,25 @@ def _print_settings(invocation: Invocation) -> None:
         for depth in range(shared_depth, len(path) - 1):
             invocation.echo(f"{'  ' * depth}{_format_yaml(path[depth])}:")
         for line in _format_setting(
-            path, value, relativize_paths(one_line(str(source))), invocation.room
+            path, value, relativize_paths(one_line(str(source))), invocation.max_width
         ):
             invocation.echo(line, is_verbatim=True)
         previous_path = path
 
 
-def _format_setting(path: KeyPath, value: Any, source: str, room: int | None) -> Iterator[str]:
+def _format_setting(path: KeyPath, value: Any, source: str, max_width: int | None) -> Iterator[str]:
     """Yield the lines of one setting; if it does not fit on one, its source is the line above."""
     indent = "  " * (len(path) - 1)
     line = f"{indent}{_format_yaml(path[-1])}: {_format_yaml(value)}"
     line_with_source = f"{line:<{SOURCE_COLUMN}}  # {source}"
-    if room is None or len(line_with_source) <= room:
+    if max_width is None or len(line_with_source) <= max_width:
         yield line_with_source
         return
     yield f"{indent}# {source}"
-    if len(line) <= room:
+    if len(line) <= max_width:
         yield line
         return
-    width = max(room - len(indent), 20)
+    width = max(max_width - len(indent), 20)
     document = yaml.safe_dump({path[-1]: value}, width=width, sort_keys=False)
     yield from (f"{indent}{part}" for part in document.splitlines())
 

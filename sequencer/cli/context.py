@@ -265,7 +265,7 @@ class Invocation(Struct):
     # --- speaking ------------------------------------------------------------------
 
     @property
-    def room(self) -> int | None:
+    def max_width(self) -> int | None:
         """Return the columns for a table on standard output; None: as many as it needs."""
         return terminal_width(sys.stdout)
 
@@ -282,7 +282,7 @@ class Invocation(Struct):
             StorageFailed: standard output can't be written, for example because the disk is full.
         """
         safe_text = strip_controls(
-            text if is_verbatim else wrap_prose(relativize_paths(text), self.room)
+            text if is_verbatim else wrap_prose(relativize_paths(text), self.max_width)
         )
         if colored is not None and has_color(sys.stdout):
             safe_text = "\n".join(map(colored, safe_text.split("\n")))
@@ -349,8 +349,8 @@ def ask_for_trust(invocation: Invocation, refused: NotTrusted) -> bool:
     # Shown even with --quiet: without the list, the question makes no sense.
     lines = (*(f"  {line}" for line in facts), *summarize_facts(facts))
     # Changes are not cut: the difference may be at the end of a long line.
-    room = None if refused.changed else terminal_width(sys.stderr)
-    for line in fit_lines((f"{refused.project}: {heading}", *lines), room):
+    max_width = None if refused.changed else terminal_width(sys.stderr)
+    for line in fit_lines((f"{refused.project}: {heading}", *lines), max_width):
         click.echo(line, err=True)
     if confirm_trust():
         return True
@@ -376,18 +376,18 @@ def safe_line(line: str) -> str:
     return "  " * line.startswith("  ") + one_line(line)
 
 
-def fit_lines(lines: Iterable[str], room: int | None) -> Iterator[str]:
-    """Yield *lines* of a list made safe to show, each cut to *room* columns (None: not cut).
+def fit_lines(lines: Iterable[str], max_width: int | None) -> Iterator[str]:
+    """Yield *lines* of a list made safe to show, each cut to *max_width* columns (None: not cut).
 
     A line that is cut says how many characters are left out.
     """
     is_cut = False
     for line in map(safe_line, lines):
-        if room is None or len(line) <= room:
+        if max_width is None or len(line) <= max_width:
             yield line
             continue
         is_cut = True
-        start = line[: room - len(f"… ({len(line)} more)")]
+        start = line[: max_width - len(f"… ({len(line)} more)")]
         yield f"{start}… ({len(line) - len(start)} more)"
     if is_cut:
         yield "'sequencer trust --json' shows the long lines whole"

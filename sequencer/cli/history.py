@@ -64,13 +64,13 @@ def history(invocation: Invocation, limit: int | None) -> None:
     if not rows:
         invocation.notify(invocation.describe_not_started())
         return
-    room = invocation.room
+    max_width = invocation.max_width
     if is_trace:
         head: tuple[str, ...] = ("REVISION", "AT", "TOKEN", "WHAT", "")
-        table = format_table(head, rows, right={0, 2}, room=room, goes=(2, 0), whole={3})
+        table = format_table(head, rows, right={0, 2}, max_width=max_width, goes=(2, 0), whole={3})
     else:
         head = ("REVISION", "AT", "EVENT", "STEP", "STEP_INDEX", "TOKEN", "ATTEMPT", "")
-        table = format_table(head, rows, right={0, 4, 5, 6}, room=room, goes=(5, 0, 6))
+        table = format_table(head, rows, right={0, 4, 5, 6}, max_width=max_width, goes=(5, 0, 6))
     invocation.echo(table)
     if denial_count:
         # An agent that may not edit files does no work, so a person must notice this.

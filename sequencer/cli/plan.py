@@ -53,8 +53,8 @@ def _describe_no_steps(run: Run) -> str:
     return "no step is left: the run is complete"
 
 
-def steps_table(steps: list[Description], room: int | None = None) -> str:
-    """Return a table of *steps* for people, in *room* columns."""
+def steps_table(steps: list[Description], max_width: int | None = None) -> str:
+    """Return a table of *steps* for people, in *max_width* columns."""
     head = ("STEP_INDEX", "ITERATION", "CYCLE", "POSITION", "STEP", "PROMPT", "")
     rows = [
         (
@@ -68,7 +68,7 @@ def steps_table(steps: list[Description], room: int | None = None) -> str:
         )
         for step in steps
     ]
-    return format_table(head, rows, right={0, 1, 2}, room=room, goes=(2, 1))
+    return format_table(head, rows, right={0, 1, 2}, max_width=max_width, goes=(2, 1))
 
 
 _OPTIONS = with_options(
@@ -188,7 +188,7 @@ def plan_steps(
     if invocation.is_json:
         invocation.print_json(steps)
     elif steps:
-        invocation.echo(steps_table(steps, invocation.room))
+        invocation.echo(steps_table(steps, invocation.max_width))
     else:
         invocation.notify(_describe_no_steps(run))
 
@@ -209,7 +209,9 @@ def _show_nodes(invocation: Invocation, run: Run, workflow: Workflow, count: int
     if invocation.is_json:
         invocation.print_json(nodes)
     elif nodes:
-        invocation.echo(nodes_table(nodes, are_tasks=bool(workflow.tasks), room=invocation.room))
+        invocation.echo(
+            nodes_table(nodes, are_tasks=bool(workflow.tasks), max_width=invocation.max_width)
+        )
     else:
         invocation.notify(_describe_no_steps(run))
 
@@ -266,9 +268,9 @@ def _find_agent(project: Project, step: Step) -> str | None:
 
 
 def nodes_table(
-    nodes: Sequence[dict[str, Any]], *, are_tasks: bool, room: int | None = None
+    nodes: Sequence[dict[str, Any]], *, are_tasks: bool, max_width: int | None = None
 ) -> str:
-    """Return a table of *nodes* for people, in *room* columns."""
+    """Return a table of *nodes* for people, in *max_width* columns."""
     subject = "SUBJECT" if are_tasks else "TITLE"
     head = ("TASK" if are_tasks else "NODE", "STATE", subject, "ROLE", "BY")
     rows = [
@@ -283,7 +285,7 @@ def nodes_table(
     ]
     columns = [n for n in range(len(head)) if are_tasks or head[n] != "ROLE"]
     return format_table(
-        [head[n] for n in columns], [[row[n] for n in columns] for row in rows], room=room
+        [head[n] for n in columns], [[row[n] for n in columns] for row in rows], max_width=max_width
     )
 
 

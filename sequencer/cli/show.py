@@ -133,7 +133,7 @@ def _show_steps(
         for row in rows
     ]
     header = ("PLACE", "STEP", "PROMPT", "AGENT", "CHOSEN BY", "LIMITS")
-    invocation.echo(format_table(header, cells, room=invocation.room, goes=(4, 5)))
+    invocation.echo(format_table(header, cells, max_width=invocation.max_width, goes=(4, 5)))
     if table := format_purposes((row["name"], row["description"]) for row in rows):
         invocation.echo(f"\n{table}")
 
@@ -168,7 +168,7 @@ def _print_workflows(invocation: Invocation, project: Project) -> None:
         for entry in shown_entries
     ]
     header = ("WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM")
-    invocation.echo(format_table(header, rows, room=invocation.room))
+    invocation.echo(format_table(header, rows, max_width=invocation.max_width))
     if table := format_purposes(
         ((entry["name"], entry["description"]) for entry in shown_entries), "WORKFLOW"
     ):

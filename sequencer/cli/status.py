@@ -299,7 +299,7 @@ def _list_runs(invocation: Invocation, *, with_ended: bool) -> None:
     rows = [_format_row(facts, states.get(facts["run"], facts["status"])) for facts in listed_rows]
     heads = ("RUN", "WORKFLOW", "STEP", "STATUS", "AGE", "COST", "TITLE")
     invocation.echo(
-        format_table(heads, rows, room=invocation.room, goes=(4, 1), whole={0}, prose={6})
+        format_table(heads, rows, max_width=invocation.max_width, goes=(4, 1), whole={0}, prose={6})
     )
     for facts in listed_rows:
         for line in _format_waits(facts):

@@ -126,11 +126,11 @@ def total_cost(view: FlowView) -> str:
     return format_cost(usage.plus(view.before))
 
 
-def titled_summary(view: FlowView, now: datetime, room: int) -> str:
+def titled_summary(view: FlowView, now: datetime, max_width: int) -> str:
     """Return title and summary; a team's leaves out parts that don't fit, the title first."""
     text = f"{sanitize_text(view.title)} · {node_summary(view, now)}"
-    has_room = not view.graph.has_tasks or width(text) <= room
-    return text if has_room else node_summary(view, now, room)
+    has_room = not view.graph.has_tasks or width(text) <= max_width
+    return text if has_room else node_summary(view, now, max_width)
 
 
 def format_state_counts(view: FlowView, nodes: Sequence[NodeView]) -> str:
@@ -211,27 +211,33 @@ def _format_state(view: NodeView, now: datetime) -> str:
 
 def table_lines(
     rows: Sequence[Sequence[str]],
-    room: int | None = None,
+    max_width: int | None = None,
     *,
     are_tasks: bool = True,
     dots: str = "…",
 ) -> list[str]:
-    """Return the head and the *rows* of tasks or nodes as lines of at most *room* columns."""
+    """Return the head and the *rows* of tasks or nodes as lines of at most *max_width* columns."""
     table = _TASKS if are_tasks else _NODES
     if not are_tasks and not any(row[1] for row in rows):
         table, rows = _UNTITLED, [(row[0], *row[2:]) for row in rows]
     natural_widths = measure_widths(table.head, rows)
-    if are_tasks or room is not None:
+    if are_tasks or max_width is not None:
         natural_widths = [
             min(column_width, table.most.get(column, column_width))
             for column, column_width in enumerate(natural_widths)
         ]
     # The width of the last output and of the blockers must not depend on their changing texts.
-    natural_widths[table.last] = max(natural_widths[table.last], room or 0)
+    natural_widths[table.last] = max(natural_widths[table.last], max_width or 0)
     if are_tasks:
         natural_widths[BLOCKED] = max(natural_widths[BLOCKED], table.least[BLOCKED])
     widths = fit_widths(
-        natural_widths, rows, room, goes=table.goes, least=table.least, right=table.right, first=0
+        natural_widths,
+        rows,
+        max_width,
+        goes=table.goes,
+        least=table.least,
+        right=table.right,
+        first=0,
     )
     if are_tasks and BLOCKED not in widths and LAST in widths:
         rows = [_with_blockers(row, widths[LAST]) for row in rows]
@@ -312,23 +318,23 @@ def run_duration_s(view: FlowView, now: datetime | None = None) -> float:
 def node_table(
     view: FlowView,
     now: datetime,
-    room: int | None = None,
+    max_width: int | None = None,
     heard: Mapping[str, Heard] | None = None,
 ) -> str:
     """Return a table with a line for every node, and below it a line about the whole run.
 
-    Columns that don't fit into *room* are left out; None: none is. *heard* has the last output of
-    the running nodes.
+    Columns that don't fit into *max_width* are left out; None: none is. *heard* has the last
+    output of the running nodes.
     """
-    table = node_lines(view, view.nodes, now, room, heard or {})
-    return "\n".join([*table, "", node_summary(view, now, room)])
+    table = node_lines(view, view.nodes, now, max_width, heard or {})
+    return "\n".join([*table, "", node_summary(view, now, max_width)])
 
 
 def node_lines(
     view: FlowView,
     nodes: Sequence[NodeView],
     now: datetime,
-    room: int | None,
+    max_width: int | None,
     heard: Mapping[str, Heard],
     *,
     mark: Callable[[NodeView], str] = lambda _: "",
@@ -342,16 +348,16 @@ def node_lines(
         else _node_cells(node, now, heard.get(node.node.id), mark(node))
         for node in nodes
     ]
-    return table_lines(rows, room, are_tasks=view.graph.has_tasks, dots=dots)
+    return table_lines(rows, max_width, are_tasks=view.graph.has_tasks, dots=dots)
 
 
-def node_summary(view: FlowView, now: datetime | None = None, room: int | None = None) -> str:
+def node_summary(view: FlowView, now: datetime | None = None, max_width: int | None = None) -> str:
     """Return the state of the whole run in one line; with *now*, running attempts count.
 
-    For a team, parts that don't fit into *room* are left out.
+    For a team, parts that don't fit into *max_width* are left out.
     """
     if view.graph.has_tasks:
-        return _team_summary(view, now, room)
+        return _team_summary(view, now, max_width)
     parts = [_format_status(view.status), f"{count_done(view)} of {len(view.nodes)} nodes done"]
     if active_count := sum(node.state in ACTIVE for node in view.nodes):
         parts.append(f"{active_count} active")
@@ -528,13 +534,13 @@ class Frame:
         return get_node_mark(view, is_ascii=self._is_ascii)
 
 
-def select_nodes(nodes: Sequence[NodeView], room: int) -> tuple[list[NodeView], list[NodeView]]:
-    """Return the nodes that fit into *room* lines, in their order, and the others.
+def select_nodes(nodes: Sequence[NodeView], max_rows: int) -> tuple[list[NodeView], list[NodeView]]:
+    """Return the nodes that fit into *max_rows* lines, in their order, and the others.
 
     Nodes that a person has to see are chosen first: some of those that ask, run, failed or are
     tried again. Then come nodes that are next, then nodes that are near the first ones in the list.
     """
-    if len(nodes) <= room:
+    if len(nodes) <= max_rows:
         return list(nodes), []
     numbers: Counter[NodeState] = Counter()
     ranks: list[tuple[int, int, int]] = []
@@ -547,7 +553,7 @@ def select_nodes(nodes: Sequence[NodeView], room: int) -> tuple[list[NodeView], 
             ranks.append((_SOON.get(node.state, _REST), _distance(index, seen_indexes), 0))
     by_rank = sorted(range(len(nodes)), key=ranks.__getitem__)
     # One line is needed for the number of the others.
-    chosen_indexes = set(by_rank[: max(0, room - 1)])
+    chosen_indexes = set(by_rank[: max(0, max_rows - 1)])
     return (
         [node for index, node in enumerate(nodes) if index in chosen_indexes],
         [node for index, node in enumerate(nodes) if index not in chosen_indexes],

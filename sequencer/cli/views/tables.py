@@ -24,22 +24,22 @@ def format_table(
     rows: Sequence[Sequence[str]],
     *,
     right: Collection[int] = (),
-    room: int | None = None,
+    max_width: int | None = None,
     goes: Sequence[int] = (),
     whole: Collection[int] = (),
     prose: Collection[int] = (),
 ) -> str:
     """Return *rows* under *head* in columns; the columns in *right* are aligned right.
 
-    Columns are numbered from 0. With a *room*, the table fits into that many characters: columns
-    in *goes* may be left out; texts are cut in the middle, in columns of *prose* at the end; and
-    columns in *whole* are cut only as a last resort. None: nothing is left out or cut.
+    Columns are numbered from 0. With a *max_width*, the table fits into that many characters:
+    columns in *goes* may be left out; texts are cut in the middle, in columns of *prose* at the
+    end; and columns in *whole* are cut only as a last resort. None: nothing is left out or cut.
 
     >>> print(format_table(("N", "STEP"), [("9", "plan"), ("10", "build")], right={0}))
      N  STEP
      9  plan
     10  build
-    >>> print(format_table(("N", "STEP"), [("1", "implement-the-new-parser")], right={0}, room=18))
+    >>> print(format_table(("N", "STEP"), [("1", "implement-new-parser")], right={0}, max_width=18))
     N  STEP
     1  impleme…-parser
     """
@@ -52,7 +52,13 @@ def format_table(
     }
     easy_widths = dict.fromkeys(least_widths, WHOLE_COLUMNS)
     widths = fit_widths(
-        natural_widths, rows, room, goes=goes, least=least_widths, easy=easy_widths, right=right
+        natural_widths,
+        rows,
+        max_width,
+        goes=goes,
+        least=least_widths,
+        easy=easy_widths,
+        right=right,
     )
 
     def fit(column: int, text: str, most: int) -> str:
@@ -69,7 +75,7 @@ def measure_widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[i
 def fit_widths(
     natural: Sequence[int],
     rows: Sequence[Sequence[str]],
-    room: int | None,
+    max_width: int | None,
     *,
     goes: Sequence[int],
     least: Mapping[int, int],
@@ -77,14 +83,14 @@ def fit_widths(
     right: Collection[int] = (),
     first: int | None = None,
 ) -> dict[int, int]:
-    """Return the columns that fit into *room*, each with its width.
+    """Return the columns that fit into *max_width*, each with its width.
 
     *natural* has the widths without any limit. *least* has the smallest width of each column that
     may be narrowed. Columns of *goes* are left out until the others need not be narrower than
     *easy*. The column *first* gets free room before the others. Figures, in the columns of
     *right*, are never cut.
     """
-    if room is None:
+    if max_width is None:
         return dict(enumerate(natural))
     minimum_widths = [
         min(column_width, least.get(column, column_width))
@@ -96,7 +102,7 @@ def fit_widths(
     columns = list(range(len(natural)))
 
     def free(widths: Sequence[int] | Mapping[int, int]) -> int:
-        return room - sum(widths[n] for n in columns) - len(_SEPARATOR) * (len(columns) - 1)
+        return max_width - sum(widths[n] for n in columns) - len(_SEPARATOR) * (len(columns) - 1)
 
     empty_columns = [n for n in (*goes, *columns) if all(row[n] in ("", "-") for row in rows)]
     for column in dict.fromkeys([*empty_columns, *goes]):

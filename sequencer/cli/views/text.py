@@ -169,12 +169,12 @@ def cut(text: str, columns: int, *, dots: str = "…") -> str:
     """
     if width(text) <= columns:
         return text
-    room, start = columns - width(dots), ""
-    if room < 0:
+    max_width, start = columns - width(dots), ""
+    if max_width < 0:
         return ""
     for character in text:
-        room -= width(character)
-        if room < 0:
+        max_width -= width(character)
+        if max_width < 0:
             break
         start += character
     return start + dots
@@ -211,13 +211,13 @@ def shorten_middle(text: str, columns: int, *, dots: str = "…") -> str:
     """
     if width(text) <= columns:
         return text
-    room = columns - width(dots)
-    tail = cut(text[::-1], room // 2, dots="")[::-1]
-    return cut(text, room - width(tail), dots="") + dots + tail
+    max_width = columns - width(dots)
+    tail = cut(text[::-1], max_width // 2, dots="")[::-1]
+    return cut(text, max_width - width(tail), dots="") + dots + tail
 
 
-def wrap_prose(text: str, room: int | None) -> str:
-    r"""Return prose with every line in at most *room* columns, broken at blanks.
+def wrap_prose(text: str, max_width: int | None) -> str:
+    r"""Return prose with every line in at most *max_width* columns, broken at blanks.
 
     A broken line continues below its start; if it has a label, below its value. A word that is
     longer than a line is not broken, so that a path can still be copied.
@@ -228,24 +228,28 @@ def wrap_prose(text: str, room: int | None) -> str:
               Tuesday
       | a quoted line
     """
-    if room is None:
+    if max_width is None:
         return text
-    return "\n".join(piece for line in text.split("\n") for piece in _wrap_line(line, room))
+    return "\n".join(piece for line in text.split("\n") for piece in _wrap_line(line, max_width))
 
 
-def _wrap_line(line: str, room: int) -> Iterator[str]:
+def _wrap_line(line: str, max_width: int) -> Iterator[str]:
     match = _BEGINNING.match(line)
-    if width(line) <= room or match is None:
+    if width(line) <= max_width or match is None:
         yield line
         return
     indent = match[0]
     words = line[len(indent) :].split(" ")
     next_indent = indent if indent.endswith("| ") else " " * width(indent)
-    if width(next_indent) * 2 > room or max(map(width, words)) > room - width(next_indent):
+    if width(next_indent) * 2 > max_width or max(map(width, words)) > max_width - width(
+        next_indent
+    ):
         next_indent = " " * (len(line) - len(line.lstrip()) + 2)
     row_words: list[str] = []
     for word in words:
-        if width(indent + " ".join([*row_words, word])) > room and (row_words or indent.strip()):
+        if width(indent + " ".join([*row_words, word])) > max_width and (
+            row_words or indent.strip()
+        ):
             yield (indent + " ".join(row_words)).rstrip()
             row_words, indent = [], next_indent
         row_words.append(word)

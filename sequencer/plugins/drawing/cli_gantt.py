@@ -49,7 +49,9 @@ def report_gantt(
     print_drawing(draw_gantt(chart, columns, is_ascii=is_ascii), sys.stdout)
     if evidence := _list_evidence(timeline):
         head_of = ("STEP", "STEP_INDEX", "ATTEMPT", "SHOWN")
-        invocation.echo(f"\n{table(head_of, evidence, right={1, 2}, room=columns, goes=(2, 1))}")
+        invocation.echo(
+            f"\n{table(head_of, evidence, right={1, 2}, max_width=columns, goes=(2, 1))}"
+        )
 
 
 def _list_evidence(timeline: Timeline) -> list[tuple[str, ...]]:

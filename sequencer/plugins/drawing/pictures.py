@@ -485,12 +485,12 @@ def _step_toward(start: tuple[float, float], end: tuple[float, float]) -> tuple[
     return start[0] + (end[0] - start[0]) * step, start[1] + (end[1] - start[1]) * step
 
 
-def fit_text(text: str, room: float, size: int = SMALL) -> str:
-    """Return *text*, cut if it is wider than *room* points."""
-    if estimate_width(text, size) <= room:
+def fit_text(text: str, max_width: float, size: int = SMALL) -> str:
+    """Return *text*, cut if it is wider than *max_width* points."""
+    if estimate_width(text, size) <= max_width:
         return text
     # Lower bound: no letter is narrower than a third of its height.
-    prefix = text[: int(3 * room / size)]
-    while prefix and estimate_width(f"{prefix}…", size) > room:
+    prefix = text[: int(3 * max_width / size)]
+    while prefix and estimate_width(f"{prefix}…", size) > max_width:
         prefix = prefix[:-1]
     return f"{prefix}…"

@@ -85,7 +85,9 @@ def _print(invocation: Invocation, facts: dict[str, Any]) -> None:
         invocation.echo("nothing changed in the work tree")
         return
     invocation.echo(
-        format_table(("CHANGE", "BYTES", "PATH", "WHY"), rows, right={1}, room=invocation.room)
+        format_table(
+            ("CHANGE", "BYTES", "PATH", "WHY"), rows, right={1}, max_width=invocation.max_width
+        )
     )
     invocation.notify(
         f"{len(facts['committed'])} would be committed ({facts['bytes']} bytes), "

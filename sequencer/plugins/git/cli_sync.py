@@ -110,7 +110,7 @@ def sync(
         path = None if aside_folder is None else str(aside_folder)
         invocation.print_json(report.facts | {"set_aside": path})
     else:
-        invocation.echo(format_report(report, invocation.room))
+        invocation.echo(format_report(report, invocation.max_width))
     if aside_folder is not None:
         invocation.notify(f"the files from here are now in {aside_folder}")
     invocation.show_notices(report.snapshot.notices if report.snapshot else ())
@@ -317,8 +317,8 @@ def _advice(
     return f"{format_command(name, 'run')} {'starts it' if readiness is None else 'continues'} here"
 
 
-def format_report(report: Report, room: int | None = None) -> str:
-    """Return *report* for people, in several lines; tables are *room* columns wide."""
+def format_report(report: Report, max_width: int | None = None) -> str:
+    """Return *report* for people, in several lines; tables are *max_width* columns wide."""
     facts, sync_status = report.facts, report.sync_status
     remote = facts["remote"]["name"]
     contact_time = "-" if sync_status.known is None else sync_status.known.at
@@ -329,7 +329,7 @@ def format_report(report: Report, room: int | None = None) -> str:
     if facts["here"] or facts["branch"]:
         heads = ("SIDE", "REVISION", "STEP_INDEX", "STATUS", "LOOKED AT")
         rows = [("this clone", *_cells(facts["here"]), contact_time), (remote, *remote_cells)]
-        parts = [format_table(heads, rows, right={1, 2}, room=room), ""]
+        parts = [format_table(heads, rows, right={1, 2}, max_width=max_width), ""]
     parts += [f"{label:<{LABEL_WIDTH}}  {one_line(v)}" for label, v in _rows(report) if v]
     if other_runs := facts["elsewhere"]:
         heads = ("ONLY THERE", "REVISION", "STEP_INDEX", "STATUS", "BRANCH")
@@ -337,7 +337,7 @@ def format_report(report: Report, room: int | None = None) -> str:
             (one_line(other_run["run"] or "?"), *_cells(other_run), one_line(other_run["branch"]))
             for other_run in other_runs
         ]
-        parts += ["", format_table(heads, rows, right={1, 2}, room=room)]
+        parts += ["", format_table(heads, rows, right={1, 2}, max_width=max_width)]
         names = [other_run["run"] for other_run in other_runs if other_run["run"] is not None]
         parts += [
             f"{format_command(name, 'sync --fetch')} brings one of them here" for name in names[:1]

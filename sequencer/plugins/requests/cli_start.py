@@ -241,7 +241,9 @@ def _show_score(invocation: Invocation, choice: TeamChoice | None) -> None:
         (f"{reason.points:+d}" if reason.points else "0", one_line(reason.text))
         for reason in choice.score.reasons
     ]
-    invocation.echo(format_table(("POINTS", "FOR"), rows, right={0}, room=invocation.room))
+    invocation.echo(
+        format_table(("POINTS", "FOR"), rows, right={0}, max_width=invocation.max_width)
+    )
 
 
 _HAS_NO_TEAMS = "teams.enabled"
@@ -348,7 +350,7 @@ def _show_steps(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
         for number, step in enumerate(steps)
     ]
     head = ("N", "STEP", "PROMPT", "AGENT", "")
-    invocation.echo(format_table(head, rows, right={0}, room=invocation.room))
+    invocation.echo(format_table(head, rows, right={0}, max_width=invocation.max_width))
     if text := format_purposes((step["step"], step.get("description", "")) for step in steps):
         invocation.echo(f"\n{text}")
 
@@ -369,7 +371,9 @@ def _show_tasks(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
     ]
     head = ("TASK", "SUBJECT", "ROLE", "AGENT", "BLOCKED BY", "")
     # If space is short, the marks go first: agent and order are more important.
-    invocation.echo(format_table(head, rows, room=invocation.room, goes=(5,), whole={1}, prose={1}))
+    invocation.echo(
+        format_table(head, rows, max_width=invocation.max_width, goes=(5,), whole={1}, prose={1})
+    )
 
 
 def _describe_step(project: Project, step: Step, index: int, graph: Graph | None) -> dict[str, Any]:
