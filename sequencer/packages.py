@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sequencer.errors import PackageFailed, SequencerError
@@ -162,7 +161,9 @@ def may_add(group: str) -> bool:
             return True
         for name in names:
             if name.endswith((".dist-info", ".egg-info", "EGG-INFO")):
-                with suppress(OSError):
-                    if group.encode() in Path(folder, name, "entry_points.txt").read_bytes():
+                # Most packages have no entry points, so a Path for each would cost the most.
+                place = os.path.join(folder, name, "entry_points.txt")  # noqa: PTH118
+                with suppress(OSError), open(place, "rb") as file:  # noqa: PTH123
+                    if group.encode() in file.read():
                         return True
     return False

@@ -301,6 +301,10 @@ def _warm_up() -> None:
         for sys.argv in (["sequencer", "plan", "--list"], ["sequencer", "check"]):
             with contextlib.suppress(SystemExit):
                 importlib.import_module("sequencer.cli").main()
+    # The patterns of secrets take longer to compile than the rest of a command that runs a step.
+    redaction = importlib.import_module("sequencer.executors.redaction").Redaction()
+    redaction.hide(b"a" * 1024)
+    redaction.start_stream().feed(b"a")
     os.environ.clear()
     os.environ.update(kept)
     # A command closes what it inherits, and would close the same numbers again with these.
