@@ -33,7 +33,7 @@ def report(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer report --metrics --all-runs --output /srv/s.prom
     """
     contributions = contributions_to("report")
-    # A contribution whose flag only selects it can also be shown without any option.
-    default_items = [c for c in contributions if c.flags and not c.needs]
-    default = [c for c in default_items if c.is_available(invocation)] or default_items
-    return choose_contribution("report", contributions, given, default[:1])(invocation, given)
+    # Without an option, show the first report that needs no value and is available here.
+    without_values = [c for c in contributions if c.flags and not c.needs]
+    available = [c for c in without_values if c.is_available(invocation)] or without_values
+    return choose_contribution("report", contributions, given, available[:1])(invocation, given)

@@ -83,14 +83,15 @@ def git_folder(project: Path) -> Path | None:
             return Path(git)
         if mode:
             # In a worktree or a submodule, `.git` is a file with the path of the folder.
-            return _git_folder_in(Path(git))
+            return _read_git_folder(Path(git))
         parent = os.path.dirname(folder)  # noqa: PTH120 (same)
         if parent == folder:
             return None
         folder = parent
 
 
-def _git_folder_in(file: Path) -> Path | None:
+def _read_git_folder(file: Path) -> Path | None:
+    """Return the git folder that *file*, the ``.git`` of a worktree or submodule, points to."""
     line = _read_line(file)
     return None if line is None else file.parent / line.partition("gitdir:")[2].strip()
 

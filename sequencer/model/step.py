@@ -82,7 +82,7 @@ class Retry(Frozen, allow_inf_nan=False):
         return ensure_mapping(value, "a number of tries")
 
     def delay_s(self, failures: int) -> float:
-        """Return the seconds to wait after this many *failures* in a row, at least 1.
+        """Return the seconds to wait after *failures* (1 or more) in a row.
 
         >>> retry = Retry(max_attempts=5, backoff="exponential", initial_delay_s=2, max_delay_s=9)
         >>> [retry.delay_s(n) for n in (1, 2, 3, 4)]

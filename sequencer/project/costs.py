@@ -56,24 +56,20 @@ def cost_warnings(
 
 
 def fallback_warnings(project: Project, workflow: Workflow) -> Iterator[tuple[str, str]]:
-    """Yield (message, hint) for each fallback agent that can't perform some steps of *workflow*.
-
-    The message names the field that the agent does not support.
-    """
-    failures: dict[tuple[str, str, str], list[str]] = {}
-    hints: dict[str, str] = {}
+    """Yield (message, hint) for each reason why a fallback agent can't perform some steps."""
+    failures: dict[tuple[str, str, str, str], list[str]] = {}
     for step, agent, _ in _choose_agents(project, workflow):
         for name, error in project.agents.list_unfit_fallbacks(step, agent):
-            steps = failures.setdefault((name, agent, error.message), [])
-            steps += [] if step.name in steps else [step.name]
             remedy = "install it" if isinstance(error, AgentMissing) else "change that"
-            hints[name] = f"{remedy}, or take {name!r} out of agent.fallback"
-    for (name, agent, message), steps in failures.items():
-        text, excess = ", ".join(steps[:MAX_STEPS]), len(steps) - MAX_STEPS
-        text = f"step{'s' * (len(steps) > 1)} {text}{f' and {excess} more' if excess > 0 else ''}"
+            steps = failures.setdefault((name, agent, error.message, remedy), [])
+            steps += [] if step.name in steps else [step.name]
+    for (name, agent, message, remedy), steps in failures.items():
+        excess = len(steps) - MAX_STEPS
+        names = ", ".join(steps[:MAX_STEPS]) + (f" and {excess} more" if excess > 0 else "")
+        problem = f"fallback {name!r} never performs step{'s' * (len(steps) > 1)} {names}"
         yield (
-            f"fallback {name!r} never performs {text} in place of {agent!r}: {message}",
-            hints[name],
+            f"{problem} in place of {agent!r}: {message}",
+            f"{remedy}, or take {name!r} out of agent.fallback",
         )
 
 

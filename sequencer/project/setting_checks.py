@@ -49,10 +49,13 @@ class Check:
         self._definitions = self._list_written_names("workflows")
 
     def _list_written_names(self, key: str) -> frozenset[str]:
-        """Return the names that were written below *key*, refused ones included."""
+        """Return the names that were written below *key*.
+
+        Entries that were removed because they need an unavailable plug-in are included.
+        """
         entries = self._layers.values.get(key)
         unavailable_names = (
-            path[1] for path in self._layers.unavailable if path[:1] == (key,) != path
+            path[1] for path in self._layers.unavailable if len(path) > 1 and path[0] == key
         )
         return frozenset(
             (*(entries if isinstance(entries, dict) else ()), *map(str, unavailable_names))

@@ -24,9 +24,9 @@ from sequencer.cli.views.states import (
     WORKING,
     count_done,
     format_state,
+    get_node_look,
     get_node_mark,
     node_duration_s,
-    node_look,
     sanitize_text,
 )
 from sequencer.cli.views.tables import fit_widths, format_rows, measure_widths
@@ -137,7 +137,7 @@ def format_state_counts(view: FlowView, nodes: Sequence[NodeView]) -> str:
     """Return how many of *nodes*, which are nodes of *view*, are in which state."""
     if view.graph.has_tasks:
         return format_task_counts(nodes)
-    counts = Counter(node_look(node).word for node in nodes)
+    counts = Counter(get_node_look(node).word for node in nodes)
     return ", ".join(f"{count} {state}" for state, count in counts.most_common())
 
 
@@ -205,7 +205,7 @@ def _format_state(view: NodeView, now: datetime) -> str:
     if view.state is NodeState.RETRYING and due_date is not None:
         return f"retry in {format_clock(max(0.0, (due_date - now).total_seconds()))}"
     is_again = view.attempt > 1 and view.state in (NodeState.RUNNING, NodeState.FAILED)
-    word = node_look(view).word
+    word = get_node_look(view).word
     return f"{word} ({view.attempt})" if is_again else word
 
 
@@ -519,7 +519,7 @@ class Frame:
             texts = node_lines(
                 view, nodes, now, columns, outputs, mark=self._choose_mark, dots=self._dots
             )
-            styles = ["dim", *(node_look(node).style for node in nodes)]
+            styles = ["dim", *(get_node_look(node).style for node in nodes)]
             lines = list(zip(texts, styles, strict=True))
         if hidden_nodes:
             lines.append(

@@ -90,14 +90,14 @@ def get_state_look(state: str) -> StateLook:
     return LOOKS.get(state) or LOOKS["failed"]._replace(word=state.replace("_", " "))
 
 
-def node_look(view: NodeView) -> StateLook:
-    """Return how the node of *view* looks."""
+def get_node_look(view: NodeView) -> StateLook:
+    """Return the look of the node in *view*; without a live process it looks interrupted."""
     return LOOKS["interrupted" if view.is_interrupted else view.state]
 
 
 def get_node_mark(view: NodeView, *, is_ascii: bool) -> str:
     """Return the mark of the node of *view*."""
-    style = node_look(view)
+    style = get_node_look(view)
     return style.ascii_mark if is_ascii else style.mark
 
 
@@ -150,7 +150,7 @@ LAST_LINE_COLUMNS = 80
 def format_state(view: NodeView, now: datetime) -> str:
     """Return the state in words, with the time that is left if it waits for a date."""
     due_date = parse_time(view.due) if view.due else None
-    word = node_look(view).word
+    word = get_node_look(view).word
     if due_date is None:
         return word
     remaining = format_duration(max(0.0, (due_date - now).total_seconds()))

@@ -59,13 +59,11 @@ def find_question(marking: Marking, name: str) -> tuple[Node, int]:
     Raises:
         UnknownName: no node of this name waits for an answer.
     """
-    question = marking.active.get(name)
-    if question is None or question.since is None:
-        question_names = [
-            question_name for question_name, execution in marking.active.items() if execution.since
-        ]
-        raise UnknownName("open question", name, question_names, where="sequencer answer")
-    return marking.graph.by_id[name], question.token
+    execution = marking.active.get(name)
+    if execution is None or execution.since is None:
+        open_names = [node for node, active in marking.active.items() if active.since]
+        raise UnknownName("open question", name, open_names, where="sequencer answer")
+    return marking.graph.by_id[name], execution.token
 
 
 def answer_value(node: Node, answer: str) -> str:

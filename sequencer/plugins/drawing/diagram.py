@@ -14,7 +14,7 @@ from typing import IO
 
 from msgspec import Struct
 
-from sequencer.cli.views.states import get_node_mark, node_look, sanitize_text, wrap_text
+from sequencer.cli.views.states import get_node_look, get_node_mark, sanitize_text, wrap_text
 from sequencer.cli.views.text import can_write, cut, has_color, terminal_width, width
 from sequencer.errors import StorageFailed
 from sequencer.history.view import FlowView, NodeState, NodeView
@@ -148,7 +148,7 @@ def list_nodes(view: FlowView, *, is_ascii: bool = False) -> Drawing:
             ways.append(f"{sanitize_text(edge.target)}{label}{loop}")
         text = f" {get_node_mark(node, is_ascii=is_ascii)} {sanitize_text(name)}"
         suffix = f" {arrow} {', '.join(ways)}" if ways else ""
-        style = node_look(node).style
+        style = get_node_look(node).style
         rows.append(
             (
                 (_replace_non_ascii(text, is_ascii), style),
@@ -381,7 +381,7 @@ def _paint(
     for box in layout.boxes:
         node = states[box.node]
         glyphs = _borders(drawing.shape(node.node), is_ascii=is_ascii)
-        style = node_look(node).style
+        style = get_node_look(node).style
         if node.state is NodeState.PENDING:
             colors = drawing.colors(box.node)
             style = colors.get("stroke", "")
@@ -392,7 +392,7 @@ def _paint(
         x, y = line.points[0]
         node = states[edges[line.place].source]
         leaves = "+" if is_ascii else _LEAVES[layout.way][node.node.kind is NodeKind.HUMAN]
-        canvas.write_text(x, y, leaves, node_look(node).style if has_run else "")
+        canvas.write_text(x, y, leaves, get_node_look(node).style if has_run else "")
         for number, text in enumerate(line.label.lines if line.label is not None else ()):
             assert line.label is not None  # noqa: S101 - it has lines
             indent = 0 if line.is_loop else (line.label.width - width(text)) // 2

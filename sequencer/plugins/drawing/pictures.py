@@ -18,7 +18,7 @@ from pathlib import Path
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import save as save_file
 from sequencer.cli.views.nodes import node_summary
-from sequencer.cli.views.states import PICTURES, node_look, sanitize_text
+from sequencer.cli.views.states import PICTURES, get_node_look, sanitize_text
 from sequencer.cli.views.text import width as columns_of
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.history.view import FlowView, NodeState, NodeView
@@ -302,7 +302,7 @@ class FlowPicture:
             yield from wrap_in_group(self._line_class(line), self._line(line))
         for box in layout.boxes:
             view = self._states[box.node]
-            parts = wrap_in_group(f"node {node_look(view).css}", self._box(box, view))
+            parts = wrap_in_group(f"node {get_node_look(view).css}", self._box(box, view))
             yield from (
                 parts if self._link is None else self._wrap_in_link(box.node, parts, self._link)
             )

@@ -65,14 +65,17 @@ def list_caps(
     caps += _caps_of_budget("team", "", rules.budget, usage.cost_usd, tokens)
     for role, budget in rules.role_budgets.items():
         names = [node.id for node in tasks if node.task is not None and node.task.role == role]
-        caps += _caps_of_budget("role", role, budget, *_sum(spent, names))
+        caps += _caps_of_budget("role", role, budget, *_sum_usage(spent, names))
     for node in tasks:
         if node.task is not None:
-            caps += _caps_of_budget("task", node.id, node.task.budget, *_sum(spent, [node.id]))
+            caps += _caps_of_budget(
+                "task", node.id, node.task.budget, *_sum_usage(spent, [node.id])
+            )
     return caps
 
 
-def _sum(usage_by_task: Spent, tasks: Sequence[str]) -> tuple[float, float]:
+def _sum_usage(usage_by_task: Spent, tasks: Sequence[str]) -> tuple[float, float]:
+    """Return the USD and the tokens that *tasks* have used."""
     amounts = [usage_by_task[task] for task in tasks if task in usage_by_task]
     return round(sum(usd for usd, *_ in amounts), 9), sum(tokens for _, tokens, *_ in amounts)
 

@@ -104,8 +104,11 @@ class RoutingSettings(Frozen):
         """
         return self.procedures.get(word, PROCEDURE_OF[word])
 
-    def find_deciding_labels(self, request: Request) -> Iterator[tuple[Word, str]]:
-        """Yield (word, label) for each label of *request* that decides, most important first."""
+    def find_word_labels(self, request: Request) -> Iterator[tuple[Word, str]]:
+        """Yield (word, label) for each word that a label of *request* selects, first debugger.
+
+        Then the agent does not have to classify the request.
+        """
         words: tuple[tuple[Word, Labels], ...] = (
             ("debugger", self.labels.debugger),
             ("orchestrator", self.labels.orchestrator),
@@ -225,7 +228,7 @@ class _Routing:
 
     def route_by_label(self) -> Route | None:
         choice: Route | None = None
-        for word, label in self._settings.find_deciding_labels(self._request):
+        for word, label in self._settings.find_word_labels(self._request):
             reason = f"label {label!r} is one of routing.labels.{word}"
             name = self._settings.procedure_for(word)
             if choice is not None:

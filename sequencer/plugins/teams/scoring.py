@@ -133,7 +133,7 @@ def find_classification(request: Request, route: Route, routing: RoutingSettings
     classification = next((word for word in WORDS if word == route.classification), None)
     if classification in words or not words:
         return classification
-    by_label = (word for word, _ in routing.find_deciding_labels(request) if word in words)
+    by_label = (word for word, _ in routing.find_word_labels(request) if word in words)
     return next(by_label, words[0])
 
 

@@ -68,10 +68,10 @@ class Wakes:
             # A folder is gone, or the system has no watches left; the recheck still works.
             return False
         self._watched = targets
-        self._loop.add_reader(self._notifier.fileno(), self._check, self._notifier)
+        self._loop.add_reader(self._notifier.fileno(), self._notify_if_changed, self._notifier)
         return True
 
-    def _check(self, notifier: Notifier) -> None:
+    def _notify_if_changed(self, notifier: Notifier) -> None:
         if notifier.has_changed():
             self._on_change()
 

@@ -60,6 +60,7 @@ def report_html(settings: Settings, run: str | None) -> str:
 
 
 PLOT_GAP, LINE, LEFT, SQUARE = 56, 22, 24, 12
+TITLE_GAP, SQUARE_GAP, LEGEND_GAP = 8, 6, 18
 MAX_REVIEWS = 12
 _PLOT_STYLE = (
     f"<style>text {{ font-family: {FONTS}; font-size: 12px; fill: {PALE_INK} }} "
@@ -85,10 +86,10 @@ def plots_svg(settings: Settings, run: str | None) -> str:
     sorted_expenses = sorted(expenses, key=lambda item: item[1].at)
     parts, y = list[str](), LINE
     for measure, part in (("cost", "agent"), ("tokens", "step"), ("time", "agent")):
-        plot, series = plot_growth(sorted_expenses, MEASURES[measure], PARTS[part])
-        if plot:
+        curves, series = plot_growth(sorted_expenses, MEASURES[measure], PARTS[part])
+        if curves:
             label = MEASURES[measure].label
-            parts += _plot(plot, f"{MEASURES[measure].word} by {part}", series, label, y)
+            parts += _draw_plot(curves, f"{MEASURES[measure].word} by {part}", series, label, y)
             y += PLOT_HIGH + PLOT_GAP
     reviews = [*list_reviews(row, story.judged)][:MAX_REVIEWS]
     if reviews:
@@ -105,20 +106,24 @@ def plots_svg(settings: Settings, run: str | None) -> str:
     return "\n".join([*opening, _PLOT_STYLE, *parts, "</svg>"])
 
 
-def _plot(
-    plot: str, title: str, series: list[Series], label: Callable[[float], str], y: int
+def _draw_plot(
+    curves: str, title: str, series: list[Series], label: Callable[[float], str], y: int
 ) -> Iterator[str]:
+    """Yield the SVG of one plot at the height *y*: its title, its curves, and a legend.
+
+    The legend has the last value of each series, as *label* formats it.
+    """
     yield f'<text class="title" x="{LEFT}" y="{y}">{escape(title)}</text>'
-    yield f'<g transform="translate({LEFT} {y + 8})">{plot}</g>'
+    yield f'<g transform="translate({LEFT} {y + TITLE_GAP})">{curves}</g>'
     x = float(LEFT)
     for place, area in enumerate(series):
         text = f"{sanitize_text(area.name)} {label(area.values[-1])}"
         position = f'x="{x:g}" y="{y + PLOT_HIGH + LINE - SQUARE + 2}"'
         square = f'width="{SQUARE}" height="{SQUARE}" fill="currentColor"'
         yield f'<g class="s{place}"><rect {position} {square}/></g>'
-        x += SQUARE + 6
+        x += SQUARE + SQUARE_GAP
         yield f'<text x="{x:g}" y="{y + PLOT_HIGH + LINE}">{escape(text)}</text>'
-        x += estimate_width(text, SMALL) + 18
+        x += estimate_width(text, SMALL) + LEGEND_GAP
 
 
 def _review(review: Judge, y: int) -> Iterator[str]:

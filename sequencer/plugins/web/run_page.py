@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from sequencer.cli.views.readiness import Snapshot, add_project_facts, take_snapshot
-from sequencer.cli.views.states import INTEREST, LOOKS, StateLook, node_look
+from sequencer.cli.views.states import INTEREST, LOOKS, StateLook, get_node_look
 from sequencer.cli.views.text import pluralize
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused, to_one_line
 from sequencer.history.story import StepTries
@@ -186,7 +186,7 @@ def _rank_interest(view: NodeView) -> int:
 def _node_row(view: NodeView, tries: StepTries | None) -> StepRow:
     node = view.node
     agent = "you" if node.kind is NodeKind.HUMAN else "" if tries is None else tries.last.agent
-    look, name = node_look(view), node.label or node.id
+    look, name = get_node_look(view), node.label or node.id
     tries = tries or StepTries(node.id, name, 0)
     return StepRow(node.id, look, name, tries, node.id, agent, view.last_line)
 
@@ -235,7 +235,7 @@ def _graph(
     is_endless = row.facts["steps"] is None
     states = _list_sequence_states(row, head, snapshot, workflow)
     if is_endless and len(states) <= MAX_RING:
-        steps = [(view.node.id, node_look(view), link(key)) for view, key in states]
+        steps = [(view.node.id, get_node_look(view), link(key)) for view, key in states]
         cycle = head.step_index // len(states)
         return ring_svg(steps, f"cycle {cycle + 1}", _make_ring_review(workflow, cycle, link))
     keys = {step.name: key for step, (_, key) in zip(workflow.steps, states, strict=True)}

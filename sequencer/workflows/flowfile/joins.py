@@ -93,7 +93,12 @@ def _find_joins(graph: Graph) -> dict[str, _Join]:
 def _find_certain_joins(
     graph: Graph, merging_names: Sequence[str]
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return the nodes of *merging_names* that always get several outputs after a run divides."""
+    """Return, for nodes of *merging_names*, the nodes whose outputs they certainly get together.
+
+    Each edge to one of these nodes is a bit. `certain_bits` has, for each node, the edges that
+    every run follows from there; it is computed from the ends backward. Where a run divides, a
+    target of two such edges certainly gets both outputs.
+    """
     targets = {*merging_names}
     edges = [
         index

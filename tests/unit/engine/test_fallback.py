@@ -162,6 +162,15 @@ def test_a_fallback_that_is_not_installed_is_reported_too(tmp_path: Path) -> Non
     assert "second can't stand in: " in step_log(folder)
 
 
+def test_each_reason_against_a_fallback_has_its_own_remedy(tmp_path: Path) -> None:
+    folder = made(tmp_path, scripted(LIMITED), "{kind: codex, program: /nowhere/codex}")
+    config = folder / "orchestration.yaml"
+    config.write_text(config.read_text().replace("[one,", "[{name: one, max_cost_usd: 2},"))
+    found = call(folder, "check").out
+    assert found.count("change that, or take 'second' out of agent.fallback") == 1
+    assert found.count("install it, or take 'second' out of agent.fallback") == 1
+
+
 def test_a_scheduled_workflow_has_its_fallbacks_checked_as_well(tmp_path: Path) -> None:
     more = "workflows: {nightly: {kind: procedure, steps: [{name: one, max_cost_usd: 2}]}}\n"
     second = f"{{kind: codex, program: {sys.executable}}}"
