@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sequencer.errors import PackageFailed, SequencerError
@@ -152,18 +153,33 @@ def may_add(group: str) -> bool:
     finders = (finder for finder in sys.meta_path if finder is not PathFinder)
     if any(hasattr(finder, "find_distributions") for finder in finders):
         return True
+    try:
+        return any(
+            group.encode() in _read_entry_point_files(*key) for key in _list_package_folders()
+        )
+    except OSError:
+        return True
+
+
+def _list_package_folders() -> Iterator[tuple[str, int]]:
+    """Yield the folders of packages, each with the time of its last change."""
     for folder in sys.path:
-        try:
-            names = os.listdir(folder or ".")  # noqa: PTH208 - no Path for each name
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return True
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info", "EGG-INFO")):
-                # Most packages have no entry points, so a Path for each would cost the most.
-                place = os.path.join(folder, name, "entry_points.txt")  # noqa: PTH118
-                with suppress(OSError), open(place, "rb") as file:  # noqa: PTH123
-                    if group.encode() in file.read():
-                        return True
-    return False
+        with suppress(FileNotFoundError):
+            yield folder or ".", os.stat(folder or ".").st_mtime_ns  # noqa: PTH116
+
+
+@lru_cache(maxsize=64)
+def _read_entry_point_files(folder: str, changed_ns: int) -> bytes:
+    """Return the entry points of all packages in *folder*, which was last changed *changed_ns*.
+
+    Raises:
+        OSError: it is not a folder, or can't be read.
+    """
+    del changed_ns  # another value reads the folder again: packages are replaced, never edited
+    texts = list[bytes]()
+    for name in os.listdir(folder):  # noqa: PTH208 - no Path for each name
+        if name.endswith((".dist-info", ".egg-info", "EGG-INFO")):
+            place = os.path.join(folder, name, "entry_points.txt")  # noqa: PTH118 - the same
+            with suppress(OSError), open(place, "rb") as file:  # noqa: PTH123 - the same
+                texts.append(file.read())
+    return b"\n".join(texts)

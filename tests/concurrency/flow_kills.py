@@ -54,7 +54,8 @@ def spoil_head(flow: Flow, dice: random.Random) -> None:
         path.unlink()
     else:
         data = path.read_bytes()
-        path.write_bytes(data[: dice.randrange(len(data))])
+        # It may be empty already: a process that was killed has not restored it.
+    path.write_bytes(data[: dice.randrange(len(data) or 1)])
 
 
 def killed(
