@@ -65,7 +65,7 @@ def test_people_are_asked_again_when_a_run_is_restored() -> None:
     run.now = 1_000
     assert restore(run) == ["resumed", "again h", "start a"]
     asked = run.marking.active["h"]
-    assert (asked.since, asked.due) == (date(1_000), date(1_050))
+    assert (asked.since, asked.due) == ("2026-01-01T00:00:01Z", date(1_050))
     assert asked.token not in (0, before)
     assert run.held == {"a": run.token("a")}
     assert run.update(lambda step: step.answer("h", "x", None, {})) == ["done h"]
