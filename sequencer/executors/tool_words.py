@@ -140,7 +140,7 @@ def writing_objection(step: Step, executor: Executor) -> Objection | None:
         # For these clients allowed_tools lists all tools that exist, by the client's own names.
         reason = f"its tools in this step are {', '.join(step.allowed_tools) or 'none'}"
     elif permissions is not None and not permissions.can_write:
-        reason = f"its entry says {permissions.says}"
+        reason = f"its entry says {permissions.summary}"
     else:
         return None
     hint = "allow it to write, or expect text or nothing of the step"

@@ -299,13 +299,14 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Diagnostic]
 
 
 def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
-    """Yield the permissions of each agent, and a warning if it can't edit by default."""
+    """Yield one diagnostic per agent: its permissions, or a warning that it can't edit files."""
     for permission in list_permissions(project.agents, workflow):
-        where, message = f"agent {permission.agent}", permission.warning
-        if message is None:
-            yield Diagnostic(Level.NOTICE, Area.AGENT, f"permissions: {permission.says}", where)
+        where, warning = f"agent {permission.agent}", permission.warning
+        if warning is None:
+            text = f"permissions: {permission.summary}"
+            yield Diagnostic(Level.NOTICE, Area.AGENT, text, where)
         else:
-            yield Diagnostic(Level.WARNING, Area.AGENT, message, where, permission.hint)
+            yield Diagnostic(Level.WARNING, Area.AGENT, warning, where, permission.hint)
 
 
 def _check_decisions(workflow: Workflow) -> Iterator[Diagnostic]:

@@ -32,7 +32,7 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.inline_graphs import inline_graphs
 from sequencer.project.schema import OLD_ROLES, Schema, WorkflowChoice
-from sequencer.project.sections import Found, SectionSteps, section, section_value
+from sequencer.project.sections import LocatedError, SectionSteps, section, section_value
 from sequencer.project.sources import OWN, OWN_STEPS, Layers
 from sequencer.project.step_facts import (
     PERSON,
@@ -389,7 +389,7 @@ class Workflows:
         step_entries = {name: entry for name, entry in own_entries.items() if entry.inline is None}
         composition = Composition(step_entries, BuiltinWorkflows(BuiltinPrompts()), format_key_path)
         workflows = dict(composition.workflows)
-        layers, problems = Layers(values=self._written), list[Found]()
+        layers, problems = Layers(values=self._written), list[LocatedError]()
         sections = partial(section_value, schema)
         lists = inline_graphs(schema, sections, layers, self._root, problems)
         workflows |= {name: graph.workflow for name, graph in lists.items()}

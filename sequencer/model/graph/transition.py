@@ -433,14 +433,18 @@ class OpenTransition:
             if execution is None or nodes[name].kind is not NodeKind.AGENT:
                 continue
             claim = claims.get(execution.token)
-            if claim is not None and claim.token in capacity.gone and name in closed_names:
+            if (
+                claim is not None
+                and claim.token in capacity.expired_tokens
+                and name in closed_names
+            ):
                 # It must not start again, and its holder is gone, so don't wait for it.
                 self._take_over(claim, capacity.used.get(claim.token))
                 self.editor.do("drop", name)
                 continue
             if execution.error is not None or name in closed_names or slots <= 0:
                 continue
-            if claim is not None and claim.token not in capacity.gone:
+            if claim is not None and claim.token not in capacity.expired_tokens:
                 continue
             if not self._is_due(execution):
                 continue
