@@ -30,6 +30,7 @@ SHORTEST_CHAIN = 1000
 """The whole marking is written again after this many operations at the earliest."""
 SHOWN_ASKS = 10
 SHOWN_ASKS_BYTES = 500
+"""Limits for the names of open questions in the head; it always has the first one."""
 _NOTHING = Flow()
 
 
@@ -163,6 +164,7 @@ def write(
 
 
 def _first_questions(marking: Marking) -> tuple[str, ...]:
+    """Return the nodes whose questions are open: as many as the head may list."""
     names = [name for name, execution in marking.active.items() if execution.since][:SHOWN_ASKS]
     while len(names) > 1 and _size(names) > SHOWN_ASKS_BYTES:
         names.pop()
@@ -170,6 +172,7 @@ def _first_questions(marking: Marking) -> tuple[str, ...]:
 
 
 def _size(value: Any) -> int:
+    """Return the length of *value* as JSON, in bytes."""
     return len(encode_json(value))
 
 
