@@ -50,6 +50,7 @@ from sequencer.store.recovery import (
 )
 
 Complaints = tuple[object, ...]
+"""Only compared; see `Diagnosis.complaints`."""
 _NO_COMPLAINTS: Complaints = (None, None, (), ())
 
 
@@ -154,7 +155,10 @@ class Diagnosis(Struct, frozen=True):
 
     @property
     def complaints(self) -> Complaints:
-        """Return the problems that a writer between two reads could have caused."""
+        """Return the problems that may only be there because a writer was active meanwhile.
+
+        They are compared with those of the next look, which shows the lasting ones.
+        """
         refusal = None if self.refusal is None else str(self.refusal)
         damaged_reports = (
             report
