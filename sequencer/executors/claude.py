@@ -384,7 +384,7 @@ class ClaudeParser(JsonEventParser):
         if end.exit_code == 0 and result.get("is_error") is False:
             # claude sets it only if there is a schema, and after it has checked the answer.
             structured_output = result.get("structured_output")
-            self._turns.conclude(result)
+            self._turns.set_final_reason(result)
             text, placeholder = result.get_text("result"), self._turns.placeholder
             if placeholder and not self.has_worked:
                 # The conversation may be the cause, so the next attempt may start a new one.

@@ -158,7 +158,7 @@ class Workflows:
     @cached_property
     def recorded(self) -> Recorded:
         """Return all facts, for a record."""
-        steps = {key: self.find_steps(key) or {} for key in self._keys()}
+        steps = {key: self.find_steps(key) or {} for key in self._iter_keys()}
         return Recorded(self._chosen, self._files, self._digests, steps)
 
     @property
@@ -216,7 +216,7 @@ class Workflows:
 
     def _pairs(self, record: Recorded) -> Iterator[tuple[str, str]]:
         """Yield (current key, key in *record*) for each pair of workflows to compare."""
-        for key in (*self._keys(record), *record.steps):
+        for key in (*self._iter_keys(record), *record.steps):
             source = key if key in self._data else _IN_FILE
             if self._digests[source] != record.digests.get(source):
                 yield key, key
@@ -227,17 +227,20 @@ class Workflows:
         if self._chosen != record.workflow:
             yield _key(self._chosen, self._files), _key(record.workflow, record.files)
 
-    def _keys(self, record: Recorded | None = None) -> Iterator[str]:
-        """Yield the keys of the workflows; skip those in orchestration.yaml if *record* has it."""
+    def _iter_keys(self, record: Recorded | None = None) -> Iterator[str]:
+        """Yield the keys of all workflows: in orchestration.yaml, then in files of their own.
+
+        With *record*, skip those in orchestration.yaml if that has not changed since.
+        """
         if record is None or self._digests[_IN_FILE] != record.digests.get(_IN_FILE):
-            yield from self._own
+            yield from self._steps_in_file
         yield from self._data
 
     def find_steps(self, key: str) -> dict[str, StepFacts] | None:
         """Return the facts of the workflow with *key*, or of the built-in one with that name."""
         if key not in self._steps:
             if key not in self._data:
-                steps = self._own.get(key)
+                steps = self._steps_in_file.get(key)
                 return self.find_builtin_steps(key) if steps is None else steps
             path, data = self._data[key]
             try:
@@ -375,14 +378,14 @@ class Workflows:
             return partial(with_defaults, defaults={})
 
     @cached_property
-    def _own(self) -> dict[str, dict[str, StepFacts]]:
+    def _steps_in_file(self) -> dict[str, dict[str, StepFacts]]:
         """Return the facts of the workflows, defaults and roles that are in orchestration.yaml."""
         try:
-            return self._read_own(self._schema)
+            return self._read_steps_in_file(self._schema)
         except (ValidationError, ConfigurationError):
             return {_IN_FILE: _opaque_facts(self._digests[_IN_FILE])}
 
-    def _read_own(self, schema: Schema) -> dict[str, dict[str, StepFacts]]:
+    def _read_steps_in_file(self, schema: Schema) -> dict[str, dict[str, StepFacts]]:
         own_entries = {
             name: entry for name, entry in schema.workflows.items() if entry.file is None
         }
