@@ -116,8 +116,8 @@ class Chain(Struct):
         self._measured, self._bytes = since, size
 
 
-class Written(NamedTuple):
-    """What a transition stores."""
+class StoredMarking(NamedTuple):
+    """What a transition stores of its marking."""
 
     flow: Flow
     chain: Chain
@@ -133,8 +133,11 @@ def write(
     before: Flow | None,
     chain: Chain,
     operations: Sequence[Operation],
-) -> Written:
-    """Return how to store *marking*, the result of *operations* after *before*."""
+) -> StoredMarking:
+    """Return how to store *marking*, the result of *operations* after *before*, which has *chain*.
+
+    *rest* is the status of the run while no process works on it.
+    """
     fields = {"status": str(marking.status), "rest": rest, "asks": _first_questions(marking)}
     previous_flow = before or _NOTHING
     entries = len(marking.waiting) + len(marking.active) + len(marking.ended_at)
@@ -144,23 +147,23 @@ def write(
         inline = snapshot(marking)
         if _size(inline) <= INLINE_BYTES:
             flow = previous_flow.replace(**fields, marking=inline, base=None, since=())
-            return Written(flow, Chain())
+            return StoredMarking(flow, Chain())
     if previous_flow.base is not None:
         new_operations = (*previous_flow.since, *operations)
         size = chain.size_with(previous_flow.since, operations)
         if size <= SINCE_BYTES:
             chain.remember_size(new_operations, size)
-            return Written(
+            return StoredMarking(
                 previous_flow.replace(**fields, marking=None, since=new_operations), chain
             )
         length = chain.operations + len(new_operations)
         if length <= max(SHORTEST_CHAIN, 2 * entries):
             name, data = _build_document({"base": previous_flow.base, "since": new_operations})
             flow = previous_flow.replace(**fields, marking=None, base=name, since=())
-            return Written(flow, Chain([*chain.names, name], length), (name, data))
+            return StoredMarking(flow, Chain([*chain.names, name], length), (name, data))
     name, data = _build_document({"marking": snapshot(marking)})
     flow = previous_flow.replace(**fields, marking=None, base=name, since=())
-    return Written(flow, Chain([name]), (name, data), is_whole=True)
+    return StoredMarking(flow, Chain([name]), (name, data), is_whole=True)
 
 
 def _first_questions(marking: Marking) -> tuple[str, ...]:
