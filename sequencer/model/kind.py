@@ -348,6 +348,10 @@ class Kind(Protocol):
     has_one_place: ClassVar[bool]
     """One step runs at a time, so that an attempt needs no separate thread."""
 
+    def __repr__(self) -> str:
+        """Return its class and the name of its workflow."""
+        return f"<{type(self).__name__} of {self.workflow.name!r}>"
+
     def create_head(
         self, run_id: str, *, at: datetime, name: str | None = None, has_definition: bool = False
     ) -> Head:

@@ -111,7 +111,7 @@ class GanttPicture:
         return self._left + (moment / total * PLOT if total > 0 else 0.0)
 
     def _draw_axis(self) -> Iterator[str]:
-        """Yield the stripes behind the rows, and the times with their lines."""
+        """Yield the striped background of the rows, and the times with their lines."""
         if not self._chart.rows:
             return
         for number in range(0, len(self._chart.rows), 2):
