@@ -156,11 +156,8 @@ def list_options(diagnosis: Diagnosis) -> list[str]:
 
 def _format_evidence(diagnosis: Diagnosis, head: Head) -> str:
     """Return the evidence against a choice of *head*, as the end of a sentence."""
-    return (
-        ""
-        if diagnosis.lost_mark is None
-        else f", although {describe_mark(diagnosis.lost_mark, head)}"
-    )
+    mark = diagnosis.lost_mark
+    return "" if mark is None else f", although {describe_mark(mark, head)}"
 
 
 def _keep_originals(diagnosis: Diagnosis) -> Path:

@@ -44,7 +44,7 @@ class Complaints:
         return self.at(message, self._tokens.start_of_text, hint)
 
     @property
-    def token_name(self) -> str:
+    def token(self) -> str:
         """Return the current token as messages name it."""
         if self._tokens.kind in _END_KINDS:
             return "the end of the chart"
@@ -69,15 +69,15 @@ class Complaints:
         if "\n" in self._tokens.text and self._tokens.kind != "NEWLINE":
             return self.bad_statement()
         hint = "start statements on their own line, or put ';' right after the direction"
-        return self.error_here(f"{self.token_name} is in the header's line", hint)
+        return self.error_here(f"{self.token} is in the header's line", hint)
 
     def bad_statement(self) -> ChartError:
         """Return the error for a token that starts no statement."""
         if self._tokens.kind in {"LINK", "START_LINK"}:
             hint = "write the node first; an id that starts with 'x' or 'o' is not an arrowhead"
-            return self.error_here(f"{self.token_name} has no node before it", hint)
+            return self.error_here(f"{self.token} has no node before it", hint)
         hint = "expected an id, as in: a[Label] --> b"
-        return self.bad_id(f"no statement starts with {self.token_name}", hint)
+        return self.bad_id(f"no statement starts with {self.token}", hint)
 
     def bad_id(self, message: str, hint: str) -> ChartError:
         """Return the error for a token that can't be an id; *message* is the default text."""
@@ -100,10 +100,10 @@ class Complaints:
     def missing_target(self) -> ChartError:
         """Return the error for an edge without a node after it."""
         if self._tokens.kind in {"BAD", "TAGEND", "LINK", "START_LINK", "LINK_ID"}:
-            message = f"{self.token_name} can't follow an edge; the edge leads to no node"
+            message = f"{self.token} can't follow an edge; the edge leads to no node"
             return self.bad_id(message, _EDGE_HINT)
         hint = "write the id of a node after it; '|label|' may have one space after it"
-        return self.bad_id(f"the edge leads to {self.token_name} instead of a node", hint)
+        return self.bad_id(f"the edge leads to {self.token} instead of a node", hint)
 
     def bad_token_after_node(self) -> ChartError:
         """Return the error for a token that can follow neither a node nor a statement."""
@@ -118,9 +118,9 @@ class Complaints:
                 "a node can have only one ':::'", "use 'class ID NAME' for another class"
             )
         if kind == "MINUS" or text.startswith((".", "-")):
-            return self.error_here(f"{self.token_name} is not an edge", _EDGE_HINT)
+            return self.error_here(f"{self.token} is not an edge", _EDGE_HINT)
         hint = "put an edge between two nodes, or start a new line"
-        return self.bad_id(f"{self.token_name} can't follow a node", hint)
+        return self.bad_id(f"{self.token} can't follow a node", hint)
 
     def _bad_character(self) -> ChartError:
         text = self._tokens.text
@@ -136,8 +136,8 @@ class Complaints:
             return self.error_here("'->' is not an edge", _EDGE_HINT)
         if self._tokens.previous == "SPACE":
             hint = "write the bracket right after the id: a[Label]"
-            return self.error_here(f"there is a space between an id and {self.token_name}", hint)
-        return self.error_here(f"{self.token_name} can't follow a node's label", _QUOTE_HINT)
+            return self.error_here(f"there is a space between an id and {self.token}", hint)
+        return self.error_here(f"{self.token} can't follow a node's label", _QUOTE_HINT)
 
     def unclosed_label(self, closing: str, start: int) -> ChartError:
         """Return the error for a label that continues at the place of its end."""
@@ -147,7 +147,7 @@ class Complaints:
             hint = "quote the whole label; write a quote inside it as #quot;"
         if kind in _END_KINDS or kind == "BAD" or self._tokens.text.isspace():
             return self.at(message, start, hint)
-        return self.error_here(f"{message}; {self.token_name} is in it", hint)
+        return self.error_here(f"{message}; {self.token} is in it", hint)
 
     def empty_label(self, closing: str, start: int) -> ChartError:
         """Return the error for a label that does not start with text."""
@@ -182,11 +182,9 @@ class Complaints:
         if self._tokens.kind in {"NEWLINE", "SEMI", *_END_KINDS}:
             return self.at("the subgraph has no name", start, "write: subgraph name")
         hint = 'write: subgraph name["Title"]'
-        return self.error_here(f"{self.token_name} can't start a subgraph's name", hint)
+        return self.error_here(f"{self.token} can't start a subgraph's name", hint)
 
     def bad_side_statement(self, statement: str) -> ChartError:
         """Return the error for an invalid style statement."""
-        message = (
-            f"{self.token_name} is not allowed here in a {_RESERVED_WORDS[statement]!r} statement"
-        )
+        message = f"{self.token} is not allowed here in a {_RESERVED_WORDS[statement]!r} statement"
         return self.error_here(message, f"write: {_STATEMENT_EXAMPLES[statement]}")

@@ -104,7 +104,7 @@ class _Parser:
         if tokens.kind != "GRAPH" or tokens.text == "swimlane-beta":
             message = "a flowchart starts with 'flowchart' or 'graph', not with"
             hint = "write 'flowchart TD' in the first line"
-            raise self._errors.error_here(f"{message} {self._errors.token_name}", hint)
+            raise self._errors.error_here(f"{message} {self._errors.token}", hint)
         tokens.advance()
         if tokens.kind != "NODIR":
             if tokens.kind != "DIR":
@@ -183,9 +183,7 @@ class _Parser:
             if has_more:
                 tokens.advance()
                 if not tokens.skip_spaces() or tokens.kind not in ID_KINDS:
-                    message = (
-                        f"after '&' there is {self._errors.token_name} instead of another node"
-                    )
+                    message = f"after '&' there is {self._errors.token} instead of another node"
                     hint = "write: a & b --> c, with spaces on both sides of '&'"
                     raise self._errors.bad_id(message, hint)
                 names.append(self._parse_node())
@@ -211,7 +209,7 @@ class _Parser:
             tokens.advance()
             if tokens.kind not in ID_KINDS:
                 message = (
-                    f"after ':::' there is {self._errors.token_name} instead of the name of a class"
+                    f"after ':::' there is {self._errors.token} instead of the name of a class"
                 )
                 raise self._errors.error_here(message)
             self._chart.add_class([name], tokens.consume_id())
@@ -263,7 +261,7 @@ class _Parser:
         name = tokens.consume().replace("@", "", 1) if tokens.kind == "LINK_ID" else None
         kind, operator = tokens.kind, tokens.text.strip(SPACES)
         if kind not in {"LINK", "START_LINK"}:
-            message = f"after '@' there is {self._errors.token_name} instead of an edge"
+            message = f"after '@' there is {self._errors.token} instead of an edge"
             hint = "put '@' between an edge's id and the edge, 'a e1@--> b', or before '{'"
             raise self._errors.error_here(message, hint)
         tokens.advance()
@@ -328,7 +326,7 @@ class _Parser:
             has_blanks = any(char in SPACES for char in name)
             group = _Group(None if has_blanks else name, name, start)
         if tokens.kind not in SEPARATORS:
-            message = f"{self._errors.token_name} is not allowed in a subgraph's line"
+            message = f"{self._errors.token} is not allowed in a subgraph's line"
             hint = 'write titles in double quotes: subgraph name["Title"], and nothing after them'
             raise self._errors.error_here(message, hint)
         tokens.advance()
