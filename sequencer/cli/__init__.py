@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 
-_OBJECTS = 100_000
+_GC_THRESHOLD = 100_000
 """New objects after which Python looks for garbage. With Python's default of 700, a command takes
 5 % longer, because loading the program creates many objects and almost no garbage. A run of 6,000
 steps uses 31 MiB either way."""
@@ -19,7 +19,7 @@ OLDEST = (3, 11)
 """As in pyproject.toml. With an older Python, the user sees one sentence instead of a traceback."""
 USAGE = 2
 INTERRUPTED = 130
-"""Same as `errors.Interrupted.exit_code`, which may not be loaded yet."""
+"""Exit codes, the same as in `errors`, which may not be loaded yet."""
 
 
 def main() -> None:
@@ -32,6 +32,7 @@ def main() -> None:
 
 
 def _main() -> None:
+    """Run the command line; answer an idle ``tick`` without loading the program."""
     if sys.version_info[:2] < OLDEST:
         version = f"{sys.version_info[0]}.{sys.version_info[1]} at {sys.executable}"
         sys.stderr.write(f"error: sequencer needs Python 3.11 or newer, but this is {version}\n")
@@ -42,12 +43,12 @@ def _main() -> None:
 
         if idle.try_answer(arguments):
             sys.exit(0)
-    gc.set_threshold(_OBJECTS)
+    gc.set_threshold(_GC_THRESHOLD)
     from sequencer.cli.program import exit_process, run  # noqa: PLC0415
 
     code = run(arguments)
-    fleet = sys.modules.get("sequencer.plugins.temporal.connection")
-    if fleet is not None and fleet.Connection.is_open:
+    temporal = sys.modules.get("sequencer.plugins.temporal.connection")
+    if temporal is not None and temporal.Connection.is_open:
         # Its threads may abort the interpreter during shutdown, and the exit code would be lost.
         exit_process(code)
     sys.exit(code)

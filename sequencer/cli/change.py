@@ -396,8 +396,8 @@ def takeover(invocation: Invocation, force: bool) -> None:
 
 
 def _describe_holder(run: Run, claim: Any) -> str:
-    liveness, makers = run.store.liveness(claim), run.list_attempt_processes()
-    holder = claim.owner.words if makers is None else makers.get(claim.token) or "no worker yet"
+    liveness, workers = run.store.liveness(claim), run.list_attempt_processes()
+    holder = claim.owner.words if workers is None else workers.get(claim.token) or "no worker yet"
     state = {
         "alive": "alive, with a fresh heartbeat",
         "unknown": "not provably gone",

@@ -32,6 +32,7 @@ from sequencer.errors import StepFailed, UsageRefused
 from sequencer.files.textfile import CONFIG_NAME
 from sequencer.history.facts import EndState, RecordedFact, StartKind, read_facts
 from sequencer.model.outcome import format_duration
+from sequencer.model.whole_numbers import MAX_COUNTER
 from sequencer.project.project import open_project, open_run
 from sequencer.store.identity import is_inside_agent
 from sequencer.store.journal import JournalFile, list_facts
@@ -45,6 +46,7 @@ MAX_STEPS = 1_000
 START_S = 45.0
 """Time limit in addition to the steps: three interpreters have to start on a busy machine."""
 STEP_S = 5.0
+"""Time limit of a step in addition to its own time."""
 POLL_S = 0.02
 END_S = 12.0
 """Seconds from TERM to KILL: a process first ends its agent cleanly, which takes up to 5 s."""
@@ -234,17 +236,22 @@ class _Screen:
 class _Play:
     """Runs the two processes, and kills and restarts one of them."""
 
-    def __init__(self, invocation: Invocation, folder: Path, steps: int, seconds: float) -> None:
-        """Take the project in *folder*; start nothing yet."""
-        self._folder, self._seconds = folder, seconds
-        self._limit_s = START_S + steps * (seconds + STEP_S)
+    def __init__(self, invocation: Invocation, folder: Path, steps: int, step_s: float) -> None:
+        """Use the project in *folder*: *steps* steps of *step_s* each. Start nothing yet."""
+        self._folder, self._step_s = folder, step_s
+        self._limit_s = START_S + steps * (step_s + STEP_S)
         self._invocation, self._screen = invocation, _Screen(invocation)
-        self._victim = POSITIONS[_choose_killed_step(steps) % len(POSITIONS)]
-        self._kill_mark = f"begin {_choose_killed_step(steps)}\n"
+        killed_step = _choose_killed_step(steps)
+        self._victim = POSITIONS[killed_step % len(POSITIONS)]
+        self._kill_mark = f"begin {killed_step}\n"
+        """The line of the trace that shows that the step to kill is running."""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._journal = JournalFile(folder / "sync", 2**40, 1)
+        # It is only read, so the limits for rotating it do not matter.
+        self._journal = JournalFile(folder / "sync", MAX_COUNTER, 1)
         self._seen: tuple[int, int, int] | None = None
+        """The signature of the journal when it was last read."""
         self._revision = 0
+        """The last record that was shown."""
 
     def play(self) -> None:
         """Run both processes until they end, and show what happens.
@@ -259,7 +266,8 @@ class _Play:
             for position in POSITIONS:
                 self._start(position)
             self._follow_until(lambda: self._kill_mark in self._read_trace())
-            self._follow_for(self._seconds)
+            # Show the step at work for as long as any other before its process is killed.
+            self._follow_for(self._step_s)
             self._kill()
             self._follow_until(lambda: all(p.poll() is not None for p in self._processes.values()))
         finally:

@@ -30,43 +30,57 @@ from sequencer.store.identity import is_inside_agent
 from sequencer.workflows.prompts import relative_name
 
 
-class _Written(Struct):
-    """The files that `init` created, kept or found missing, relative to the project's folder."""
+class _ProjectFiles(Struct):
+    """The files of the project in *folder*, and what to print about them; names are relative."""
 
     folder: Path
-    created: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+    created_names: list[str] = field(default_factory=list)
+    kept_names: list[str] = field(default_factory=list)
+    """Files that existed already."""
+    missing_names: list[str] = field(default_factory=list)
     """Prompts that a workflow needs and that only its author can write."""
     notes: list[str] = field(default_factory=list)
-    found: str = ""
-    """A line with the agents of the machine and the tests of the project."""
-    next: str = "sequencer check, then sequencer run --max-steps 2"
-    """The commands to type next."""
-    before: str = ""
-    """Advice that is shown before those commands."""
+    detection_line: str = ""
+    """The agents of the machine and the tests of the project."""
+    next_commands: str = "sequencer check, then sequencer run --max-steps 2"
+    advice: str = ""
+    """It is shown before those commands."""
+
+    def keep(self, path: Path) -> None:
+        """Note that the existing file *path* stays as it is, unless `init` has created it."""
+        name = os.path.relpath(path, self.folder)
+        # The files of an example and the prompts of its workflow are partly the same.
+        if name not in self.created_names and name not in self.kept_names:
+            self.kept_names.append(name)
 
     def write(self, path: Path, text: str) -> None:
-        """Create *path* with *text*, or keep an existing file."""
+        """Create *path* with *text*, or keep an existing file.
+
+        Raises:
+            UsageRefused: the file can't be written.
+        """
         name = os.path.relpath(path, self.folder)
-        if name in self.created:
+        if name in self.created_names:
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Mode "x" also refuses a link, even one whose target is missing.
             with path.open("x", encoding="utf-8") as file:
-                self.created.append(name)
+                self.created_names.append(name)
                 file.write(text)
         except FileExistsError as error:
             if not path.parent.is_dir():
                 raise _make_refusal(error, path.parent) from error
-            self.kept.append(name)
+            self.keep(path)
         except OSError as error:
             raise _make_refusal(error, path) from error
 
     def undo(self) -> None:
-        """Remove the created files: the next `init` would keep a half-written file."""
-        for name in reversed(self.created):
+        """Remove the created files, and their folders that are empty then.
+
+        Otherwise the next `init` would keep a half-written file.
+        """
+        for name in reversed(self.created_names):
             path = self.folder / name
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -102,7 +116,7 @@ def init(invocation: Invocation, folder: Path, example: str | None) -> None:
             "--config and --run can't be used with init",
             hint="name the folder: 'sequencer init DIR'",
         )
-    project_files = _Written(folder.absolute())
+    project_files = _ProjectFiles(folder.absolute())
     try:
         if example is not None:
             _copy(project_files, example)
@@ -111,40 +125,46 @@ def init(invocation: Invocation, folder: Path, example: str | None) -> None:
         project_files.undo()
         raise
     if invocation.is_json:
-        names = ("created", "kept", "missing")
-        facts = {name: getattr(project_files, name) for name in names}
-        invocation.print_json({"folder": str(project_files.folder), **facts})
+        facts = {
+            "folder": str(project_files.folder),
+            "created": project_files.created_names,
+            "kept": project_files.kept_names,
+            "missing": project_files.missing_names,
+        }
+        invocation.print_json(facts)
     else:
         suffix = " (write it: no prompt with this name is built in)"
-        lines = [project_files.found] if project_files.found else []
-        lines += [f"created  {name}" for name in project_files.created]
-        lines += [f"kept     {name}" for name in project_files.kept]
-        lines += [f"missing  {name}{suffix}" for name in project_files.missing]
+        lines = [project_files.detection_line] if project_files.detection_line else []
+        lines += [f"created  {name}" for name in project_files.created_names]
+        lines += [f"kept     {name}" for name in project_files.kept_names]
+        lines += [f"missing  {name}{suffix}" for name in project_files.missing_names]
         for line in lines:
             invocation.echo(line)
     for note in project_files.notes:
         invocation.notify(f"notice: {note}")
     if not invocation.is_json:
         location = "" if folder == Path() else f"cd {folder} && "
-        invocation.notify(f"next: {project_files.before}{location}{project_files.next}")
+        invocation.notify(f"next: {project_files.advice}{location}{project_files.next_commands}")
 
 
-def _init(project_files: _Written) -> None:
+def _init(project_files: _ProjectFiles) -> None:
     config = project_files.folder / CONFIG_NAME
     is_new = not os.path.lexists(config)
     if is_new:
         clients = [client for client in CLIENTS if shutil.which(client)]
         if not clients and not os.environ.get(KEY):
-            project_files.before, project_files.next = (
+            project_files.advice, project_files.next_commands = (
                 NO_AGENT,
                 "sequencer run --rehearse --max-steps 2",
             )
         command = find_test_command(project_files.folder)
         project_files.write(config, format_configuration(clients, command))
         agents = ", ".join(clients) or "none"
-        project_files.found = f"found    agents: {agents}; tests: {' '.join(command) or 'none'}"
-    elif CONFIG_NAME not in project_files.created:
-        project_files.kept.append(CONFIG_NAME)
+        project_files.detection_line = (
+            f"found    agents: {agents}; tests: {' '.join(command) or 'none'}"
+        )
+    else:
+        project_files.keep(config)
     settings = load(project_files.folder, config=config, env={})
     if SCHEMA_NAME.encode() in read_bytes(config):
         # The first line of the configuration names the schema, which editors read.
@@ -152,13 +172,13 @@ def _init(project_files: _Written) -> None:
             project_files.folder / SCHEMA_NAME, _read_built_in("orchestration.schema.json")
         )
     _write_prompts(project_files, settings, settings.registry.get(settings.workflow.name))
-    if CONFIG_NAME in project_files.created:
+    if CONFIG_NAME in project_files.created_names:
         _trust(project_files)
     for kind, path in (("state", settings.state_file.parent), ("logs", settings.logs_dir)):
         _write_ignore(project_files, settings, kind, path)
 
 
-def _copy(project_files: _Written, example: str) -> None:
+def _copy(project_files: _ProjectFiles, example: str) -> None:
     """Write the files of *example* into the folder; the originals are never run."""
     if example not in EXAMPLES:
         raise UnknownName("example", example, EXAMPLES, where="--example")
@@ -177,20 +197,20 @@ def _copy(project_files: _Written, example: str) -> None:
                 # Links to files outside of the example would be broken: those are not copied.
                 text = _LINK_OUT.sub(r"\1", text)
             project_files.write(project_files.folder / name, text)
-    project_files.next = f"{EXAMPLES[example]}; README.md explains it"
+    project_files.next_commands = f"{EXAMPLES[example]}; README.md explains it"
 
 
-def _trust(project_files: _Written) -> None:
+def _trust(project_files: _ProjectFiles) -> None:
     """Trust the project if only files that `init` created can act; otherwise leave a note."""
     if is_inside_agent():
         return
     config = project_files.folder / CONFIG_NAME
     trust = open_project(project_files.folder, config=config, environment={}).trust
-    prefixes = ("agents.", "activity.") if not project_files.kept else "agents."
+    prefixes = ("agents.", "activity.") if not project_files.kept_names else "agents."
     acts = trust.acts
     is_ours = all(line.startswith(prefixes) for line in acts.lines)
     flows = set[str]() if acts.recorded is None else acts.recorded.granting_files
-    is_ours = is_ours and flows <= {*project_files.created}
+    is_ours = is_ours and flows <= {*project_files.created_names}
     if is_ours and all(_has_only_our_files(line, project_files) for line in acts.lines):
         trust.save_record()
     else:
@@ -199,13 +219,13 @@ def _trust(project_files: _Written) -> None:
         )
 
 
-def _has_only_our_files(line: str, project_files: _Written) -> bool:
+def _has_only_our_files(line: str, project_files: _ProjectFiles) -> bool:
     """Return whether *line* of what can act names no file, or only a file that `init` created."""
     _, is_file, file_part = line.partition(", file ")
-    return not is_file or file_part.startswith(tuple(f"{n}: " for n in project_files.created))
+    return not is_file or file_part.startswith(tuple(f"{n}: " for n in project_files.created_names))
 
 
-def _write_prompts(project_files: _Written, settings: Settings, workflow: Workflow) -> None:
+def _write_prompts(project_files: _ProjectFiles, settings: Settings, workflow: Workflow) -> None:
     texts, prompts = prompt_texts(), dict[str, str]()
     if settings.router.prompt is not None:
         prompts[relative_name(settings.prompts_dir, settings.router.prompt)] = texts[ROUTER_PROMPT]
@@ -219,9 +239,9 @@ def _write_prompts(project_files: _Written, settings: Settings, workflow: Workfl
         if prompts[name] and path.is_relative_to(settings.project_dir):
             project_files.write(path, prompts[name])
         elif not path.exists():
-            project_files.missing.append(os.path.relpath(path, project_files.folder))
-        elif os.path.relpath(path, project_files.folder) not in project_files.created:
-            project_files.kept.append(os.path.relpath(path, project_files.folder))
+            project_files.missing_names.append(os.path.relpath(path, project_files.folder))
+        else:
+            project_files.keep(path)
 
 
 def _prompted_steps(settings: Settings, workflow: Workflow) -> Iterator[Step]:
@@ -234,7 +254,9 @@ def _prompted_steps(settings: Settings, workflow: Workflow) -> Iterator[Step]:
             yield step
 
 
-def _write_ignore(project_files: _Written, settings: Settings, kind: str, folder: Path) -> None:
+def _write_ignore(
+    project_files: _ProjectFiles, settings: Settings, kind: str, folder: Path
+) -> None:
     our_folders = (settings.project_dir, settings.prompts_dir)
     if any(path == folder or folder in path.parents for path in our_folders):
         # Ignoring everything there would hide the project itself from git.

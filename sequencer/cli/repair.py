@@ -127,7 +127,7 @@ def _print_diagnosis(invocation: Invocation, diagnosis: Diagnosis, options: list
 
 
 def _format_diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
-    state, last_record = diagnosis.state, diagnosis.last
+    state, last_record = diagnosis.state, diagnosis.last_record
     if diagnosis.refusal is not None:
         yield f"refused: {diagnosis.refusal.message}"
     if state.problem is not None:
@@ -169,23 +169,23 @@ def _format_journal(report: JournalReport) -> Iterator[str]:
         yield f"{report.path}: {report.problem}"
         return
     revisions = (
-        f"revisions {report.found.winners[0].revision} to {report.found.winners[-1].revision}"
-        if report.found.winners
+        f"revisions {report.scan.winners[0].revision} to {report.scan.winners[-1].revision}"
+        if report.scan.winners
         else "no good record"
     )
-    yield f"{report.path}: {report.found.size} bytes, {revisions}"
-    for gap in report.found.gaps:
+    yield f"{report.path}: {report.scan.size} bytes, {revisions}"
+    for gap in report.scan.gaps:
         yield f"  revisions {gap.first} to {gap.last} are missing before byte {gap.offset}"
     for offset, reason in report.misfits[:MAX_BAD_LINES]:
         yield f"  two histories meet at byte {offset}: {reason}"
-    for offset, reason in report.found.skipped[:MAX_BAD_LINES]:
+    for offset, reason in report.scan.skipped[:MAX_BAD_LINES]:
         yield f"  the line at byte {offset} does not count: {reason}"
-    if len(report.found.skipped) > MAX_BAD_LINES:
-        yield f"  … and {len(report.found.skipped) - MAX_BAD_LINES} more such lines"
+    if len(report.scan.skipped) > MAX_BAD_LINES:
+        yield f"  … and {len(report.scan.skipped) - MAX_BAD_LINES} more such lines"
 
 
 def _as_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    last_record, head, mark = diagnosis.last, diagnosis.state.head, diagnosis.shown
+    last_record, head, mark = diagnosis.last_record, diagnosis.state.head, diagnosis.lost_mark
     return {
         "action": str(diagnosis.action),
         "refusal": diagnosis.refusal and diagnosis.refusal.message,
@@ -198,12 +198,12 @@ def _as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "journals": [
             {
                 "path": str(report.path),
-                "bytes": report.found.size,
+                "bytes": report.scan.size,
                 "problem": report.problem,
-                "records": len(report.found.winners),
-                "gaps": [gap._asdict() for gap in report.found.gaps],
+                "records": len(report.scan.winners),
+                "gaps": [gap._asdict() for gap in report.scan.gaps],
                 "bad_lines": [
-                    dict(zip(_BAD_LINE, line, strict=True)) for line in report.found.skipped
+                    dict(zip(_BAD_LINE, line, strict=True)) for line in report.scan.skipped
                 ],
             }
             for report in diagnosis.journals

@@ -489,7 +489,7 @@ def _show_permissions(
         return
     for entry in list_permissions(project.agents, workflow):
         if entry.warning is None:
-            invocation.notify(f"permissions: {entry.agent}: {entry.says}")
+            invocation.notify(f"permissions: {entry.agent}: {entry.summary}")
         else:
             invocation.notify(f"warning: agent {entry.agent!r} {entry.warning}\n  {entry.hint}")
 

@@ -243,24 +243,28 @@ def _describe_workflow(workflow: Workflow) -> str:
 
 
 def _describe_steps(project: Project, workflow: Workflow) -> Iterator[dict[str, Any]]:
+    """Yield one row for each step, then the rows of the review step.
+
+    The review has one row, or one for each agent if the positions where it runs have several.
+    """
     for index, step in enumerate(workflow.steps):
         yield _describe_step(project, step, str(index), step.name)
     if workflow.review is None:
         return
     step = workflow.review.step
-    agents: dict[tuple[str, str], dict[str, Any]] = {}
+    review_rows: dict[tuple[str, str], dict[str, Any]] = {}
     for position in workflow.steps:
         row = _describe_step(project, step, REVIEW, position.name)
-        agents.setdefault((row["agent"], row["chosen_by"]), {**row, "positions": []})
-        agents[row["agent"], row["chosen_by"]]["positions"].append(position.name)
-    # One line for the review, unless the positions where it runs give it to different agents.
-    for row in agents.values():
-        if len(agents) > 1:
+        choice = (row["agent"], row["chosen_by"])
+        review_rows.setdefault(choice, {**row, "positions": []})["positions"].append(position.name)
+    for row in review_rows.values():
+        if len(review_rows) > 1:
             row["place"] = f"{REVIEW} at {', '.join(row['positions'])}"
         yield row
 
 
 def _describe_step(project: Project, step: Step, place: str, position: str) -> dict[str, Any]:
+    """Return the row of *step* with the label *place*, and the agent that runs it at *position*."""
     full_step = with_defaults(step, project.settings.step_defaults)
     choice = choose_agent(project.settings, full_step, position, project.agents.overrides)
     agent = choice.name

@@ -125,9 +125,9 @@ def _iter_snapshots(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
     while True:
         snapshot = add_project_facts(project, run, take_snapshot(run, logs))
         if (date := load_scheduler(project).next_start(project, run)) is not None:
-            snapshot = replace(snapshot, starts=date)
+            snapshot = replace(snapshot, next_start=date)
         if (skipped_date := load_scheduler(project).find_skipped_date(project, run)) is not None:
-            snapshot = replace(snapshot, left_out=skipped_date)
+            snapshot = replace(snapshot, skipped_start=skipped_date)
         if snapshot.head is not None and (posting := project.posting) is not None:
             snapshot = replace(snapshot, posts=posting.find_pending(run, snapshot.head))
         if unmerged_work := tuple(
@@ -174,7 +174,7 @@ def _add_package_lines(
                 lines += [(str(label), str(text)) for label, text in lines_of(project, run)]
         except ConfigurationError as error:
             notices.append(error.in_one_line)
-    return replace(snapshot, more=tuple(lines), notices=tuple(notices))
+    return replace(snapshot, package_lines=tuple(lines), notices=tuple(notices))
 
 
 def _watch(invocation: Invocation, run: Run) -> None:
@@ -230,7 +230,7 @@ def _watch_live(invocation: Invocation, run: Run) -> None:
             ]
             text = frame.render(
                 snapshot.graph_view,
-                snapshot.heard,
+                snapshot.last_outputs,
                 datetime.now(UTC),
                 above=[(line, "") for line in header_lines],
                 below=[*_format_next_command(snapshot), (END, "dim")],

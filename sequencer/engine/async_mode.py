@@ -49,7 +49,7 @@ def run_async_mode(
     performer = replace(performer, workspace=Workspace(performer.project))
     with TemporaryDirectory(prefix="sequencer-async-", ignore_cleanup_errors=True) as folder:
         store = FileStore(Path(folder).resolve() / "state.json", allow_network_fs=True)
-        worker = SequenceWorker(store, performer, run_limits, state_path=state_path)
+        worker = SequenceWorker(store, performer, run_limits, agents_state_path=state_path)
         try:
             if on_ready is not None:
                 on_ready(worker.interrupt)

@@ -22,6 +22,9 @@ from sequencer.store.protocol import Liveness, Store
 UNCLAIMED_S = 5.0
 """How long another process's step may be ready before this process says that none has taken it."""
 
+_MARGIN_S = 0.01
+"""Added to a pause, so that the time has surely come after it."""
+
 
 class _Wait(StrEnum):
     """Why this process does not run the step."""
@@ -48,22 +51,22 @@ class AwaitedStep:
     def __init__(
         self, workflow: Workflow, store: Store, mode: Mode, positions: Collection[str], head: Head
     ) -> None:
-        """Wait for a process that works at *positions* (empty: at all of them) in *mode*."""
+        """Start at *head*, for a process that works in *mode* at *positions* (empty: at all)."""
         self._workflow, self._store = workflow, store
         self._is_sync, self._positions = mode is Mode.SYNC, frozenset(positions)
         self._head = head
         self._readiness: Readiness | None = None
         self._since = 0.0
-        """When this head was seen first."""
-        self._why = _Wait.BLOCKED
+        """When this head was first seen, in seconds of the monotonic clock."""
+        self._wait = _Wait.BLOCKED
 
     def observe(self, readiness: Readiness, head: Head) -> None:
-        """Note the *readiness* at *head*; it ignores claims that may be taken over."""
+        """Note *head* and its *readiness*, which does not count claims that may be taken over."""
         now = time.monotonic()
         if self._readiness is None or head.revision != self._head.revision:
             self._since = now
         self._readiness, self._head = readiness, head
-        self._why = self._classify_wait(readiness, head, now)
+        self._wait = self._classify_wait(readiness, head, now)
 
     def _classify_wait(self, readiness: Readiness, head: Head, now: float) -> _Wait:
         if readiness.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
@@ -78,24 +81,24 @@ class AwaitedStep:
 
     @property
     def looks_again_in_s(self) -> float | None:
-        """Return after how long the message may change without a change of the run.
+        """Return after how many seconds the message may change although the run does not.
 
-        None: never.
+        None: it can't.
         """
-        if self._why is not _Wait.OTHERS or self._is_held:
+        if self._wait is not _Wait.OTHERS or self._is_held:
             return None
-        return max(self._since + UNCLAIMED_S - time.monotonic(), 0.0) + 0.01
+        return max(self._since + UNCLAIMED_S - time.monotonic(), 0.0) + _MARGIN_S
 
     @property
     def needs_person(self) -> bool:
         """Return whether it waits for a process that a person has to start."""
-        return self._why in (_Wait.GONE, _Wait.SILENT, _Wait.UNCLAIMED)
+        return self._wait in (_Wait.GONE, _Wait.SILENT, _Wait.UNCLAIMED)
 
     @property
     def words(self) -> str:
         """Return the message for the person at the terminal while the process waits."""
         place = " in its terminal" if self._is_sync else ""
-        match self._why:
+        match self._wait:
             case _Wait.OTHERS:
                 return f"waiting for {self._step!r}, which another terminal runs"
             case _Wait.GONE | _Wait.SILENT:
@@ -106,7 +109,7 @@ class AwaitedStep:
 
     @property
     def _reason_words(self) -> str:
-        match self._why:
+        match self._wait:
             case _Wait.GONE:
                 return f"the process that ran {self._step!r} is gone"
             case _Wait.SILENT:
@@ -128,7 +131,7 @@ class AwaitedStep:
                 self._reason_words,
                 f"{wait}, or 'sequencer takeover --force' if its holder is gone",
             )
-        if self._why in (_Wait.BLOCKED, _Wait.QUEUE):
+        if self._wait in (_Wait.BLOCKED, _Wait.QUEUE):
             return self._reason_words, wait
         return self._reason_words, f"{self.command} runs it; or {wait}"
 

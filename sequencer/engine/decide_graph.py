@@ -30,7 +30,7 @@ class GraphSeen(Seen):
         is_code_busy: bool = False,
         **more: Any,
     ) -> None:
-        """Note the facts, see `Seen`.
+        """Hold the facts about *head* at the time *at*; *more* are the facts of `Seen`.
 
         *budget* is what this invocation has done and may do. *is_code_busy*: other processes
         work on the code that this process needs.
@@ -45,10 +45,10 @@ class GraphSeen(Seen):
         return self._kind.is_over(self.head)
 
     def describe_end(self) -> str:
-        """Return as text how the run has ended.
+        """Return a sentence about the end of the run, which is complete or canceled.
 
         Raises:
-            StepFailed: it ended badly.
+            StepFailed: the run ended in another way.
         """
         return self._budget.describe_end(self.head, self.marking)
 
@@ -79,10 +79,10 @@ class GraphSeen(Seen):
         wakes anyway when an attempt ends.
         """
         start, left_ms = self.tried_at or self.at, self._compute_left_ms()
-        dates = [date for date in _dates(self.marking) if date > start]
+        due_times = [time for time in _iter_due_times(self.marking) if time > start]
         if left_ms < math.inf:
-            dates.append(self.at + timedelta(milliseconds=left_ms))
-        return min(dates, default=None)
+            due_times.append(self.at + timedelta(milliseconds=left_ms))
+        return min(due_times, default=None)
 
     def find_end_reason(self) -> str | None:
         """Return why this invocation ends; see `GraphBudget.find_end_reason`.
@@ -92,7 +92,7 @@ class GraphSeen(Seen):
         return self._budget.find_end_reason(self.head, self.marking, self.at)
 
     def make_wait(self) -> Wait:
-        """Return the move of waiting for other processes, or for the next try."""
+        """Return the `Wait` for other processes, or else for the next try."""
         if self._budget.is_waiting_for_others(self.head, self.at):
             message = format_wait_message(self.head)
             hint = "use 'sequencer takeover --force' if their processes are really gone"
@@ -100,13 +100,14 @@ class GraphSeen(Seen):
                 hint = f"{format_command(self.head.run_name, 'resume')} lets it continue"
             report = f"{message}; this process waits"
             return Wait(message, self.find_due_time(), is_for_others=True, hint=hint, report=report)
-        next_node = self._budget.next_try(self.marking)
-        message = "" if next_node is None else "the next try starts"
-        return Wait(message, self.find_due_time(), date=next_node)
+        next_date = self._budget.next_try(self.marking)
+        message = "" if next_date is None else "the next try starts"
+        return Wait(message, self.find_due_time(), date=next_date)
 
 
-def _dates(marking: Marking) -> Iterator[datetime]:
+def _iter_due_times(marking: Marking) -> Iterator[datetime]:
+    """Yield when each active node is tried again, or its question expires; skip the others."""
     for execution in marking.active.values():
-        date = parse_time(execution.due) if execution.due else None
-        if date is not None:
-            yield date
+        due_time = parse_time(execution.due) if execution.due else None
+        if due_time is not None:
+            yield due_time

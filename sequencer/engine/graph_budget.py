@@ -111,10 +111,10 @@ class GraphBudget(InvocationBudget):
 
     @staticmethod
     def describe_end(head: Head, marking: Marking) -> str:
-        """Return as text how the run, which is over, has ended.
+        """Return a sentence about the end of the run, which is complete or canceled.
 
         Raises:
-            StepFailed: it ended badly.
+            StepFailed: the run ended in another way, such as after an error or a timeout.
         """
         status, steps = marking.status, head.usage.steps
         if status in (FlowStatus.COMPLETED, FlowStatus.CANCELLED):
@@ -142,9 +142,9 @@ class GraphBudget(InvocationBudget):
             return None
         if kind is ReadinessKind.PERSON and head.status is Status.PAUSED:
             raise WaitsForPerson(message)
-        if (next_node := self.next_try(marking)) is not None:
+        if (next_date := self.next_try(marking)) is not None:
             is_tick = self.mode is Mode.TICK
-            return f"nothing due: the next try is at {next_node}" if is_tick else None
+            return f"nothing due: the next try is at {next_date}" if is_tick else None
         rule = self._capacity_rule
         stopped = None if rule is None else rule.find_stop_reason(marking)
         if stopped is None:
@@ -159,7 +159,7 @@ class GraphBudget(InvocationBudget):
         return bool(head.claims) or (obstacle is not None and obstacle[0] is ReadinessKind.PAUSED)
 
     def next_try(self, marking: Marking) -> str | None:
-        """Return when the first failed node is tried again; None: there is no such node."""
+        """Return the date of the first retry, ISO 8601 UTC; None: no failed node is retried."""
         # A node that a budget has closed does not start when its time comes.
         closed_names = (
             () if self._capacity_rule is None else self._capacity_rule.find_closed(marking)

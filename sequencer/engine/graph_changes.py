@@ -68,7 +68,7 @@ class GraphChanges(Changes):
     def __init__(
         self, store: Store, workflow: Workflow, expander: TaskExpander | None = None
     ) -> None:
-        """Change the run in *store*, which has *workflow*; see `GraphKind` for *expander*.
+        """Use the run of *workflow* in *store*; only a graph of tasks needs an *expander*.
 
         Raises:
             UsageRefused: the workflow is not a graph.
@@ -78,7 +78,7 @@ class GraphChanges(Changes):
         super().__init__(store, self.graph_kind)
         self.workflow = workflow
         """The workflow at the start of the run; see `GraphKind.workflow_at`."""
-        self.started_with = self.graph_kind.graph
+        self.initial_graph = self.graph_kind.graph
         """The graph at the start of the run; a marking has the graph with its added tasks."""
 
     # --- looking -------------------------------------------------------------------

@@ -333,7 +333,11 @@ class StepLogs:
         redaction: Redaction | None = None,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
-        """Write below *logs_dir*; *warn* gets a message if a log can't be written."""
+        """Write below *logs_dir*, in a folder for the branch that *project* has checked out.
+
+        *run* is the name of the run; None: the default run. *warn* gets a message if a log can't
+        be written. *redaction* hides secrets; *max_bytes* limits the output in each log.
+        """
         self._logs_dir = logs_dir
         self._project = project
         self._run = run
@@ -341,8 +345,11 @@ class StepLogs:
         self._max_bytes = max_bytes
         self._warn = warn
         self._git: Path | None = None
+        """The folder with git's HEAD; None without git."""
         self._git_known_until = 0.0
+        """When to look for that folder again, in seconds of the monotonic clock."""
         self._folders: dict[str | None, Path] = {}
+        """Branch, or None without one -> the folder of its logs."""
 
     @property
     def folder(self) -> Path:
@@ -358,7 +365,7 @@ class StepLogs:
         return list(dict.fromkeys((self.folder, *list_run_folders(self._logs_dir, self._run))))
 
     def find_last_log(self) -> Path | None:
-        """Return the log of the last step of any run that has logged here; None: there is none."""
+        """Return the newest log of a claimed step in `folders`; None: there is none."""
         try:
             logs = [
                 folder / name
@@ -407,6 +414,7 @@ class StepLogs:
 
     @staticmethod
     def _create(folder: Folder, attempt: Attempt) -> tuple[int, str, int]:
+        """Create a log in *folder*; return its descriptor, its name, and the number in the name."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         claim, step = attempt.claim, attempt.prepared.step
         number = max(claim.attempt, 1)

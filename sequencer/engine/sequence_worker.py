@@ -62,7 +62,7 @@ MayContinue = Callable[[Head], bool]
 """Returns whether the limits of the invocation allow one more step after this head."""
 
 
-def _identify_place(head: Head) -> tuple[object, ...]:
+def _identify_step(head: Head) -> tuple[object, ...]:
     """Return the facts that must not change between preparing a step and claiming it."""
     return head.run_id, head.step_index, head.loop
 
@@ -76,12 +76,12 @@ class SequenceWorker(Worker):
         performer: Performer,
         limits: RunLimits,
         positions: Collection[str] = (),
-        state_path: Path | None = None,
+        agents_state_path: Path | None = None,
     ) -> None:
         """Work in the run in *store*; with *positions*, only on their steps.
 
-        With *state_path*, only this process knows the run. Agents and their logs get this path
-        and no token, so that the logs are no evidence of a run.
+        *agents_state_path* is for a run that only this process knows. Agents and their logs get
+        this path and no token, so that the logs are no evidence of a run.
         """
         self.workflow = performer.workflow
         """The workflow of the run when this worker started."""
@@ -92,7 +92,7 @@ class SequenceWorker(Worker):
         self.positions = frozenset(positions)
         self._current: Cancellation | None = None
         self._lock_path = lock_path(store.state_path)
-        self._shown_path = state_path
+        self._agents_state_path = agents_state_path
 
     @property
     def control(self) -> RunCommands:
@@ -165,28 +165,29 @@ class SequenceWorker(Worker):
         """
         self.code.ensure_ready(seen, lambda: False)
 
-        def capacity(present: Head) -> Capacity | None:
-            if _identify_place(present) != _identify_place(seen):
+        def compute_capacity(present: Head) -> Capacity | None:
+            if _identify_step(present) != _identify_step(seen):
                 return None
             # Someone may have adopted another definition since this worker started.
             ensure_definition(present, self.workflow)
             return self._capacity(present, 1, self.expired_claims(present))
 
-        head, granted_tokens = self._changes.update(None, capacity)
+        head, granted_tokens = self._changes.update(None, compute_capacity)
         return self._make_attempt(head, head.claims[-1], prepared) if granted_tokens else None
 
     def _make_attempt(self, head: Head, claim: Claim, prepared_step: PreparedStep) -> Attempt:
         """Return the attempt at *prepared_step* for *claim*, which is in *head*."""
-        store, shown_path = self.store, self._shown_path
+        store, agents_path = self.store, self._agents_state_path
         return Attempt(
             claim=claim,
             head=head,
             prepared=prepared_step,
             workflow=self.workflow,
             cwd=self.performer.project,
-            state_path=shown_path or store.state_path,
+            state_path=agents_path or store.state_path,
             result_path=store.result_folder(claim.step_index, claim.token) / "result.json",
-            token=claim.token if shown_path is None else 0,
+            # 0 keeps the token out of the log; see `__init__`.
+            token=claim.token if agents_path is None else 0,
             lock_path=self._lock_path,
         )
 

@@ -58,7 +58,7 @@ from sequencer.executors.tool_words import (
     CLAUDE,
     granted_tools,
     is_read_only,
-    plan_objections,
+    plan_mode_objections,
     removed_tools,
     tool_objections,
 )
@@ -258,7 +258,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         """Return an objection for each tool and subagent of the step that can't work."""
         result = tool_objections(step, CLAUDE, self.name, self.options.disallowed_tools)
         if self.options.permission_mode == "plan":
-            result += plan_objections(step, f"agents.{self.name}.permission_mode")
+            result += plan_mode_objections(step, f"agents.{self.name}.permission_mode")
         reason = explain_no_subagents(step, self.options, self.name) if step.agents else None
         if reason is not None:
             hint = f"give the agent the tool {STARTS_SUBAGENTS[0]}, or leave agents out"
@@ -384,7 +384,7 @@ class ClaudeParser(JsonEventParser):
         if end.exit_code == 0 and result.get("is_error") is False:
             # claude sets it only if there is a schema, and after it has checked the answer.
             structured_output = result.get("structured_output")
-            self._turns.conclude(result)
+            self._turns.set_final_reason(result)
             text, placeholder = result.get_text("result"), self._turns.placeholder
             if placeholder and not self.has_worked:
                 # The conversation may be the cause, so the next attempt may start a new one.

@@ -29,11 +29,12 @@ TURNS = TurnTable(
 """Values of ``stop_reason`` (from the Messages API, and two from claude) and of
 ``terminal_reason`` in 2.1.332. With ``stop_hook_prevented`` the agent has finished. What claude
 itself calls an error (api_error, prompt_too_long, …) is a failure without this table."""
-_TOO_PLAIN = frozenset({"completed", "stop_hook_prevented"})
+_VAGUE_REASONS = frozenset({"completed", "stop_hook_prevented"})
 """With these values of ``terminal_reason``, ``stop_reason`` says more."""
-_CALLED = frozenset({"tool_use", "tool_calls"})
+_CALL_REASONS = frozenset({"tool_use", "tool_calls"})
 """The reason after a tool call, from claude or from a gateway."""
-_CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+_CALL_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+"""Types of blocks in a message that call a tool."""
 
 
 def _is_from_client(event: ClientEvent) -> bool:
@@ -99,25 +100,30 @@ class ClaudeTurns:
             case "system" if event.get("is_backgrounded"):
                 self._observed.mark_background(event.get_text("tool_use_id"))
             case "stream_event" if is_own:
-                self._process_piece(event.get_object("event"))
+                self._process_delta(event.get_object("event"))
 
-    def conclude(self, result: ClientEvent) -> None:
-        """Use the reason in *result*; without one, the last message's reason stays."""
-        observation, ended_by = self._observed, normalize_reason(result.get("terminal_reason"))
-        if ended_by is not None and ended_by not in _TOO_PLAIN:
-            observation.reason = ended_by
+    def set_final_reason(self, result: ClientEvent) -> None:
+        """Store why the turn ended: the most exact reason in *result* or the last message.
+
+        ``terminal_reason`` counts first, unless it is vague; then ``stop_reason``, of *result* or
+        else of the last message.
+        """
+        observation = self._observed
+        terminal_reason = normalize_reason(result.get("terminal_reason"))
+        if terminal_reason is not None and terminal_reason not in _VAGUE_REASONS:
+            observation.reason = terminal_reason
             return
         observation.reason = (
-            normalize_reason(result.get("stop_reason")) or observation.reason or ended_by
+            normalize_reason(result.get("stop_reason")) or observation.reason or terminal_reason
         )
-        if observation.reason in _CALLED and result.get("structured_output") is not None:
+        if observation.reason in _CALL_REASONS and result.get("structured_output") is not None:
             # An answer with a schema is a tool call, and claude ends the turn after it.
-            observation.reason = ended_by
+            observation.reason = terminal_reason
 
     def _process_message(self, message: ClientEvent, *, is_own: bool) -> None:
         if is_own:
             self._start_message(message)
-            self._note_reason(message)
+            self._update_reason(message)
             for block in message.get_objects("content"):
                 self._observed.add_text(
                     block.get_text("text") if block.get("type") == "text" else ""
@@ -127,15 +133,15 @@ class ClaudeTurns:
     def _process_blocks(self, message: ClientEvent, *, is_own: bool) -> None:
         for block in message.get_objects("content"):
             kind = block.get_text("type")
-            if kind in _CALLS:
+            if kind in _CALL_BLOCKS:
                 content = [block.get("name"), block.get("input")]
                 self._observed.record_call(block.get_text("id"), content, may_wait=not is_own)
             elif kind.endswith("_result"):
                 content = [block.get("content"), bool(block.get("is_error"))]
                 self._observed.record_result(block.get_text("tool_use_id"), content)
 
-    def _process_piece(self, raw: ClientEvent) -> None:
-        """Process a piece of a message; its whole text comes again later."""
+    def _process_delta(self, raw: ClientEvent) -> None:
+        """Process one part of a streamed message; the whole message comes again later."""
         match raw.get("type"):
             case "message_start":
                 self._start_message(raw.get_object("message"))
@@ -143,7 +149,7 @@ class ClaudeTurns:
                 text = raw.get_object("delta").get_text("text")
                 self._observed.has_text = self._observed.has_text or bool(text.strip())
             case "message_delta":
-                self._note_reason(raw.get_object("delta"))
+                self._update_reason(raw.get_object("delta"))
 
     def _start_message(self, message: ClientEvent) -> None:
         """Start another message: claude requests one only after all calls have results."""
@@ -155,7 +161,7 @@ class ClaudeTurns:
             self._observed.close_calls()
             self._observed.reason = None
 
-    def _note_reason(self, message: ClientEvent) -> None:
+    def _update_reason(self, message: ClientEvent) -> None:
         self._observed.reason = (
             normalize_reason(message.get("stop_reason")) or self._observed.reason
         )

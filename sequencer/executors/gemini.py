@@ -41,7 +41,7 @@ from sequencer.executors.protocol import (
 from sequencer.executors.tool_words import (
     GEMINI,
     granted_tools,
-    plan_objections,
+    plan_mode_objections,
     removed_tools,
     tool_objections,
 )
@@ -140,7 +140,7 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
         """Return an objection for each of the step's tools that can't work as asked."""
         result = tool_objections(step, GEMINI, self.name)
         if self.options.approval_mode == "plan":
-            result += plan_objections(step, f"agents.{self.name}.approval_mode")
+            result += plan_mode_objections(step, f"agents.{self.name}.approval_mode")
         return result
 
     def permissions(self) -> Permissions:

@@ -290,21 +290,21 @@ def describe_tools(names: Iterable[str]) -> list[dict[str, Any]]:
     ]
 
 
-def call_tool(name: str, given: object, names: Sequence[str], bench: Workbench) -> ToolAnswer:
-    """Run the tool *name* with the model's input *given*, if the tool is one of *names*.
+def call_tool(name: str, tool_input: object, names: Sequence[str], bench: Workbench) -> ToolAnswer:
+    """Run the tool *name* with *tool_input* from the model, if the tool is one of *names*.
 
-    No tool starts once the step has to end.
+    No tool starts once the step has to end. Every failure is in the answer; none is raised.
     """
     if (stop := bench.find_stop()) is not None:
         return ToolAnswer(stop, is_error=True)
-    answer = _run_tool(name, given, names, bench)
+    answer = _run_tool(name, tool_input, names, bench)
     if len(answer.text) > MAX_ANSWER_CHARS:
         note = f"\n(cut: {len(answer.text)} characters in all)"
         answer = replace(answer, text=f"{answer.text[:MAX_ANSWER_CHARS]}{note}")
     return answer
 
 
-def _run_tool(name: str, given: object, names: Sequence[str], bench: Workbench) -> ToolAnswer:
+def _run_tool(name: str, tool_input: object, names: Sequence[str], bench: Workbench) -> ToolAnswer:
     if name not in names:
         known_names = ", ".join(names) or "none"
         return ToolAnswer(
@@ -313,7 +313,7 @@ def _run_tool(name: str, given: object, names: Sequence[str], bench: Workbench) 
             is_refused=name in TOOLS,
         )
     try:
-        return ToolAnswer(TOOLS[name].model_validate(given).run(bench))
+        return ToolAnswer(TOOLS[name].model_validate(tool_input).run(bench))
     except ValidationError as error:
         return ToolAnswer(f"wrong input: {error}", is_error=True)
     except PathRefused as refusal:

@@ -229,8 +229,8 @@ class ValidatesSteps(Protocol):
 class Permissions(NamedTuple):
     """What a client lets its agent do when no person is there to ask."""
 
-    says: str
-    """In the client's own words."""
+    summary: str
+    """One line for people, in the client's own words."""
     to_edit: tuple[str, ...] = ()
     """Lines for the agent's entry that let it edit files; empty if the entry itself says
     what the agent may do, even if that is only to read."""

@@ -140,7 +140,7 @@ def writing_objection(step: Step, executor: Executor) -> Objection | None:
         # For these clients allowed_tools lists all tools that exist, by the client's own names.
         reason = f"its tools in this step are {', '.join(step.allowed_tools) or 'none'}"
     elif permissions is not None and not permissions.can_write:
-        reason = f"its entry says {permissions.says}"
+        reason = f"its entry says {permissions.summary}"
     else:
         return None
     hint = "allow it to write, or expect text or nothing of the step"
@@ -174,9 +174,9 @@ def removed_tools(step: Step, table: Table) -> tuple[str, ...]:
 def tool_objections(
     step: Step, table: Table, name: str, disallowed: Iterable[str] = ()
 ) -> list[Objection]:
-    """Return why agent *name*, whose tools are in *table*, can't support the ``tools`` of *step*.
+    """Return an objection for each of the ``tools`` of *step* that agent *name* can't support.
 
-    *disallowed* are the tools that the agent's entry takes away.
+    *table* has the tools of its client, *disallowed* those that the agent's entry takes away.
     """
     result = []
     removed_names = removed_tools(step, table)
@@ -212,13 +212,17 @@ def tool_objections(
     return result
 
 
-def plan_objections(step: Step, where: str) -> list[Objection]:
-    """Return why a client in plan mode, which *where* sets, can't have tools that change files."""
+def plan_mode_objections(step: Step, mode_key: str) -> list[Objection]:
+    """Return an objection for each tool of *step* that changes files: plan mode forbids it.
+
+    *mode_key* is the key of the agent's entry that sets the mode, such as
+    ``agents.claude.permission_mode``.
+    """
     changing_words = [word for word in _select_words(step, value=True) if word in CHANGING]
     return [
         Objection(
-            f"tools: {word}: true, but {where} is plan, which can't change anything",
-            f"set {where} to default, or leave {word} out",
+            f"tools: {word}: true, but {mode_key} is plan, which can't change anything",
+            f"set {mode_key} to default, or leave {word} out",
         )
         for word in changing_words
     ]

@@ -296,9 +296,10 @@ class Capacity(Struct, frozen=True):
     owner: Owner
     ttl_s: float
     boottime: float | None
+    """Seconds since the boot of the owner's machine, now; None: its leases don't use them."""
     slots: int
     """How many steps."""
-    gone: frozenset[int] = frozenset()
+    expired_tokens: frozenset[int] = frozenset()
     """Tokens of claims that may be taken over."""
     limits: RunLimits = field(default=RunLimits())
     closed: Callable[[Head, Any], Collection[str]] = lambda *_: ()
@@ -309,22 +310,22 @@ class Capacity(Struct, frozen=True):
     closes_with_each: bool = False
     """Each claim may close other nodes, even if no share is reserved for it."""
     used: Mapping[int, Usage] = field(default_factory=dict)
-    """The known usage of the attempts in ``gone``, by token."""
+    """The known usage of the expired claims, by token."""
 
 
 def count_slots(
-    head: Head, limits: RunLimits, slots: int, gone: Collection[int], now: datetime
+    head: Head, limits: RunLimits, slots: int, expired_tokens: Collection[int], now: datetime
 ) -> int:
     """Return how many of a process's free *slots* it may use for the run of *head*.
 
-    Claims whose tokens are in *gone* do not count, because they may be taken over.
+    Claims in *expired_tokens* do not count, because they may be taken over.
     """
     if slots <= 0 or find_obstacle(head, limits, now) is not None:
         return 0
     if (max_steps := limits.steps) is None:
         return slots
     # Every running attempt may still be accepted and then counts as a step.
-    running_count = len(head.claims) - len(gone)
+    running_count = len(head.claims) - len(expired_tokens)
     return max(min(slots, max_steps - head.usage.steps - running_count), 0)
 
 
@@ -346,6 +347,10 @@ class Kind(Protocol):
     workflow: Workflow
     has_one_place: ClassVar[bool]
     """One step runs at a time, so that an attempt needs no separate thread."""
+
+    def __repr__(self) -> str:
+        """Return its class and the name of its workflow."""
+        return f"<{type(self).__name__} of {self.workflow.name!r}>"
 
     def create_head(
         self, run_id: str, *, at: datetime, name: str | None = None, has_definition: bool = False

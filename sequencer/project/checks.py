@@ -299,13 +299,14 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Diagnostic]
 
 
 def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
-    """Yield the permissions of each agent, and a warning if it can't edit by default."""
+    """Yield one diagnostic per agent: its permissions, or a warning that it can't edit files."""
     for permission in list_permissions(project.agents, workflow):
-        where, message = f"agent {permission.agent}", permission.warning
-        if message is None:
-            yield Diagnostic(Level.NOTICE, Area.AGENT, f"permissions: {permission.says}", where)
+        where, warning = f"agent {permission.agent}", permission.warning
+        if warning is None:
+            text = f"permissions: {permission.summary}"
+            yield Diagnostic(Level.NOTICE, Area.AGENT, text, where)
         else:
-            yield Diagnostic(Level.WARNING, Area.AGENT, message, where, permission.hint)
+            yield Diagnostic(Level.WARNING, Area.AGENT, warning, where, permission.hint)
 
 
 def _check_decisions(workflow: Workflow) -> Iterator[Diagnostic]:
@@ -502,7 +503,7 @@ def check_state(
     hint = "'sequencer repair' shows what can be saved"
     if diagnosis.refusal is not None:
         area = (
-            Area.JOURNAL if any(report.found.gaps for report in diagnosis.journals) else Area.STATE
+            Area.JOURNAL if any(report.scan.gaps for report in diagnosis.journals) else Area.STATE
         )
         yield Diagnostic(
             Level.ERROR,
@@ -527,7 +528,7 @@ def _check_journals(diagnosis: Diagnosis) -> Iterator[Diagnostic]:
         where = str(report.path)
         if report.problem is not None:
             yield Diagnostic(Level.ERROR, Area.JOURNAL, report.problem, where)
-        for gap in report.found.gaps:
+        for gap in report.scan.gaps:
             message = f"revisions {gap.first} to {gap.last} are missing before byte {gap.offset}"
             yield Diagnostic(
                 Level.ERROR,
@@ -540,10 +541,10 @@ def _check_journals(diagnosis: Diagnosis) -> Iterator[Diagnostic]:
             message = f"two histories meet at byte {offset}: {reason}"
             hint = "restore the run's folder of only one; 'sequencer history' shows both, mixed"
             yield Diagnostic(Level.ERROR, Area.JOURNAL, message, where, hint)
-        for offset, reason in report.found.skipped[:MAX_BAD_LINES]:
+        for offset, reason in report.scan.skipped[:MAX_BAD_LINES]:
             message = f"the line at byte {offset} does not count: {reason}"
             yield Diagnostic(Level.WARNING, Area.JOURNAL, message, where)
-        excess = len(report.found.skipped) - MAX_BAD_LINES
+        excess = len(report.scan.skipped) - MAX_BAD_LINES
         if excess > 0:
             message = f"{excess} more lines do not count"
             yield Diagnostic(Level.WARNING, Area.JOURNAL, message, where)

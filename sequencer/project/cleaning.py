@@ -100,7 +100,7 @@ def find_unneeded(
         run = project.run(run_name)
         log_folders = list_run_folders(project.settings.logs_dir, run_name, include_links=True)
         folder = run.store.state_path.parent
-        if run_name not in {None, *unmerged_runs} and not only_logs and _is_over(project, run):
+        if run_name not in {None, *unmerged_runs} and not only_logs and _is_unneeded(project, run):
             logs = [
                 path
                 for log_folder in log_folders
@@ -176,11 +176,12 @@ def _is_lost(record: Path) -> bool:
         return False
 
 
-def _is_over(project: Project, run: Run) -> bool:
-    """Return whether *run* is complete, is kept in files, and is no longer needed.
+def _is_unneeded(project: Project, run: Run) -> bool:
+    """Return whether `clean` may remove *run*: a complete run in files that nothing waits for.
 
-    A schedule needs it: without the completed run, its newest date would start it again.
+    Worktrees and results that are not posted yet still need the run.
     """
+    # Without the completed run, the newest date of its schedule would start it again.
     if run.name in load_scheduler(project).workflows(project):
         return False
     try:
@@ -217,7 +218,7 @@ def _measure_size(path: Path) -> Size:
 def _remove_run(run: Run, folder: Path, forget: Callable[[], None] | None) -> bool:
     """Remove the *folder* of *run*, unless the run has changed since it was checked."""
     store = run.store
-    assert isinstance(store, FileStore)  # noqa: S101 - `_is_over` has checked it
+    assert isinstance(store, FileStore)  # noqa: S101 - `_is_unneeded` has checked it
     first_signature, head = signature(store.state_path), store.view().head
     if head is None or head.status != "complete":
         return False

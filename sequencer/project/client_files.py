@@ -389,6 +389,10 @@ def _hide_parts(value: Any, *, is_secret: bool, looks_secret: bool) -> Any:
 
 
 def _shorten(text: str) -> str:
+    """Return *text*, or its start and a digest if it is too long to show.
+
+    The result is compared with records of trust, so its form must not change.
+    """
     if len(text) <= MAX_TEXT:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()

@@ -15,12 +15,12 @@ from sequencer.extensions import PluginUnavailable
 from sequencer.files.yamlfile import KeyPath
 from sequencer.project.enabled_plugins import switches
 from sequencer.project.schema import Schema
-from sequencer.project.sections import Found
+from sequencer.project.sections import LocatedError
 from sequencer.project.sources import Layers
 from sequencer.project.store_kinds import STORE_KIND
 
 
-def remove_unavailable(layers: Layers) -> list[Found]:
+def remove_unavailable(layers: Layers) -> list[LocatedError]:
     """Remove the keys of unavailable plug-ins from *layers*, and return an error for each."""
     problems = list(_find_unknown_plugins(dict(switches(layers.values)), layers))
     values = layers.values
@@ -33,28 +33,28 @@ def remove_unavailable(layers: Layers) -> list[Found]:
     return problems
 
 
-def downgrade_to_notices(found: Iterable[Found], layers: Layers) -> list[Found]:
-    """Return the problems of *found* that no package could fix; the others become notices.
+def downgrade_to_notices(problems: Iterable[LocatedError], layers: Layers) -> list[LocatedError]:
+    """Return the *problems* that no package could fix; make the others notices in *layers*.
 
     An unknown name may belong to a package that is not installed on this machine, unless it looks
     like a typo.
     """
-    problems: list[Found] = []
-    for path, error in found:
+    remaining_problems: list[LocatedError] = []
+    for path, error in problems:
         if isinstance(error, UnknownName) and not error.nearest:
             text = f"{error.where}: {error.message}; perhaps a package that adds it is missing"
         elif isinstance(error, (PluginUnavailable, PackageFailed)):
             text = error.in_one_line
         else:
-            problems.append((path, error))
+            remaining_problems.append((path, error))
             continue
         layers.unavailable[path] = error
         is_store = path == STORE_KIND
         layers.notices.append(f"{text}; only a copy here can be shown" if is_store else text)
-    return problems
+    return remaining_problems
 
 
-def _find_unknown_plugins(choices: Mapping[str, bool], layers: Layers) -> Iterator[Found]:
+def _find_unknown_plugins(choices: Mapping[str, bool], layers: Layers) -> Iterator[LocatedError]:
     """Yield an error for each unknown plug-in in *choices* (name -> whether it is enabled).
 
     Disabling a plug-in that is not installed has no effect, so it is no error, but a typo is.
@@ -70,7 +70,7 @@ def _find_unknown_plugins(choices: Mapping[str, bool], layers: Layers) -> Iterat
                 yield path, error
 
 
-def _find_unavailable_keys(layers: Layers) -> Iterator[Found]:
+def _find_unavailable_keys(layers: Layers) -> Iterator[LocatedError]:
     """Yield an error for each value that needs a disabled or a broken plug-in or package."""
     values = layers.values
     for name in values:
@@ -97,7 +97,7 @@ _KINDS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 """The mappings whose entries have a kind that a package may add."""
 
 
-def _check_section(name: str, layers: Layers) -> Iterator[Found]:
+def _check_section(name: str, layers: Layers) -> Iterator[LocatedError]:
     path = (name,)
     yield from _check_provider(path, extensions.SECTIONS, name, f"the key {name!r}", layers)
     if name in Schema.model_fields or path in layers.unavailable:
@@ -110,7 +110,7 @@ def _check_section(name: str, layers: Layers) -> Iterator[Found]:
 
 def _check_provider(
     path: KeyPath, group: str, name: str, description: str, layers: Layers
-) -> Iterator[Found]:
+) -> Iterator[LocatedError]:
     if (provider := extensions.missing_provider(group, name)) is not None:
         yield path, PluginUnavailable(description, provider, where=layers.format_location(path))
 

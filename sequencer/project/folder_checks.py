@@ -50,6 +50,7 @@ def check_folders(project: Project, run: str | None) -> Iterator[Diagnostic]:
 
 
 def _check_writable(folder: Path, name: str) -> Iterator[Diagnostic]:
+    """Yield an error if *folder*, set by the key *name*, can't be written to or created."""
     ancestor = folder
     while not os.path.lexists(ancestor) and ancestor != ancestor.parent:
         ancestor = ancestor.parent
@@ -64,7 +65,7 @@ def _check_writable(folder: Path, name: str) -> Iterator[Diagnostic]:
 
 
 def _check_link(folder: Path) -> Iterator[Diagnostic]:
-    """Yield a finding if *folder* is reached through a link."""
+    """Yield an error if *folder* or a parent of it is a link."""
     try:
         open_folder(folder)
     except UnsafeFolder as error:
@@ -74,9 +75,10 @@ def _check_link(folder: Path) -> Iterator[Diagnostic]:
 
 
 def _check_links(top: Path) -> Iterator[Diagnostic]:
-    """Yield the folders from *top* down that are links; nothing is written through a link."""
-    if findings := list(_check_link(top)):
-        yield from findings
+    """Yield an error for each folder of logs that is a link: nothing is written through a link."""
+    if errors := list(_check_link(top)):
+        # Don't follow the link.
+        yield from errors
         return
     for parent, folders, _ in os.walk(top):
         for name in sorted(folders):
@@ -84,4 +86,4 @@ def _check_links(top: Path) -> Iterator[Diagnostic]:
             if path.is_symlink():
                 yield Diagnostic(Level.ERROR, Area.FILES, "is a link", str(path), "move it away")
         if len(Path(parent).relative_to(top).parts) >= _LOG_FOLDERS - 1:
-            folders.clear()
+            folders.clear()  # os.walk descends only into the folders that are left

@@ -9,14 +9,14 @@ from typing import Any
 from sequencer import extensions
 from sequencer.files.yamlfile import KeyPath
 from sequencer.project.schema import Schema
-from sequencer.project.sections import Found
+from sequencer.project.sections import LocatedError
 from sequencer.project.sources import Layers
 from sequencer.workflows.definitions import inline_format
 from sequencer.workflows.finding import GraphFile, InlineFormat, Sections
 
 
 def inline_graphs(
-    schema: Schema, sections: Sections, layers: Layers, file: Path, found: list[Found]
+    schema: Schema, sections: Sections, layers: Layers, file: Path, found: list[LocatedError]
 ) -> dict[str, GraphFile]:
     """Return the graphs in *schema*, by workflow; problems are added to *found*.
 

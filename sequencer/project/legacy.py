@@ -23,7 +23,7 @@ from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.files import keys
 from sequencer.files.yamlfile import Document, KeyPath, format_key_path, format_location
 from sequencer.project.schema import Schema
-from sequencer.project.sections import Found
+from sequencer.project.sections import LocatedError
 from sequencer.project.sources import OWN, RENAMED, Layers, Source, source_in
 
 
@@ -136,7 +136,7 @@ def _add_team_keys(layers: Layers, document: Document) -> None:
             layers.set_value(path, value, Source("file", document.file, position[0]), spelling)
 
 
-def key_problems(document: Document) -> Iterator[Found]:
+def key_problems(document: Document) -> Iterator[LocatedError]:
     """Yield the problems of the key names; the schema checks their values."""
     config = document.data.get(CONFIG)
     if config is not None and not isinstance(config, dict):

@@ -17,7 +17,7 @@ class Permission(NamedTuple):
     """The permissions of one agent."""
 
     agent: str
-    says: str
+    summary: str
     """The permissions in words."""
     idle_steps: tuple[str, ...] = ()
     """Steps in which it can't edit, although the user did not decide that."""
@@ -31,7 +31,7 @@ class Permission(NamedTuple):
             return None
         steps = ", ".join(self.idle_steps)
         word = "step" if len(self.idle_steps) == 1 else "steps"
-        return f"can't edit files in {word} {steps}: {self.says}"
+        return f"can't edit files in {word} {steps}: {self.summary}"
 
 
 def list_permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permission]:
@@ -60,7 +60,7 @@ def list_permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permi
     return [
         Permission(
             name,
-            permission.says,
+            permission.summary,
             tuple(dict.fromkeys(idle_steps)),
             _format_hint(settings, name, permission.to_edit),
         )

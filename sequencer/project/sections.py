@@ -18,7 +18,7 @@ from sequencer.frozen.fields import Checked, LazySpec
 from sequencer.model.step import Step
 from sequencer.packages import ensure_fields
 
-Found = tuple[KeyPath, ConfigurationError]
+LocatedError = tuple[KeyPath, ConfigurationError]
 """The key with the wrong value, and the error."""
 
 
@@ -39,7 +39,7 @@ class ConfigSection(Struct, frozen=True):
     """The type: a subclass of `Section`, or a mapping of them."""
     default: Callable[[], Any]
     """Returns the value if the file doesn't set it."""
-    problems: Callable[[Any, Any], Iterator[Found]] | None = None
+    problems: Callable[[Any, Any], Iterator[LocatedError]] | None = None
     """Yields the problems that the type can't show. Called with the value and the `Check` of all
     settings, which knows agents, workflows and prompts."""
     steps: SectionSteps | None = None

@@ -15,7 +15,7 @@ from sequencer.files.yamlfile import KeyPath
 from sequencer.model.sequence.gates import list_feedback_targets
 from sequencer.model.step import Step
 from sequencer.project.schema import BUILTIN_AGENTS, Schema
-from sequencer.project.sections import Found, section
+from sequencer.project.sections import LocatedError, section
 from sequencer.project.sources import Layers
 from sequencer.project.store_kinds import STORE_KIND, store_kind
 from sequencer.workflows.definitions import WorkflowDefinition
@@ -25,7 +25,7 @@ from sequencer.workflows.router import RouterMode
 from sequencer.workflows.verdicts import ensure_schema
 
 
-def _ensure_problem(problem: Any) -> Found:
+def _ensure_problem(problem: Any) -> LocatedError:
     """Return *problem*, which a package has found, if it is a path and an error."""
     path, error = problem
     if not isinstance(path, tuple) or not isinstance(error, ConfigurationError):
@@ -61,9 +61,9 @@ class Check:
             (*(entries if isinstance(entries, dict) else ()), *map(str, unavailable_names))
         )
 
-    def problems(self) -> list[Found]:
+    def problems(self) -> list[LocatedError]:
         """Return the problems."""
-        parts: tuple[Callable[[], Iterator[Found]], ...] = (
+        parts: tuple[Callable[[], Iterator[LocatedError]], ...] = (
             self._check_workflow,
             self._check_sections,
             self._check_store,
@@ -76,7 +76,7 @@ class Check:
         )
         return [problem for part in parts for problem in part()]
 
-    def _check_workflow(self) -> Iterator[Found]:
+    def _check_workflow(self) -> Iterator[LocatedError]:
         path = ("workflow", "name")
         name = self._schema.workflow.name
         names = self._registry.names
@@ -93,7 +93,7 @@ class Check:
             message = f"workflow {name!r} has no review step, so review_every_n has no effect"
             self._layers.notices.append(f"{self._at(cadence)}: {message}")
 
-    def _check_sections(self) -> Iterator[Found]:
+    def _check_sections(self) -> Iterator[LocatedError]:
         """Yield the problems of the plug-in sections that are set."""
         for name in self._schema.model_fields_set & {*self._schema.sections()}:
             value = getattr(self._schema, name)
@@ -115,18 +115,18 @@ class Check:
         """Return the place where the value at *path* was set, and the path."""
         return self._layers.format_location(path)
 
-    def check_agent(self, name: str, path: KeyPath) -> Iterator[Found]:
+    def check_agent(self, name: str, path: KeyPath) -> Iterator[LocatedError]:
         """Yield an error if the agent *name*, written at *path*, does not exist."""
         if name not in self._agents:
             yield path, UnknownName("agent", name, self._agents, where=self._at(path))
 
-    def check_workflow(self, name: str, path: KeyPath) -> Iterator[Found]:
+    def check_workflow(self, name: str, path: KeyPath) -> Iterator[LocatedError]:
         """Yield an error if the workflow *name*, written at *path*, does not exist."""
         names = self._registry.names
         if name not in names and name not in self._definitions:
             yield path, UnknownName("workflow", name, names, where=self._at(path))
 
-    def check_procedure(self, name: str, path: KeyPath) -> Iterator[Found]:
+    def check_procedure(self, name: str, path: KeyPath) -> Iterator[LocatedError]:
         """Yield an error if *name*, written at *path*, is not a procedure.
 
         A default is not checked: the project may have redefined that workflow as a cycle. A
@@ -136,7 +136,7 @@ class Check:
         if path in self._layers.sources and not is_refused:
             yield from check_procedure_name(name, path, self._registry, self._at(path))
 
-    def check_prompt(self, name: str | None, path: KeyPath) -> Iterator[Found]:
+    def check_prompt(self, name: str | None, path: KeyPath) -> Iterator[LocatedError]:
         """Yield an error if the prompt *name*, written at *path*, is outside the prompts folder."""
         if name is None:
             return
@@ -145,7 +145,7 @@ class Check:
         except UnsafePath as error:
             yield path, UnsafePath(error.message, where=self._at(path), hint=error.hint)
 
-    def check_step(self, step: Step, path: KeyPath) -> Iterator[Found]:
+    def check_step(self, step: Step, path: KeyPath) -> Iterator[LocatedError]:
         """Yield the problems of *step*, written at *path*."""
         if step.agent is not None:
             yield from self.check_agent(step.agent, (*path, "agent"))
@@ -158,12 +158,12 @@ class Check:
             except ConfigurationError as error:
                 yield schema_path, error
 
-    def _check_own_steps(self) -> Iterator[Found]:
+    def _check_own_steps(self) -> Iterator[LocatedError]:
         for name, definition in self._schema.workflows.items():
             for path, step in _list_steps(definition, ("workflows", name)):
                 yield from self.check_step(step, path)
 
-    def _check_store(self) -> Iterator[Found]:
+    def _check_store(self) -> Iterator[LocatedError]:
         path = ("store", "journal", "rotate_bytes")
         rotate_bytes, name = self._schema.store.journal.rotate_bytes, self._schema.store.kind
         try:
@@ -182,7 +182,7 @@ class Check:
             where = self._at(("worktree",))
             yield ("worktree",), ConfigurationError(message, where=where, hint=hint)
 
-    def _check_agent_entries(self) -> Iterator[Found]:
+    def _check_agent_entries(self) -> Iterator[LocatedError]:
         for name, entry in self._schema.agents.items():
             path = ("agents", name)
             if name == "auto":
@@ -195,7 +195,7 @@ class Check:
                     ConfigurationError("needs a kind", where=self._at(path), hint=hint),
                 )
 
-    def _check_agent_names(self) -> Iterator[Found]:
+    def _check_agent_names(self) -> Iterator[LocatedError]:
         schema = self._schema
         agents_by_path: dict[KeyPath, str | None] = {("agent", "default"): schema.agent.default}
         agents_by_path |= {
@@ -214,7 +214,7 @@ class Check:
             if name is not None:
                 yield from self.check_agent(name, path)
 
-    def _check_prompt_names(self) -> Iterator[Found]:
+    def _check_prompt_names(self) -> Iterator[LocatedError]:
         schema = self._schema
         prompt_keys = ("supervisor_prompt", "main_prompt", "reviewer_prompt")
         prompts_by_path: dict[KeyPath, str | None] = {
@@ -230,13 +230,13 @@ class Check:
             yield from self.check_prompt(name, path)
         yield from self._check_step_prompts(schema.step_defaults, ("step_defaults",))
 
-    def _check_step_prompts(self, step: Step, path: KeyPath) -> Iterator[Found]:
+    def _check_step_prompts(self, step: Step, path: KeyPath) -> Iterator[LocatedError]:
         yield from self.check_prompt(step.prompt_name, (*path, "prompt"))
         yield from self.check_prompt(step.system_prompt, (*path, "system_prompt"))
         for name in step.added_system_prompts:
             yield from self.check_prompt(name, (*path, "append_system_prompt"))
 
-    def _check_gates(self) -> Iterator[Found]:
+    def _check_gates(self) -> Iterator[LocatedError]:
         for name in self._schema.workflows:
             if name not in self._registry.names or name in self._registry.flows:
                 continue
@@ -249,7 +249,7 @@ class Check:
                     hint = f"set approval.feedback_to to one of: {', '.join(step_names)}"
                     yield path, ConfigurationError(message, where=self._at(path), hint=hint)
 
-    def _check_router(self) -> Iterator[Found]:
+    def _check_router(self) -> Iterator[LocatedError]:
         router = self._schema.router
         if not router.enabled or router.prompt is not None:
             return

@@ -39,7 +39,7 @@ from sequencer.project.schema import (
     WorkflowChoice,
     schema_with,
 )
-from sequencer.project.sections import Found, section, section_value
+from sequencer.project.sections import LocatedError, section, section_value
 from sequencer.project.setting_checks import Check
 from sequencer.project.sources import (
     DEFAULT,
@@ -66,20 +66,12 @@ from sequencer.workflows.router import RouterSettings
 HIDDEN = "(hidden)"
 WITH_SECRETS = ("agents", "activity", "webhooks")
 """Sections where someone may have written a secret, although secrets don't belong there."""
-_AS_THEY_ARE = (
+_SCHEMA_FIELDS = (
     *("workflow", "router", "agent", "hooks", "limits", "prices", "store", "commit"),
-    *(
-        "logs",
-        "run",
-        "file_mode",
-        "agents_may_decide",
-        "worktree",
-        "setup",
-    ),
-    "setup_timeout_s",
+    *("logs", "run", "file_mode", "agents_may_decide", "worktree", "setup", "setup_timeout_s"),
 )
 """Fields that the settings copy from the schema."""
-_OF_LAYERS = ("sources", "values", "unavailable")
+_LAYER_FIELDS = ("sources", "values", "unavailable")
 """Fields that they copy from the layers."""
 
 
@@ -269,10 +261,10 @@ def load(
     registry = Registry(workflows, prompts, flows, lists=lists, sections=sections)
     workflows |= {name: graph.workflow for name, graph in lists.items()}
     problems += Check(layers, schema, registry, paths["prompts_dir"]).problems()
-    raise_all(_errors(problems, layers, reads=reads))
-    schema_values: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
+    raise_all(_list_errors(problems, layers, reads=reads))
+    schema_values: dict[str, Any] = {name: getattr(schema, name) for name in _SCHEMA_FIELDS} | paths
     layer_values: dict[str, Any] = {
-        name: MappingProxyType(getattr(layers, name)) for name in _OF_LAYERS
+        name: MappingProxyType(getattr(layers, name)) for name in _LAYER_FIELDS
     }
     return Settings(
         config_path=config_path,
@@ -291,10 +283,15 @@ def load(
     )
 
 
-def _errors(problems: list[Found], layers: Layers, *, reads: bool) -> list[ConfigurationError]:
-    """Return the problems in the order of the file; for *reads* see `load`."""
+def _list_errors(
+    problems: list[LocatedError], layers: Layers, *, reads: bool
+) -> list[ConfigurationError]:
+    """Return the errors of *problems* and of outdated keys, in the order of the file.
+
+    With *reads*, problems that a missing plug-in may cause become notices in *layers* instead.
+    """
     if layers.document is not None:
-        problems += legacy.key_problems(layers.document)
+        problems = [*problems, *legacy.key_problems(layers.document)]
     if reads:
         problems = downgrade_to_notices(problems, layers)
     return [error for _, error in sorted(problems, key=lambda item: layers.position(item[0]))]
@@ -352,7 +349,7 @@ def _copy_mappings(value: Any) -> Any:
 
 
 def _resolve_paths(
-    project_dir: Path, schema: Schema, layers: Layers, problems: list[Found]
+    project_dir: Path, schema: Schema, layers: Layers, problems: list[LocatedError]
 ) -> dict[str, Path]:
     """Return the absolute paths; problems are added to *problems*."""
     paths: dict[str, Path] = {}
@@ -372,7 +369,7 @@ def _resolve_paths(
     return paths
 
 
-def _validate(layers: Layers) -> tuple[Schema, list[Found]]:
+def _validate(layers: Layers) -> tuple[Schema, list[LocatedError]]:
     """Return the settings without the invalid values, and the problems.
 
     Names in the other values are still checked, so that one run of ``check`` shows every
@@ -419,7 +416,7 @@ def _without_key(values: Any, path: KeyPath) -> Any:
 
 
 def _workflows(
-    schema: Schema, prompts: BuiltinPrompts, layers: Layers, problems: list[Found]
+    schema: Schema, prompts: BuiltinPrompts, layers: Layers, problems: list[LocatedError]
 ) -> dict[str, Workflow]:
     """Return the configured workflows; problems are added to *problems*."""
 
@@ -439,7 +436,7 @@ def _workflows(
 
 
 def _flows(
-    schema: Schema, project_dir: Path, layers: Layers, problems: list[Found]
+    schema: Schema, project_dir: Path, layers: Layers, problems: list[LocatedError]
 ) -> dict[str, Path]:
     """Return the files of the configured flowcharts; problems are added to *problems*."""
     files: dict[str, Path] = {}
@@ -475,6 +472,7 @@ def _agents(schema: Schema, layers: Layers) -> dict[str, Agent]:
 
 
 def _look_up(values: Mapping[str, Any], path: KeyPath) -> Any:
+    """Return the value at *path*, which exists, in the nested *values*."""
     value: Any = values
     for part in path:
         value = value[part]

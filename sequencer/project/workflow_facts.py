@@ -32,7 +32,7 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.inline_graphs import inline_graphs
 from sequencer.project.schema import OLD_ROLES, Schema, WorkflowChoice
-from sequencer.project.sections import Found, SectionSteps, section, section_value
+from sequencer.project.sections import LocatedError, SectionSteps, section, section_value
 from sequencer.project.sources import OWN, OWN_STEPS, Layers
 from sequencer.project.step_facts import (
     PERSON,
@@ -158,7 +158,7 @@ class Workflows:
     @cached_property
     def recorded(self) -> Recorded:
         """Return all facts, for a record."""
-        steps = {key: self.find_steps(key) or {} for key in self._keys()}
+        steps = {key: self.find_steps(key) or {} for key in self._iter_keys()}
         return Recorded(self._chosen, self._files, self._digests, steps)
 
     @property
@@ -216,7 +216,7 @@ class Workflows:
 
     def _pairs(self, record: Recorded) -> Iterator[tuple[str, str]]:
         """Yield (current key, key in *record*) for each pair of workflows to compare."""
-        for key in (*self._keys(record), *record.steps):
+        for key in (*self._iter_keys(record), *record.steps):
             source = key if key in self._data else _IN_FILE
             if self._digests[source] != record.digests.get(source):
                 yield key, key
@@ -227,17 +227,20 @@ class Workflows:
         if self._chosen != record.workflow:
             yield _key(self._chosen, self._files), _key(record.workflow, record.files)
 
-    def _keys(self, record: Recorded | None = None) -> Iterator[str]:
-        """Yield the keys of the workflows; skip those in orchestration.yaml if *record* has it."""
+    def _iter_keys(self, record: Recorded | None = None) -> Iterator[str]:
+        """Yield the keys of all workflows: in orchestration.yaml, then in files of their own.
+
+        With *record*, skip those in orchestration.yaml if that has not changed since.
+        """
         if record is None or self._digests[_IN_FILE] != record.digests.get(_IN_FILE):
-            yield from self._own
+            yield from self._steps_in_file
         yield from self._data
 
     def find_steps(self, key: str) -> dict[str, StepFacts] | None:
         """Return the facts of the workflow with *key*, or of the built-in one with that name."""
         if key not in self._steps:
             if key not in self._data:
-                steps = self._own.get(key)
+                steps = self._steps_in_file.get(key)
                 return self.find_builtin_steps(key) if steps is None else steps
             path, data = self._data[key]
             try:
@@ -375,21 +378,21 @@ class Workflows:
             return partial(with_defaults, defaults={})
 
     @cached_property
-    def _own(self) -> dict[str, dict[str, StepFacts]]:
+    def _steps_in_file(self) -> dict[str, dict[str, StepFacts]]:
         """Return the facts of the workflows, defaults and roles that are in orchestration.yaml."""
         try:
-            return self._read_own(self._schema)
+            return self._read_steps_in_file(self._schema)
         except (ValidationError, ConfigurationError):
             return {_IN_FILE: _opaque_facts(self._digests[_IN_FILE])}
 
-    def _read_own(self, schema: Schema) -> dict[str, dict[str, StepFacts]]:
+    def _read_steps_in_file(self, schema: Schema) -> dict[str, dict[str, StepFacts]]:
         own_entries = {
             name: entry for name, entry in schema.workflows.items() if entry.file is None
         }
         step_entries = {name: entry for name, entry in own_entries.items() if entry.inline is None}
         composition = Composition(step_entries, BuiltinWorkflows(BuiltinPrompts()), format_key_path)
         workflows = dict(composition.workflows)
-        layers, problems = Layers(values=self._written), list[Found]()
+        layers, problems = Layers(values=self._written), list[LocatedError]()
         sections = partial(section_value, schema)
         lists = inline_graphs(schema, sections, layers, self._root, problems)
         workflows |= {name: graph.workflow for name, graph in lists.items()}

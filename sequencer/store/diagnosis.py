@@ -50,6 +50,7 @@ from sequencer.store.recovery import (
 )
 
 Complaints = tuple[object, ...]
+"""Only compared; see `Diagnosis.complaints`."""
 _NO_COMPLAINTS: Complaints = (None, None, (), ())
 
 
@@ -82,7 +83,8 @@ class JournalReport(Struct, frozen=True):
     path: Path
     refusal: CorruptState | None = None
     """Why the file can't be read."""
-    found: Scan = Scan((), 0, is_torn=False)
+    scan: Scan = Scan((), 0, is_torn=False)
+    """Its records, bad lines and gaps."""
     misfits: tuple[tuple[int, str], ...] = ()
     """Offset of each place where two histories were merged, and the evidence."""
 
@@ -106,8 +108,8 @@ class Diagnosis(Struct, frozen=True):
     """The result of the ordinary reader; None: it refuses the files."""
     marks: tuple[ProgressMark, ...]
     """Evidence of progress other than the good records."""
-    shown: ProgressMark | None
-    """The mark that shows that a refused run had come further than its newest state.
+    lost_mark: ProgressMark | None
+    """Evidence that a refused run had come further than its newest state; None: there is none.
 
     Stored, because a worker may die while a person decides what to do.
     """
@@ -117,14 +119,14 @@ class Diagnosis(Struct, frozen=True):
     """(path, reason) for each document that the run needs and that can't be used."""
 
     @property
-    def last(self) -> Record | None:
+    def last_record(self) -> Record | None:
         """Return the last good record."""
         return self.chain[-1] if self.chain else None
 
     @property
     def is_head_ahead(self) -> bool:
         """Return whether state.json is a valid head that the journal does not reach."""
-        head, last_record = self.state.head, self.last
+        head, last_record = self.state.head, self.last_record
         return head is not None and (last_record is None or head.revision > last_record.revision)
 
     @property
@@ -154,15 +156,18 @@ class Diagnosis(Struct, frozen=True):
 
     @property
     def complaints(self) -> Complaints:
-        """Return the problems that a writer between two reads could have caused."""
+        """Return the problems that may only be there because a writer was active meanwhile.
+
+        They are compared with those of the next look, which shows the lasting ones.
+        """
         refusal = None if self.refusal is None else str(self.refusal)
         damaged_reports = (
             report
             for report in self.journals
-            if report.refusal or report.found.skipped or report.misfits
+            if report.refusal or report.scan.skipped or report.misfits
         )
         lines = tuple(
-            (report.path, report.problem, report.found.skipped, report.misfits)
+            (report.path, report.problem, report.scan.skipped, report.misfits)
             for report in damaged_reports
         )
         return (refusal, self.pending, self.documents, lines)
@@ -170,16 +175,16 @@ class Diagnosis(Struct, frozen=True):
     @property
     def action(self) -> Action:
         """Return what would make the run readable again."""
-        state, last_record = self.state, self.last
+        state, last_record = self.state, self.last_record
         if self.refusal is None:
             is_lost = state.problem is not None and last_record is not None
             return Action.RESTORE if is_lost else Action.NOTHING
         if last_record is None:
             return Action.HOPELESS if state.head is None else Action.CHOOSE
         newest_journal = self.journals[-1]
-        is_journal_gone = newest_journal.path.name != NAME or not newest_journal.found.winners
+        is_journal_gone = newest_journal.path.name != NAME or not newest_journal.scan.winners
         is_head_last = state.head is not None and state.head.revision == last_record.revision
-        if self.is_head_ahead or self.shown or (is_journal_gone and not is_head_last):
+        if self.is_head_ahead or self.lost_mark or (is_journal_gone and not is_head_last):
             return Action.CHOOSE
         is_sound = not is_journal_gone and _is_sound(self.journals)
         return Action.RESTORE if is_sound else Action.REBUILD
@@ -217,9 +222,9 @@ def _diagnose_files(files: RunFiles) -> Diagnosis:
     state = _build_state_report(files)
     journals = tuple(map(_build_journal_report, files.journals))
     path = files.journal.path
-    chain = _find_last_chain([record for report in journals for record in report.found.winners])
+    chain = _find_last_chain([record for report in journals for record in report.scan.winners])
     refusal, recovery = _try_recover(files, journals)
-    is_current = bool(chain and journals[-1].path == path and journals[-1].found.winners)
+    is_current = bool(chain and journals[-1].path == path and journals[-1].scan.winners)
     base = _choose_newest_head(state, chain, path)
     run_id = None if base is None else base.run_id
     in_folder = files.find_marks(run_id, chain[-1] if is_current else None)
@@ -300,9 +305,9 @@ def _join_journals(journals: Sequence[JournalReport]) -> tuple[int | None, Corru
     """Return the newest revision of *journals* as one history, and the error if they are not."""
     revision: int | None = None
     for report in journals:
-        path, winners = str(report.path), report.found.winners
+        path, winners = str(report.path), report.scan.winners
         records = [record for record in winners if revision is None or record.revision > revision]
-        error = report.refusal or find_gap_within(report.found, path)
+        error = report.refusal or find_gap_within(report.scan, path)
         if (error := error or find_gap_between(revision, records, path)) is not None:
             return revision, error
         revision = records[-1].revision if records else revision
@@ -336,6 +341,6 @@ def _choose_newest_head(state: StateReport, chain: Sequence[Record], journal: Pa
 def _is_sound(journals: Sequence[JournalReport]) -> bool:
     """Return whether the journals alone can be read without a problem."""
     *rotated_journals, newest_journal = journals
-    winners = newest_journal.found.winners
+    winners = newest_journal.scan.winners
     is_whole = bool(rotated_journals) or winners[0].revision == 1
     return is_whole and _join_journals(journals) == (winners[-1].revision, None)

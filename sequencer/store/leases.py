@@ -52,7 +52,7 @@ class Leases:
         """Use *folder*; it is made with the first heartbeat."""
         self.folder = folder
         self._folder = str(folder)
-        self._beaten: set[int] = set()
+        self._beat_tokens: set[int] = set()
         """Tokens of this process's claims that have a heartbeat."""
         self._holder: tuple[str, int] | None = None
         """The process of the last `open_holder` call: its nonce, and a descriptor of it."""
@@ -87,7 +87,7 @@ class Leases:
             OSError: the lease was not renewed.
         """
         beat = {"beat": number, "deadline_boottime": round(boottime() + claim.ttl_s, 3)}
-        self._beaten.add(claim.token)
+        self._beat_tokens.add(claim.token)
         self._write(self.folder / str(claim.token), beat)
 
     def read(self, token: int) -> dict[str, Any]:
@@ -148,9 +148,9 @@ class Leases:
     def remove_files(self, claim: Claim) -> None:
         """Remove the files of *claim*, which has ended."""
         token = claim.token
-        if token not in self._beaten and claim.owner.nonce == this_process().nonce:
-            return
-        self._beaten.discard(token)
+        if token not in self._beat_tokens and claim.owner.nonce == this_process().nonce:
+            return  # no heartbeat was due, and `remove_usage` has removed the other file
+        self._beat_tokens.discard(token)
         for name in (str(token), f"{token}.used"):
             with contextlib.suppress(OSError):  # a short step has none
                 folders.remove(f"{self._folder}/{name}")

@@ -127,18 +127,18 @@ def _choose_head(diagnosis: Diagnosis, choice: Choice | None) -> Head:
         )
     if choice is Choice.HEAD and diagnosis.state.head is not None:
         return diagnosis.state.head
-    if diagnosis.last is None:
+    if diagnosis.last_record is None:
         raise UsageRefused(
             "the journal has no good record",
             where=folder,
             hint=" or ".join(list_options(diagnosis)),
         )
-    return parse_head(diagnosis.last.data["head"], folder)
+    return parse_head(diagnosis.last_record.data["head"], folder)
 
 
 def list_options(diagnosis: Diagnosis) -> list[str]:
     """Return a sentence for each choice that `Action.CHOOSE` allows."""
-    head, record = diagnosis.state.head, diagnosis.last
+    head, record = diagnosis.state.head, diagnosis.last_record
     sentences = []
     if head is not None and diagnosis.is_head_ahead:
         sentences.append(
@@ -156,7 +156,8 @@ def list_options(diagnosis: Diagnosis) -> list[str]:
 
 def _format_evidence(diagnosis: Diagnosis, head: Head) -> str:
     """Return the evidence against a choice of *head*, as the end of a sentence."""
-    return "" if diagnosis.shown is None else f", although {describe_mark(diagnosis.shown, head)}"
+    mark = diagnosis.lost_mark
+    return "" if mark is None else f", although {describe_mark(mark, head)}"
 
 
 def _keep_originals(diagnosis: Diagnosis) -> Path:
@@ -180,7 +181,7 @@ def _keep_originals(diagnosis: Diagnosis) -> Path:
 
 def _restore(diagnosis: Diagnosis, base: Head, kept: Path, *, is_head: bool) -> Head:
     """Write journal and head so that the run continues from *base*; return the new head."""
-    folder, last_record = diagnosis.state.path.parent, diagnosis.last
+    folder, last_record = diagnosis.state.path.parent, diagnosis.last_record
     journal = JournalFile(folder, MAX_COUNTER, 1)
     if is_head or last_record is None:
         source, lines = "state.json", []
@@ -189,7 +190,7 @@ def _restore(diagnosis: Diagnosis, base: Head, kept: Path, *, is_head: bool) -> 
     note = f"repair from {source} at revision {base.revision}; the originals are in {kept.name}"
     is_appended = diagnosis.action is Action.RESTORE
     if is_appended:
-        journal_scan = diagnosis.journals[-1].found
+        journal_scan = diagnosis.journals[-1].scan
         size, is_torn = journal_scan.size, journal_scan.is_torn
         offset = size + len(CLOSING) if is_torn else size
     else:

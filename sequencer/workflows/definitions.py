@@ -37,7 +37,8 @@ KeyPath = tuple[str | int, ...]
 
 Locate = Callable[[KeyPath], str]
 """Maps the path of a key to the place where it was written."""
-Found = tuple[KeyPath, ConfigurationError]
+LocatedError = tuple[KeyPath, ConfigurationError]
+"""The key with the wrong value, and the error."""
 
 
 def _step_from_name(value: object) -> object:
@@ -116,7 +117,7 @@ class Extension:
 
     def __init__(self, base: Workflow, changes: WorkflowChanges, locate: Locate) -> None:
         """Prepare to change *base*; *locate* takes paths below the definition."""
-        self.problems: list[Found] = []
+        self.problems: list[LocatedError] = []
         self._base = base
         self._changes = changes
         self._locate = locate
@@ -357,7 +358,7 @@ class Composition:
         locate: Locate,
     ) -> None:
         """Build all *definitions*; *locate* takes paths that start with a definition's name."""
-        self.problems: list[Found] = []
+        self.problems: list[LocatedError] = []
         self._definitions = definitions
         self._builtin = builtin
         self._locate = locate

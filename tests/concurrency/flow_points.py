@@ -71,7 +71,7 @@ def control(folder: Path) -> GraphChanges:
 def room(flow: GraphChanges, head: Head, slots: int = 8) -> Capacity:
     mine = os.getpid()
     gone = frozenset(c.token for c in head.claims if c.owner.pid != mine)
-    return Capacity(flow.store.owner(), 60.0, boottime(), slots, gone=gone)
+    return Capacity(flow.store.owner(), 60.0, boottime(), slots, expired_tokens=gone)
 
 
 def accept(flow: GraphChanges, node: str) -> None:

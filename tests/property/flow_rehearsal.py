@@ -24,7 +24,7 @@ from sequencer.model.graph.marking import (
     find_incoming_output,
     read_text,
 )
-from sequencer.model.graph.record import Chain, Written
+from sequencer.model.graph.record import Chain, StoredMarking
 from sequencer.model.graph.transition import (
     OpenTransition,
     build_transition,
@@ -73,7 +73,7 @@ class Rehearsal:
         self.outputs: dict[str, str] = {}
         self.facts: list[tuple[int, Fact]] = []
         self.attempts: dict[str, int] = {}
-        self.written: list[Written] = []
+        self.written: list[StoredMarking] = []
         self.now = 0
         self._ends: list[tuple[int, int, int, str]] = []
         """When, the order of the node, the token (0: the next try is due), the node."""

@@ -14,8 +14,8 @@ from sequencer.plugins.teams.scoring import (
     LABELS,
     Score,
     decide,
+    find_phrases,
     find_signals,
-    phrases_in,
     score,
 )
 
@@ -100,7 +100,7 @@ def test_a_keyword_in_its_own_paragraph_is_found_unless_it_is_code(
     word: Word | None, text: str, keyword: str
 ) -> None:
     tokens = find_signals("", f"We {keyword}!\n\n{text}").tokens
-    assert keyword in phrases_in(tokens, KEYWORDS)
+    assert keyword in find_phrases(tokens, KEYWORDS)
     if word in ("code", None):
         assert scored(word, "x", f"We {keyword}!\n\n{text}", []).score >= 10
 

@@ -267,12 +267,12 @@ def _gap(path: Path, number: int, lines: list[bytes]) -> Iterator[str]:
                 yield f"refused without its place: {refused}"
     found = diagnose(path)
     report = found.journals[0]
-    if [offset for offset, _ in report.found.skipped] != [at] or found.action is not Action.REBUILD:
-        yield f"check says {report.found.skipped}, {found.action}"
-    if number and [(g.offset, g.first, g.last) for g in report.found.gaps] != [
+    if [offset for offset, _ in report.scan.skipped] != [at] or found.action is not Action.REBUILD:
+        yield f"check says {report.scan.skipped}, {found.action}"
+    if number and [(g.offset, g.first, g.last) for g in report.scan.gaps] != [
         (behind, number + 1, number + 1)
     ]:
-        yield f"check says {report.found.gaps}"
+        yield f"check says {report.scan.gaps}"
     repair(path)
     if go_on(path).step_index != len(lines):
         yield "the repair lost a step"

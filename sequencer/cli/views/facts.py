@@ -42,7 +42,7 @@ def read_view_and_facts(
     """
     head = run.head
     if head is None:
-        return build_view(title, run.flow.started_with, None, None, Story()), []
+        return build_view(title, run.flow.initial_graph, None, None, Story()), []
     try:
         flow = run.flow
     except (ConfigurationError, DefinitionChanged) as error:

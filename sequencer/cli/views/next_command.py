@@ -71,11 +71,11 @@ class RunSituation(Struct, frozen=True):
     needs_worker: bool = False
     """Whether its steps wait for a worker."""
     has_nodes: bool = False
-    again: str = ""
+    restart_command: str = ""
     """The command that starts a complete run again; empty: `reset`."""
     until: str = ""
     """For a graph's run: the date of the next retry, if no other node may start before."""
-    starts: str = ""
+    next_start: str = ""
     """When a schedule starts it, in words; empty: no schedule does."""
     merge: str = ""
     """The command that merges its work; empty: the work is merged, or there is none."""
@@ -213,11 +213,11 @@ def _command_for_next_step(run: RunSituation, start_date: str | None) -> NextCom
 
 
 def _format_auto_start(run: RunSituation) -> str:
-    return f"{run.starts} by itself" if run.starts else ""
+    return f"{run.next_start} by itself" if run.next_start else ""
 
 
 def _format_restart(run: RunSituation) -> str:
-    return f"{run.again or format_command(run.name, 'reset')} starts it again"
+    return f"{run.restart_command or format_command(run.name, 'reset')} starts it again"
 
 
 def _command_for_limit(message: str) -> NextCommand:
@@ -245,8 +245,8 @@ class InterruptedRun(NamedTuple):
     def words(self) -> str:
         """Return one line with the interrupted steps and the processes that ran them."""
         steps = ", ".join(repr(claim.step) for claim in self.claims)
-        makers = self.run.list_attempt_processes() or {}
-        holders = dict.fromkeys(makers.get(c.token) or c.owner.words for c in self.claims)
+        workers = self.run.list_attempt_processes() or {}
+        holders = dict.fromkeys(workers.get(c.token) or c.owner.words for c in self.claims)
         return one_line(f"{steps} was interrupted: {', '.join(holders)} is gone")
 
 
@@ -282,7 +282,7 @@ def read_situation(run: Run, head: Head) -> RunSituation:
         return replace(situation, problem=error)
     fields: dict[str, Any] = {"has_nodes": bool(workflow.nodes), "readiness": readiness}
     if head.status is Status.COMPLETE:
-        fields["again"] = restart_command(run)
+        fields["restart_command"] = restart_command(run)
     return replace(situation, takes_over=take_over_options(run, workflow, holders), **fields)
 
 

@@ -85,7 +85,7 @@ class Snapshot(Struct, frozen=True):
     limits: RunLimits
     denials: tuple[str, ...]
     """Tool calls that were refused to the agent of the newest step."""
-    shown: tuple[str, ...]
+    evidence: tuple[str, ...]
     """Evidence of progress of the newest attempts, one line each."""
     note: str
     """Something unusual about how the newest step ran or ended."""
@@ -96,20 +96,20 @@ class Snapshot(Struct, frozen=True):
     """The states of a graph's nodes."""
     stopped_by: tuple[str, ...] = ()
     """For a team: why none of its tasks starts."""
-    heard: Mapping[str, Heard] = field(default_factory=dict)
+    last_outputs: Mapping[str, Heard] = field(default_factory=dict)
     """The last output of a graph's running nodes."""
     posts: tuple[Pending, ...] = ()
     """Posts that the activity sinks have not taken yet."""
-    elsewhere: str = ""
-    """Where attempts must run; empty: they can also run here."""
-    makers: Mapping[int, str] | None = None
+    worker_location: str = ""
+    """The machine that all attempts have to run on; empty: they can run on this one too."""
+    workers: Mapping[int, str] | None = None
     """Token -> the worker that runs the attempt; empty text: none yet. None: the claims say it."""
     detached: Sequence[Mapping[str, Any]] = ()
     """Detached permissions to work; no process waits for them."""
     unmerged: tuple[UnmergedWork, ...] = ()
     """Work of the run in worktrees that is not merged."""
-    starts: float | None = None
-    """When a schedule starts it, in seconds since 1970; None: none does, or the run has started."""
+    next_start: float | None = None
+    """When a schedule starts it, in seconds since 1970; None: none does, or it has started."""
     failure: str = ""
     """The first line of the last failure, if that failure still counts."""
     problem: SequencerError | None = None
@@ -119,12 +119,12 @@ class Snapshot(Struct, frozen=True):
     is_trusted: bool = True
     takes_over: str = ""
     """The options of `run` that continue the step of a process that is gone."""
-    again: str = ""
+    restart_command: str = ""
     """The command that starts a complete run again."""
 
-    more: tuple[tuple[str, str], ...] = ()
+    package_lines: tuple[tuple[str, str], ...] = ()
     """(label, text) lines that packages add."""
-    left_out: tuple[float, str] | None = None
+    skipped_start: tuple[float, str] | None = None
     """The newest scheduled date that started nothing, in seconds since 1970, and the reason."""
 
     @property
@@ -160,7 +160,7 @@ class Snapshot(Struct, frozen=True):
 
     @property
     def _situation(self) -> RunSituation:
-        has_worker = self.makers is None or any(self.makers.values())
+        has_worker = self.workers is None or any(self.workers.values())
         return RunSituation(
             name=self.name,
             head=self.head,
@@ -173,9 +173,9 @@ class Snapshot(Struct, frozen=True):
             needs_worker=self.busy and not has_worker,
             has_nodes=self.graph_view is not None,
             until="" if self.next_try is None else self.next_try.due or "",
-            starts="" if self.starts is None else describe_start(self.starts),
+            next_start="" if self.next_start is None else describe_start(self.next_start),
             takes_over=self.takes_over,
-            again=self.again,
+            restart_command=self.restart_command,
             merge=self.unmerged[0].commands[0] if self.unmerged else "",
         )
 
@@ -215,28 +215,28 @@ class Snapshot(Struct, frozen=True):
         facts |= {"next_command": command.line, "next_note": command.note or None}
         facts |= {"failure": self.failure or None, "in_the_way": obstacles}
         facts |= {"held_by": [*self._holders_json()], "notices": list(self.notices)}
-        if self.makers:
-            facts["makers"] = {str(token): worker or None for token, worker in self.makers.items()}
+        if self.workers:
+            facts["makers"] = {str(token): worker or None for token, worker in self.workers.items()}
         if self.detached:
             facts["detached"] = list(self.detached)
-        if self.starts is not None:
-            facts["starts_at"] = format_utc(self.starts)
-        if self.left_out is not None:
-            facts["left_out"] = skipped_date_to_data(self.left_out)
-        if self.more:
-            facts["more"] = [{"label": label, "text": text} for label, text in self.more]
+        if self.next_start is not None:
+            facts["starts_at"] = format_utc(self.next_start)
+        if self.skipped_start is not None:
+            facts["left_out"] = skipped_date_to_data(self.skipped_start)
+        if self.package_lines:
+            facts["more"] = [{"label": label, "text": text} for label, text in self.package_lines]
         if self.unmerged:
             facts["unmerged"] = [work.as_json() for work in self.unmerged]
         if self.graph_view is None:
             return facts
-        return {**facts, "nodes": nodes_json(self.graph_view, self.heard)["nodes"]}
+        return {**facts, "nodes": nodes_json(self.graph_view, self.last_outputs)["nodes"]}
 
     def format_text(self, width: int | None = None) -> str:
         """Return the view for people, in several lines; its table fits into *width* columns."""
         text, command = "\n".join(self.format_lines()), f"next: {self.next_command.words}"
         if self.graph_view is None:
             return f"{text}\n{command}"
-        table = node_table(self.graph_view, datetime.now(UTC), width, self.heard)
+        table = node_table(self.graph_view, datetime.now(UTC), width, self.last_outputs)
         return f"{text}\n\n{table}\n\n{command}"
 
     def format_lines(self) -> list[str]:
@@ -285,11 +285,11 @@ class Snapshot(Struct, frozen=True):
         yield "next step", self.format_next_step()
         yield "purpose", self._next_description()
         yield from self._unmerged_rows()
-        yield from ((one_line(label)[:LABEL_WIDTH], text) for label, text in self.more)
+        yield from ((one_line(label)[:LABEL_WIDTH], text) for label, text in self.package_lines)
         if head is None:
             return
-        for claims, liveness in _group_by_owner(self.holders, self.makers or {}):
-            yield "held by", describe_holder(claims, liveness, self.makers, self.elsewhere)
+        for claims, liveness in _group_by_owner(self.holders, self.workers or {}):
+            yield "held by", describe_holder(claims, liveness, self.workers, self.worker_location)
         yield from (("permitted", _describe_order(order)) for order in self.detached)
         if self.readiness is not None and self.readiness.kind is ReadinessKind.COMPLETE:
             yield "ended", self.readiness.message
@@ -302,7 +302,7 @@ class Snapshot(Struct, frozen=True):
         usage_parts = filter(None, (format_usage(head.usage), work))
         yield "used", ", ".join((pluralize(head.usage.steps, "step"), *usage_parts))
         yield "limits", ", ".join(self.format_limits(head))
-        yield from (("shown", line) for line in self.shown)
+        yield from (("shown", line) for line in self.evidence)
         for post in self.posts:
             yield "posts", post.format_text(lambda at: format_duration(age_s(at) or 0.0))
         yield "note", self.note
@@ -328,17 +328,20 @@ class Snapshot(Struct, frozen=True):
         return f"{self.state.word} since {self.head.last_update}"
 
     def _holders_json(self) -> Iterator[dict[str, Any]]:
-        """Yield the holder of each claim, and whether that process is alive."""
+        """Yield one JSON object for each claim: its step and token, its holder, its liveness.
+
+        ``by`` is None if no worker has taken the claim yet.
+        """
         for claim, liveness in self.holders:
-            maker = claim.owner.words if self.makers is None else self.makers.get(claim.token)
-            yield {"step": claim.step, "token": claim.token, "by": maker, "state": str(liveness)}
+            holder = claim.owner.words if self.workers is None else self.workers.get(claim.token)
+            yield {"step": claim.step, "token": claim.token, "by": holder, "state": str(liveness)}
 
     def _format_dates(self) -> Iterator[tuple[str, str]]:
-        """Yield the next date of its schedule, and the date that started nothing."""
-        if self.starts is not None:
-            yield "starts", format_local_time(self.starts)
-        if self.left_out is not None:
-            date, reason = self.left_out
+        """Yield (label, text) for the next start by a schedule and for the skipped one, if any."""
+        if self.next_start is not None:
+            yield "starts", format_local_time(self.next_start)
+        if self.skipped_start is not None:
+            date, reason = self.skipped_start
             yield "left out", f"{format_local_time(date)}: {reason}"
 
     def _unmerged_rows(self) -> Iterator[tuple[str, str]]:
@@ -406,14 +409,14 @@ def _join_first(names: Sequence[str]) -> str:
 
 
 def _group_by_owner(
-    holders: Iterable[tuple[Claim, Liveness]], makers: Mapping[int, str]
+    holders: Iterable[tuple[Claim, Liveness]], workers: Mapping[int, str]
 ) -> Iterator[tuple[Sequence[Claim], Liveness]]:
     """Yield the claims grouped by the process that holds them."""
     groups: dict[tuple[object, ...], tuple[list[Claim], Liveness]] = {}
     for claim, liveness in holders:
         owner = claim.owner
         process = (owner.host, owner.boot_id, owner.pid_ns, owner.pid, owner.pid_start)
-        key = (liveness, *process, makers.get(claim.token))
+        key = (liveness, *process, workers.get(claim.token))
         groups.setdefault(key, ([], liveness))[0].append(claim)
     yield from groups.values()
 
@@ -429,14 +432,15 @@ def _describe_order(order: Mapping[str, Any]) -> str:
 def describe_holder(
     claims: Sequence[Claim],
     liveness: Liveness,
-    makers: Mapping[int, str] | None = None,
-    elsewhere: str = "",
+    workers: Mapping[int, str] | None = None,
+    worker_location: str = "",
 ) -> str:
     """Return in words the process that holds all *claims*, how long, and whether it is alive.
 
-    *makers* names the holders by token if the claims don't; *elsewhere* is where they must run.
+    *workers* names the holders by token if the claims don't; *worker_location* is where they have
+    to run.
     """
-    maker = claims[0].owner.words if makers is None else makers.get(claims[0].token, "")
+    worker = claims[0].owner.words if workers is None else workers.get(claims[0].token, "")
     held_s = age_s(claims[0].claimed_at)
     age = "" if held_s is None else f", for {format_duration(held_s)}"
     states = {
@@ -446,10 +450,10 @@ def describe_holder(
         Liveness.DEAD: "gone; the next run or tick takes over",
     }
     state = states[liveness]
-    if not maker and liveness is Liveness.ALIVE:
-        location, place = (f" on {elsewhere}", " there") if elsewhere else ("", "")
+    if not worker and liveness is Liveness.ALIVE:
+        location, place = (f" on {worker_location}", " there") if worker_location else ("", "")
         state = f"no worker{location} has taken it yet; 'sequencer worker'{place} starts one"
-    text = f"{maker or 'a worker'}, "
+    text = f"{worker or 'a worker'}, "
     if len(claims) > 1:
         steps = f"{len(claims)} steps: {_join_first([claim.step for claim in claims])}"
         return f"{text}{steps}: {state}"
@@ -535,7 +539,7 @@ def take_snapshot(
         graph_view=graph and _mark_interrupted(graph, holders),
         stopped_by=tuple(run.describe_blockers(head)) if head is not None and is_moving else (),
         **_process_fields(run, head),
-        heard=read_last_outputs(claims, logs.folders) if graph and logs and claims else {},
+        last_outputs=read_last_outputs(claims, logs.folders) if graph and logs and claims else {},
         failure=last_failure(run, head, graph),
         problem=problem,
         takes_over=take_over_options(run, workflow, holders) if problem is None else "",
@@ -556,10 +560,10 @@ def _process_fields(run: Run, head: Head | None) -> dict[str, Any]:
     is_over = head.status is Status.COMPLETE
     fields: dict[str, Any] = {"detached": run.list_detached_orders()}
     if is_over:
-        fields["again"] = restart_command(run)
+        fields["restart_command"] = restart_command(run)
     if head.claims:
-        fields["makers"] = run.list_attempt_processes()
-        fields["elsewhere"] = run.find_worker_location()
+        fields["workers"] = run.list_attempt_processes()
+        fields["worker_location"] = run.find_worker_location()
     return fields
 
 
@@ -579,7 +583,7 @@ def _newest_attempt_fields(run: Run, head: Head | None) -> dict[str, Any]:
     return {
         "denials": tuple(str(line) for o in outcomes for line in o.get("denials") or ()),
         "note": next(notes, ""),
-        "shown": tuple(f"{step}: {words}" for step, _, words in steps if words),
+        "evidence": tuple(f"{step}: {words}" for step, _, words in steps if words),
         "overspent": tuple(
             f"{step} has spent {outcome['overspent']}"
             for step, outcome, _ in steps

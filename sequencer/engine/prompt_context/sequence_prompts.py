@@ -119,7 +119,7 @@ class Composer(Struct, frozen=True, dict=True):
         blocks = []
         if self.request is not None:
             blocks.append(("request", request_block(self.request)))
-        if self._is_after_feedback and (feedback := self._feedback()):
+        if self._is_after_feedback and (feedback := self._format_feedback()):
             block = f"# What a person said about the last result\n\n{feedback}"
             blocks.append(("feedback", block))
         if self.message_ids:
@@ -144,7 +144,11 @@ class Composer(Struct, frozen=True, dict=True):
         gate = self.head.gate
         return gate is not None and gate.decision == "feedback"
 
-    def _feedback(self) -> str:
+    def _format_feedback(self) -> str:
+        """Return what people said in each round of the gate, and of gates before it, in order.
+
+        Empty: the last decision at the gate was no feedback.
+        """
         gate = self.head.gate
         if gate is None or not self._is_after_feedback:
             return ""
@@ -182,7 +186,7 @@ class Composer(Struct, frozen=True, dict=True):
     def _root_feedback(self, path: tuple[str, ...]) -> Any:
         if path:
             raise KeyError("write {{feedback}}")
-        return self._feedback()
+        return self._format_feedback()
 
     def _root_validation(self, path: tuple[str, ...]) -> Any:
         loop = self.head.loop

@@ -219,6 +219,7 @@ def _start_at(step: OpenTransition, *, command: StartAt, **_: Any) -> None:
 
 
 def _ensure_adds_nothing_twice(marking: Marking, region: Collection[str]) -> None:
+    """Refuse to repeat a node in *region* that has already added tasks to the graph."""
     for expansion in marking.growths:
         author = expansion.added_by
         task = None if author is None else marking.graph.by_id[author].task
@@ -233,6 +234,12 @@ def _ensure_adds_nothing_twice(marking: Marking, region: Collection[str]) -> Non
 
 
 def _require_node(marking: Marking, verb: str, name: str | None) -> str:
+    """Return *name*, the node that the command *verb* names.
+
+    Raises:
+        TransitionRefused: the command names no node.
+        UnknownName: the graph has no such node.
+    """
     if name is None:
         raise TransitionRefused(
             f"{verb}: the run follows a graph, and may be at several nodes at once",
@@ -248,6 +255,7 @@ def _ensure_known(marking: Marking, name: str) -> None:
 
 
 def _ensure_not_claimed(step: OpenTransition, verb: str, names: Collection[str]) -> None:
+    """Refuse the command *verb* while a process runs one of the nodes *names*."""
     for claim in step.head.claims:
         if claim.step in names:
             raise TransitionRefused(
@@ -291,7 +299,7 @@ def _ensure_branch(graph: Graph, name: str, text: str, verb: str) -> None:
 
 
 def _region_after(graph: Graph, name: str) -> set[str]:
-    """Return *name* and every node that it leads to without a loop."""
+    """Return *name* and every node after it, along forward edges and timeouts that go forward."""
     region, stack = {name}, [name]
     while stack:
         current_name = stack.pop()
@@ -303,12 +311,15 @@ def _region_after(graph: Graph, name: str) -> set[str]:
 
 
 def _find_reachable(marking: Marking) -> set[str]:
-    """Return the nodes that have a token or that one can reach, including by loops."""
-    graph, reachable_names = marking.graph, {*marking.waiting, *marking.active}
+    """Return the nodes that have a token, and the nodes that these tokens can still reach.
+
+    They can follow loops and timeouts. What the error handler leads to is not included: no one
+    expects a failure.
+    """
+    reachable_names = {*marking.waiting, *marking.active}
     stack = [*reachable_names]
     while stack:
-        indexes = graph.outgoing[stack.pop()]
-        new_names = {graph.edges[index].target for index in indexes} - reachable_names
+        new_names = {*marking.graph.list_targets(stack.pop())} - reachable_names
         reachable_names |= new_names
         stack += new_names
     return reachable_names
@@ -317,7 +328,7 @@ def _find_reachable(marking: Marking) -> set[str]:
 def _outside_sources(
     marking: Marking, region: Collection[str], name: str, outputs: Outputs
 ) -> list[str]:
-    """Return the nodes outside *region* whose token is at *name*, or was there and was used."""
+    """Return the nodes outside *region* that have sent a token to *name*, used or not."""
     graph, execution = marking.graph, marking.active.get(name)
     sources = dict.fromkeys(
         [*marking.waiting.get(name, ()), *(execution.sources if execution else ())]
@@ -332,7 +343,7 @@ def _outside_sources(
 
 
 def _find_last_targets(marking: Marking, name: str, outputs: Outputs) -> set[str]:
-    """Return the nodes that the run went to after *name* was done the last time."""
+    """Return the nodes to which the run went from *name* when it was last done."""
     graph, indexes = marking.graph, marking.graph.outgoing[name]
     if is_choice(graph, name):
         output = read_text(marking.outputs.get(name), outputs.read_output)

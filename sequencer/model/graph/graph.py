@@ -370,15 +370,17 @@ class Graph(Frozen):
         seen_names = set(self.entries) | ({self.on_error} if self.on_error else set())
         stack = list(seen_names)
         while stack:
-            name = stack.pop()
-            targets = [self.edges[index].target for index in self.outgoing[name]]
-            if (jump := self.by_id[name].on_timeout) is not None:
-                targets.append(jump)
-            for target in targets:
+            for target in self.list_targets(stack.pop()):
                 if target not in seen_names:
                     seen_names.add(target)
                     stack.append(target)
         return frozenset(seen_names)
+
+    def list_targets(self, name: str) -> list[str]:
+        """Return the nodes that can follow *name*: along its edges, or after its timeout."""
+        targets = [self.edges[index].target for index in self.outgoing[name]]
+        jump = self.by_id[name].on_timeout
+        return targets if jump is None else [*targets, jump]
 
 
 class TaskExpansion(Frozen):

@@ -30,6 +30,7 @@ SHORTEST_CHAIN = 1000
 """The whole marking is written again after this many operations at the earliest."""
 SHOWN_ASKS = 10
 SHOWN_ASKS_BYTES = 500
+"""Limits for the names of open questions in the head; it always has the first one."""
 _NOTHING = Flow()
 
 
@@ -115,8 +116,8 @@ class Chain(Struct):
         self._measured, self._bytes = since, size
 
 
-class Written(NamedTuple):
-    """What a transition stores."""
+class StoredMarking(NamedTuple):
+    """What a transition stores of its marking."""
 
     flow: Flow
     chain: Chain
@@ -132,8 +133,11 @@ def write(
     before: Flow | None,
     chain: Chain,
     operations: Sequence[Operation],
-) -> Written:
-    """Return how to store *marking*, the result of *operations* after *before*."""
+) -> StoredMarking:
+    """Return how to store *marking*, the result of *operations* after *before*, which has *chain*.
+
+    *rest* is the status of the run while no process works on it.
+    """
     fields = {"status": str(marking.status), "rest": rest, "asks": _first_questions(marking)}
     previous_flow = before or _NOTHING
     entries = len(marking.waiting) + len(marking.active) + len(marking.ended_at)
@@ -143,26 +147,27 @@ def write(
         inline = snapshot(marking)
         if _size(inline) <= INLINE_BYTES:
             flow = previous_flow.replace(**fields, marking=inline, base=None, since=())
-            return Written(flow, Chain())
+            return StoredMarking(flow, Chain())
     if previous_flow.base is not None:
         new_operations = (*previous_flow.since, *operations)
         size = chain.size_with(previous_flow.since, operations)
         if size <= SINCE_BYTES:
             chain.remember_size(new_operations, size)
-            return Written(
+            return StoredMarking(
                 previous_flow.replace(**fields, marking=None, since=new_operations), chain
             )
         length = chain.operations + len(new_operations)
         if length <= max(SHORTEST_CHAIN, 2 * entries):
             name, data = _build_document({"base": previous_flow.base, "since": new_operations})
             flow = previous_flow.replace(**fields, marking=None, base=name, since=())
-            return Written(flow, Chain([*chain.names, name], length), (name, data))
+            return StoredMarking(flow, Chain([*chain.names, name], length), (name, data))
     name, data = _build_document({"marking": snapshot(marking)})
     flow = previous_flow.replace(**fields, marking=None, base=name, since=())
-    return Written(flow, Chain([name]), (name, data), is_whole=True)
+    return StoredMarking(flow, Chain([name]), (name, data), is_whole=True)
 
 
 def _first_questions(marking: Marking) -> tuple[str, ...]:
+    """Return the nodes whose questions are open: as many as the head may list."""
     names = [name for name, execution in marking.active.items() if execution.since][:SHOWN_ASKS]
     while len(names) > 1 and _size(names) > SHOWN_ASKS_BYTES:
         names.pop()
@@ -170,6 +175,7 @@ def _first_questions(marking: Marking) -> tuple[str, ...]:
 
 
 def _size(value: Any) -> int:
+    """Return the length of *value* as JSON, in bytes."""
     return len(encode_json(value))
 
 

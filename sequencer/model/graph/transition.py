@@ -425,7 +425,7 @@ class OpenTransition:
 
         Returns how many slots are left, and which nodes must not start now.
         """
-        closed_names = capacity.closed(self.head, self.marking)
+        closed_names, expired = capacity.closed(self.head, self.marking), capacity.expired_tokens
         claims = {claim.token: claim for claim in self.head.claims}
         order, nodes = self.editor.graph.urgency, self.editor.graph.by_id
         for name in sorted(self.marking.active, key=order.__getitem__):
@@ -433,14 +433,14 @@ class OpenTransition:
             if execution is None or nodes[name].kind is not NodeKind.AGENT:
                 continue
             claim = claims.get(execution.token)
-            if claim is not None and claim.token in capacity.gone and name in closed_names:
+            if claim is not None and claim.token in expired and name in closed_names:
                 # It must not start again, and its holder is gone, so don't wait for it.
                 self._take_over(claim, capacity.used.get(claim.token))
                 self.editor.do("drop", name)
                 continue
             if execution.error is not None or name in closed_names or slots <= 0:
                 continue
-            if claim is not None and claim.token not in capacity.gone:
+            if claim is not None and claim.token not in expired:
                 continue
             if not self._is_due(execution):
                 continue

@@ -287,7 +287,7 @@ class SequenceChange(Struct):
         state = readiness(self.head, self.workflow, capacity.limits, self.now)
         if state.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
             return
-        may_take_over = state.claim is not None and state.claim.token in capacity.gone
+        may_take_over = state.claim is not None and state.claim.token in capacity.expired_tokens
         if may_take_over:
             # A step that kills its worker every time must not be started forever.
             capacity.limits.ensure_may_try(self.head)

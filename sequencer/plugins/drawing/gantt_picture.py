@@ -29,6 +29,8 @@ ROW, BAR = 26, 16
 LINE = 20
 TICK = 80
 NAME_COLUMNS, ROLE_COLUMNS = 34, 16
+SAMPLE_WIDTH, SAMPLE_HEIGHT, SAMPLE_GAP = 18, 12, 6
+"""A sample in the legend, and the gap between it and its name, in points."""
 MIN_BAR = 2.0
 """Minimum width of a bar in points, so that the shortest attempt is visible."""
 MAX_ROWS, MAX_BARS = 2000, 20_000
@@ -71,18 +73,18 @@ class GanttPicture:
         self._left = self._role_x + (role + GAP if role else 0)
         self._times = [format_duration(row.work_s) if row.work_s else "" for row in chart.rows]
         time = max(estimate_width(text, SMALL) for text in (*self._times, "work"))
-        self._wide = int(self._left + PLOT + GAP + time + MARGIN)
+        self._width = int(self._left + PLOT + GAP + time + MARGIN)
         path = " → ".join(sanitize_text(name) for name in chart.path)
-        room = self._wide - 2 * MARGIN
-        self._lines = gantt_summary(chart.figures, path, lambda text: fit_text(text, room))
+        max_width = self._width - 2 * MARGIN
+        self._lines = gantt_summary(chart.figures, path, lambda text: fit_text(text, max_width))
         self._top = MARGIN + LINE * (3 + len(self._lines)) if top is None else top
         self._bottom = self._top + ROW * len(chart.rows)
-        self._high = self._bottom + 2 * LINE + MARGIN
+        self._height = self._bottom + 2 * LINE + MARGIN
 
     def render(self) -> Iterator[str]:
         """Yield the document line by line."""
-        title = fit_text(sanitize_text(self._chart.title), self._wide - 2 * MARGIN, TEXT)
-        yield from svg_header(self._wide, self._high, title)
+        title = fit_text(sanitize_text(self._chart.title), self._width - 2 * MARGIN, TEXT)
+        yield from svg_header(self._width, self._height, title)
         y = MARGIN + TEXT
         yield render_text(title, MARGIN, y, INK)
         for number, line in enumerate(self._lines, 1):
@@ -93,26 +95,28 @@ class GanttPicture:
     @property
     def size(self) -> tuple[int, int]:
         """Return its width and height."""
-        return self._wide, self._high
+        return self._width, self._height
 
     def render_content(self) -> Iterator[str]:
         """Yield the axis, the rows and the legend."""
-        yield from wrap_in_group("axis", self._axis())
+        yield from wrap_in_group("axis", self._draw_axis())
         for number, row in enumerate(self._chart.rows):
             kind = "row critical" if row.is_critical else "row"
-            yield from wrap_in_group(kind, self._row(number, row))
-        yield from self._legend()
+            yield from wrap_in_group(kind, self._draw_row(number, row))
+        yield from self._draw_legend()
 
     def _x(self, moment: float) -> float:
+        """Return where *moment*, in seconds since the start, is in the picture."""
         total = self._chart.figures.wall_s
         return self._left + (moment / total * PLOT if total > 0 else 0.0)
 
-    def _axis(self) -> Iterator[str]:
+    def _draw_axis(self) -> Iterator[str]:
+        """Yield the striped background of the rows, and the times with their lines."""
         if not self._chart.rows:
             return
         for number in range(0, len(self._chart.rows), 2):
             y = self._top + ROW * number
-            stripe_width = self._wide - 2 * MARGIN + 8
+            stripe_width = self._width - 2 * MARGIN + 8
             yield (
                 f'<rect x="{MARGIN - 4}" y="{y}" width="{stripe_width}" height="{ROW}" '
                 'fill="#f8f9fa"/>'
@@ -126,10 +130,11 @@ class GanttPicture:
             yield render_text(
                 name, round(x, 1), self._top - 9, PALE_INK, size=SMALL, anchor="middle"
             )
-        right = self._wide - MARGIN
+        right = self._width - MARGIN
         yield render_text("work", right, self._top - 9, PALE_INK, size=SMALL, anchor="end")
 
-    def _row(self, number: int, row: Row) -> Iterator[str]:
+    def _draw_row(self, number: int, row: Row) -> Iterator[str]:
+        """Yield the name of row *number*, its role, its bars and its time."""
         y = self._top + ROW * number
         base = y + ROW / 2 + 5
         color = STYLES[Look.CRITICAL].line if row.is_critical else INK if row.bars else PALE_INK
@@ -138,12 +143,13 @@ class GanttPicture:
             yield render_text(self._roles[number], self._role_x, base, PALE_INK, size=SMALL)
         # Draw waits first, so that attempts are on top.
         for bar in sorted(row.bars, key=lambda bar: bar.look is not Look.RETRY):
-            yield from wrap_in_group(_bar_class(bar.look), [self._bar(bar, row.named, y)])
+            yield from wrap_in_group(_bar_class(bar.look), [self._draw_bar(bar, row.named, y)])
         if self._times[number]:
-            right = self._wide - MARGIN
+            right = self._width - MARGIN
             yield render_text(self._times[number], right, base, PALE_INK, size=SMALL, anchor="end")
 
-    def _bar(self, bar: Bar, name: str, y: float) -> str:
+    def _draw_bar(self, bar: Bar, name: str, y: float) -> str:
+        """Return *bar* of the row *name* at *y*: a box, or a dashed line for a wait."""
         x, end = self._x(bar.begin), self._x(bar.end)
         text = escape(f"{sanitize_text(name)}: {bar.in_words}", quote=False)
         title = f"<title>{text}</title>"
@@ -164,22 +170,25 @@ class GanttPicture:
             f'stroke-width="{stroke_width}"{dashes}>{title}</rect>'
         )
 
-    def _legend(self) -> Iterator[str]:
+    def _draw_legend(self) -> Iterator[str]:
+        """Yield a sample and the name of each look in the chart, in one line below the rows."""
         x, y = float(MARGIN), self._bottom + LINE
         for look in self._chart.looks:
             fill, line = STYLES[look].fill, STYLES[look].line
             sample = (
-                f'<rect x="{x:.1f}" y="{y}" width="18" height="12" rx="3" fill="{fill}" '
-                f'stroke="{line}"/>'
+                f'<rect x="{x:.1f}" y="{y}" width="{SAMPLE_WIDTH}" height="{SAMPLE_HEIGHT}" '
+                f'rx="3" fill="{fill}" stroke="{line}"/>'
             )
             if look is Look.RETRY:
                 sample = (
-                    f'<path d="M{x:.1f} {y + 6}h18" fill="none" stroke="{line}" '
+                    f'<path d="M{x:.1f} {y + SAMPLE_HEIGHT // 2}h{SAMPLE_WIDTH}" fill="none" '
+                    f'stroke="{line}" '
                     'stroke-width="2" stroke-dasharray="2 4"/>'
                 )
-            name = render_text(look, round(x + 24, 1), y + 11, PALE_INK, size=SMALL)
+            name_x, base = x + SAMPLE_WIDTH + SAMPLE_GAP, y + SAMPLE_HEIGHT - 1
+            name = render_text(look, round(name_x, 1), base, PALE_INK, size=SMALL)
             yield from wrap_in_group(_bar_class(look), (sample, name))
-            x += 24 + estimate_width(look, SMALL) + GAP
+            x = name_x + estimate_width(look, SMALL) + GAP
 
 
 def _bar_class(look: Look) -> str:

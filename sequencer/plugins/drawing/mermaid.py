@@ -94,11 +94,11 @@ def add_state_classes(text: str, view: FlowView) -> str:
 
 
 def format_view_chart(view: FlowView) -> str:
-    """Return a chart of *view*, for a graph without its own chart; colored the same way.
+    """Return a chart of *view*, for a graph without a chart; its states color the nodes.
 
-    Ids are our own numbers, because not every name is a valid id in Mermaid.
+    The ids in the chart are n0, n1, …, because not every node's name is a valid id in Mermaid.
     """
-    ids = {node.id: f"n{place}" for place, node in enumerate(view.graph.nodes)}
+    ids = {node.id: f"n{number}" for number, node in enumerate(view.graph.nodes)}
     return _with_classes(_format_graph_chart(view.graph, ids), view, ids)
 
 
@@ -116,6 +116,7 @@ def _format_graph_chart(graph: Graph, ids: dict[str, str]) -> str:
 
 
 def _with_classes(text: str, view: FlowView, ids: dict[str, str]) -> str:
+    """Return the chart *text* with the colors of states; *ids* maps node names to chart ids."""
     end = "\r\n" if "\r\n" in text else "\n"
     prefix = _find_unused_prefix(text)
     names_by_state: dict[NodeState, list[str]] = {}
@@ -125,6 +126,7 @@ def _with_classes(text: str, view: FlowView, ids: dict[str, str]) -> str:
         if state not in PICTURES:
             continue
         if "," in name:
+            # A class statement would take it for several names.
             style_lines.append(f"    style {name} {PICTURES[state]}")
         else:
             names_by_state.setdefault(state, []).append(name)

@@ -133,7 +133,11 @@ def parse_issue(value: object, where: str) -> TrackerIssue:
 
 
 def _read_issue(top: Fields) -> TrackerIssue | None:
-    """Return the issue in *top*; None: it has no known shape."""
+    """Return the issue in *top*; None: *top* has no known form.
+
+    The forms are events and answers of Linear's API, an issue of either tracker, and an event of
+    GitHub.
+    """
     kind = top.get("type")
     if kind == "AgentSessionEvent":
         return _parse_linear_session(top)
@@ -144,6 +148,7 @@ def _read_issue(top: Fields) -> TrackerIssue | None:
             _parse_linear_issue(data, top) if kind == "Issue" else _parse_linear_comment(data, top)
         )
     if isinstance(top.get("data"), Mapping):
+        # The answer to a GraphQL query.
         answer = top.get_section("data")
         return _parse_linear_issue(answer.get_section("issue"), top) if "issue" in answer else None
     if "title" not in top:

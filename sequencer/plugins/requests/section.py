@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sequencer.plugins.requests.routing import AUTO, RULES, RoutingSettings, list_system_prompts
-from sequencer.project.sections import ConfigSection, Found
+from sequencer.project.sections import ConfigSection, LocatedError
 from sequencer.project.setting_checks import Check
 from sequencer.project.settings import Settings
 
@@ -21,7 +21,7 @@ def get_system_prompts(settings: Settings) -> list[str]:
     return list_system_prompts(get_routing_settings(settings))
 
 
-def _problems(value: RoutingSettings, check: Check) -> Iterator[Found]:
+def _problems(value: RoutingSettings, check: Check) -> Iterator[LocatedError]:
     if value.classifier not in (AUTO, RULES):
         yield from check.check_agent(value.classifier, ("routing", "classifier"))
     for name, entry in value.system_prompts.items():

@@ -271,7 +271,7 @@ class Systemd(_Files):
         )
 
     def install(self, job: Job) -> Sequence[str]:
-        """Install and start *job*; return lines for people."""
+        """Install and start *job*; return messages to print."""
         unit = _format_unit(job)
         with self._undo_on_failure(job.name):
             message = self._write(job)
@@ -350,7 +350,7 @@ class Launchd(_Files):
         return {self._paths(job.name)[0]: plistlib.dumps(fields).decode()}
 
     def install(self, job: Job) -> Sequence[str]:
-        """Write the agent of *job* and load it; return lines for people."""
+        """Write the agent of *job* and load it; return messages to print."""
         with self._undo_on_failure(job.name):
             self._disable(job.name)
             message = self._write(job)
@@ -439,7 +439,7 @@ class Cron:
         return other_lines, len(other_lines) < len(lines)
 
     def install(self, job: Job) -> Sequence[str]:
-        """Add the line of *job* to the crontab, or replace it; return lines for people."""
+        """Add the line of *job* to the crontab, or replace it; return messages to print."""
         line = self.format_job(job)
         lines, has_existed = self._drop_line(job.name)
         _run_checked("crontab", "-", text="\n".join([*lines, line]) + "\n")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from sequencer.model.step import Name
 from sequencer.plugins.schedules.dates import Schedule
-from sequencer.project.sections import ConfigSection, Found
+from sequencer.project.sections import ConfigSection, LocatedError
 from sequencer.project.setting_checks import Check
 from sequencer.project.settings import Settings
 
@@ -17,7 +17,7 @@ def get_schedules(settings: Settings) -> Mapping[str, Schedule]:
     return schedules
 
 
-def _problems(value: Mapping[str, Schedule], check: Check) -> Iterator[Found]:
+def _problems(value: Mapping[str, Schedule], check: Check) -> Iterator[LocatedError]:
     for run, schedule in value.items():
         yield from check.check_workflow(schedule.workflow, ("schedules", run, "workflow"))
 

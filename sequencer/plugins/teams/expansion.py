@@ -77,15 +77,16 @@ class TeamExpander(Struct, frozen=True):
         return growth.replace(steps=tuple(map(self._assign_agent, growth.steps)))
 
     def _assign_agent(self, step: Step) -> Step:
+        """Return *step* with the agent for added tasks, unless it has an agent."""
         if self.agent is None or step.agent is not None:
             return step
         return step.replace(agent=self.agent)
 
     def build_fix(self, workflow: Workflow, name: str, number: int) -> TaskExpansion | None:
-        """Return a task that fixes what task *name* has refused for the *number*-th time.
+        """Return a new task that fixes what *name*, a judge, has refused the *number*-th time.
 
-        Its prompt has the earlier outputs, as the judge's prompt has, and the judge's reason.
-        After it, the judge judges again. None: the judge has no fixer and judges again directly.
+        The task's prompt has the outputs that the judge had, and the judge's reason. The judge
+        judges again after the task. None: the judge has no fixer, so it judges again directly.
         """
         graph, task = workflow.whole_graph, workflow.find_task(name) or TaskTraits()
         validation = workflow.steps_by_name[name].validation
@@ -116,6 +117,7 @@ class TeamExpander(Struct, frozen=True):
 
 
 def _find_free_id(graph: Graph, task_id: str) -> str:
+    """Return *task_id*, with a number after it if the graph has a node of that name."""
     # A person's task id may have dots too, so check each candidate.
     variants = (f"{task_id}.{number}" for number in itertools.count(2))
     return next(name for name in itertools.chain([task_id], variants) if name not in graph.by_id)

@@ -185,11 +185,11 @@ def _score_signals(
     """Return one reason for each signal; those with 0 points are left out later."""
     kinds = {**CLASSIFICATIONS, **settings.classifications}
     keywords = {**KEYWORDS, **settings.keywords}
-    phrases = phrases_in(signals.tokens, keywords)
+    phrases = find_phrases(signals.tokens, keywords)
     label_points = {
         _fold_label(name): points for name, points in {**LABELS, **settings.labels}.items()
     }
-    components = phrases_in(signals.tokens, settings.component_names)
+    components = find_phrases(signals.tokens, settings.component_names)
     traces, steps = signals.trace_lines, signals.reproduction_steps
     if kind != "debugger":
         traces = steps = 0
@@ -355,25 +355,27 @@ def list_word_forms(word: str) -> Iterator[str]:
         yield from (f"{word}{word[-1]}ed", f"{word}{word[-1]}ing")
 
 
-def phrases_in(tokens: list[str], phrases: Iterable[str]) -> list[str]:
+def find_phrases(tokens: list[str], phrases: Collection[str]) -> list[str]:
     """Return each of *phrases* that occurs in *tokens*, with each word in any of its forms."""
-    starts: dict[str, list[tuple[str, list[frozenset[str]]]]] = {}
+    # First word of a phrase, in any form -> (phrase, forms of each word after the first).
+    candidates: dict[str, list[tuple[str, list[frozenset[str]]]]] = {}
     for phrase in phrases:
-        parts = [frozenset(list_word_forms(word)) for word in split_into_tokens(phrase)]
-        for start in parts[0] if parts else ():
-            starts.setdefault(start, []).append((phrase, parts[1:]))
+        words = [frozenset(list_word_forms(word)) for word in split_into_tokens(phrase)]
+        for first_word in words[0] if words else ():
+            candidates.setdefault(first_word, []).append((phrase, words[1:]))
     matches: set[str] = set()
-    for place, token in enumerate(tokens, 1):
-        for phrase, rest in starts.get(token, ()):
-            if phrase not in matches and _matches_at(place, tokens, rest):
+    for next_index, token in enumerate(tokens, 1):
+        for phrase, later_words in candidates.get(token, ()):
+            if phrase not in matches and _matches_at(next_index, tokens, later_words):
                 matches.add(phrase)
     return [phrase for phrase in phrases if phrase in matches]
 
 
-def _matches_at(place: int, tokens: list[str], words: list[frozenset[str]]) -> bool:
+def _matches_at(index: int, tokens: list[str], words: list[frozenset[str]]) -> bool:
+    """Return whether *tokens* has one form of each of *words* in a row, from *index* on."""
     # A plain loop for speed: this runs for each word of a text.
-    for offset, forms in enumerate(words, place):
-        if offset >= len(tokens) or tokens[offset] not in forms:
+    for token_index, forms in enumerate(words, index):
+        if token_index >= len(tokens) or tokens[token_index] not in forms:
             return False
     return True
 

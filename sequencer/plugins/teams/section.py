@@ -7,7 +7,7 @@ from typing import Any
 
 from sequencer.model.step import Step
 from sequencer.plugins.teams.options import TeamOptions
-from sequencer.project.sections import ConfigSection, Found, SectionSteps
+from sequencer.project.sections import ConfigSection, LocatedError, SectionSteps
 from sequencer.project.setting_checks import Check
 from sequencer.project.settings import Settings
 
@@ -18,7 +18,7 @@ def get_team_options(settings: Settings) -> TeamOptions:
     return options
 
 
-def _problems(value: TeamOptions, check: Check) -> Iterator[Found]:
+def _problems(value: TeamOptions, check: Check) -> Iterator[LocatedError]:
     for name, role in value.roles.items():
         step = Step.model_validate({"name": name, **role.step})
         yield from check.check_step(step, ("teams", "roles", name))

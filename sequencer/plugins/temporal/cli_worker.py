@@ -99,13 +99,13 @@ def worker(
     if queue is not None:
         store.options = replace(store.options, place="" if queue == SHARED else queue)
     project.ensure_may_act()
-    places = max_parallel or project.settings.run.max_parallel
+    max_parallel = max_parallel or project.settings.run.max_parallel
     # Fail now if the server can't be reached, before anyone relies on this worker.
     store.refresh_description()
     invocation.notify(f"serving {store.options.queue} at {store.options.address}")
     with EndOnSignal(lambda _: invocation.notify(ENDING)) as signals:
         _import_temporal("worker").serve(
-            store, places, signals.on_ready, partial(_print_event, invocation)
+            store, max_parallel, signals.on_ready, partial(_print_event, invocation)
         )
 
 

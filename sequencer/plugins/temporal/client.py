@@ -32,7 +32,7 @@ from sequencer.files.textfile import slug
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition
 from sequencer.plugins.temporal.connection import (
-    CALL_S,
+    CALL_TIMEOUT,
     FleetOptions,
     Inquiry,
     is_gone,
@@ -134,7 +134,7 @@ class FleetStore(RemoteRun):
     async def _names(self) -> list[str]:
         client, names = await self.connection.connect(), set[str]()
         query = f"WorkflowType = '{WORKFLOW}' AND WorkflowId STARTS_WITH '{self.options.prefix}/'"
-        async for execution in client.list_workflows(query, rpc_timeout=CALL_S):
+        async for execution in client.list_workflows(query, rpc_timeout=CALL_TIMEOUT):
             name = (await execution.memo()).get(RUN, {}).get("run_name")
             names.update([] if name is None else [name])
         return sorted(names)
@@ -299,7 +299,7 @@ class FleetStore(RemoteRun):
             inquiry.is_unknown = True
             queue = await take_over(self)
             async with self._serving().run_workflows(await self.connection.connect(), queue):
-                return await ask(CALL_S)
+                return await ask(CALL_TIMEOUT)
 
     def _new_outputs(self) -> dict[str, str]:
         """Return the outputs that the current change wrote here, for readers on other machines."""

@@ -30,7 +30,7 @@ from sequencer.model.head import Owner
 from sequencer.plugins.temporal.wire import EDITION, UPDATE
 from sequencer.store.identity import is_proven_dead, this_process
 
-CALL_S = timedelta(seconds=30)
+CALL_TIMEOUT = timedelta(seconds=30)
 DEFAULT_RUN = "default"
 T = TypeVar("T")
 _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")

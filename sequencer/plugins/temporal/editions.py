@@ -20,7 +20,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from sequencer.engine.events import Noticed
 from sequencer.errors import ClaimHeld, SequencerError
 from sequencer.model.head import Status
-from sequencer.plugins.temporal.connection import CALL_S, make_unreachable_error
+from sequencer.plugins.temporal.connection import CALL_TIMEOUT, make_unreachable_error
 from sequencer.plugins.temporal.events import EventReader, Notify, RunSeen
 from sequencer.plugins.temporal.memo import MemoStore
 from sequencer.plugins.temporal.remote_run import RemoteRun, ensure_known
@@ -145,7 +145,7 @@ async def move_all_to_edition(store: RemoteRun, notify: Notify) -> None:
         words = "the Temporal server answers again" if is_away else ""
         try:
             client = await store.connection.connect()
-            async for run in client.list_workflows(query, rpc_timeout=CALL_S):
+            async for run in client.list_workflows(query, rpc_timeout=CALL_TIMEOUT):
                 if options.parse_queue(run.task_queue)[1] != options.place:
                     continue  # the workers of that place move it
                 try:

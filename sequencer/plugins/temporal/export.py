@@ -29,47 +29,54 @@ from sequencer.store.protocol import Store
 from sequencer.store.strictjson import parse_object
 
 
-class Exported(Struct, frozen=True):
+class RunExport(Struct, frozen=True):
     """Everything that the server has of a run."""
 
     head: Head
-    lines: list[bytes]
-    """Of its journal."""
+    journal_lines: list[bytes]
     outputs: dict[str, str]
     """Outputs of attempts that were small enough to travel, by folder name."""
     documents: dict[str, bytes]
+    """The documents of the run, by name."""
 
 
-def export_run(store: FleetStore) -> Exported:
+def export_run(store: FleetStore) -> RunExport:
     """Return everything that the server has of the run in *store*.
 
     Raises:
-        TransitionRefused: it was never started.
+        TransitionRefused: the run was never started.
         RemoteUnreachable: the server does not answer.
     """
     records: list[PastRecord] = []
 
-    def add(reader: EventReader, facts: list[dict[str, Any]]) -> None:
-        records.extend(_records(facts, unpack_head(reader.memo)))
+    def add_records(reader: EventReader, facts: list[dict[str, Any]]) -> None:
+        records.extend(_group_records(facts, unpack_head(reader.memo)))
 
-    reader = store.connection.call(store.read(add))
+    reader = store.connection.call(store.read(add_records))
     if not records:
         raise TransitionRefused("the run was never started on the server", where=store.id)
     head = unpack_head(reader.memo)
-    outputs = {**reader.outputs, **dict(_outputs(reader, records))}
-    return Exported(
-        head, encode_journal(records, head.run_id), outputs, read_documents(store, head)
+    outputs = {**reader.outputs, **dict(_iter_reported_outputs(reader, records))}
+    return RunExport(
+        head=head,
+        journal_lines=encode_journal(records, head.run_id),
+        outputs=outputs,
+        documents=read_documents(store, head),
     )
 
 
-def _records(facts: list[dict[str, Any]], head: Head) -> Iterator[PastRecord]:
+def _group_records(facts: list[dict[str, Any]], head: Head) -> Iterator[PastRecord]:
+    """Yield one record per revision in *facts*; only the one of *head* has a head."""
     for revision, group in groupby(facts, key=itemgetter("revision")):
-        of_revision = list(group)
+        revision_facts = list(group)
         newest_head = head if revision == head.revision else None
-        yield PastRecord(revision, of_revision[0]["at"], of_revision, newest_head)
+        yield PastRecord(revision, revision_facts[0]["at"], revision_facts, newest_head)
 
 
-def _outputs(reader: EventReader, records: list[PastRecord]) -> Iterator[tuple[str, str]]:
+def _iter_reported_outputs(
+    reader: EventReader, records: list[PastRecord]
+) -> Iterator[tuple[str, str]]:
+    """Yield (folder name of the attempt, output) for each output in the report of an attempt."""
     for fact in (fact for record in records for fact in record.facts):
         report, outcome = reader.reports.get(fact["token"]), fact["outcome"] or {}
         if report is not None and (output := report.get("output")):
@@ -103,7 +110,7 @@ def write_copy(store: FleetStore, folder: Path) -> Head:
     except FileExistsError:
         raise UsageRefused("this folder already exists", where=str(folder)) from None
     keep_outputs(folder, copy.outputs)
-    files = {**copy.documents, NAME: b"".join(copy.lines)}
+    files = {**copy.documents, NAME: b"".join(copy.journal_lines)}
     for name, data in {**files, store.state_path.name: encode_head(copy.head)}.items():
         folders.write_atomically(folder / name, data)
         (folder / name).chmod(0o400)

@@ -11,7 +11,7 @@ from temporalio.service import RPCError
 
 from sequencer.engine.events import Emit, HeadMoved, MadeElsewhere, Noticed
 from sequencer.model.head import Head
-from sequencer.plugins.temporal.connection import CALL_S, identity
+from sequencer.plugins.temporal.connection import CALL_TIMEOUT, identity
 from sequencer.plugins.temporal.events import Elsewhere, EventReader, RunSeen
 from sequencer.plugins.temporal.remote_run import RemoteRun
 from sequencer.plugins.temporal.wire import (
@@ -83,7 +83,7 @@ class NewsWatch:
             self._reader.scheduled.clear()
             # While the execution is open, each request for a page waits for new events.
             self._pages = handle.fetch_history_events(
-                page_size=PAGE_EVENTS, wait_new_event=True, rpc_timeout=CALL_S
+                page_size=PAGE_EVENTS, wait_new_event=True, rpc_timeout=CALL_TIMEOUT
             )
         await self._drain(revision)
 

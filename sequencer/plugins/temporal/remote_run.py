@@ -18,7 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from sequencer.errors import NewerSchema, format_command
 from sequencer.plugins.temporal.connection import (
-    CALL_S,
+    CALL_TIMEOUT,
     Connection,
     FleetOptions,
     get_connection,
@@ -89,7 +89,7 @@ class RemoteRun:
         """Return what the server says about the newest execution; None: the run never started."""
         handle = await self.get_handle()
         try:
-            answer = await handle.describe(rpc_timeout=CALL_S)
+            answer = await handle.describe(rpc_timeout=CALL_TIMEOUT)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND and not is_without_namespace(error):
                 return None
@@ -134,14 +134,16 @@ class RemoteRun:
     async def events(self, execution: str, page_size: int = 1000) -> AsyncIterator[Any]:
         """Yield the events of *execution*."""
         handle = await self.get_handle(execution)
-        async for event in handle.fetch_history_events(page_size=page_size, rpc_timeout=CALL_S):
+        async for event in handle.fetch_history_events(
+            page_size=page_size, rpc_timeout=CALL_TIMEOUT
+        ):
             yield event
 
     async def terminate_execution(self, execution: str, why: str) -> None:
         """Terminate *execution* on the server, without a worker."""
         handle = await self.get_handle(execution)
         try:
-            await handle.terminate(reason=why, rpc_timeout=CALL_S)
+            await handle.terminate(reason=why, rpc_timeout=CALL_TIMEOUT)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
@@ -196,7 +198,7 @@ class RemoteRun:
             )
             failure = ApplicationError(f"{format_process(maker)} is gone", maker, type=LOST)
             try:
-                await attempt.fail(failure, rpc_timeout=CALL_S)
+                await attempt.fail(failure, rpc_timeout=CALL_TIMEOUT)
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise

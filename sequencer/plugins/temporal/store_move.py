@@ -255,7 +255,7 @@ def _outputs(folder: Path) -> dict[str, str]:
 def _move_to_files(server: FleetStore, files: FileStore, head: Head, opening: Transition) -> Head:
     run = export_run(server)
     arrival = Arrival(files, head.run_id)
-    return arrival.import_run(run.lines, head, opening, run.documents, run.outputs)
+    return arrival.import_run(run.journal_lines, head, opening, run.documents, run.outputs)
 
 
 def _now() -> str:

@@ -24,7 +24,7 @@ from temporalio.service import RPCError
 from sequencer.errors import Interrupted
 from sequencer.executors.cancellation import Cancellation
 from sequencer.plugins.temporal.client import FleetStore
-from sequencer.plugins.temporal.connection import CALL_S
+from sequencer.plugins.temporal.connection import CALL_TIMEOUT
 from sequencer.plugins.temporal.workflow import ASK_S, LATE_S
 from sequencer.store.watch import wait_readable
 
@@ -85,6 +85,6 @@ def ask_to_leave(
         with contextlib.suppress(
             RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError
         ):
-            await handle.execute_update("leave", order_id, rpc_timeout=CALL_S)
+            await handle.execute_update("leave", order_id, rpc_timeout=CALL_TIMEOUT)
 
     store.connection.submit(leave())

@@ -400,8 +400,15 @@ class SequenceWorkOrder(WorkOrder):
         return None if head is None else self._changes.kind.expire_waits(head, at=self._at)
 
     def _capacity(self, head: Head) -> Capacity:
-        owner = build_run_owner(head.run_id)
-        return Capacity(owner, self.ttl_s, None, 1, self._expired_tokens(head), self._run_limits)
+        """Return the capacity for the sequence's next step."""
+        return Capacity(
+            owner=build_run_owner(head.run_id),
+            ttl_s=self.ttl_s,
+            boottime=None,
+            slots=1,
+            expired_tokens=self._expired_tokens(head),
+            limits=self._run_limits,
+        )
 
     def _to_result(self, report: AttemptReport, claim: Claim) -> AttemptResult:
         ref = find_current_ref(self.workflow, self._store.head)
@@ -494,15 +501,17 @@ class GraphWorkOrder(WorkOrder):
         return Ticket(token, None, self._limits.step_timeout_s, self._has_code)
 
     def _capacity(self, head: Head) -> Capacity:
+        """Return how many nodes may start now, and which: none if no claim is allowed."""
         expired_tokens, limits = self._expired_tokens(head), self._run_limits
         free_slots = self.budget.slots(len(self._busy)) if self._may_claim else 0
         return Capacity(
-            build_run_owner(head.run_id),
-            self.ttl_s,
-            None,
-            count_slots(head, limits, free_slots, expired_tokens, self._at),
-            expired_tokens,
-            limits,
+            owner=build_run_owner(head.run_id),
+            ttl_s=self.ttl_s,
+            # The time since the boot of a worker means nothing on the server.
+            boottime=None,
+            slots=count_slots(head, limits, free_slots, expired_tokens, self._at),
+            expired_tokens=expired_tokens,
+            limits=limits,
             closed=partial(self._shares.find_closed, expired=expired_tokens),
             share=partial(self._shares.compute_share, expired=expired_tokens),
         )

@@ -48,7 +48,7 @@ from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.transitions import require_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.plugins.temporal.connection import (
-    CALL_S,
+    CALL_TIMEOUT,
     Inquiry,
     identity,
     is_away,
@@ -77,19 +77,19 @@ if TYPE_CHECKING:
 
 LONGEST_END = timedelta(days=7)
 """Longest wait for running attempts when a worker ends."""
-AWAY_S, AGAIN_S = 600.0, 1.0
+MAX_AWAY_S, RETRY_PAUSE_S = 600.0, 1.0
 """How long the server may be unreachable before the process with a work order gives up, and the
 pause between two tries."""
-BEATS_S = 5.0
+HEARTBEAT_PAUSE_S = 5.0
 """Between two heartbeats; the server's answer says whether the attempt must end."""
-FIRST_BEAT_S = 0.5
+FIRST_HEARTBEAT_S = 0.5
 """A shorter step sends no heartbeat: the call would cost as much as the step."""
 MAX_POLLS = 5
-MAX_KNOWN = 100
+MAX_IDLE_RUNS = 100
 """Runs whose workers are kept open in addition to those that are at work."""
-LOOKS_S = (0.1, 0.4, 1.0, 3.0)
-"""Pauses between checks whether a report was accepted."""
-STICKY_S = timedelta(seconds=1)
+PUBLISH_PAUSES_S = (0.1, 0.4, 1.0, 3.0)
+"""Pauses before the checks whether a report was accepted, so that its code can be published."""
+STICKY_TIMEOUT = timedelta(seconds=1)
 """How long a run waits for its last worker before another one reads its history."""
 RUNNER = SandboxedWorkflowRunner(
     restrictions=SandboxRestrictions.default.with_passthrough_modules("sequencer", "msgspec")
@@ -107,7 +107,7 @@ async def run_workflows(client: Client, queue: str) -> AsyncIterator[None]:
         task_queue=queue,
         workflows=[RunWorkflow],
         workflow_runner=RUNNER,
-        sticky_queue_schedule_to_start_timeout=STICKY_S,
+        sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
     ):
         yield
 
@@ -147,7 +147,7 @@ class Activities:
     @activity.defn(name=ATTEMPT)
     async def attempt(self, data: dict[str, Any]) -> dict[str, Any]:
         """Make the attempt of one ticket and return its report."""
-        run, ticket = activity.info().workflow_id or "", _ticket(data)
+        run, ticket = activity.info().workflow_id or "", _unpack_ticket(data)
         cancellation = Cancellation()
         with self._lock:
             self._running[run, ticket.token] = cancellation
@@ -155,11 +155,10 @@ class Activities:
             if self.is_ending:
                 cancellation.set(StopReason.INTERRUPTED)
         timeout = activity.info().heartbeat_timeout or timedelta(seconds=60)
-        pause_s = min(BEATS_S, timeout.total_seconds() / 4)
-        making = asyncio.to_thread(self._make_attempt, run, ticket, cancellation)
-        work = asyncio.ensure_future(making)
+        pause_s = min(HEARTBEAT_PAUSE_S, timeout.total_seconds() / 4)
+        work = asyncio.create_task(asyncio.to_thread(self._make_attempt, run, ticket, cancellation))
         try:
-            await asyncio.wait([work], timeout=FIRST_BEAT_S)
+            await asyncio.wait([work], timeout=FIRST_HEARTBEAT_S)
             while not work.done():
                 activity.heartbeat(identity())
                 await asyncio.wait([work], timeout=pause_s)
@@ -208,14 +207,14 @@ class Activities:
         return report
 
     async def wait_for_publishing(self) -> None:
-        """Wait until the code of ended attempts is published, but at most for all `LOOKS_S`."""
+        """Wait until the code of ended attempts is published, at most all `PUBLISH_PAUSES_S`."""
         if self._publishing:
-            await asyncio.wait(self._publishing, timeout=sum(LOOKS_S))
+            await asyncio.wait(self._publishing, timeout=sum(PUBLISH_PAUSES_S))
 
     def _publish(self, run: str, token: int) -> None:
         """Publish the code of *run* once the attempt with *token* is accepted, if no other runs."""
         with contextlib.suppress(SequencerError):
-            for pause_s in LOOKS_S:
+            for pause_s in PUBLISH_PAUSES_S:
                 time.sleep(pause_s)
                 worker, head = self._build_worker(run)
                 if head.find_claim(token) is None:
@@ -225,7 +224,7 @@ class Activities:
                     return
 
 
-def _ticket(data: dict[str, Any]) -> Ticket:
+def _unpack_ticket(data: dict[str, Any]) -> Ticket:
     """Return the ticket in *data*; refuse one with fields that this release does not know."""
     try:
         return convert(data, Ticket)
@@ -293,9 +292,9 @@ def build_server(
         workflow_runner=RUNNER,
         max_concurrent_activities=places,
         max_concurrent_activity_task_polls=polls(places),
-        max_heartbeat_throttle_interval=timedelta(seconds=BEATS_S),
-        default_heartbeat_throttle_interval=timedelta(seconds=BEATS_S),
-        sticky_queue_schedule_to_start_timeout=STICKY_S,
+        max_heartbeat_throttle_interval=timedelta(seconds=HEARTBEAT_PAUSE_S),
+        default_heartbeat_throttle_interval=timedelta(seconds=HEARTBEAT_PAUSE_S),
+        sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         graceful_shutdown_timeout=grace,
     )
 
@@ -500,7 +499,8 @@ class Workers:
 
     def _open(self, run: str) -> Worker:
         used_runs = {*self.in_use(), self._own, run}
-        for old_name in [name for name in self._known if name not in used_runs][: 1 - MAX_KNOWN]:
+        idle_runs = [name for name in self._known if name not in used_runs]
+        for old_name in idle_runs[: 1 - MAX_IDLE_RUNS]:
             # Each holds file descriptors, and opening it again takes only milliseconds.
             self._known.pop(old_name).close()
         self._known[run] = worker = self._store.make_worker(run, self._notify)
@@ -578,23 +578,23 @@ async def _work_until_end(
 async def _issue_order(
     store: FleetStore, order: dict[str, Any], attempts: Activities, watch: NewsWatch
 ) -> dict[str, Any]:
-    """Issue *order* and return its end; wait up to `AWAY_S` for an unreachable server."""
-    end, number, away_since = dict[str, Any](), uuid.uuid4().hex, 0.0
+    """Issue *order* and return its end; give up `MAX_AWAY_S` after the server went away."""
+    end, update_id, away_since = dict[str, Any](), uuid.uuid4().hex, 0.0
     while not end:
         start_time, handle = time.monotonic(), await store.get_handle()
         try:
-            end = await handle.execute_update("work", order, id=number)
-            number = uuid.uuid4().hex
+            end = await handle.execute_update("work", order, id=update_id)
+            update_id = uuid.uuid4().hex
         except (RPCError, RPCTimeoutOrCancelledError) as error:
             if not is_away(error) or attempts.is_ending:
                 raise
-            if not away_since or time.monotonic() - start_time > CALL_S.total_seconds():
+            if not away_since or time.monotonic() - start_time > CALL_TIMEOUT.total_seconds():
                 # A call that waited longer than its time limit had reached the server.
                 away_since = time.monotonic()
                 problem = make_unreachable_error(error, store.options)
                 await watch.notify(f"{problem.message}; waiting for it")
-            if time.monotonic() - away_since > AWAY_S:
+            if time.monotonic() - away_since > MAX_AWAY_S:
                 raise
-            # Keep the number: the order may have ended already, and must not be issued twice.
-            await asyncio.sleep(AGAIN_S)
+            # Keep the id: the order may have ended already, and must not be issued twice.
+            await asyncio.sleep(RETRY_PAUSE_S)
     return end

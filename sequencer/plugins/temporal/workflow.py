@@ -124,7 +124,7 @@ class RunWorkflow:
         after_another = timedelta(seconds=OPEN_S if state.get("after") else 0)
         self._open_until = workflow.info().start_time + after_another
         self._is_woken = False
-        self._is_moving = False
+        self._is_continuing = False
         """This execution is ending, and the next one continues."""
         self._queue: str | None = None
         """Queue of the next execution; None: the queue of this one."""
@@ -152,7 +152,7 @@ class RunWorkflow:
                     if self._is_over():
                         return
                 if self._is_ending():
-                    await self._move()
+                    await self._continue_as_new()
             try:
                 await workflow.wait_condition(lambda: self._is_woken, timeout=self._compute_pause())
             except builtins.TimeoutError:
@@ -172,18 +172,22 @@ class RunWorkflow:
     def _may_claim(self, order: WorkOrder) -> bool:
         return not self._is_ending() and not order.is_suspected
 
-    async def _move(self) -> None:
-        """Continue as a new execution, which starts with a short history."""
-        self._is_moving = True
+    async def _continue_as_new(self) -> None:
+        """End this execution and start the next one, whose history is empty.
+
+        The next one gets the head and the documents in its memo. In its state it gets the open
+        work orders, and the newest outputs and answers, limited so that they fit into one message.
+        """
+        self._is_continuing = True
         await workflow.wait_condition(workflow.all_handlers_finished)
-        orders = [order.to_data() for order in self._orders.values() if order.end is None]
+        open_orders = [order.to_data() for order in self._orders.values() if order.end is None]
         memo = {**pack_head(self._store.head), FACTS: [], **self._store.documents}
         if self._detached:
             memo[DETACHED] = self._detached
-        state = {"permits": orders, "outputs": self._store.newest_outputs()}
+        state = {"permits": open_orders, "outputs": self._store.newest_outputs()}
         new_ends = {order.id: order.end for order in self._orders.values() if order.end is not None}
-        if ends := list({**self._ended, **new_ends}.items())[-MAX_ENDED:]:
-            state["ended"] = dict(ends)
+        if newest_ends := list({**self._ended, **new_ends}.items())[-MAX_ENDED:]:
+            state["ended"] = dict(newest_ends)
         if self._store.said:
             state["said"] = dict(list(self._store.said.items())[-MAX_SAID:])
         workflow.continue_as_new(state, memo=memo, task_queue=self._queue)
@@ -245,7 +249,7 @@ class RunWorkflow:
         if data["id"] in self._ended:
             return self._ended[data["id"]]
         if data["id"] not in self._orders:
-            if self._is_moving:
+            if self._is_continuing:
                 return {}
             self._orders[data["id"]] = read_work_order(data, self._store)
         order, self._is_woken = self._orders[data["id"]], True
@@ -257,7 +261,7 @@ class RunWorkflow:
         order.is_suspected = False
         with contextlib.suppress(builtins.TimeoutError):
             await workflow.wait_condition(
-                lambda: order.end is not None or order.is_suspected or self._is_moving,
+                lambda: order.end is not None or order.is_suspected or self._is_continuing,
                 timeout=timedelta(seconds=ASK_S),
             )
         order.listeners -= 1

@@ -36,15 +36,16 @@ def load_flow(
 ) -> GraphFile:
     """Return the workflow of the file *path*: Markdown, or a chart alone.
 
-    *text* is its content, if the caller has read it already.
+    *text* is its content, if the caller has read it already; for *name* and *overrides* see
+    `read_flow`.
 
     Raises:
         FlowErrors: the file can't be read or has something that can't be run.
     """
     diagnostics = Diagnostics(path)
     try:
-        # A character has up to four bytes.
         if text is None:
+            # A character has up to four bytes.
             text = decode(read_bytes(path, 4 * MAX_CHARS), path)
     except ConfigurationError as error:
         diagnostics.add_error("E-FILE", path.name, error)

@@ -104,7 +104,7 @@ class _Parser:
         if tokens.kind != "GRAPH" or tokens.text == "swimlane-beta":
             message = "a flowchart starts with 'flowchart' or 'graph', not with"
             hint = "write 'flowchart TD' in the first line"
-            raise self._errors.error_here(f"{message} {self._errors.shown}", hint)
+            raise self._errors.error_here(f"{message} {self._errors.token}", hint)
         tokens.advance()
         if tokens.kind != "NODIR":
             if tokens.kind != "DIR":
@@ -156,7 +156,7 @@ class _Parser:
             self._open[-1].members.extend(names)
 
     def _parse_chain(self) -> None:
-        """``a & b --> c -- text --> d``: groups of nodes, and the lines between them."""
+        """Read ``a & b --> c -- text --> d``: groups of nodes, and the edges between them."""
         tokens = self._tokens
         groups = [self._parse_group()]
         while tokens.kind in {"LINK", "START_LINK", "LINK_ID"}:
@@ -173,7 +173,7 @@ class _Parser:
         self._add_members([name for group in reversed(groups) for name in group])
 
     def _parse_group(self) -> list[str]:
-        """``a & b & c``, each with its own label, class and properties."""
+        """Read ``a & b & c``, each with its own label, class and properties; return the ids."""
         tokens = self._tokens
         names = [self._parse_node()]
         while tokens.kind in {"SPACE", "SHAPE_DATA"}:
@@ -183,7 +183,7 @@ class _Parser:
             if has_more:
                 tokens.advance()
                 if not tokens.skip_spaces() or tokens.kind not in ID_KINDS:
-                    message = f"after '&' there is {self._errors.shown} instead of another node"
+                    message = f"after '&' there is {self._errors.token} instead of another node"
                     hint = "write: a & b --> c, with spaces on both sides of '&'"
                     raise self._errors.bad_id(message, hint)
                 names.append(self._parse_node())
@@ -197,7 +197,7 @@ class _Parser:
         return names
 
     def _parse_node(self) -> str:
-        """``id``, ``id[label]``, ``id:::class``."""
+        """Read ``id``, ``id[label]`` or ``id:::class``; add the node, and return its id."""
         tokens = self._tokens
         start = tokens.start
         name = tokens.consume_id()
@@ -209,14 +209,14 @@ class _Parser:
             tokens.advance()
             if tokens.kind not in ID_KINDS:
                 message = (
-                    f"after ':::' there is {self._errors.shown} instead of the name of a class"
+                    f"after ':::' there is {self._errors.token} instead of the name of a class"
                 )
                 raise self._errors.error_here(message)
             self._chart.add_class([name], tokens.consume_id())
         return name
 
     def _parse_label(self, opening: str) -> tuple[str, str]:
-        """Return label and shape of ``[label]`` and of all other brackets."""
+        """Read ``[label]``, in *opening* or any other brackets; return the label and the shape."""
         tokens = self._tokens
         start = tokens.start
         tokens.advance()
@@ -238,7 +238,7 @@ class _Parser:
         return label, ends[last_kind]
 
     def _skip_rectangle_property(self) -> None:
-        """``[|name:value|``, which matters only for drawing."""
+        """Skip ``[|name:value|``, which matters only for drawing."""
         for kind in ("NODE", "COLON", "NODE", "|"):
             if self._tokens.kind != kind:
                 raise self._errors.error_here(
@@ -253,12 +253,15 @@ class _Parser:
         return self._tokens.consume({"TEXT"})
 
     def _parse_link(self, start: int) -> tuple[Link, str | None, str | None]:
-        """``-->``, ``-->|label|``, ``-- label -->``, each with ``id@`` before it."""
+        """Read ``-->``, ``-->|label|`` or ``-- label -->``, perhaps with ``id@`` before it.
+
+        Return the link, its label and its id.
+        """
         tokens = self._tokens
         name = tokens.consume().replace("@", "", 1) if tokens.kind == "LINK_ID" else None
         kind, operator = tokens.kind, tokens.text.strip(SPACES)
         if kind not in {"LINK", "START_LINK"}:
-            message = f"after '@' there is {self._errors.shown} instead of an edge"
+            message = f"after '@' there is {self._errors.token} instead of an edge"
             hint = "put '@' between an edge's id and the edge, 'a e1@--> b', or before '{'"
             raise self._errors.error_here(message, hint)
         tokens.advance()
@@ -273,7 +276,7 @@ class _Parser:
         return read_link(operator), label, name
 
     def _parse_pipe_label(self) -> str:
-        """``|label|``."""
+        """Read ``|label|`` and return the label."""
         start = self._tokens.start
         self._tokens.advance()
         label = self._parse_text("|", start)
@@ -291,7 +294,7 @@ class _Parser:
         return text
 
     def _parse_shape_data(self) -> tuple[str, int]:
-        """Return the inside of ``@{ … }`` and its start."""
+        """Read ``@{ … }``; return the text between the braces, and where the token starts."""
         start = self._tokens.start
         text = self._tokens.consume({"SHAPE_DATA"})
         if self._tokens.kind in {"STOP", "BAD"}:
@@ -306,7 +309,7 @@ class _Parser:
             raise self._errors.at(f"'@{{ … }}': {error}", start, hint) from error
 
     def _parse_subgraph(self) -> None:
-        """``subgraph id``, ``subgraph id [title]``, ``subgraph some title``."""
+        """Read ``subgraph id``, ``subgraph id [title]`` or ``subgraph some title``, and open it."""
         tokens = self._tokens
         start = tokens.start
         tokens.advance()
@@ -323,7 +326,7 @@ class _Parser:
             has_blanks = any(char in SPACES for char in name)
             group = _Group(None if has_blanks else name, name, start)
         if tokens.kind not in SEPARATORS:
-            message = f"{self._errors.shown} is not allowed in a subgraph's line"
+            message = f"{self._errors.token} is not allowed in a subgraph's line"
             hint = 'write titles in double quotes: subgraph name["Title"], and nothing after them'
             raise self._errors.error_here(message, hint)
         tokens.advance()

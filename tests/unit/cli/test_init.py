@@ -188,6 +188,13 @@ def test_an_example_is_copied_whole_and_trusted(tmp_path: Path, name: str) -> No
     assert (again.code, "this folder already has a project" in again.err) == (2, True)
 
 
+def test_a_prompt_that_is_preserved_is_listed_once(tmp_path: Path) -> None:
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "main.md").write_text("mine")
+    called = call(tmp_path, "init", "--example", "two-terminals", "--json")
+    assert json.loads(called.out)["kept"] == ["prompts/main.md"]
+
+
 def test_an_example_among_existing_files_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("raise SystemExit('mine')\n")
     called = call(tmp_path, "init", "--example", "cron")

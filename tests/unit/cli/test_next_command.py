@@ -42,7 +42,7 @@ def situation(update: dict[str, Any] | None, **facts: Any) -> RunSituation:
     [
         (None, {}, "run"),
         (None, {"is_trusted": False}, "trust (it shows what the project can do, and asks you)"),
-        (None, {"starts": "it starts at 02:00"}, "run (it starts at 02:00 by itself)"),
+        (None, {"next_start": "it starts at 02:00"}, "run (it starts at 02:00 by itself)"),
         ({}, {}, "run"),
         ({"status": Status.WAITING_NEXT}, {}, "run"),
         ({"status": Status.WAITING_NEXT}, {"is_trusted": False}, "trust (it shows"),
@@ -105,12 +105,12 @@ def situation(update: dict[str, Any] | None, **facts: Any) -> RunSituation:
         ({"status": Status.COMPLETE}, {"is_trusted": False}, "report ("),
         (
             {"status": Status.COMPLETE},
-            {"starts": "it starts at 02:00"},
+            {"next_start": "it starts at 02:00"},
             "report (it starts at 02:00 by itself)",
         ),
         (
             {"status": Status.COMPLETE},
-            {"has_nodes": True, "again": "'sequencer run a.md --new'"},
+            {"has_nodes": True, "restart_command": "'sequencer run a.md --new'"},
             "report ('sequencer run a.md --new' starts it again)",
         ),
         ({}, {"lost": CorruptState("older files")}, "repair (accepted steps may be missing)"),

@@ -282,7 +282,7 @@ def test_permissions_written_in_an_entry_are_a_decision(
 def test_a_tool_taken_away_is_not_a_permission() -> None:
     found = permissions("claude", {"disallowed_tools": ["WebFetch"]})
     assert found.to_edit
-    assert "disallowed_tools WebFetch" in found.says
+    assert "disallowed_tools WebFetch" in found.summary
 
 
 READS: dict[str, bool] = dict.fromkeys(("write", "edit", "bash"), False)

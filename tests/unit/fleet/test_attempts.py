@@ -73,7 +73,7 @@ def test_a_limit_that_the_server_cannot_keep_is_its_longest(limit_s: float) -> N
 def test_a_long_running_worker_keeps_only_the_makers_it_used_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sequencer.plugins.temporal.worker.MAX_KNOWN", 3)
+    monkeypatch.setattr("sequencer.plugins.temporal.worker.MAX_IDLE_RUNS", 3)
     made, left = list[str](), list[str]()
 
     def made_worker(run: str, notify: Notify) -> Maker:

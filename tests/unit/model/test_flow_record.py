@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from sequencer.history.trace import trace_line
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.graph.marking import Marking
-from sequencer.model.graph.record import Chain, Written, read, write
+from sequencer.model.graph.record import Chain, StoredMarking, read, write
 from sequencer.model.graph.rules import MarkingEditor
 from sequencer.model.head import Flow, Status
 from sequencer.model.transitions import Event
@@ -28,12 +28,12 @@ class Records:
     def __init__(self, made: Graph) -> None:
         self.editor = MarkingEditor(Marking(made))
         self.documents: dict[str, bytes] = {}
-        self.last: Written | None = None
+        self.last: StoredMarking | None = None
         self.sizes: list[int] = []
         """Of the head, in bytes."""
         self.total = 0
 
-    def keep(self, *, is_read: bool = True) -> Written:
+    def keep(self, *, is_read: bool = True) -> StoredMarking:
         """Write down what has happened since the last time."""
         before = self.last
         written = write(

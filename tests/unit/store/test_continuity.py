@@ -103,7 +103,7 @@ def test_a_run_in_which_everything_happens_is_one_history(tmp_path: Path) -> Non
         if head_of(run).status in ("idle", "waiting-next"):
             work(tmp_path, 1)
     found = diagnose(tmp_path / "sync/state.json").journals[0]
-    assert len(found.found.winners) > 15
+    assert len(found.scan.winners) > 15
     assert found.misfits == ()
 
 

@@ -221,7 +221,7 @@ def test_the_proposed_action_does_not_change_after_the_diagnosis(
     found = diagnose(state_path, ended)
     monkeypatch.setattr(recovery, "is_proven_dead", lambda _: False)
     assert found.action is Action.CHOOSE
-    assert found.shown is not None
+    assert found.lost_mark is not None
     assert diagnose(state_path, ended).action is Action.RESTORE
 
 

@@ -10,7 +10,7 @@ from sequencer.errors import UnknownName
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Approval, Step
 from sequencer.model.workflow import Review, Workflow
-from sequencer.workflows.definitions import Extension, Found, KeyPath, WorkflowChanges
+from sequencer.workflows.definitions import Extension, KeyPath, LocatedError, WorkflowChanges
 from sequencer.workflows.registry import builtin_procedure
 
 BASE = builtin_procedure("full-development")
@@ -39,7 +39,7 @@ def extended(base: Workflow, **changes: Any) -> Workflow:
     return made
 
 
-def problems(base: Workflow, **changes: Any) -> list[Found]:
+def problems(base: Workflow, **changes: Any) -> list[LocatedError]:
     extension = extending(base, **changes)
     assert extension.build_workflow("own") is None
     assert extension.problems

@@ -36,6 +36,8 @@ _COMMITTED = re.compile(
 )
 """Matches the entries in git's log of HEAD that made a commit."""
 _MAX_MOVES = 1024 * 1024
+_PATH_CHARS = 4096
+"""Longest path that Linux accepts."""
 IGNORED_S = 0.5
 """How long it may take to find out whether git ignores a folder."""
 
@@ -140,11 +142,15 @@ class GitTree(Struct, frozen=True):
             return "-", _folder_change_time(full_path)
 
     def _git_folder(self) -> Path:
+        """Return the folder with git's HEAD of this work tree, which may not exist.
+
+        In a worktree or a submodule, ``.git`` is a file with the path of that folder.
+        """
         path = self.top / ".git"
         if path.is_dir():
             return path
         with suppress(OSError), path.open(encoding="utf-8", errors="surrogateescape") as file:
-            return self.top / file.read(4096).removeprefix("gitdir:").strip()
+            return self.top / file.read(_PATH_CHARS).removeprefix("gitdir:").strip()
         return path
 
     def _stat_head_log(self) -> os.stat_result | None:

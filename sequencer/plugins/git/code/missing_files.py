@@ -21,14 +21,14 @@ from msgspec import Struct
 from sequencer.plugins.git.code.tree import format_paths
 from sequencer.plugins.git.process import Git, GitFailed
 
-LOOK_S = 20.0
+LIST_TIMEOUT_S = 20.0
 """How long git may take to list ignored files."""
 MAX_FILES = 1000
 """How many git-lfs files are looked at."""
-FILLS = "setup: [[git, submodule, update, --init, --recursive]]"
-PULLS = "setup: [[git, lfs, pull]] brings their contents"
-BRINGS = "a command in setup can bring or make what the steps need"
-BY_AGENTS = "a task's agent has to bring what it needs; its prompt can say how"
+SUBMODULE_SETUP = "setup: [[git, submodule, update, --init, --recursive]]"
+LFS_HINT = "setup: [[git, lfs, pull]] brings their contents"
+SETUP_HINT = "a command in setup can bring or make what the steps need"
+TEAM_HINT = "a task's agent has to bring what it needs; its prompt can say how"
 """The hint for a team, whose tasks have no setup."""
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _POINTER_BYTES = 1024
@@ -50,44 +50,47 @@ class MissingFiles(Struct, frozen=True):
     def messages(self, *, in_team: bool = False) -> Iterator[tuple[bool, str, str]]:
         """Yield (is_sure, message, hint) for each kind of file that is missing."""
         for is_sure, problem, paths, hint in (
-            (True, "submodules are empty", self.submodules, f"{FILLS} fills them"),
-            (True, "files of git-lfs are only pointers", self.pointers, PULLS),
-            (False, "files that git ignores are not there", self.ignored, BRINGS),
+            (True, "submodules are empty", self.submodules, f"{SUBMODULE_SETUP} fills them"),
+            (True, "files of git-lfs are only pointers", self.pointers, LFS_HINT),
+            (False, "files that git ignores are not there", self.ignored, SETUP_HINT),
         ):
             if paths:
                 message = f"{problem} in a new worktree: {format_paths(paths)}"
-                yield is_sure, message, BY_AGENTS if in_team else hint
+                yield is_sure, message, TEAM_HINT if in_team else hint
 
-    def without_setup(self, setup: Sequence[Sequence[str]]) -> MissingFiles:
-        """Return what is probably still missing after the commands of *setup*."""
+    def after_setup(self, setup: Sequence[Sequence[str]]) -> MissingFiles:
+        """Return what is surely still missing after the commands of *setup*, which did not run yet.
+
+        Any command may bring git-lfs files and ignored files. Submodules need a command that
+        names them.
+        """
         if not setup:
             return self
-        brings = any("submodule" in word for argv in setup for word in argv)
-        # What else they bring is known only after they have run.
-        return MissingFiles(submodules=() if brings else self.submodules)
+        has_submodule_command = any("submodule" in word for argv in setup for word in argv)
+        return MissingFiles(submodules=() if has_submodule_command else self.submodules)
 
 
 def find_missing_files(
     git: Git, top: Path, is_own: Callable[[str], bool], fresh: Path | None = None
 ) -> MissingFiles:
-    """Return what the work tree *top* has and the worktree in *fresh* does not have.
+    """Return what the work tree *top* has and the new worktree *fresh* does not have.
 
-    With *fresh* None, the answer is for any new worktree. *is_own* is true for files of the run,
-    which do not count. If git fails, nothing counts as missing.
+    Without *fresh*, return what any new worktree would not have. *is_own* is true for files of the
+    run, which do not count. If git fails to list a kind of file, none of it counts as missing.
     """
-    git = git.with_folder(top, timeout_s=LOOK_S)
+    git = git.with_folder(top, timeout_s=LIST_TIMEOUT_S)
 
     def is_missing(path: str) -> bool:
         return fresh is None or not os.path.lexists(fresh / path)
 
     results: list[tuple[str, ...]] = []
-    for look in (
+    for list_missing in (
         lambda: [p for p in _list_submodules(git, top) if fresh is None or _is_empty(fresh / p)],
         lambda: _list_pointers(git, top, fresh),
         lambda: [p for p in _list_ignored(git) if is_missing(p) and not is_own(p)],
     ):
         try:
-            results.append(tuple(look()))
+            results.append(tuple(list_missing()))
         except (GitFailed, OSError):
             results.append(())
     return MissingFiles(*results)
@@ -155,6 +158,7 @@ def _is_pointer(path: Path) -> bool:
 
 
 def _list_ignored(git: Git) -> Iterator[str]:
+    """Yield the files and whole folders that git ignores, except for generated ones."""
     flags = ("--others", "--ignored", "--exclude-standard", "--directory", "-z")
     output = git.run("ls-files", *flags).stdout.decode("utf-8", "surrogateescape")
     for path in output.split("\0"):

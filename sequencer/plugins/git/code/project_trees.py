@@ -123,7 +123,7 @@ def _check_missing_files(project: Project, *, in_team: bool = False) -> Iterator
     """Yield what a new worktree would lack and no setup command seems to bring."""
     missing_files = _task_folders(project, None).find_missing_files()
     if not in_team:
-        missing_files = missing_files.without_setup(project.settings.setup)
+        missing_files = missing_files.after_setup(project.settings.setup)
     for is_sure, message, hint in missing_files.messages(in_team=in_team):
         yield Diagnostic(
             Level.WARNING if is_sure else Level.NOTICE, Area.FILES, message, None, hint

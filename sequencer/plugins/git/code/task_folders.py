@@ -50,7 +50,7 @@ from sequencer.plugins.git.code.merged_branches import remove_merged_branches
 from sequencer.plugins.git.code.missing_files import MissingFiles, find_missing_files
 from sequencer.plugins.git.code.selection import format_reasons
 from sequencer.plugins.git.code.tree import TreeStatus, format_paths
-from sequencer.plugins.git.code.worktrees import Phase, Worktree, parse_token
+from sequencer.plugins.git.code.worktrees import Phase, Worktree, parse_merge_token
 from sequencer.plugins.git.process import GitFailed
 
 _FAILURES = (GitFailed, SequencerError, OSError)
@@ -464,7 +464,9 @@ class TaskFolders:
         except (GitFailed, SequencerError):
             return frozenset()
         trailers = self.trees.notes.trailers(run_id, task)
-        tokens = (parse_token(message, trailers) for parents, message in log if len(parents) > 1)
+        tokens = (
+            parse_merge_token(message, trailers) for parents, message in log if len(parents) > 1
+        )
         return frozenset(token for token in tokens if token is not None)
 
     def find_foreign_worktrees(self) -> Iterator[tuple[SequencerError, bool]]:

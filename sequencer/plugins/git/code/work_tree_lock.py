@@ -54,7 +54,7 @@ _PARENT = re.compile(r"^parent ([0-9a-f]+)$", re.MULTILINE)
 
 
 class Collecting(Frozen):
-    """Code of an attempt that will be pushed, or may have been pushed already."""
+    """The code of an attempt whose push has started or will start."""
 
     base: str
     """The commit on which the attempt started."""
@@ -262,7 +262,9 @@ class WorkTreeLock:
         return note
 
     def record_collecting(self, collecting: Collecting | None) -> None:
-        """Write to the note that code will be pushed; None: that this is done.
+        """Record in the note which code is about to be pushed; None: no push is open any more.
+
+        Do nothing without a note.
 
         Raises:
             WorkTreeRefused: the note can't be written.

@@ -307,9 +307,9 @@ def _retry_removal(remover: Callable[..., Any], path: str, _: object) -> None:
         remover(path)
 
 
-def parse_token(message: str, wanted: str) -> int | None:
-    """Return the token in a merge's *message*, or None if it does not have the lines *wanted*."""
-    pattern = re.escape(f"\n{wanted}\n{TRAILER} ") + r"([0-9]{1,19})$"
+def parse_merge_token(message: str, trailers: str) -> int | None:
+    """Return the token in the *message* of a merge; None: it is not one with these *trailers*."""
+    pattern = re.escape(f"\n{trailers}\n{TRAILER} ") + r"([0-9]{1,19})$"
     match = re.search(pattern, message, re.MULTILINE)
     return None if match is None else int(match[1])
 

@@ -60,7 +60,7 @@ class RunTree(Struct, frozen=True):
         return {name for name in self.entries if is_document(name, HEAD)}
 
     def outputs(self) -> set[str]:
-        """Return the paths of outputs."""
+        """Return the paths of all files of attempts: ``results/ATTEMPT/NAME``."""
         return {name for name in self.entries if name.startswith(f"{results.NAME}/")}
 
 
@@ -162,7 +162,7 @@ class Replica:
         return {name for name in self._names() if is_document(name, self._state_name)}
 
     def outputs(self) -> set[str]:
-        """Return the paths of the folder's outputs."""
+        """Return the outputs that exist in the folder: ``results/ATTEMPT/output.txt``."""
         folder = self.folder / results.NAME
         return {
             f"{results.NAME}/{name}/{results.OUTPUT}"

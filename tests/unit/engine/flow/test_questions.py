@@ -11,7 +11,7 @@ import pytest
 
 from sequencer.engine.run_commands import RunCommands
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
-from sequencer.model.commands import AnswerQuestion
+from sequencer.model.commands import AnswerQuestion, Tell
 from sequencer.model.graph.command_rules import MAX_ANSWER_CHARS
 from sequencer.model.graph.graph import Option
 from tests.unit.engine.flow.labs import Lab, lab
@@ -185,3 +185,16 @@ def test_an_answer_after_the_deadline_is_refused(tmp_path: Path) -> None:
     time.sleep(0.55)
     with pytest.raises(TransitionRefused, match="the time to answer 'h' ended"):
         answered(made, "approve")
+
+
+def test_a_done_node_that_a_timeout_leads_back_to_can_get_a_message(tmp_path: Path) -> None:
+    made = asking(tmp_path, "a --> h{{Fine?}}; h --> b", timeout_ms=60_000, on_timeout="a")
+    made.run().do(Tell("be shorter", "a"), by="ann")
+    (fact,) = made.facts("told")
+    assert fact["step"] == "a"
+
+
+def test_a_done_node_that_nothing_leads_back_to_gets_no_message(tmp_path: Path) -> None:
+    made = asking(tmp_path, "a --> h{{Fine?}}; h --> b", timeout_ms=60_000, on_timeout="b")
+    with pytest.raises(TransitionRefused, match="'a' is done, so it would not read it"):
+        made.run().do(Tell("be shorter", "a"), by="ann")

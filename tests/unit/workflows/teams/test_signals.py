@@ -4,11 +4,11 @@ from time import process_time
 
 import pytest
 
-from sequencer.plugins.teams.scoring import find_signals, phrases_in, score
+from sequencer.plugins.teams.scoring import find_phrases, find_signals, score
 
 
 def words_in(text: str, *phrases: str) -> list[str]:
-    return phrases_in(find_signals("", text).tokens, phrases)
+    return find_phrases(find_signals("", text).tokens, phrases)
 
 
 @pytest.mark.parametrize(
