@@ -492,3 +492,19 @@ def test_every_picture_exists_and_was_generated_by_a_command() -> None:
 def test_the_number_of_documented_commands_run_does_not_shrink() -> None:
     run = sum(len(commands(fence)) for fence in in_language("console") if fence.is_run)
     assert run >= 338, f"only {run} commands are in regions that a test runs"
+
+
+_CODE_NAME = re.compile(r"`(?:[A-Za-z]\w*\.)*(\w+)`")
+
+
+def unknown_names(page: str) -> list[str]:
+    """Return the names in backticks on *page* that are no word of the program."""
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "sequencer").rglob("*.py"))
+    words = {word for text in texts for word in re.findall(r"\w+", text)}
+    return sorted({name for name in _CODE_NAME.findall(page) if name not in words})
+
+
+def test_names_on_the_page_of_the_architecture_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert unknown_names(page) == []
+    assert unknown_names("`Run.does_not_exist` of `Run.head` and `next_move`") == ["does_not_exist"]
