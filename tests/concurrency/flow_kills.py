@@ -53,9 +53,9 @@ def spoil_head(flow: Flow, dice: random.Random) -> None:
     if dice.random() < 0.4:
         path.unlink()
     else:
-        data = path.read_bytes()
         # It may be empty already: a process that was killed has not restored it.
-    path.write_bytes(data[: dice.randrange(len(data) or 1)])
+        data = path.read_bytes()
+        path.write_bytes(data[: dice.randrange(len(data) or 1)])
 
 
 def killed(
