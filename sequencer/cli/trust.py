@@ -77,8 +77,8 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
         lines = _format_trust(trusting, changes, is_full=invocation.is_verbose)
         if uncompared_files:
             lines.append(f"read by trusted programs, not compared: {', '.join(uncompared_files)}")
-        room = None if invocation.is_verbose else invocation.max_width
-        for line in fit_lines(map(project.redaction.hide_text, lines), room):
+        max_width = None if invocation.is_verbose else invocation.max_width
+        for line in fit_lines(map(project.redaction.hide_text, lines), max_width):
             invocation.echo(line)
     is_new = refusal is not None or is_sure
     if is_new:

@@ -23,7 +23,7 @@ UNCLAIMED_S = 5.0
 """How long another process's step may be ready before this process says that none has taken it."""
 
 _MARGIN_S = 0.01
-"""Added to a pause, so that the time has surely come after it."""
+"""Added to a pause, so that the time has come when it ends."""
 
 
 class _Wait(StrEnum):
@@ -51,7 +51,7 @@ class AwaitedStep:
     def __init__(
         self, workflow: Workflow, store: Store, mode: Mode, positions: Collection[str], head: Head
     ) -> None:
-        """Start at *head*, for a process that works in *mode* at *positions* (empty: at all)."""
+        """Start at *head*, for a process in *mode* at *positions* (empty: at every position)."""
         self._workflow, self._store = workflow, store
         self._is_sync, self._positions = mode is Mode.SYNC, frozenset(positions)
         self._head = head

@@ -169,12 +169,12 @@ def cut(text: str, columns: int, *, dots: str = "…") -> str:
     """
     if width(text) <= columns:
         return text
-    max_width, start = columns - width(dots), ""
-    if max_width < 0:
+    columns_left, start = columns - width(dots), ""
+    if columns_left < 0:
         return ""
     for character in text:
-        max_width -= width(character)
-        if max_width < 0:
+        columns_left -= width(character)
+        if columns_left < 0:
             break
         start += character
     return start + dots
@@ -211,9 +211,9 @@ def shorten_middle(text: str, columns: int, *, dots: str = "…") -> str:
     """
     if width(text) <= columns:
         return text
-    max_width = columns - width(dots)
-    tail = cut(text[::-1], max_width // 2, dots="")[::-1]
-    return cut(text, max_width - width(tail), dots="") + dots + tail
+    text_columns = columns - width(dots)
+    tail = cut(text[::-1], text_columns // 2, dots="")[::-1]
+    return cut(text, text_columns - width(tail), dots="") + dots + tail
 
 
 def wrap_prose(text: str, max_width: int | None) -> str:

@@ -313,7 +313,7 @@ class _Canvas:
             text = cut(f" {title} ", frame.width - 2, dots="")
             self.write_text(frame.x + frame.title, frame.y, text, style)
 
-    def draw_sequence(self, line: EdgeLine, style: str, stroke: str) -> None:
+    def draw_line(self, line: EdgeLine, style: str, stroke: str) -> None:
         """Draw the line from corner to corner, and its arrow head."""
         is_dashed = line.is_loop or stroke == "dotted"
         points = list(_walk(line.points))
@@ -375,7 +375,7 @@ def _paint(
         )
     for line in layout.lines:
         style = "dim" if has_run and line.place not in view.followed else ""
-        canvas.draw_sequence(line, style, drawing.stroke(edges[line.place]))
+        canvas.draw_line(line, style, drawing.stroke(edges[line.place]))
     for frame in layout.frames:
         canvas.draw_title(frame, "bold")
     for box in layout.boxes:

@@ -88,7 +88,7 @@ class Poster:
         """Token -> gist of each running attempt."""
         self._has_nodes = bool(nodes)
         self._subjects = {node.id: node.subject for node in nodes if node.subject is not None}
-        around = SinkContext(
+        context = SinkContext(
             store=store,
             redaction=redaction,
             notice=self._report,
@@ -96,7 +96,7 @@ class Poster:
             thought_every_s=min_interval_s,
             subjects=self._subjects,
         )
-        self._queues = [SinkQueue(sink, around) for sink in sinks]
+        self._queues = [SinkQueue(sink, context) for sink in sinks]
         self._run_id, self._run = "", run
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None

@@ -76,12 +76,12 @@ class SinkContext(Struct, frozen=True, kw_only=True):
 class SinkQueue:
     """One sink of one run, and the state of its tries."""
 
-    def __init__(self, sink: Sink, around: SinkContext) -> None:
+    def __init__(self, sink: Sink, context: SinkContext) -> None:
         """Prepare posts to *sink*; nothing is read or written before `begin`."""
         self.sink = sink
-        self._around = around
-        self._file = CursorFile(around.folder, sink.name)
-        self._pace = Pace(self._file.path.with_suffix(".pace"), around.thought_every_s)
+        self._context = context
+        self._file = CursorFile(context.folder, sink.name)
+        self._pace = Pace(self._file.path.with_suffix(".pace"), context.thought_every_s)
         self._first: Cursor | None = None
         """Where to start without a cursor; None: the head could not be read yet."""
         self._has_news = False
@@ -110,7 +110,7 @@ class SinkQueue:
         All earlier results of an old run would flood the sink.
         """
         try:
-            head = self._around.store.view().head
+            head = self._context.store.view().head
             self._first = _end_cursor(head)
             with self._file.hold_lock() as is_mine:
                 if is_mine and (cursor := self._file.read()) is not None:
@@ -137,7 +137,7 @@ class SinkQueue:
         """Return the seconds until results can be tried; None: there is nothing to try."""
         if self._is_off or not self._has_news:
             return None
-        return max(self._not_before - self._around.clock(), 0.0)
+        return max(self._not_before - self._context.clock(), 0.0)
 
     @property
     def thought_due_in_s(self) -> float | None:
@@ -145,21 +145,21 @@ class SinkQueue:
         if self._is_off or not self.sink.takes_thoughts:
             return None
         due_time = max(self._not_before, self._next_thought)
-        return max(due_time - self._around.clock(), 0.0)
+        return max(due_time - self._context.clock(), 0.0)
 
     def can_post_thought(self) -> bool:
         """Return whether a thought may be posted immediately; results go first."""
         if self._has_news or self.thought_due_in_s != 0.0:
             return False
-        now = self._around.clock()
+        now = self._context.clock()
         # Other processes of this run post thoughts too, so check the shared file.
         self._next_thought = now + self._pace.remaining_s(now)
         return self._next_thought <= now
 
     def post_thought(self, activity: Activity, run_id: str, run: str | None) -> None:
         """Post a thought or an action; a failure counts as an outage, and the post is dropped."""
-        now = self._around.clock()
-        self._next_thought = now + self._around.thought_every_s
+        now = self._context.clock()
+        self._next_thought = now + self._context.thought_every_s
         if not self._pace.record_post(now):
             return
         post = Post(activity=self._sanitize_activity(activity), run_id=run_id, run=run)
@@ -169,7 +169,7 @@ class SinkQueue:
             self._record_failure(error.reason, error.retry_after_s)
             self._is_pause_of_thought = True
         except Refused as error:
-            self._around.notice(f"activity sink {self.sink.name!r}: {error.reason}")
+            self._context.notice(f"activity sink {self.sink.name!r}: {error.reason}")
         except Exception as error:  # noqa: BLE001 - a sink's bug must not end the others
             self._turn_off(_describe_failure(error))
         else:
@@ -196,7 +196,7 @@ class SinkQueue:
                     self._deliver_pending(may_continue)
                 else:
                     self._has_news = True
-                    self._not_before = self._around.clock() + LOCKED_S
+                    self._not_before = self._context.clock() + LOCKED_S
         except (CursorUnreadable, PackageFailed) as error:
             self._turn_off(str(error))
         except (Unreachable, OSError, SequencerError) as error:
@@ -210,14 +210,14 @@ class SinkQueue:
             with extensions.package_code(extensions.SINKS, self.sink.kind):
                 self.sink.close()
         except Exception as error:  # noqa: BLE001 - a sink's bug must not end the others
-            self._around.notice(
+            self._context.notice(
                 f"activity sink {self.sink.name!r} can't be closed: {_describe_failure(error)}"
             )
 
     # --- results ------------------------------------------------------------------
 
     def _deliver_pending(self, may_continue: Callable[[], bool]) -> None:
-        head = self._around.store.view().head
+        head = self._context.store.view().head
         if head is None:
             return
         # The process that held the lock in `begin` may have been killed before it wrote one.
@@ -232,17 +232,17 @@ class SinkQueue:
         self._report_skipped(cursor, head)
         self._trouble = cursor.trouble
         if self._trouble is not None and (
-            remaining_s := self._trouble.remaining_s(self._around.clock())
+            remaining_s := self._trouble.remaining_s(self._context.clock())
         ):
             # The sink asked for this pause, perhaps in its answer to another process.
-            self._has_news, self._not_before = True, self._around.clock() + remaining_s
+            self._has_news, self._not_before = True, self._context.clock() + remaining_s
             return
-        for post in results_after(cursor, head, self._around.store.history):
+        for post in results_after(cursor, head, self._context.store.history):
             if not may_continue():
                 self._has_news = True
                 return
             self.has_tried = True
-            has_tasks, history = bool(self._around.subjects), self._around.store.history
+            has_tasks, history = bool(self._context.subjects), self._context.store.history
             try:
                 self._post_result(with_run_totals(post, head, history, has_tasks=has_tasks))
             except Exception as error:
@@ -266,13 +266,13 @@ class SinkQueue:
         ):
             return
         posts = (
-            () if old_note is None else results_after(old_note, head, self._around.store.history)
+            () if old_note is None else results_after(old_note, head, self._context.store.history)
         )
         skip_count = sum(
             1 for post in posts if not cursor.is_before(post.revision or 0, post.index)
         )
         if skip_count:
-            self._around.notice(
+            self._context.notice(
                 f"activity sink {self.sink.name!r}: results that you did not post count as posted: "
                 f"{skip_count} in {self._file.path}; if no one else posts for this run, another "
                 "process has changed that file"
@@ -302,13 +302,13 @@ class SinkQueue:
 
     def _add_task_subject(self, activity: Activity) -> Activity:
         """Return the result of a team's task with the task's subject in its title."""
-        subject = self._around.subjects.get(activity.step)
+        subject = self._context.subjects.get(activity.step)
         if subject is None:
             return activity
         return replace(activity, title=f"{activity.title}: {subject}")
 
     def _note_refusal(self, post: Post, error: Refused) -> None:
-        answer = self._around.redaction.hide_text(error.answer)[:500]
+        answer = self._context.redaction.hide_text(error.answer)[:500]
         fields: dict[str, Any] = {
             "key": post.key,
             "type": str(post.activity.type),
@@ -320,27 +320,27 @@ class SinkQueue:
         self._file.note_refusal(fields)
         refusal = f"{error.reason} for the {post.activity.type} of step {post.activity.step!r}"
         text = f"activity sink {self.sink.name!r}: {refusal}; see activity/refused.jsonl"
-        self._around.notice(self._around.redaction.hide_text(text))
+        self._context.notice(self._context.redaction.hide_text(text))
 
     def _sanitize_activity(self, activity: Activity) -> Activity:
-        around = self._around
-        return sanitize_activity(activity, around.redaction, around.folder, self.sink.max_chars)
+        context = self._context
+        return sanitize_activity(activity, context.redaction, context.folder, self.sink.max_chars)
 
     # --- outages ------------------------------------------------------------------
 
     def _record_failure(self, reason: str, retry_after_s: float | None = None) -> None:
         self._has_news, self._is_pause_of_thought = True, False
-        is_first, now = not self._failures, self._around.clock()
+        is_first, now = not self._failures, self._context.clock()
         # A pause that the sink asked for is no failed try, so it does not make the pauses grow.
         self._failures += int(is_first or retry_after_s is None)
         pause = min(FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 20), LONGEST_PAUSE_S)
         # Jitter, because many runs of a machine lose the same sink at the same moment.
-        pause *= 0.5 + self._around.jitter() / 2
+        pause *= 0.5 + self._context.jitter() / 2
         self._asked_until = now + min(retry_after_s or 0.0, LONGEST_PAUSE_S)
         self._not_before = max(now + pause, self._asked_until)
         if is_first:
             text = f"activity sink {self.sink.name!r}: {reason}; results are kept and posted later"
-            self._around.notice(self._around.redaction.hide_text(text))
+            self._context.notice(self._context.redaction.hide_text(text))
 
     def _build_trouble(self, error: Exception) -> Trouble:
         """Return the record of *error*, which ended a try to post a result."""
@@ -348,21 +348,21 @@ class SinkQueue:
         self._trouble = Trouble(
             old_trouble.since,
             old_trouble.tries + 1,
-            self._around.redaction.hide_text(_describe_failure(error))[:MAX_ERROR_CHARS],
+            self._context.redaction.hide_text(_describe_failure(error))[:MAX_ERROR_CHARS],
             min(max(_requested_pause_s(error) or 0.0, 0.0), LONGEST_PAUSE_S),
-            self._around.clock(),
+            self._context.clock(),
         )
         return self._trouble
 
     def _record_recovery(self) -> None:
         if self._failures or self._trouble is not None:
             self._failures, self._not_before, self._trouble = 0, -1.0, None
-            self._around.notice(f"activity sink {self.sink.name!r} can be reached again")
+            self._context.notice(f"activity sink {self.sink.name!r} can be reached again")
 
     def _turn_off(self, reason: str) -> None:
         self._is_off = True
         text = f"activity sink {self.sink.name!r} is not used: {reason}"
-        self._around.notice(self._around.redaction.hide_text(text))
+        self._context.notice(self._context.redaction.hide_text(text))
 
 
 def _describe_failure(error: Exception) -> str:

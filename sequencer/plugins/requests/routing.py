@@ -105,7 +105,7 @@ class RoutingSettings(Frozen):
         return self.procedures.get(word, PROCEDURE_OF[word])
 
     def find_word_labels(self, request: Request) -> Iterator[tuple[Word, str]]:
-        """Yield (word, label) for each word that a label of *request* selects, first debugger.
+        """Yield (word, label) for each word that a label of *request* selects, debugger first.
 
         Then the agent does not have to classify the request.
         """

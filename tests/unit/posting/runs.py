@@ -136,9 +136,9 @@ class Told:
 def lane_for(store: FileStore, box: Box | None = None, clock: HandClock | None = None) -> Told:
     """Return a queue that has begun, as in a process of its own."""
     box, clock, notices = box or Box(), clock or HandClock(), list[str]()
-    around = SinkContext(
+    context = SinkContext(
         store=store, redaction=REDACTION, notice=notices.append, clock=clock, jitter=lambda: 1.0
     )
-    queue = SinkQueue(box, around)
+    queue = SinkQueue(box, context)
     queue.begin()
     return Told(queue, box, clock, notices)

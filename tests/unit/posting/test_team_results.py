@@ -27,7 +27,7 @@ from tests.unit.saying import Saying
 def knowing(store: FileStore, **subjects: str) -> Told:
     """Return a sink queue that knows what tasks are about."""
     told = lane_for(store)
-    told.queue._around = replace(told.queue._around, subjects=subjects)
+    told.queue._context = replace(told.queue._context, subjects=subjects)
     return told
 
 

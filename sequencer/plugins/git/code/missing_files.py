@@ -59,7 +59,7 @@ class MissingFiles(Struct, frozen=True):
                 yield is_sure, message, TEAM_HINT if in_team else hint
 
     def after_setup(self, setup: Sequence[Sequence[str]]) -> MissingFiles:
-        """Return what is surely still missing after the commands of *setup*, which did not run yet.
+        """Return what will still be missing after the commands of *setup*, which have not run.
 
         Any command may bring git-lfs files and ignored files. Submodules need a command that
         names them.
