@@ -30,12 +30,12 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import can_write, has_color, one_line, terminal_width, width
 from sequencer.errors import StepFailed, UsageRefused
 from sequencer.files.textfile import CONFIG_NAME
-from sequencer.history.facts import EndState, RecordedFact, StartKind, read_facts
+from sequencer.history.facts import EndState, RecordedFact, StartKind, list_facts, read_facts
 from sequencer.model.outcome import format_duration
 from sequencer.model.whole_numbers import MAX_COUNTER
 from sequencer.project.project import open_project, open_run
 from sequencer.store.identity import is_inside_agent
-from sequencer.store.journal import JournalFile, list_facts
+from sequencer.store.journal import JournalFile
 
 POSITIONS = ("supervisor", "main")
 COLORS = {"supervisor": "cyan", "main": "magenta"}

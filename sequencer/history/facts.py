@@ -15,6 +15,9 @@ from msgspec import Struct
 
 from sequencer.model.transitions import CLAIM_LOST, Event, Fact
 
+_NO_FACT = ("head", "also", "writing")
+"""Keys of a record that are not part of its first fact."""
+
 
 class StartKind(StrEnum):
     """What an event starts."""
@@ -184,6 +187,24 @@ def find_meaning(event: str, details: Mapping[str, Any] = _NOTHING) -> Meaning:
     if event == Event.RELEASED and details.get("reason") == CLAIM_LOST:
         return _CHARGED_LATE
     return _BY_NAME.get(event, _UNKNOWN)
+
+
+def list_facts(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the facts of *record* as ``history --json`` prints them, one or more."""
+    shared_fields = {"revision": record["revision"], "at": record["at"]}
+    first_fact = {
+        key: value
+        for key, value in record.items()
+        if key not in _NO_FACT and key not in shared_fields
+    }
+    facts = [{**shared_fields, **fact} for fact in (first_fact, *record.get("also", ()))]
+    for fact in facts:
+        if find_meaning(fact["event"]).starts is StartKind.ATTEMPT:
+            # The fact does not name the host; the claim in the new head does.
+            claims = {claim["token"]: claim for claim in record["head"].get("claims", ())}
+            claim = claims.get(fact["token"])
+            fact["host"] = None if claim is None else claim["owner"]["host"]
+    return facts
 
 
 def was_lost_on_hold(facts: Iterable[RecordedFact], token: int) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from sequencer.history.facts import RecordedFact, StartKind, read_facts
-from sequencer.store.journal import Scan, list_facts
+from sequencer.history.facts import RecordedFact, StartKind, list_facts, read_facts
+from sequencer.store.journal import Scan
 
 MARKS = (b"<<<<<<<", b"=======", b">>>>>>>")
 """The conflict markers of git."""

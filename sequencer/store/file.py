@@ -28,6 +28,7 @@ from sequencer.errors import (
     StateRefused,
     StorageFailed,
 )
+from sequencer.history.facts import list_facts
 from sequencer.model.edits import accept_file
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition, initialize
@@ -44,7 +45,6 @@ from sequencer.store.journal import (
     encode,
     ensure_readable,
     fact_fields,
-    list_facts,
 )
 from sequencer.store.leases import Leases
 from sequencer.store.lock import RunLock

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sequencer.errors import CorruptState, NewerSchema
-from sequencer.history.facts import StartKind, find_meaning
 from sequencer.model.whole_numbers import MAX_DIGITS
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular, sync_fd, sync_folder, write_durably
@@ -38,7 +37,6 @@ treated as torn, and it would count."""
 _SEAL = b',"checksum":"'
 _CHECKSUM_HEX = 16
 WRITING = "writing"
-_NO_FACT = ("head", "also", WRITING)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _FACT_KEYS = frozenset({"event", "step", "step_index", "token", "attempt", "outcome"})
 _TAIL_BYTES = len(_SEAL) + _CHECKSUM_HEX + len(b'"}')
@@ -249,24 +247,6 @@ def survey(data: bytes, offset: int = 0, expected: int | None = None) -> Scan:
     if is_torn:
         skipped_lines.append((offset + start, "torn: no end of line"))
     return Scan(tuple(winners), offset + len(data), is_torn, tuple(skipped_lines), tuple(gaps))
-
-
-def list_facts(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the facts of *record* as ``history --json`` prints them, one or more."""
-    shared_fields = {"revision": record["revision"], "at": record["at"]}
-    first_fact = {
-        key: value
-        for key, value in record.items()
-        if key not in _NO_FACT and key not in shared_fields
-    }
-    facts = [{**shared_fields, **fact} for fact in (first_fact, *record.get("also", ()))]
-    for fact in facts:
-        if find_meaning(fact["event"]).starts is StartKind.ATTEMPT:
-            # The fact does not name the host; the claim in the new head does.
-            claims = {claim["token"]: claim for claim in record["head"].get("claims", ())}
-            claim = claims.get(fact["token"])
-            fact["host"] = None if claim is None else claim["owner"]["host"]
-    return facts
 
 
 NAME = "journal.jsonl"

@@ -16,10 +16,11 @@ from pathlib import Path
 
 from sequencer import Head
 from sequencer.errors import ConfigurationError, CorruptState, NewerSchema, StateRefused
+from sequencer.history.facts import list_facts
 from sequencer.model.sequence.order import describe
 from sequencer.project.settings import load
 from sequencer.store.head import parse_head, read_head, write_head
-from sequencer.store.journal import checksum, decode, list_facts, scan
+from sequencer.store.journal import checksum, decode, scan
 from sequencer.store.strictjson import parse_object
 from sequencer.workflows.prompts import PromptReader, relative_name
 from sequencer.workflows.router import RouterRefused, parse_answer

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from sequencer.engine.graph_changes import load_as_started
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
+from sequencer.history.facts import list_facts
 from sequencer.history.story import Story, build_story
 from sequencer.history.view import FlowView, build_view
 from sequencer.model.head import Head
 from sequencer.model.workflow import Workflow
 from sequencer.store.folder import read_regular
 from sequencer.store.journal import NAME as JOURNAL
-from sequencer.store.journal import decode, list_facts
+from sequencer.store.journal import decode
 
 if TYPE_CHECKING:
     from sequencer.engine.run import Run

@@ -23,7 +23,7 @@ from sequencer.errors import (
     quote_words,
     run_option,
 )
-from sequencer.history.facts import EndState, RecordedFact, read_facts
+from sequencer.history.facts import EndState, RecordedFact, list_facts, read_facts
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.kind import Readiness, ReadinessKind, describe_expired_gate
 from sequencer.model.limits import parse_time
@@ -31,7 +31,7 @@ from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.workflow import ensure_definition
 from sequencer.project.project import Project
 from sequencer.project.scheduler import load_scheduler
-from sequencer.store.journal import JournalFile, list_facts
+from sequencer.store.journal import JournalFile
 
 if TYPE_CHECKING:
     from sequencer.engine.graph_changes import Question

@@ -34,7 +34,7 @@ from sequencer.errors import (
     UnknownName,
 )
 from sequencer.files.textfile import slug
-from sequencer.history.facts import RecordedFact, read_facts
+from sequencer.history.facts import RecordedFact, list_facts, read_facts
 from sequencer.history.story import StepTries, Story
 from sequencer.model.commands import Adopt
 from sequencer.model.graph.source import describe_differences
@@ -47,7 +47,7 @@ from sequencer.plugins.web.records import Spent, to_spent
 from sequencer.project.diagnostics import Diagnostic
 from sequencer.project.project import Project, open_project
 from sequencer.store import folder as folders
-from sequencer.store.journal import JournalFile, list_facts
+from sequencer.store.journal import JournalFile
 
 DEFAULT_RUN = "-"
 """The address of the default run. No named run can have it: a slug is never a single dash."""

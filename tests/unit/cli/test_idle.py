@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -422,3 +424,16 @@ def test_a_change_during_a_tick_prevents_a_repeated_answer(
     monkeypatch.setattr(run_work, "_report_end", and_then)
     assert call(folder, "tick").out.startswith(PAUSED)
     assert fast(folder, "tick") is None
+
+
+def test_a_tick_with_nothing_to_do_loads_only_the_standard_library() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import sequencer.cli.idle;"
+        "print(*(set(sys.modules) - before))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "sequencer.cli.idle" in loaded
+    others = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
+    assert others == {"sequencer"}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import SequencerError, TransitionRefused
+from sequencer.history.facts import list_facts
 from sequencer.model.head import Head
 from sequencer.model.store_move import close_run, confirm_arrival, reopen_run
 from sequencer.model.transitions import Transition, initialize
@@ -16,7 +17,7 @@ from sequencer.store import folder as folders
 from sequencer.store.arrival import Arrival, PastRecord, encode_journal
 from sequencer.store.file import FileStore
 from sequencer.store.head import write_head
-from sequencer.store.journal import JournalFile, list_facts
+from sequencer.store.journal import JournalFile
 from tests.contract import store_cases as cases
 
 AT = "2026-01-02T03:04:05Z"

@@ -19,9 +19,10 @@ import pytest
 from sequencer.engine.graph_worker import GraphWorker
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import StepRequest
+from sequencer.history.facts import list_facts
 from sequencer.model.commands import Resume, RetryNow, Stop, StopNow, TakeOver
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.store.journal import list_facts, survey
+from sequencer.store.journal import survey
 from tests.continued import list_misfits
 from tests.golden.stories import FAILS, NO, PRICED, YES, Story, flow
 from tests.unit.cli.calling import call
