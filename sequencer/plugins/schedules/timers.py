@@ -321,7 +321,7 @@ def _read_times(log: Path) -> list[float]:
     ignored: a wrong clock or an agent wrote it, and it would hide missed ticks.
     """
     try:
-        data = read_regular(log, max(log.lstat().st_size - TAIL_BYTES, 0))
+        data = read_regular(log, max(os.lstat(log).st_size - TAIL_BYTES, 0))
     except (OSError, SequencerError):
         return []
     stamps = dict.fromkeys(_STAMP.findall(data.decode(errors="replace")))

@@ -193,10 +193,10 @@ def every_need(site: Site) -> Iterator[NeedCard]:
 
 def list_need_cards(row: RunRow) -> Iterator[NeedCard]:
     """Yield a card for each thing in the run of *row* that waits for a person."""
-    head, option = row.head, Open(row.run).option
+    head = row.head
     if head is None:
         if message := row.facts.get("error"):
-            command = f"sequencer {option}repair"
+            command = f"sequencer {Open(row.run).option}repair"
             yield NeedCard("broken", row, "", "The run can't be read", message, None, command)
         return
     change = row.changed
@@ -220,7 +220,8 @@ def list_need_cards(row: RunRow) -> Iterator[NeedCard]:
     yield from _list_problem_cards(row, head, change)
     if (pace := row.pace) is not None and pace.is_missed:
         title, since = "The timer has stopped", iso(pace.last)
-        yield NeedCard("missed", row, since, title, MISSED, None, f"sequencer {option}tick")
+        command = f"sequencer {Open(row.run).option}tick"
+        yield NeedCard("missed", row, since, title, MISSED, None, command)
     yield from (_make_merge_card(row, work) for work in row.unmerged)
     for post in row.facts.get("posts", ()):
         if post["error"]:

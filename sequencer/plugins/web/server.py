@@ -37,7 +37,7 @@ from sequencer.plugins.web import checks, pages, run_page, steps
 from sequencer.plugins.web.actions import perform_action
 from sequencer.plugins.web.costs import build_costs_page
 from sequencer.plugins.web.live import Channels, MadePage, follow_log
-from sequencer.plugins.web.pages import Page, every_need
+from sequencer.plugins.web.pages import Page, build_needs_page, every_need
 from sequencer.plugins.web.site import Site
 
 PAGES: Mapping[str, Callable[..., Page]] = {
@@ -103,7 +103,9 @@ class Answers:
         with self._site.lock:
             page = fill(self._site, values, **match.groupdict())
             template = self._templates.get_template(page.template)
-            badge = sum(1 for _ in every_need(self._site))
+            is_found = fill is build_needs_page
+            needs = page.context["needs"] if is_found else every_need(self._site)
+            badge = sum(1 for _ in needs)
             context = template.new_context(
                 {
                     "page": page,

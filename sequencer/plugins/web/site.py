@@ -46,6 +46,7 @@ from sequencer.plugins.schedules.timers import TickPace, find_tick_pace
 from sequencer.plugins.web.records import Spent, to_spent
 from sequencer.project.diagnostics import Diagnostic
 from sequencer.project.project import Project, open_project
+from sequencer.project.settings import Settings
 from sequencer.store import folder as folders
 from sequencer.store.journal import JournalFile
 
@@ -205,7 +206,7 @@ class RunRow(Struct, dict=True):
         head = self.head
         if head is None or head.claims or head.exit or head.status in ("complete", "paused"):
             return None
-        return find_tick_pace(self.project.project.settings, self.run.name)
+        return find_tick_pace(self.project.settings, self.run.name)
 
 
 class RunStory(Struct):
@@ -380,6 +381,14 @@ class ShownProject:
             self._names, self._remote_rows, self.diagnostics = None, {}, (0.0, [])
         return self._project
 
+    @property
+    def settings(self) -> Settings:
+        """Return its settings as they were when `project` was last asked for.
+
+        Each use of `project` checks the settings' files, and a page has hundreds of rows.
+        """
+        return (self._project or self.project).settings
+
     def _fingerprint_settings(self, project: Project) -> object:
         """Return a value that changes with its settings file and the charts in the settings."""
         settings = project.settings
@@ -435,7 +444,7 @@ class ShownProject:
         """Yield the runs that were started, and those that can't be read."""
         addresses = self._remote.rows() if self.is_remote else self.names()
         for address in addresses:
-            row = self.row(address)
+            row = self._row(self.settings, address)
             if row.head is not None or "error" in row.facts:
                 yield row
 
@@ -467,9 +476,11 @@ class ShownProject:
             UnknownName: there is none.
             RemoteUnreachable: its server is not responding.
         """
-        # Get `project` once: each use checks the settings' files, and a page has hundreds of rows.
-        project, entry = self.project, self._rows.get(address)
-        if not project.settings.store_kind.has_files:
+        return self._row(self.project.settings, address)
+
+    def _row(self, settings: Settings, address: str) -> RunRow:
+        entry = self._rows.get(address)
+        if not settings.store_kind.has_files:
             rows = self._remote.rows()
             if address not in rows:
                 raise UnknownName("run", address, rows)
@@ -480,7 +491,7 @@ class ShownProject:
             names = self._names or {}
             if address not in names and address not in (names := self.names()):
                 raise UnknownName("run", address, names)
-            run = project.run(names[address])
+            run = self.project.run(names[address])
         fingerprint = _fingerprint(run.store.state_path)
         if entry is None or entry[0] != fingerprint:
             entry = fingerprint, self._read_row(run, address, entry[1] if entry else None)
