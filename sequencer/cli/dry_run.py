@@ -171,7 +171,9 @@ def _describe_step(
 
 
 def _describe_prompt(project: Project, step: Step, executor: Executor | None) -> str:
-    """Return the path of the prompt's file, or that there is none; read it as the step would."""
+    """Return where the step's prompt is, or that there is none; read it as the step would."""
+    if step.text is not None:
+        return f"the text of step {step.name!r}"
     if executor is not None and not project.prompts.read_for(step, executor):
         return f"none: {step.prompt_name} is missing or empty"
     return str(prompt_path(project.settings.prompts_dir, step.prompt_name))

@@ -175,7 +175,7 @@ def _format_journal(report: JournalReport) -> Iterator[str]:
     )
     yield f"{report.path}: {report.scan.size} bytes, {revisions}"
     for gap in report.scan.gaps:
-        yield f"  revisions {gap.first} to {gap.last} are missing before byte {gap.offset}"
+        yield f"  {gap}"
     for offset, reason in report.misfits[:MAX_BAD_LINES]:
         yield f"  two histories meet at byte {offset}: {reason}"
     for offset, reason in report.scan.skipped[:MAX_BAD_LINES]:

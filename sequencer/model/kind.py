@@ -192,7 +192,7 @@ def _find_person_obstacle(head: Head, now: datetime) -> tuple[ReadinessKind, str
 def _describe_stop(head: Head) -> str:
     if head.moved_to is not None:
         return f"the run was moved to {head.moved_to}; this is a closed copy"
-    reason = f": {head.exit_reason}" if head.exit_reason else ""
+    reason = f": {head.exit_reason.rstrip(' .')}" if head.exit_reason else ""
     return (
         f"the run was stopped{reason}; {format_command(head.run_name, 'resume')} lets it continue"
     )

@@ -529,14 +529,9 @@ def _check_journals(diagnosis: Diagnosis) -> Iterator[Diagnostic]:
         if report.problem is not None:
             yield Diagnostic(Level.ERROR, Area.JOURNAL, report.problem, where)
         for gap in report.scan.gaps:
-            message = f"revisions {gap.first} to {gap.last} are missing before byte {gap.offset}"
-            yield Diagnostic(
-                Level.ERROR,
-                Area.JOURNAL,
-                message,
-                where,
-                "'sequencer repair' can continue after the gap",
-            )
+            if diagnosis.refusal is None or diagnosis.refusal.message != str(gap):
+                hint = "'sequencer repair' can continue after the gap"
+                yield Diagnostic(Level.ERROR, Area.JOURNAL, str(gap), where, hint)
         for offset, reason in report.misfits[:MAX_BAD_LINES]:
             message = f"two histories meet at byte {offset}: {reason}"
             hint = "restore the run's folder of only one; 'sequencer history' shows both, mixed"

@@ -69,6 +69,16 @@ class Gap(NamedTuple):
     first: int
     last: int
 
+    def __str__(self) -> str:
+        """Return what is missing, and where."""
+        return f"{_format_missing(self.first, self.last)} before byte {self.offset}"
+
+
+def _format_missing(first: int, last: int) -> str:
+    if first == last:
+        return f"revision {first} is missing"
+    return f"revisions {first} to {last} are missing"
+
 
 class Scan(NamedTuple):
     """The content of a part of the journal."""
@@ -192,13 +202,7 @@ def find_gap_within(found: Scan, where: str) -> CorruptState | None:
     """Return the error if an accepted record is missing in *found*, from the file *where*."""
     if not found.gaps:
         return None
-    offset, first_revision, last_revision = found.gaps[0]
-    revisions = (
-        f"revision {first_revision}"
-        if first_revision == last_revision
-        else f"revisions {first_revision} to {last_revision}"
-    )
-    return CorruptState(f"{revisions} missing before byte {offset}", where=where, hint=_REPAIR)
+    return CorruptState(str(found.gaps[0]), where=where, hint=_REPAIR)
 
 
 def find_gap_between(
@@ -210,8 +214,8 @@ def find_gap_between(
     """
     if newest is None or not fresh or fresh[0].revision == newest + 1:
         return None
-    gap_text = f"revisions {newest + 1} to {fresh[0].revision - 1} are missing"
-    return CorruptState(gap_text, where=where, hint=_REPAIR)
+    message = _format_missing(newest + 1, fresh[0].revision - 1)
+    return CorruptState(message, where=where, hint=_REPAIR)
 
 
 def survey(data: bytes, offset: int = 0, expected: int | None = None) -> Scan:

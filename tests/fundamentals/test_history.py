@@ -79,7 +79,7 @@ def test_a_missing_record_is_refused(project: Project) -> None:
     damaged = b"".join([*lines[:2], lines[2].replace(b"succeeded", b"succeedet"), *lines[3:]])
     journal.write_bytes(damaged)
     ran = project.sequencer("history", code=3)
-    assert "revision 3 missing" in ran.err
+    assert "revision 3 is missing" in ran.err
     assert "sequencer repair" in ran.err
     assert journal.read_bytes() == damaged
 

@@ -224,7 +224,7 @@ def test_a_gap_in_the_journal_is_an_error_with_its_offset(tmp_path: Path) -> Non
     found = findings(tmp_path)
     behind = bad + len(journal.read_bytes().splitlines(keepends=True)[2])
     said = [f.message for f in found if f.area is Area.JOURNAL]
-    assert f"revisions 3 to 3 are missing before byte {behind}" in said
+    assert f"revision 3 is missing before byte {behind}" in said
     assert f"the line at byte {bad} does not count: damaged: the checksum does not match" in said
     assert exit_code(found) == 3
 

@@ -313,7 +313,7 @@ class GraphKind(Kind):
     def refusal(verb: str) -> SequencerError | None:
         if verb in ("approve", "feedback"):
             return TransitionRefused(
-                f"{verb}: the run follows a graph, and its questions are answered",
+                f"{verb}: a graph has no gates; it asks questions",
                 hint="'sequencer inbox' shows them, 'sequencer answer NODE VALUE' answers one",
             )
         if verb not in _NOT_OF_A_GRAPH:

@@ -50,6 +50,14 @@ def test_everything_that_blocks_the_step_is_reported(tmp_path: Path) -> None:
     assert any("no-such-program-at-all" in line for line in found["in_the_way"])
 
 
+def test_a_step_whose_text_is_in_the_workflow_needs_no_prompt_file(tmp_path: Path) -> None:
+    steps = "{kind: procedure, steps: [{name: tell, text: Tell all.}]}"
+    configuration = CONFIGURATION.replace("workflows: {", f"workflows: {{told: {steps}, ")
+    found = report(project(tmp_path / "p", configuration), "--workflow", "told")
+    assert found["prompt"] == "the text of step 'tell'"
+    assert found["in_the_way"] == []
+
+
 def broken_definition(folder: Path) -> None:
     (folder / "orchestration.yaml").write_text(
         "workflow: {name: standard}\nagent: {default: rehearsal}\n"

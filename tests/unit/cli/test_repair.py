@@ -21,10 +21,10 @@ def test_it_shows_everything_and_changes_nothing(tmp_path: Path) -> None:
     called = call(tmp_path, "repair")
     assert called.code == 3
     for said in (
-        "refused: revision 3 missing before byte",
+        "refused: revision 3 is missing before byte",
         "state.json: can't be read (",
         "revisions 1 to 6",
-        "revisions 3 to 3 are missing before byte",
+        "  revision 3 is missing before byte",
         f"the line at byte {bad} does not count: damaged",
         "last good record: revision 6 at byte",
         "3 records lead to it without a gap",

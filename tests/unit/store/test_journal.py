@@ -88,7 +88,11 @@ def test_a_torn_line_is_skipped_and_reported() -> None:
 
 @pytest.mark.parametrize(
     ("revisions", "expected", "words"),
-    [((1, 3), 1, "revision 2 missing"), ((1, 5), 1, "revisions 2 to 4"), ((2,), 1, "revision 1")],
+    [
+        ((1, 3), 1, "revision 2 is missing"),
+        ((1, 5), 1, "revisions 2 to 4"),
+        ((2,), 1, "revision 1"),
+    ],
 )
 def test_a_gap_is_refused(revisions: tuple[int, ...], expected: int, words: str) -> None:
     with pytest.raises(CorruptState, match=words) as caught:

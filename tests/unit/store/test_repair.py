@@ -422,7 +422,7 @@ def test_a_journal_without_its_beginning_is_damaged(tmp_path: Path, is_head_ther
     journal.write_bytes(b"".join(lines_of(journal)[2:]))
     if not is_head_there:
         state_path.unlink()
-    with pytest.raises(CorruptState, match="revisions 1 to 2 missing before byte 0"):
+    with pytest.raises(CorruptState, match="revisions 1 to 2 are missing before byte 0"):
         go_on(state_path)
     assert diagnose(state_path).action is Action.REBUILD
     repair(state_path)

@@ -108,7 +108,7 @@ def test_a_removed_rotated_file_is_a_gap(tmp_path: Path) -> None:
     store = small_store(tmp_path)
     go_on(store, 20)
     (tmp_path / "journal-000003.jsonl").unlink()
-    with pytest.raises(CorruptState, match=r"revisions \d+ to \d+ are missing"):
+    with pytest.raises(CorruptState, match="revision 6 is missing"):
         list(store.history())
     assert small_store(tmp_path).view().head == store.view().head
 

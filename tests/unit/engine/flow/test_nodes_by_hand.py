@@ -336,7 +336,7 @@ def test_a_cancelled_run_can_be_brought_back(tmp_path: Path) -> None:
 def test_a_question_takes_an_answer_but_no_approval_or_feedback(tmp_path: Path, verb: str) -> None:
     store, made, before = asking(tmp_path)
     control = RunCommands(store, made)
-    with pytest.raises(TransitionRefused, match="questions are answered") as refused:
+    with pytest.raises(TransitionRefused, match="it asks questions") as refused:
         control.do(Approve() if verb == "approve" else Feedback("x"), by="ann")
     assert "sequencer answer" in (refused.value.hint or "")
     assert store.view().head == before
