@@ -27,6 +27,7 @@ from sequencer.plugins.temporal.wire import unpack_head
 from tests.fleet.conftest import TTL_S
 from tests.fleet.fleet_projects import (
     AGENTS,
+    AGENTS,
     CYCLE,
     FLOW,
     PROCEDURE,
@@ -103,6 +104,32 @@ def test_a_gate_is_decided_without_a_worker(pair: Pair) -> None:
     fleet, files = (one.facts("history") for one in both)
     assert told(fleet) == told(files)
     assert [one["event"] for one in fleet].count("approved") == 1
+
+
+def test_a_completed_run_calls_the_hook_with_the_step_that_has_ended_it(pair: Pair) -> None:
+    hooks = """\
+from pathlib import Path
+from sequencer import Decision, Move, hookimpl
+
+@hookimpl
+def sequencer_transition(context, outcome):
+    return Decision(Move.SKIP) if context.step.name == "second" else None
+
+@hookimpl
+def sequencer_completed(context, head):
+    Path("ended.txt").write_text(f"{context.step.name} {context.step_index} {head.status}")
+"""
+    steps = ", ".join(f"{{name: {name}, prompt: main.md}}" for name in ("first", "second", "third"))
+    release = f"{{kind: procedure, steps: [{steps}]}}"
+    workflows = (
+        f"hooks: [hooks.py]\nworkflow: {{name: release}}\nworkflows: {{release: {release}}}\n"
+    )
+    both = pair(AGENTS + workflows)
+    for one in both:
+        (one.folder / "hooks.py").write_text(hooks)
+    same(both, "run")
+    ended = [(one.folder / "ended.txt").read_text() for one in both]
+    assert ended == ["second 1 complete"] * 2
 
 
 def test_decisions_reach_a_run_whose_worker_lives(project: Make) -> None:

@@ -42,6 +42,7 @@ from sequencer.errors import (
     format_command,
 )
 from sequencer.executors.cancellation import Cancellation, StopReason
+from sequencer.history.facts import find_end_index, read_facts
 from sequencer.model.head import Head, Status, Work
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import OutcomeStatus, Usage
@@ -346,17 +347,12 @@ def work_on(
         # The last attempt may still be publishing an older head.
         worker.code.publish(state, wait=True)
     if state is not None and state.status is Status.COMPLETE and head.status is not Status.COMPLETE:
-        worker.performer.report_completed(_find_last_index(state), state)
+        end_index = find_end_index(read_facts(store.history(head.revision)))
+        if end_index is not None:
+            worker.performer.report_completed(end_index, state)
     if "error" in end:
         raise unpack_error(end["error"])
     return summary
-
-
-def _find_last_index(head: Head) -> int:
-    """Return the step_index of the step with which the complete run of *head* has ended."""
-    # A hook may have sent the run elsewhere before a person rejected it at a gate.
-    gate = head.gate if head.was_rejected else None
-    return max(head.step_index - 1, 0) if gate is None else gate.step_index
 
 
 def detach(
