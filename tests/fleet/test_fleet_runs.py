@@ -27,7 +27,6 @@ from sequencer.plugins.temporal.wire import unpack_head
 from tests.fleet.conftest import TTL_S
 from tests.fleet.fleet_projects import (
     AGENTS,
-    AGENTS,
     CYCLE,
     FLOW,
     PROCEDURE,
