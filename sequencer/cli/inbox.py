@@ -22,6 +22,7 @@ from sequencer.cli.views.runs import (
     get_run_name,
     is_single_word,
     iter_needs,
+    iter_started_runs,
     read_gate_output,
     untrusted_need,
     visit_runs,
@@ -39,6 +40,7 @@ from sequencer.errors import (
 from sequencer.model.commands import AnswerQuestion, Approve, Feedback, Reject, Tell
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.whole_numbers import parse_whole_number
+from sequencer.project.project import Project
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def _find_waiting_run(invocation: Invocation, question: str | None, text: str) -
             )
         return run
     project = invocation.project()
-    waits, unread_runs = find_waiting_runs(project)
+    waits, unread_runs = find_waiting_runs(iter_started_runs(project))
     if not waits:
         # A stopped run is in no list, but takes an answer.
         head = None if unread_runs else project.run(None).head
@@ -165,7 +167,7 @@ def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> 
     question, text = words[0] if len(words) > 1 else None, words[-1]
     is_feedback = question == "feedback" and not any(
         question in _list_answerable_names(item)
-        for item in find_waiting_runs(invocation.project())[0]
+        for item in find_waiting_runs(iter_started_runs(invocation.project()))[0]
     )
     if is_feedback:
         question = None  # 'answer feedback TEXT': the kind of answer, like 'approve'
@@ -271,11 +273,11 @@ def inbox(invocation: Invocation) -> None:
     """
     # `run()` refuses an unknown name.
     run_name = None if invocation.run_name is None else invocation.run().name
-    waits, _ = find_waiting_runs(invocation.project())
-    waits = [item for item in waits if run_name in (None, item.run.name)]
-    items = [*_iter_items(invocation, run_name, waits)]
-    views = [*visit_runs(invocation.project(), lambda run, _: run.view().notices)]
-    notices = (result for run, result in views if run_name in (None, run.name))
+    # Each run is opened once: a project may have thousands.
+    started_runs = [*iter_started_runs(invocation.project())]
+    runs = [(run, head) for run, head in started_runs if run_name in (None, run.name)]
+    items = [*_iter_items(invocation, run_name, runs)]
+    notices = [result for _, result in visit_runs(runs, lambda run, _: run.view().notices)]
     invocation.show_notices(text for texts in notices if isinstance(texts, tuple) for text in texts)
     if invocation.is_json:
         invocation.print_json([row for row, _ in items])
@@ -289,30 +291,33 @@ def inbox(invocation: Invocation) -> None:
 
 
 def _iter_items(
-    invocation: Invocation, run_name: str | None, waits: Sequence[Open]
+    invocation: Invocation, run_name: str | None, runs: Sequence[tuple[Run, Head | SequencerError]]
 ) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Yield what needs a person in *run_name* (None: in all runs), as JSON facts and as lines."""
-    project = invocation.project()
+    """Yield what needs a person in *runs*, as JSON facts and as lines.
+
+    They are all started runs if *run_name* is None, else the one of that name.
+    """
+    project, (waits, _) = invocation.project(), find_waiting_runs(runs)
     open_questions = [(item, question) for item in waits for question in item.questions]
     for item, question in open_questions:
         lines = [*_question_lines(item, question), *_format_commands(item, question)]
         yield build_question_json(item.run, question), lines
     for item, gate in [(item, item.gate) for item in waits if item.gate is not None]:
         yield _build_gate_json(item, gate), _gate_lines(item, gate)
-    for run, interrupted_run in visit_runs(project, find_interruption):
-        if isinstance(interrupted_run, InterruptedRun) and run_name in (None, run.name):
+    for run, interrupted_run in visit_runs(runs, find_interruption):
+        if isinstance(interrupted_run, InterruptedRun):
             lines = [
                 f"{one_line(get_run_name(run))}: {interrupted_run.words}",
                 f"  {interrupted_run.next_command.line}",
             ]
             yield _build_interrupted_json(interrupted_run), lines
-    needs = [(run, need) for run, need in iter_needs(project) if run_name in (None, run.name)]
-    for run, need in needs:
+    for run, need in iter_needs(runs):
         yield build_need_json(run, need), _need_lines(one_line(get_run_name(run)), need)
     for work in project.find_unmerged_work():
         if run_name in (None, work.run):
             yield work.as_json(), _work_lines(work)
-    if run_name is None and (trust_need := _find_trust_need(invocation, waits, needs)) is not None:
+    trust_need = _find_trust_need(project, has_runs=bool(runs)) if run_name is None else None
+    if trust_need is not None:
         yield build_need_json(None, trust_need), _need_lines("this project", trust_need)
 
 
@@ -338,15 +343,11 @@ def _build_interrupted_json(interrupted_run: InterruptedRun) -> dict[str, Any]:
     }
 
 
-def _find_trust_need(
-    invocation: Invocation, waits: Sequence[Open], needs: Sequence[tuple[Run, Need]]
-) -> Need | None:
+def _find_trust_need(project: Project, *, has_runs: bool) -> Need | None:
     """Return the need to trust the project before its runs continue; None: there is none."""
-    project = invocation.project()
     refusal = project.trust.refusal()
     if refusal is None:
         return None
-    has_runs = waits or needs or any(visit_runs(project, lambda run, _: run))
     return untrusted_need(refusal) if refusal.changed or has_runs else None
 
 

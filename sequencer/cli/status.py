@@ -23,7 +23,7 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.next_command import find_interruption, read_situation, run_state
 from sequencer.cli.views.nodes import Frame
 from sequencer.cli.views.readiness import LABEL_WIDTH, Snapshot, add_project_facts, take_snapshot
-from sequencer.cli.views.runs import run_facts, unread_facts, visit_runs
+from sequencer.cli.views.runs import iter_started_runs, run_facts, unread_facts, visit_runs
 from sequencer.cli.views.states import get_state_look
 from sequencer.cli.views.tables import format_table
 from sequencer.cli.views.text import age_s, one_line, terminal_width
@@ -268,7 +268,7 @@ def _list_runs(invocation: Invocation, *, with_ended: bool) -> None:
     """List the runs with their procedure, step, status, age and cost."""
     project = invocation.project()
     ended_runs, states = [], dict[str | None, str]()
-    for run, result in visit_runs(project, partial(_collect_facts, project)):
+    for run, result in visit_runs(iter_started_runs(project), partial(_collect_facts, project)):
         if isinstance(result, SequencerError):
             facts, states[run.name] = unread_facts(run, result), "unreadable"
         else:

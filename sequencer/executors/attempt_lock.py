@@ -43,10 +43,17 @@ _MAX_BYTES = 65_536
 _FLAGS = os.O_RDWR | os.O_APPEND
 
 
+_PREFIX = "agents-"
+
+
 def lock_path(state_path: Path, node: str | None = None) -> Path:
     """Return the lock file of a sequence, which has one agent at a time, or of one *node*."""
     name = "line" if node is None else sha256(node.encode()).hexdigest()[:16]
-    return state_path.parent / "beats" / f"agents-{name}"
+    return state_path.parent / "beats" / f"{_PREFIX}{name}"
+
+
+def _is_lock_name(name: str) -> bool:
+    return name.startswith(_PREFIX)
 
 
 class AttemptLock:
@@ -207,10 +214,14 @@ def find_left_processes(state_path: Path) -> dict[Path, list[int]]:
 
     An attempt that is at work holds its lock, so its processes are not among them.
     """
-    left_pids = {}
-    for path in sorted(lock_path(state_path).parent.glob("agents-*")):
+    folder, left_pids = lock_path(state_path).parent, {}
+    names: list[str] = []
+    # The store reports a folder that is a link; nothing behind it is read here.
+    with contextlib.suppress(StateRefused):
+        names = sorted(filter(_is_lock_name, folders.list_names(folder)))
+    for path in (folder / name for name in names):
         with contextlib.suppress(OSError, StateRefused):
-            fd = folders.make_folder(path.parent).open(path.name, os.O_RDONLY)
+            fd = folders.open_folder(folder).open(path.name, os.O_RDONLY)
             try:
                 notes = _NOTE.findall(os.pread(fd, _MAX_BYTES, 0)) if _try_lock(fd) else []
             finally:

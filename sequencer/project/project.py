@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.run import Run
 from sequencer.engine.run_commands import ensure_may_decide
 from sequencer.engine.workspace import BranchGuard, Workspace
-from sequencer.errors import ConfigurationError, SequencerError
+from sequencer.errors import ConfigurationError, SequencerError, StateRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import expand_home
 from sequencer.files.yamlfile import KeyPath
@@ -331,8 +332,7 @@ class Project(Struct, frozen=True, dict=True):
 
         Git starts only if a worktree may exist: most projects have none.
         """
-        root, has_any = self.settings.state_file.parent, self.settings.worktree
-        if not (has_any or any(root.glob("worktrees")) or any(root.glob("runs/*/worktrees"))):
+        if not (self.settings.worktree or _may_have_worktrees(self.settings.state_file.parent)):
             return ()
         provider = WORKTREES.get()
         return () if provider is None else provider.find_unmerged_work(self)
@@ -413,6 +413,16 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         return (is_due and not self.project.is_set_by_variables) or self.project.may_agents_use(
             verb
         )
+
+
+def _may_have_worktrees(state: Path) -> bool:
+    """Return whether a run whose files are in *state* has ever had a worktree."""
+    runs: list[str] = []
+    # The store reports a folder that is a link; nothing behind it is read here.
+    with suppress(StateRefused):
+        runs = folders.list_names(state / "runs")
+    paths = (state / "worktrees", *(state / "runs" / name / "worktrees" for name in runs))
+    return any(map(os.path.lexists, paths))
 
 
 def load_hooks(

@@ -315,12 +315,14 @@ class Workflows:
                 path = os.path.normpath(self._root / expand_home(file))
                 files.setdefault(path, []).append(name)
         paths = [os.path.realpath(flow) for flow in flows]
-        for folder in _FLOW_FOLDERS:
+        for folder in (self._root / name for name in _FLOW_FOLDERS):
+            if is_linked_outside(folder, self._root):
+                continue  # none of its files is ever run
             try:
-                names = sorted(os.listdir(self._root / folder))  # noqa: PTH208 - names, not entries
+                names = sorted(os.listdir(folder))  # noqa: PTH208 - names, not entries
             except OSError:
                 continue
-            paths += [str(self._root / folder / name) for name in names if _is_workflow_file(name)]
+            paths += [str(folder / name) for name in names if _is_workflow_file(name)]
         for path in paths:
             # The stem is also a name for the workflow: `run NAME` finds the file by it.
             files.setdefault(path, []).append(f"flow\n{escape_non_ascii(Path(path).stem)}")

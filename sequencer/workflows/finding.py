@@ -137,6 +137,8 @@ def flow_files(project: Path, home: Path) -> tuple[Path, ...]:
     """Return the files with a chart or a task list in the folders of workflows."""
     files: list[Path] = []
     for folder in workflow_folders(project, home):
+        if is_linked_outside(folder, project):
+            continue  # none of its files is ever run
         try:
             paths = sorted(folder.iterdir())
         except OSError:

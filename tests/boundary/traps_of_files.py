@@ -18,14 +18,18 @@ DEEP = 400
 
 # --- links ---------------------------------------------------------------------------------
 
-FOLDERS = ("sync", "sync/beats", "sync/results", "sync/runs", "sync/activity", "logs", "logs/local")
+FOLDERS = (
+    "sync", "sync/beats", "sync/results", "sync/runs", "sync/activity", "sync/worktrees", "logs",
+    "logs/local", "flows",
+)  # fmt: skip
 for _name in (*FOLDERS, "logs/local/steps"):
 
     def _link_folder(project: Project, name: str = _name) -> None:
         project.link(name, project.world.full(name.replace("/", "-")))
 
-    # Nobody asks for the runs, or the cursors of sinks, while the default run goes its way.
-    _codes = () if _name in ("sync/runs", "sync/activity") else REFUSED
+    # No one asks for these while the default run goes its way.
+    _is_needed = _name not in ("sync/runs", "sync/activity", "sync/worktrees", "flows")
+    _codes = REFUSED if _is_needed else ()
     add(
         Trap(
             f"link-{_name}",

@@ -6,7 +6,7 @@ import getpass
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -46,17 +46,28 @@ LONG_PAUSE = timedelta(hours=1, minutes=5)
 differ."""
 
 
-def visit_runs(
-    project: Project, look: Callable[[Run, Head], Found]
-) -> Iterator[tuple[Run, Found | SequencerError]]:
-    """Yield each started run of *project* with the result of *look*, or with its error."""
+def iter_started_runs(project: Project) -> Iterator[tuple[Run, Head | SequencerError]]:
+    """Yield each started run of *project* with its head, or with the error if it can't be read."""
     for name in (None, *project.run_names()):
         run = project.run(name)
         try:
-            if (head := run.head) is not None:
-                yield run, look(run, head)
+            head = run.head
         except SequencerError as error:
             # A damaged run must not hide the others.
+            yield run, error
+        else:
+            if head is not None:
+                yield run, head
+
+
+def visit_runs(
+    runs: Iterable[tuple[Run, Head | SequencerError]], look: Callable[[Run, Head], Found]
+) -> Iterator[tuple[Run, Found | SequencerError]]:
+    """Yield each of *runs*, from `iter_started_runs`, with the result of *look*, or its error."""
+    for run, head in runs:
+        try:
+            yield run, head if isinstance(head, SequencerError) else look(run, head)
+        except SequencerError as error:
             yield run, error
 
 
@@ -279,12 +290,12 @@ def _format_commands(option: str, *verbs: str) -> tuple[str, ...]:
     return tuple(f"sequencer {option}{verb}" for verb in verbs)
 
 
-def iter_needs(project: Project) -> Iterator[tuple[Run, Need]]:
-    """Yield the runs that need a person but ask no question, for example after a final failure.
+def iter_needs(runs: Iterable[tuple[Run, Head | SequencerError]]) -> Iterator[tuple[Run, Need]]:
+    """Yield those of *runs* that need a person but ask no question, as after a final failure.
 
     Runs that can't be read are included, because a person has to repair them.
     """
-    for run, need in visit_runs(project, _need_if_readable):
+    for run, need in visit_runs(runs, _need_if_readable):
         if isinstance(need, DefinitionChanged):
             key = f"changed {run.name}"
             commands = _format_commands(run_option(run.name), "adopt", "reset")
@@ -407,9 +418,11 @@ def get_run_name(run: Run) -> str:
     return run.name or "default run"
 
 
-def find_waiting_runs(project: Project) -> tuple[list[Open], dict[Run, SequencerError]]:
-    """Return all runs that wait for a person, and the errors of runs that can't be read."""
-    results = dict(visit_runs(project, find_open_item))
+def find_waiting_runs(
+    runs: Iterable[tuple[Run, Head | SequencerError]],
+) -> tuple[list[Open], dict[Run, SequencerError]]:
+    """Return those of *runs* that wait for a person, and the errors of those that can't be read."""
+    results = dict(visit_runs(runs, find_open_item))
     unread_runs = {
         run: error for run, error in results.items() if isinstance(error, SequencerError)
     }

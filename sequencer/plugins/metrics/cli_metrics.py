@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import save
-from sequencer.cli.views.runs import visit_runs
+from sequencer.cli.views.runs import iter_started_runs, visit_runs
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UsageRefused
 from sequencer.history.story import build_story
@@ -82,7 +82,9 @@ def _collect_samples(
         return [_read_sample(invocation, project, run, head)], []
 
     samples = []
-    for run, sample in visit_runs(project, partial(_read_sample, invocation, project)):
+    for run, sample in visit_runs(
+        iter_started_runs(project), partial(_read_sample, invocation, project)
+    ):
         if isinstance(sample, RunSample):
             samples.append(sample)
         else:

@@ -22,7 +22,13 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.tick_news import explain_held
 from sequencer.cli.unattended import OPTION, find_log_path
-from sequencer.cli.views.runs import get_run_name, run_facts, unread_facts, visit_runs
+from sequencer.cli.views.runs import (
+    get_run_name,
+    iter_started_runs,
+    run_facts,
+    unread_facts,
+    visit_runs,
+)
 from sequencer.cli.views.text import pluralize
 from sequencer.engine.run import Run
 from sequencer.errors import ClaimHeld, Interrupted, SequencerError, UsageRefused
@@ -63,7 +69,7 @@ def tick_all(invocation: Invocation, at_most: int | None = None) -> int:
     place = _acquire_lock(project, at_most)
     if place is None:
         error = ClaimHeld(f"{pluralize(at_most, 'tick')} at work already (--at-most)")
-        for run, head in visit_runs(project, lambda _, head: head):
+        for run, head in iter_started_runs(project):
             if isinstance(head, Head):
                 explain_held(invocation, run, head, error)
         raise error
@@ -91,7 +97,7 @@ class _Runs(NamedTuple):
             dict[str, Run](),
             set[str](),
         )
-        for run, facts in visit_runs(project, partial(run_facts, project)):
+        for run, facts in visit_runs(iter_started_runs(project), partial(run_facts, project)):
             # An unreadable run gets turns too: its tick reports the error.
             state = unread_facts(run, facts) if isinstance(facts, SequencerError) else facts
             if not state["ended"] or any(post["pending"] for post in state["posts"]):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sequencer.store.file import FileStore
 from tests.unit.cli.calling import call, project
 
 FAILS = """\
@@ -112,3 +115,20 @@ def test_a_gate_of_a_stopped_run_takes_an_answer(tmp_path: Path) -> None:
     assert call(folder, "run", "--quiet").code == 4
     assert call(folder, "stop").code == 0
     assert call(folder, "answer", "main", "look again").code == 0
+
+
+def test_each_run_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = project(tmp_path / "p")
+    names = [f"r{number}" for number in range(5)]
+    for name in names:
+        (folder / "sync" / "runs" / name).mkdir(parents=True)
+    opened: Counter[str] = Counter()
+    read_view = FileStore._read_view
+
+    def count(store: FileStore) -> Any:
+        opened[store.state_path.parent.name] += 1
+        return read_view(store)
+
+    monkeypatch.setattr(FileStore, "_read_view", count)
+    assert call(folder, "inbox").code == 0
+    assert {name: opened[name] for name in names} == dict.fromkeys(names, 1)

@@ -19,6 +19,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from sequencer.errors import StateRefused
 from sequencer.files.textfile import ref_part, slug
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field
@@ -139,8 +140,10 @@ class Worktrees:
 
     def list_names(self) -> list[str]:
         """Return the names of all worktrees with a note, sorted."""
-        with contextlib.suppress(OSError):
-            return sorted(path.stem for path in self.path.glob("*.json"))
+        # The store reports a folder that is a link; nothing behind it is read here.
+        with contextlib.suppress(OSError, StateRefused):
+            names = folders.list_names(self.path)
+            return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
         return []
 
     def is_abandoned(self, worktree: Worktree) -> bool:
