@@ -90,7 +90,6 @@ def test_a_cycle_is_the_same_as_in_files(pair: Pair) -> None:
     assert [path.rsplit("/", 1)[1] for path in logs[0]] == [p.rsplit("/", 1)[1] for p in logs[1]]
 
 
-@pytest.mark.sample
 def test_a_gate_is_decided_without_a_worker(pair: Pair) -> None:
     both = pair(PROCEDURE)
     for words in (
@@ -131,6 +130,7 @@ def sequencer_completed(context, head):
     assert ended == ["second 1 complete"] * 2
 
 
+@pytest.mark.sample
 def test_decisions_reach_a_run_whose_worker_lives(project: Make) -> None:
     here = project(PROCEDURE)
     with here.worker():
