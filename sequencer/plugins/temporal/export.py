@@ -22,10 +22,10 @@ from sequencer.plugins.temporal.events import EventReader
 from sequencer.plugins.temporal.wire import unpack_head
 from sequencer.store import folder as folders
 from sequencer.store import results
-from sequencer.store.arrival import PastRecord, encode_journal, keep_outputs
 from sequencer.store.head import encode_head
 from sequencer.store.journal import NAME
 from sequencer.store.protocol import Store
+from sequencer.store.run_import import PastRecord, encode_journal, keep_outputs
 from sequencer.store.strictjson import parse_object
 
 

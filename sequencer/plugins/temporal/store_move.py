@@ -39,10 +39,10 @@ from sequencer.plugins.temporal.wire import (
     measure_documents,
 )
 from sequencer.store import results
-from sequencer.store.arrival import Arrival
 from sequencer.store.file import FileStore
 from sequencer.store.folder import list_names, read_regular
 from sequencer.store.protocol import Store
+from sequencer.store.run_import import RunImport
 
 PAST_BYTES = 512 * 1024
 """Limit of the history that travels, and of a graph's outputs; the newest come first."""
@@ -114,7 +114,7 @@ def _choose_mover(source: Side, target: Side) -> Callable[[Head, Transition], He
 
 def _read_arrived_head(target: Side, head: Head) -> Head | None:
     """Return the head in *target*; None: there is no run, or this one has partly arrived."""
-    if isinstance(target.store, FileStore) and Arrival(target.store, head.run_id).is_free():
+    if isinstance(target.store, FileStore) and RunImport(target.store, head.run_id).is_free():
         return None
     return target.store.view().head
 
@@ -254,8 +254,8 @@ def _outputs(folder: Path) -> dict[str, str]:
 
 def _move_to_files(server: FleetStore, files: FileStore, head: Head, opening: Transition) -> Head:
     run = export_run(server)
-    arrival = Arrival(files, head.run_id)
-    return arrival.import_run(run.journal_lines, head, opening, run.documents, run.outputs)
+    run_import = RunImport(files, head.run_id)
+    return run_import.write(run.journal_lines, head, opening, run.documents, run.outputs)
 
 
 def _now() -> str:

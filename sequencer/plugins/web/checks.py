@@ -23,7 +23,7 @@ from sequencer.model.head import Head
 from sequencer.plugins.web.pages import Page, Query, collect_folders, iso, list_need_cards, local
 from sequencer.plugins.web.section import get_webhook_options
 from sequencer.plugins.web.site import RunRow, ShownProject, Site
-from sequencer.plugins.web.webhooks.box import DeliveryBox
+from sequencer.plugins.web.webhooks.deliveries import DeliveryBox
 from sequencer.project.checks import check_statically
 from sequencer.project.diagnostics import Level
 

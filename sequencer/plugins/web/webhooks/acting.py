@@ -54,7 +54,7 @@ from sequencer.plugins.web.actions import decide, make_command
 from sequencer.plugins.web.section import get_webhook_options
 from sequencer.plugins.web.site import ShownProject
 from sequencer.plugins.web.webhook_settings import AnyHook
-from sequencer.plugins.web.webhooks.box import Delivery, DeliveryBox
+from sequencer.plugins.web.webhooks.deliveries import Delivery, DeliveryBox
 from sequencer.plugins.web.webhooks.reading import (
     Ask,
     Document,

@@ -30,7 +30,7 @@ from sequencer.plugins.web.guard import has_two_lengths
 from sequencer.plugins.web.section import get_webhook_options
 from sequencer.plugins.web.site import Site
 from sequencer.plugins.web.webhooks.acting import Clerk, Say, ensure_allowed
-from sequencer.plugins.web.webhooks.box import BoxBusy, BoxFull
+from sequencer.plugins.web.webhooks.deliveries import BoxBusy, BoxFull
 from sequencer.plugins.web.webhooks.reading import Unwanted, is_count, read_event
 from sequencer.plugins.web.webhooks.uploads import BODY_S, MAX_BYTES, TooMuch, Upload, Uploads
 from sequencer.project.project import Project

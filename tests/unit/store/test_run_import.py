@@ -14,10 +14,10 @@ from sequencer.model.head import Head
 from sequencer.model.store_move import close_run, confirm_arrival, reopen_run
 from sequencer.model.transitions import Transition, initialize
 from sequencer.store import folder as folders
-from sequencer.store.arrival import Arrival, PastRecord, encode_journal
 from sequencer.store.file import FileStore
 from sequencer.store.head import write_head
 from sequencer.store.journal import JournalFile
+from sequencer.store.run_import import PastRecord, RunImport, encode_journal
 from tests.contract import store_cases as cases
 
 AT = "2026-01-02T03:04:05Z"
@@ -85,7 +85,7 @@ def continued(left: Path, folder: Path) -> Path:
         [PastRecord(past.revision, past.data["at"], list_facts(past.data), head)], head.run_id
     )
     store = store_in(folder)
-    Arrival(store, head.run_id).import_run(lines, head, arrived(head), {}, {})
+    RunImport(store, head.run_id).write(lines, head, arrived(head), {}, {})
     steps(store, 3)
     store.update(closing(HERE))
     return folder
@@ -95,7 +95,7 @@ def bring(there: Path, here: Path) -> Head:
     head = store_in(there).view().head
     assert head is not None
     target = store_in(here)
-    return Arrival(target, head.run_id).import_run(lines_in(there), head, arrived(head), {}, {})
+    return RunImport(target, head.run_id).write(lines_in(there), head, arrived(head), {}, {})
 
 
 def ensure_whole(here: Path, head: Head, first: int) -> None:
@@ -157,7 +157,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 
     for name in ("write_atomically", "link", "move", "remove"):
         monkeypatch.setattr(folders, name, guarded(getattr(folders, name)))
-    monkeypatch.setattr("sequencer.store.arrival.write_head", guarded(write_head))
+    monkeypatch.setattr("sequencer.store.run_import.write_head", guarded(write_head))
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -193,7 +193,7 @@ def test_the_copy_is_set_aside_when_records_between_are_missing(left: Path, tmp_
     head = store_in(source).view().head
     assert head is not None
     newest = lines_in(source)[-3:]
-    done = Arrival(store_in(left), head.run_id).import_run(newest, head, arrived(head), {}, {})
+    done = RunImport(store_in(left), head.run_id).write(newest, head, arrived(head), {}, {})
     ensure_whole(left, done, head.revision - 2)
     aside = next(left.glob("set-aside-*"))
     assert {"state.json", "journal.jsonl"} <= {path.name for path in aside.iterdir()}

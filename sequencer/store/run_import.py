@@ -55,7 +55,7 @@ def _encode_record(past_record: PastRecord, run_id: str) -> bytes:
     return encode(past_record.revision, past_record.at, facts, head)
 
 
-class Arrival:
+class RunImport:
     """Imports one run into the folder of a file store."""
 
     def __init__(self, store: FileStore, run_id: str) -> None:
@@ -98,7 +98,7 @@ class Arrival:
         ]
         return all(head.get("run_id") == self._run_id for head in heads)
 
-    def import_run(
+    def write(
         self,
         lines: Sequence[bytes],
         head: Head,
