@@ -400,15 +400,15 @@ def waiting(state: Path) -> list[Any]:
 KILLER = """
 import os, signal, sys
 from sequencer.engine.run_commands import RunCommands
-from sequencer.plugins.web.webhooks import acting, box
+from sequencer.plugins.web.webhooks import acting, deliveries
 
 PLACES = {
-    "take": (box.DeliveryBox, "add_delivery", False),
+    "take": (deliveries.DeliveryBox, "add_delivery", False),
     "note": (acting.Clerk, "_handle_delivery", True),
-    "want": (box.DeliveryBox, "add_wanted_run", False),
+    "want": (deliveries.DeliveryBox, "add_wanted_run", False),
     "start": (RunCommands, "start", True),
     "begun": (RunCommands, "start", False),
-    "drop": (box.DeliveryBox, "finish", True),
+    "drop": (deliveries.DeliveryBox, "finish", True),
 }
 owner, name, is_before = PLACES[os.environ["DIES_AT"]]
 whole = getattr(owner, name)
