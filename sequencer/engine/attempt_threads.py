@@ -8,7 +8,6 @@ order in which they ended.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import threading
@@ -18,6 +17,7 @@ from sequencer.engine.attempt import Attempt
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.executors.cancellation import StopReason
 from sequencer.model.head import Claim
+from sequencer.store.wake_up import WakeUp
 from sequencer.store.watch import wait_readable
 
 WAIT_S = 1.0
@@ -42,29 +42,24 @@ class AttemptThreads:
         self._unrecorded: list[Claim] = []
         """Claims that are kept alive until the ends of their attempts are recorded."""
         self._is_drained = False
-        self._read_fd, self._write_fd = os.pipe()
-        os.set_blocking(self._read_fd, False)
-        os.set_blocking(self._write_fd, False)
+        self._wake_up = WakeUp()
         self._reserve = [os.open(os.devnull, os.O_RDONLY) for _ in range(_RESERVE)]
 
     def fileno(self) -> int:
         """Return a descriptor that is readable after an attempt has ended, or after `wake`."""
-        return self._read_fd
+        return self._wake_up.fileno()
 
     def wake(self) -> None:
         """Make the descriptor readable; safe in a signal handler."""
-        with contextlib.suppress(OSError):
-            os.write(self._write_fd, b"x")
+        self._wake_up.set()
 
     def drain(self) -> None:
         """Make the descriptor unreadable until the next attempt ends."""
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._read_fd, 4096):
-                pass
+        self._wake_up.clear()
 
     def wait(self) -> None:
         """Sleep until an attempt has ended, `wake` is called, or `WAIT_S` is over."""
-        wait_readable((self._read_fd,), WAIT_S)
+        wait_readable((self._wake_up.fileno(),), WAIT_S)
         self.drain()
 
     def start(self, running: Attempt, perform: Perform) -> None:
@@ -141,6 +136,4 @@ class AttemptThreads:
             thread.join()
         self._threads.clear()
         self.free_reserve()
-        for fd in (self._read_fd, self._write_fd):
-            os.close(fd)
-        self._read_fd = self._write_fd = -1
+        self._wake_up.close()

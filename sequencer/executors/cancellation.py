@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from enum import StrEnum
 
 from sequencer.model.transitions import CLAIM_LOST as CLAIM_LOST_REASON
+from sequencer.store.wake_up import WakeUp
 from sequencer.store.watch import wait_readable
 
 
@@ -33,12 +33,12 @@ class Cancellation:
     """
 
     def __init__(self) -> None:
-        """Create an unset flag; `close` frees its pipe."""
+        """Create an unset flag; `close` frees its descriptor."""
         # Reentrant, because a signal handler interrupts the thread that may hold it.
         self._lock = threading.RLock()
         self._reason: StopReason | None = None
-        # The pipe is created when its descriptor is first needed: most steps never need it.
-        self._read_fd = self._write_fd = -1
+        # Opened when its descriptor is first needed: most steps never need it.
+        self._wake_up: WakeUp | None = None
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -59,13 +59,13 @@ class Cancellation:
         with self._lock:
             if self._reason is None:
                 self._reason = reason
-                if self._write_fd >= 0:
-                    os.write(self._write_fd, b"x")
+                if self._wake_up is not None:
+                    self._wake_up.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the flag is set; return whether it is.
 
-        It waits on the pipe and not on a `threading.Event`: the waiting thread may hold the
+        It waits on the descriptor and not on a `threading.Event`: the waiting thread may hold the
         event's lock when a signal handler in the same thread sets it.
         """
         if self._reason is None and (fd := self.fileno()) >= 0:
@@ -77,21 +77,17 @@ class Cancellation:
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when the flag is set; -1 once closed."""
         with self._lock:
-            if self._read_fd < 0 and not self._is_closed:
-                self._read_fd, write_fd = os.pipe()
-                os.set_blocking(write_fd, False)
-                self._write_fd = write_fd
-                # A signal handler may have set the flag before there was a pipe to write to.
+            if self._wake_up is None and not self._is_closed:
+                wake_up = WakeUp()
+                self._wake_up = wake_up
+                # A signal handler may have set the flag before there was a descriptor.
                 if self._reason is not None:
-                    os.write(write_fd, b"x")
-            return self._read_fd
+                    wake_up.set()
+            return -1 if self._wake_up is None else self._wake_up.fileno()
 
     def close(self) -> None:
-        """Free the pipe; the flag keeps its value."""
+        """Free the descriptor; the flag keeps its value."""
         with self._lock:
             self._is_closed = True
-            fds, self._write_fd, self._read_fd = (self._read_fd, self._write_fd), -1, -1
-            # Forget them first: a signal may still come, and other files may get the numbers.
-            for fd in fds:
-                if fd >= 0:
-                    os.close(fd)
+            if self._wake_up is not None:
+                self._wake_up.close()

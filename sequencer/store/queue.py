@@ -26,6 +26,7 @@ from typing import Protocol
 
 from sequencer.errors import UnsafeFolder
 from sequencer.store import folder as folders
+from sequencer.store.wake_up import WakeUp
 from sequencer.store.watch import wait_readable
 
 _FLOCK = "hhqqi4x"
@@ -222,7 +223,7 @@ class WaitQueue:
         Returns whether this is the first; it stays the first until it leaves.
         """
         if not self.enter() and self._entry is not None:
-            wait_readable((self._entry.first_fd, wake_fd), timeout_s)
+            wait_readable((self._entry.fileno(), wake_fd), timeout_s)
         return self.enter()
 
     def leave(self) -> None:
@@ -236,7 +237,8 @@ class _Entry:
     """One position in the queue, from joining to leaving."""
 
     def __init__(self, path: str, queue: FileQueue) -> None:
-        self.first_fd = self._wake_fd = self._fd = -1
+        self._fd = -1
+        self._wake_up: WakeUp | None = None
         self._queue = queue
         self._has_left = False
         self._guard = threading.Lock()
@@ -244,12 +246,16 @@ class _Entry:
             self._fd = folders.open_file(path, queue.flags | os.O_CREAT)
             self.is_first = queue.join(self._fd)
             if not self.is_first:
-                self.first_fd, self._wake_fd = os.pipe()
+                self._wake_up = WakeUp()
                 threading.Thread(target=self._wait, name="wait-queue", daemon=True).start()
         except (OSError, RuntimeError, UnsafeFolder):
             # Without a file or a thread there is no queue, and this process must not wait for one.
             self.is_first = True
             self._close()
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable once this is the first; -1: it is already."""
+        return -1 if self._wake_up is None else self._wake_up.fileno()
 
     def _wait(self) -> None:
         with contextlib.suppress(OSError):
@@ -258,16 +264,15 @@ class _Entry:
             self.is_first = True
             if self._has_left:
                 self._close()
-            else:
-                os.write(self._wake_fd, b"x")
+            elif self._wake_up is not None:
+                self._wake_up.set()
 
     def leave(self) -> None:
         """Give up the position; a thread that still waits for it closes the file."""
         with self._guard:
             self._has_left = True
-            for fd in (self.first_fd, self._wake_fd):
-                if fd >= 0:
-                    os.close(fd)
+            if self._wake_up is not None:
+                self._wake_up.close()
             if self.is_first:
                 self._close()
             elif self._fd >= 0:

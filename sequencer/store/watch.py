@@ -20,6 +20,7 @@ from typing import Protocol
 
 from sequencer.model.head import Claim
 from sequencer.store.identity import is_proven_dead
+from sequencer.store.wake_up import WakeUp
 
 SLEEP_S = 0.25
 LONGEST_POLL_S = 86_400.0
@@ -141,10 +142,7 @@ class WatchdogWatch:
         from watchdog.events import FileSystemEvent, FileSystemEventHandler  # noqa: PLC0415
         from watchdog.observers import Observer  # noqa: PLC0415
 
-        self._read_fd, write_fd = os.pipe()
-        self._write_fd = write_fd
-        os.set_blocking(self._read_fd, False)
-        os.set_blocking(write_fd, False)
+        wake_up = self._wake_up = WakeUp()
 
         class Waker(FileSystemEventHandler):
             def on_any_event(self, event: FileSystemEvent) -> None:
@@ -152,10 +150,7 @@ class WatchdogWatch:
                 names = {os.path.basename(os.fsdecode(path)) for path in paths}  # noqa: PTH119
                 is_ours = name is None or name in names
                 if is_ours and event.event_type not in ("opened", "closed_no_write"):
-                    try:
-                        os.write(write_fd, b"x")
-                    except (BlockingIOError, OSError):
-                        return  # a full pipe wakes too
+                    wake_up.set()
 
         self._observer = Observer()
         for watched_path in (folder, *more):
@@ -163,26 +158,22 @@ class WatchdogWatch:
         self._observer.start()
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
-        ready_fds = wait_readable([self._read_fd, *fds], timeout_s)
-        if self._read_fd in ready_fds:
+        ready_fds = wait_readable([self.fileno(), *fds], timeout_s)
+        if self.fileno() in ready_fds:
             self.has_changed()
         return not ready_fds.isdisjoint(fds)
 
     def fileno(self) -> int:
-        return self._read_fd
+        return self._wake_up.fileno()
 
     def has_changed(self) -> bool:
-        """Empty the pipe; return whether it had data: only watched files cause writes to it."""
-        try:
-            return bool(os.read(self._read_fd, 65536))
-        except BlockingIOError:
-            return False
+        """Return whether there was an event since the last call, of watched files only."""
+        return self._wake_up.clear()
 
     def close(self) -> None:
         self._observer.stop()
         self._observer.join()
-        os.close(self._read_fd)
-        os.close(self._write_fd)
+        self._wake_up.close()
 
 
 class SleepingWatch:

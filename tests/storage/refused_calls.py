@@ -27,7 +27,18 @@ from tests.property.amounts import in_memory
 from tests.storage.commands import accepted
 
 ERRORS = ("EIO", "ENOSPC", "EDQUOT", "EROFS", "EMFILE", "ENOMEM")
-MORE_CALLS = ("read", "pread", "ftruncate", "pipe", "fchmod", "fchown", "chmod", "dup", "fstat")
+MORE_CALLS = (
+    "read",
+    "pread",
+    "ftruncate",
+    "pipe",
+    "eventfd",
+    "fchmod",
+    "fchown",
+    "chmod",
+    "dup",
+    "fstat",
+)
 DONE, REFUSED, BUSY = 0, 3, 75
 UNREADABLE = 2
 """The configuration or a prompt can't be read."""
