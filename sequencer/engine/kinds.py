@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from sequencer import extensions
 from sequencer.engine.changes import Changes
+from sequencer.errors import ConfigurationError
 from sequencer.model.head import Head
-from sequencer.model.kind import AttemptResult
+from sequencer.model.kind import AttemptResult, Kind
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.sequence.sequence_kind import Continuation, ContinuationKind, SequenceKind
 from sequencer.model.workflow import Workflow
@@ -54,6 +55,17 @@ def make_changes(store: Store, workflow: Workflow) -> Changes:
     )
     kind = partial(extensions.create, extensions.KINDS, workflow.kind, SequenceKind, kind_class)
     return _sequence_changes(store, workflow, kind)
+
+
+def make_readable_kind(store: Store, workflow: Workflow) -> Kind:
+    """Return the kind of *workflow*, for looking at its run in *store*.
+
+    If the package that provides the kind is missing or fails, the steps are in their plain order.
+    """
+    try:
+        return make_changes(store, workflow).kind
+    except ConfigurationError:
+        return SequenceKind(workflow)
 
 
 Judge = Callable[[Head, AttemptResult, int], AttemptResult]

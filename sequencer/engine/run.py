@@ -16,6 +16,7 @@ from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.flow_source import find_flow_source
 from sequencer.engine.inline import InlineLoop
 from sequencer.engine.invocation_budget import Mode, Summary
+from sequencer.engine.kinds import make_readable_kind
 from sequencer.engine.loop import WorkLoop
 from sequencer.engine.performing import Performer
 from sequencer.engine.run_commands import RunCommands
@@ -34,7 +35,7 @@ from sequencer.model.commands import (
     StopNow,
 )
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import Kind, Readiness, ReadinessKind, describe_expired_gate, readiness
+from sequencer.model.kind import Kind, Readiness, ReadinessKind, describe_expired_gate
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.request import Definition
 from sequencer.model.sequence.gates import continue_command
@@ -201,7 +202,8 @@ class Run:
         Raises: see `flow`.
         """
         now = datetime.now(UTC)
-        state = readiness(head, workflow, self.limits, now)
+        kind = make_readable_kind(self.store, workflow)
+        state = kind.check_readiness(head, self.limits, at=now)
         if state.kind not in (ReadinessKind.PERSON, ReadinessKind.PAUSED, ReadinessKind.STOPPED):
             return state
         if not (expired_text := self._describe_expired(head, now)):

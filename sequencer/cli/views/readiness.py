@@ -29,6 +29,7 @@ from sequencer.cli.views.nodes import Heard, node_table, nodes_json
 from sequencer.cli.views.states import StateLook, get_state_look
 from sequencer.cli.views.tails import last_failure, read_last_outputs
 from sequencer.cli.views.text import age_s, one_line, pluralize
+from sequencer.engine.kinds import make_readable_kind
 from sequencer.engine.logs import StepLogs
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
@@ -49,8 +50,6 @@ from sequencer.model.sequence.order import (
     Description,
     describe_at,
     describe_last_no,
-    find_current_ref,
-    find_step_ref,
 )
 from sequencer.model.workflow import PARAM_KEYS, Workflow, ensure_definition
 from sequencer.project.posting import Pending
@@ -509,13 +508,13 @@ def take_snapshot(
     holders = tuple((claim, run.store.liveness(claim)) for claim in claims)
     try:
         workflow = run.workflow_for(head)
-        next_place = find_current_ref(workflow, head) if head else find_step_ref(workflow, 0)
-        if head is not None:
+        if head is None:
+            next_facts = _find_first_step(run, workflow)
+        else:
             ensure_definition(head, workflow)
             readiness = run.readiness_at(_drop_gone_claims(head, holders), workflow)
-        is_over = readiness is not None and readiness.kind is ReadinessKind.COMPLETE
-        if not is_over and not next_place.is_end:
-            next_facts = describe_at(workflow, next_place)
+            place, is_over = readiness.place, readiness.kind is ReadinessKind.COMPLETE
+            next_facts = None if is_over or place.is_end else describe_at(workflow, place)
     except (ConfigurationError, DefinitionChanged) as error:
         # The head is a fact, even if the configuration does not fit it.
         if head is None:
@@ -544,6 +543,10 @@ def take_snapshot(
         problem=problem,
         takes_over=take_over_options(run, workflow, holders) if problem is None else "",
     )
+
+
+def _find_first_step(run: Run, workflow: Workflow) -> Description | None:
+    return next(iter(make_readable_kind(run.store, workflow).list_upcoming(None, 1)), None)
 
 
 def _mark_interrupted(view: FlowView, holders: Iterable[tuple[Claim, Liveness]]) -> FlowView:

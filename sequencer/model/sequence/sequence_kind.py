@@ -40,7 +40,6 @@ from sequencer.model.kind import (
     CommandContext,
     Kind,
     ReadinessKind,
-    readiness,
 )
 from sequencer.model.limits import (
     POSTPONED_S,
@@ -235,7 +234,7 @@ def _index_to(workflow: Workflow, step_index: int, name: str) -> int | None:
 class SequenceChange(Struct):
     """A transition of a sequence under construction, see `Kind.open`."""
 
-    workflow: Workflow
+    kind: SequenceKind
     head: Head
     now: datetime
     facts: list[Fact] = msgspec.field(default_factory=list)
@@ -271,7 +270,7 @@ class SequenceChange(Struct):
         """Drop the messages that the attempt with *token* has read, if it was accepted."""
         # A step that the caller performed without an agent has read no messages.
         if self._is_accepted(result) and result.began_at is not None:
-            messages = gates.find_read_messages(self.head, self.workflow, result.place, token)
+            messages = gates.find_read_messages(self.head, self.kind.workflow, result.place, token)
             rest = [message for message in self.head.told if message not in messages]
             self.head = self.head.with_messages(rest)
 
@@ -284,7 +283,7 @@ class SequenceChange(Struct):
         """
         if capacity is None or not capacity.slots:
             return
-        state = readiness(self.head, self.workflow, capacity.limits, self.now)
+        state = self.kind.check_readiness(self.head, capacity.limits, at=self.now)
         if state.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
             return
         may_take_over = state.claim is not None and state.claim.token in capacity.expired_tokens
@@ -320,7 +319,7 @@ class SequenceChange(Struct):
 
     def _build_transition(self, token: int, result: AttemptResult) -> Transition:
         head, at, record = self.head, format_utc_s(self.now), result.record
-        outcome, step_index, workflow = result.outcome, result.place.step_index, self.workflow
+        outcome, step_index, workflow = result.outcome, result.place.step_index, self.kind.workflow
         kind = result.ending.kind
         if kind is ContinuationKind.BACK:
             return self._release_attempt(token, result, at)
@@ -372,12 +371,13 @@ class SequenceChange(Struct):
         gate = None
         if has_gate:
             gate = gates.build_gate(
-                self.workflow,
+                self.kind.workflow,
                 head,
                 result.step,
                 result.place.step_index,
                 self.now,
-                completes_run=continuation.is_done or gates.ends_early(self.workflow, following),
+                completes_run=continuation.is_done
+                or gates.ends_early(self.kind.workflow, following),
             )
         return transitions.succeed(
             head,
@@ -440,7 +440,7 @@ class SequenceKind(Kind):
         return replace(result, outcome=outcome, ending=continuation)
 
     def open(self, head: Head, *, at: datetime) -> SequenceChange:
-        return SequenceChange(self.workflow, head, at)
+        return SequenceChange(self, head, at)
 
     @staticmethod
     def apply_result(change: SequenceChange, result: AttemptResult) -> None:

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from sequencer.engine.kinds import make_judge
 from sequencer.model.commands import Accept, Approve, RunCommand, Skip
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import AttemptResult, CommandContext
+from sequencer.model.kind import AttemptResult, Capacity, CommandContext, Readiness, ReadinessKind
+from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus
 from sequencer.model.sequence.order import find_step_ref
 from sequencer.model.sequence.sequence_kind import Continuation, ContinuationKind, SequenceKind
@@ -126,3 +127,21 @@ def test_a_kind_has_to_say_where_the_run_goes() -> None:
     head = decides.create_head("run-1", at=NOW)
     with pytest.raises(TypeError, match="did not say where the run goes"):
         make_judge(decides)(head, _ended(0, Move.NEXT), 20)
+
+
+class Closed(SequenceKind):
+    """Never lets a step start."""
+
+    def check_readiness(self, head: Head, limits: RunLimits, *, at: datetime) -> Readiness:
+        state = super().check_readiness(head, limits, at=at)
+        return replace(state, kind=ReadinessKind.LIMIT, message="closed today")
+
+
+@pytest.mark.parametrize(("kind", "count"), [(SequenceKind, 1), (Closed, 0)])
+def test_a_claim_asks_the_kind_whether_the_step_may_start(
+    kind: Callable[[Workflow], SequenceKind], count: int
+) -> None:
+    decides = kind(DECK)
+    change = decides.open(decides.create_head("run-1", at=NOW), at=NOW)
+    change.settle(Capacity(owner=make_claim().owner, ttl_s=60.0, boottime=None, slots=1))
+    assert len(change.granted) == count
