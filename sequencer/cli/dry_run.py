@@ -47,8 +47,12 @@ def show(invocation: Invocation, project: Project, plan: Plan) -> int:
         report |= _describe_nodes(project, plan, run, workflow, obstacles)
     else:
         obstacles += _find_obstacles(plan, run, head, workflow)
-        step_index = 0 if head is None else head.step_index
-        index = step_index if plan.step_index is None else plan.step_index
+        if plan.step_index is not None:
+            index = plan.step_index
+        elif head is not None:
+            index = head.step_index
+        else:
+            index = next((step["step_index"] for step in run.next()), 0)
         if not find_step_ref(workflow, index).is_end:
             report |= _describe_step(project, workflow, index, obstacles)
     report["in_the_way"] = obstacles

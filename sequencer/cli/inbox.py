@@ -15,6 +15,7 @@ from sequencer.cli.views.next_command import InterruptedRun, find_interruption
 from sequencer.cli.views.runs import (
     Need,
     Open,
+    StartedRun,
     build_need_json,
     build_question_json,
     decider_name,
@@ -291,7 +292,7 @@ def inbox(invocation: Invocation) -> None:
 
 
 def _iter_items(
-    invocation: Invocation, run_name: str | None, runs: Sequence[tuple[Run, Head | SequencerError]]
+    invocation: Invocation, run_name: str | None, runs: Sequence[StartedRun]
 ) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Yield what needs a person in *runs*, as JSON facts and as lines.
 

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -395,7 +396,7 @@ class SequenceWorker(Worker):
         try:
             with self._heartbeat.keep_alive_while_pushing(claim):
                 transition_change = self._changes.update(
-                    lambda change: change.end(result),
+                    partial(self.kind.apply_result, result=result),
                     capacity,
                     run_id=head.run_id,
                     lease_s=claim.ttl_s,

@@ -52,10 +52,6 @@ def lock_path(state_path: Path, node: str | None = None) -> Path:
     return state_path.parent / "beats" / f"{_PREFIX}{name}"
 
 
-def _is_lock_name(name: str) -> bool:
-    return name.startswith(_PREFIX)
-
-
 class AttemptLock:
     """Held while processes of one attempt may run; nothing is opened before `acquire`."""
 
@@ -215,11 +211,8 @@ def find_left_processes(state_path: Path) -> dict[Path, list[int]]:
     An attempt that is at work holds its lock, so its processes are not among them.
     """
     folder, left_pids = lock_path(state_path).parent, {}
-    names: list[str] = []
-    # The store reports a folder that is a link; nothing behind it is read here.
-    with contextlib.suppress(StateRefused):
-        names = sorted(filter(_is_lock_name, folders.list_names(folder)))
-    for path in (folder / name for name in names):
+    names = sorted(folders.list_names_if_safe(folder))
+    for path in (folder / name for name in names if name.startswith(_PREFIX)):
         with contextlib.suppress(OSError, StateRefused):
             fd = folders.open_folder(folder).open(path.name, os.O_RDONLY)
             try:

@@ -91,33 +91,6 @@ class Readiness(Struct, frozen=True):
         return self.kind in FINAL
 
 
-def readiness(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -> Readiness:
-    """Return whether the next step of the run of *head* may start, and if not, why."""
-    current_ref = find_current_ref(workflow, head)
-    if head.flow is not None and head.flow.rest is Status.FAILED:
-        retry_command = format_command(head.run_name, "retry")
-        message = f"the run has ended as {head.flow.status}; {retry_command} tries again"
-        return Readiness(ReadinessKind.REFUSED, message, current_ref)
-    if head.status is Status.COMPLETE or (current_ref.is_end and not head.is_at_gate):
-        return Readiness(ReadinessKind.COMPLETE, _describe_end(head), current_ref)
-    if head.claims:
-        claim = head.claims[0]
-        message = f"step {claim.step!r} is being run by {claim.owner.words}"
-        message += f" (token {claim.token}, since {claim.claimed_at})"
-        return Readiness(ReadinessKind.HELD, message, current_ref, claim=claim)
-    obstacle = find_obstacle(head, limits, now)
-    if obstacle is not None:
-        kind, message = obstacle
-        if head.asks and workflow.graph is not None:
-            message = _with_titles(message, head.asks, workflow.graph)
-        return Readiness(kind, message, current_ref)
-    due_time = parse_time(head.not_before) if head.not_before else None
-    if due_time is not None and due_time > now and not _is_from_another_clock(head, now):
-        message = _describe_wait(head, current_ref.step)
-        return Readiness(ReadinessKind.NOT_YET, message, current_ref, until=head.not_before)
-    return Readiness(ReadinessKind.READY, f"step {current_ref.step!r} is ready", current_ref)
-
-
 def _with_titles(message: str, names: Iterable[str], graph: Graph) -> str:
     """Return *message* with a title after each of the quoted node *names*."""
     for name in names:
@@ -373,7 +346,29 @@ class Kind(Protocol):
 
     def check_readiness(self, head: Head, limits: RunLimits, *, at: datetime) -> Readiness:
         """Return whether a step may start now, and if not, why and until when."""
-        return readiness(head, self.workflow, limits, at)
+        current_ref = find_current_ref(self.workflow, head)
+        if head.flow is not None and head.flow.rest is Status.FAILED:
+            retry_command = format_command(head.run_name, "retry")
+            message = f"the run has ended as {head.flow.status}; {retry_command} tries again"
+            return Readiness(ReadinessKind.REFUSED, message, current_ref)
+        if head.status is Status.COMPLETE or (current_ref.is_end and not head.is_at_gate):
+            return Readiness(ReadinessKind.COMPLETE, _describe_end(head), current_ref)
+        if head.claims:
+            claim = head.claims[0]
+            message = f"step {claim.step!r} is being run by {claim.owner.words}"
+            message += f" (token {claim.token}, since {claim.claimed_at})"
+            return Readiness(ReadinessKind.HELD, message, current_ref, claim=claim)
+        obstacle = find_obstacle(head, limits, at)
+        if obstacle is not None:
+            kind, message = obstacle
+            if head.asks and self.workflow.graph is not None:
+                message = _with_titles(message, head.asks, self.workflow.graph)
+            return Readiness(kind, message, current_ref)
+        due_time = parse_time(head.not_before) if head.not_before else None
+        if due_time is not None and due_time > at and not _is_from_another_clock(head, at):
+            message = _describe_wait(head, current_ref.step)
+            return Readiness(ReadinessKind.NOT_YET, message, current_ref, until=head.not_before)
+        return Readiness(ReadinessKind.READY, f"step {current_ref.step!r} is ready", current_ref)
 
     def open(self, head: Head, *, at: datetime) -> Any:
         """Start a transition of *head*; return it as an `OpenChange`.

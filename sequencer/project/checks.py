@@ -529,7 +529,8 @@ def _check_journals(diagnosis: Diagnosis) -> Iterator[Diagnostic]:
         if report.problem is not None:
             yield Diagnostic(Level.ERROR, Area.JOURNAL, report.problem, where)
         for gap in report.scan.gaps:
-            if diagnosis.refusal is None or diagnosis.refusal.message != str(gap):
+            refusal = diagnosis.refusal
+            if refusal is None or (refusal.where, refusal.message) != (where, str(gap)):
                 hint = "'sequencer repair' can continue after the gap"
                 yield Diagnostic(Level.ERROR, Area.JOURNAL, str(gap), where, hint)
         for offset, reason in report.misfits[:MAX_BAD_LINES]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.run import Run
 from sequencer.engine.run_commands import ensure_may_decide
 from sequencer.engine.workspace import BranchGuard, Workspace
-from sequencer.errors import ConfigurationError, SequencerError, StateRefused
+from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import expand_home
 from sequencer.files.yamlfile import KeyPath
@@ -417,10 +416,7 @@ class ResolvedRun(Struct, frozen=True, dict=True):
 
 def _may_have_worktrees(state: Path) -> bool:
     """Return whether a run whose files are in *state* has ever had a worktree."""
-    runs: list[str] = []
-    # The store reports a folder that is a link; nothing behind it is read here.
-    with suppress(StateRefused):
-        runs = folders.list_names(state / "runs")
+    runs = folders.list_names_if_safe(state / "runs")
     paths = (state / "worktrees", *(state / "runs" / name / "worktrees" for name in runs))
     return any(map(os.path.lexists, paths))
 

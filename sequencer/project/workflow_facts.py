@@ -50,7 +50,7 @@ from sequencer.project.step_facts import (
     to_json_line,
 )
 from sequencer.workflows.definitions import Composition
-from sequencer.workflows.finding import MAX_CHARS
+from sequencer.workflows.finding import FLOW_FOLDERS, MAX_CHARS
 from sequencer.workflows.registry import (
     BuiltinPrompts,
     BuiltinWorkflows,
@@ -60,7 +60,6 @@ from sequencer.workflows.registry import (
 
 _SECTIONS = ("workflows", "step_defaults", "retry", "workflow", "agent", "worktree")
 """Keys of orchestration.yaml that decide what steps do; for plug-ins, see `SectionSteps`."""
-_FLOW_FOLDERS = ("flows", ".opencode/workflows")
 _MAX_FLOW_BYTES = 4 * MAX_CHARS
 """A character has up to four bytes."""
 _MAX_READ_BYTES = MAX_CHARS // 2
@@ -315,7 +314,7 @@ class Workflows:
                 path = os.path.normpath(self._root / expand_home(file))
                 files.setdefault(path, []).append(name)
         paths = [os.path.realpath(flow) for flow in flows]
-        for folder in (self._root / name for name in _FLOW_FOLDERS):
+        for folder in (self._root / name for name in FLOW_FOLDERS):
             if is_linked_outside(folder, self._root):
                 continue  # none of its files is ever run
             try:

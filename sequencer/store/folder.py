@@ -427,15 +427,31 @@ def list_names(path: Path | str) -> list[str]:
 
     Raises:
         UnsafeFolder: see `open_folder`.
-        StorageFailed: this user may not read the folder.
+        StorageFailed: the folder can't be read.
     """
     try:
         return [entry.name for entry in open_folder(path).entries()]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    except PermissionError as error:
-        reason, hint = explain_refusal(error, path, "check the folder's mode")
+    except OSError as error:
+        is_denied = isinstance(error, PermissionError)
+        hint = "check the folder's mode" if is_denied else "check the disk, then try again"
+        reason, hint = explain_refusal(error, path, hint)
         raise StorageFailed(f"can't be read: {reason}", where=str(path), hint=hint) from error
+
+
+def list_names_if_safe(path: Path | str) -> list[str]:
+    """Return the names of the entries of the folder *path*; none if it is not a safe one.
+
+    For what only looks at a run: the store reports a folder that is not safe.
+
+    Raises:
+        StorageFailed: the folder can't be read.
+    """
+    try:
+        return list_names(path)
+    except UnsafeFolder:
+        return []
 
 
 def sweep(path: Path, is_left_over: Callable[[str], bool]) -> None:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 MAX_CHARS = 2 * 1024 * 1024
 """Most characters of a page with a chart or a task list."""
 SUFFIX = ".md"
-_FOLDERS = ("", "flows", ".opencode/workflows")
+FLOW_FOLDERS = ("flows", ".opencode/workflows")
+"""Folders of a project in which workflow files are found by their names."""
 _HOME_FOLDER = ".config/opencode/workflows"
 _MARKS = (b"```mermaid", b"~~~mermaid", b"``` mermaid", b"~~~ mermaid")
 
@@ -80,7 +81,7 @@ class AmbiguousName(ConfigurationError):
 
 def workflow_folders(project: Path, home: Path) -> tuple[Path, ...]:
     """Return the folders that are searched for workflow files, in order."""
-    return (*(project / folder for folder in _FOLDERS), home / _HOME_FOLDER)
+    return (*(project / folder for folder in ("", *FLOW_FOLDERS)), home / _HOME_FOLDER)
 
 
 def find_flow(name: str, project: Path, home: Path) -> Path:

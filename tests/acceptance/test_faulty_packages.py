@@ -257,33 +257,6 @@ def test_a_failing_kind_does_not_lose_finished_work(here: Packages, fault: str) 
     assert events[-1] == "failed"
 
 
-CLOSED = """\
-from msgspec.structs import replace
-
-from sequencer.model.kind import ReadinessKind
-from sequencer.model.sequence.sequence_kind import SequenceKind
-
-
-class Closed(SequenceKind):
-    def check_readiness(self, head, limits, *, at):
-        state = super().check_readiness(head, limits, at=at)
-        return replace(state, kind=ReadinessKind.LIMIT, message="closed today")
-
-
-def made(workflow):
-    return Closed(workflow)
-"""
-
-
-def test_status_asks_the_kind_whether_a_step_may_start(here: Packages) -> None:
-    (here.project / "orchestration.yaml").write_text(
-        STEPS.replace("own: {", "own: {kind: closed, ") + PLAIN
-    )
-    acme(here, "kinds", CLOSED, name="closed")
-    here.run("run")
-    assert "closed today" in here.run("status")
-
-
 SINK = """\
 from asyncio import CancelledError
 

@@ -40,7 +40,7 @@ def clerk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clerk:
 
 def take(clerk: Clerk, number: int) -> None:
     body = json.dumps(labeled(number=number)).encode()
-    assert clerk.box.add_delivery("github", "issues", str(number).encode(), body)
+    assert clerk.deliveries.add_delivery("github", "issues", str(number).encode(), body)
     clerk.wake()
 
 
@@ -53,15 +53,15 @@ def test_deliveries_are_processed_without_file_notifications(
     monkeypatch.setattr(watch, "InotifyWatch", none_left)
     for number in (1, 2):
         take(clerk, number)
-        soon(lambda: clerk.box.find_oldest_waiting() is None)
-    assert len(clerk.box.list_newest(9)) == 2
+        soon(lambda: clerk.deliveries.find_oldest_waiting() is None)
+    assert len(clerk.deliveries.list_newest(9)) == 2
 
 
 def test_deliveries_wait_while_the_box_cannot_be_used(clerk: Clerk) -> None:
-    lock = clerk.box.path / "worker.lock"
+    lock = clerk.deliveries.path / "worker.lock"
     lock.mkdir(parents=True)
     take(clerk, 1)
     time.sleep(0.3)
-    assert clerk.box.find_oldest_waiting() is not None
+    assert clerk.deliveries.find_oldest_waiting() is not None
     lock.rmdir()
-    soon(lambda: clerk.box.find_oldest_waiting() is None)
+    soon(lambda: clerk.deliveries.find_oldest_waiting() is None)

@@ -63,7 +63,7 @@ def test_a_retried_delivery_is_classified_once(
     project, said = open_project(folder, trust=True), list[str]()
     shown: Any = SimpleNamespace(project=project, open_for_change=lambda: project)
     clerk = Clerk(cast("ShownProject", shown), said.append)
-    assert clerk.box.add_delivery("github", "issues", b"1", json.dumps(labeled()).encode())
+    assert clerk.deliveries.add_delivery("github", "issues", b"1", json.dumps(labeled()).encode())
     assert clerk._handle_next()
     assert len(calls_of(folder)) == 2
     (told,) = said

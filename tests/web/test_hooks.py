@@ -403,12 +403,12 @@ from sequencer.engine.run_commands import RunCommands
 from sequencer.plugins.web.webhooks import acting, deliveries
 
 PLACES = {
-    "take": (deliveries.DeliveryBox, "add_delivery", False),
+    "take": (deliveries.DeliveryStore, "add_delivery", False),
     "note": (acting.Clerk, "_handle_delivery", True),
-    "want": (deliveries.DeliveryBox, "add_wanted_run", False),
+    "want": (deliveries.DeliveryStore, "add_wanted_run", False),
     "start": (RunCommands, "start", True),
     "begun": (RunCommands, "start", False),
-    "drop": (deliveries.DeliveryBox, "finish", True),
+    "drop": (deliveries.DeliveryStore, "finish", True),
 }
 owner, name, is_before = PLACES[os.environ["DIES_AT"]]
 whole = getattr(owner, name)

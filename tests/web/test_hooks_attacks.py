@@ -279,7 +279,7 @@ def test_labels_of_linear_are_compared_by_name(quiet: Taker) -> None:
 def test_new_deliveries_over_the_limit_per_minute_are_refused(
     alone: receiver.WebhookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deliveries, "A_MINUTE", 3)
+    monkeypatch.setattr(deliveries, "MAX_PER_MINUTE", 3)
     sent = [signed("github", labeled(number=n)) for n in range(1, 6)]
     assert [ask(alone, one) for one in sent] == [202, 202, 202, 429, 429]
     # What was refused is not known: it can be sent again. What was taken is, also now.
@@ -294,11 +294,11 @@ def test_new_deliveries_over_the_limit_per_minute_are_refused(
 def test_deliveries_dated_in_the_future_by_a_wrong_clock_block_no_others(
     alone: receiver.WebhookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deliveries, "A_MINUTE", 1)
+    monkeypatch.setattr(deliveries, "MAX_PER_MINUTE", 1)
     now = time.time()
     with monkeypatch.context() as wrong:
         wrong.setattr(time, "time", lambda: now + 10**9)
-        assert deliveries.DeliveryBox(project_key(alone)).add_delivery(
+        assert deliveries.DeliveryStore(project_key(alone)).add_delivery(
             "github", "issues", b"1", b"{}"
         )
     assert ask(alone, signed("github", labeled())) == 202
@@ -319,7 +319,7 @@ def test_an_invalid_issue_number_does_nothing(
 ) -> None:
     sent = signed("github", labeled(issue=issue(number=number)))  # type: ignore[arg-type]
     assert ask(alone, sent) == 200
-    assert deliveries.DeliveryBox(project_key(alone)).find_oldest_waiting() is None
+    assert deliveries.DeliveryStore(project_key(alone)).find_oldest_waiting() is None
 
 
 def test_an_invalid_timestamp_is_refused(taker: Taker) -> None:
@@ -478,7 +478,7 @@ def test_a_full_box_refuses_deliveries(folder: Path, monkeypatch: pytest.MonkeyP
 def test_a_delivery_is_remembered_as_long_as_it_may_be_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made, other = deliveries.DeliveryBox("/a/project"), deliveries.DeliveryBox("/a/project")
+    made, other = deliveries.DeliveryStore("/a/project"), deliveries.DeliveryStore("/a/project")
     assert made.add_delivery("github", "issues", b"1", b"{}")
     delivery = made.find_oldest_waiting()
     assert delivery is not None
@@ -537,7 +537,7 @@ def test_the_folders_of_deliveries_are_private_to_this_user(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     before = os.umask(0o002)
     try:
-        assert deliveries.DeliveryBox("/a/project").add_delivery("github", "issues", b"1", b"{}")
+        assert deliveries.DeliveryStore("/a/project").add_delivery("github", "issues", b"1", b"{}")
     finally:
         os.umask(before)
     folders = [one for one in (tmp_path / "state").rglob("*") if one.is_dir()]

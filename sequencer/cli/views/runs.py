@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from sequencer.engine.graph_changes import Question
 
 Found = TypeVar("Found")
+StartedRun = tuple[Run, Head | SequencerError]
+"""A run with its head, or with the error because of which it can't be read."""
 END_BYTES = 64 * 1024
 """Bytes at the end of a journal in which the newest facts are looked for first."""
 CAUSE_LINES, CAUSE_CHARS = 6, 300
@@ -46,7 +48,7 @@ LONG_PAUSE = timedelta(hours=1, minutes=5)
 differ."""
 
 
-def iter_started_runs(project: Project) -> Iterator[tuple[Run, Head | SequencerError]]:
+def iter_started_runs(project: Project) -> Iterator[StartedRun]:
     """Yield each started run of *project* with its head, or with the error if it can't be read."""
     for name in (None, *project.run_names()):
         run = project.run(name)
@@ -61,7 +63,7 @@ def iter_started_runs(project: Project) -> Iterator[tuple[Run, Head | SequencerE
 
 
 def visit_runs(
-    runs: Iterable[tuple[Run, Head | SequencerError]], look: Callable[[Run, Head], Found]
+    runs: Iterable[StartedRun], look: Callable[[Run, Head], Found]
 ) -> Iterator[tuple[Run, Found | SequencerError]]:
     """Yield each of *runs*, from `iter_started_runs`, with the result of *look*, or its error."""
     for run, head in runs:
@@ -290,7 +292,7 @@ def _format_commands(option: str, *verbs: str) -> tuple[str, ...]:
     return tuple(f"sequencer {option}{verb}" for verb in verbs)
 
 
-def iter_needs(runs: Iterable[tuple[Run, Head | SequencerError]]) -> Iterator[tuple[Run, Need]]:
+def iter_needs(runs: Iterable[StartedRun]) -> Iterator[tuple[Run, Need]]:
     """Yield those of *runs* that need a person but ask no question, as after a final failure.
 
     Runs that can't be read are included, because a person has to repair them.
@@ -419,7 +421,7 @@ def get_run_name(run: Run) -> str:
 
 
 def find_waiting_runs(
-    runs: Iterable[tuple[Run, Head | SequencerError]],
+    runs: Iterable[StartedRun],
 ) -> tuple[list[Open], dict[Run, SequencerError]]:
     """Return those of *runs* that wait for a person, and the errors of those that can't be read."""
     results = dict(visit_runs(runs, find_open_item))

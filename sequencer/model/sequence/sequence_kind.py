@@ -442,8 +442,7 @@ class SequenceKind(Kind):
     def open(self, head: Head, *, at: datetime) -> SequenceChange:
         return SequenceChange(self, head, at)
 
-    @staticmethod
-    def apply_result(change: SequenceChange, result: AttemptResult) -> None:
+    def apply_result(self, change: SequenceChange, result: AttemptResult) -> None:
         change.end(result)
 
     @staticmethod

@@ -23,7 +23,7 @@ from sequencer.model.head import Head
 from sequencer.plugins.web.pages import Page, Query, collect_folders, iso, list_need_cards, local
 from sequencer.plugins.web.section import get_webhook_options
 from sequencer.plugins.web.site import RunRow, ShownProject, Site
-from sequencer.plugins.web.webhooks.deliveries import DeliveryBox
+from sequencer.plugins.web.webhooks.deliveries import DeliveryStore
 from sequencer.project.checks import check_statically
 from sequencer.project.diagnostics import Level
 
@@ -127,7 +127,7 @@ def _deliveries(site: Site, site_project: ShownProject) -> Iterator[HealthCheck]
     for timestamp, text in sorted(refusals, reverse=True)[:MAX_DELIVERIES]:
         yield HealthCheck(Level.WARNING, "Deliveries", f"{local(iso(timestamp))} {text}")
     with suppress(sqlite3.Error):
-        for delivery in DeliveryBox(project.trust.key).list_newest(MAX_DELIVERIES):
+        for delivery in DeliveryStore(project.trust.key).list_newest(MAX_DELIVERIES):
             taken_at = local(iso(delivery.taken_at))
             text = f"{taken_at} {delivery.tracker}: {delivery.done or 'waits'}"
             yield HealthCheck(Level.NOTICE, "Deliveries", text)

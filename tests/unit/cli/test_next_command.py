@@ -10,9 +10,10 @@ import pytest
 from sequencer.cli.views.next_command import RunSituation, next_command
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.model.head import Flow, Gate, Head, Status
-from sequencer.model.kind import ReadinessKind, readiness
+from sequencer.model.kind import Readiness, ReadinessKind
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Usage
+from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.store_move import close_run
 from sequencer.store.protocol import Liveness
 from tests.contract.store_cases import WORKFLOW, make_claim, new_head
@@ -26,6 +27,10 @@ HELD = {"claims": (make_claim(),), "status": Status.RUNNING}
 LOG = "'sequencer log' says what happened"
 
 
+def check(head: Head) -> Readiness:
+    return SequenceKind(WORKFLOW).check_readiness(head, LIMITS, at=NOW)
+
+
 def situation(update: dict[str, Any] | None, **facts: Any) -> RunSituation:
     """Return what is known of a run whose head has *update*; None: it has not started."""
     if update is None:
@@ -33,7 +38,7 @@ def situation(update: dict[str, Any] | None, **facts: Any) -> RunSituation:
     head = new_head(**update)
     is_free = any(one.allows_take_over for one in facts.get("holders", ()))
     seen = head.replace(claims=()) if is_free else head
-    here = None if "problem" in facts else readiness(seen, WORKFLOW, LIMITS, NOW)
+    here = None if "problem" in facts else check(seen)
     return RunSituation(None, head, here, **facts)
 
 
@@ -143,20 +148,20 @@ def test_every_state_has_a_next_command(
 
 def test_the_next_command_of_a_complete_run_merges_its_work() -> None:
     head = new_head(status=Status.COMPLETE)
-    here = readiness(head, WORKFLOW, LIMITS, NOW)
+    here = check(head)
     found = next_command(RunSituation(None, head, here, merge="git merge topic"))
     assert found.words == "git merge topic (its work is not merged)"
 
 
 def test_a_closed_copy_names_the_place_of_the_run() -> None:
     head = close_run(new_head(), "temporal", at="2026-01-01T00:00:00Z").head
-    here = readiness(head, WORKFLOW, LIMITS, NOW)
+    here = check(head)
     assert "store:" in next_command(RunSituation(None, head, here)).words
 
 
 def test_every_kind_of_readiness_has_a_command() -> None:
     head = new_head()
-    here = readiness(head, WORKFLOW, LIMITS, NOW)
+    here = check(head)
     for kind in ReadinessKind:
         found = next_command(RunSituation(None, head, here.__class__(kind, "x", here.place)))
         assert found.line.startswith("sequencer ")
@@ -165,7 +170,7 @@ def test_every_kind_of_readiness_has_a_command() -> None:
 @pytest.mark.parametrize("name", ["nightly", "a b", "--odd", "a\nb"])
 def test_the_command_names_the_run_and_is_one_line(name: str) -> None:
     head: Head = new_head(run_name=name, failures_in_row=3)
-    here = readiness(head, WORKFLOW, LIMITS, NOW)
+    here = check(head)
     found = next_command(RunSituation(name, head, here)).words
     assert found.startswith("sequencer --run")
     assert found.count("--run") == found.replace("--odd", "").count("--run") == 2

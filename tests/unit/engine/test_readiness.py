@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.head import Status
-from sequencer.model.kind import ReadinessKind, readiness
+from sequencer.model.head import Head, Status
+from sequencer.model.kind import Readiness, ReadinessKind
 from sequencer.model.limits import (
     DEFAULT_PAUSE_S,
     JITTER_S,
@@ -17,11 +17,16 @@ from sequencer.model.limits import (
     parse_time,
 )
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.sequence.sequence_kind import SequenceKind
 from tests.contract.store_cases import WORKFLOW, make_claim, new_head
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = RunLimits(steps=10)
 LATER, EARLIER = "2026-01-01T00:00:01Z", "2025-12-31T23:59:59Z"
+
+
+def check(head: Head) -> Readiness:
+    return SequenceKind(WORKFLOW).check_readiness(head, LIMITS, at=NOW)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +59,7 @@ LATER, EARLIER = "2026-01-01T00:00:01Z", "2025-12-31T23:59:59Z"
     ids=lambda value: str(sorted(value)) if isinstance(value, dict) else str(value),
 )
 def test_readiness_follows_from_the_head(update: dict[str, Any], kind: ReadinessKind) -> None:
-    here = readiness(new_head(**update), WORKFLOW, LIMITS, NOW)
+    here = check(new_head(**update))
     assert here.kind is kind
     assert here.message
     assert here.is_final == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.errors import UnsafeFolder
+from sequencer.errors import StorageFailed, UnsafeFolder
 from sequencer.store import folder as folders
 
 
@@ -51,6 +52,24 @@ def test_a_link_anywhere_in_the_path_is_refused(tmp_path: Path, outside: Path, l
     with pytest.raises(UnsafeFolder):
         folders.open_file(path / "1", os.O_RDONLY)
     assert listed(outside) == ["1", "below"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE])
+def test_a_folder_that_cant_be_read_is_no_empty_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Who believes that there are no runs or worktrees starts what must not be started."""
+
+    def refuse(path: str, *, is_made: bool) -> int:
+        del is_made
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(folders, "_open_without_links", refuse)
+    for read in (folders.list_names, folders.list_names_if_safe):
+        with pytest.raises(StorageFailed, match="can't be read") as refused:
+            read(tmp_path / "runs")
+        assert refused.value.where == str(tmp_path / "runs")
+        assert refused.value.hint
 
 
 @pytest.mark.parametrize("link", ["gone", "a"])

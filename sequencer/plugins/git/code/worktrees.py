@@ -19,7 +19,6 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from sequencer.errors import StateRefused
 from sequencer.files.textfile import ref_part, slug
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field
@@ -140,11 +139,8 @@ class Worktrees:
 
     def list_names(self) -> list[str]:
         """Return the names of all worktrees with a note, sorted."""
-        # The store reports a folder that is a link; nothing behind it is read here.
-        with contextlib.suppress(OSError, StateRefused):
-            names = folders.list_names(self.path)
-            return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
-        return []
+        names = folders.list_names_if_safe(self.path)
+        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
     def is_abandoned(self, worktree: Worktree) -> bool:
         """Return whether the process that made *worktree* has ended, as far as can be known."""

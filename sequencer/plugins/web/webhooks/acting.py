@@ -54,7 +54,7 @@ from sequencer.plugins.web.actions import decide, make_command
 from sequencer.plugins.web.section import get_webhook_options
 from sequencer.plugins.web.site import ShownProject
 from sequencer.plugins.web.webhook_settings import AnyHook
-from sequencer.plugins.web.webhooks.deliveries import Delivery, DeliveryBox
+from sequencer.plugins.web.webhooks.deliveries import Delivery, DeliveryStore
 from sequencer.plugins.web.webhooks.reading import (
     Ask,
     Document,
@@ -130,7 +130,7 @@ class Clerk:
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._started: set[int] = set()
-        """Numbers from `DeliveryBox.list_wanted_runs` for which this server started a process."""
+        """Numbers from `DeliveryStore.list_wanted_runs` for which this server started a process."""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         """The processes that work on runs, by run; each outlives this one."""
         self._route: Route | None = None
@@ -139,15 +139,15 @@ class Clerk:
         """What that classification cost, until a run counts it."""
 
     @cached_property
-    def box(self) -> DeliveryBox:
-        """Return the box that holds the project's deliveries."""
-        return DeliveryBox(self.shown.project.trust.key)
+    def deliveries(self) -> DeliveryStore:
+        """Return the stored deliveries of the project."""
+        return DeliveryStore(self.shown.project.trust.key)
 
     def begin(self) -> None:
         """Say which deliveries are taken, and continue what earlier servers left."""
         try:
             hooks = get_webhook_options(self.shown.open_for_change().settings)
-            is_left = self.box.find_oldest_waiting() or self.box.list_wanted_runs()
+            is_left = self.deliveries.find_oldest_waiting() or self.deliveries.list_wanted_runs()
         except NotTrusted:
             if any(get_webhook_options(self.shown.project.settings).list_enabled_hooks()):
                 text = "takes no deliveries: it is not trusted, or has changed since"
@@ -165,7 +165,7 @@ class Clerk:
             self.wake()
 
     def wake(self) -> None:
-        """Start the thread that works on the box, unless it is running."""
+        """Start the thread that works on the deliveries, unless it is running."""
         with self._guard:
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -176,7 +176,10 @@ class Clerk:
     def _handle_deliveries(self) -> None:
         while True:
             try:
-                with self.box.hold_worker_lock(), closing(watch(self.box.path, None)) as news:
+                with (
+                    self.deliveries.hold_worker_lock(),
+                    closing(watch(self.deliveries.path, None)) as news,
+                ):
                     self._begin_runs()
                     while True:
                         while self._handle_next():
@@ -191,7 +194,7 @@ class Clerk:
         """Act on the oldest delivery; return whether there was one."""
         self._route, self._paid = None, []
         for tries_left in range(TRIES - 1, -1, -1):
-            delivery = self.box.find_oldest_waiting()
+            delivery = self.deliveries.find_oldest_waiting()
             if delivery is None:
                 return False
             try:
@@ -208,7 +211,7 @@ class Clerk:
             except Exception as error:  # noqa: BLE001 - it must not block the next deliveries
                 result = f"a delivery was dropped: {error!r}{self._lost}"
             self._say(f"{delivery.tracker}: {result}")
-            self.box.finish(delivery, result)
+            self.deliveries.finish(delivery, result)
             break
         return True
 
@@ -289,7 +292,7 @@ class Clerk:
             return f"run {run.name} is stopped: {reason}"
         commands = list_event_commands(run, head, event, decider)
         if delivery.revision is None:
-            self.box.note(delivery, head.revision)
+            self.deliveries.note(delivery, head.revision)
         elif is_done(run, delivery.revision, commands[0], decider):
             raise Unwanted("this was already done")
         for command in commands:
@@ -301,12 +304,12 @@ class Clerk:
 
     def _request_work(self, run: str) -> None:
         """Have a process work on *run*: now, or when fewer than ``max_runs`` are running."""
-        self.box.add_wanted_run(run)
+        self.deliveries.add_wanted_run(run)
         self._begin_runs()
 
     def _end(self, run: str) -> None:
         """End the process that works on *run*, and start no other."""
-        self.box.remove_wanted_run(run)
+        self.deliveries.remove_wanted_run(run)
         with self._guard:
             process = self._processes.get(run)
         if process is not None:
@@ -317,7 +320,7 @@ class Clerk:
         try:
             project = self.shown.open_for_change()
             with self._guard:
-                for number, run in self.box.list_wanted_runs():
+                for number, run in self.deliveries.list_wanted_runs():
                     if len(self._processes) >= get_webhook_options(project.settings).max_runs:
                         return
                     # If something ended its process from outside, the next server starts it again.
@@ -325,7 +328,7 @@ class Clerk:
                         continue
                     if project.run(run).head is None:
                         # The command would start a new run, with another workflow.
-                        self.box.remove_wanted_run(run)
+                        self.deliveries.remove_wanted_run(run)
                         continue
                     self._started.add(number)
                     self._processes[run] = process = _start_process(project, run)
@@ -341,7 +344,7 @@ class Clerk:
         # If the process was ended from outside, perhaps at a shutdown, the run stays wanted.
         if code >= 0 and code != Interrupted.exit_code:
             with suppress(OSError, sqlite3.Error, SequencerError):
-                self.box.remove_wanted_run(run, number)
+                self.deliveries.remove_wanted_run(run, number)
         self._say(f"work on run {run} ended with exit code {code}")
         self._begin_runs()
 

@@ -2,7 +2,7 @@
 
 There is one SQLite file per project. It is in the user's state folder, because in the project an
 agent could write an answer in a person's name. A delivery is stored before its sender gets an
-answer, and its keys stay for as long as it could be sent again. Two servers may share a box: one
+answer, and its keys stay for as long as it could be sent again. Two servers may share a file: one
 works, and the other takes over when that one ends.
 
 Not promised: that a delivery is missing if its sender got no answer; the server may have been
@@ -26,7 +26,7 @@ from msgspec import Struct
 from sequencer.store.user_state import make_user_folder, user_state_path
 
 MAX_WAITING = 1000
-A_MINUTE = 600
+MAX_PER_MINUTE = 600
 """Most new deliveries taken per minute; repeated ones do not count."""
 KEPT_S = 4 * 24 * 3600
 """How long a delivery's keys are kept: GitHub redelivers for up to three days."""
@@ -59,25 +59,25 @@ class Delivery(Struct, frozen=True):
     """What was done for it; None while it waits."""
 
 
-class BoxFull(Exception):
+class TooManyWaiting(Exception):
     """Too many deliveries are waiting; no more are taken."""
 
 
-class BoxBusy(Exception):
+class TooManyDeliveries(Exception):
     """Too many deliveries came within a minute; no more are taken yet."""
 
 
-class DeliveryBox:
+class DeliveryStore:
     """The deliveries of one project; its methods raise `sqlite3.Error` if the disk fails."""
 
     def __init__(self, project_key: str) -> None:
-        """Use the box of the project with trust key *project_key*; the first use creates it."""
+        """Use the file of the project with trust key *project_key*; the first use creates it."""
         self._name = _digest(os.fsencode(project_key))
         self.path = Path(os.path.realpath(user_state_path())) / "deliveries" / self._name
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """Open the box; all changes in the block are committed together, or none."""
+        """Open the file; all changes in the block are committed together, or none."""
         make_user_folder("deliveries", self._name)
         with closing(sqlite3.connect(self.path / "box.db", BUSY_S)) as db:
             db.executescript(_TABLES)
@@ -91,8 +91,8 @@ class DeliveryBox:
         tracker's second try may have another body.
 
         Raises:
-            BoxFull: too many are waiting.
-            BoxBusy: too many came within a minute.
+            TooManyWaiting: too many are waiting.
+            TooManyDeliveries: too many came within a minute.
         """
         keys = _digest(body), _digest(tracker.encode() + (id or body))
         row = (*keys, time.time(), tracker, kind, body.decode())
@@ -117,14 +117,14 @@ class DeliveryBox:
                 return False
             (count,) = db.execute("SELECT count(*) FROM deliveries WHERE done IS NULL").fetchone()
             if count > MAX_WAITING:
-                raise BoxFull
+                raise TooManyWaiting
             # A wrong clock may have recorded some as taken after now; those do not count.
             (count,) = db.execute(
                 "SELECT count(*) FROM deliveries WHERE taken_at > ? AND taken_at <= ?",
                 (row[2] - 60, row[2]),
             ).fetchone()
-            if count > A_MINUTE:
-                raise BoxBusy
+            if count > MAX_PER_MINUTE:
+                raise TooManyDeliveries
         return True
 
     def _rows(self, query: str, *values: int) -> list[tuple[Any, ...]]:
@@ -172,7 +172,7 @@ class DeliveryBox:
 
     @contextmanager
     def hold_worker_lock(self) -> Iterator[None]:
-        """Wait until no other server works on this box; keep others out during the block.
+        """Wait until no other server works on this project; keep others out during the block.
 
         Call it in a thread of its own: the wait has no limit.
         """

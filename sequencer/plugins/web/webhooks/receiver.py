@@ -30,7 +30,7 @@ from sequencer.plugins.web.guard import has_two_lengths
 from sequencer.plugins.web.section import get_webhook_options
 from sequencer.plugins.web.site import Site
 from sequencer.plugins.web.webhooks.acting import Clerk, Say, ensure_allowed
-from sequencer.plugins.web.webhooks.deliveries import BoxBusy, BoxFull
+from sequencer.plugins.web.webhooks.deliveries import TooManyDeliveries, TooManyWaiting
 from sequencer.plugins.web.webhooks.reading import Unwanted, is_count, read_event
 from sequencer.plugins.web.webhooks.uploads import BODY_S, MAX_BYTES, TooMuch, Upload, Uploads
 from sequencer.project.project import Project
@@ -225,13 +225,13 @@ def _store_delivery(
             reason = str(error)
             continue
         try:
-            if not clerk.box.add_delivery(
+            if not clerk.deliveries.add_delivery(
                 name, kind, headers.get(TRACKERS[name].id, "").encode(), body
             ):
                 raise Answered(200, "it was taken before")
-        except BoxBusy:
+        except TooManyDeliveries:
             raise Answered(429, "too many new deliveries in a minute") from None
-        except BoxFull:
+        except TooManyWaiting:
             raise Answered(503, "too many deliveries are waiting") from None
         except (OSError, sqlite3.Error, SequencerError):
             raise Answered(503, "it can't be saved") from None
