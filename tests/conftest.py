@@ -8,6 +8,7 @@ import gc
 import os
 import shutil
 import signal
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,13 +62,27 @@ NEED_NO_PERSON = ("project", "property", "unit")
 INSIDE = "this runs inside of an agent's step, where nobody decides: run it from your own shell"
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what an agent can't do: no variable makes it a person."""
+    """Choose the cases of slow tests that every push runs; skip what an agent can't do."""
+    choose_samples(items)
+    # No variable makes an agent a person.
     if is_inside_agent():
         note_refusals()
         for item in items:
             if item.path.relative_to(Path(__file__).parent).parts[0] not in NEED_NO_PERSON:
                 item.add_marker(pytest.mark.skip(reason=INSIDE))
+
+
+def choose_samples(items: list[pytest.Item]) -> None:
+    """Mark *n* cases of each test that is marked ``slow(sample=n)``, evenly spread."""
+    cases = defaultdict(list)
+    for item in items:
+        if marker := item.get_closest_marker("slow"):
+            cases[item.nodeid.partition("[")[0], marker.kwargs.get("sample", 0)].append(item)
+    for (_, sample_size), found in cases.items():
+        for number in range(min(sample_size, len(found))):
+            found[number * len(found) // sample_size].add_marker("sample")
 
 
 REFUSED: list[SequencerError] = []

@@ -28,6 +28,7 @@ def killed(tmp_path: Path) -> Here:
     return here
 
 
+@pytest.mark.slow
 def test_retry_allows_one_more_start(killed: Here) -> None:
     killed.call("retry")
     killed.call("run")

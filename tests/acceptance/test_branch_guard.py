@@ -6,6 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.cli_process import cli, done, scripted_project
 from tests.acceptance.two_clones import IDENTITY, configuration, shared_project
 from tests.clones import git
@@ -52,6 +54,7 @@ def test_without_git_there_is_no_branch_to_run_on(tmp_path: Path) -> None:
     assert "there is no git repository" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_run_in_git_stays_on_the_branch_where_it_started(tmp_path: Path) -> None:
     shared = shared_project(tmp_path, configuration(workflow="standard"))
     here = shared.clone("a")

@@ -75,6 +75,7 @@ def test_byte_code_of_other_modules_is_not_removed(module: Clone) -> None:
     assert "other" in kept
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("name", ["helper.so", "helper.abi3.so", "helper/__init__.pyc"])
 def test_a_file_python_loads_instead_of_a_module_needs_trust(module: Clone, name: str) -> None:
     module.trust()

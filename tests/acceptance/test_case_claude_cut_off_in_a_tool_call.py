@@ -52,6 +52,7 @@ def test_a_turn_that_the_service_has_paused_is_no_end(project: Path) -> None:
     assert head(project)["step_index"] == 0
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("reason", ["end_turn", "stop_sequence", None])
 def test_a_turn_with_a_real_end_is_still_a_success(project: Path, reason: str | None) -> None:
     rewritten(project, stop_reason=reason)

@@ -29,6 +29,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("branch", ["feat/x", "main", "other"])
 def test_the_log_is_shown_on_any_branch(project: Path, branch: str) -> None:
     git(project, "checkout", "-q", "-B", branch)
@@ -41,6 +42,7 @@ def test_the_log_is_shown_on_any_branch(project: Path, branch: str) -> None:
     assert "hello" in cli(project, "log", "1", "--prompt").stdout
 
 
+@pytest.mark.slow
 def test_the_newest_log_is_shown_last_whatever_its_branch(project: Path) -> None:
     git(project, "checkout", "-q", "main")
     git(project, "branch", "-q", "-D", "feat/x")

@@ -19,6 +19,7 @@ def folder() -> Iterator[Path]:
         yield made
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     "words",
     ["trust --yes", "check", "tick", "run --max-steps 1", "start hello --no-run", "trust --list"],
@@ -34,6 +35,7 @@ def test_commands_that_need_the_trust_record_name_the_variable_to_set(
     assert "bug" not in said
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("variable", ["HOME", "XDG_STATE_HOME"])
 def test_either_variable_is_enough(folder: Path, variable: str) -> None:
     trusted = cli_as_stranger(folder, "trust", "--yes", **{variable: str(folder.parent)})
@@ -42,6 +44,7 @@ def test_either_variable_is_enough(folder: Path, variable: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("home", [{}, {"HOME": ""}])
 def test_a_vouched_for_project_needs_no_home(folder: Path, home: dict[str, str]) -> None:
     for words in (
@@ -52,6 +55,7 @@ def test_a_vouched_for_project_needs_no_home(folder: Path, home: dict[str, str])
         assert done.returncode == 0, (words, done.stderr)
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     ("words", "hint"),
     [

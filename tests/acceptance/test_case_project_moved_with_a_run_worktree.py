@@ -36,6 +36,7 @@ def answered(folder: Path) -> None:
     assert cli(folder, "--run", "y", "answer", "approve").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_moved_project_continues_in_its_own_worktree(before: Path) -> None:
     after = before.rename(before.with_name("after"))
     checked = cli(after, "check")
@@ -50,6 +51,7 @@ def test_a_moved_project_continues_in_its_own_worktree(before: Path) -> None:
     assert "worktree" not in checked.stdout + checked.stderr
 
 
+@pytest.mark.slow
 def test_a_copy_never_works_in_the_originals_repository(before: Path) -> None:
     copy = Path(shutil.copytree(before, before.with_name("copy"), symlinks=True))
     was = (git(before, "for-each-ref"), (worktree(before) / ".git").read_text())
@@ -80,12 +82,14 @@ def refused(folder: Path) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_a_worktree_that_git_has_forgotten_is_refused(before: Path) -> None:
     after = before.rename(before.with_name("after"))
     git(after, "worktree", "prune", "--expire", "now")
     assert "knows no such worktree" in refused(after)
 
 
+@pytest.mark.slow
 def test_a_separate_repository_in_the_worktree_is_refused(before: Path) -> None:
     tree = worktree(before)
     (tree / ".git").unlink()
@@ -93,6 +97,7 @@ def test_a_separate_repository_in_the_worktree_is_refused(before: Path) -> None:
     assert "no file that names a repository" in refused(before)
 
 
+@pytest.mark.slow
 def test_a_worktree_that_is_used_from_another_folder_is_refused(before: Path) -> None:
     tree = worktree(before)
     other = tree.with_name("other")

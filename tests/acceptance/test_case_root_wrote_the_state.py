@@ -30,6 +30,7 @@ def owners(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.lstat().st_uid for path in folder.rglob("*")}
 
 
+@pytest.mark.slow
 def test_files_root_creates_belong_to_the_folder_owner(folder: Path) -> None:
     # The first of all commands, and one between the user's own.
     for first, second in ((cli, as_user), (as_user, cli)):

@@ -45,6 +45,7 @@ def rewrite(project: Path, name: str, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(("agent", "words"), [("claude", "No conversation"), ("codex", "rollout")])
 def test_the_step_starts_a_new_conversation_at_once(project: Path, agent: str, words: str) -> None:
     run(project, "run", "--agent", agent, "--max-steps", "2")
@@ -73,6 +74,7 @@ def test_the_new_conversation_is_continued_and_history_names_each(project: Path)
     assert [int(one[:8]) for one in sessions] == [1, 3, 4, 5]
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("text", [FULL, "API Error: 413 Prompt is too long"])
 def test_a_full_conversation_ends_in_the_same_way(project: Path, text: str) -> None:
     rewrite(
@@ -117,6 +119,7 @@ def test_a_retry_never_continues_a_conversation_that_may_be_at_fault(project: Pa
     assert "API Error: 400" in failed[0]["outcome"]["error"]
 
 
+@pytest.mark.slow
 def test_after_a_skip_the_lost_conversation_is_never_requested_again(project: Path) -> None:
     # Whatever the step does, it fails; the one behind it continues, too.
     rewrite(
@@ -182,6 +185,7 @@ def test_after_a_skip_the_last_accepted_conversation_continues(project: Path) ->
     assert calls(project) == [False, True]
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     ("limit", "said"),
     [

@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.cli_process import CASES, cli
 
 CASE = CASES / "titles-in-other-scripts"
@@ -18,6 +20,7 @@ def started(folder: Path, title: str) -> str:
     return done.stdout.splitlines()[0].split()[1]
 
 
+@pytest.mark.slow
 def test_letters_of_every_script_stay_in_the_name(tmp_path: Path) -> None:
     shutil.copytree(CASE, tmp_path, dirs_exist_ok=True)
     titles = json.loads((CASE / "titles.json").read_text(encoding="utf-8"))

@@ -63,6 +63,7 @@ def test_empty_submodules_are_reported_by_check_and_before_the_run(
     assert "files in data: 0" in ran
 
 
+@pytest.mark.slow
 def test_files_brought_by_setup_are_not_reported_as_missing(tmp_path: Path) -> None:
     folder = repository(tmp_path / "p")
     with_submodule(folder)
@@ -102,6 +103,7 @@ def test_nothing_is_reported_when_nothing_is_missing(tmp_path: Path) -> None:
     assert "new worktree:" not in said(folder, "check") + said(folder, "--run", "x", "run")
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("path", ["../outside", "/etc", "data\nx"])
 def test_hostile_submodule_paths_are_ignored(tmp_path: Path, path: str) -> None:
     folder = repository(tmp_path / "p")
@@ -110,6 +112,7 @@ def test_hostile_submodule_paths_are_ignored(tmp_path: Path, path: str) -> None:
     assert "submodules are empty" not in said(folder, "check") + said(folder, "--run", "x", "run")
 
 
+@pytest.mark.slow
 def test_missing_submodules_of_team_worktrees_are_reported_once(tmp_path: Path) -> None:
     tasks = [
         {"id": name, "subject": name, "role": "implementer", "blocked_by": before}

@@ -16,6 +16,7 @@ def folder(tmp_path: Path) -> Path:
     return scripted_project(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_run_is_steered_by_hand_and_every_change_is_in_the_history(folder: Path) -> None:
     assert cli(folder, "run", "--max-steps", "2").returncode == 0
     for arguments in (

@@ -13,6 +13,7 @@ def folder(tmp_path: Path) -> Path:
     return scripted_project(tmp_path)
 
 
+@pytest.mark.slow
 def test_all_findings_are_reported_at_once_with_file_and_line(folder: Path) -> None:
     cli(folder, "run", "--max-steps", "3")
     (folder / "sync" / "journal.jsonl").write_text("gone\n")

@@ -4,9 +4,12 @@ import re
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.cli_process import cli
 
 
+@pytest.mark.slow
 def test_the_demo_shows_strict_order_in_less_than_15_seconds(tmp_path: Path) -> None:
     begun = time.monotonic()
     shown = cli(tmp_path, "demo", TMPDIR=str(tmp_path))
@@ -21,6 +24,7 @@ def test_the_demo_shows_strict_order_in_less_than_15_seconds(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_saved_demo_can_be_inspected(tmp_path: Path) -> None:
     shown = cli(tmp_path, "demo", "--keep", "--steps", "4", "--seconds", "0", TMPDIR=str(tmp_path))
     assert shown.returncode == 0, shown.stdout + shown.stderr
@@ -32,6 +36,7 @@ def test_a_saved_demo_can_be_inspected(tmp_path: Path) -> None:
     assert len(list((folder / "logs" / "local" / "steps").iterdir())) == 5
 
 
+@pytest.mark.slow
 def test_it_runs_without_anything_in_its_way(tmp_path: Path) -> None:
     # A module of the same name in the folder must not be taken for the program.
     (tmp_path / "sequencer.py").write_text("raise SystemExit('the wrong module')\n")

@@ -4,9 +4,12 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.cli_process import cli, head
 
 
+@pytest.mark.slow
 def test_an_empty_folder_becomes_a_project_that_runs(tmp_path: Path) -> None:
     made = cli(tmp_path, "init")
     assert made.returncode == 0, made.stderr

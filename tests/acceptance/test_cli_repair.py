@@ -35,6 +35,7 @@ def goes_on(folder: Path, step_index: int) -> None:
     assert cli(folder, "repair").returncode == 0
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("kind", ["half", "empty", "conflict", "folder", "link", "gone"])
 def test_a_damaged_head_never_restarts_at_0(folder: Path, kind: str) -> None:
     state = folder / "sync" / "state.json"
@@ -110,6 +111,7 @@ def halve(path: Path) -> None:
     path.write_bytes(data[: len(data) // 2])
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("kind", ["halved", "older copies", "emptied head, older journal"])
 def test_accepted_steps_that_the_journal_lost_do_not_run_again(folder: Path, kind: str) -> None:
     files = [folder / "sync" / name for name in ("state.json", "journal.jsonl")]

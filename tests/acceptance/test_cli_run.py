@@ -156,6 +156,7 @@ def test_only_one_of_two_simultaneous_ticks_runs(folder: Path) -> None:
     assert head(folder)["step_index"] == 1
 
 
+@pytest.mark.slow
 def test_waiting_for_a_turn_ends_at_the_timeout(folder: Path) -> None:
     with started(folder, "tick", GATE="go") as first:
         pid_in(folder / "agent.pid")
@@ -237,6 +238,7 @@ def test_a_killed_run_is_taken_over_at_once(folder: Path) -> None:
     assert "taken-over" in events(folder)
 
 
+@pytest.mark.slow
 def test_a_closed_output_pipe_stops_no_step(folder: Path) -> None:
     line = f"{sys.executable} -m sequencer run --max-steps 2 2>&1 | head -n 1"
     ended = subprocess.run(
@@ -247,6 +249,7 @@ def test_a_closed_output_pipe_stops_no_step(folder: Path) -> None:
     until(lambda: head(folder)["step_index"] == 2)
 
 
+@pytest.mark.slow
 def test_flooding_output_neither_fills_memory_nor_blocks_the_agent(folder: Path) -> None:
     flood = folder / "agent"
     flood.write_text(

@@ -76,6 +76,7 @@ def trusted(tmp_path: Path) -> Trusted:
     return made
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     ("name", "text", "fact"),
     [
@@ -107,6 +108,7 @@ def test_an_agent_that_may_only_edit_files_gives_the_next_one_nothing(
     assert f"that act (trusted): {name}" in trusted.call("check")
 
 
+@pytest.mark.slow
 def test_a_removed_deny_rule_needs_trust_and_a_theme_does_not(trusted: Trusted) -> None:
     trusted.put(".claude/settings.json", DENY)
     assert "permissions.deny" in trusted.call("trust", "--yes")
@@ -159,6 +161,7 @@ def test_secrets_of_a_clients_settings_are_never_printed(trusted: Trusted) -> No
     assert "hunter2" not in shown
 
 
+@pytest.mark.slow
 def test_files_an_attempt_leaves_in_a_work_tree_are_compared_too(trusted: Trusted) -> None:
     trusted.configure(more=f"{STEPS}worktree: true\n")
     trusted.put(".gitignore", "sync/\nlogs/\n")
@@ -208,6 +211,7 @@ def test_a_deny_file_an_attempt_removes_in_a_work_tree_is_noticed(
     assert trusted.starts == 2
 
 
+@pytest.mark.slow
 def test_files_named_in_an_argument_are_compared(trusted: Trusted) -> None:
     for argv in (
         ["sh", "-c", "sh agent.sh x"],

@@ -125,6 +125,7 @@ def test_langgraph_8796_two_writers_can_not_fork_the_history(folder: Path) -> No
     assert revisions == sorted(revisions)
 
 
+@pytest.mark.slow
 def test_claude_code_33764_a_restart_wipes_nothing_and_leaves_no_ghosts(folder: Path) -> None:
     """Tasks vanished with a restart, while members that had died were still listed."""
     cli(folder, "set", "ticket=ABC-1")
@@ -139,6 +140,7 @@ def test_claude_code_33764_a_restart_wipes_nothing_and_leaves_no_ghosts(folder: 
 # --- stuck for ever ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_dagu_1103_a_killed_run_does_not_stay_running_forever(folder: Path) -> None:
     """After a restart the run was "running" for ever and blocked the next schedule."""
     killed_in_step_2(folder)
@@ -150,6 +152,7 @@ def test_dagu_1103_a_killed_run_does_not_stay_running_forever(folder: Path) -> N
     assert facts(folder)[-1]["attempt"] == 2
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("way_out", [("skip",), ("rewind", "1")])
 def test_dagu_2298_a_step_that_died_running_blocks_no_retry(
     folder: Path, way_out: tuple[str, ...]
@@ -195,6 +198,7 @@ def test_claude_plugins_5536_an_agent_that_ends_silently_is_a_failure(
 # --- resumption --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ralph_244_run_caps_keep_counting_after_a_restart(folder: Path) -> None:
     """--continue set iterations and cost to 0, so that each restart had the whole cap again."""
     (folder / "agent.py").write_text(PAID)
@@ -209,6 +213,7 @@ def test_ralph_244_run_caps_keep_counting_after_a_restart(folder: Path) -> None:
     assert "limit of 1.4" in ran.stdout + ran.stderr
 
 
+@pytest.mark.slow
 def test_tradingagents_1089_a_changed_workflow_is_not_resumed_unasked(folder: Path) -> None:
     """A checkpoint was resumed under another graph and went on with the wrong one."""
     flow = "workflows:\n  mine: {steps: [supervisor, main]}\n"
@@ -228,6 +233,7 @@ def test_tradingagents_1089_a_changed_workflow_is_not_resumed_unasked(folder: Pa
     assert facts(folder)[-1]["step"] == "reviewer"
 
 
+@pytest.mark.slow
 def test_dagu_2388_a_step_and_all_after_it_run_again(folder: Path) -> None:
     """Wished for: run one step again, and everything downstream of it."""
     cli(folder, "run", "--max-steps", "4")
@@ -273,6 +279,7 @@ def test_cyrus_1389_a_result_that_comes_too_late_is_not_thrown_away(folder: Path
 # --- several sessions, timers, growth ----------------------------------------------------
 
 
+@pytest.mark.slow
 def test_claude_plugins_64_one_session_does_not_hijack_another(folder: Path) -> None:
     """One state file a project: whoever came next went on with somebody else's loop."""
     with started(folder, "run", "--run", "docs", SLOW="60") as docs:
@@ -312,6 +319,7 @@ def test_dagu_1180_a_tick_that_was_started_twice_runs_its_step_once(folder: Path
     assert done(folder) == accepted(folder) == [0]
 
 
+@pytest.mark.slow
 def test_langgraphjs_1138_a_long_run_does_not_grow_without_bound(folder: Path) -> None:
     """A hundred rows a run, and no retention: here the head is small and journals end."""
     journals = "store: {journal: {rotate_bytes: 65536, keep: 2}}\n"

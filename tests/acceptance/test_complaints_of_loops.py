@@ -91,6 +91,7 @@ def claude(folder: Path, script: str) -> None:
 # --- loops without an end ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_claude_plugins_1699_a_run_without_a_configured_limit_ends(folder: Path) -> None:
     """6,239 iterations in a night, because "0" meant unlimited and was the default."""
     ran = cli(folder, "run")
@@ -128,6 +129,7 @@ def test_claude_code_18646_an_option_is_never_taken_for_text(
     assert not (folder / "sync" / "state.json").exists()
 
 
+@pytest.mark.slow
 def test_ralph_234_a_step_with_repeated_output_is_not_stopped(folder: Path) -> None:
     """A detector of "stale" loops killed repetitions that were meant."""
     agent(folder, 'print("nothing new; looked again")')
@@ -176,6 +178,7 @@ def test_ralph_187_a_step_that_failed_completes_nothing(folder: Path) -> None:
     assert (head(folder)["status"], head(folder)["step_index"]) == ("failed", 0)
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("limit", ["--max-steps", "limits"])
 def test_ralph_369_completion_on_the_last_allowed_step_is_completion(
     folder: Path, limit: str

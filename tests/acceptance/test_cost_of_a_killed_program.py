@@ -90,6 +90,7 @@ def facts(folder: Path, event: str, *run: str) -> list[dict[str, Any]]:
     return [fact for fact in map(json.loads, lines) if fact["event"] == event]
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("flow", [False, True], ids=["line", "graph"])
 def test_usage_seen_before_a_kill_is_counted_in_every_view(folder: Path, flow: bool) -> None:
     words = ("run", "one", "--quiet") if flow else ("tick",)
@@ -133,6 +134,7 @@ def test_a_forced_takeover_counts_the_cost_that_was_seen(folder: Path) -> None:
     assert found == dict.fromkeys(found, (SEEN_USD, 1))
 
 
+@pytest.mark.slow
 def test_a_malformed_usage_file_counts_as_unknown(folder: Path) -> None:
     killed(folder, "tick")
     (used,) = folder.glob("sync/beats/*.used")
@@ -142,6 +144,7 @@ def test_a_malformed_usage_file_counts_as_unknown(folder: Path) -> None:
     assert found == dict.fromkeys(found, (0.125, 1))
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("is_free", [False, True])
 def test_a_killed_router_is_counted_even_if_the_steps_agent_is_free(
     folder: Path, *, is_free: bool

@@ -74,6 +74,7 @@ REASONS: dict[str, tuple[list[list[str]], str]] = {
 }
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("case", REASONS)
 def test_a_date_during_an_unfinished_run_is_reported_once_with_the_reason(
     folder: Path, later: Later, case: str

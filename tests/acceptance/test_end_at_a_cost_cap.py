@@ -70,6 +70,7 @@ def test_a_run_ends_when_less_is_left_than_its_step_usually_costs(folder: Path) 
     assert calls(folder) == 3
 
 
+@pytest.mark.slow
 def test_a_step_ended_by_the_cap_is_released_and_continues_if_it_is_raised(
     folder: Path,
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_step_above_its_own_budget_fails(folder: Path) -> None:
     assert events(folder)[-1] == "failed"
 
 
+@pytest.mark.slow
 def test_a_cheap_step_still_runs_on_the_last_cents(folder: Path) -> None:
     (folder / "price").write_text("0.01")
     configure(folder, 0.1)
@@ -103,6 +105,7 @@ def test_a_cheap_step_still_runs_on_the_last_cents(folder: Path) -> None:
     assert head(folder)["step_index"] == 9
 
 
+@pytest.mark.slow
 def test_an_invocation_ends_when_less_is_left_than_a_step_usually_costs(folder: Path) -> None:
     configure(folder, 10.0)
     assert cli(folder, "run", "--max-steps", "3").returncode == 0

@@ -118,6 +118,7 @@ def test_a_lock_held_by_a_stopped_process_does_not_keep_a_run_from_ending(
     assert json.loads(sequencer(folder, "status", "--json").out)["step_index"] == 2
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_normally_reports_that_its_claim_was_released(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     with begin(folder, "run", "--max-steps", "2") as run:
@@ -137,6 +138,7 @@ exec git {program} "$@"
 """
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("agent_obeys", [True, False], ids=["at once", "after its grace"])
 def test_a_hanging_remote_does_not_keep_a_run_from_ending(
     tmp_path: Path, *, agent_obeys: bool
@@ -176,6 +178,7 @@ def test_a_hanging_remote_does_not_keep_a_run_from_ending(
     assert json.loads(status.out)["step_index"] == 2
 
 
+@pytest.mark.slow
 def test_a_run_ended_while_posting_asks_no_gate_question(tmp_path: Path) -> None:
     # A terminal, where a person would be asked what is to become of the gate.
     master, terminal = pty.openpty()

@@ -144,6 +144,7 @@ def test_a_store_that_fails_later_stops_no_other_finding(here: Packages) -> None
     assert "errors: " in said.splitlines()[-1]
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     ("code", "says"),
     [
@@ -170,6 +171,7 @@ def test_a_faulty_section_is_the_fault_of_its_package(here: Packages, code: str,
         assert says in said
 
 
+@pytest.mark.slow
 def test_a_broken_section_does_not_hide_a_typo(here: Packages) -> None:
     settings(here, f"{PLAIN}ownr: {{name: Ann}}\n")
     acme(here, "sections", "1 / 0", name="owner")
@@ -230,6 +232,7 @@ def made(workflow):
 """
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     "fault",
     [
@@ -279,6 +282,7 @@ def made(name, options, place):
 """
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
@@ -377,6 +381,7 @@ def test_names_that_are_already_taken_are_reported(here: Packages) -> None:
     assert "is taken by the package " in same
 
 
+@pytest.mark.slow
 def test_the_first_of_two_equal_options_counts(here: Packages) -> None:
     points = {"report.a": "adding:first", "report.b": "adding:second", "report.c": "adding:drawn"}
     here.package("acme-seq", {"contributions": points}, adding=OPTIONS)
@@ -458,6 +463,7 @@ def test_commands_of_a_package_run_and_report_their_errors(here: Packages) -> No
     assert "bug" not in said
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -522,6 +528,7 @@ def test_a_malformed_entry_point_is_not_called_a_program_bug(here: Packages) -> 
     assert "the package 'acme-seq' has a malformed entry point here" in said
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("group", ["console_scripts", "sequencer.executors"])
 def test_malformed_metadata_does_not_break_other_packages(here: Packages, group: str) -> None:
     here.package("broken-seq", {}, broken="")

@@ -187,6 +187,7 @@ def at_the_question(project: Path, act: bytes | signal.Signals) -> tuple[int, st
     return code, got.decode()
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("takes_any_text", [True, False])
 def test_end_of_input_is_not_an_answer(project: Path, *, takes_any_text: bool) -> None:
     if not takes_any_text:

@@ -30,6 +30,7 @@ def warnings(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("warning: ")]
 
 
+@pytest.mark.slow
 def test_warnings_are_printed_once_when_the_run_starts(project: Path) -> None:
     first = cli(project, "run", "odd", "--max-steps", "1")
     assert first.returncode == 0, first.stderr

@@ -305,6 +305,7 @@ def prompt_of(project: Path, step: str) -> str:
     return next(str(one["prompt"]) for one in reversed(asked(project)) if one["step"] == step)
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("client", ["claude", "opencode"])
 def test_a_published_flow_is_checked_and_run_as_it_is(published: Path, client: str) -> None:
     checked = typed(published, client, "check")
@@ -346,6 +347,7 @@ def test_a_published_flow_is_checked_and_run_as_it_is(published: Path, client: s
     assert prompt_of(published, "answer") == "Write the answer: accept"
 
 
+@pytest.mark.slow
 def test_a_published_loop_ends_when_its_promise_is_there(published: Path) -> None:
     answer_with(published, work=["half of it", "all of it\nFINISHED"], look=["Continue.", "done"])
     ran = typed(published, "claude", "run", "until-done", "--state", "task=counting")
@@ -425,6 +427,7 @@ def test_a_time_limit_error_uses_the_words_of_the_file(project: Path) -> None:
     assert json.loads(handled["outcome"]["output"])["type"] == "timeout"
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_names_what_it_cancelled(project: Path) -> None:
     (project / "agent.py").write_text(
         "import os, time\n"

@@ -48,6 +48,7 @@ def test_show_in_every_way(project: Path) -> None:
     assert both.returncode == 2
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("is_broken", [False, True])
 def test_a_flow_whose_file_changed_is_shown_as_the_run_has_it(
     project: Path, *, is_broken: bool

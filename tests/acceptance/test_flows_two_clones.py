@@ -115,6 +115,7 @@ def ensure_whole(shared: Shared, folder: Path) -> None:
     assert branches.count("main") == 1
 
 
+@pytest.mark.slow
 def test_branches_that_both_commit_run_one_after_the_other(
     shared: Shared, tmp_path: Path, begin: Begin
 ) -> None:
@@ -134,6 +135,7 @@ def test_branches_that_both_commit_run_one_after_the_other(
     ensure_whole(shared, tmp_path)
 
 
+@pytest.mark.slow
 def test_branches_run_side_by_side_in_one_clone_while_another_waits(
     shared: Shared, tmp_path: Path, begin: Begin
 ) -> None:

@@ -63,6 +63,7 @@ def test_a_run_of_parallel_nodes_is_one_history(project: Path) -> None:
     assert "two histories" not in repaired.stdout
 
 
+@pytest.mark.slow
 def test_a_run_with_failures_answers_and_a_retry_has_one_history(project: Path) -> None:
     write_flow(project, "odd", f"{CHART}\n  s --> h{{{{H}}}} --> j", **{**SAID, "b": "please fail"})
     assert cli(project, "run", "odd").returncode == 1
@@ -103,6 +104,7 @@ def test_starting_from_the_file_also_names_the_missing_source(begun: Path) -> No
     assert f"{path.relative_to(begun)}: is missing" in refused(begun, "run", "flows/review.md")
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("loss", ["flow.json", "torn flow.json", "review.md"])
 def test_a_reset_to_another_workflow_recovers_a_lost_one(begun: Path, loss: str) -> None:
     source = begun / "sync/runs/review/flow.json"
@@ -171,6 +173,7 @@ def test_a_file_that_moved_is_named(begun: Path) -> None:
 # --- the marking's documents -------------------------------------------------------------
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("spoil", [b"", b'{"marking":{}}', None])
 def test_every_command_reports_a_lost_marking(
     in_documents: tuple[Path, Path], spoil: bytes | None

@@ -103,6 +103,7 @@ LINKED = {
 """Each folder, and the commands that come by it."""
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("name", LINKED)
 def test_a_link_in_a_folders_place_is_refused(project: Path, home: Path, name: str) -> None:
     put_link(project, name, home)
@@ -128,6 +129,7 @@ print("y" * 5000)
 """
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("name", ["sync", "sync/beats", "sync/results", "logs", "logs/local"])
 def test_a_link_created_during_a_run_is_refused(project: Path, home: Path, name: str) -> None:
     shutil.copytree(project / name, home, dirs_exist_ok=True)

@@ -36,6 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return scripted_project(tmp_path / "p\u00e4th")
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -55,6 +56,7 @@ def test_a_forked_command_has_the_same_output_and_exit_code(
     assert one == other
 
 
+@pytest.mark.slow
 def test_python_startup_variables_are_respected(folder: Path) -> None:
     arguments = ("--config", "\u00e4.yaml", "status")
     one, other = both(folder, *arguments, PYTHONIOENCODING="ascii:backslashreplace")

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.acceptance.cli_process import cli, launched, until
 from tests.acceptance.flow_projects import write_flow
 
@@ -46,6 +48,7 @@ def gantt(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_metrics_report_the_cost_of_a_run(tmp_path: Path) -> None:
     folder = make(tmp_path, **dict.fromkeys(STEPS, 0.0))
     assert cli(folder, "run", "f", "--quiet").returncode == 0
@@ -73,6 +76,7 @@ def test_metrics_report_the_cost_of_a_run(tmp_path: Path) -> None:
     assert 'sequencer_run_status{run="f",status="complete",workflow="f"} 1.0' in lines
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_and_taken_over(tmp_path: Path) -> None:
     folder = make(tmp_path, **{**dict.fromkeys(STEPS, 0.0), "plan": 30.0})
     worker = launched(folder, "run", "f", "--quiet")

@@ -83,6 +83,7 @@ def go_over(folder: Path) -> str:
     return said
 
 
+@pytest.mark.slow(sample=1)
 def test_one_machine_migrates_and_the_other_follows(theirs: Shared) -> None:
     a, b = theirs.clone("a"), theirs.clone("b")
     original = (a / "sync" / "state.json").read_bytes()
@@ -109,6 +110,7 @@ def test_one_machine_migrates_and_the_other_follows(theirs: Shared) -> None:
     assert json.loads(cli(a, "status", "--json").stdout)["step_index"] == STEP_INDEX + 2
 
 
+@pytest.mark.slow(sample=1)
 def test_both_machines_can_migrate_at_the_same_time(theirs: Shared) -> None:
     a, b = theirs.clone("a"), theirs.clone("b")
     kept = (b / "sync" / "state.json").read_bytes()
@@ -135,6 +137,7 @@ def test_both_machines_can_migrate_at_the_same_time(theirs: Shared) -> None:
     assert sorted(int(index) for lines in worked for index in lines) == done
 
 
+@pytest.mark.slow(sample=1)
 def test_an_outdated_copy_is_refused_and_set_aside(theirs: Shared) -> None:
     a, b = theirs.clone("a"), theirs.clone("b")
     go_over(a)

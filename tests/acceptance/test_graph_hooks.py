@@ -77,6 +77,7 @@ def test_a_fail_decision_fails_the_step(tmp_path: Path, work: tuple[str, ...]) -
     assert seen(tmp_path) == ["a"]
 
 
+@pytest.mark.slow(sample=1)
 def test_a_retry_decision_repeats_the_step(tmp_path: Path, work: tuple[str, ...]) -> None:
     assert ended(tmp_path, work, "RETRY", "context.attempt < 3") == (0, "")
     assert seen(tmp_path) == ["a", "a", "a", "b"]

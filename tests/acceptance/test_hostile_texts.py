@@ -71,6 +71,7 @@ def told(folder: Path, *arguments: str) -> str:
     return ended.stdout + ended.stderr
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("way", ["ok", "failed", "odd"])
 def test_agent_output_reaches_a_pipe_as_plain_text(tmp_path: Path, way: str) -> None:
     folder = project(tmp_path, way)
@@ -88,6 +89,7 @@ def test_agent_output_reaches_a_pipe_as_plain_text(tmp_path: Path, way: str) -> 
         told(folder, looking, "--json")
 
 
+@pytest.mark.slow
 def test_names_in_files_and_arguments_reach_a_pipe_as_plain_text(tmp_path: Path) -> None:
     folder = project(tmp_path, "ok")
     odd = IN_FILES

@@ -144,6 +144,7 @@ def token(folder: Path) -> int:
     return gate.token
 
 
+@pytest.mark.slow
 def test_runs_inbox_plan_and_log_match_the_command_line(sample: Path) -> None:
     runs, run, plan, log, *inboxes = calls(
         sample,
@@ -169,6 +170,7 @@ def test_runs_inbox_plan_and_log_match_the_command_line(sample: Path) -> None:
     assert inboxes[0].splitlines()[-1] != inboxes[1].splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_persons_decision_is_recorded_under_their_name(project: Path) -> None:
     given = {"decision": "feedback", "run": "release", "token": token(project), "text": SECRET}
     assert call(project, "answer", **given) == "feedback: release is now waiting-next"
@@ -210,6 +212,7 @@ print(*calls(folder, [("answer", given)], environment(**told), program=program))
 """
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("told", [["SEQUENCER_TOKEN=7"], []], ids=["told", "cleared"])
 def test_an_agent_does_not_approve_its_own_gate(project: Path, told: list[str]) -> None:
     """Also where its client starts servers with variables of its choice, as most do."""
@@ -284,6 +287,7 @@ def test_a_project_package_with_our_name_is_never_run(project: Path) -> None:
     assert not (project / "obeyed").exists()
 
 
+@pytest.mark.slow
 def test_invalid_calls_are_errors_and_change_nothing(sample: Path) -> None:
     def files() -> list[str]:
         return sorted(str(path) for path in sample.rglob("*") if "__pycache__" not in path.parts)
@@ -295,6 +299,7 @@ def test_invalid_calls_are_errors_and_change_nothing(sample: Path) -> None:
     assert (head(sample), files()) == (before, there)
 
 
+@pytest.mark.slow
 def test_outside_a_project_tools_report_the_missing_project(tmp_path: Path) -> None:
     assert "orchestration.yaml" in call(tmp_path, "list_runs")
 
@@ -323,6 +328,7 @@ def test_an_argument_that_a_tool_does_not_know_is_refused_in_our_words(sample: P
     assert head(sample) == before
 
 
+@pytest.mark.slow
 def test_labels_choose_the_procedure_as_on_the_command_line(project: Path) -> None:
     (without, with_label) = calls(
         project,
@@ -337,6 +343,7 @@ def test_labels_choose_the_procedure_as_on_the_command_line(project: Path) -> No
     assert json.loads(data(without))["procedure"] != "debugger-full"
 
 
+@pytest.mark.slow
 def test_every_tool_describes_its_arguments(sample: Path) -> None:
     async def tools() -> list[Tool]:
         started = StdioServerParameters(

@@ -31,6 +31,7 @@ def where():
 POINTS = "[sequencer.sinks]\nloud = loud:loud\n[sequencer.commands]\nwhere = loud:where\n"
 
 
+@pytest.mark.slow
 def test_a_run_is_read_without_a_package_that_its_settings_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +71,7 @@ workflows: {t: {tasks: [{id: first, subject: A, text: Do it}, {id: second, subje
 """
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("lacks", ["disabled", "not installed"])
 def test_a_run_of_inline_tasks_is_read_and_stopped_without_teams(
     tmp_path: Path, lacks: str
@@ -137,6 +139,7 @@ odd = parts:kind
 STEPS = "workflow: own\nworkflows: {own: {steps: [a, b]}}\n"
 
 
+@pytest.mark.slow(sample=2)
 @pytest.mark.parametrize("lacks", ["disabled", "not installed"])
 @pytest.mark.parametrize(
     ("settings", "named"),

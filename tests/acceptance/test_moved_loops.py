@@ -77,6 +77,7 @@ def run(folder: Path, *arguments: str, **variables: str) -> subprocess.Completed
     return cli(folder, *arguments, timeout_s=60.0, PATH=path, **variables)
 
 
+@pytest.mark.slow
 def test_a_moved_loop_warns_it_cannot_edit_and_names_the_fix(moved: Path) -> None:
     checked = run(moved, "check").stdout
     assert "warning: agent: agent codex: can't edit files in step supervisor: sandbox" in checked

@@ -31,6 +31,7 @@ def docs(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_named_run_keeps_its_workflow_despite_the_configured_one(folder: Path) -> None:
     begun = cli(folder, "run", "--run", "docs", "--workflow", "standard2", "--max-steps", "1")
     assert begun.returncode == 0, begun.stderr
@@ -53,6 +54,7 @@ def test_a_named_run_keeps_its_workflow_despite_the_configured_one(folder: Path)
     assert docs(folder)["workflow_name"] == "standard2"
 
 
+@pytest.mark.slow
 def test_a_named_run_keeps_its_cadence(folder: Path) -> None:
     config = folder / "orchestration.yaml"
     config.write_text(config.read_text() + TEAM)
@@ -71,6 +73,7 @@ def test_a_named_run_keeps_its_cadence(folder: Path) -> None:
     assert "workflow 'standard' has no review step" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_conflicting_workflow_option_for_a_named_run_needs_adopt(folder: Path) -> None:
     begun = cli(folder, "run", "--run", "docs", "--workflow", "standard2", "--max-steps", "1")
     assert begun.returncode == 0, begun.stderr

@@ -90,6 +90,7 @@ def work(folder: Path, *, code: int = 0) -> None:
     assert ended.code == code, ended.err
 
 
+@pytest.mark.slow(sample=1)
 def test_every_stage_of_a_run_names_the_next_command(folder: Path) -> None:
     assert "status      not started; " in last_line(folder, "run").out
     assert call(folder, *RUN, "--max-steps", "1").code == 0
@@ -115,6 +116,7 @@ def test_a_complete_flowchart_names_the_command_that_starts_it_again(tmp_path: P
     assert call(made, "run", "f.md", "--new").code == 0
 
 
+@pytest.mark.slow(sample=1)
 def test_a_failed_run_shows_the_first_line_of_the_error(folder: Path) -> None:
     (folder / "broken").touch()
     work(folder, code=1)
@@ -233,6 +235,7 @@ def test_an_untrusted_project_suggests_trust(folder: Path, monkeypatch: pytest.M
     last_line(folder, "trust")
 
 
+@pytest.mark.slow(sample=1)
 def test_a_run_restored_from_an_older_copy_suggests_repair(folder: Path) -> None:
     """Its files agree with each other, and this user's own record knows that it was further."""
     assert call(folder, *RUN, "--max-steps", "1").code == 0

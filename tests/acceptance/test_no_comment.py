@@ -72,6 +72,7 @@ def taken(folder: Path) -> list[bool]:
     return [TOOL in " ".join(json.loads(line)) for line in lines]
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_comment_tools_are_removed(tmp_path: Path, kind: str) -> None:
     done = cli(project(tmp_path, KINDS[kind]), "run", "--max-steps", "1", "--quiet")

@@ -22,6 +22,7 @@ def begun(project: Path) -> list[str]:
     return [line[0] for line in asked(project)]
 
 
+@pytest.mark.slow
 def test_rewind_to_a_node_reruns_it_and_what_follows(project: Path) -> None:
     said = cli(project, "--run", "ship", "rewind", "c")
     assert said.stdout.splitlines()[0] == "back to 'c'; these run again: c, d, e"
@@ -59,6 +60,7 @@ def test_a_failed_node_is_tried_again_alone(project: Path) -> None:
     assert begun(project)[5:] == ["a", "b"], "what a person has failed is not tried"
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -83,6 +83,7 @@ def committed(shared: Shared) -> list[tuple[str, set[str]]]:
     return [(lines[0], {name for name in lines[1:] if name}) for lines in found]
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("kind", ["loop", "flow"])
 def test_a_step_released_by_hand_does_not_start_beside_its_agent(
     kind: str, shared: Shared, tmp_path: Path, begin: Begin
@@ -111,6 +112,7 @@ def test_a_step_released_by_hand_does_not_start_beside_its_agent(
     assert {"half.txt", "whole.txt"} in [names for _, names in committed(shared)]
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("kind", ["loop", "flow"])
 def test_the_next_process_starts_after_the_agents_of_a_killed_one(
     kind: str, tmp_path: Path, begin: Begin

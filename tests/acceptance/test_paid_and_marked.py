@@ -75,6 +75,7 @@ def ensure_marked(folder: Path) -> None:
     assert [call for call in calls if not re.fullmatch(r"\d+", call["SEQUENCER_TOKEN"])] == []
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     "answers",
     [
@@ -103,6 +104,7 @@ def test_start_counts_each_classifier_call(
     assert (beginning["event"], beginning["outcome"]["agent"]) == ("initialised", "model")
 
 
+@pytest.mark.slow
 def test_a_limit_of_the_run_counts_its_classification(tmp_path: Path) -> None:
     answers = {"classifier": says("code", cost=0.5)}
     folder = charged_project(tmp_path / "p", answers, **ONE_STEP, limits={"cost_usd": 0.5})
@@ -115,6 +117,7 @@ def test_a_limit_of_the_run_counts_its_classification(tmp_path: Path) -> None:
     assert "classifying the request cost 0.5000 USD, which is all of --max-cost" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_router_is_counted_each_time_it_is_asked(tmp_path: Path) -> None:
     answers: Answers = {"router": [*says("nonsense", cost=0.5), {"cost": None}, *says("main.md")]}
     folder = charged_project(tmp_path / "p", answers, **ROUTED)
@@ -124,6 +127,7 @@ def test_a_router_is_counted_each_time_it_is_asked(tmp_path: Path) -> None:
     ensure_counted(folder, None)
 
 
+@pytest.mark.slow
 def test_judges_and_fixers_are_counted_in_every_round(tmp_path: Path) -> None:
     no, yes = (json.dumps({"pass": one, "reason": "so"}) for one in (False, True))
     answers = {"verify": [*says(no, cost=0.5), *says(no, yes, cost=None)], "fix": says("mended")}
@@ -133,6 +137,7 @@ def test_judges_and_fixers_are_counted_in_every_round(tmp_path: Path) -> None:
     ensure_counted(folder, None)
 
 
+@pytest.mark.slow
 def test_the_nodes_of_a_flow_and_the_tasks_of_a_team_are_counted(tmp_path: Path) -> None:
     answers = {"a": says("done", cost=None), "classifier": says("code", cost=0.5)}
     folder = charged_project(tmp_path / "p", answers)
@@ -185,6 +190,7 @@ def test_the_cost_of_a_failed_start_is_reported(tmp_path: Path) -> None:
     assert "notice: classifying the request cost 0.5000 USD" in (ended.stderr)
 
 
+@pytest.mark.slow
 def test_the_cost_of_an_interrupted_start_is_counted_when_its_run_starts(tmp_path: Path) -> None:
     folder = charged_project(tmp_path / "p", {"classifier": says("code", cost=0.5)}, **ONE_STEP)
     assert cli(folder, "--run", "x", "start", "Improve it", "--no-run").returncode == 0

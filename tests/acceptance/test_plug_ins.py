@@ -121,6 +121,7 @@ def test_a_section_is_checked_and_shown(installed: Installed) -> None:
     assert "the key 'owner' needs the package 'added', which is disabled" in said
 
 
+@pytest.mark.slow
 def test_a_sink_gets_the_results(installed: Installed) -> None:
     installed.settings(MINE + "activity: {sinks: {loud: {kind: shout}}}\n")
     installed.run("run", "--max-steps", "1")
@@ -173,6 +174,7 @@ def test_a_workflow_kind_decides_the_next_step(installed: Installed) -> None:
     assert "unknown workflow kind 'hasty'\n  known workflow kinds: cycle, patient, pro" in said
 
 
+@pytest.mark.slow
 def test_a_disabled_package_is_not_used(installed: Installed) -> None:
     installed.settings("agent: rehearsal\nplugins: {added: off}\n")
     (installed.packages / "longest.py").write_text("import nowhere_to_be_found\n")
@@ -276,6 +278,7 @@ PLAIN = "agent: rehearsal\n"
 """Settings that name nothing of the package."""
 
 
+@pytest.mark.slow(sample=2)
 @pytest.mark.parametrize("name", list(_GROUPS))
 def test_check_reports_parts_of_the_wrong_type(installed: Installed, name: str) -> None:
     installed.settings(PLAIN)
@@ -333,6 +336,7 @@ longest = Contribution("longest", "nowhere_to_be_found:x", ("svg",), (7,))
 """
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     "code",
     [
@@ -382,6 +386,7 @@ def test_check_reports_ignored_entry_points(installed: Installed) -> None:
     assert added.split()[1:] == ["where"]
 
 
+@pytest.mark.slow
 def test_options_of_disabled_plug_ins_are_not_in_the_help(installed: Installed) -> None:
     installed.settings(f"{PLAIN}plugins: {{drawing: off, metrics: off, schedules: off}}\n")
 

@@ -57,6 +57,7 @@ def status(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_slow_receiver_gets_each_result_once_and_in_order(tmp_path: Path) -> None:
     with open_desk(Reply(after_s=1.0)) as desk:
         folder = project(tmp_path, desk.port)
@@ -109,6 +110,7 @@ def test_pending_posts_are_shown_and_idle_ticks_keep_them(tmp_path: Path) -> Non
     assert idle_record(folder).exists()
 
 
+@pytest.mark.slow
 def test_a_receivers_retry_after_is_respected(tmp_path: Path) -> None:
     with open_desk(Reply(429, headers={"Retry-After": "120"})) as desk:
         folder = project(tmp_path, desk.port)
@@ -145,6 +147,7 @@ def until_it_waits_for_an_answer(process: forked.Forked) -> None:
     assert any("for activity sink 'hook' to answer" in line for line in process.stderr)
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_during_a_post_leaves_it_finished(tmp_path: Path, number: signal.Signals) -> None:
     with open_desk(Reply(waits=True)) as desk:
@@ -180,6 +183,7 @@ def test_a_timer_that_is_stopped_while_it_posts_finishes_the_post(tmp_path: Path
 USED = {"usage": {"input_tokens": 1000, "output_tokens": 50, "cost_usd": 0.25}}
 
 
+@pytest.mark.slow
 def test_the_outcome_of_a_team_is_posted_even_by_a_later_tick(
     tmp_path: Path,
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_hook_that_skips_after_the_last_step_completes_the_run(project: Path) 
     )
 
 
+@pytest.mark.slow
 def test_a_hook_adds_a_gate(project: Path) -> None:
     hook = "def sequencer_transition(context, outcome):\n"
     hook += "    return Decision(Move.GATE) if context.step.name == 'second' else None\n"
@@ -107,6 +108,7 @@ def test_a_hook_adds_a_gate(project: Path) -> None:
     assert cli(project, "--run", "one", "run").returncode == 0
 
 
+@pytest.mark.slow
 def test_approval_completes_a_run_whose_gated_step_a_hook_calls_complete(project: Path) -> None:
     gated = CONFIGURATION.replace("model: small}", "model: small, requires_approval: true}", 1)
     (project / "orchestration.yaml").write_text(gated)
@@ -128,6 +130,7 @@ def test_the_completion(project: Path) -> None:
     assert (project / "told").read_text() == "3 complete"
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     "hook",
     [

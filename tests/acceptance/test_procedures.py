@@ -141,6 +141,7 @@ def test_three_processes_from_a_bug_to_its_summary(project: Path) -> None:
     assert run["title"] == "Debug login timeout"
 
 
+@pytest.mark.slow
 def test_feedback_twice_then_approval(project: Path) -> None:
     start_bug(project)
     for text in ("look at the retry", "and at the proxy"):
@@ -159,6 +160,7 @@ def test_feedback_twice_then_approval(project: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_rejection_is_final(project: Path) -> None:
     start_bug(project)
     assert cli(project, "answer", "reject", "--note", "works as designed").returncode == 0
@@ -315,6 +317,7 @@ def test_on_a_terminal_the_question_is_asked_at_once(project: Path) -> None:
     assert steps_of(project, "succeeded")[-1] == "concise-summary"
 
 
+@pytest.mark.slow
 def test_an_ambiguous_word_is_not_taken_as_a_decision(project: Path) -> None:
     assert start_bug(project).returncode == 4
     words = ("aprove", "rejected", "yes", "OK", "feedback", "decline", "stop", "go", "lgtm!", "ja")
@@ -328,6 +331,7 @@ def test_an_ambiguous_word_is_not_taken_as_a_decision(project: Path) -> None:
     assert cli(project, "answer", "get-approval", "Approve").returncode == 0
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("text", ["shorter", "approve"])
 def test_a_single_word_that_is_called_feedback_is_sent(text: str, project: Path) -> None:
     start_bug(project)

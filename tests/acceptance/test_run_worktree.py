@@ -62,6 +62,7 @@ def worktree(folder: Path) -> Path:
     return note.with_suffix("")
 
 
+@pytest.mark.slow
 def test_steps_work_in_it_and_the_end_is_merged(project: Path) -> None:
     first = cli(project, "run", "--max-steps", "1")
     assert first.returncode == 0
@@ -89,6 +90,7 @@ def test_steps_work_in_it_and_the_end_is_merged(project: Path) -> None:
     assert cli(project, "run").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_merge_is_merged_by_the_next_run(
     project: Path,
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_run_killed_before_its_merge_is_merged_by_the_next_run(
     assert (project / "done.txt").read_text() == "0\n"
 
 
+@pytest.mark.slow
 def test_work_that_can_not_be_merged_stays_on_its_branch(project: Path) -> None:
     assert cli(project, "run", "--max-steps", "1").returncode == 0
     (project / "done.txt").write_text("somebody else's\n")
@@ -119,6 +122,7 @@ def test_work_that_can_not_be_merged_stays_on_its_branch(project: Path) -> None:
     assert cli(project, "run").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_key_blocks_the_merge_until_a_person_removes_it(project: Path) -> None:
     refused = cli(project, "run", KEY_AT="1")
     here = worktree(project)
@@ -164,6 +168,7 @@ def test_an_endless_setup_is_ended_with_its_processes(project: Path) -> None:
     assert not list((project / "sync" / "worktrees").glob("run-*"))
 
 
+@pytest.mark.slow
 def test_a_run_can_be_rewound_after_its_merge(project: Path) -> None:
     assert cli(project, "run").returncode == 0
     assert cli(project, "rewind", "1").returncode == 0
@@ -174,6 +179,7 @@ def test_a_run_can_be_rewound_after_its_merge(project: Path) -> None:
     assert said(project, *BRANCHES) == ""
 
 
+@pytest.mark.slow
 def test_unmerged_work_stays_when_the_run_is_rewound(project: Path) -> None:
     assert cli(project, "run", "--max-steps", "1").returncode == 0
     before = worktree(project).name
@@ -188,6 +194,7 @@ def test_unmerged_work_stays_when_the_run_is_rewound(project: Path) -> None:
     assert said(project, "show", f"sequencer-run/default/{before}:done.txt") == "0\n1"
 
 
+@pytest.mark.slow
 def test_a_new_run_preserves_unfinished_work_of_the_previous_one(project: Path) -> None:
     assert cli(project, "run", "--max-steps", "1").returncode == 0
     before = worktree(project).name
@@ -220,6 +227,7 @@ def noted(folder: Path, phase: str) -> None:
     note.write_text(json.dumps(json.loads(note.read_text()) | {"phase": phase}))
 
 
+@pytest.mark.slow
 def test_a_worktree_with_an_interrupted_setup_is_rebuilt(project: Path) -> None:
     assert cli(project, "run", "--max-steps", "1").returncode == 0
     noted(project, "adding")
@@ -227,6 +235,7 @@ def test_a_worktree_with_an_interrupted_setup_is_rebuilt(project: Path) -> None:
     assert (again.returncode, again.stderr.count("setup: ")) == (0, 2)
 
 
+@pytest.mark.slow
 def test_an_interrupted_merge_is_repeated(project: Path) -> None:
     assert cli(project, "run", "--max-steps", "1").returncode == 0
     here = worktree(project)

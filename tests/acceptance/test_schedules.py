@@ -238,6 +238,7 @@ def shown(dates: list[float]) -> list[str]:
     return [time.strftime("%H:%M", time.localtime(date)) for date in dates]
 
 
+@pytest.mark.slow(sample=2)
 def test_a_date_at_fixed_hours_starts_a_run_once(change: tuple[float, int]) -> None:
     begin, _ = change
     for minute in (0, 20):
@@ -247,6 +248,7 @@ def test_a_date_at_fixed_hours_starts_a_run_once(change: tuple[float, int]) -> N
     assert len(starts("10,30 2 * * *", begin)) == 2
 
 
+@pytest.mark.slow(sample=2)
 def test_hourly_dates_follow_elapsed_time(change: tuple[float, int]) -> None:
     begin, minutes = change
     # Each half hour on the wall: the clock moves by whole ones.
@@ -337,6 +339,7 @@ def test_a_flow_starts_over_too(folder: Path, later: Later) -> None:
     assert events(folder).count("reset") == 1
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     "change",
     [

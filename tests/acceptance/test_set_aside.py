@@ -124,6 +124,7 @@ def test_files_are_restored_after_a_failed_attempt(tmp_path: Path, act: str) -> 
     assert os.access(folder / "tool", os.X_OK)
 
 
+@pytest.mark.slow
 def test_changes_set_aside_are_on_a_ref_named_by_log_and_prompt(tmp_path: Path) -> None:
     folder = made(tmp_path / "p", FIRST, DIRT, DIRT, "true")
     assert one_step(folder).code == 0
@@ -264,6 +265,7 @@ def test_nothing_is_restored_where_another_node_works(begun: Path) -> None:
     assert "the changes of this attempt stay: another node" in again.said[-1]
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("what", ["file", "commit", "git"])
 def test_nothing_is_restored_if_a_person_changed_it_in_the_meantime(
     begun: Path, what: str, monkeypatch: pytest.MonkeyPatch
@@ -331,6 +333,7 @@ def killed(folder: Path, dies: Callable[[int, Sequence[str]], bool], *, is_after
     return code == 9
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 def test_nothing_is_lost_or_half_restored_by_a_kill_at_any_git_call(
     begun: Path, tmp_path: Path, is_after: bool

@@ -56,6 +56,7 @@ def said(folder: Path, *words: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("leaves", [BRANCH, DETACHED], ids=["on a branch", "detached"])
 def test_stranded_commits_are_saved_and_listed_until_merged(tmp_path: Path, leaves: str) -> None:
     folder = made(tmp_path / "p", leaves, COMMIT)
@@ -77,6 +78,7 @@ def test_stranded_commits_are_saved_and_listed_until_merged(tmp_path: Path, leav
         assert "merged nowhere" not in said(folder, command)
 
 
+@pytest.mark.slow
 def test_dropped_commits_are_not_mentioned_again(tmp_path: Path) -> None:
     folder = made(tmp_path / "p", BRANCH, "true", gate="approve")
     assert cli(folder, "run", **GIT).returncode == 4
@@ -88,6 +90,7 @@ def test_dropped_commits_are_not_mentioned_again(tmp_path: Path) -> None:
     assert "merged nowhere" not in said(folder, "status") + said(folder, "check")
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     "act",
     [
@@ -107,6 +110,7 @@ def test_merged_or_undone_commits_are_not_stranded(tmp_path: Path, act: str) -> 
     assert left(folder) == []
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("go", ["checkout -q -b feat/x", "checkout -q --detach"])
 def test_the_run_branch_follows_an_agent_that_switched_branches(tmp_path: Path, go: str) -> None:
     tips = "git for-each-ref --format='%(objectname)' refs/heads/sequencer-run/"
@@ -119,6 +123,7 @@ def test_the_run_branch_follows_an_agent_that_switched_branches(tmp_path: Path, 
     assert (folder / "one.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_branch_continued_from_elsewhere_loses_no_commit(tmp_path: Path) -> None:
     other = (
         f"{COMMIT}; git checkout -q -b feat/x HEAD~1; echo y > y.txt; git add -A; git commit -qm y"

@@ -49,6 +49,7 @@ def is_gone(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
+@pytest.mark.slow
 def test_both_clones_see_each_others_turns(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     assert cli(a, "run", "--max-steps", "2").returncode == 0
@@ -63,6 +64,7 @@ def test_both_clones_see_each_others_turns(shared: Shared) -> None:
     assert head(a) == head(b)
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("verb", [("sync", "--fetch"), ("check", "--remote")])
 def test_a_hanging_remote_costs_only_its_time_limit(shared: Shared, verb: tuple[str, str]) -> None:
     a = shared.clone("a")
@@ -76,6 +78,7 @@ def test_a_hanging_remote_costs_only_its_time_limit(shared: Shared, verb: tuple[
     assert is_gone(int(pid.read_text()))
 
 
+@pytest.mark.slow
 def test_read_only_commands_do_not_contact_a_remote(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     assert cli(a, "run", "--max-steps", "1").returncode == 0

@@ -56,6 +56,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     "asked",
     [

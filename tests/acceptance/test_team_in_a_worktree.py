@@ -33,6 +33,7 @@ def nothing_is_left(project: Path) -> bool:
     return len(trees) == 1 and branches == "main" and git(project, "status", "--porcelain") == ""
 
 
+@pytest.mark.slow
 def test_tasks_are_merged_into_it_and_the_end_into_the_checkout(tmp_path: Path) -> None:
     plan: dict[str, Any] = {
         "one": {"writes": {"a.txt": "a"}, "seconds": 0.4},
@@ -56,6 +57,7 @@ def test_tasks_are_merged_into_it_and_the_end_into_the_checkout(tmp_path: Path) 
     assert nothing_is_left(project)
 
 
+@pytest.mark.slow
 def test_a_conflict_there_is_solved_there(tmp_path: Path) -> None:
     plan: dict[str, Any] = {
         "one": {"writes": {"shared.txt": "one\n"}, "seconds": 0.4},
@@ -83,6 +85,7 @@ def test_a_conflict_there_is_solved_there(tmp_path: Path) -> None:
     assert nothing_is_left(project)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_two_processes_share_the_worktree_even_if_one_is_killed(tmp_path: Path) -> None:
     tasks, plan = wide(4)
@@ -132,6 +135,7 @@ def test_a_task_cannot_run_code_through_the_runs_worktree(tmp_path: Path) -> Non
     assert not git(hostile, "for-each-ref")
 
 
+@pytest.mark.slow
 def test_a_graph_continues_in_the_worktree_after_a_failed_task(tmp_path: Path) -> None:
     plan: dict[str, Any] = {"left": {"exit": 3, "writes": {"half.txt": "half"}}}
     tasks = [{**one, "role": "implementer"} for one in DIAMOND]
@@ -154,6 +158,7 @@ def refs(project: Path) -> list[str]:
     return [one for one in git(project, "for-each-ref", *form).splitlines() if "Failed" in one]
 
 
+@pytest.mark.slow
 def test_changes_of_a_failed_task_are_set_aside(tmp_path: Path) -> None:
     task: Task = {"id": "one", "subject": "One", "role": "implementer", "worktree": False}
     plan: dict[str, Any] = {"one": {"writes": {"half.txt": "h", "shared.txt": "half"}, "exit": 1}}
@@ -169,6 +174,7 @@ def test_changes_of_a_failed_task_are_set_aside(tmp_path: Path) -> None:
     assert "Your last attempt failed" in told(project, "one")[1]
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("on_write", ["warn", "fail"])
 def test_changes_by_a_read_only_task_are_not_merged(tmp_path: Path, on_write: str) -> None:
     task: Task = {"id": "look", "subject": "Look", "role": "researcher"}
@@ -193,6 +199,7 @@ CHAIN: list[Task] = [
 ]
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("how", ["its folder", "all of them", "by git"])
 def test_accepted_tasks_stay_if_the_worktree_is_removed(tmp_path: Path, how: str) -> None:
     plan: dict[str, Any] = {name: {"writes": {f"{name}.txt": name}} for name in "abc"}
@@ -211,6 +218,7 @@ def test_accepted_tasks_stay_if_the_worktree_is_removed(tmp_path: Path, how: str
     assert nothing_is_left(project)
 
 
+@pytest.mark.slow
 def test_a_task_that_removes_the_worktree_loses_nothing(tmp_path: Path) -> None:
     script = "import os, shutil, glob\n"
     script += "for one in glob.glob('../run-*[0-9a-f]'):\n    shutil.rmtree(one)\n"
@@ -254,6 +262,7 @@ def test_a_link_in_place_of_the_worktree_is_refused(tmp_path: Path) -> None:
     assert nothing_is_left(project)
 
 
+@pytest.mark.slow
 def test_on_the_wrong_branch_no_worktree_is_created(tmp_path: Path) -> None:
     project = made(tmp_path, CHAIN, {}, store={"work": {"branch": "work"}})
     ran = cli(project, "run")

@@ -39,6 +39,7 @@ SIDE_BY_SIDE = {"full-development": 2, "debugger-full": 2, "orchestrator-full": 
 """How many tasks must have run at once."""
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("procedure", SHARED)
 def test_a_team_does_every_task_once_and_in_order(tmp_path: Path, procedure: str) -> None:
     project = make_project(tmp_path, [{"id": "other", "subject": "Another team"}], PLAN)

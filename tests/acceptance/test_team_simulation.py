@@ -92,6 +92,7 @@ def test_a_list_that_can_not_be_run(project: Path) -> None:
     assert "round.yaml:" in plain.stderr
 
 
+@pytest.mark.slow
 def test_the_simulated_graph_of_a_run_includes_tasks_added_by_a_lead(tmp_path: Path) -> None:
     tasks: list[dict[str, Any]] = [
         {"id": "lead", "subject": "Share it out", "adds": "tasks"},

@@ -76,6 +76,7 @@ def seen_on_terminal(folder: Path, columns: int, *arguments: str) -> str:
         return screen.raw.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.slow
 def test_a_team_is_shown_from_start_to_end(project: Path) -> None:
     before = cli(project, "plan", "parser")
     assert [row[0] for row in rows(before.stdout)] == ["TASK", "plan", "build", "log", "sum"]
@@ -96,6 +97,7 @@ def test_a_team_is_shown_from_start_to_end(project: Path) -> None:
     assert by_id["sum"]["tokens"] == 0
 
 
+@pytest.mark.slow
 def test_a_team_posts_the_result_of_each_task(project: Path) -> None:
     assert cli(project, "run", "parser").returncode == 0
     told = activities(project)
@@ -112,6 +114,7 @@ def test_a_team_posts_the_result_of_each_task(project: Path) -> None:
     assert told.index(began[0]) < told.index(results[0])
 
 
+@pytest.mark.slow
 def test_a_failed_task_is_reported_and_the_rest_is_done(project: Path) -> None:
     (project / "agent.py").write_text(
         AGENT + "if name == 'build':\n    print('conflict in x.py', flush=True)\n    exit(3)\n"
@@ -126,6 +129,7 @@ def test_a_failed_task_is_reported_and_the_rest_is_done(project: Path) -> None:
     assert (kinds["build"], kinds["log"]) == ("error", "response")
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("columns", [60, 100])
 def test_on_a_terminal_nothing_is_wrapped(project: Path, columns: int) -> None:
     assert cli(project, "run", "parser").returncode == 0

@@ -46,6 +46,7 @@ def test_work_on_different_files_is_merged_without_leftovers(tmp_path: Path) -> 
     assert len(git(project, "worktree", "list").splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_conflict_fails_its_task_and_loses_nothing(tmp_path: Path) -> None:
     plan: dict[str, Any] = {
         "one": {"writes": {"shared.txt": "one\n"}, "seconds": 0.4},
@@ -73,6 +74,7 @@ def test_a_conflict_fails_its_task_and_loses_nothing(tmp_path: Path) -> None:
     assert (project / "shared.txt").read_text() == "two\n"
 
 
+@pytest.mark.slow
 def test_a_task_with_merged_work_can_be_rewound(tmp_path: Path) -> None:
     tasks = [WRITERS[0], {**WRITERS[1], "blocked_by": ["one"]}]
     plan: dict[str, Any] = {
@@ -101,6 +103,7 @@ def test_a_task_with_merged_work_can_be_rewound(tmp_path: Path) -> None:
     assert git(project, "status", "--porcelain") == ""
 
 
+@pytest.mark.slow
 def test_a_write_by_a_read_only_role_is_reported(tmp_path: Path) -> None:
     tasks: list[Task] = [{"id": "look", "subject": "Look", "role": "researcher"}]
     plan: dict[str, Any] = {"look": {"writes": {"shared.txt": "changed\n"}}}
@@ -126,6 +129,7 @@ GUESSES: list[Task] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_task_continues_without_its_failed_inputs(tmp_path: Path) -> None:
     project = make_project(tmp_path, GUESSES, {"b": {"exit": 3, "seconds": 0.3}})
     ran = cli(project, "run")
@@ -212,6 +216,7 @@ def killed(victim: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return orphans
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_three_processes_share_a_team_and_one_is_killed(tmp_path: Path) -> None:
     tasks, plan = wide(6)
@@ -260,6 +265,7 @@ LEAD: list[Task] = [
 YES = json.dumps({"pass": True, "reason": "fine"})
 
 
+@pytest.mark.slow
 def test_a_lead_adds_four_sub_issues_and_a_cycle_is_refused(tmp_path: Path) -> None:
     circle = [{**SUB_ISSUES[0], "depends_on": ["test"]}, *SUB_ISSUES[1:]]
     says = [{"sub_issues": circle}, {"sub_issues": SUB_ISSUES}]
@@ -285,6 +291,7 @@ def test_a_lead_adds_four_sub_issues_and_a_cycle_is_refused(tmp_path: Path) -> N
     assert 'task="verify-test"' in heard
 
 
+@pytest.mark.slow
 def test_a_failed_verification_is_fixed_and_repeated(tmp_path: Path) -> None:
     no = json.dumps({"pass": False, "reason": "test_login fails"})
     plan: dict[str, Any] = {
@@ -305,6 +312,7 @@ def test_a_failed_verification_is_fixed_and_repeated(tmp_path: Path) -> None:
     assert "sum" not in accepted(project)
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("on_hard", ["finish", "kill"])
 def test_a_budget_stops_a_team(tmp_path: Path, on_hard: str) -> None:
     tasks: list[Task] = [
@@ -337,6 +345,7 @@ def test_a_budget_stops_a_team(tmp_path: Path, on_hard: str) -> None:
     assert head(project)["status"] == "complete"
 
 
+@pytest.mark.slow
 def test_the_circuit_breaker_opens_and_a_person_closes_it(tmp_path: Path) -> None:
     tasks: list[Task] = [{"id": f"t{n}", "subject": "T"} for n in range(4)]
     plan: dict[str, Any] = {f"t{n}": {"exit": 1} for n in range(4)}
@@ -352,6 +361,7 @@ def test_the_circuit_breaker_opens_and_a_person_closes_it(tmp_path: Path) -> Non
     assert sorted(accepted(project)) == ["t0", "t1", "t2", "t3"]
 
 
+@pytest.mark.slow
 def test_start_gives_a_big_request_to_a_team_and_explains_why(tmp_path: Path) -> None:
     plan: dict[str, Any] = {"verify": {"says": YES}}
     project = make_project(tmp_path, DIAMOND, plan, teams={"enabled": True})
@@ -375,6 +385,7 @@ def test_start_gives_a_big_request_to_a_team_and_explains_why(tmp_path: Path) ->
     assert "full-development" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_task_added_by_adopt_is_done_before_its_dependents(tmp_path: Path) -> None:
     project = make_project(tmp_path, DIAMOND, size=1)
     assert cli(project, "run", "--max-steps", "2").returncode == 0
@@ -415,6 +426,7 @@ def test_a_killed_holder_of_a_closed_task_is_not_waited_for(tmp_path: Path) -> N
     assert head(project)["claims"] == []
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("merge", ["auto", "listed"])
 def test_a_task_waiting_to_merge_delays_no_other_task(tmp_path: Path, merge: str) -> None:
     tasks: list[Task] = [
@@ -435,6 +447,7 @@ def test_a_task_waiting_to_merge_delays_no_other_task(tmp_path: Path, merge: str
     assert order[0] == ("quick" if merge == "auto" else "slow")
 
 
+@pytest.mark.slow
 def test_the_graph_of_a_run_is_drawn_before_and_after_tasks_are_added(tmp_path: Path) -> None:
     plan = {"decompose": {"says": {"sub_issues": SUB_ISSUES[:1]}}, "verify-api": {"says": YES}}
     project = make_project(tmp_path, DIAMOND, plan)

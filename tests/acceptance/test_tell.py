@@ -108,6 +108,7 @@ def test_a_message_can_be_sent_while_the_run_works(tmp_path: Path, at_work: Fork
     assert "Hurry" not in heard(tmp_path, "build")[0]
 
 
+@pytest.mark.slow
 def test_simultaneous_messages_are_never_lost(tmp_path: Path, at_work: Forked) -> None:
     """Two processes each, and the one that works: no message is lost."""
     children = [launched(tmp_path, "tell", "sum", f"message {number}") for number in range(4)]
@@ -242,6 +243,7 @@ def test_the_next_step_of_a_sequence_reads_the_message_once(tmp_path: Path) -> N
     assert "told" not in as_json(cli(tmp_path, "--json", "status"))
 
 
+@pytest.mark.slow
 def test_a_message_to_a_named_step_waits_for_it(tmp_path: Path) -> None:
     has_begun(make_line(tmp_path))
     for text in ("one", "two"):

@@ -58,6 +58,7 @@ def order(folder: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+@pytest.mark.slow
 def test_the_oldest_run_goes_first_and_a_waiting_run_blocks_no_other(folder: Path) -> None:
     waiting_in_line(folder, "first", "asks")
     waiting_in_line(folder, "second")
@@ -76,6 +77,7 @@ def test_the_oldest_run_goes_first_and_a_waiting_run_blocks_no_other(folder: Pat
     assert (nothing.returncode, nothing.stdout.strip()[:24]) == (0, "nothing due: it starts a")
 
 
+@pytest.mark.slow
 def test_an_endless_cycle_does_not_starve_requests_and_dates(folder: Path) -> None:
     assert call(folder, "run", "--max-steps", "1").code == 0
     waiting_in_line(folder, "request")
@@ -92,6 +94,7 @@ def test_an_endless_cycle_does_not_starve_requests_and_dates(folder: Path) -> No
     assert order(folder)[:4] == ["yearly supervisor", "request main", " main", "yearly main"]
 
 
+@pytest.mark.slow
 def test_runs_started_at_the_same_time_keep_their_order(folder: Path) -> None:
     for name in ("b", "a", "c"):
         waiting_in_line(folder, name)
@@ -134,6 +137,7 @@ def test_at_most_limits_parallel_ticks_and_a_killed_one_frees_its_place(
     assert [run["status"] for run in ended if run["run"] != "yearly"] == ["complete"] * 3
 
 
+@pytest.mark.slow
 def test_with_a_log_each_run_reports_once_in_its_own_log(folder: Path) -> None:
     waiting_in_line(folder, "first", "asks")
     waiting_in_line(folder, "second")
@@ -146,6 +150,7 @@ def test_with_a_log_each_run_reports_once_in_its_own_log(folder: Path) -> None:
         assert (folder / "logs" / f"tick.{name}.log").exists()
 
 
+@pytest.mark.slow
 def test_a_changed_project_is_reported_once_for_all_its_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +170,7 @@ def test_a_changed_project_is_reported_once_for_all_its_runs(
     assert call(folder, *tick).err.count("the project has changed since you trusted it") == 1
 
 
+@pytest.mark.slow
 def test_one_timer_is_for_all_and_check_knows_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

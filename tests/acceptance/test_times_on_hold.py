@@ -36,6 +36,7 @@ def tick(project: Path) -> subprocess.CompletedProcess[str]:
     return cli(project, "--run", "slow", "tick")
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("hold", ["stop", "stop --pause", "set exit=true"])
 def test_the_time_limit_of_a_graph_pauses_while_a_person_holds_it(project: Path, hold: str) -> None:
     write_flow(project, "slow", "a --> b", SLOW, a="Say a", b="please fail")

@@ -111,6 +111,7 @@ def test_the_label_of_an_issue_reaches_its_gate(project: Path) -> None:
     assert '"title"' not in prompt
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("event", [OPENED, LINEAR, SESSION], ids=["github", "linear", "session"])
 def test_the_label_of_an_event_reaches_its_gate(event: dict[str, Any], project: Path) -> None:
     started = piped(project, event, "start", "-")
@@ -152,6 +153,7 @@ def test_other_json_starts_nothing(text: str, words: str, project: Path) -> None
     assert not (project / "sync").exists()
 
 
+@pytest.mark.slow
 def test_a_step_gets_every_value_and_values_are_not_expanded_again(project: Path) -> None:
     with_own_procedure(project)
     event = json.loads(json.dumps(LINEAR))
@@ -180,6 +182,7 @@ def test_a_hostile_issue_moves_no_cursor_and_names_no_path(project: Path) -> Non
     assert run.name == "0-owned-x-etc-passwd"
 
 
+@pytest.mark.slow
 def test_a_fixer_gets_what_earlier_rounds_found_and_tried(project: Path) -> None:
     with_own_procedure(project, "Fix it. Before: <{{validation.earlier}}>\n")
     ended = cli(project, "start", "x", "--procedure", "own")

@@ -260,6 +260,7 @@ def test_a_project_with_many_flows_asks_about_one_line_for_each(clone: Clone) ->
     assert "file flows/release.md, tag, overdue, announce, timeout_s: 300" in told
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("place", ["elsewhere.md", "docs/elsewhere.md", "{outside}/elsewhere.md"])
 def test_a_flow_in_any_place_grants_only_what_was_trusted(clone: Clone, place: str) -> None:
     clone.trust()
@@ -303,6 +304,7 @@ def test_an_agent_that_edits_the_next_ones_program_ends_the_same_run(clone: Clon
     assert (clone.folder / "steps").read_text() == "step\n"
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     ("argv", "edit"),
     [

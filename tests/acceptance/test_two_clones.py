@@ -23,6 +23,7 @@ def work(clone: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_two_terminals_in_two_clones_need_each_others_code(tmp_path: Path) -> None:
     """With a review every third cycle, and each step on top of the commits of all before it."""
     steps = 8
@@ -54,6 +55,7 @@ def test_two_terminals_in_two_clones_need_each_others_code(tmp_path: Path) -> No
     assert git(shared.bare, "ls-tree", "--name-only", "main", "sync") == ""
 
 
+@pytest.mark.slow
 def test_a_step_moves_nothing_if_a_person_moved_its_branch(tmp_path: Path) -> None:
     shared = shared_project(tmp_path)
     (tmp_path / "hold").touch()
@@ -79,6 +81,7 @@ def test_a_step_moves_nothing_if_a_person_moved_its_branch(tmp_path: Path) -> No
     assert git(shared.bare, "rev-parse", "main^") == theirs
 
 
+@pytest.mark.slow
 def test_a_rejected_push_fails_the_step_and_preserves_its_work(tmp_path: Path) -> None:
     shared = shared_project(tmp_path, configuration("limits: {max_failures_in_row: 2}\n"))
     hook = shared.bare / "hooks" / "update"
@@ -95,6 +98,7 @@ def test_a_rejected_push_fails_the_step_and_preserves_its_work(tmp_path: Path) -
     assert code(shared) == []
 
 
+@pytest.mark.slow
 def test_an_agent_may_push_what_it_has_committed(tmp_path: Path) -> None:
     shared = shared_project(tmp_path, configuration("commit: {paths: [docs/]}\n"))
     agent = (tmp_path / "first" / "agent.py").read_text()
@@ -122,6 +126,7 @@ def test_a_process_that_lost_its_step_moves_nothing_and_keeps_its_work(tmp_path:
     assert head(tmp_path / "b")["step_index"] == 0
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -145,6 +150,7 @@ def test_a_work_tree_in_a_bad_state_starts_no_step(
     assert [event for event, _ in events(clone)] == ["initialised"]
 
 
+@pytest.mark.slow
 def test_declared_paths_travel_with_the_step(tmp_path: Path) -> None:
     extra = "commit: {paths: [docs/], report_extensions: [.png]}\n"
     shared = shared_project(tmp_path, configuration(extra))
@@ -165,6 +171,7 @@ def test_declared_paths_travel_with_the_step(tmp_path: Path) -> None:
     assert (tmp_path / "b" / "docs" / "plan.md").read_text() == "0\n"
 
 
+@pytest.mark.slow
 def test_an_unreachable_remote_is_reported_and_waited_for(tmp_path: Path) -> None:
     text = configuration().replace("retry_for_s: 0", "retry_for_s: 30")
     shared = shared_project(tmp_path, text)
@@ -201,6 +208,7 @@ def test_a_remote_unreachable_at_the_start_is_a_failure(tmp_path: Path) -> None:
     assert "is not known here; 'sequencer sync --fetch' looks there" in said
 
 
+@pytest.mark.slow
 def test_ticks_of_two_clones_take_turns(tmp_path: Path) -> None:
     shared = shared_project(tmp_path)
     for index in range(4):
@@ -209,6 +217,7 @@ def test_ticks_of_two_clones_take_turns(tmp_path: Path) -> None:
     assert code(shared) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_code_can_be_left_alone(tmp_path: Path) -> None:
     shared = shared_project(tmp_path, configuration(work=", work: {branch: none}"))
     (tmp_path / "a" / "README.md").write_text("mine, and in nobody's way\n")
@@ -219,6 +228,7 @@ def test_code_can_be_left_alone(tmp_path: Path) -> None:
     assert head(tmp_path / "a")["step_index"] == 1
 
 
+@pytest.mark.slow
 def test_a_tick_that_leaves_a_dirty_file_warns_that_no_step_can_start(tmp_path: Path) -> None:
     shared_project(tmp_path)
     clone = tmp_path / "a"
@@ -235,6 +245,7 @@ def test_a_tick_that_leaves_a_dirty_file_warns_that_no_step_can_start(tmp_path: 
     assert (status, said) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_folder_in_commit_paths_means_what_is_in_it(tmp_path: Path) -> None:
     shared = shared_project(tmp_path, configuration("commit: {paths: [work]}\n"))
     status, said = work(tmp_path / "a", "tick", NOTES="work/deep/note.txt")

@@ -39,6 +39,7 @@ def tick(project: Path) -> tuple[int, float | None]:
     return code, None if due is None else (datetime.fromisoformat(due) - since).total_seconds()
 
 
+@pytest.mark.slow
 def test_an_unexplained_failure_is_retried_twice_before_it_counts(tmp_path: Path) -> None:
     project = project_with(tmp_path, "sys.exit(1)")
     for least_s, most_s in ((60, 90), (300, 390)):
@@ -55,6 +56,7 @@ def test_an_unexplained_failure_is_retried_twice_before_it_counts(tmp_path: Path
     assert (project / "calls").read_text() == "xxx"
 
 
+@pytest.mark.slow
 def test_a_client_that_recovers_has_not_failed(tmp_path: Path) -> None:
     done = {"type": "result", "subtype": "success", "is_error": False, "result": "ok"}
     ends = f"if len(open('calls').read()) < 3: sys.exit(1)\nprint(json.dumps({done!r}))"
@@ -71,6 +73,7 @@ TEXT = '{"type": "text", "text": "I begin"}'
 CALL = '{"type": "tool_use", "name": "Read", "input": {}}'
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     "ends",
     [

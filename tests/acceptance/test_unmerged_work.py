@@ -119,6 +119,7 @@ def test_it_is_listed_until_a_person_merges_it(folder: Path, branch: str) -> Non
     assert tick(folder).code == 0
 
 
+@pytest.mark.slow
 def test_it_is_listed_until_a_person_drops_it(folder: Path, branch: str) -> None:
     git(folder, "branch", "-q", "-D", branch)
     assert listed(folder, branch) == []
@@ -131,6 +132,7 @@ def test_each_start_reports_the_same_until_it_is_merged(folder: Path, branch: st
     assert f"merge it by hand with 'git merge {branch}'" in first.err
 
 
+@pytest.mark.slow
 def test_a_timer_reports_a_conflict_once(folder: Path, later: Later) -> None:
     assert tick(folder).code == 0
     later(DAY_S)
@@ -147,6 +149,7 @@ def test_a_timer_reports_a_conflict_once(folder: Path, later: Later) -> None:
     assert call(folder, *logged).err == ""
 
 
+@pytest.mark.slow
 def test_work_counts_as_merged_once_its_base_branch_has_it(folder: Path, branch: str) -> None:
     git(folder, "merge", "-q", "-s", "ours", "-m", "both", branch)
     git(folder, "checkout", "-q", "-b", "topic", "HEAD^")
@@ -177,6 +180,7 @@ def test_a_schedule_does_not_start_over_it(folder: Path, branch: str, later: Lat
     assert branches(folder) != [branch]
 
 
+@pytest.mark.slow
 def test_an_interrupted_merge_is_completed_before_the_next_date(folder: Path, later: Later) -> None:
     assert tick(folder).code == 0
     later(DAY_S)
@@ -189,6 +193,7 @@ def test_an_interrupted_merge_is_completed_before_the_next_date(folder: Path, la
     assert (folder / "notes.txt").read_text() == "start\nagent\nagent\nagent\n"
 
 
+@pytest.mark.slow
 def test_unmerged_work_of_a_reset_run_is_listed(folder: Path, later: Later) -> None:
     assert tick(folder).code == 0
     later(DAY_S)
@@ -204,6 +209,7 @@ def test_unmerged_work_of_a_reset_run_is_listed(folder: Path, later: Later) -> N
     assert listed(folder, before) == ALL
 
 
+@pytest.mark.slow
 def test_unmerged_work_of_a_removed_run_is_listed(folder: Path, branch: str) -> None:
     shutil.rmtree(folder / "sync")
     told = call(folder, "inbox").out
@@ -212,6 +218,7 @@ def test_unmerged_work_of_a_removed_run_is_listed(folder: Path, branch: str) -> 
     assert f"git merge {branch}" in call(folder, "check").out
 
 
+@pytest.mark.slow
 def test_clean_keeps_a_run_whose_work_is_not_merged(folder: Path, branch: str) -> None:
     (folder / "orchestration.yaml").write_text(CONFIGURATION)
 
@@ -288,6 +295,7 @@ def begun(folder: Path) -> Path:
     return found
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("is_removed", [False, True])
 def test_the_drop_command_works_while_a_worktree_has_the_branch(
     folder: Path, is_removed: bool

@@ -68,6 +68,7 @@ def working(program: Path, folder: Path, position: str) -> Iterator[subprocess.P
         process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_two_versions_on_one_run_lose_repeat_and_reorder_nothing(
     earlier: Path, tmp_path: Path

@@ -117,6 +117,7 @@ def test_exactly_these_commands_run_alongside_agents() -> None:
     assert found == {"run", "tick", "start", "worker", "web", "mcp"}
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such switch")
 @pytest.mark.parametrize(
     ("arguments", "variables", "is_dumpable"),

@@ -148,6 +148,7 @@ def test_views_fit_a_terminal(project: Path, look: str) -> None:
     assert not UUID.search(text)
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("look", [
     "plan", "history", "status --all --ended", f"plan {CYCLE}", "plan debugger-full",
     *(f"--run {run} history" for run in (RUN, FLOW, TEAM)),
@@ -229,6 +230,7 @@ def test_check_reports_a_missing_project(tmp_path: Path) -> None:
     assert "'sequencer init'" in ended.stdout
 
 
+@pytest.mark.slow
 def test_the_list_of_workflows_is_of_the_projects_own(project: Path) -> None:
     lines = cli(project, "plan", "--list").stdout.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["WORKFLOW", CYCLE, TEAM, FLOW]

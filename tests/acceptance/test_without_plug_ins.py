@@ -31,6 +31,7 @@ def test_two_terminals_take_turns(core: Here) -> None:
     assert core.done == ["supervisor", "main"] * 3
 
 
+@pytest.mark.slow(sample=1)
 def test_a_review_every_second_cycle(core: Here) -> None:
     core.configure("steps: [main]\nreview: {every: 2, step: reviewer}\nlimits: {steps: 6}\n")
     core.prompts("main", "reviewer")
@@ -38,6 +39,7 @@ def test_a_review_every_second_cycle(core: Here) -> None:
     assert core.done == ["main", "reviewer"] * 3
 
 
+@pytest.mark.slow(sample=1)
 def test_a_procedure_and_a_flow_with_a_question(core: Here) -> None:
     core.configure("workflows: {twice: {kind: procedure, steps: [a, b]}}\n")
     core.prompts("a", "b")
@@ -54,6 +56,7 @@ def test_a_procedure_and_a_flow_with_a_question(core: Here) -> None:
     assert "complete" in core.call("--run", "one", "status")
 
 
+@pytest.mark.slow(sample=1)
 def test_a_kill_loses_nothing(core: Here) -> None:
     core.configure("steps: [a, b]\nlimits: {steps: 2}\n")
     core.prompts("a", "b")
@@ -69,6 +72,7 @@ def test_a_kill_loses_nothing(core: Here) -> None:
     assert events.count("succeeded") == 2
 
 
+@pytest.mark.slow(sample=1)
 def test_cron_runs_one_step_at_a_time(core: Here) -> None:
     core.configure("steps: [a, b]\nlimits: {steps: 2}\n")
     core.prompts("a", "b")
@@ -76,6 +80,7 @@ def test_cron_runs_one_step_at_a_time(core: Here) -> None:
     assert core.done == ["a", "b"]
 
 
+@pytest.mark.slow(sample=1)
 def test_without_plug_ins_none_of_their_parts_exist(core: Here) -> None:
     core.configure("steps: [a]\n")
     core.prompts("a")
@@ -102,6 +107,7 @@ OPTIONAL = (
 """Commands that need a plug-in: where it is missing, they say so."""
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("plugin", sorted(extensions.PLUGINS))
 def test_one_plug_in_is_missing(tmp_path: Path, plugin: str) -> None:
     """Others import it, and whatever they build on it is missing as well; nothing else is."""
@@ -119,6 +125,7 @@ def test_one_plug_in_is_missing(tmp_path: Path, plugin: str) -> None:
         assert "this is a bug" not in said, (command, said)
 
 
+@pytest.mark.slow(sample=1)
 def test_a_run_is_read_without_the_kind_of_its_store(core: Here) -> None:
     core.configure("steps: [a, b]\n")
     core.prompts("a", "b")
@@ -177,6 +184,7 @@ def test_a_run_of_tasks_is_read_without_teams(tmp_path: Path) -> None:
     assert here.done == ["first", "second"]
 
 
+@pytest.mark.slow
 def test_disabling_what_is_not_installed_changes_nothing(tmp_path: Path) -> None:
     here = Here(tmp_path / "project", ROOT)
     here.configure("steps: [a]\nlimits: {steps: 1}\nplugins: {acme-unheard-of: off}\n")
@@ -282,6 +290,7 @@ def test_web_alone(tmp_path: Path) -> None:
     assert "<html" in (here.folder / "page.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_started_in_a_worktree_continues_nowhere_else(tmp_path: Path) -> None:
     here = alone(tmp_path, "git")
     here.prompts("b")
@@ -299,6 +308,7 @@ def test_a_run_started_in_a_worktree_continues_nowhere_else(tmp_path: Path) -> N
     assert here.done == ["a", "b"]
 
 
+@pytest.mark.slow(sample=1)
 def test_a_plug_in_key_does_not_prevent_reading_runs(core: Here) -> None:
     core.configure("steps: [a]\n")
     core.prompts("a")

@@ -73,6 +73,7 @@ def test_success_without_a_change_is_a_failure(folder: Path) -> None:
     assert "no change" in cli(folder, "history").stdout
 
 
+@pytest.mark.slow
 def test_the_work_done_is_reported_in_one_line(folder: Path) -> None:
     done = run(folder, "write commit")
     assert done.returncode == 0, done.stderr
@@ -97,6 +98,7 @@ def test_the_next_prompt_names_what_was_missing(folder: Path) -> None:
     assert "changed no file and made no commit" in prompt
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("act", ["idle", "file"])
 def test_nothing_to_do_is_a_valid_answer(folder: Path, act: str) -> None:
     for _ in range(6):

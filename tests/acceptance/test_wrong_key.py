@@ -53,6 +53,7 @@ def test_a_key_refused_twice_ends_the_client_with_a_login_hint(folder: Path) -> 
     assert "log in: run 'claude' once" in ended.stderr
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("answers", [[401], [401, 529, 401]])
 def test_a_client_that_recovers_after_a_refusal_is_left_alone(
     folder: Path, answers: list[int]

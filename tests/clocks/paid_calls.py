@@ -25,6 +25,8 @@ QUIET_TICKS = 4
 """Without a call and without a date: nobody asks again before a person has looked."""
 FAILURES = 3
 """``limits.failures_in_row``."""
+PUT_OFF = 2
+"""Attempts that are put off because the client failed before any work, for an unknown reason."""
 IN_A_ROW = 8
 """Calls in an hour of an agent that says each time that a limit is reached."""
 AGENT = f"""\
@@ -104,7 +106,11 @@ CASES = (
     Case(
         "bounded-in-a-row", [LIMITED], 3, {"limits": {"max_attempts": 3}, "step_defaults": _RETRY}
     ),
-    Case("another-services-limit", [{"stderr": "GitHub API rate limit exceeded", "exit": 1}], 3),
+    Case(
+        "another-services-limit",
+        [{"stderr": "GitHub API rate limit exceeded", "exit": 1}],
+        PUT_OFF + FAILURES,
+    ),
     Case(
         "a-tools-limit",
         [{"events": [result("Tests failed: GitHub API rate limit exceeded")], "exit": 1}],

@@ -285,6 +285,7 @@ def test_evidence_contains_no_arguments_and_no_text() -> None:
 # --- random streams ------------------------------------------------------------------
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("client", STREAMS)
 def test_a_thousand_random_streams_are_classified_correctly(client: str) -> None:
     accepted = refused = 0

@@ -290,6 +290,7 @@ def test_a_document_is_saved_with_the_change_and_visible_to_all(peer: Peers) -> 
     assert other.read_document("other.json") is None
 
 
+@pytest.mark.slow(sample=1)
 def test_racing_changes_are_all_accepted_one_after_the_other(peer: Peers, slowness: float) -> None:
     cases.begin(peer())
     rounds, workers = 15 if slowness == 1 else 6, 4

@@ -23,6 +23,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
         OPENED.pop().close()
 
 
+@pytest.mark.slow(sample=1)
 def test_accepted_work_arrives_once(site: Site) -> None:
     for name in ("a.txt", "b.txt"):
         assert site.worked(name).error is None

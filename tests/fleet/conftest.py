@@ -22,16 +22,6 @@ EVENTS = 120
 """Of one execution: a long history is the same as a short one, but takes a while to make."""
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what takes minutes in all, unless it is asked for; the sample runs on every push."""
-    if "fleet" in config.option.markexpr:
-        return
-    skip = pytest.mark.skip(reason="takes minutes; run with: pytest -m fleet")
-    for item in items:
-        if item.get_closest_marker("fleet") and not item.get_closest_marker("sample"):
-            item.add_marker(skip)
-
-
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start a server; return where it listens."""

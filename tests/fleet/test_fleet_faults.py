@@ -50,7 +50,6 @@ def test_a_frozen_workers_late_report_is_refused_and_its_agent_ends(project: Mak
     assert len(indexes) >= 1
 
 
-@pytest.mark.sample
 def test_a_run_continues_after_its_server_is_killed_and_restarted(tmp_path: Path) -> None:
     port, ui_port = free_ports(2)
     options = FleetOptions("tests", address=f"127.0.0.1:{port}")
@@ -153,7 +152,6 @@ def test_forty_commands_in_a_row_end_with_their_exit_code(project: Make) -> None
     assert codes == [0] * 20 + [3] * 20
 
 
-@pytest.mark.sample
 def test_no_secret_is_on_the_server(tmp_path: Path) -> None:
     port, ui_port = free_ports(2)
     address = f"127.0.0.1:{port}"

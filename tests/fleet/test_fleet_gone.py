@@ -20,7 +20,6 @@ Make = Callable[[str], FleetProject]
 LEASE_S = 600
 
 
-@pytest.mark.sample
 @pytest.mark.parametrize("options", [(), ("--mode", "sync", "--position", "supervisor")])
 def test_a_killed_run_is_reported_gone_and_its_step_is_released_at_once(
     project: Make, options: tuple[str, ...]
@@ -75,7 +74,6 @@ def _starts(here: RecordedProject) -> int:
     return sum(noted.what == "start" for noted in here.record)
 
 
-@pytest.mark.sample
 def test_only_a_process_proven_dead_here_is_gone() -> None:
     own = identity()
     name, proof = own.split("#")

@@ -209,7 +209,6 @@ def test_a_flow_moves_with_the_outputs_of_its_nodes(project: Make) -> None:
     )
 
 
-@pytest.mark.sample
 def test_a_copy_of_a_run_on_the_server_reads_as_its_files(project: Make, tmp_path: Path) -> None:
     here = project(CYCLE)
     works(here, 3)

@@ -68,7 +68,6 @@ def same(pair: tuple[FleetProject, FleetProject], *arguments: str) -> str:
     return fleet.stdout
 
 
-@pytest.mark.sample
 def test_a_cycle_is_the_same_as_in_files(pair: Pair) -> None:
     both = pair(CYCLE)
     same(both, "status")
@@ -130,7 +129,6 @@ def sequencer_completed(context, head):
     assert ended == ["second 1 complete"] * 2
 
 
-@pytest.mark.sample
 def test_decisions_reach_a_run_whose_worker_lives(project: Make) -> None:
     here = project(PROCEDURE)
     with here.worker():
@@ -176,7 +174,6 @@ def test_a_killed_worker_is_replaced_and_nothing_is_doubled(project: Make) -> No
     assert rest is one or took < 3 * TTL_S + 3
 
 
-@pytest.mark.sample
 def test_a_long_run_continues_as_a_new_execution_with_its_whole_history(project: Make) -> None:
     here = project(CYCLE)
     assert here.cli("run", "--max-steps", "40", timeout_s=120).returncode == 0
@@ -217,6 +214,7 @@ def test_a_flow_runs_two_nodes_at_once_and_asks_a_person(pair: Pair) -> None:
     assert published[0]["outcome"]["output"] == "published: prose of a draft for Ann"
 
 
+@pytest.mark.sample
 def test_two_workers_run_parallel_nodes(project: Make) -> None:
     here = _with_flow(project(AGENTS))
     hold = here.hold("prose"), here.hold("facts")

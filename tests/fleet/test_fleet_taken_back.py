@@ -13,7 +13,6 @@ from tests.fleet.fleet_projects import CYCLE, FleetProject
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
 
 
-@pytest.mark.sample
 def test_a_run_behind_its_last_known_state_is_refused(
     project: Callable[[str], FleetProject],
 ) -> None:

@@ -34,8 +34,6 @@ INVALID = {"invalid": True}
 def peer(pytestconfig: pytest.Config) -> Path:
     """Return a folder in which peer.mjs can run."""
     named = os.environ.get("SEQUENCER_TEST_MERMAID")
-    if not named and "mermaid" not in pytestconfig.option.markexpr:
-        pytest.skip("takes minutes and installs a package; run with: pytest -m mermaid")
     if not (shutil.which("node") and shutil.which("npm")):
         if os.environ.get("CI_REQUIRE_MERMAID"):
             pytest.fail("node or npm is missing")

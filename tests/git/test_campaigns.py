@@ -33,6 +33,7 @@ CAMPAIGNS = {
 }
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_clones_lose_and_double_nothing(name: str, tmp_path: Path) -> None:
     report = in_own_process(name, Size.SHORT, tmp_path / "log")
@@ -41,6 +42,7 @@ def test_clones_lose_and_double_nothing(name: str, tmp_path: Path) -> None:
     assert report["counts"][what] >= least
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(impossible() is not None, reason=impossible() or "")
 def test_clones_survive_a_link_that_goes_down_and_comes_back(tmp_path: Path) -> None:
     report = in_own_process("D14-partition", Size.SHORT, tmp_path / "log")
@@ -80,6 +82,7 @@ def test_a_push_without_a_lease_is_noticed(shared: Shared, monkeypatch: pytest.M
     assert any("tokens were granted twice" in text for text in wrong), wrong
 
 
+@pytest.mark.slow
 def test_a_reported_step_that_is_lost_is_detected(tmp_path: Path) -> None:
     shared = Shared(tmp_path)
     turns.turns(shared.store("ours"), shared.store("theirs"))

@@ -259,6 +259,7 @@ USUAL = (
 )
 
 
+@pytest.mark.slow(sample=2)
 @pytest.mark.parametrize("what", table(GARBAGE, *USUAL))
 def test_garbage_is_refused_or_harmless(what: str, shared: Shared) -> None:
     ours, canary = shared.store("ours"), shared.folder / "canary"

@@ -215,6 +215,7 @@ def is_list_of_timers(program: str, words: str) -> bool:
     return Path(program) == FAKE_PROGRAMS / "crontab" and listed in words
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("kind", sorted(MAKERS))
 def test_looking_runs_nothing_of_a_hostile_repository(tmp_path: Path, kind: str) -> None:
     trap = Trap(tmp_path / "trap")

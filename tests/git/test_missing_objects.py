@@ -79,6 +79,7 @@ def two_sides(shared: Shared) -> tuple[GitStore, GitStore]:
 # --- the state -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("how", [lose, damage])
 @pytest.mark.parametrize("part", table(PARTS, "^{tree}", ":journal.jsonl"))
 def test_objects_missing_behind_a_ref_are_fetched_again(
@@ -116,6 +117,7 @@ def test_a_missing_document_is_fetched_again(shared: Shared) -> None:
     assert (clone / "sync" / "flow.json").read_bytes() == b'{"a document": 1}'
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("folder", ["results", "results/ATTEMPT"])
 def test_a_missing_results_folder_is_fetched_again(folder: str, shared: Shared) -> None:
     ours, theirs = shared.store("ours"), shared.store("theirs")

@@ -51,6 +51,7 @@ def missing(clone: Path) -> list[str]:
     return [line for line in told.splitlines() if line.startswith("?")]
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("what", ["blob:none", "tree:0"])
 def test_a_partial_clone_works(shared: Shared, what: str) -> None:
     partial = cloned(shared, "partial", f"--filter={what}")
@@ -65,6 +66,7 @@ def test_a_partial_clone_works(shared: Shared, what: str) -> None:
     assert missing(partial), "it stays partial"
 
 
+@pytest.mark.slow
 def test_a_shallow_clone_of_the_states_commit_works(shared: Shared) -> None:
     shallow = cloned(shared, "shallow", "--depth=1")
     assert run(shallow, 2)[0] == 0
@@ -74,6 +76,7 @@ def test_a_shallow_clone_of_the_states_commit_works(shared: Shared) -> None:
     assert (shallow / ".git" / "shallow").exists()
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_shallow_clone_that_starts_after_the_states_commit_works(
     shared: Shared, count: int
@@ -86,6 +89,7 @@ def test_a_shallow_clone_that_starts_after_the_states_commit_works(
     assert git(shared.bare, "ls-tree", "--name-only", "main", "theirs.txt") == "theirs.txt"
 
 
+@pytest.mark.slow
 def test_a_history_that_is_too_short_is_reported(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:

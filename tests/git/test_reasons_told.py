@@ -185,6 +185,7 @@ def test_a_stopped_rebase_is_reported(project: Shared) -> None:
     assert "a rebase is under way" in checked.out + checked.err
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("branch", [STATE, "sequencer-beats/default"])
 def test_code_on_the_state_branch_is_refused_before_a_push(branch: str, project: Shared) -> None:
     a = project.clone("a")

@@ -62,6 +62,7 @@ def main(folder: Path, ref: str = "main") -> list[str]:
     return git(folder, "log", "--format=%s", ref).splitlines()
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(("hook", "declared"), [("update", False), ("pre-receive", True)])
 def test_refused_code_does_not_land_with_the_next_attempt(
     tmp_path: Path, hook: str, declared: bool
@@ -97,6 +98,7 @@ def test_refused_code_does_not_land_with_the_next_attempt(
     assert code(shared) == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_persons_own_commits_are_untouched(tmp_path: Path) -> None:
     shared = shared_project(tmp_path)
     refuse_once(shared)
@@ -134,6 +136,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("is_refused", [True, False])
 def test_a_kill_while_the_remote_decides_lands_no_refused_code(
     tmp_path: Path, is_refused: bool

@@ -57,6 +57,7 @@ SERVERS: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
 }
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("kind", table(SERVERS, "git daemon", "http with a password"))
 def test_a_run_goes_over_every_transport(kind: str, shared: Shared) -> None:
     with SERVERS[kind](shared.folder) as address:
@@ -71,6 +72,7 @@ def test_a_run_goes_over_every_transport(kind: str, shared: Shared) -> None:
 FORMATS = ("--object-format=sha256", "--shared=group")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", table(FORMATS, FORMATS[0]))
 def test_a_run_works_in_every_kind_of_repository(option: str, tmp_path: Path) -> None:
     shared = Shared(tmp_path, options=[option])
@@ -214,6 +216,7 @@ def test_a_protected_branch_is_reported_and_nothing_is_done(hook: str, shared: S
     assert accepted_in(ours) == [(0, token)]
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("key", ["receive.denyNonFastForwards", "receive.denyDeletes"])
 def test_a_remote_that_forbids_a_new_history_gets_a_longer_one(key: str, shared: Shared) -> None:
     git(shared.bare, "config", key, "true")
@@ -226,6 +229,7 @@ def test_a_remote_that_forbids_a_new_history_gets_a_longer_one(key: str, shared:
     assert length == (11 if key.endswith("Forwards") else 2)
 
 
+@pytest.mark.slow
 def test_the_history_is_bounded(shared: Shared) -> None:
     ours, theirs = shared.store("ours", max_commits=3), shared.store("theirs", max_commits=5)
     cases.begin(ours)
@@ -251,6 +255,7 @@ LOCKS = (
 )
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("ref", table(LOCKS, LOCKS[0], LOCKS[1]))
 def test_a_lock_left_by_a_killed_git_does_not_stop_a_run(ref: str, shared: Shared) -> None:
     ours, theirs = shared.store("ours"), shared.store("theirs")

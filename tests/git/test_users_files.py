@@ -96,6 +96,7 @@ MADE: tuple[Callable[[Path], None], ...] = (
 STATES = {made.__name__: made for made in MADE}
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("state", table(STATES, "dirty", "in_a_merge", "in_a_rebase", "with_hooks"))
 def test_a_clone_is_left_byte_for_byte(state: str, shared: Shared) -> None:
     clone = shared.clone("ours")
@@ -144,6 +145,7 @@ def tidy(folder: Path) -> None:
     git(folder, "gc", "--prune=now", "-q")
 
 
+@pytest.mark.slow
 def test_repositories_may_be_garbage_collected_at_any_time(shared: Shared) -> None:
     ours, theirs = shared.store("ours"), shared.store("theirs")
     folders = [shared.bare, shared.clone("ours"), shared.clone("theirs")]
@@ -161,6 +163,7 @@ def test_repositories_may_be_garbage_collected_at_any_time(shared: Shared) -> No
     assert unsound(shared, ["ours", "theirs"]) == []
 
 
+@pytest.mark.slow
 def test_work_trees_of_one_repository_share_a_run_as_clones_do(shared: Shared) -> None:
     clone = shared.clone("ours")
     git(clone, "worktree", "add", "-q", "-b", "second", str(shared.folder / "second"))
@@ -172,6 +175,7 @@ def test_work_trees_of_one_repository_share_a_run_as_clones_do(shared: Shared) -
     assert run_files(clone / "sync") == second
 
 
+@pytest.mark.slow
 def test_a_submodule_has_its_own_run(shared: Shared) -> None:
     outer = shared.clone("outer")
     allowed = ("-c", "protocol.file.allow=always")
@@ -191,6 +195,7 @@ def test_a_submodule_has_its_own_run(shared: Shared) -> None:
 SHALLOW = ("--depth 1", "--depth 1 --no-single-branch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shallow", table(SHALLOW, SHALLOW[0]))
 def test_a_shallow_clone_is_as_good_as_another(shallow: str, shared: Shared) -> None:
     theirs = shared.store("theirs")

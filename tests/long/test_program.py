@@ -99,6 +99,7 @@ def test_the_report_is_there_before_the_last_campaign_has_ended(tmp_path: Path) 
     assert program.wait(timeout=60) == 1
 
 
+@pytest.mark.slow
 def test_again_reruns_violated_and_missing_campaigns(tmp_path: Path) -> None:
     first = run(tmp_path, "holds", "breaks")
     report = tmp_path / "made" / "report.json"
@@ -207,6 +208,7 @@ def test_a_page_without_the_comments_is_left_alone() -> None:
         documents.rewritten("text", CALLED, Size.LONG)
 
 
+@pytest.mark.slow
 def test_the_names_can_be_updated_without_a_run(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(TEXT)

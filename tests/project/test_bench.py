@@ -61,6 +61,7 @@ def row(ratio: float | None, bar: float | None = 1.5, name: str = "step") -> Row
 # --- the whole program ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # it measures for 20 s, and for minutes on a busy machine
 def test_quick_json_has_its_families_and_the_promised_shape(tmp_path: Path) -> None:
     families = [name for name in FAMILIES if name not in ELSEWHERE]
@@ -253,6 +254,7 @@ def test_a_failed_command_is_not_a_measurement(tmp_path: Path) -> None:
         cpu_of_command([str(tmp_path / "nothing")], tmp_path)
 
 
+@pytest.mark.slow
 def test_idle_percent_distinguishes_a_sleeper_from_a_poller() -> None:
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     poller = subprocess.Popen([sys.executable, "-c", "while True: pass"])

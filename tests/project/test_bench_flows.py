@@ -52,6 +52,7 @@ def test_the_run_that_is_measured_is_a_real_one(tmp_path: Path) -> None:
     assert len(list(logs)) == 22, "the logs are written as well"
 
 
+@pytest.mark.slow
 def test_the_family_has_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installing, "ENVIRONMENTS", tmp_path / "nowhere")
     monkeypatch.setattr(disk, "MEMORY", tmp_path / "nowhere")
@@ -72,6 +73,7 @@ def test_the_family_has_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "--install-peers" in found["flow vs langgraph"].note
 
 
+@pytest.mark.slow
 def test_the_peer_runs_the_same_graph(tmp_path: Path) -> None:
     if installing.why_absent("langgraph") is not None:
         pytest.skip("LangGraph is not installed for the bench")

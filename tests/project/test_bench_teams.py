@@ -86,6 +86,7 @@ def test_a_measured_run_is_complete_and_leaves_nothing_behind(tmp_path: Path) ->
     assert len(list((tmp_path / "project" / "sync" / "runs").iterdir())) == 1
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("peer", ["dask", "langgraph"])
 def test_a_peer_does_the_same_graph(tmp_path: Path, peer: str) -> None:
     if (reason := installing.why_absent(peer)) is not None:

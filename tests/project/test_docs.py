@@ -254,6 +254,7 @@ def test_every_piece_of_python_runs(fence: Fence, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow(sample=9)
 @pytest.mark.parametrize("page", RUN_PAGES, ids=by_place)
 def test_the_commands_of_a_page_work_as_described(page: Path, tmp_path: Path) -> None:
     ensure_true(run_region(page, tmp_path))
@@ -344,6 +345,7 @@ def typed(folder: Path, place: int) -> dict[str, int]:
     return ended
 
 
+@pytest.mark.slow
 def test_two_clones_switch_over_as_the_page_describes(tmp_path: Path) -> None:
     shared = as_theirs(tmp_path)
     a, b = shared.clone("a"), shared.clone("b")
@@ -432,6 +434,7 @@ def test_the_quick_start_is_short() -> None:
     assert 5 <= sum(len(fence.lines) for fence in shown) <= 20
 
 
+@pytest.mark.slow
 def test_the_section_about_flowcharts_works_as_printed(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     left = shutil.ignore_patterns("sync", "logs")

@@ -262,6 +262,7 @@ def test_an_unsuitable_agent_is_reported_before_anything_starts(project: Path) -
     assert any("research-fan-out.md" in line and "websearch" in line for line in said)
 
 
+@pytest.mark.slow
 def test_a_review_is_sent_back_with_what_should_change(tried: Path) -> None:
     facts = facts_of(tried, "code-review")
     assert accepted(facts)[0] == "collect"

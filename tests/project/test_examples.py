@@ -86,6 +86,7 @@ def test_two_terminals(project: Project) -> None:
     assert noted_steps(folder) == ["supervisor", "main"] * 3
 
 
+@pytest.mark.slow
 def test_two_machines(project: Project) -> None:
     folder = project("two-machines")
     ensure_true(run_region(ROOT / "examples" / "two-machines" / "README.md", folder))
@@ -235,6 +236,7 @@ def test_a_hook_chooses_the_model_by_the_requests_label(project: Project) -> Non
         assert [f"fields  model: {model}" in log for log in logs] == [True, True]
 
 
+@pytest.mark.slow
 def test_procedures(project: Project) -> None:
     folder, run = project("procedures"), ("--run", "debug-login-timeout")
     sequencer(folder, "start", "Debug login timeout", "--label", "bug", expect=4)
@@ -258,6 +260,7 @@ def test_procedures(project: Project) -> None:
     assert [json.loads(line)["type"] for line in posted].count("elicitation") == 2
 
 
+@pytest.mark.slow
 def test_teams(project: Project) -> None:
     folder = project("teams")
     ensure_true(run_region(ROOT / "examples" / "teams" / "README.md", folder))

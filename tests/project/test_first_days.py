@@ -10,6 +10,7 @@ import pytest
 from tests.first_days import DAYS, MAX_COMMANDS, Day, play
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("day", DAYS, ids=lambda day: day.name)
 def test_a_first_day_ends_as_its_person_expects(day: Day, tmp_path: Path) -> None:
     assert len(day.commands) <= MAX_COMMANDS

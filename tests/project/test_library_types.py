@@ -88,6 +88,7 @@ def checked(folder: Path, program: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_strict_program_knows_the_type_of_every_public_name(tmp_path: Path) -> None:
     names = [*sequencer.__all__, "__version__"]

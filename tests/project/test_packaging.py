@@ -100,6 +100,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(files, commit, sdist, unpacked, built("wheel", unpacked, folder))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_source_distribution_has_no_tests_and_no_pictures(
     packages: Built,
@@ -151,6 +152,7 @@ def test_a_package_names_its_commit_also_when_built_from_the_sdist(
     assert said == f"sequencer {__version__} (commit {packages.commit})\n"
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("name", FILES)
 def test_the_manual_and_the_completions_match_what_the_program_prints(name: str) -> None:
     assert (FOLDER / name).read_text() == printed(FILES[name]), f"run: {COMMAND}"

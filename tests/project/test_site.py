@@ -12,7 +12,7 @@ import pytest
 
 from tests.project.documents import ROOT, pages
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 """Building it uses 20 s of CPU, which takes minutes on a busy machine."""
 _LOADED = re.compile(r"""(?:\ssrc=|<link[^>]*\shref=|url\(|@import )["']?(https?:|//)[^"')]*""")
 

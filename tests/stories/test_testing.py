@@ -15,6 +15,7 @@ from sequencer.testing import AGENT, CommandOutput, ScratchProject, scripted
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "extending.md"
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_passes(tmp_path: Path) -> None:
     block = re.search(r"```python\n(# test_release\.py.*?)```", PAGE.read_text(), re.DOTALL)
     assert block is not None
@@ -31,6 +32,7 @@ def test_the_example_of_the_page_passes(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_settings_in_the_callers_environment_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import hmac
 import http.client
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -307,3 +308,10 @@ def calls(folder: Path) -> list[str]:
 
 def facts(folder: Path, kind: str, name: str = RUN) -> list[dict[str, Any]]:
     return [fact for fact in run_of(folder, name).history() if fact["event"] == kind]
+
+
+def rows(state: Path, query: str) -> list[Any]:
+    """Return what *query* finds in the one box below *state*."""
+    (path,) = state.glob("sequencer/deliveries/*/box.db")
+    with closing(sqlite3.connect(path)) as db, db:
+        return db.execute(query).fetchall()

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
-import threading
 import time
-from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +37,7 @@ from tests.web.deliveries import (
     linear,
     linear_comment,
     linear_issue,
+    rows,
     run_of,
     session,
     signed,
@@ -70,6 +67,7 @@ def test_a_label_starts_a_run_and_comments_bring_it_to_its_end(taker: Taker, fol
     assert calls(folder)[-2:] == ["mend", "tell"]
 
 
+@pytest.mark.slow
 def test_a_comment_of_a_single_word_runs_no_step_again(taker: Taker, folder: Path) -> None:
     taker.send("github", labeled())
     until(folder, Status.WAITING_APPROVAL)
@@ -79,6 +77,7 @@ def test_a_comment_of_a_single_word_runs_no_step_again(taker: Taker, folder: Pat
     assert calls(folder) == ["look", "ask"]
 
 
+@pytest.mark.slow
 def test_an_assignment_starts_a_run_and_unassigning_stops_it(taker: Taker, folder: Path) -> None:
     (folder / "hold-look").touch()
     bot = {"login": "Seq-Bot", "id": 5, "type": "Bot"}
@@ -116,6 +115,7 @@ def test_a_comment_on_a_working_run_is_guidance(taker: Taker, folder: Path) -> N
     taker.until("the run is complete")
 
 
+@pytest.mark.slow
 def test_a_decision_word_without_a_question_is_not_guidance(taker: Taker, folder: Path) -> None:
     (folder / "hold-look").touch()
     taker.send("github", labeled())
@@ -146,6 +146,7 @@ def test_only_permitted_people_may_stop_a_run(taker: Taker, folder: Path) -> Non
 # --- Linear ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_label_in_linear_starts_a_run_and_removing_it_stops_it(
     taker: Taker, folder: Path
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_comment_in_linear_answers_a_question(taker: Taker, folder: Path) -> N
     until(folder, Status.COMPLETE, LINEAR_RUN)
 
 
+@pytest.mark.slow
 def test_an_agent_session_is_a_run(taker: Taker, folder: Path) -> None:
     assert taker.send("linear", session("created")) == (200, "taken")
     until(folder, Status.WAITING_APPROVAL, LINEAR_RUN)
@@ -204,6 +206,7 @@ activity:
 TOKENS: dict[str, Any] = {"GITHUB_TOKEN": "t-github", "LINEAR_TOKEN": "t-linear"}
 
 
+@pytest.mark.slow
 def test_a_runs_posts_appear_on_its_issue_and_are_not_answers(folder: Path, tmp_path: Path) -> None:
     with open_desk(Reply(201, [])) as tracker:
         settings = SETTINGS + SINKS.format(url=tracker.url)
@@ -278,160 +281,6 @@ def test_a_silent_agents_start_is_posted_to_linear_before_its_step_ends(
     assert content == {"type": "action", "action": "started", "parameter": "look"}
 
 
-# --- at the same time, and after a crash -----------------------------------------------------
-
-
-def test_simultaneous_deliveries_start_one_run(taker: Taker, folder: Path) -> None:
-    bot = {"login": "seq-bot", "id": 5}
-    both = issue(assignees=[bot])
-    sent = [labeled(issue=both), event("assigned", issue=both, assignee=bot)] * 4
-    answers: list[int] = []
-    threads = [
-        threading.Thread(target=lambda one=one: answers.append(taker.send("github", one)[0]))
-        for one in sent
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    # Equal bodies are one delivery.
-    assert sorted(answers) == [200] * 6 + [202] * 2
-    until(folder, Status.WAITING_APPROVAL)
-    taker.until("already exists and continues")
-    assert open_project(folder, trust=True).run_names() == [RUN]
-    assert calls(folder) == ["look", "ask"]
-
-
-CRASHES = ("take", "note", "want", "start", "begun", "drop")
-
-
-@pytest.mark.parametrize("place", CRASHES)
-def test_a_killed_server_starts_a_run_exactly_once(
-    folder: Path, tmp_path: Path, place: str
-) -> None:
-    state = tmp_path / "state"
-    with taking_until_it_dies(folder, state, place) as taker:
-        document = labeled()
-        deliver(taker, document)
-    with taking(folder, state) as taker:
-        # Perhaps nobody was told that it was taken; then it is sent again.
-        assert taker.send("github", document)[0] in (200, 202)
-        until(folder, Status.WAITING_APPROVAL)
-        wait_for(lambda: not waiting(state), lambda: taker.said)
-    assert open_project(folder, trust=True).run_names() == [RUN]
-    assert calls(folder) == ["look", "ask"]
-    assert len(facts(folder, "initialised")) == 1
-
-
-def test_a_delivery_whose_keys_a_crash_lost_counts_once(folder: Path, tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    (folder / "hold-look").touch()
-    with taking(folder, state) as taker:
-        taker.send("github", labeled())
-        wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
-    said = comment("mind the proxy")
-    with taking_until_it_dies(folder, state, "take") as taker:
-        deliver(taker, said)
-    with taking(folder, state) as taker:
-        taker.until("guidance by github:ann")
-        wait_for(lambda: not waiting(state), lambda: taker.said)
-        assert taker.send("github", said) == (200, "it was taken before")
-        (folder / "hold-look").unlink()
-        until(folder, Status.WAITING_APPROVAL)
-    assert len(facts(folder, "told")) == 1
-
-
-@pytest.mark.parametrize("verb", ["approve", "look again"])
-def test_a_killed_server_answers_exactly_once(folder: Path, tmp_path: Path, verb: str) -> None:
-    state = tmp_path / "state"
-    with taking(folder, state) as taker:
-        taker.send("github", labeled())
-        until(folder, Status.WAITING_APPROVAL)
-        taker.until("ended with exit code 4")
-    with taking_until_it_dies(folder, state, "drop") as taker:
-        said = comment(verb)
-        deliver(taker, said)
-    with taking(folder, state) as taker:
-        assert taker.send("github", said) == (200, "it was taken before")
-        done = Status.COMPLETE if verb == "approve" else Status.WAITING_APPROVAL
-        wait_for(lambda: not waiting(state), lambda: taker.said)
-        until(folder, done)
-    kind = "approved" if verb == "approve" else "feedback"
-    assert len(facts(folder, kind)) == 1
-
-
-def test_guidance_is_recorded_once_although_the_server_was_killed(
-    folder: Path, tmp_path: Path
-) -> None:
-    state = tmp_path / "state"
-    (folder / "hold-look").touch()
-    with taking(folder, state) as taker:
-        taker.send("github", labeled())
-        wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
-    with taking_until_it_dies(folder, state, "drop") as taker:
-        said = comment("mind the proxy")
-        deliver(taker, said)
-    with taking(folder, state) as taker:
-        assert taker.send("github", said) == (200, "it was taken before")
-        taker.until("this was already done")
-        (folder / "hold-look").unlink()
-        until(folder, Status.WAITING_APPROVAL)
-    assert len(facts(folder, "told")) == 1
-
-
-def deliver(taker: Taker, document: dict[str, Any]) -> None:
-    """Send *document* to a server that dies of it, perhaps before it has answered."""
-    with suppress(OSError, http.client.HTTPException):
-        assert taker.send("github", document) == (202, "taken")
-    assert taker.process.wait(timeout=60) == -9
-
-
-def rows(state: Path, query: str) -> list[Any]:
-    """Return what *query* finds in the one box below *state*."""
-    (path,) = state.glob("sequencer/deliveries/*/box.db")
-    with closing(sqlite3.connect(path)) as db, db:
-        return db.execute(query).fetchall()
-
-
-def waiting(state: Path) -> list[Any]:
-    return rows(state, "SELECT id FROM deliveries WHERE done IS NULL")
-
-
-KILLER = """
-import os, signal, sys
-from sequencer.engine.run_commands import RunCommands
-from sequencer.plugins.web.webhooks import acting, deliveries
-
-PLACES = {
-    "take": (deliveries.DeliveryStore, "add_delivery", False),
-    "note": (acting.Clerk, "_handle_delivery", True),
-    "want": (deliveries.DeliveryStore, "add_wanted_run", False),
-    "start": (RunCommands, "start", True),
-    "begun": (RunCommands, "start", False),
-    "drop": (deliveries.DeliveryStore, "finish", True),
-}
-owner, name, is_before = PLACES[os.environ["DIES_AT"]]
-whole = getattr(owner, name)
-
-def dies(*args, **kwargs):
-    if not is_before:
-        whole(*args, **kwargs)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-setattr(owner, name, dies)
-from sequencer.cli import main
-sys.argv = ["sequencer", *sys.argv[1:]]
-main()
-"""
-
-
-def taking_until_it_dies(folder: Path, state: Path, place: str) -> Any:
-    """Serve until the server kills itself at *place*."""
-    script = state.with_name("killer.py")
-    script.write_text(KILLER, encoding="utf-8")
-    return taking(folder, state, program=(str(script),), DIES_AT=place)
-
-
 # --- bounds -------------------------------------------------------------------------------
 
 
@@ -463,6 +312,7 @@ def test_the_command_line_alone_does_not_load_the_web_plugin() -> None:
 # --- one after the other ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_runs_wait_for_each_other_and_a_new_server_continues_them(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -482,6 +332,7 @@ def test_runs_wait_for_each_other_and_a_new_server_continues_them(
     assert calls(folder) == ["look", "ask"] * 2
 
 
+@pytest.mark.slow
 def test_a_second_server_replaces_the_first(folder: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with taking(folder, state) as first, taking(folder, state) as second:
@@ -528,6 +379,7 @@ options:
 """
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("said", ["ship it", "perhaps"])
 def test_a_question_of_a_flowchart_is_answered_by_an_option(
     folder: Path, tmp_path: Path, said: str
@@ -579,6 +431,7 @@ def test_a_requested_run_that_does_not_exist_is_not_started(folder: Path, tmp_pa
     assert open_project(folder, trust=True).run_names() == [RUN]
 
 
+@pytest.mark.slow
 def test_a_run_killed_from_outside_is_continued_by_the_next_server(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -251,6 +251,7 @@ def test_an_agent_does_not_see_the_secret(folder: Path, tmp_path: Path) -> None:
     assert SECRET not in (folder / "env.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_only_comments_with_the_mention_are_meant(folder: Path, tmp_path: Path) -> None:
     settings = SETTINGS.replace("    procedure: fix\n", "    procedure: fix\n    mention: '@seq'\n")
     (folder / "orchestration.yaml").write_text(settings, encoding="utf-8")

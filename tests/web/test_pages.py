@@ -174,6 +174,7 @@ def test_a_procedure_is_a_line_that_waits_at_its_gate(looking: Client) -> None:
     assert ["Approve publish?" in one for one in pages] == [False, True, False]
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_long_run_come_in_pages(client: Client, tmp_path: Path) -> None:
     work(tmp_path / "shop", None, "loop", 60)
     page = client.get("/p/shop/-").text
@@ -453,6 +454,7 @@ def test_a_claim_with_a_dead_holder_waits_for_a_person(client: Client, tmp_path:
     assert "gone; the next run or tick takes over" in words(client.get("/health").text)
 
 
+@pytest.mark.slow
 def test_a_large_graph_shows_only_its_active_or_requested_part(
     client: Client, tmp_path: Path
 ) -> None:
@@ -526,6 +528,7 @@ def test_the_missing_extra_is_named(
     assert extra_hint("web") in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_only_the_end_of_a_long_history_is_read_until_more_is_needed(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

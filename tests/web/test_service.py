@@ -190,6 +190,7 @@ def test_systemd_accepts_the_unit(home: Home) -> None:
     assert unit.name not in found.stderr, found.stderr
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("kind", ["systemd", "launchd", "cron"])
 def test_ticks_are_installed_beside_the_pages(home: Home, kind: str) -> None:
     assert home.schedule("install", "--web", "--with", kind).returncode == 0
@@ -208,6 +209,7 @@ def test_ticks_are_installed_beside_the_pages(home: Home, kind: str) -> None:
     assert not left.exists() or left.read_text(encoding="utf-8") == ""
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("kind", ["systemd", "launchd", "cron"])
 def test_an_installed_tick_runs_a_step_of_its_own_project(home: Home, kind: str) -> None:
     first = home.project
@@ -241,6 +243,7 @@ def test_an_installed_tick_runs_a_step_of_its_own_project(home: Home, kind: str)
     assert (first / "sync/state.json").exists()
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("kind", ["launchd", "cron"])
 def test_the_installed_service_starts_the_pages_with_the_keys(home: Home, kind: str) -> None:
     keys, port = home.folder / "my keys.env", free_ports(1)[0]

@@ -91,6 +91,7 @@ def test_the_step_of_a_killed_process_is_taken_over(
     assert trace == ["begin 0", "end 0", "begin 1", "begin 1", "end 1", ""]
 
 
+@pytest.mark.slow
 def test_events_since_the_last_poll_are_shown_before_the_kill(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +120,7 @@ def colored(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Termina
         yield made
 
 
+@pytest.mark.slow
 def test_two_processes_take_turns_in_two_columns_and_twenty_lines(
     scratch: Path, colored: Callable[[int], Terminal]
 ) -> None:
@@ -180,6 +182,7 @@ def test_no_colors_are_shown_when_they_are_turned_off(
     assert b"\x1b" not in screen.raw
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_demo_and_leaves_no_process(
     scratch: Path, number: signal.Signals
@@ -219,6 +222,7 @@ def test_a_process_that_fails_ends_the_other_and_keeps_the_folder(
     assert started_in(scratch) == []
 
 
+@pytest.mark.slow
 def test_steps_that_overlap_would_be_noticed(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +257,7 @@ def test_the_commands_suggested_at_the_end_exist(tmp_path: Path) -> None:
         assert call(tmp_path, *words[1:], "--help").code == 0, words
 
 
+@pytest.mark.slow
 def test_changes_to_a_demo_project_are_not_trusted(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def typed_options() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 MISTAKES = [*typed_options()]
 
 
+@pytest.mark.slow
 def test_wrong_options_of_every_command_are_refused_in_our_words(tmp_path: Path) -> None:
     assert len(MISTAKES) > 250
     for verb, option, words in MISTAKES:
@@ -159,6 +160,7 @@ def test_a_wrong_value_of_any_key_is_refused_in_our_words_with_its_line(
         assert re.match(r".*orchestration\.yaml:\d+:\d+", error.where or ""), error
 
 
+@pytest.mark.slow(sample=2)
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 def test_a_wrong_option_of_any_agent_is_refused_in_our_words(tmp_path: Path, wrong: Any) -> None:
     for kind, recipe in EXECUTORS.items():

@@ -72,6 +72,7 @@ def test_pictures(finished: Path) -> None:
     assert "exists and is not a picture" in again.err
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     "text",
     [
@@ -91,6 +92,7 @@ def test_a_document_that_mentions_a_picture_stays_as_it_is(finished: Path, text:
     assert (finished / "notes.md").read_bytes() == text.encode("latin-1")
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     "text",
     [
@@ -155,6 +157,7 @@ def test_a_flow_that_was_changed_is_still_shown(finished: Path) -> None:
     assert "* publish" in ended.out
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -398,6 +401,7 @@ def test_everything_is_inside_the_picture(
             assert float(found.attrib["x"]) + estimate_width(found.text or "", size) <= wide
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("count", [0, 1, 60])
 def test_a_png_of_any_number_of_tasks(count: int) -> None:
     told = Told()

@@ -181,6 +181,7 @@ def test_help_and_listing_import_no_verb(tmp_path: Path) -> None:
     assert not {"pydantic", "rich", "psutil", "anthropic", "yaml"} & set(modules)
 
 
+@pytest.mark.slow
 def test_the_console_script_and_the_module_are_the_same(tmp_path: Path) -> None:
     by_module = python(tmp_path, "-m", "sequencer", "plan", "--workflow", "standard", "--json")
     script = Path(sys.executable).with_name("sequencer")
@@ -212,6 +213,7 @@ def completed(folder: Path, words: str, count: int) -> list[str]:
     return [line.partition(",")[2] for line in ended.stdout.splitlines() if line]
 
 
+@pytest.mark.slow
 def test_the_shell_gets_its_script(tmp_path: Path) -> None:
     for shell in ("bash", "zsh", "fish"):
         ended = python(tmp_path, "-m", "sequencer", _SEQUENCER_COMPLETE=f"{shell}_source")

@@ -151,6 +151,7 @@ def test_a_command_to_type_is_complete_even_if_the_live_line_is_cut(
         view.close()
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     ("bytes_per_s", "most_chars"),
     [(0, BURST_BYTES), (10**9, MAX_HELD_CHARS)],
@@ -178,6 +179,7 @@ def test_a_flood_neither_blocks_nor_piles_up(
         assert b"of output is not shown" in screen.raw
 
 
+@pytest.mark.slow
 def test_a_slow_terminal_gets_all_of_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer in all than the end waits for one that takes nothing."""
     monkeypatch.setattr("sequencer.cli.views.progress.CLOSE_S", 1.0)

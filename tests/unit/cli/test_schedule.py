@@ -89,6 +89,7 @@ def test_the_command_of_cron_runs_a_step(tmp_path: Path) -> None:
     assert list((folder / "logs" / "local" / "steps").iterdir())
 
 
+@pytest.mark.slow
 def test_keys_come_from_a_file_and_are_not_inlined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

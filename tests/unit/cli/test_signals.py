@@ -85,6 +85,7 @@ time.sleep(0.5)
 """
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     ("words", "stuck_s", "said"),
     [

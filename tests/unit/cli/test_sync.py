@@ -31,6 +31,7 @@ def row(text: str, label: str) -> list[str]:
     return found[0].removeprefix(label).split()
 
 
+@pytest.mark.slow
 def test_json_has_the_facts_of_a_fetch(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     steps(a, 1)
@@ -76,6 +77,7 @@ def test_an_unreachable_remote_is_reported_with_the_last_known_state(shared: Sha
     assert facts["here"]["step_index"] == 1
 
 
+@pytest.mark.slow
 def test_a_branch_that_was_reset_is_reported_with_a_way_to_fix_it(shared: Shared) -> None:
     a, _ = diverged(shared)
     called = call(a, "sync", "--fetch")
@@ -92,6 +94,7 @@ def test_a_branch_that_was_reset_is_reported_with_a_way_to_fix_it(shared: Shared
     steps(a, 1)
 
 
+@pytest.mark.slow
 def test_the_command_to_push_the_local_state_is_shown(shared: Shared) -> None:
     a, b = diverged(shared)
     told = call(a, "sync", "--fetch").out
@@ -159,6 +162,7 @@ def test_a_misspelled_run_name_gets_a_suggestion(shared: Shared) -> None:
 # --- who works, and on what code -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sync_shows_how_far_the_code_is_from_the_state(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     steps(a, 1)
@@ -186,6 +190,7 @@ def test_without_a_work_branch_the_code_is_not_mentioned(tmp_path: Path) -> None
     assert "code " not in call(a, "sync", "--fetch").out
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     "address", ["http://me:hunter22@127.0.0.1:9/x", "http://t0ken-x@127.0.0.1:9/x"]
 )

@@ -16,6 +16,7 @@ TABLE = Path(__file__).with_name("commands.txt")
 CASES = [(kind, state) for kind in KINDS for state in STATES if (kind, state) != ("graph", "held")]
 
 
+@pytest.mark.slow(sample=4)
 @pytest.mark.parametrize(("kind", "state"), CASES)
 def test_a_command_does_what_the_table_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, state: str

@@ -148,42 +148,50 @@ def untouched(folder: Path, *outcomes: dict[str, Any], seen: Recorder | None = N
     assert not any(NOTE in log.read_bytes() for log in heard.logs)
 
 
+@pytest.mark.slow
 def test_an_hourly_check_that_finds_nothing_to_do_is_not_paused(tmp_path: Path) -> None:
     idle = said(is_idle=True)
     untouched(tmp_path, idle, **cycle({"name": "look", "stagnation": {"attempts": 2}}))
 
 
+@pytest.mark.slow
 def test_an_hourly_check_that_answers_nothing_to_do_is_not_paused(tmp_path: Path) -> None:
     idle = {**said(), "output": "All is green.\nNothing to do: no issue is open."}
     untouched(tmp_path, idle, **cycle({"name": "look", "expects": "change"}))
 
 
+@pytest.mark.slow
 def test_a_reviewer_who_always_agrees_while_work_continues_is_not_paused(tmp_path: Path) -> None:
     main, review = {**said("m"), "step": "main"}, {**said("lgtm"), "step": "review"}
     steps = {"name": "main"}, {"name": "review", "stagnation": {"attempts": 3}}
     untouched(tmp_path, main, review, seen=Changing(tmp_path, "main"), **cycle(*steps))
 
 
+@pytest.mark.slow
 def test_a_ci_check_that_expects_nothing_is_not_paused(tmp_path: Path) -> None:
     untouched(tmp_path, said(), **cycle({"name": "ci", "expects": "nothing"}))
 
 
+@pytest.mark.slow
 def test_a_ci_check_by_a_command_is_not_paused(tmp_path: Path) -> None:
     ci = {"kind": "command", "argv": ["echo", "pending"]}
     settings = cycle({"name": "ci"}, agents={"ci": ci}, agent={"default": "ci"})
     untouched(tmp_path, said(), **settings)
 
 
+@pytest.mark.slow
 def test_a_working_client_that_gives_no_reason_is_not_paused(tmp_path: Path) -> None:
     codex = said(reason=None, tool_calls=3)
     untouched(tmp_path, codex, seen=Changing(tmp_path, "main"), **cycle({"name": "main"}))
 
 
+@pytest.mark.slow
 def test_a_step_completed_by_a_file_is_not_paused(tmp_path: Path) -> None:
     marked = {**said("", is_stated=True, has_text=False), "step": "main"}
     untouched(tmp_path, marked, **cycle({"name": "main", "complete_when": {"file": "done"}}))
 
 
+@pytest.mark.slow
 def test_nothing_is_paused_when_the_check_is_switched_off(tmp_path: Path) -> None:
     untouched(
         tmp_path, said(), **cycle({"name": "main"}), step_defaults={"stagnation": {"attempts": 0}}

@@ -89,6 +89,7 @@ ODD_VALUES: list[Any] = [None, 5, -1, "text", [], {}, [None], {"a": None}, True]
 RECORDINGS = ["claude-330-edit", "codex-edit", "gemini-edit", "opencode-edit"]
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_fields_of_an_unexpected_shape_do_no_harm(name: str) -> None:
     """Every value of every event is replaced by something else, one at a time."""

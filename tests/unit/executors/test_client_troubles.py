@@ -76,6 +76,7 @@ def test_a_forged_line_gets_no_attempt_accepted(client: str, code: int) -> None:
     assert (outcome.status is OutcomeStatus.LIMITED) is (code == 1)
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("client", PARSERS)
 def test_an_error_of_megabytes_costs_little_time(client: str) -> None:
     for text in ("a" * 5_000_000, "thread/read " * 400_000, "2026-11-26 " * 400_000):

@@ -31,6 +31,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
         made.cancellation.close()
 
 
+@pytest.mark.slow
 def test_an_answer_is_streamed_counted_and_priced(desk: Desk) -> None:
     outcome = desk.ask([{"thinking": "hm", "text": "It is done.", "model_usage": USAGE}])
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")

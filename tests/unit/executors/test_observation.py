@@ -103,6 +103,7 @@ def test_only_equal_calls_with_equal_results_make_a_row() -> None:
     assert seen.evidence(is_over=True).repeated_calls == 3
 
 
+@pytest.mark.slow
 def test_calls_that_json_cannot_hold_never_count_as_repeated() -> None:
     seen = Observation(TABLE)
     deep: dict[str, Any] = {}

@@ -210,6 +210,7 @@ def test_a_call_that_needs_too_much_memory_is_answered(
     assert "memory" in answer.text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only here ulimit counts for memory")
 def test_a_regular_expression_cannot_take_all_memory(bench: Workbench) -> None:
     answer = use(bench, "grep", pattern="(((a{1,999}){1,999}){1,999})")

@@ -262,6 +262,7 @@ exit 0
 """
 
 
+@pytest.mark.slow(sample=1)
 @needs_wall
 @pytest.mark.parametrize(
     ("wall", "found"),

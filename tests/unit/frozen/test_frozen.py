@@ -88,6 +88,7 @@ values = st.recursive(
 fields = st.dictionaries(st.sampled_from([*Outer.model_fields, "schema", "else"]), values)
 
 
+@pytest.mark.slow
 @given(fields)
 def test_a_whole_object_is_read_as_pydantic_reads_it(raw: dict[str, Any]) -> None:
     try:
@@ -182,6 +183,7 @@ plain = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(plain, st.sampled_from([None, 1, 2]))
 def test_json_is_byte_for_byte_the_same_as_pydantics(value: Any, indent: int | None) -> None:
     assert encode_json(value, indent) == to_json(value, indent=indent)

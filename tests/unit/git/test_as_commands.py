@@ -55,6 +55,7 @@ def notes(clone: Path) -> list[str]:
     return git(clone, "show", "HEAD:notes.md").splitlines()
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_a_restarted_run_continues_where_it_was_interrupted(
     tmp_path: Path, sent: signal.Signals
@@ -72,6 +73,7 @@ def test_a_restarted_run_continues_where_it_was_interrupted(
     assert notes(clone) == ["attempt 1", "attempt 2"]
 
 
+@pytest.mark.slow
 def test_two_runs_in_one_work_tree(tmp_path: Path) -> None:
     clone = project(tmp_path)
     (tmp_path / "hold").touch()
@@ -86,6 +88,7 @@ def test_two_runs_in_one_work_tree(tmp_path: Path) -> None:
     assert notes(clone) == ["attempt 1", "attempt 1"]
 
 
+@pytest.mark.slow
 def test_hints_lead_out_when_the_code_of_the_state_is_lost(tmp_path: Path) -> None:
     clone, other = project(tmp_path), tmp_path / "b"
     first = git(clone, "rev-parse", "HEAD")

@@ -221,6 +221,7 @@ def test_a_branch_that_moves_during_an_attempt_refuses_it(tmp_path: Path) -> Non
     assert set(refs(bare)) == {"main"}
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_branch_follows_the_run_while_another_attempt_works(tmp_path: Path, steps: int) -> None:
     bare, here, there = machines(tmp_path)
@@ -262,6 +263,7 @@ def test_a_clone_that_another_process_works_in_is_busy(tmp_path: Path) -> None:
         Machine(here.folder).begin(head())
 
 
+@pytest.mark.slow
 def test_a_branch_that_may_not_be_moved_is_reported_once(tmp_path: Path) -> None:
     bare, here, there = machines(tmp_path)
     hook = bare / "hooks" / "update"

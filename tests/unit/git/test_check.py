@@ -49,6 +49,7 @@ def only(folder: Path) -> Diagnostic:
     return found[0]
 
 
+@pytest.mark.slow
 def test_a_sound_clone(shared: Shared) -> None:
     a = shared.clone("a")
     assert findings(a) == []
@@ -146,6 +147,7 @@ def test_a_detached_head_is_reported(shared: Shared) -> None:
     assert findings(configured(shared, "work: {branch: none}")) == []
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("name", ["index.lock", "packed-refs.lock", "refs/heads/main.lock"])
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_lock_left_by_a_killed_git_is_a_warning_once_it_is_old(
@@ -236,6 +238,7 @@ def test_a_branch_that_collides_with_a_branch_of_the_run_is_an_error(
     assert call(a, "run", "--max-steps", "1").code == (0 if "beats" in taken else 3)
 
 
+@pytest.mark.slow
 def test_a_branch_that_was_reset_to_an_older_state_is_an_error(shared: Shared) -> None:
     a, _ = diverged(shared)
     found = only(a)
@@ -248,6 +251,7 @@ def test_a_branch_that_holds_no_run(shared: Shared) -> None:
     assert "has no run" in only(shared.clone("a")).message
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(("key", "value"), [("fsync", "all"), ("fsyncObjectFiles", "true")])
 def test_a_remote_folder_without_fsync_is_a_warning(shared: Shared, key: str, value: str) -> None:
     git(shared.bare, "config", "--unset", "core.fsync")
@@ -260,6 +264,7 @@ def test_a_remote_folder_without_fsync_is_a_warning(shared: Shared, key: str, va
     assert findings(a) == []
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("name", [".gitattributes", "deep/er/.gitattributes"])
 @pytest.mark.parametrize("is_added", [False, True])
 def test_files_managed_by_git_lfs_are_a_warning(shared: Shared, name: str, is_added: bool) -> None:

@@ -207,6 +207,7 @@ def settled(folder: Path) -> None:
     assert not {name for name in left if name.endswith(".lock") or name.startswith(DRAFT)}
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(("verb", "when"), MOMENTS)
 def test_an_interrupted_commit_leaves_no_extra_staged_changes(
     tmp_path: Path, verb: str, when: str
@@ -229,6 +230,7 @@ def test_an_interrupted_commit_leaves_no_extra_staged_changes(
     assert tree_of(folder)["mine"] == "100644 1"
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(("verb", "when"), MOMENTS)
 def test_the_next_attempt_commits_what_it_does(tmp_path: Path, verb: str, when: str) -> None:
     """Once its work was accepted without what it had written, as "staged by somebody"."""

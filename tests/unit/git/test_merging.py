@@ -86,6 +86,7 @@ CONFLICTS: dict[str, tuple[Work, Work, str]] = {
 }
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("name", CONFLICTS)
 def test_work_that_cannot_be_merged_is_a_conflict_and_nothing_is_lost(
     here: Path, name: str
@@ -139,6 +140,7 @@ FITTING: dict[str, tuple[Work, Work, dict[str, str]]] = {
 }
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("name", FITTING)
 def test_compatible_changes_are_merged(here: Path, name: str) -> None:
     first, second, wanted = FITTING[name]
@@ -276,6 +278,7 @@ def team(folder: Path, who: str) -> None:
     assert found == [FolderResult.MERGED] * (THREADS * EACH)
 
 
+@pytest.mark.slow
 def test_two_processes_of_two_threads_each_add_and_merge_at_once(here: Path) -> None:
     pids = []
     for who in ("p", "q"):

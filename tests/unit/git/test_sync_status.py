@@ -63,6 +63,7 @@ def test_a_removed_branch_is_reported(shared: Shared) -> None:
     assert "git push" in (sync_status.problem.hint or "")
 
 
+@pytest.mark.slow
 def test_a_branch_with_another_run(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     steps(a, 1)
@@ -75,6 +76,7 @@ def test_a_branch_with_another_run(shared: Shared) -> None:
     assert sync_status.local_head.run_id != sync_status.remote_head.run_id
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("damage", ["middle", "head"])
 def test_damaged_local_files_are_reported_and_may_be_replaced(shared: Shared, damage: str) -> None:
     a = shared.clone("a")
@@ -102,6 +104,7 @@ def elsewhere(
         return find_runs_elsewhere(store.branch, template, here)
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("template", ["sequencer/{run}", "state"])
 def test_runs_that_only_the_remote_has(tmp_path: Path, template: str) -> None:
     shared = shared_project(
@@ -144,6 +147,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
+@pytest.mark.slow
 def test_other_runs_and_the_lock_stay(shared: Shared) -> None:
     a, _ = diverged(shared)
     steps(a, 1, "--run", "nightly")
@@ -176,6 +180,7 @@ def test_twice_in_a_second_gives_two_folders(shared: Shared) -> None:
     assert names == ["set-aside-20261122T120000Z", "set-aside-20261122T120000Z-2"]
 
 
+@pytest.mark.slow
 def test_taking_left_unfinished_by_a_crash_can_be_repeated(shared: Shared) -> None:
     a, b = diverged(shared)
     aside = a / "sync" / "set-aside-20261122T115900Z"
@@ -186,6 +191,7 @@ def test_taking_left_unfinished_by_a_crash_can_be_repeated(shared: Shared) -> No
     assert (aside / "state.json").exists()
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("why", ["gone", "away", "no run"])
 def test_taking_is_refused_when_there_is_nothing_to_take(shared: Shared, why: str) -> None:
     a = shared.clone("a")

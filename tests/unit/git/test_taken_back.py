@@ -19,6 +19,7 @@ def shared(tmp_path: Path) -> Shared:
     return shared_project(tmp_path)
 
 
+@pytest.mark.slow
 def test_older_files_in_a_clone_are_brought_up_to_date(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
@@ -62,6 +63,7 @@ def test_a_run_continues_after_taking_the_side_of_the_branch(shared: Shared) -> 
     steps(a, 1)
 
 
+@pytest.mark.slow
 def test_two_clones_on_one_machine_are_not_copies(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     for clone in (a, b, a, b):

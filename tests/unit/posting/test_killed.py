@@ -34,6 +34,7 @@ def owe(folder: Path) -> None:
         succeed(store, text)
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     ("moment", "times"),
     [

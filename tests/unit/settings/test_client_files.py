@@ -298,6 +298,7 @@ def test_one_of_many_files_that_is_only_touched_is_not_asked_about(
     assert not differs("claude", tmp_path, (many / "007.md").touch)
 
 
+@pytest.mark.slow
 def test_contents_beyond_the_limit_are_compared_by_times(
     many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

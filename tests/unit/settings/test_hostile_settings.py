@@ -73,6 +73,7 @@ def loaded(
         return [refused]
 
 
+@pytest.mark.slow
 @settings(max_examples=AMOUNT)
 @given(data=st.dictionaries(top_keys, odd_values, max_size=4))
 def test_any_values_give_settings_or_errors_with_places(folder: Path, data: dict[str, Any]) -> None:

@@ -164,6 +164,7 @@ def test_files_named_in_setup_count_too(tmp_path: Path) -> None:
         assert list_acts({"setup": setup}, tmp_path).diff_from(before)
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("text", ["'" * 100_000, "a " * 100_000, "(" * 100_000, "$(" * 50_000])
 def test_a_hostile_argument_costs_little(text: str) -> None:

@@ -240,6 +240,7 @@ def test_a_text_of_a_person_takes_a_token_in_a_graph_only() -> None:
 
 
 # Two more steps: the ends of a and b can be one record, and theirs has to be the longer one.
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(("ours", "theirs"), [(1, 3), (2, 4)])
 def test_two_merged_histories_of_a_graph_are_detected(
     tmp_path: Path, ours: int, theirs: int

@@ -121,6 +121,7 @@ def test_a_foreign_sandbox_does_not_make_a_process_an_agent() -> None:
     assert answer(walled(DEPTH - 1)) == "False"
 
 
+@pytest.mark.slow
 @needs_scopes
 def test_a_process_inside_the_maximum_number_of_walls_is_an_agent() -> None:
     assert answer(walled(16)) == "True"
@@ -142,6 +143,7 @@ def test_a_person_and_an_editor_of_the_guard_are_not_inside_an_agent() -> None:
     assert answer([sys.executable, "-c", script, guard, *ASKS]) == "False"
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("value", ["7", ""])
 def test_the_mark_counts_with_any_value_and_after_its_removal(value: str) -> None:
     marked = {**os.environ, INSIDE_AGENT: value}

@@ -248,6 +248,7 @@ CASES: dict[str, Case] = {
 }
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_that_only_the_program_wrote_is_one_history(name: str, tmp_path: Path) -> None:
     case = CASES[name]

@@ -235,6 +235,7 @@ def crossed(count: int, groups: int) -> str:
     return " --> ".join(rows)
 
 
+@pytest.mark.slow
 def test_a_short_line_cannot_fill_the_memory() -> None:
     tracemalloc.start()
     try:
@@ -244,6 +245,7 @@ def test_a_short_line_cannot_fill_the_memory() -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("declared", ["n{}\n", "subgraph n{}\nend\n", "n{} & m{}\n"])
 def test_nodes_and_groups_are_counted_before_they_are_created(declared: str) -> None:
     lines = "".join(declared.format(place, place) for place in range(MAX_DECLARED + 1))

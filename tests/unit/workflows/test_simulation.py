@@ -79,6 +79,7 @@ def side_by_side(width: int, **settings: Any) -> Workflow:
 FAILING = {"out": ({"error": "no"}, "yes")}
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(
     ("settings", "parts"),
     [

@@ -131,6 +131,7 @@ def test_directions_shapes_and_strokes_come_from_the_author() -> None:
         assert draw_flow(turned, chart=chart).to_text().count(head) == len(turned.graph.edges)
 
 
+@pytest.mark.slow
 @given(views())
 @settings(max_examples=40)
 def test_any_graph_can_be_drawn_in_both_alphabets(found: FlowView) -> None:

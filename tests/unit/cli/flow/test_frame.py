@@ -58,6 +58,7 @@ def test_columns_disappear_as_the_terminal_gets_narrower(screen: Terminal, colum
     assert "30.0 s" in found[1]
 
 
+@pytest.mark.slow
 @given(shown=views(), columns=st.integers(5, 140), rows=st.integers(3, 40))
 @settings(max_examples=40)
 def test_any_run_fits_any_terminal(

@@ -75,6 +75,7 @@ def label_cells(line: EdgeLine) -> list[tuple[int, int]]:
     return [(label.x + x, label.y + y) for x in range(label.width) for y in range(label.height)]
 
 
+@pytest.mark.slow
 @given(views(), st.sampled_from(sorted(WAYS)))
 @settings(max_examples=60)
 def test_nothing_overlaps_in_any_graph(shown: FlowView, direction: str) -> None:
@@ -113,6 +114,7 @@ def grouped(shown: FlowView, cuts: list[int]) -> list[Group]:
     ]
 
 
+@pytest.mark.slow
 @given(views(), st.lists(st.integers(0, 30), max_size=3), st.sampled_from(sorted(WAYS)))
 @settings(max_examples=60)
 def test_frames_contain_their_own_boxes_and_no_others(
@@ -207,6 +209,7 @@ def tracks(channel: Channel) -> dict[int, int]:
     return {turn.line: turn.track for turn in channel.turns}
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 12), min_size=1, max_size=9, unique=True),
     st.randoms(use_true_random=False),

@@ -104,6 +104,7 @@ def test_a_large_png_has_fewer_pixels_per_point(monkeypatch: pytest.MonkeyPatch)
     assert 80_000 < wide * high <= 102_000
 
 
+@pytest.mark.slow
 def test_text_is_visible_on_a_machine_without_fonts(tmp_path: Path) -> None:
     """An empty folder stands over the machine's fonts, if namespaces can be made here."""
     code = (

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sequencer.cli.views.facts import NewFacts
 from sequencer.model.transitions import Event
 from tests.acceptance.flow_projects import cli, make_project, write_flow
@@ -46,6 +48,7 @@ def in_journal(project: Path, run: str) -> list[str]:
     return [f"{words[one['event']]} {one['step']}" for one in told if one["event"] in words]
 
 
+@pytest.mark.slow
 def test_a_run_in_a_pipe_prints_every_fact_in_journal_order(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     # Nodes that take no time, so that many begin and end between two looks.

@@ -115,6 +115,7 @@ def lists(draw: st.DrawFn) -> list[Task]:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(before=lists(), after=lists(), steps=st.integers(0, 6))
 def test_each_task_runs_once_after_its_blockers_whatever_is_adopted(

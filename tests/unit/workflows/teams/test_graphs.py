@@ -251,6 +251,7 @@ def test_the_nearest_name_is_suggested() -> None:
     assert suggest_nearest("zzz", []) == "there is none"
 
 
+@pytest.mark.slow
 def test_problems_of_long_and_hostile_lists_are_limited() -> None:
     names = [f"t{number}" for number in range(100)]
     (found,) = problems(*(task(name, names[place - 1]) for place, name in enumerate(names)))
