@@ -273,6 +273,18 @@ def test_no_worktree_without_a_repository_or_with_a_git_store(tmp_path: Path) ->
     assert (beside.returncode, "mode async has no run" in beside.stderr) == (2, True)
 
 
+def test_check_says_when_no_command_of_setup_runs(project: Path) -> None:
+    configuration = project / "orchestration.yaml"
+    words = "setup: no command of setup runs"
+    assert words not in cli(project, "check").stdout
+    configuration.write_text(CONFIGURATION.replace("worktree: true", "worktree: false"))
+    line = CONFIGURATION[: CONFIGURATION.index("setup:")].count("\n") + 1
+    assert (
+        f"orchestration.yaml:{line}: setup: no command of setup runs"
+        in cli(project, "check").stdout
+    )
+
+
 def test_a_rehearsal_makes_none(project: Path) -> None:
     assert cli(project, "run", "--rehearse").returncode == 0
     assert not (project / "sync" / "worktrees").exists()

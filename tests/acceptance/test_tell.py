@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -241,6 +242,19 @@ def test_the_next_step_of_a_sequence_reads_the_message_once(tmp_path: Path) -> N
     assert heard(tmp_path, "plan") == ["", ""]
     assert "messages" not in cli(tmp_path, "status").stdout
     assert "told" not in as_json(cli(tmp_path, "--json", "status"))
+
+
+def test_a_message_leaves_the_rest_of_status_as_it_was(tmp_path: Path) -> None:
+    has_begun(make_line(tmp_path))
+    before = cli(tmp_path, "status").stdout.splitlines()
+    since = next(line for line in before if line.startswith("status "))
+    next_second = time.time() + 1
+    until(lambda: time.time() > next_second)
+    for text in ("Mind the gap", "And the door"):
+        assert cli(tmp_path, "tell", text).returncode == 0
+    after = cli(tmp_path, "status").stdout.splitlines()
+    assert since in after
+    assert [line for line in after if not line.startswith("messages ")] == before
 
 
 @pytest.mark.slow

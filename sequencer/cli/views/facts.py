@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sequencer.engine.graph_changes import load_as_started
-from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
-from sequencer.history.facts import list_facts
+from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged, SequencerError
+from sequencer.history.facts import RecordedFact, list_facts, read_facts
 from sequencer.history.story import Story, build_story
 from sequencer.history.view import FlowView, build_view
 from sequencer.model.head import Head
+from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow
 from sequencer.store.folder import read_regular
 from sequencer.store.journal import NAME as JOURNAL
-from sequencer.store.journal import decode
+from sequencer.store.journal import JournalFile, decode
 
 if TYPE_CHECKING:
     from sequencer.engine.run import Run
 
 MAX_RECORD_BYTES = 4 * 1024 * 1024
 """A newest record that is longer is not shown."""
+END_BYTES = 64 * 1024
+"""Bytes at the end of a journal in which the newest facts are looked for first."""
 
 
 def read_view(run: Run, title: str) -> FlowView:
@@ -69,16 +72,35 @@ def find_readable_workflow(run: Run, head: Head, configured: Workflow | None) ->
     return None if configured is None or configured.nodes else configured
 
 
-def read_newest_facts(run: Run, head: Head | None) -> Sequence[Mapping[str, Any]]:
-    """Return the facts of the newest record; reading the whole journal would take too long."""
+def read_newest_facts(run: Run, head: Head | None) -> Sequence[RecordedFact]:
+    """Return the facts of the newest record that changed where the run is.
+
+    A message to a step, or a charge that came late, leaves the run as it was. To read the whole
+    journal would take too long: if there are only such records at its end, the newest counts.
+    """
     if head is None:
         return ()
     journal = run.store.state_path.with_name(JOURNAL)
     try:
         data = read_regular(journal, head.journal_offset, max_bytes=MAX_RECORD_BYTES)
-        return list_facts(decode(data.partition(b"\n")[0]))
-    except (OSError, ValueError, CorruptState):
+        newest = [*read_facts(list_facts(decode(data.partition(b"\n")[0])))]
+        if any(map(_changes_run, newest)):
+            return newest
+        earlier = [fact for fact in read_facts(read_journal_end(run)) if _changes_run(fact)]
+    except (OSError, ValueError, SequencerError):
         return ()
+    return [fact for fact in earlier if fact.revision == earlier[-1].revision] or newest
+
+
+def read_journal_end(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield the facts at the end of the journal; to read all of a long journal takes seconds."""
+    if run.dispatch is None:
+        for record in JournalFile(run.store.state_path.parent, 0, 0).read_newest(END_BYTES):
+            yield from list_facts(record.data)
+
+
+def _changes_run(fact: RecordedFact) -> bool:
+    return not (fact.event is Event.TOLD or fact.meaning.is_late_charge)
 
 
 class NewFacts:

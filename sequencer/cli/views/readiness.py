@@ -38,7 +38,6 @@ from sequencer.errors import (
     DefinitionChanged,
     SequencerError,
 )
-from sequencer.history.facts import read_facts
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.history.words import format_time
 from sequencer.model.evidence import format_evidence, read_evidence
@@ -82,6 +81,8 @@ class Snapshot(Struct, frozen=True):
     """What may happen next, not counting the claims of processes that are gone."""
     holders: tuple[tuple[Claim, Liveness], ...]
     limits: RunLimits
+    since: str | None
+    """When the run came to where it is, ISO 8601 UTC."""
     denials: tuple[str, ...]
     """Tool calls that were refused to the agent of the newest step."""
     evidence: tuple[str, ...]
@@ -324,7 +325,7 @@ class Snapshot(Struct, frozen=True):
     def _format_state(self) -> str:
         if self.head is None:
             return f"{self.state.word}; 'sequencer run' starts it"
-        return f"{self.state.word} since {self.head.last_update}"
+        return f"{self.state.word} since {self.since}"
 
     def _holders_json(self) -> Iterator[dict[str, Any]]:
         """Yield one JSON object for each claim: its step and token, its holder, its liveness.
@@ -577,23 +578,21 @@ def _drop_gone_claims(head: Head, holders: Iterable[tuple[Claim, Liveness]]) -> 
 
 def _newest_attempt_fields(run: Run, head: Head | None) -> dict[str, Any]:
     """Return what people should know about the newest attempts, by field of `Snapshot`."""
-    facts = [*read_facts(read_newest_facts(run, head))]
+    facts = read_newest_facts(run, head)
     outcomes = [fact.details for fact in facts]
-    notes = (str(outcome["note"]) for outcome in outcomes if _has_agent_note(outcome))
-    steps = [
-        (fact.step, fact.details, format_evidence(read_evidence(fact.details))) for fact in facts
-    ]
+    notes = (str(o["note"]) for o in outcomes if o.get("agent") and o.get("note"))
     return {
+        "since": facts[0].at if facts else head and head.last_update,
         "denials": tuple(str(line) for o in outcomes for line in o.get("denials") or ()),
         "note": next(notes, ""),
-        "evidence": tuple(f"{step}: {words}" for step, _, words in steps if words),
+        "evidence": tuple(
+            f"{fact.step}: {words}"
+            for fact in facts
+            if (words := format_evidence(read_evidence(fact.details)))
+        ),
         "overspent": tuple(
-            f"{step} has spent {outcome['overspent']}"
-            for step, outcome, _ in steps
-            if outcome.get("overspent")
+            f"{fact.step} has spent {fact.details['overspent']}"
+            for fact in facts
+            if fact.details.get("overspent")
         ),
     }
-
-
-def _has_agent_note(outcome: Mapping[str, Any]) -> bool:
-    return bool(outcome.get("agent") and outcome.get("note"))

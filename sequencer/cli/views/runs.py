@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from sequencer.cli.views.facts import read_journal_end
 from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.prompt_context.earlier_outputs import read_earlier_outputs
 from sequencer.engine.run import Run
@@ -23,7 +24,7 @@ from sequencer.errors import (
     quote_words,
     run_option,
 )
-from sequencer.history.facts import EndState, RecordedFact, list_facts, read_facts
+from sequencer.history.facts import EndState, RecordedFact, read_facts
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.kind import Readiness, ReadinessKind, describe_expired_gate
 from sequencer.model.limits import parse_time
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 StartedRun = tuple[Run, Head | SequencerError]
 """A run with its head, or with the error because of which it can't be read."""
-END_BYTES = 64 * 1024
-"""Bytes at the end of a journal in which the newest facts are looked for first."""
 CAUSE_LINES, CAUSE_CHARS = 6, 300
 """How much is shown of an attempt's output before it failed."""
 LONG_PAUSE = timedelta(hours=1, minutes=5)
@@ -153,7 +152,7 @@ def _find_restart_time(run: Run, *, is_far: bool) -> str | None:
 
     With *is_far*, the whole journal is searched, otherwise only its end.
     """
-    for facts in (newest_facts, Run.history) if is_far else (newest_facts,):
+    for facts in (read_journal_end, Run.history) if is_far else (read_journal_end,):
         with suppress(SequencerError):
             dates = [fact.at for fact in read_facts(facts(run)) if fact.meaning.starts_over]
             if dates:
@@ -393,14 +392,14 @@ def _newest_outcome(run: Run) -> Mapping[str, Any] | None:
     """Return the outcome of the newest attempt; None: it can't be found."""
     outcome = None
     with suppress(SequencerError):
-        for fact in read_facts(newest_facts(run)):
+        for fact in read_facts(read_journal_end(run)):
             outcome = fact.details if fact.meaning.by_holder else outcome
     return outcome
 
 
 def newest_failure(run: Run) -> RecordedFact | None:
     """Return the fact about the attempt that last failed; None: it can't be found."""
-    for facts in (newest_facts, Run.history):
+    for facts in (read_journal_end, Run.history):
         with suppress(SequencerError):
             for fact in reversed([*read_facts(facts(run))]):
                 if fact.meaning.ends is EndState.FAILED and not fact.meaning.by_hand:
@@ -443,17 +442,10 @@ def find_open_item(run: Run, head: Head) -> Open | None:
 
 def read_gate_output(run: Run, gate: Gate) -> str:
     """Return the output of the step before the gate; this is what a person decides about."""
-    for facts in (newest_facts, Run.history):
+    for facts in (read_journal_end, Run.history):
         with suppress(KeyError, SequencerError):
             return read_earlier_outputs(run.store.state_path.parent, facts(run)).output(gate.step)
     return ""
-
-
-def newest_facts(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the facts at the end of the journal; to read all of a long journal takes seconds."""
-    if run.dispatch is None:
-        for record in JournalFile(run.store.state_path.parent, 0, 0).read_newest(END_BYTES):
-            yield from list_facts(record.data)
 
 
 def build_question_json(run: Run, question: Question) -> dict[str, Any]:

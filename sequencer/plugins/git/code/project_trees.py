@@ -111,6 +111,11 @@ def diagnostics(project: Project) -> Iterator[Diagnostic]:
             error = WorkTreeRefused(problem.message, where=problem.where, hint=hint)
             yield from diagnose_error(Area.CONFIGURATION, error)
         yield from _check_missing_files(project)
+    elif project.settings.setup:
+        message = "no command of setup runs: only a new worktree of a run is set up"
+        place = locate_setting(project.settings, "setup")
+        hint = "add 'worktree: true', or remove setup"
+        yield Diagnostic(Level.WARNING, Area.CONFIGURATION, message, place, hint)
     for work in project.find_unmerged_work():
         yield Diagnostic(Level.WARNING, Area.FILES, work.words, None, work.hint)
     for name in (None, *project.run_names()):
