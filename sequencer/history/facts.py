@@ -84,6 +84,8 @@ class Meaning(Struct, frozen=True, kw_only=True):
     """Only a process that holds the claim, or takes it over, reports it."""
     is_late_charge: bool = False
     """It only counts what an attempt has used that had already lost its claim."""
+    moves_nothing: bool = False
+    """The run is where it was before."""
     holds_run: bool | None = None
     """A person stopped or paused the run (True), or may have let it continue (False)."""
     takes_token: bool = False
@@ -117,7 +119,7 @@ MEANINGS: Mapping[Event, Meaning] = {
     Event.REWOUND: Meaning(leaves_step=True, changes_course=True),
     Event.RESUMED: Meaning(changes_course=True, holds_run=False),
     Event.ADOPTED: Meaning(changes_course=True, sets_fields=True),
-    Event.TOLD: Meaning(changes_course=True, takes_token=True),
+    Event.TOLD: Meaning(changes_course=True, moves_nothing=True, takes_token=True),
     Event.DIVERTED: Meaning(cancels=True),
     Event.EXHAUSTED: Meaning(cancels=True),
     Event.TIMED_OUT: Meaning(cancels=True),
@@ -132,7 +134,9 @@ MEANINGS: Mapping[Event, Meaning] = {
 """What each event means."""
 _STAMPED_AS_FAILED = Meaning(ends=EndState.FAILED, leaves_step=True, by_hand=True)
 _STOPPED = Meaning(sets_fields=True, is_edit=True, holds_run=True)
-_CHARGED_LATE = Meaning(ends=EndState.RELEASED, by_holder=True, is_late_charge=True)
+_CHARGED_LATE = Meaning(
+    ends=EndState.RELEASED, moves_nothing=True, by_holder=True, is_late_charge=True
+)
 _UNKNOWN = Meaning()
 """The meaning of an event that a later version added."""
 _EVENTS: Mapping[str, Any] = {str(event): event for event in Event}

@@ -12,7 +12,6 @@ from sequencer.history.facts import RecordedFact, list_facts, read_facts
 from sequencer.history.story import Story, build_story
 from sequencer.history.view import FlowView, build_view
 from sequencer.model.head import Head
-from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow
 from sequencer.store.folder import read_regular
 from sequencer.store.journal import NAME as JOURNAL
@@ -84,9 +83,11 @@ def read_newest_facts(run: Run, head: Head | None) -> Sequence[RecordedFact]:
     try:
         data = read_regular(journal, head.journal_offset, max_bytes=MAX_RECORD_BYTES)
         newest = [*read_facts(list_facts(decode(data.partition(b"\n")[0])))]
-        if any(map(_changes_run, newest)):
+        if not all(fact.meaning.moves_nothing for fact in newest):
             return newest
-        earlier = [fact for fact in read_facts(read_journal_end(run)) if _changes_run(fact)]
+        earlier = [
+            fact for fact in read_facts(read_journal_end(run)) if not fact.meaning.moves_nothing
+        ]
     except (OSError, ValueError, SequencerError):
         return ()
     return [fact for fact in earlier if fact.revision == earlier[-1].revision] or newest
@@ -97,10 +98,6 @@ def read_journal_end(run: Run) -> Iterator[dict[str, Any]]:
     if run.dispatch is None:
         for record in JournalFile(run.store.state_path.parent, 0, 0).read_newest(END_BYTES):
             yield from list_facts(record.data)
-
-
-def _changes_run(fact: RecordedFact) -> bool:
-    return not (fact.event is Event.TOLD or fact.meaning.is_late_charge)
 
 
 class NewFacts:
