@@ -56,6 +56,7 @@ def test_every_event_has_a_meaning_and_every_end_a_state() -> None:
         ("ends_run", "completed"),
         ("cancels", "diverted exhausted timed-out cancelled"),
         ("changes_course", "answered feedback rewound resumed adopted told"),
+        ("moves_nothing", "told"),
         ("sets_fields", "initialised reset adopted edited"),
         ("is_edit", "edited"),
         ("by_hand", "stamped skipped"),
