@@ -142,6 +142,8 @@ def _format_remark(outcome: Mapping[str, Any], step: str) -> str:
         parts += ["no agent ran"] if usage.get("rehearsed") else []
     if outcome.get("overspent"):
         parts.append(f"spent {outcome['overspent']}")
+    if outcome.get("by"):
+        parts.append(f"by {outcome['by']}")
     if outcome.get("denials"):
         parts.append(f"{len(outcome['denials'])} tool calls refused")
     # For a reset, the journal has the id of the run that it ended, which means nothing to people.

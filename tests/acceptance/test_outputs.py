@@ -5,6 +5,7 @@ After a change that is meant: ``pytest tests/acceptance/test_outputs.py --snapsh
 
 from __future__ import annotations
 
+import getpass
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -142,6 +143,7 @@ def _plain(text: str, folder: Path) -> str:
     text = re.sub(r"\b\d\d:\d\d(:\d\d)?\b", "TIME", text)
     text = re.sub(r"\b\d+(\.\d+)? (s|ms|seconds?|minutes?)\b", "SPAN", text)
     text = re.sub(r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\b[0-9a-f]{8,64}\b", "ID", text)
+    text = re.sub(rf"\bby {re.escape(getpass.getuser())}\b", "by USER", text)
     text = re.sub(r"\b\d+ bytes\b|\bbyte \d+", "BYTES", text)
     # Times are right-aligned, so the spaces before them differ as well.
     text = re.sub(r"(?<=\S) {2,}", "  ", text)

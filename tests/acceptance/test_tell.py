@@ -244,6 +244,22 @@ def test_the_next_step_of_a_sequence_reads_the_message_once(tmp_path: Path) -> N
     assert "told" not in as_json(cli(tmp_path, "--json", "status"))
 
 
+def test_the_history_says_which_message_an_agent_has_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_begun(make_line(tmp_path))
+    cli(tmp_path, "tell", "Mind the gap")
+    monkeypatch.setenv("SEQUENCER_TOKEN", "1")
+    assert cli(tmp_path, "tell", "Everything is fine").returncode == 0
+    journal = (tmp_path / "sync" / "journal.jsonl").read_text().splitlines()
+    told = [fact for fact in map(json.loads, journal) if fact["event"] == "told"]
+    person, agent = (fact["outcome"]["by"] for fact in told)
+    assert agent == f"an agent of {person}"
+    history = cli(tmp_path, "history").stdout
+    assert f"by {person}, Mind the gap" in history
+    assert f"by {agent}, Everything is fine" in history
+
+
 def test_a_message_leaves_the_rest_of_status_as_it_was(tmp_path: Path) -> None:
     has_begun(make_line(tmp_path))
     before = cli(tmp_path, "status").stdout.splitlines()

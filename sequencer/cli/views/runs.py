@@ -32,6 +32,7 @@ from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.workflow import ensure_definition
 from sequencer.project.project import Project
 from sequencer.project.scheduler import load_scheduler
+from sequencer.store.identity import is_inside_agent
 from sequencer.store.journal import JournalFile
 
 if TYPE_CHECKING:
@@ -484,8 +485,9 @@ def is_single_word(text: str) -> bool:
 
 
 def decider_name() -> str:
-    """Return the name of the user who decides, for the history."""
+    """Return the name of the user who decides, for the history; an agent is called one."""
     try:
-        return getpass.getuser()
+        name = getpass.getuser()
     except (OSError, KeyError):
-        return f"uid {os.getuid()}"
+        name = f"uid {os.getuid()}"
+    return f"an agent of {name}" if is_inside_agent() else name

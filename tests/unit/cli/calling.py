@@ -19,6 +19,9 @@ workflow: {name: review_cadence, review_every_n: 2}
 agent: {default: rehearsal}
 """
 
+BUG = 70
+"""The exit code of an error that is no user's mistake."""
+
 
 @dataclass(frozen=True)
 class Called:
@@ -35,7 +38,8 @@ class Called:
 
 def call(folder: Path, *arguments: str) -> Called:
     """Run ``sequencer ARGUMENTS`` in *folder*."""
-    out, err = io.StringIO(), io.StringIO()
+    # With a buffer: some commands write bytes to it.
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -43,7 +47,9 @@ def call(folder: Path, *arguments: str) -> Called:
             code = run(list(arguments))
     finally:
         os.chdir(before)
-    return Called(code, out.getvalue(), err.getvalue())
+    called = Called(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
+    assert code != BUG, called.err
+    return called
 
 
 def project(folder: Path, configuration: str = CONFIGURATION, *prompts: str) -> Path:

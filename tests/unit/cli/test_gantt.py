@@ -127,8 +127,8 @@ def test_tries_of_a_task_that_fails(tmp_path: Path) -> None:
     kinds = {one["step"]: [span["kind"] for span in one["spans"]] for one in told["executions"]}
     assert kinds == {"a": ["done"], "b": ["failed", "failed"]}
     text = gantt(folder, "--run", "f").out
-    assert "xx" in text
-    assert text.startswith("f - failed\n")
+    assert "✗✗" in text
+    assert text.startswith("f · failed\n")
 
 
 def test_a_run_that_has_not_started_has_an_empty_chart(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_other_started_runs_are_named_if_the_default_run_has_not_started(tmp_pat
 def test_a_flow_that_was_changed_is_still_shown(finished: Path) -> None:
     write_flow(finished, "f", CHART.replace("publish", "announce"), **PROMPTS)
     ended = gantt(finished, "--run", "f")
-    assert "* publish" in ended.out
+    assert "◆ publish" in ended.out
 
 
 @pytest.mark.slow(sample=1)

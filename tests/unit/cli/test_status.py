@@ -272,7 +272,7 @@ def test_a_team_as_a_drawing(folder: Path) -> None:
     drawn = planned(folder, "--team", "--diagram")
     assert "Make the change" in drawn
     assert "(implement)" in drawn
-    assert "+--" in drawn
+    assert "┌──" in drawn
 
 
 def test_a_procedure_as_a_chart(folder: Path) -> None:
