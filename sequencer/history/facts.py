@@ -205,10 +205,18 @@ def list_facts(record: dict[str, Any]) -> list[dict[str, Any]]:
     for fact in facts:
         if find_meaning(fact["event"]).starts is StartKind.ATTEMPT:
             # The fact does not name the host; the claim in the new head does.
-            claims = {claim["token"]: claim for claim in record["head"].get("claims", ())}
-            claim = claims.get(fact["token"])
-            fact["host"] = None if claim is None else claim["owner"]["host"]
+            fact["host"] = _find_host(record["head"].get("claims"), fact["token"])
     return facts
+
+
+def _find_host(claims: Any, token: Any) -> str | None:
+    """Return the host in the claim with *token* of *claims*, a head's field that nobody checked."""
+    for claim in claims if isinstance(claims, list) else ():
+        if isinstance(claim, dict) and claim.get("token") == token:
+            owner = claim.get("owner")
+            host = owner.get("host") if isinstance(owner, dict) else None
+            return host if isinstance(host, str) else None
+    return None
 
 
 def was_lost_on_hold(facts: Iterable[RecordedFact], token: int) -> bool:

@@ -178,7 +178,8 @@ def _is_record(data: dict[str, Any]) -> bool:
         and isinstance(data.get("head"), dict)
         and isinstance(other_facts, list)
         and all(
-            isinstance(fact, dict) and fact.keys() >= _FACT_KEYS for fact in (data, *other_facts)
+            isinstance(fact, dict) and fact.keys() >= _FACT_KEYS and isinstance(fact["event"], str)
+            for fact in (data, *other_facts)
         )
     )
 

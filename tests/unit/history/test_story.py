@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.history.facts import MEANINGS, EndState, find_meaning, read_facts
+from sequencer.history.facts import MEANINGS, EndState, find_meaning, list_facts, read_facts
 from sequencer.history.spans import SpanKind, build_timeline
 from sequencer.history.story import KEPT_CHARS, STATES, Story, build_story
 from sequencer.history.view import NodeState, build_view
@@ -234,3 +234,18 @@ def test_outputs_and_feedback_are_collected_for_later_prompts() -> None:
     approved = build_story(told.tell("approved", "a", 5).facts).outputs
     assert [said.text for said in approved.feedback] == ["x"]
     assert build_story(told.tell("rewound", "a", 6).facts).outputs.feedback == []
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        None, 3, "x", {"token": 1}, [], [None, [1]], [{}], [{"token": 1}],
+        [{"token": 1, "owner": None}], [{"token": 1, "owner": {}}],
+        [{"token": 1, "owner": {"host": ["x"]}}], [{"token": 2, "owner": {"host": "x"}}],
+    ],
+)  # fmt: skip
+def test_a_claim_without_a_readable_owner_names_no_host(claims: object) -> None:
+    """A line of a journal has the checksum of whoever wrote it, which may be a stranger."""
+    fact = {"event": "claimed", "step": "a", "step_index": 0, "token": 1, "attempt": 1}
+    record = {"revision": 1, "at": "", **fact, "outcome": None, "head": {"claims": claims}}
+    assert [one["host"] for one in list_facts(record)] == [None]

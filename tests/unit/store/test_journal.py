@@ -39,6 +39,7 @@ def test_any_damage_to_a_line_is_seen(data: st.DataObject) -> None:
     "change",
     [
         {"at": None}, {"at": 3}, {"revision": True}, {"revision": "1"}, {"event": None},
+        {"event": ["x"]}, {"event": 3},
         {"token": None}, {"also": {}}, {"also": ["x"]}, {"also": [{"event": "x"}]},
     ],
 )  # fmt: skip
