@@ -210,7 +210,7 @@ def list_facts(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _find_host(claims: Any, token: Any) -> str | None:
-    """Return the host in the claim with *token* of *claims*, a head's field that nobody checked."""
+    """Return the host in the claim with *token* of *claims*, an unchecked field of a head."""
     for claim in claims if isinstance(claims, list) else ():
         if isinstance(claim, dict) and claim.get("token") == token:
             owner = claim.get("owner")
