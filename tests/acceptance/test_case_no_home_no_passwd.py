@@ -44,7 +44,7 @@ def test_either_variable_is_enough(folder: Path, variable: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow(sample=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("home", [{}, {"HOME": ""}])
 def test_a_vouched_for_project_needs_no_home(folder: Path, home: dict[str, str]) -> None:
     for words in (

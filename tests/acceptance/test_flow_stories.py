@@ -305,7 +305,7 @@ def prompt_of(project: Path, step: str) -> str:
     return next(str(one["prompt"]) for one in reversed(asked(project)) if one["step"] == step)
 
 
-@pytest.mark.slow(sample=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("client", ["claude", "opencode"])
 def test_a_published_flow_is_checked_and_run_as_it_is(published: Path, client: str) -> None:
     checked = typed(published, client, "check")

@@ -19,6 +19,7 @@ def folder(tmp_path: Path) -> Path:
     return scripted_project(tmp_path / "project")
 
 
+@pytest.mark.slow(sample=2)
 @pytest.mark.parametrize("term", ["dumb", "xterm"])
 @pytest.mark.parametrize("streams", [("stderr",), ("stdout",), ("stdout", "stderr")])
 def test_a_closed_terminal_changes_neither_steps_nor_exit_code(

@@ -139,7 +139,7 @@ odd = parts:kind
 STEPS = "workflow: own\nworkflows: {own: {steps: [a, b]}}\n"
 
 
-@pytest.mark.slow(sample=2)
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("lacks", ["disabled", "not installed"])
 @pytest.mark.parametrize(
     ("settings", "named"),

@@ -108,6 +108,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.slow(sample=3)
 @pytest.mark.parametrize("act", FAILURES.values(), ids=list(FAILURES))
 def test_files_are_restored_after_a_failed_attempt(tmp_path: Path, act: str) -> None:
     folder = made(tmp_path / "p", f"{FIRST}; echo mine > kept.tmp", act, "echo two >> notes")
@@ -333,7 +334,7 @@ def killed(folder: Path, dies: Callable[[int, Sequence[str]], bool], *, is_after
     return code == 9
 
 
-@pytest.mark.slow(sample=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 def test_nothing_is_lost_or_half_restored_by_a_kill_at_any_git_call(
     begun: Path, tmp_path: Path, is_after: bool

@@ -72,6 +72,7 @@ def slow_collect(shared: Shared, slow: str) -> None:
     git(clone, "config", "filter.slow.clean", f"sh -c '{slow}; cat'")
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize(("make", "kind"), [(slow_push, "loop"), (slow_collect, "flow")])
 def test_no_one_takes_over_a_step_that_is_being_recorded(
     make: Callable[[Shared, str], None], kind: str, shared: Shared, tmp_path: Path, begin: Begin

@@ -10,6 +10,7 @@ from tests.boundary import linked_folders, lying_agent
 from tests.long.report import Size
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_link_that_replaces_a_folder_is_not_followed(tmp_path: Path) -> None:
     report = linked_folders.campaign(tmp_path, Size.SHORT)

@@ -145,6 +145,7 @@ def test_output_that_controls_a_terminal_is_detected(
     assert any("printed" in text for text in wrong(world, seen)) is is_wrong
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_clone_full_of_traps_does_nothing(tmp_path: Path) -> None:
     report = hostile_clone.campaign(tmp_path, Size.SHORT)

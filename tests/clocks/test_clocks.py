@@ -11,6 +11,7 @@ from tests.clocks.faketime import library
 from tests.long.report import Size
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_no_clock_steals_a_step_or_stalls_a_run(tmp_path: Path) -> None:
     report = campaign(tmp_path, Size.SHORT)

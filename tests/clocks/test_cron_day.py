@@ -10,6 +10,7 @@ from tests.clocks import wall_clock
 from tests.clocks.cron_day import AUTUMN, SHORT, day
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_cron_mails_each_change_once_and_nothing_else(tmp_path: Path) -> None:
     clock = wall_clock.library(tmp_path)

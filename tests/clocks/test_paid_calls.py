@@ -17,6 +17,7 @@ USUAL = (
 )
 
 
+@pytest.mark.slow(sample=2)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", table(TROUBLES, *USUAL))
 def test_an_hour_of_trouble_costs_a_few_calls(tmp_path: Path, name: str) -> None:

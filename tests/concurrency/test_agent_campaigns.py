@@ -10,6 +10,7 @@ from tests.concurrency import floods, odd_bytes, odd_ends, overlaps, shortages, 
 from tests.long.report import Size
 
 
+@pytest.mark.slow
 def test_stubborn_agents_are_dead_eight_seconds_after_they_start(tmp_path: Path) -> None:
     report = stubborn_agents.stubborn(tmp_path, Size.SHORT)
     assert report.violations == ()
@@ -25,6 +26,7 @@ def test_agents_of_a_killed_sequencer_are_dead_within_two_seconds(tmp_path: Path
     assert report.figures["gone_s_max"] <= stubborn_agents.ORPHAN_S
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_attempts_at_a_step_never_run_at_once(tmp_path: Path) -> None:
     report = overlaps.campaign(tmp_path, Size.SHORT)
@@ -40,6 +42,7 @@ def test_the_overlap_check_finds_an_overlap() -> None:
     assert overlaps.overlap_s([*apart, ["1", "8", "2.1"]]) == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_running_out_of_a_resource_fails_no_step(tmp_path: Path) -> None:
     report = shortages.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
@@ -48,6 +51,7 @@ def test_running_out_of_a_resource_fails_no_step(tmp_path: Path) -> None:
     assert 0 < report.figures["refused"] < report.counts["rounds"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_floods_fill_neither_memory_nor_log(tmp_path: Path) -> None:
     report = floods.campaign(tmp_path, Size.SHORT)

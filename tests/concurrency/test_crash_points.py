@@ -28,6 +28,7 @@ def test_a_run_survives_a_fault_at_every_call(tmp_path: Path) -> None:
     assert report["counts"]["crash points"] >= MIN_POINTS[Size.SHORT]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_commands_that_change_a_whole_run_survive_a_kill_at_their_calls(tmp_path: Path) -> None:
     report = in_own_process("A1-command-points", Size.SHORT, tmp_path / "log")

@@ -18,6 +18,7 @@ def test_a_tick_that_dies_at_any_call_of_a_start_loses_no_date(tmp_path: Path) -
     assert report.violations == ()
 
 
+@pytest.mark.slow
 def test_the_sweep_notices_a_date_that_is_noted_too_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

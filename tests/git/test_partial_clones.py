@@ -51,7 +51,7 @@ def missing(clone: Path) -> list[str]:
     return [line for line in told.splitlines() if line.startswith("?")]
 
 
-@pytest.mark.slow(sample=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["blob:none", "tree:0"])
 def test_a_partial_clone_works(shared: Shared, what: str) -> None:
     partial = cloned(shared, "partial", f"--filter={what}")
@@ -76,7 +76,7 @@ def test_a_shallow_clone_of_the_states_commit_works(shared: Shared) -> None:
     assert (shallow / ".git" / "shallow").exists()
 
 
-@pytest.mark.slow(sample=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_shallow_clone_that_starts_after_the_states_commit_works(
     shared: Shared, count: int

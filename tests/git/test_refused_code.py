@@ -62,7 +62,7 @@ def main(folder: Path, ref: str = "main") -> list[str]:
     return git(folder, "log", "--format=%s", ref).splitlines()
 
 
-@pytest.mark.slow(sample=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("hook", "declared"), [("update", False), ("pre-receive", True)])
 def test_refused_code_does_not_land_with_the_next_attempt(
     tmp_path: Path, hook: str, declared: bool

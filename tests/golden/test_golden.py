@@ -42,6 +42,7 @@ def test_a_run_writes_the_recorded_files(name: str, tmp_path: Path) -> None:
     same(tmp_path, name)
 
 
+@pytest.mark.slow(sample=4)
 def test_a_recorded_run_is_continued(name: str, tmp_path: Path) -> None:
     STORIES[name].make(tmp_path)
     bring_back(recorded(name)["cut"], tmp_path)

@@ -85,6 +85,7 @@ REDUCED = {
 }
 
 
+@pytest.mark.slow(sample=4)
 @pytest.mark.parametrize("name", REDUCED)
 def test_merging_equivalent_worlds_hides_nothing(name: str) -> None:
     protocol, bounds = REDUCED[name]

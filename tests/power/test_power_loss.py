@@ -117,6 +117,7 @@ def told(story: str, broken: str, folder: Path) -> str:
     return ended.stdout.strip()
 
 
+@pytest.mark.slow(sample=3)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_careless_store_is_detected(name: str, tmp_path: Path) -> None:
     assert told(*BROKEN[name], tmp_path) == "noticed"

@@ -254,7 +254,7 @@ def test_every_piece_of_python_runs(fence: Fence, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow(sample=9)
+@pytest.mark.slow(sample=5)
 @pytest.mark.parametrize("page", RUN_PAGES, ids=by_place)
 def test_the_commands_of_a_page_work_as_described(page: Path, tmp_path: Path) -> None:
     ensure_true(run_region(page, tmp_path))

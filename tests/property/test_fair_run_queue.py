@@ -217,6 +217,7 @@ class Lived:
             self.later += 24 * HOUR_S if what == "night" else HOUR_S / 6
 
 
+@pytest.mark.slow(sample=1)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_starves_beside_an_endless_cycle_in_a_real_project(

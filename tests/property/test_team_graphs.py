@@ -116,6 +116,7 @@ def check_anything(seed: int, size: int, workers: int, seen: Counter[str]) -> No
     made.ensure_ended()
 
 
+@pytest.mark.slow
 def test_every_state_is_read_as_it_was_saved() -> None:
     seen: Counter[str] = Counter()
 

@@ -36,6 +36,7 @@ def named(value: Campaign | int) -> str:
     return f"{module}.{getattr(value, '__name__', value)}"
 
 
+@pytest.mark.slow(sample=2)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("campaign", "least"), LEAST, ids=named)
 def test_nothing_is_lost_doubled_or_invented(

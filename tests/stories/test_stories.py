@@ -32,7 +32,7 @@ CASES = [
 ]
 
 
-@pytest.mark.slow(sample=12)
+@pytest.mark.slow(sample=9)
 @pytest.mark.parametrize(("path", "way"), CASES)
 def test_a_story_plays_the_same_in_every_way(path: Path, way: str, tmp_path: Path) -> None:
     story = read(path)

@@ -55,7 +55,7 @@ def notes(clone: Path) -> list[str]:
     return git(clone, "show", "HEAD:notes.md").splitlines()
 
 
-@pytest.mark.slow(sample=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_a_restarted_run_continues_where_it_was_interrupted(
     tmp_path: Path, sent: signal.Signals

@@ -95,7 +95,7 @@ def has_work(folder: Path, name: str) -> bool:
     return found.get("a.py") == "100644 edited\n" and found.get("new.py") == "100644 new\n"
 
 
-@pytest.mark.slow(sample=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("is_accepted", [True, False])
 def test_a_kill_at_any_point_loses_nothing_and_leaves_no_debris(
     tmp_path: Path, is_accepted: bool
