@@ -275,12 +275,12 @@ def test_no_worktree_without_a_repository_or_with_a_git_store(tmp_path: Path) ->
 
 def test_check_says_when_no_command_of_setup_runs(project: Path) -> None:
     configuration = project / "orchestration.yaml"
-    words = "setup: no command of setup runs"
+    words = "setup: these commands never run"
     assert words not in cli(project, "check").stdout
     configuration.write_text(CONFIGURATION.replace("worktree: true", "worktree: false"))
     line = CONFIGURATION[: CONFIGURATION.index("setup:")].count("\n") + 1
     assert (
-        f"orchestration.yaml:{line}: setup: no command of setup runs"
+        f"orchestration.yaml:{line}: setup: these commands never run"
         in cli(project, "check").stdout
     )
 

@@ -582,7 +582,7 @@ def _newest_attempt_fields(run: Run, head: Head | None) -> dict[str, Any]:
     outcomes = [fact.details for fact in facts]
     notes = (str(o["note"]) for o in outcomes if o.get("agent") and o.get("note"))
     return {
-        "since": facts[0].at if facts else head and head.last_update,
+        "since": None if head is None else facts[0].at if facts else head.last_update,
         "denials": tuple(str(line) for o in outcomes for line in o.get("denials") or ()),
         "note": next(notes, ""),
         "evidence": tuple(

@@ -65,8 +65,8 @@ UNTAKEN_S = 600.0
 """An attempt that no worker takes for this long is postponed, which limits the tries."""
 LONGEST_ATTEMPT_S = 7 * 86_400.0
 """Time limit of an attempt whose step has none."""
-CALLS = 8
-"""Calls of an agent in one attempt, each with the step's time limit: the router, the step's agent
+MAX_CALLS = 8
+"""Most agent calls in one attempt, each with the step's time limit: the router, the step's agent
 and its fallback agents. The worker ends each in time; the server only ends a worker that hangs."""
 MORE_S = 60.0
 """Extra time for an agent to end after its step's time limit; its guard ends it."""
@@ -429,7 +429,7 @@ def limit_activity(limit_s: float | None) -> timedelta:
     """Return the server's limit for an attempt at a step whose own limit is *limit_s*."""
     if limit_s is None:
         return timedelta(seconds=LONGEST_ATTEMPT_S)
-    return timedelta(seconds=min(CALLS * limit_s + MORE_S, MAX_TIMER_S))
+    return timedelta(seconds=min(MAX_CALLS * limit_s + MORE_S, MAX_TIMER_S))
 
 
 def _find_answer_deadline(order: WorkOrder) -> datetime | None:

@@ -25,7 +25,7 @@ from sequencer.plugins.temporal.events import Notify
 from sequencer.plugins.temporal.wire import Ticket
 from sequencer.plugins.temporal.work_orders import MAX_TIMER_S
 from sequencer.plugins.temporal.worker import Activities, Workers
-from sequencer.plugins.temporal.workflow import CALLS, LOST, REFUSED, limit_activity
+from sequencer.plugins.temporal.workflow import LOST, MAX_CALLS, REFUSED, limit_activity
 from sequencer.store.protocol import View
 
 WORKFLOW = Workflow("w", (Step(name="a"),))
@@ -66,7 +66,7 @@ class Maker:
 
 @pytest.mark.parametrize("limit_s", [1e10, 1e308])
 def test_a_limit_that_the_server_cannot_keep_is_its_longest(limit_s: float) -> None:
-    assert limit_activity(60.0).total_seconds() == CALLS * 60.0 + 60.0
+    assert limit_activity(60.0).total_seconds() == MAX_CALLS * 60.0 + 60.0
     assert limit_activity(limit_s).total_seconds() == MAX_TIMER_S
 
 

@@ -112,7 +112,7 @@ def diagnostics(project: Project) -> Iterator[Diagnostic]:
             yield from diagnose_error(Area.CONFIGURATION, error)
         yield from _check_missing_files(project)
     elif project.settings.setup:
-        message = "no command of setup runs: only a new worktree of a run is set up"
+        message = "these commands never run: setup is only for the worktree of a run"
         place = locate_setting(project.settings, "setup")
         hint = "add 'worktree: true', or remove setup"
         yield Diagnostic(Level.WARNING, Area.CONFIGURATION, message, place, hint)
