@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from sequencer import Head, Run, open_project
 from sequencer.cli.program import run
-from sequencer.model.commands import Pause, Reset, Resume, Stop
+from sequencer.model.commands import Pause, Reset, Resume, Stop, Tell
 from sequencer.plugins.web.pages import list_need_cards, took
 from sequencer.plugins.web.site import RunStory
 from sequencer.project.dependencies import extra_hint
@@ -40,6 +40,17 @@ def test_needs_you_lists_questions_and_failures_oldest_first(looking: Client) ->
         assert f"sequencer --run login-timeout answer decide {answer} " in page
     assert "sequencer --run release-1.4 answer approve" in page
     assert "sequencer --run nightly retry" in page
+
+
+def test_a_message_to_a_failed_run_does_not_make_its_card_newer(client: Client) -> None:
+    def read_card() -> str:
+        row = next(row for row in client.site.rows() if row.run.name == "nightly")
+        return next(card.since for card in list_need_cards(row) if card.kind == "failed")
+
+    before = read_card()
+    row = next(row for row in client.site.rows() if row.run.name == "nightly")
+    row.project.open_for_change().run("nightly").do(Tell("the server is up again"))
+    assert read_card() == before
 
 
 def test_stopped_runs_ask_for_no_approval(client: Client) -> None:
@@ -340,6 +351,7 @@ def test_a_timer_that_stopped_needs_you(client: Client, tmp_path: Path) -> None:
 
 def test_rendering_a_page_again_reads_no_whole_journal(client: Client) -> None:
     client.get("/costs")
+    client.get("/")
     opened: list[str] = []
     is_counting = True
 

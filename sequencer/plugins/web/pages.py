@@ -216,7 +216,7 @@ def list_need_cards(row: RunRow) -> Iterator[NeedCard]:
         )
         command = next_command(read_situation(row.run, head)).line
         title, text = "The process that worked on it is gone", "\n".join(stale)
-        yield NeedCard("stale", row, head.last_update, title, text, None, command)
+        yield NeedCard("stale", row, row.since, title, text, None, command)
     yield from _list_problem_cards(row, head, change)
     if (pace := row.pace) is not None and pace.is_missed:
         title, since = "The timer has stopped", iso(pace.last)
@@ -226,21 +226,20 @@ def list_need_cards(row: RunRow) -> Iterator[NeedCard]:
     for post in row.facts.get("posts", ()):
         if post["error"]:
             title = f"{post['sink']} has not accepted {post['pending']} posts"
-            yield NeedCard("posts", row, head.last_update, title, str(post["error"]), None)
+            yield NeedCard("posts", row, row.since, title, str(post["error"]), None)
 
 
 def _list_problem_cards(row: RunRow, head: Head, change: Changed | None) -> Iterator[NeedCard]:
     """Yield a card if the run has failed, and one if its workflow was changed."""
-    since = head.last_update
     if head.status == "failed":
         title = f"{row.named(head.expected_step) if head.expected_step else 'The run'} failed"
         command, act = f"sequencer {Open(row.run).option}retry", "retry"
         if change is not None:
             command, act = "", ""
-        yield NeedCard("failed", row, since, title, _failure(row), None, command, act=act)
+        yield NeedCard("failed", row, row.since, title, _failure(row), None, command, act=act)
     if change is not None:
         act, title = "adopt" if change.may_adopt else "", "Its workflow was changed"
-        yield NeedCard("changed", row, since, title, change.why, None, change.command, act=act)
+        yield NeedCard("changed", row, row.since, title, change.why, None, change.command, act=act)
 
 
 MISSED = (
@@ -249,7 +248,7 @@ MISSED = (
 
 
 def _make_merge_card(row: RunRow | None, work: UnmergedWork) -> NeedCard:
-    since = "" if row is None or row.head is None else row.head.last_update
+    since = "" if row is None else row.since
     command, *other_commands = work.commands
     return NeedCard(
         "unmerged", row, since, "Work is not merged", work.words, None, command, other_commands

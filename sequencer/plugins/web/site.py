@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
+from sequencer.cli.views.facts import read_newest_facts
 from sequencer.cli.views.next_command import read_situation, run_state
 from sequencer.cli.views.runs import Open, find_open_item, read_gate_output, run_facts, unread_facts
 from sequencer.cli.views.states import LOOKS, StateLook, get_state_look
@@ -101,6 +102,12 @@ class RunRow(Struct, dict=True):
     def name(self) -> str:
         """Return the name that people know."""
         return self.run.name or "default run"
+
+    @cached_property
+    def since(self) -> str:
+        """Return when the run came to where it is, as `status` says; empty: it has no head."""
+        facts = read_newest_facts(self.run, self.head)
+        return facts[0].at if facts else "" if self.head is None else self.head.last_update
 
     @cached_property
     def ask(self) -> Open | None:
