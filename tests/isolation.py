@@ -24,7 +24,7 @@ _KEPT = frozenset(
         *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV"),
         # Tests that install something reach the registries as the person does.
         *("CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"),
-        *("SSL_CERT_DIR", "SSL_CERT_FILE", "SEQUENCER_WHOLE_TABLES"),
+        *("SSL_CERT_DIR", "SSL_CERT_FILE"),
     )
 )
 _KEPT_PREFIXES = (

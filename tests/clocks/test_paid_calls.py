@@ -11,15 +11,10 @@ from tests.clocks.paid_calls import CASES, an_hour_of
 from tests.git.tables import table
 
 TROUBLES = {case.name: case for case in CASES}
-USUAL = (
-    *("retry-in-1s", "each-ten-minutes", "bounded-in-a-row", "failure-with-retry", "hang"),
-    *("limit-and-failure", "a-judge-that-says-no"),
-)
 
 
-@pytest.mark.slow(sample=2)
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", table(TROUBLES, *USUAL))
+@pytest.mark.parametrize("name", table(TROUBLES, "retry-in-1s", "failure-with-retry"))
 def test_an_hour_of_trouble_costs_a_few_calls(tmp_path: Path, name: str) -> None:
     found, case = library(), TROUBLES[name]
     if found is None:

@@ -114,8 +114,7 @@ def test_a_push_that_did_not_arrive_is_repeated(lab: Lab) -> None:
     lab.check([(0, 1)])
 
 
-@pytest.mark.slow(sample=1)
-@pytest.mark.parametrize("other", table(OTHERS, "the same history", "both"))
+@pytest.mark.parametrize("other", table(OTHERS, "the same history"))
 def test_others_may_have_continued_before_the_check(
     other: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,9 +252,8 @@ def die(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.slow(sample=1)
 @pytest.mark.parametrize("goes_on", table(("ours", "theirs"), "theirs"))
-@pytest.mark.parametrize("moment", table(MOMENTS, "_record_accepted", "confirm_append"))
+@pytest.mark.parametrize("moment", table(MOMENTS, "_record_accepted"))
 def test_a_process_killed_around_its_push_is_recovered(
     moment: str, goes_on: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,8 +302,7 @@ LOST: dict[str, bytes | None] = {
 }
 
 
-@pytest.mark.slow(sample=1)
-@pytest.mark.parametrize("what", table(LOST, "no file", "another type"))
+@pytest.mark.parametrize("what", table(LOST, "no file"))
 def test_a_damaged_remote_json_is_rebuilt(what: str, lab: Lab) -> None:
     path = lab.shared.clone("ours") / "sync" / "remote.json"
     path.unlink()

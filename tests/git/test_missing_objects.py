@@ -79,9 +79,8 @@ def two_sides(shared: Shared) -> tuple[GitStore, GitStore]:
 # --- the state -------------------------------------------------------------------------------
 
 
-@pytest.mark.slow(sample=1)
-@pytest.mark.parametrize("how", [lose, damage])
-@pytest.mark.parametrize("part", table(PARTS, "^{tree}", ":journal.jsonl"))
+@pytest.mark.parametrize("how", [lose, pytest.param(damage, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("part", table(PARTS, "^{tree}"))
 def test_objects_missing_behind_a_ref_are_fetched_again(
     part: str, how: object, shared: Shared
 ) -> None:
