@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import random
-import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -127,7 +126,10 @@ def main(herd: Herd) -> int:
         if killed < herd.kills:
             time.sleep(chance.random() * 2 * herd.kill_every_s)
             victim = chance.choice(sorted(workers))
-            os.kill(victim, signal.SIGKILL)
+            # Collected at once: a process that is gone already would be killed a second time, and
+            # one more would take its place.
+            children.end([victim])
+            workers.remove(victim)
             killed += 1
             workers.add(children.start(partial(work, herd), errors))
         else:
