@@ -1,8 +1,6 @@
 """Texts and names are plain American English: no words of a word-for-word translation.
 
 Read are the documents, and in the code messages, help texts, docstrings, comments and names.
-`not_yet_rewritten.txt` lists the files that still have such words. The list only
-shrinks: a file on it that has none left fails, and so does a file that is not on it and has one.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ import pytest
 
 from tests.project.documents import ROOT, pages, prose, shown
 
-LIST = Path(__file__).with_name("not_yet_rewritten.txt")
-NOT_YET = LIST.read_text().split()
+RECORDED = ("Mending what ",)
+"""Texts of nodes that runs of today have in their files; another text is another node."""
 
 WORDS = {
     "again, or from the start": r"\banew\b",
@@ -108,17 +106,16 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 def problems(path: Path) -> list[str]:
     """Return the lines of *path* that read like a translation."""
-    return [f"{shown(path)}:{line}: {word}" for line, text in texts(path) for word in found(text)]
+    return [
+        f"{shown(path)}:{line}: {word}"
+        for line, text in texts(path)
+        if not text.startswith(RECORDED)
+        for word in found(text)
+    ]
 
 
 def test_text_for_users_is_not_a_literal_translation() -> None:
-    files = [path for path in read() if shown(path) not in NOT_YET]
-    assert [problem for path in files for problem in problems(path)] == []
-
-
-def test_the_list_of_files_to_rewrite_has_no_clean_files() -> None:
-    clean = [name for name in NOT_YET if not (ROOT / name).exists() or not problems(ROOT / name)]
-    assert clean == [], f"remove these lines from {shown(LIST)}"
+    assert [problem for path in read() for problem in problems(path)] == []
 
 
 NAME_WORDS = {
