@@ -15,7 +15,9 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from sequencer.engine.run import Run
 from sequencer.project.project import Project, open_project, open_run
@@ -25,7 +27,7 @@ AGENT = "tester"
 _TIMEOUT_S = 60.0
 
 
-class CommandOutput(NamedTuple):
+class CommandOutput(Struct, frozen=True):
     """What a command printed, and its exit code."""
 
     exit_code: int

@@ -131,7 +131,7 @@ def _describe_target(run: Run, node: str | None) -> str:
     if node is not None:
         return f"node {node!r}"
     head = run.head
-    step = head.expected_step if head else run.next(1)[0]["step"]
+    step = head.expected_step if head else run.next(1)[0].step
     return f"step {step!r}, step_index {head.step_index if head else 0}"
 
 
@@ -317,7 +317,7 @@ def rewind(invocation: Invocation, to: str) -> None:
     old_index = old_head.step_index
     step_count = old_index - head.step_index
     entries = run.next(min(step_count, MAX_LISTED_STEPS)) if step_count else []
-    names = ", ".join(f"{entry['step_index']} {entry['step']}" for entry in entries)
+    names = ", ".join(f"{entry.step_index} {entry.step}" for entry in entries)
     suffix = f" and {step_count - len(entries)} more" if step_count > len(entries) else ""
     verb_form = "runs" if step_count == 1 else "run"
     steps = f"{pluralize(step_count, 'step')} {verb_form} again: {names}{suffix}"

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from sequencer import extensions
 from sequencer.cli.unattended import DECISION, News
@@ -443,8 +444,12 @@ def shorten_notices(notices: Sequence[str]) -> tuple[str, ...]:
 
 def json_text(value: object, *, indent: int | None = None) -> str:
     """Return *value* as JSON that is safe as UTF-8, on a terminal and for line readers."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=_to_json)
     return _ODD.sub(lambda match: json.dumps(match[0])[1:-1], text)
+
+
+def _to_json(value: object) -> object:
+    return asdict(value) if isinstance(value, Struct) else str(value)
 
 
 def hide_secrets(text: str) -> str:

@@ -400,7 +400,7 @@ def _show_result(invocation: Invocation, folder: Path, steps: int, took_s: float
     run = open_run(folder, environment={})
     ends = [(fact.meaning.ends, fact) for fact in read_facts(run.history())]
     order = [(fact.step_index, fact.step) for ending, fact in ends if ending is EndState.DONE]
-    expected_steps = [(entry["step_index"], entry["step"]) for entry in run.next(steps, 0)]
+    expected_steps = [(entry.step_index, entry.step) for entry in run.next(steps, 0)]
     lost_indexes = [fact.step_index for ending, fact in ends if ending is EndState.LOST]
     trace = (folder / "trace.txt").read_text(encoding="utf-8").splitlines()
     killed_index = _choose_killed_step(steps)

@@ -52,7 +52,7 @@ def show(invocation: Invocation, project: Project, plan: Plan) -> int:
         elif head is not None:
             index = head.step_index
         else:
-            index = next((step["step_index"] for step in run.next()), 0)
+            index = next((step.step_index for step in run.next()), 0)
         if not find_step_ref(workflow, index).is_end:
             report |= _describe_step(project, workflow, index, obstacles)
     report["in_the_way"] = obstacles
@@ -80,7 +80,7 @@ def _describe_nodes(
         [plan.node]
         if plan.node is not None
         else _call_noting_error(
-            obstacles, lambda: [node["step"] for node in run.next(len(workflow.steps))]
+            obstacles, lambda: [node.step for node in run.next(len(workflow.steps))]
         )
     )
     readiness = _call_noting_error(obstacles, run.readiness)
@@ -133,7 +133,7 @@ def _find_obstacles(plan: Plan, run: Run, head: Head | None, workflow: Workflow)
     except SequencerError as error:
         yield error.in_one_line
         return
-    position = describe(workflow, head.step_index)["position"]
+    position = describe(workflow, head.step_index).position
     if positions and position not in positions:
         yield f"the step is at position {position}, which --position does not name"
 
@@ -147,16 +147,16 @@ def _describe_step(
     facts = describe(workflow, index)
     report: Report = {
         "step_index": index,
-        "iteration": facts["iteration"],
+        "iteration": facts.iteration,
         "step": step.name,
-        "position": facts["position"],
+        "position": facts.position,
     }
     if step.description:
         report["description"] = step.description
     agent = _call_noting_error(
-        obstacles, lambda: choose_agent(settings, step, facts["position"], project.agents.overrides)
+        obstacles, lambda: choose_agent(settings, step, facts.position, project.agents.overrides)
     )
-    choice = _call_noting_error(obstacles, lambda: project.agents.choose(step, facts["position"]))
+    choice = _call_noting_error(obstacles, lambda: project.agents.choose(step, facts.position))
     if agent is not None:
         report["agent"] = choice[0] if choice else agent.name
         report["chosen_by"] = "--rehearse" if project.rehearses else agent.source

@@ -162,7 +162,8 @@ def _print_sent_texts(file: BinaryIO, printer: Printer) -> None:
     if sent_texts is None:
         printer.write(b"(no agent was started yet, or an earlier version wrote this log)\n")
         return
-    for name, data in sent_texts.texts:
+    for text in sent_texts.texts:
+        name, data = text.name, text.data
         if name != "prompt":
             printer.write(b"--- %b\n" % name.encode())
         elif len(sent_texts.texts) > 1:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import asdict
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.contributions import (
@@ -58,13 +59,13 @@ def steps_table(steps: list[Description], max_width: int | None = None) -> str:
     head = ("STEP_INDEX", "ITERATION", "CYCLE", "POSITION", "STEP", "PROMPT", "")
     rows = [
         (
-            str(step["step_index"]),
-            str(step["iteration"]),
-            str(step["cycle_index"]),
-            step["position"],
-            step["step"],
-            step["prompt"],
-            "review" if step["review"] else "",
+            str(step.step_index),
+            str(step.iteration),
+            str(step.cycle_index),
+            step.position,
+            step.step,
+            step.prompt,
+            "review" if step.review else "",
         )
         for step in steps
     ]
@@ -240,16 +241,16 @@ def ready_nodes(project: Project, run: Run, workflow: Workflow, count: int) -> l
         if head is not None and steps:
             workflow = run.kind.get_workflow(head)
     now = datetime.now(UTC)
-    return [_describe_node(project, workflow, step, views[step["step"]], now) for step in steps]
+    return [_describe_node(project, workflow, step, views[step.step], now) for step in steps]
 
 
 def _describe_node(
     project: Project, workflow: Workflow, description: Description, view: NodeView, now: datetime
 ) -> dict[str, Any]:
-    node, step = view.node, workflow.steps_by_name.get(description["step"])
+    node, step = view.node, workflow.steps_by_name.get(description.step)
     has_started = view.state is not NodeState.PENDING
     return {
-        **description,
+        **asdict(description),
         "label": node.label,
         "kind": str(node.kind),
         "role": node.task.role if node.task is not None else None,

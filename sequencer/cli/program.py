@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import IO, Any, NamedTuple, NoReturn
+from typing import IO, Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
+from msgspec import Struct
 
 from sequencer import extensions, packages
 from sequencer.cli import unattended
@@ -182,7 +183,7 @@ def _silence(stream: IO[str]) -> None:
 NAME = "sequencer"
 
 
-class Command(NamedTuple):
+class Command(Struct, frozen=True):
     """The module of a verb, and its line on the help screen."""
 
     section: str

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from sequencer.cli.context import Invocation, hide_secrets
 from sequencer.cli.unattended import DECISION, HOUR_S, News, make_news
 from sequencer.cli.views.runs import Need, find_need
@@ -72,7 +74,7 @@ def explain(invocation: Invocation, run: Run, head: Head | None, error: Sequence
         return
     if need is not None and not run.kind.has_one_place:
         # For a graph, the message of the error names the node.
-        need = need._replace(text=one_line(error.message.partition("\n")[0]))
+        need = replace(need, text=one_line(error.message.partition("\n")[0]))
     prefix = "waiting: " if isinstance(error, WaitsForPerson) else "error: "
     invocation.news, invocation.explained = _news_about(invocation, need, prefix), error
 

@@ -10,7 +10,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 from sequencer.engine.attempt import PreparedStep
 from sequencer.model.graph.graph import Graph, NodeKind
@@ -26,7 +28,7 @@ FAIR_PART = 2
 """A share that is smaller than an equal share by more than this is not worth an attempt."""
 
 
-class UsageCap(NamedTuple):
+class UsageCap(Struct, frozen=True):
     """The rest of one usage limit, and the nodes that share it."""
 
     unit: str

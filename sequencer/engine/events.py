@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from sequencer.engine.attempt import Attempt
 from sequencer.executors.protocol import Piece
@@ -18,14 +19,14 @@ from sequencer.model.outcome import Outcome, Usage
 # Named tuples, because they are the cheapest: every step makes events.
 
 
-class AttemptStarted(NamedTuple):
+class AttemptStarted(Struct, frozen=True):
     """An attempt starts; *log* is its step log."""
 
     attempt: Attempt
     log: Path
 
 
-class AttemptWrote(NamedTuple):
+class AttemptWrote(Struct, frozen=True):
     """The agent of an attempt has written *data*."""
 
     attempt: Attempt
@@ -33,14 +34,14 @@ class AttemptWrote(NamedTuple):
     kind: Piece
 
 
-class AttemptUsed(NamedTuple):
+class AttemptUsed(Struct, frozen=True):
     """The agent of an attempt has used *usage* so far, as its executor reports."""
 
     attempt: Attempt
     usage: Usage
 
 
-class AttemptEnded(NamedTuple):
+class AttemptEnded(Struct, frozen=True):
     """An attempt has ended; the run has not recorded it yet."""
 
     attempt: Attempt
@@ -49,14 +50,14 @@ class AttemptEnded(NamedTuple):
     """For a step that judges: its verdict, the round, and the reason."""
 
 
-class AttemptAccepted(NamedTuple):
+class AttemptAccepted(Struct, frozen=True):
     """The run has recorded an attempt as an accepted step, which can't be lost any longer."""
 
     attempt: Attempt
     outcome: Outcome
 
 
-class MadeElsewhere(NamedTuple):
+class MadeElsewhere(Struct, frozen=True):
     """Another process has started an attempt, or ended it with *outcome*."""
 
     step: str
@@ -67,19 +68,19 @@ class MadeElsewhere(NamedTuple):
     outcome: Outcome | None = None
 
 
-class HeadMoved(NamedTuple):
+class HeadMoved(Struct, frozen=True):
     """This process has changed the run, which is now at *head*."""
 
     head: Head
 
 
-class Noticed(NamedTuple):
+class Noticed(Struct, frozen=True):
     """A message for a person: restored state, an edit, a warning."""
 
     text: str
 
 
-class Waiting(NamedTuple):
+class Waiting(Struct, frozen=True):
     """The process sleeps; *until* is None if the end is not known."""
 
     reason: str

@@ -9,7 +9,8 @@ Not promised: the same between runs, or between a run and other programs of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from sequencer.engine.agents import Agents
 from sequencer.engine.records import is_deciding_step
@@ -25,7 +26,7 @@ from sequencer.model.workflow import Workflow
 _NONE: frozenset[str] = frozenset()
 
 
-class _Groups(NamedTuple):
+class _Groups(Struct, frozen=True):
     graph: Graph
     deciding: frozenset[str]
     without_wall: frozenset[str]

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from sequencer.engine.attempt import Attempt
 from sequencer.errors import UnsafePath
@@ -121,7 +122,7 @@ def read_branch(git: Path) -> str | None:
     return head.removeprefix("ref: ").removeprefix("refs/heads/")
 
 
-class SentText(NamedTuple):
+class SentText(Struct, frozen=True):
     """One of the texts that were sent to an attempt's agent."""
 
     name: str
@@ -130,7 +131,7 @@ class SentText(NamedTuple):
     """Without secrets, and little more than `MAX_SENT` bytes."""
 
 
-class SentTexts(NamedTuple):
+class SentTexts(Struct, frozen=True):
     """The texts that were sent to an attempt's agent, and their place in its log."""
 
     texts: tuple[SentText, ...]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from sequencer.executors.cancellation import Cancellation
 from sequencer.model.graph.graph import Graph
@@ -13,7 +14,7 @@ TURN_POLL_S = 0.05
 """How often a result checks whether it may be merged; the check reads only memory."""
 
 
-class ActiveClaims(NamedTuple):
+class ActiveClaims(Struct, frozen=True):
     """The claims of a run at one moment; one value, because several threads read it."""
 
     live: tuple[Claim, ...] = ()

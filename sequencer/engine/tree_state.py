@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -191,7 +191,7 @@ def find_changed_paths(before: TreeState, after: TreeState) -> set[str]:
     return {path for path in paths if before.entries.get(path) != after.entries.get(path)}
 
 
-class UnmergedWork(NamedTuple):
+class UnmergedWork(Struct, frozen=True):
     """Work of a run in a worktree that is neither merged nor dropped."""
 
     run: str | None

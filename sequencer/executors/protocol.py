@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -205,7 +205,7 @@ def repetition_message(request: StepRequest) -> str:
     )
 
 
-class Objection(NamedTuple):
+class Objection(Struct, frozen=True):
     """Why an executor can't support what a step says, and what to write instead."""
 
     reason: str
@@ -226,7 +226,7 @@ class ValidatesSteps(Protocol):
         """
 
 
-class Permissions(NamedTuple):
+class Permissions(Struct, frozen=True):
     """What a client lets its agent do when no person is there to ask."""
 
     summary: str

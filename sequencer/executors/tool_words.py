@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from sequencer.executors.protocol import Executor, HasPermissions, Objection
 from sequencer.model.step import Step, ToolName
 
 
-class ClientTools(NamedTuple):
+class ClientTools(Struct, frozen=True):
     """A client's own tools for one word."""
 
     granted: tuple[str, ...] = ()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
+
+from msgspec import Struct
 
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.files.yamlfile import KeyPath, format_location
@@ -132,7 +134,7 @@ _MISSING = ("missing", "too_short", "extends_missing", "sink_missing")
 """In a later round, the removal of a wrong value may have caused these errors."""
 
 
-class Problem(NamedTuple):
+class Problem(Struct, frozen=True):
     """One error that pydantic found."""
 
     path: KeyPath
@@ -155,7 +157,8 @@ def find_problems(
     return [
         problem
         for problem in problems
-        if not problem.is_missing or not any(_is_below(p, problem.path) for p, *_ in problems)
+        if not problem.is_missing
+        or not any(_is_below(other.path, problem.path) for other in problems)
     ]
 
 

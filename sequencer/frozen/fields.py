@@ -20,13 +20,14 @@ from typing import (
     Any,
     ClassVar,
     Literal,
-    NamedTuple,
     Self,
     TypeVar,
     Union,
     get_args,
     get_origin,
 )
+
+from msgspec import Struct
 
 from sequencer.errors import UnknownName
 
@@ -232,13 +233,13 @@ def Field(  # noqa: N802 - as in pydantic
     return FieldSpec(default, default_factory, alias, limits, exclude=exclude)
 
 
-class BeforeValidator(NamedTuple):
+class BeforeValidator(Struct, frozen=True):
     """Within ``Annotated``: *change* gets the value as it is in the input."""
 
     change: Callable[[Any], Any]
 
 
-class AfterValidator(NamedTuple):
+class AfterValidator(Struct, frozen=True):
     """Within ``Annotated``: *change* gets a value of the right type."""
 
     change: Callable[[Any], Any]

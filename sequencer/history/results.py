@@ -6,7 +6,9 @@ The keys of posted results depend on it: do not change the order or the number o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
+
+from msgspec import Struct
 
 from sequencer.history.facts import RecordedFact
 from sequencer.model.outcome import format_error
@@ -22,7 +24,7 @@ Words = tuple[ResultKind, str, str]
 """Kind, title and body."""
 
 
-class FactReport(NamedTuple):
+class FactReport(Struct, frozen=True):
     """The report of one fact."""
 
     kind: ResultKind

@@ -6,7 +6,6 @@ A cost that was not reported is unknown, and never counts as 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -27,7 +26,7 @@ _COUNTED: Mapping[EndState, str] = {
 """The counter of `Total` for each ending."""
 
 
-class Maker(NamedTuple):
+class Maker(Struct, frozen=True):
     """The key of a sum: attempts with the same maker are added up."""
 
     step: str

@@ -7,7 +7,7 @@ Command line, web pages, MCP server, webhooks and library create the same values
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -226,7 +226,7 @@ class Resume(RunCommand, frozen=True):
     verb = "resume"
 
 
-class CommandResult(NamedTuple):
+class CommandResult(Struct, frozen=True):
     """The effect of a command."""
 
     head: Head

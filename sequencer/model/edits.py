@@ -9,7 +9,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from sequencer.errors import EditRefused, format_command
 from sequencer.frozen.fields import ValidationError
@@ -85,7 +87,7 @@ _COMMANDS = {
 """Field of a head -> the command that changes it; only the program writes the others."""
 
 
-class FileEdit(NamedTuple):
+class FileEdit(Struct, frozen=True):
     """A manual edit of state.json, in two parts."""
 
     content: dict[str, Any]

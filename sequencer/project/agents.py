@@ -12,9 +12,10 @@ from contextlib import suppress
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer import extensions
 from sequencer.engine.evidence import OWN_WORD
@@ -47,7 +48,7 @@ from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.router import allowed_prompts
 
 
-class Recipe(NamedTuple):
+class Recipe(Struct, frozen=True):
     """The module and the two classes of an executor, and whether it starts processes."""
 
     module: str
@@ -62,7 +63,8 @@ def _client_recipe(kind: str) -> Recipe:
 
 
 def _fake_agent_recipe(kind: str) -> Recipe:
-    return _client_recipe(kind)._replace(module="sequencer.executors.fake_agents", needs_core=False)
+    recipe = _client_recipe(kind)
+    return replace(recipe, module="sequencer.executors.fake_agents", needs_core=False)
 
 
 EXECUTORS: Mapping[str, Recipe] = {
@@ -421,7 +423,7 @@ CLIENTS = tuple(project_files.CLIENTS)
 """The clients that `auto` looks for on PATH, in this order."""
 
 
-class ChosenAgent(NamedTuple):
+class ChosenAgent(Struct, frozen=True):
     """An agent's name and the key or option that chose it."""
 
     name: str

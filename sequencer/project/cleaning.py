@@ -19,7 +19,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial, reduce
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from sequencer.engine.logs import find_old_logs, list_run_folders
 from sequencer.engine.run import Run
@@ -42,7 +43,7 @@ RECORDS = ("ticks", "schedules", "posted", "runs")
 RECORD_BYTES = 64 * 1024
 
 
-class Size(NamedTuple):
+class Size(Struct, frozen=True):
     """The number and the size of some files."""
 
     files: int = 0
@@ -56,7 +57,7 @@ class Size(NamedTuple):
         return Size(self.files + other.files, self.bytes + other.bytes, newest)
 
 
-class Unneeded(NamedTuple):
+class Unneeded(Struct, frozen=True):
     """Something to remove: a run that has ended, or step logs of a run that may continue."""
 
     run: Run | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
 
 from sequencer.errors import ConfigurationError
 from sequencer.executors.protocol import HasPermissions, Permissions
@@ -13,7 +13,7 @@ from sequencer.project.settings import Settings
 from sequencer.workflows.registry import with_defaults
 
 
-class Permission(NamedTuple):
+class Permission(Struct, frozen=True):
     """The permissions of one agent."""
 
     agent: str

@@ -13,7 +13,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from msgspec import Struct, field
 
@@ -112,7 +112,7 @@ class Source(Struct, frozen=True):
 DEFAULT = Source("default")
 
 
-class Given(NamedTuple):
+class Given(Struct, frozen=True):
     """A value from a command-line flag, and the flag as typed."""
 
     flag: str

@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -119,7 +119,7 @@ class StepFacts(Struct, frozen=True, omit_defaults=True):
         yield from (f"{name}: {value}" for name, value in self.others.items())
 
 
-class Loss(NamedTuple):
+class Loss(Struct, frozen=True):
     """One way in which a step may do more than before."""
 
     before: str | None

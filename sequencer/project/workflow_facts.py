@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
@@ -109,7 +109,7 @@ class Recorded(Struct, frozen=True):
         }
 
 
-class _Change(NamedTuple):
+class _Change(Struct, frozen=True):
     key: str
     step: str
     loss: Loss
@@ -493,9 +493,7 @@ class _Comparison:
             list(losses(step_facts, facts, self._bounds)) for facts in candidates or [StepFacts()]
         ]
         smallest_difference = min(differences, key=len)
-        return [
-            Loss(None, new_line or f"no {old_line}") for old_line, new_line in smallest_difference
-        ]
+        return [Loss(None, loss.after or f"no {loss.before}") for loss in smallest_difference]
 
     @cached_property
     def _known(self) -> list[StepFacts]:
@@ -548,12 +546,14 @@ def _format_changes(changes: Iterable[_Change]) -> Iterator[tuple[str | None, st
     change_list = list(changes)
     default_losses = {change.loss for change in change_list if change.key == _DEFAULTS}
     steps: dict[tuple[str, Loss], list[str]] = {}
-    for key, step, loss in change_list:
-        if key == _DEFAULTS or loss not in default_losses:
-            steps.setdefault((key, loss), []).append(step)
+    for change in change_list:
+        if change.key == _DEFAULTS or change.loss not in default_losses:
+            steps.setdefault((change.key, change.loss), []).append(change.step)
     for (key, loss), names in steps.items():
         step_names = [name.replace("\n", ".") for name in names[:_SHOWN_STEPS] if name != WHOLE]
         count_texts = [f"{len(names) - _SHOWN_STEPS} more"] if len(names) > _SHOWN_STEPS else []
         prefix = ", ".join([key, *map(escape_non_ascii, step_names), *count_texts])
-        old_line, new_line = (line and f"{prefix}, {escape_non_ascii(line)}" for line in loss)
+        old_line, new_line = (
+            line and f"{prefix}, {escape_non_ascii(line)}" for line in (loss.before, loss.after)
+        )
         yield old_line, new_line

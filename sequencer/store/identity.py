@@ -20,7 +20,9 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from sequencer.errors import DecisionRefused
 from sequencer.model.head import Owner
@@ -251,7 +253,7 @@ def can_see_all_processes() -> bool:
     return pid_namespace() == _FIRST_NAMESPACE and os.access("/proc/1/status", os.R_OK)
 
 
-class _Ancestor(NamedTuple):
+class _Ancestor(Struct, frozen=True):
     parent: int
     is_marked: bool
 

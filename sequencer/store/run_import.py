@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from sequencer.errors import TransitionRefused
 from sequencer.model.head import Head
@@ -25,7 +27,7 @@ from sequencer.store.journal import JournalFile, Record, encode, fact_fields, sc
 _NO_FACT = ("revision", "at")
 
 
-class PastRecord(NamedTuple):
+class PastRecord(Struct, frozen=True):
     """The facts and the head of one transition, accepted in any store."""
 
     revision: int

@@ -13,6 +13,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated
 
+from msgspec.structs import asdict
+
 from sequencer.errors import StepFailed
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import BeforeValidator, Field
@@ -148,7 +150,7 @@ def router_input(head: Head, upcoming: Description, allowed: Collection[str]) ->
     next, plus ``next`` (the workflow's own choice) and ``allowed_prompts``.
     """
     state = head.model_dump(mode="json", exclude={"claims", "session"})
-    facts = {**state, "next": upcoming, "allowed_prompts": sorted(allowed)}
+    facts = {**state, "next": asdict(upcoming), "allowed_prompts": sorted(allowed)}
     return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
 
 

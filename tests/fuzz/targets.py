@@ -129,8 +129,8 @@ def settings_target() -> Iterator[Check]:
                 return
             workflow = found.default_workflow()
             workflow.digest()
-            told = describe(workflow, 5) if workflow.kind == "cycle" else {"iteration": 6}
-            ensure(told["iteration"] == 6, "described differently")
+            if workflow.kind == "cycle":
+                ensure(describe(workflow, 5).iteration == 6, "described differently")
             for name in (found.prompts_dir, found.state_file, found.logs_dir):
                 ensure(name.is_absolute(), f"{name} is not absolute")
             json.dumps([row[:2] for row in found.rows()], default=str).encode("utf-8", "replace")

@@ -451,13 +451,13 @@ def test_the_section_about_flowcharts_works_as_printed(tmp_path: Path) -> None:
 def test_the_promise_comes_before_the_quick_start() -> None:
     text = README.read_text()
     promise = text.index("exactly-once; agent runs are at-least-once")
-    assert promise < text.index("Not promised") < text.index("## Quick start")
+    assert promise < text.index("Not guaranteed") < text.index("## Quick start")
     for sentence in (
         "No state is ever guessed",
         "Nothing runs forever by accident",
         "Waiting is free",
     ):
-        assert promise < text.index(sentence) < text.index("Not promised")
+        assert promise < text.index(sentence) < text.index("Not guaranteed")
 
 
 def test_the_markers_are_explained() -> None:

@@ -196,8 +196,8 @@ def test_a_workflow_as_written_resolves_like_a_loop() -> None:
         assert resolve(workflow, index) == walked[place]
         assert resolve(workflow, place) == walked[place]
         told = describe(workflow, index)
-        assert told["review"] == (walked[place].name == "check")
-        assert (told["step"], told["iteration"]) == (walked[place].name, index + 1)
+        assert told.review == (walked[place].name == "check")
+        assert (told.step, told.iteration) == (walked[place].name, index + 1)
 
     lengths, cadences = st.integers(1, 12), st.integers(-5, 40)
     indexes = st.integers(0, 2**63 - 1) | st.integers(0, 500)

@@ -68,8 +68,8 @@ def test_a_review_takes_whole_cycles_and_moves_nothing(workflow: Workflow, index
     length = len(workflow.steps)
     first = index - index % length
     told = [describe(workflow, i) for i in range(first, first + length)]
-    assert len({one["review"] for one in told}) == 1
-    assert [one["position"] for one in told] == [step.name for step in workflow.steps]
+    assert len({one.review for one in told}) == 1
+    assert [one.position for one in told] == [step.name for step in workflow.steps]
 
 
 @given(workflows, indexes, st.integers(1, 50))
@@ -85,9 +85,9 @@ def test_place_and_description_agree_with_resolve(workflow: Workflow, index: int
     told = describe(workflow, index)
     assert (here.step_index, here.step, here.prompt) == (index, step.name, step.prompt_name)
     assert not here.is_end
-    assert told["iteration"] == index + 1
-    assert told["cycle_index"] * len(workflow.steps) <= index
-    assert (told["step"], told["prompt"]) == (step.name, step.prompt_name)
+    assert told.iteration == index + 1
+    assert told.cycle_index * len(workflow.steps) <= index
+    assert (told.step, told.prompt) == (step.name, step.prompt_name)
 
 
 @given(workflows, st.integers(max_value=-1))

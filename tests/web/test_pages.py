@@ -160,7 +160,7 @@ def test_a_question_that_is_its_title_is_shown_once(client: Client) -> None:
     (question,) = one.ask.questions
     same = replace(question, text="Is the  report\nright?")
     row = replace(one)
-    row.ask = one.ask._replace(questions=(same,))
+    row.ask = replace(one.ask, questions=(same,))
     (need,) = list_need_cards(row)
     assert (need.title, need.text) == ("Is the report right?", "")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -234,7 +234,7 @@ def _command_for_budgets(run: RunSituation) -> NextCommand:
     return _command_for_limit(words)
 
 
-class InterruptedRun(NamedTuple):
+class InterruptedRun(Struct, frozen=True):
     """A run whose steps are still claimed, although the processes that ran them are gone."""
 
     run: Run

@@ -14,7 +14,9 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from sequencer.cli.views.states import (
     ACTIVE,
@@ -45,7 +47,7 @@ HEAD = (
 TASK, SUBJECT, ROLE, STATE, TIME, TOKENS, COST, LAST, BLOCKED = range(len(HEAD))
 
 
-class _Table(NamedTuple):
+class _Table(Struct, frozen=True):
     """The columns of the table for a kind of graph, and how they share the width of a terminal.
 
     Columns are numbered from 0; widths are in characters of the terminal.
@@ -100,7 +102,7 @@ _COUNTED = {
 }
 
 
-class Heard(NamedTuple):
+class Heard(Struct, frozen=True):
     """The last output and the usage so far of a node that runs in this process."""
 
     last: str = ""

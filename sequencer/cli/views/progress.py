@@ -18,7 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from msgspec import Struct, field
 
@@ -65,7 +65,7 @@ LINE_CHARS = 4096
 LAST_CHARS = 200
 
 
-class FeedLine(NamedTuple):
+class FeedLine(Struct, frozen=True):
     """One line to show, without its line end."""
 
     kind: Piece

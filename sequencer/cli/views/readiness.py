@@ -254,7 +254,7 @@ class Snapshot(Struct, frozen=True):
         if self.graph_view is not None:
             parts += self._format_flow(head)
         elif self.next is not None:
-            parts.append(f"{'runs' if self.busy else 'next'} {self.next['step']}")
+            parts.append(f"{'runs' if self.busy else 'next'} {self.next.step}")
         return one_line(" · ".join(parts))
 
     def _format_flow(self, head: Head) -> Iterator[str]:
@@ -365,12 +365,12 @@ class Snapshot(Struct, frozen=True):
         if step is None:
             return ""
         if self.graph_view is not None:
-            return str(step["step"])
-        words = f"{step['step']} (step_index {step['step_index']}, iteration {step['iteration']}"
-        words += f", cycle {step['cycle_index']}"
-        if step["review"]:
-            words += f", a review at position {step['position']}"
-        return f"{words}, prompt {step['prompt']})"
+            return step.step
+        words = f"{step.step} (step_index {step.step_index}, iteration {step.iteration}"
+        words += f", cycle {step.cycle_index}"
+        if step.review:
+            words += f", a review at position {step.position}"
+        return f"{words}, prompt {step.prompt})"
 
     def _next_description(self) -> str:
         """Return the description of the next step; empty: it has none, or the run is a graph's."""
@@ -378,7 +378,7 @@ class Snapshot(Struct, frozen=True):
         if workflow is None or description is None or workflow.nodes:
             return ""
         descriptions = {step.name: step.description for step in workflow.every_step}
-        return descriptions.get(description["step"], "")
+        return descriptions.get(description.step, "")
 
     def _format_ready_nodes(self) -> str:
         """Return the nodes that may start; for a single task, also its label."""

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from sequencer.cli.views.facts import read_journal_end
 from sequencer.cli.views.text import age_s, one_line
@@ -161,7 +163,7 @@ def _find_restart_time(run: Run, *, is_far: bool) -> str | None:
     return None
 
 
-class Open(NamedTuple):
+class Open(Struct, frozen=True):
     """A run that waits for a person: at its gate, or for the answers to its questions."""
 
     run: Run
@@ -209,7 +211,7 @@ class Open(NamedTuple):
         return f"sequencer {self.option}answer"
 
 
-class Need(NamedTuple):
+class Need(Struct, frozen=True):
     """What keeps a run from continuing by itself. For most needs, a person has to act."""
 
     kind: ReadinessKind

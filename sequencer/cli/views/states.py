@@ -5,7 +5,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sequencer.cli.views.text import cut, one_line, width
 from sequencer.history.view import FlowView, NodeState, NodeView
@@ -13,7 +15,7 @@ from sequencer.model.limits import parse_time
 from sequencer.model.outcome import format_duration
 
 
-class StateLook(NamedTuple):
+class StateLook(Struct, frozen=True):
     """How a terminal and a page show a state. The color alone never says it."""
 
     word: str
@@ -87,7 +89,7 @@ INTEREST = (
 
 def get_state_look(state: str) -> StateLook:
     """Return how *state* looks; a state of a later version looks like a failure with its name."""
-    return LOOKS.get(state) or LOOKS["failed"]._replace(word=state.replace("_", " "))
+    return LOOKS.get(state) or replace(LOOKS["failed"], word=state.replace("_", " "))
 
 
 def get_node_look(view: NodeView) -> StateLook:

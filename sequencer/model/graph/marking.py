@@ -16,9 +16,10 @@ import heapq
 import json
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer.model.graph.graph import Graph, NodeKind, TaskExpansion, expand_graph
 from sequencer.model.graph.tally import Ledger, Tally
@@ -45,7 +46,7 @@ _RUNNING, _AGENT = FlowStatus.RUNNING, NodeKind.AGENT
 """Looking up a member of an enum is slow, and these are needed several times per node."""
 
 
-class Active(NamedTuple):
+class Active(Struct, frozen=True):
     """An execution of a node that has started and has not ended."""
 
     sources: tuple[str, ...]
@@ -258,10 +259,10 @@ class Marking(Struct, dict=True):
 
     def _do_claim(self, name: str, token: int) -> None:
         execution = self.active[name]
-        self.active[name] = execution._replace(token=token, attempt=execution.attempt + 1, due=None)
+        self.active[name] = replace(execution, token=token, attempt=execution.attempt + 1, due=None)
 
     def _do_ask(self, name: str, token: int, since: str, due: str | None = None) -> None:
-        self.active[name] = self.active[name]._replace(token=token, since=since, due=due)
+        self.active[name] = replace(self.active[name], token=token, since=since, due=due)
 
     def _do_drop(self, name: str, due: str | None = None, is_given_back: bool = False) -> None:
         """Release the execution; the next claim must not come before *due*.
@@ -270,17 +271,17 @@ class Marking(Struct, dict=True):
         """
         execution = self.active[name]
         attempt = max(execution.attempt - int(is_given_back), 0)
-        self.active[name] = execution._replace(token=0, due=due, attempt=attempt)
+        self.active[name] = replace(execution, token=0, due=due, attempt=attempt)
 
     def _do_fail(self, name: str, due: str) -> None:
         """Record that an attempt failed; the next one is due at *due*."""
         execution = self.active[name]
-        self.active[name] = execution._replace(token=0, failures=execution.failures + 1, due=due)
+        self.active[name] = replace(execution, token=0, failures=execution.failures + 1, due=due)
 
     def _do_block(self, name: str, error: dict[str, Any]) -> None:
         """Record that the execution has failed permanently; it blocks the tasks after it."""
         execution = self.active[name]
-        self.active[name] = execution._replace(token=0, due=None, error=error)
+        self.active[name] = replace(execution, token=0, due=None, error=error)
         if self.graph.spares:
             self._release_spared()
 

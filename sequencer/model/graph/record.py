@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -116,7 +116,7 @@ class Chain(Struct):
         self._measured, self._bytes = since, size
 
 
-class StoredMarking(NamedTuple):
+class StoredMarking(Struct, frozen=True):
     """What a transition stores of its marking."""
 
     flow: Flow

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from sequencer.model.graph.choices import (
     TIMEOUT,
@@ -38,7 +40,7 @@ _cut = partial(shorten, limit=600)
 """Cuts an error for the head, but leaves room for the start of an answer and the labels."""
 
 
-class FlowFact(NamedTuple):
+class FlowFact(Struct, frozen=True):
     """One event at a node."""
 
     event: Event

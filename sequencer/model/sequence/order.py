@@ -11,7 +11,10 @@ that a crash repeats one attempt and not the whole loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypedDict
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sequencer.errors import UsageRefused
 from sequencer.model.head import Head, Loop
@@ -21,7 +24,7 @@ from sequencer.model.transitions import Event, StepRef, Transition, end_attempt
 from sequencer.model.workflow import Review, Workflow
 
 
-class Description(TypedDict):
+class Description(Struct, frozen=True):
     """One entry in the output of ``sequencer plan --json``."""
 
     step_index: int
@@ -183,15 +186,15 @@ def describe(workflow: Workflow, step_index: int) -> Description:
     step = resolve(workflow, step_index)
     cycle_index, number = divmod(step_index, len(workflow.steps))
     position = workflow.steps[number]
-    return {
-        "step_index": step_index,
-        "iteration": step_index + 1,
-        "cycle_index": cycle_index,
-        "position": position.name,
-        "step": step.name,
-        "prompt": step.prompt_name,
-        "review": workflow.review is not None and _is_review_cycle(workflow.review, cycle_index),
-    }
+    return Description(
+        step_index,
+        iteration=step_index + 1,
+        cycle_index=cycle_index,
+        position=position.name,
+        step=step.name,
+        prompt=step.prompt_name,
+        review=workflow.review is not None and _is_review_cycle(workflow.review, cycle_index),
+    )
 
 
 def describe_at(workflow: Workflow, ref: StepRef) -> Description:
@@ -202,23 +205,21 @@ def describe_at(workflow: Workflow, ref: StepRef) -> Description:
     if workflow.graph is not None:
         return describe_node(workflow, ref.step, ref.step_index)
     facts = describe(workflow, ref.step_index)
-    if ref.stage == "fix":
-        facts["step"], facts["prompt"] = ref.step, ref.prompt
-    return facts
+    return replace(facts, step=ref.step, prompt=ref.prompt) if ref.stage == "fix" else facts
 
 
 def describe_node(workflow: Workflow, name: str, step_index: int) -> Description:
     """Return the same as `describe` for a node of a graph, which has no cycle and no position."""
     step = workflow.steps_by_name.get(name)
-    return {
-        "step_index": step_index,
-        "iteration": step_index + 1,
-        "cycle_index": 0,
-        "position": name,
-        "step": name,
-        "prompt": step.prompt_name if step is not None else "",
-        "review": False,
-    }
+    return Description(
+        step_index,
+        iteration=step_index + 1,
+        cycle_index=0,
+        position=name,
+        step=name,
+        prompt=step.prompt_name if step is not None else "",
+        review=False,
+    )
 
 
 def _no_step_error(workflow: Workflow, step_index: int) -> UsageRefused:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -275,7 +275,7 @@ MAX_NAME, MAX_ROLE = 36, 14
 TICK_COLUMNS = 9
 
 
-class LookStyle(NamedTuple):
+class LookStyle(Struct, frozen=True):
     """How a look is drawn, in all forms."""
 
     glyph: str

@@ -459,7 +459,8 @@ def _compare_code(tree: WorkTree, head: Head | None) -> dict[str, Any]:
     work = None if head is None else head.work
     ahead_count = behind_count = None
     if work is not None and status.commit is not None and tree.resolve(work.commit):
-        ahead_count, behind_count = tree.divergence(status.commit, work.commit)
+        divergence = tree.divergence(status.commit, work.commit)
+        ahead_count, behind_count = divergence.ahead, divergence.behind
     return {
         "branch": None if work is None else work.branch,
         "commit": None if work is None else work.commit,

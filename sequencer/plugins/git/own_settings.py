@@ -13,7 +13,6 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import unquote
 
 from msgspec import Struct
@@ -76,7 +75,7 @@ _OWN_SCOPES = ("local", "worktree")
 _MAX_POINTER = 4096
 
 
-class SettingLine(NamedTuple):
+class SettingLine(Struct, frozen=True):
     """One line of git's configuration."""
 
     key: str
@@ -85,7 +84,7 @@ class SettingLine(NamedTuple):
     """Whether it is from the repository and not from the user."""
 
 
-class RepositoryPlace(NamedTuple):
+class RepositoryPlace(Struct, frozen=True):
     """The folders of a repository."""
 
     top: Path

@@ -10,7 +10,7 @@ are left out, and the sums come from the run's head.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -27,7 +27,7 @@ Spent = Mapping[str, Sequence[float]]
 """Task -> USD, tokens and seconds of all its attempts."""
 
 
-class Cap(NamedTuple):
+class Cap(Struct, frozen=True):
     """One cap and its usage."""
 
     scope: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -67,7 +67,7 @@ HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", max_
 HeaderValue = Annotated[str, Field(pattern=r"^[ -~\t]*$", max_length=2000)]
 
 
-class _Kind(NamedTuple):
+class _Kind(Struct, frozen=True):
     """The fields of an entry of one kind; each group of needed fields has alternatives."""
 
     needs: tuple[tuple[str, ...], ...]

@@ -17,7 +17,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, get_args
+
+from msgspec import Struct
 
 from sequencer.errors import StepFailed, UnknownName
 from sequencer.files.yamlfile import parse
@@ -399,7 +401,7 @@ VAGUE_WORDS = 5
 """A wish for "better" with more words than this is specific enough."""
 
 
-class Guess(NamedTuple):
+class Guess(Struct, frozen=True):
     """The result of the rules; word None: no rule matched."""
 
     word: Word | None

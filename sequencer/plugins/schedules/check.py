@@ -52,14 +52,17 @@ def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator
         yield Diagnostic(Level.WARNING, Area.CONFIGURATION, message, f"schedules.{run}", hint)
     for entry, lack in find_entry_lacks(project, entries):
         yield Diagnostic(Level.WARNING, Area.CONFIGURATION, lack.what, entry.name, lack.hint)
-    for entry, program, in_shell, in_tick in find_lost_programs(settings, entries, os.environ):
+    for lost in find_lost_programs(settings, entries, os.environ):
+        program, in_shell = lost.program, lost.in_shell
         message = f"a timer's tick does not find {program!r}, which is {in_shell} in this shell"
-        if in_tick is not None:
-            message = f"{program!r} is {in_shell} in this shell, but {in_tick} in a timer's tick"
-        hint = f"the tick's PATH is {entry.path}; run 'sequencer schedule install' again"
+        if lost.in_tick is not None:
+            message = (
+                f"{program!r} is {in_shell} in this shell, but {lost.in_tick} in a timer's tick"
+            )
+        hint = f"the tick's PATH is {lost.entry.path}; run 'sequencer schedule install' again"
         if not Path(in_shell).is_absolute():
             hint = "a timer uses only the absolute folders of PATH: give the program's full path"
-        yield Diagnostic(Level.WARNING, Area.AGENT, message, entry.name, hint)
+        yield Diagnostic(Level.WARNING, Area.AGENT, message, lost.entry.name, hint)
 
 
 def _check_own_records() -> Iterator[Diagnostic]:

@@ -16,7 +16,9 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.signals import EndOnSignal
@@ -80,7 +82,7 @@ def tick_all(invocation: Invocation, at_most: int | None = None) -> int:
         os.close(place)
 
 
-class _Runs(NamedTuple):
+class _Runs(Struct, frozen=True):
     """The runs that may get a turn, by name; the default run is ""."""
 
     project: Project

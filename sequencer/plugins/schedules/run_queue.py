@@ -18,7 +18,10 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
@@ -35,7 +38,7 @@ DATE, REQUEST, CYCLE = range(3)
 """Classes of runs, in order of precedence."""
 
 
-class Rank(NamedTuple):
+class Rank(Struct, frozen=True, order=True):
     """The rank of a run among those that have not moved."""
 
     group: int
@@ -46,7 +49,7 @@ class Rank(NamedTuple):
     """The order of runs that started in the same second."""
 
 
-class RunQueue(NamedTuple):
+class RunQueue(Struct, frozen=True):
     """The state of the current round, by name of the run; "" is the default run."""
 
     waits: tuple[str, ...] = ()
@@ -59,7 +62,7 @@ class RunQueue(NamedTuple):
         front, rest = self._list_waiting(ranks), [name for name in self.moved if name in ranks]
         known_names = {*front, *rest}
         new_names = sorted(
-            (name for name in ranks if name not in known_names), key=ranks.__getitem__
+            (name for name in ranks if name not in known_names), key=lambda run: ranks[run]
         )
         return [*front, *new_names, *rest]
 
@@ -70,7 +73,7 @@ class RunQueue(NamedTuple):
             return RunQueue(_remove_name(front, name), (*_remove_name(self.moved, name), name))
         moved_names = [run for run in self.order(ranks) if run not in front and run in self.moved]
         unmoved_names = sorted(
-            (run for run in ranks if run not in moved_names), key=ranks.__getitem__
+            (run for run in ranks if run not in moved_names), key=lambda run: ranks[run]
         )
         return RunQueue(_remove_name([*unmoved_names, *moved_names], name), (name,))
 
@@ -90,7 +93,7 @@ class RunQueue(NamedTuple):
             name for name in ranks if name not in known_names and ranks[name].group == DATE
         ]
         waiting_names = (name for name in self.waits if name in ranks)
-        return [*sorted(new_names, key=ranks.__getitem__), *waiting_names]
+        return [*sorted(new_names, key=lambda run: ranks[run]), *waiting_names]
 
 
 def _remove_name(names: Iterable[str], name: str) -> tuple[str, ...]:
@@ -190,14 +193,14 @@ class StoredRunQueue:
         return None
 
     def _write(self, queue: RunQueue) -> None:
-        fields = {"state_file": str(self._state_file), **queue._asdict()}
+        fields = {"state_file": str(self._state_file), **asdict(queue)}
         try:
             write_user_record(FOLDER, self._name, json.dumps(fields).encode(), durably=False)
         except SequencerError as error:
             self.problem = str(error)
 
 
-class Turn(NamedTuple):
+class Turn(Struct, frozen=True):
     """The turn of one run."""
 
     name: str

@@ -18,7 +18,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, WorkTreeRefused
@@ -57,7 +60,7 @@ UNMERGED = "yesterday's work is not merged"
 """Why a date does not start a run that has ended."""
 
 
-class DateNote(NamedTuple):
+class DateNote(Struct, frozen=True):
     """The record about a schedule's dates, outside the project."""
 
     since: float
@@ -89,13 +92,13 @@ class DateNote(NamedTuple):
         """
         latest, note = now + AHEAD_S, self
         if note.ahead is not None and note.ahead <= latest:
-            note = note._replace(since=max(note.since, note.ahead), ahead=None)
+            note = replace(note, since=max(note.since, note.ahead), ahead=None)
         if note.starting is not None and note.starting > latest:
-            note = note._replace(starting=None, ended=None)
+            note = replace(note, starting=None, ended=None)
         if note.left_out is not None and note.left_out > latest:
-            note = note._replace(left_out=None, why=None)
+            note = replace(note, left_out=None, why=None)
         if note.since > latest:
-            note = note._replace(since=now, ahead=note.since)
+            note = replace(note, since=now, ahead=note.since)
         return note
 
 
@@ -285,7 +288,7 @@ def start_due(
     head = run.head
     note = _settle_note(project, run, head, now, say)
     if (skip := _find_newly_skipped(project, run, head, now, note)) is not None:
-        note = note._replace(left_out=skip[0], why=skip[1])
+        note = replace(note, left_out=skip[0], why=skip[1])
         _write(project, run, note)
         report = say if notify is None or _needs_no_person(run) else notify
         report(describe_skipped_date(run, *skip))
@@ -294,7 +297,7 @@ def start_due(
         return None
     if date > now:
         return date if head is None else None
-    note = note._replace(starting=date, ended=None if head is None else head.run_id)
+    note = replace(note, starting=date, ended=None if head is None else head.run_id)
     _write(project, run, note)
     if head is None:
         project.due.add(run.name)
@@ -355,7 +358,7 @@ def _skip_date(project: Project, run: Run) -> bool:
     note = (_read(project, run) or DateNote(now)).drop_future_times(now)
     date = _find_next_start(project, run, head, now, note)
     if date is not None and date <= now:
-        note = note._replace(left_out=date, why=UNMERGED, starting=None, ended=None)
+        note = replace(note, left_out=date, why=UNMERGED, starting=None, ended=None)
         _write(project, run, note)
     return head is not None and _has_skipped(head, note)
 
@@ -420,7 +423,7 @@ def _read(project: Project, run: Run) -> DateNote | None:
     data = read_user_record(FOLDER, _record_name(project, run), MAX_BYTES)
     try:
         fields = json.loads(data or b"")
-        note = DateNote(**{name: fields.get(name) for name in DateNote._fields})
+        note = DateNote(**{name: fields.get(name) for name in DateNote.__struct_fields__})
         times = [float(value) for value in _times(note) if value is not None]
     except (ValueError, TypeError, AttributeError):
         return None
@@ -434,5 +437,5 @@ def _times(note: DateNote) -> tuple[float | None, ...]:
 
 
 def _write(project: Project, run: Run, note: DateNote) -> None:
-    fields = {"project": str(project.settings.project_dir), "run": run.name, **note._asdict()}
+    fields = {"project": str(project.settings.project_dir), "run": run.name, **asdict(note)}
     write_user_record(FOLDER, _record_name(project, run), json.dumps(fields).encode())

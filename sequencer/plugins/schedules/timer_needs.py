@@ -17,9 +17,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
+from msgspec import Struct
 
 from sequencer.errors import SequencerError
 from sequencer.model.workflow import Workflow
@@ -36,7 +37,7 @@ _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS", "PASSPHRASE")
 _FIRST_PROCESS = 1
 
 
-class Lack(NamedTuple):
+class Lack(Struct, frozen=True):
     """Something that is missing, and a hint."""
 
     what: str

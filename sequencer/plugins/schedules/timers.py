@@ -21,8 +21,10 @@ from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 from xml.parsers.expat import ExpatError
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sequencer.errors import SequencerError
 from sequencer.files.textfile import slug
@@ -55,7 +57,7 @@ LATE, LATE_S = 2.0, 60.0
 """A tick is missed after this many pauses plus this many seconds."""
 
 
-class Entry(NamedTuple):
+class Entry(Struct, frozen=True):
     """A timer's entry and the PATH that its tick gets."""
 
     name: str
@@ -73,7 +75,7 @@ class Entry(NamedTuple):
         return self.is_all or self.run == run
 
 
-class Lost(NamedTuple):
+class Lost(Struct, frozen=True):
     """A program that this shell finds, and that an entry's tick finds elsewhere or not."""
 
     entry: Entry
@@ -212,7 +214,7 @@ def parse_entries(crontab: str, folder: Path) -> Iterator[Entry]:
         at_folder = ("cd", str(folder)) in pairwise(words)
         if at_folder and "tick" in words:
             entry = _entry("the crontab", words, _value("PATH", words) or cron_path)
-            yield entry._replace(is_of_cron=True)
+            yield replace(entry, is_of_cron=True)
 
 
 def _entry(name: str, words: Sequence[str], path: str, env_file: str | None = None) -> Entry:
@@ -262,7 +264,7 @@ def _find_launchd_entries(settings: Settings, env: Mapping[str, str]) -> Iterato
             yield _entry(str(path), words, path_of_tick)
 
 
-class TickPace(NamedTuple):
+class TickPace(Struct, frozen=True, order=True):
     """The pace of a timer's ticks."""
 
     last: float

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct, field
 from temporalio.client import (
@@ -249,7 +249,7 @@ def get_connection(options: FleetOptions) -> Connection:
 # --- why it can't be reached -------------------------------------------------------
 
 
-class _Cause(NamedTuple):
+class _Cause(Struct, frozen=True):
     pattern: str
     """Found in the client library's text."""
     words: str

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sequencer.engine.dispatch import RemoteAttempt
 from sequencer.engine.events import MadeElsewhere, RunEvent
@@ -176,7 +177,7 @@ class Elsewhere:
                 yield attempt
             self.running.pop(token, None)
             self._ended.add(token)
-            yield attempt._replace(outcome=_parse_outcome_record(fact["outcome"] or {}))
+            yield replace(attempt, outcome=_parse_outcome_record(fact["outcome"] or {}))
 
 
 def _is_end(fact: Mapping[str, Any]) -> bool:

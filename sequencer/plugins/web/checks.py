@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from sequencer import __version__
 from sequencer.cli.views.runs import Open
@@ -34,7 +35,7 @@ KNOWN_S = 30.0
 """How long a project's findings stay valid: finding them reads each of its flows."""
 
 
-class HealthCheck(NamedTuple):
+class HealthCheck(Struct, frozen=True):
     """One line of the health page."""
 
     level: Level

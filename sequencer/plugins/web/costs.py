@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer.history.facts import RecordedFact
 from sequencer.history.totals import Maker, Total
@@ -28,7 +28,7 @@ PACE_TRIES = 20
 MAX_VERDICTS = 30
 
 
-class Measure(NamedTuple):
+class Measure(Struct, frozen=True):
     """A quantity whose growth a plot shows."""
 
     word: str
@@ -73,7 +73,7 @@ class Judge(Struct):
         return self.verdicts[-MAX_VERDICTS:]
 
 
-class Forecast(NamedTuple):
+class Forecast(Struct, frozen=True):
     """A cap of a run, and when the run will reach it at its pace."""
 
     row: RunRow
@@ -105,7 +105,7 @@ def build_costs_page(site: Site, query: Query) -> Page:
         story = row.project.story(row)
         _sum_up(sums, row, story.story.totals.by_maker)
         cut_count += (story.story.totals.first_revision or 1) > 1
-        expenses += [(row.name, item._replace(step=row.named(item.step))) for item in story.spent]
+        expenses += [(row.name, replace(item, step=row.named(item.step))) for item in story.spent]
         reviews += list_reviews(row, story.judged)
     reports = [item for row in rows for item in row.project.story(row).quotas.items()]
     # Sorted by time, so that an agent's newest report replaces older ones.
@@ -173,14 +173,16 @@ def list_forecasts(row: RunRow) -> Iterator[Forecast]:
         return
     expenses = row.project.story(row, is_whole=False).spent[-PACE_TRIES:]
     for cap in list_caps(row.run.limits, head.usage, (), {}, None):
-        _, value, label = _CAPPED[cap.unit]
-        per_step = sum(value(expense) for expense in expenses) / (len(expenses) or 1)
+        measure = _CAPPED[cap.unit]
+        per_step = sum(measure.value(expense) for expense in expenses) / (len(expenses) or 1)
         steps_left = None if not per_step or head.exit else int(cap.left / per_step)
         pace = (
             (expenses[-1].at - expenses[0].at) / (len(expenses) - 1) if len(expenses) > 1 else 0.0
         )
         seconds = pace * (steps_left or 0)
-        yield Forecast(row, cap, label(cap.used), label(cap.limit), steps_left, seconds)
+        yield Forecast(
+            row, cap, measure.label(cap.used), measure.label(cap.limit), steps_left, seconds
+        )
 
 
 def plot_growth(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from sequencer.cli.views.text import strip_controls
 from sequencer.errors import SequencerError
@@ -17,7 +18,7 @@ GIT_S = 10.0
 _KINDS = {"+": "add", "-": "del", "@": "hunk"}
 
 
-class Diff(NamedTuple):
+class Diff(Struct, frozen=True):
     """The change of one step."""
 
     commit: str

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.cli.views.states import LOOKS, StateLook, sanitize_text
@@ -112,7 +112,7 @@ def gantt_page_svg(chart: Gantt) -> str:
 RING, PILL_HIGH, PILL_LEAST = 104, 40, 120
 
 
-class RingReview(NamedTuple):
+class RingReview(Struct, frozen=True):
     """The review of whole cycles; it is drawn inside the ring."""
 
     name: str
@@ -218,7 +218,7 @@ PLOT_WIDE, PLOT_HIGH, PLOT_LEFT, PLOT_BASE = 1120, 220, 60, 24
 HOUR_S, DAY_S = 3600, 86400
 
 
-class Series(NamedTuple):
+class Series(Struct, frozen=True):
     """One area of a plot: its sums at evenly spaced times."""
 
     name: str

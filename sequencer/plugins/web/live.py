@@ -15,9 +15,9 @@ import os
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import anyio.to_thread
+from msgspec import Struct
 
 from sequencer.cli.views.text import strip_controls
 from sequencer.engine.logs import read_sent_texts
@@ -37,7 +37,7 @@ REMOTE_S = 1.0
 CHUNK_BYTES = 64 * 1024
 
 
-class MadePage(NamedTuple):
+class MadePage(Struct, frozen=True):
     """The parts of a page, and a digest of them as their id."""
 
     page: Page

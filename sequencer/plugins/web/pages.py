@@ -12,9 +12,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer import extensions
 from sequencer.cli.context import show_message
@@ -273,7 +274,7 @@ def _questions(row: RunRow, open_item: Open) -> Iterator[NeedCard]:
             question.asked_at,
             question.token,
         )
-        form = None if timeout_text else open_item._replace(questions=(question,))
+        form = None if timeout_text else replace(open_item, questions=(question,))
         yield NeedCard(
             "question",
             row,
@@ -332,7 +333,7 @@ def build_runs_page(site: Site, query: Query) -> Page:
     return Page("runs.html", "Runs", context, **collect_folders(site), tab="runs")
 
 
-class Scheduled(NamedTuple):
+class Scheduled(Struct, frozen=True):
     """A run that a schedule starts."""
 
     project: ShownProject
@@ -355,7 +356,7 @@ def _schedules(site: Site) -> Iterator[Scheduled]:
                 )
 
 
-class Hit(NamedTuple):
+class Hit(Struct, frozen=True):
     """An attempt that contains the searched text."""
 
     row: RunRow

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from sequencer.history.facts import RecordedFact
 from sequencer.history.totals import CLASSIFICATION
@@ -13,7 +14,7 @@ UNKNOWN = "not known"
 """Name of the agent if the journal has none."""
 
 
-class Spent(NamedTuple):
+class Spent(Struct, frozen=True):
     """What one attempt used, and when."""
 
     at: float

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from html import escape
 from importlib.resources import files
 
+from msgspec.structs import replace
+
 from sequencer.cli.views.states import sanitize_text
 from sequencer.cli.views.text import one_line, shorten_middle
 from sequencer.errors import TransitionRefused
@@ -82,7 +84,7 @@ def plots_svg(settings: Settings, run: str | None) -> str:
     (project,) = site.projects.values()
     row = project.row(DEFAULT_RUN if run is None else slug(run))
     story = project.story(row)
-    expenses = ((row.name, item._replace(step=row.named(item.step))) for item in story.spent)
+    expenses = ((row.name, replace(item, step=row.named(item.step))) for item in story.spent)
     sorted_expenses = sorted(expenses, key=lambda item: item[1].at)
     parts, y = list[str](), LINE
     for measure, part in (("cost", "agent"), ("tokens", "step"), ("time", "agent")):

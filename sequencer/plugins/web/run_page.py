@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.cli.views.readiness import Snapshot, add_project_facts, take_snapshot
@@ -101,7 +102,7 @@ def _list_allowed_verbs(head: Head) -> frozenset[str]:
     return frozenset({"pause", "stop", "retry"} if can_retry else {"pause", "stop"})
 
 
-class StepRow(NamedTuple):
+class StepRow(Struct, frozen=True):
     """A row of the table of steps."""
 
     key: str
@@ -125,7 +126,7 @@ def _build_sequence_table(
         bool(step_tries) and step_tries[-1].last.state == "running"
     )
     if snapshot.next is not None and not end_index and not has_started:
-        name = snapshot.next["step"]
+        name = snapshot.next.step
         rows.insert(0, StepRow("", LOOKS["next"], name, StepTries("", name, 0)))
     next_index = steps[STEPS_A_PAGE - 1].step_index if len(steps) > STEPS_A_PAGE else 0
     return {
@@ -264,7 +265,7 @@ def _list_sequence_states(
     is_endless = row.facts["steps"] is None
     first_index = head.step_index // count * count if is_endless else 0
     for index, step in enumerate(workflow.steps, first_index):
-        name = describe(workflow, index)["step"] if is_endless else ""
+        name = describe(workflow, index).step if is_endless else ""
         state = _find_step_state(head, index, was_tried=str(index) in tries)
         is_interrupted = state is NodeState.RUNNING and not snapshot.busy
         node = Node(id=name or step.name, kind=NodeKind.AGENT)

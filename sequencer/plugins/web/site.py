@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import dropwhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -73,7 +73,7 @@ UNSEEN_S = 30.0
 Fact = dict[str, Any]
 
 
-class Changed(NamedTuple):
+class Changed(Struct, frozen=True):
     """How a run's workflow in the project differs from the one that the run started with."""
 
     why: str
@@ -237,7 +237,7 @@ class RunStory(Struct):
 
         Unless *is_whole*, the newest facts of a long run are enough; they are quick to read.
         """
-        is_same = (head.run_id, head.revision >= self.revision) == (self.run_id, True)
+        is_same = head.run_id == self.run_id and head.revision >= self.revision
         if not is_same or (is_whole and not self.is_whole):
             self.run_id, self.revision, self.is_whole = head.run_id, 0, True
             self.facts, self.spent, self.judged, self.quotas = [], [], [], {}

@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
+from msgspec import Struct
+from msgspec.structs import replace
 from starlette.responses import Response, StreamingResponse
 
 from sequencer.cli.views.runs import Open
@@ -114,7 +116,7 @@ def _find_step_name(row: RunRow, key: str) -> str:
         if key.isdecimal() and len(key) < 12 and not nodes:  # noqa: PLR2004 - no index is longer
             descriptions = row.run.next(1, int(key))
             if descriptions:
-                return descriptions[0]["step"]
+                return descriptions[0].step
     raise UnknownName("step", key, row.project.story(row).steps)
 
 
@@ -148,7 +150,7 @@ def _read_answer(row: RunRow, outcome: Mapping[str, Any]) -> str:
         return str(error)
 
 
-class ShownPrompt(NamedTuple):
+class ShownPrompt(Struct, frozen=True):
     """A text that was sent to the agent, or the prompt's file as it is now."""
 
     title: str
@@ -174,7 +176,7 @@ def _prompts(
         if sent_texts.texts[-1].name == "prompt":
             return prompts
         note = "the log has what the step's agent then got"
-        return [prompt._replace(note=f"as it was sent; {note}") for prompt in prompts]
+        return [replace(prompt, note=f"as it was sent; {note}") for prompt in prompts]
     file, text = _prompt_file(row, name, outcome)
     note = "as it is now, before values are filled in"
     if log is not None:

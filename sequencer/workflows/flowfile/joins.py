@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from graphlib import TopologicalSorter
 from operator import and_, or_
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from sequencer.model.answers import DECISION_FIELDS
 from sequencer.model.graph.choices import DEFAULT, group_edges, has_fallback_branch, is_choice
@@ -23,7 +24,7 @@ from sequencer.workflows.flowfile.rules import MAX_COMPARED, FlowGraph, find_par
 _MAX_NAMED = 5
 
 
-class _Join(NamedTuple):
+class _Join(Struct, frozen=True):
     """The nodes whose outputs reach a node without work."""
 
     sources: tuple[str, ...]

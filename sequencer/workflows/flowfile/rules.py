@@ -12,7 +12,7 @@ from functools import cache, reduce
 from graphlib import TopologicalSorter
 from itertools import islice
 from operator import or_
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -306,7 +306,7 @@ _SIMILAR = re.compile(r"\{\{\s*(?:" + "|".join(ROOTS) + r")\b[^{}\n]{0,200}\}\}"
 _INPUT = re.compile(r"\{\{\s*input(?:\.[\w.\-]*)?\s*\}\}")
 
 
-class _Text(NamedTuple):
+class _Text(Struct, frozen=True):
     """A text with templates."""
 
     text: str

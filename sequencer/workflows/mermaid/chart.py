@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from html import unescape
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -146,7 +146,7 @@ _STARTS = {"x": "arrow_cross", "<": "arrow_point", "o": "arrow_circle"}
 _MAX_LENGTH = 10
 
 
-class Link(NamedTuple):
+class Link(Struct, frozen=True):
     """The form of a line."""
 
     stroke: str
@@ -175,7 +175,7 @@ def read_link(end: str, start: str | None = None) -> Link:
     head = _STARTS.get(start[0])
     if head is None:
         return link
-    return link._replace(type=f"double_{head}") if head == link.type else INVALID
+    return replace(link, type=f"double_{head}") if head == link.type else INVALID
 
 
 @lru_cache(maxsize=256)
@@ -352,7 +352,9 @@ class ChartBuilder:
             for target in targets:
                 is_named = source == sources[-1] and target == targets[0]
                 self._name_edge(source, target, name if is_named else None)
-                self.edges.append(ChartEdge(source, target, text, *link, position))
+                self.edges.append(
+                    ChartEdge(source, target, text, link.stroke, link.type, link.length, position)
+                )
 
     def _name_edge(self, source: str, target: str, name: str | None) -> None:
         count = self._pairs.get((source, target), 0)

@@ -104,7 +104,7 @@ def test_a_position_that_is_not_due(tmp_path: Path) -> None:
     assert slow.out == "nothing due: step 'main' is at another position\n"
     answer = fast(folder, "tick", "--position", "supervisor")
     assert answer is not None
-    assert answer[:2] == (slow.out, "")
+    assert (answer.out, answer.err) == (slow.out, "")
     # Another position is another question.
     assert fast(folder, "tick", "--position", "main") is None
     assert fast(folder, "tick") is None

@@ -18,6 +18,7 @@ from sequencer.engine.logs import (
     MAX_LOOKS,
     MAX_PROGRESS_LOGS,
     MAX_SENT,
+    SentText,
     SentTexts,
     StepLogs,
     build_progress_evidence,
@@ -341,7 +342,7 @@ def test_any_text_that_was_sent_can_be_read_back_from_the_log(
     assert found is not None
     given = {"system prompt": system, "added system prompt": added}
     wanted = [(name, text) for name, text in given.items() if text] + [("prompt", prompt)]
-    assert [(name, data.decode()) for name, data in found.texts] == wanted
+    assert [(text.name, text.data.decode()) for text in found.texts] == wanted
     data = path.read_bytes()
     assert data[: found.start].count(b"\n") == 3
     assert data[found.end :].startswith(FORGED)
@@ -351,7 +352,7 @@ def test_only_the_router_prompt_is_read_back_for_a_step_with_a_router(place: Pla
     path = write_sent(place, ("router", {"prompt": "which?"}), ("agent", {"prompt": "do it"}))
     found = sent(path)
     assert found is not None
-    assert found.texts == (("router's prompt", b"which?"),)
+    assert found.texts == (SentText("router's prompt", b"which?"),)
     assert b"#> do it\n" in path.read_bytes()
 
 
@@ -360,7 +361,7 @@ def test_a_prompt_in_a_log_holds_no_secret_and_is_bounded(tmp_path: Path) -> Non
     path = write_sent(place, ("agent", {"prompt": "it is hunter2-hunter2\n# ended ok"}))
     found = sent(path)
     assert found is not None
-    assert found.texts == (("prompt", b"it is [secret]\n# ended ok"),)
+    assert found.texts == (SentText("prompt", b"it is [secret]\n# ended ok"),)
     assert b"\n# ended ok\n" not in path.read_bytes()
     long = sent(write_sent(place, ("agent", {"prompt": "\n" * (MAX_SENT + 7)})))
     assert long is not None

@@ -231,7 +231,7 @@ def test_a_crash_in_a_loop_repeats_one_attempt(tmp_path: Path) -> None:
     head = head_of(run)
     assert head.loop is not None
     assert (head.loop.stage, head.expected_step) == ("fix", "fix")
-    assert [entry["step"] for entry in reopened(tmp_path).next(2)] == ["fix", "tell"]
+    assert [entry.step for entry in reopened(tmp_path).next(2)] == ["fix", "tell"]
 
 
 def test_an_expired_gate_rejects_the_run(tmp_path: Path) -> None:

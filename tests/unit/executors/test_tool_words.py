@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
 from sequencer.executors.codex import CodexExecutor, CodexOptions
@@ -22,6 +23,7 @@ from sequencer.executors.tool_words import (
     GEMINI,
     MESSAGES,
     OPENCODE,
+    ClientTools,
     Table,
     tool_objections,
     writing_objection,
@@ -66,10 +68,12 @@ def test_every_word_has_a_row(table: Table) -> None:
 def test_the_words_of_our_own_tools_are_their_names() -> None:
     assert {word for word in WORDS if MESSAGES[word].granted} == set(TOOLS)
     own = [word for word in WORDS if word in TOOLS]
-    assert all(MESSAGES[word] == ((word,), (word,), "") for word in own)
+    assert all(MESSAGES[word] == ClientTools((word,), (word,)) for word in own)
 
 
-MISSING = [(kind, word) for kind, table in TABLES.items() for word in WORDS if not table[word][0]]
+MISSING = [
+    (kind, word) for kind, table in TABLES.items() for word in WORDS if not table[word].granted
+]
 
 
 def test_tools_missing_from_each_client_are_listed() -> None:
@@ -95,9 +99,9 @@ def test_everything_may_be_taken_away(kind: str, more: dict[str, Any]) -> None:
 @pytest.mark.parametrize("switch", ["single_turn", "disallow_all_tools"])
 def test_a_tool_cannot_be_granted_where_all_are_taken_away(kind: str, switch: str) -> None:
     fields: dict[str, Any] = {"tools": {"read": True, "bash": False}, switch: True}
-    ((reason, hint),) = objected(kind, **fields)
-    assert reason == f"tools: read: true, but {switch} takes all tools away"
-    assert hint == f"leave {switch} or read out"
+    (objection,) = objected(kind, **fields)
+    assert objection.reason == f"tools: read: true, but {switch} takes all tools away"
+    assert objection.hint == f"leave {switch} or read out"
 
 
 @pytest.mark.parametrize(
@@ -177,9 +181,9 @@ def test_all_problems_are_reported_at_once() -> None:
 def test_a_step_does_not_get_what_the_entry_forbids(
     kind: str, entry: dict[str, Any], tools: dict[str, bool], said: str
 ) -> None:
-    ((reason, hint),) = objected(kind, entry, tools=tools)
-    assert said in reason
-    assert hint
+    (objection,) = objected(kind, entry, tools=tools)
+    assert said in objection.reason
+    assert objection.hint
 
 
 @pytest.mark.parametrize(
@@ -195,8 +199,8 @@ def test_a_step_does_not_get_what_the_entry_forbids(
 def test_opencode_needs_the_full_name_of_a_model(
     entry: dict[str, Any], fields: dict[str, Any], said: str
 ) -> None:
-    ((reason, _),) = objected("opencode", entry, **fields)
-    assert said in reason
+    (objection,) = objected("opencode", entry, **fields)
+    assert said in objection.reason
     for ample in ({"provider": "openai", "model": "m"}, {"model": "openai/m", "temperature": 2}):
         assert objected("opencode", entry, **ample) == []
     assert objected("opencode", {"model": "openai/m"}, provider="openai", temperature=0) == []
@@ -276,7 +280,7 @@ def test_permissions_are_undecided_if_the_entry_sets_none(kind: str) -> None:
 def test_permissions_written_in_an_entry_are_a_decision(
     kind: str, entry: dict[str, Any], says: str
 ) -> None:
-    assert permissions(kind, entry)._replace(can_write=True) == Permissions(says)
+    assert replace(permissions(kind, entry), can_write=True) == Permissions(says)
 
 
 def test_a_tool_taken_away_is_not_a_permission() -> None:

@@ -11,6 +11,7 @@ from sequencer.errors import WorkTreeRefused
 from sequencer.plugins.git.code.tree import (
     STATUS,
     Change,
+    Divergence,
     Patterns,
     StatusEntry,
     TreeStatus,
@@ -186,7 +187,7 @@ def test_divergence_counts_the_commits_on_each_side(tmp_path: Path) -> None:
     mine = commit(folder, {"a": "2"})
     git(folder, "switch", "-q", "other")
     theirs = commit(folder, {"b": "1"})
-    assert tree_at(folder).divergence(mine, theirs) == (2, 1)
+    assert tree_at(folder).divergence(mine, theirs) == Divergence(2, 1)
     with pytest.raises(WorkTreeRefused, match="can't be compared"):
         tree_at(folder).divergence(mine, "0" * 40)
 

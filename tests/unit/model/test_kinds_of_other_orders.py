@@ -74,7 +74,7 @@ def test_a_plan_is_in_the_order_of_the_kind(
 ) -> None:
     decides = kind(DECK)
     for head in (None, decides.create_head("run-1", at=NOW)):
-        assert "".join(step["step"] for step in decides.list_upcoming(head, 5)) == order
+        assert "".join(step.step for step in decides.list_upcoming(head, 5)) == order
 
 
 class Short(SequenceKind):

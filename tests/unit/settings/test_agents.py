@@ -10,6 +10,7 @@ from sequencer.model.step import Step
 from sequencer.project.agents import (
     CLIENTS,
     AgentOverrides,
+    ChosenAgent,
     choose_agent,
     ensure_known_names,
     resolve_auto,
@@ -43,7 +44,7 @@ def test_the_spellings_of_a_prompt_are_one_key(
 ) -> None:
     settings = settings_of(tmp_path, f"agent: {{prompts: {{{key}: codex}}}}")
     step = Step(name="main", prompt=prompt)
-    assert choose_agent(settings, step, "main") == ("codex", "agent.prompts")
+    assert choose_agent(settings, step, "main") == ChosenAgent("codex", "agent.prompts")
     overrides = AgentOverrides(by_prompt={key: "gemini"})
     assert choose_agent(settings, step, "main", overrides).name == "gemini"
 

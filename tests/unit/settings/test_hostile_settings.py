@@ -83,7 +83,7 @@ def test_any_values_give_settings_or_errors_with_places(folder: Path, data: dict
             assert str(error.where).startswith(str(folder / "orchestration.yaml"))
             assert len(str(error)) < 2_000
         return
-    assert describe(found.default_workflow(), 10**6)["iteration"] == 10**6 + 1
+    assert describe(found.default_workflow(), 10**6).iteration == 10**6 + 1
     assert all(path.is_absolute() for path in (found.prompts_dir, found.logs_dir))
     assert locate(folder, None, {}).state_path == found.state_file
     assert [key for key, _, _ in found.rows()]

@@ -19,6 +19,7 @@ from sequencer.project.settings import load
 from sequencer.project.step_facts import (
     COMPARED,
     FREE,
+    Loss,
     StepFacts,
     facts_of_step,
     find_removed_gates,
@@ -63,8 +64,8 @@ def test_every_field_is_either_free_or_compared(model: Any) -> None:
 def test_a_field_in_no_table_acts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FREE, "Step", FREE["Step"] - {"model"})
     before, after = (facts_of_step(Step(name="a", model=name)) for name in ("x", "y"))
-    assert list(losses(after, before, {})) == [('model: "x"', 'model: "y"')]
-    assert list(losses(facts_of_step(Step(name="a")), before, {})) == [('model: "x"', None)]
+    assert list(losses(after, before, {})) == [Loss('model: "x"', 'model: "y"')]
+    assert list(losses(facts_of_step(Step(name="a")), before, {})) == [Loss('model: "x"', None)]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from enum import StrEnum
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -453,7 +452,7 @@ class ClosedFolder(Struct, frozen=True):
         return Leftovers(error, tuple(notices), pairs)
 
 
-class Merge(NamedTuple):
+class Merge(Struct, frozen=True):
     """The merge of a worktree into the checkout that it came from."""
 
     checkout: Checkout

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import SequencerError, WorkTreeRefused
@@ -96,7 +98,7 @@ def _task_folders(project: Project, run: str | None) -> TaskFolders:
 def _open_checkout(project: Project, run: str | None, folder: Path) -> Checkout:
     """Return the checkout in *folder*, where agents of the run called *run* work."""
     settings = project.settings
-    folders = list_folders(settings, get_state_path(settings, run))._replace(project=folder)
+    folders = replace(list_folders(settings, get_state_path(settings, run)), project=folder)
     return Checkout(folders, Git(folder, allowed=project.allowed))
 
 

@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from sequencer.engine.attempt import Attempt, Leftovers
 from sequencer.engine.workspace import AttemptFolder, InnerWorkspace, Workspace
 from sequencer.errors import Interrupted, SequencerError, WorkTreeRefused
@@ -405,7 +407,7 @@ class RunCheckout(Checkout):
         """
         outer, top, git_dir = trees.checkout, trees.notes.folder(worktree), worktree.admin_dir
         git = outer.git.with_folder(top, timeout_s=LONG_TIMEOUT_S, git_dir=git_dir)
-        super().__init__(outer.folders._replace(project=top / outer.prefix), git)
+        super().__init__(replace(outer.folders, project=top / outer.prefix), git)
         self._trees, self._worktree = trees, worktree
         self.top, self.git_dir, self.common_dir = top, git_dir, outer.common_dir
         self.git = self.slow_git = git

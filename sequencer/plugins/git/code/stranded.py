@@ -18,7 +18,8 @@ import shlex
 import stat
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import run_option
@@ -35,7 +36,7 @@ LEFT_BRANCH = re.compile(r".+\.left[0-9]*")
 """The name of a branch for commits that HEAD has left."""
 
 
-class Stranded(NamedTuple):
+class Stranded(Struct, frozen=True):
     """Commits that no merge of a run or a task contains yet."""
 
     branch: str

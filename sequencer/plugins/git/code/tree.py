@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
 from msgspec import Struct
@@ -223,21 +223,21 @@ _WALKED = 256
 _PARENT = re.compile(rb"^parent ([0-9a-f]+)$", re.MULTILINE)
 
 
-class Divergence(NamedTuple):
+class Divergence(Struct, frozen=True):
     """How many commits each of two histories has that the other does not."""
 
     ahead: int
     behind: int
 
 
-class Obstacle(NamedTuple):
+class Obstacle(Struct, frozen=True):
     """Why a work tree can't be fast-forwarded, and what a person can do about it."""
 
     reason: str
     hint: str
 
 
-class Folders(NamedTuple):
+class Folders(Struct, frozen=True):
     """The folders and files of a project that the program itself writes."""
 
     project: Path

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sequencer.errors import SequencerError
 from sequencer.files.textfile import ref_part, slug
@@ -79,7 +80,8 @@ class Unmerged(Struct, frozen=True):
         part = branch.split("/")[1]
         run, is_gone = run_by_part.get(part, part), part not in run_by_part
         if LEFT_BRANCH.fullmatch(branch):
-            yield inspect_branch(self.git, branch, tip, ["HEAD"])._replace(run=run, is_gone=is_gone)
+            found = inspect_branch(self.git, branch, tip, ["HEAD"])
+            yield replace(found, run=run, is_gone=is_gone)
         elif count := _count(self.git, tip, ["HEAD"]):
             yield Stranded(branch, count, run=run, is_of_run=True, is_gone=is_gone)
 

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Iterable, Mapping
 from hashlib import sha1, sha256
 from subprocess import DEVNULL, Popen
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -37,7 +36,7 @@ class CommitDraft(Struct, frozen=True):
     """A commit whose files it starts with, although that is not its parent."""
 
 
-class TreeEntry(NamedTuple):
+class TreeEntry(Struct, frozen=True):
     """A file or a folder in a tree."""
 
     name: str

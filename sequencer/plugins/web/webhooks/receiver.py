@@ -17,9 +17,10 @@ import os
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from anyio import to_thread
+from msgspec import Struct
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -45,7 +46,7 @@ MAX_REFUSED = 20
 _HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
 
-class Tracker(NamedTuple):
+class Tracker(Struct, frozen=True):
     """The names of a tracker's headers."""
 
     signature: str
@@ -189,7 +190,8 @@ def _ensure_delivery(request: Request, name: str, hosts: Collection[str]) -> Non
         Answered: a header is missing, wrong, or repeated.
     """
     headers, tracker = request.headers, TRACKERS.get(name)
-    for header in ("host", *(tracker or ())):
+    own_headers = (tracker.signature, tracker.id, tracker.kind) if tracker else ()
+    for header in ("host", *own_headers):
         if len(headers.getlist(header)) > 1:
             raise Answered(400, f"header {header} appears more than once")
     if headers.get("host", "").lower() not in hosts:

@@ -110,6 +110,6 @@ def test_next_lists_the_startable_nodes(tmp_path: Path) -> None:
         until(lambda: made.facts("failed"))
         # One runs, one rests.
         assert flow.graph_kind.list_startable(made.head) == ["c"]
-        assert [one["step"] for one in made.run().next()] == ["c"]
+        assert [one.step for one in made.run().next()] == ["c"]
     working.summary()
     assert flow.graph_kind.list_startable(made.head) == ["c"]
