@@ -15,7 +15,7 @@ class Agents(Protocol):
 
     @property
     def has_fallback(self) -> bool:
-        """Return whether any agent has other agents that may replace it; see `choose_fallback`."""
+        """Return whether any agent has a fallback; see `choose_fallback`."""
 
     def choose(self, step: Step, position: str) -> tuple[str, Executor]:
         """Return the agent's name and its executor for *step*.
@@ -26,10 +26,10 @@ class Agents(Protocol):
         """
 
     def choose_installed(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
-        """Return the agent's name and executor like `choose`, once its program is known to exist.
+        """Choose like `choose`, but only an agent whose program is installed.
 
-        If the program is missing, another agent may replace it; the third value says why. Each
-        program is looked for only once, so that the check costs nothing in later steps.
+        If it is missing, another agent may replace it; the third value says why. Each program is
+        looked up only once, so that the check costs nothing in later steps.
 
         Raises:
             AgentMissing: its program or its key is missing.
@@ -38,21 +38,21 @@ class Agents(Protocol):
     def choose_fallback(
         self, step: Step, agent: str, not_before: str | None = None
     ) -> tuple[str, Executor] | None:
-        """Return the name and executor that replace *agent* for *step*; None: there are none.
+        """Return the name and executor of the fallback of *agent* for *step*; None: it has none.
 
         Until *not_before* (ISO 8601, UTC), `choose_installed` does not choose *agent* again if
         another agent can replace it.
         """
 
     def list_unfit_fallbacks(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
-        """Return the agents that should replace *agent* for *step* and can't, each with why."""
+        """Return the fallbacks of *agent* that can't perform *step*, each with the reason."""
 
     def ensure_folder(self, agent: str, folder: Path) -> None:
         """Check that *agent* may work in *folder*, which is not the project's.
 
         Raises:
-            NotTrusted: in that folder it would run other files than the project's, or its client
-                would read other settings.
+            NotTrusted: there, it would run files that are not the project's, or its client would
+                read different settings.
         """
 
     def warm_up(self) -> None:

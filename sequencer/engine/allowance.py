@@ -9,7 +9,7 @@ from sequencer.model.step import Step
 
 
 def smallest_limit(*values: float | None) -> float | None:
-    """Return the smallest of the limits *values*; None: there is no limit."""
+    """Return the smallest of *values*; None: there is no limit."""
     limit = None
     for value in values:
         if value is not None and (limit is None or value < limit):

@@ -1,4 +1,4 @@
-"""Mode async: steps that are not part of the run in the store."""
+"""Mode async: runs steps outside of the run in the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sequencer.model.sequence.order import find_step_ref
 from sequencer.store.file import FileStore
 
 MAX_RETRIES = 100
-"""The most that a step can ask for."""
+"""The most retries that a step can ask for."""
 
 
 def run_async_mode(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class PreparedStep(Struct, frozen=True):
-    """A step that is ready to start: everything it needs was found."""
+    """A step that is ready to start, with everything that it needs."""
 
     step: Step
     position: str
@@ -107,11 +107,11 @@ class Attempt(Struct, kw_only=True):
 
     claim: Claim
     head: Head
-    """The run right after the claim. For a node, it has the conversation that came to the node."""
+    """The run right after the claim. For a node, with the conversation that reached the node."""
     prepared: PreparedStep
     """The step that runs; the router, a hook or a fallback may replace it."""
     workflow: Workflow
-    """With the tasks that were added until the claim."""
+    """With the tasks that were added before the claim."""
     cwd: Path
     """Where the agent works."""
     state_path: Path
@@ -132,7 +132,7 @@ class Attempt(Struct, kw_only=True):
 
     started_s: float = field(default_factory=time.monotonic)
     began_at: str | None = None
-    """ISO 8601 UTC, in milliseconds; None: no log was opened, and no listener was notified."""
+    """ISO 8601 UTC with milliseconds; None: no log was opened, and no listener was notified."""
     log: StepLog = _NO_LOG
     listener: Listener = _NO_LOG
     """Receives the output of its agents, for the log and for the listeners of the run."""
@@ -146,16 +146,16 @@ class Attempt(Struct, kw_only=True):
     used: Usage = Usage()
     """What all its agents have used so far."""
     paid: list[Usage] = field(default_factory=list)
-    """The use of each agent that has run, the router included. For an agent that raised, this is
-    what it reported before."""
+    """The usage of each agent that has run, including the router. For an agent that raised, what
+    it had reported by then."""
     outcome: Outcome = _NOT_RUN
     """The outcome of the agents that have run."""
     is_final: bool = False
-    """Whether another attempt would fail in the same way; no agent has run."""
+    """Whether another attempt would fail in the same way; in that case, no agent has run."""
     ended: AttemptResult | None = None
     """How it ended, once that is known."""
     counted: Usage = Usage()
-    """The part of its use that another process counted when it took over the step."""
+    """The part of its usage that another process counted when it took over the step."""
     reference: Reference | None = None
     """Where its output was kept."""
     merge_turn: MergeTurn | None = None
@@ -165,9 +165,9 @@ class Attempt(Struct, kw_only=True):
     recorded_result: RecordedResult | None = None
     """How the run recorded its end; None: it did not."""
     record_was_tried: bool = False
-    """Whether a record of its end was tried, which may have been accepted."""
+    """Whether this process has tried to record its end; the record may have been accepted."""
     failure: Exception | None = None
-    """Why it can't even start; it fails at once."""
+    """Why it can't start; it fails immediately."""
     error: BaseException | None = None
     """The exception that ended it, if there is no result."""
 
@@ -190,7 +190,7 @@ class Attempt(Struct, kw_only=True):
 
     @property
     def position(self) -> str:
-        """Return the name of the step that the cycle has at this place, also in a review."""
+        """Return the name of the step that the cycle normally has here, even in a review."""
         return self.prepared.position
 
     @property
@@ -217,8 +217,7 @@ class Attempt(Struct, kw_only=True):
     def is_first(self) -> bool:
         """Return whether it is the first attempt at its step.
 
-        After a retry and after a fix, the count of attempts restarts at 1, but the count of
-        what was used does not.
+        A retry or a fix restarts the count of attempts at 1, but not the count of the usage.
         """
         spent_usage = () if self.marking is None else self.marking.ledger.spent
         return self.claim.attempt == 1 and self.claim.step not in spent_usage
@@ -247,12 +246,12 @@ class Attempt(Struct, kw_only=True):
     # --- while it runs -----------------------------------------------------------------
 
     def write_notice(self, text: str, before: str = "") -> None:
-        """Write *text* to its log as a line of the sequencer, after *before*."""
+        """Write *text* to its log as a line from the sequencer, with *before* in front of it."""
         self.listener.write(f"{before}[sequencer] {text}\n".encode(), Piece.NOTICE)
 
     @contextmanager
     def use_separate_result(self) -> Iterator[None]:
-        """Give this attempt another result file in the block, for one more agent."""
+        """In the block, use a different result file, for one more agent of this attempt."""
         first_path = self.result_path
         with results.separate_file(first_path) as separate_path:
             self.result_path = separate_path
@@ -315,7 +314,7 @@ class Attempt(Struct, kw_only=True):
 
     @property
     def is_given_back(self) -> bool:
-        """Return whether it counts as no attempt: this machine was busy, and nothing was paid."""
+        """Return whether it doesn't count: this machine was busy, and the attempt cost nothing."""
         return self.busy is not None and not (self.has_cost or self.usage.unpriced)
 
     @property
@@ -326,9 +325,9 @@ class Attempt(Struct, kw_only=True):
 
     @property
     def has_debt(self) -> bool:
-        """Return whether it has used anything that a run limits and has not counted yet.
+        """Return whether it has used anything limited that the run has not counted yet.
 
-        Less than a second is no debt: when a claim started is known only to the second.
+        Less than a second is no debt, because the start of a claim is known only to the second.
         """
         return self.has_cost or self.usage.minus(self.counted).seconds >= 1.0
 

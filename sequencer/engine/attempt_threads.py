@@ -1,9 +1,8 @@
 """Runs several attempts at the same time, each in its own thread.
 
-A thread that is done waits for the next attempt, because starting a thread takes longer than
-everything else at the start of a short attempt. A thread runs an attempt and keeps its output,
-but decides nothing. The one thread that started the attempts records their results, in the
-order in which they ended.
+Threads are reused, because starting one takes longer than everything else at the start of a
+short attempt. A thread runs an attempt and keeps its output, but decides nothing. The thread
+that started the attempts records all results, in the order in which the attempts ended.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class AttemptThreads:
         self._ended: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.running: dict[int, Attempt] = {}
-        """By token, until `pop_ended` returns them; so some have ended already."""
+        """By token, until `pop_ended` returns them; some may have ended already."""
         self._unrecorded: list[Claim] = []
         """Claims that are kept alive until the ends of their attempts are recorded."""
         self._is_drained = False
@@ -58,12 +57,12 @@ class AttemptThreads:
         self._wake_up.clear()
 
     def wait(self) -> None:
-        """Sleep until an attempt has ended, `wake` is called, or `WAIT_S` is over."""
+        """Sleep until an attempt has ended, `wake` is called, or `WAIT_S` has passed."""
         wait_readable((self._wake_up.fileno(),), WAIT_S)
         self.drain()
 
     def start(self, running: Attempt, perform: Perform) -> None:
-        """Call *perform* with the attempt in a thread; if no thread can be had, it ends here."""
+        """Call *perform* with the attempt in a thread; if no thread can start, end the attempt."""
         self.running[running.claim.token] = running
         if len(self._threads) < len(self.running):
             name = f"attempt-{len(self._threads)}"
@@ -99,7 +98,7 @@ class AttemptThreads:
     def pop_ended(self) -> Attempt | None:
         """Return the attempt that ended first, and remove it from the queue; None: it is empty.
 
-        The first call after a None says that all attempts returned before are recorded, so
+        The first call after a None means that all attempts returned before it are recorded, so
         their heartbeats stop.
         """
         if self._is_drained:

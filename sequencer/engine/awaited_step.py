@@ -1,8 +1,8 @@
 """The step that a process waits for: the messages about it, and what a person should do.
 
 They depend on the heads that were read, and on what the store knows about the holder of the
-claim. Not promised: that a process that has not come for a while is gone. Only the death of a
-holder can be proven.
+claim. Not promised: that a process that has been silent for a while is gone. Only the death of
+a holder can be proven.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNCLAIMED_S = 5.0
 """How long another process's step may be ready before this process says that none has taken it."""
 
 _MARGIN_S = 0.01
-"""Added to a pause, so that the time has come when it ends."""
+"""Added to a pause, so that it never ends just too early."""
 
 
 class _Wait(StrEnum):
@@ -81,9 +81,9 @@ class AwaitedStep:
 
     @property
     def looks_again_in_s(self) -> float | None:
-        """Return after how many seconds the message may change although the run does not.
+        """Return in how many seconds the message may change without a change of the run.
 
-        None: it can't.
+        None: never.
         """
         if self._wait is not _Wait.OTHERS or self._is_held:
             return None

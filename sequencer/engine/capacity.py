@@ -25,7 +25,7 @@ from sequencer.model.outcome import Usage
 USD, TOKENS = "usd", "tokens"
 _MICRO = 1_000_000
 FAIR_PART = 2
-"""A share that is smaller than an equal share by more than this is not worth an attempt."""
+"""An attempt waits if its share would be less than an equal share divided by this."""
 
 
 class UsageCap(Struct, frozen=True):
@@ -49,7 +49,7 @@ class UsageCap(Struct, frozen=True):
         ]
 
     def compute_free(self, held: list[Claim]) -> tuple[float, int]:
-        """Return how much no attempt holds, and how many attempts hold an unknown share."""
+        """Return how much is unreserved, and how many attempts hold an unknown share."""
         shares = [claim.share(self.unit) for claim in held]
         known_shares = [share for share in shares if share is not None]
         return self.left - math.fsum(known_shares), len(shares) - len(known_shares)
@@ -182,9 +182,8 @@ class Shares:
     def _find_limited(self, marking: Marking, closed_names: Collection[str]) -> frozenset[str]:
         """Return the nodes that must not start until the usage limit of their agent is reset.
 
-        An attempt that rests without a failure has met such a limit. A single limit may be for
-        one model only. After two, another node with the same agent would pay only to get the
-        same answer.
+        An attempt that waits although it has not failed has hit such a limit. A single hit may
+        be for one model only. After two, another node would only pay for the same answer.
         """
         executions, prepared_steps = marking.active, self._prepared
         limits_met: Counter[str] = Counter()
@@ -219,7 +218,7 @@ def _select_live(head: Head, expired_tokens: frozenset[int]) -> list[Claim]:
 
 
 def _round_down(share: float, unit: str) -> float:
-    """Return *share* with few digits, and never more than it is."""
+    """Return *share*, rounded down to a few digits."""
     if unit == TOKENS:
         return int(share)
     return math.floor(share * _MICRO) / _MICRO or share

@@ -1,8 +1,8 @@
-"""Changes a run, and tries again while its store is out of reach.
+"""Changes a run, and retries while its store can't be reached.
 
 A remote that does not answer does not end the work. Giving up before a step loses nothing.
 Giving up after a step would lose an agent's work, so this wait is longer. Each try asks for the
-same change, so that a store that does not know how the last try ended can find out.
+same change, so a store that does not know how the last try ended can find out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LONGEST_PAUSE_S = 60.0
 AFTER_S = 1800.0
 """How long to wait for a remote that must take an agent's work."""
 BUSY_S = 15.0
-"""How long to wait for agents that are being ended; they have ended by then."""
+"""How long to wait for agents that are being ended: long enough for them to exit."""
 BUSY_PAUSE_S = 0.5
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ class Changes:
         self.store = store
         self.kind = kind
         self.retry_policy: RetryPolicy | None = None
-        """Waits while the store is out of reach; None for a person's command, which never waits."""
+        """Waits while the store is unreachable; None for a person's command, which never waits."""
         self.now: Callable[[], datetime] = partial(datetime.now, UTC)
         """The clock; a server that decides about the run sets its own."""
         self.work: Work | None = None

@@ -30,16 +30,16 @@ from sequencer.model.outcome import OutcomeStatus
 TURN_S = 0.5
 """How often an attempt that waits for the work tree checks whether it has to stop."""
 _turns: dict[Path, threading.Lock] = {}
-"""Folder -> the lock of the attempt of this process that has its work tree for itself."""
+"""Folder -> the lock of this process's attempt that has the work tree to itself."""
 
 
 class CodeSync:
-    """Moves the code that the attempts of one process leave; if it can't, a branch keeps it."""
+    """Moves the code that the attempts of one process leave, or keeps it on a branch."""
 
     def __init__(self, workspace: Workspace, retry_policy: RetryPolicy) -> None:
         """Work in *workspace*, which other runs of this process may also use.
 
-        *retry_policy* waits for a remote that is out of reach.
+        *retry_policy* waits for a remote that can't be reached.
         """
         self._workspace = workspace
         self._retry_policy = retry_policy
@@ -68,7 +68,7 @@ class CodeSync:
         """Check whether a node may start while none is running, and set `is_ready`.
 
         It is not ready if agents of another process still work here after a wait, and *is_held*
-        returns that there are claims to wait for.
+        says that there are claims to wait for.
 
         Raises:
             WorkTreeRefused: no node may start here.
@@ -92,7 +92,7 @@ class CodeSync:
             self.is_ready = False
 
     def enter(self, head: Head) -> None:
-        """Check out the code that belongs to *head*; waits for a remote that is out of reach.
+        """Check out the code that belongs to *head*; wait for a remote that can't be reached.
 
         Raises: see `Workspace.enter`.
         """
@@ -172,7 +172,7 @@ class CodeSync:
         return self._workspace.merge_work(claim, head, work)
 
     def publish(self, head: Head, *, wait: bool = False) -> None:
-        """Publish the code of *head*, unless an attempt works here, which does that itself.
+        """Publish the code of *head*, unless an attempt works here: it publishes the code itself.
 
         With *wait*, wait for a thread that is publishing: this process is about to end.
         """

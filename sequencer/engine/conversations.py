@@ -37,9 +37,9 @@ class Sessions(Struct, frozen=True):
         return cls(store, any(step.continue_session for step in workflow.steps))
 
     def keep(self, claim: Claim, ended: AttemptResult, at: str) -> None:
-        """Save the conversation of an attempt that was accepted *at* a time.
+        """Save the conversation of an attempt that was accepted at the time *at*.
 
-        If it can't be saved, a new conversation starts later; that is no error.
+        Failing to save it is no error: a new conversation starts later.
         """
         session = make_session(ended.outcome, ended.agent, at)
         if not self.is_used or session is None:
@@ -53,9 +53,9 @@ class Sessions(Struct, frozen=True):
             return
 
     def find_incoming(self, marking: Marking, name: str) -> Session | None:
-        """Return the conversation of the node whose output came to *name*.
+        """Return the conversation of the node whose output reached *name*.
 
-        None: there is none, or several outputs came.
+        None: there is none, or several outputs reached it.
         """
         try:
             if (path := self._path(marking, name)) is None:
@@ -65,7 +65,7 @@ class Sessions(Struct, frozen=True):
             return None
 
     def end(self, marking: Marking, name: str) -> None:
-        """Remove the conversation that came to *name*, because its client has lost it."""
+        """Remove the conversation that reached *name*, because its client has lost it."""
         with suppress(OSError, CorruptState):
             if (path := self._path(marking, name)) is not None:
                 path.unlink(missing_ok=True)

@@ -131,7 +131,7 @@ class Seen(ABC):
 
     @abstractmethod
     def describe_end(self) -> str:
-        """Return as text how the run, which is over, has ended.
+        """Return a sentence about how the run ended; call it only if the run is over.
 
         Raises:
             StepFailed: it ended badly.
@@ -143,7 +143,7 @@ class Seen(ABC):
 
     @abstractmethod
     def may_claim(self) -> bool:
-        """Return whether to try to claim a step; in a graph only the try shows if one can start."""
+        """Return whether to try a claim; in a graph, only trying shows if a node can start."""
 
     @abstractmethod
     def find_due_time(self) -> datetime | None:
@@ -158,7 +158,7 @@ class Seen(ABC):
 
     @abstractmethod
     def make_wait(self) -> Wait:
-        """Return the move of waiting, with the reason."""
+        """Return the `Wait` to make, with its reason."""
 
 
 class SequenceSeen(Seen):
@@ -169,7 +169,7 @@ class SequenceSeen(Seen):
     def __init__(
         self, head: Head, at: datetime, kind: Kind, budget: SequenceBudget, **more: Any
     ) -> None:
-        """Note the facts, see `Seen`; *budget* is what this invocation has done and may do."""
+        """Note the facts of `Seen`; *budget* is what this invocation has done and may do."""
         super().__init__(head, at, **more)
         self._kind, self._budget = kind, budget
 
@@ -188,7 +188,7 @@ class SequenceSeen(Seen):
         return self.readiness.kind is ReadinessKind.COMPLETE
 
     def describe_end(self) -> str:
-        """Return as text how the run has ended."""
+        """Return a sentence about how the run ended."""
         return self._budget.find_end_reason(self.readiness, self.head) or self.readiness.message
 
     def find_expired(self) -> RecordExpired | None:
@@ -205,9 +205,9 @@ class SequenceSeen(Seen):
         return parse_time(self.readiness.until) if self.readiness.until else None
 
     def find_end_reason(self) -> str | None:
-        """Return why this invocation ends; one of its own limits comes first.
+        """Return why this invocation ends; its own limits come first.
 
-        If the run is also paused, the pause comes first: a person wants to know about it.
+        If the run is also paused, the pause wins: a person wants to know about it.
 
         Raises: see `WorkLoop.work`.
         """
@@ -217,7 +217,7 @@ class SequenceSeen(Seen):
         return self._budget.find_end_reason(self.readiness, self.head) or reason
 
     def make_wait(self) -> Wait:
-        """Return the move of waiting for a date, or for other processes."""
+        """Return the `Wait` for a date, or for other processes."""
         readiness, head = self.readiness, self.head
         if readiness.kind is ReadinessKind.NOT_YET:
             return Wait(readiness.message, until=self.find_due_time(), date=readiness.until)

@@ -33,7 +33,7 @@ class Dispatcher(Protocol):
     """A store that hands out the attempts of a run to every process that works on it."""
 
     build_worker: Callable[[str | None, Emit], Worker] | None
-    """Returns the worker that runs the attempts of the run of this name, and emits events."""
+    """Returns the worker for the attempts of the run with this name; it emits events."""
 
     def run_names(self) -> list[str]:
         """Return the names of the project's named runs."""

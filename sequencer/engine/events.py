@@ -51,7 +51,7 @@ class AttemptEnded(Struct, frozen=True):
 
 
 class AttemptAccepted(Struct, frozen=True):
-    """The run has recorded an attempt as an accepted step, which can't be lost any longer."""
+    """The run has recorded an attempt as an accepted step, which can no longer be lost."""
 
     attempt: Attempt
     outcome: Outcome

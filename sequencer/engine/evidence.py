@@ -78,7 +78,7 @@ class ChangeWatch(Struct):
 
     folder: Path
     ignored: Sequence[Path]
-    """Folders of the run below it, which do not count."""
+    """Folders of the run inside it; changes there don't count."""
     prior: PriorAttempts
     began: float = field(default_factory=time.time)
     """Seconds since 1970."""
@@ -105,7 +105,7 @@ class ChangeWatch(Struct):
     def measure(self, shown: Evidence, *, counts: bool) -> Evidence:
         """Return *shown* with the changes, as far as they are known.
 
-        If it *counts*, changed files and commits are counted, compared with the state before.
+        If *counts*, also count the files and commits that changed since the agent started.
         """
         new_state = None if self.prior.is_shared() else self._read_state(self.left_s)
         if new_state is None:

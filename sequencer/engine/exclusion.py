@@ -48,7 +48,7 @@ class Exclusion:
         self._cached: _Groups | None = None
 
     def find_closed(self, head: Head, marking: Marking, expired: Collection[int]) -> frozenset[str]:
-        """Return the nodes that must not start while the present claims last.
+        """Return the nodes that must not start while the current claims are held.
 
         *expired* are the tokens of claims that may be taken over; they don't count.
         """

@@ -34,7 +34,7 @@ from sequencer.store.documents import is_intact
 from sequencer.store.protocol import Store
 
 _LOOKS = 5
-"""Tries to read a head and its documents, which other processes may replace meanwhile."""
+"""How often to try to read a head with its documents: other processes may replace them."""
 
 
 class Question(Struct, frozen=True):
@@ -48,7 +48,7 @@ class Question(Struct, frozen=True):
     asked_at: str
     expires_at: str | None
     is_dead_end: bool = False
-    """Whether an answer that is not an option would make the node fail, as no edge takes it."""
+    """Whether an answer that is not an option makes the node fail, because no edge accepts it."""
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -81,10 +81,10 @@ class GraphChanges(Changes):
         self.initial_graph = self.graph_kind.graph
         """The graph at the start of the run; a marking has the graph with its added tasks."""
 
-    # --- looking -------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------
 
     def marking(self, head: Head) -> tuple[Head, Marking]:
-        """Return *head* and its marking, or a newer head and its marking; only for reading.
+        """Return *head* or a newer one, and its marking, which the caller must not change.
 
         Raises:
             CorruptState: the run has no readable marking.
@@ -190,7 +190,7 @@ class MarkingCache:
         return self._read(head, flow)
 
     def read_marking(self, head: Head) -> tuple[Head, Marking]:
-        """Return *head* and its marking, or a newer head and its marking; only for reading.
+        """Return *head* or a newer one, and its marking, which the caller must not change.
 
         Raises: see `pop_marking`.
         """

@@ -108,7 +108,7 @@ class GraphWorker(Worker):
         self.attempts.wake()
 
     def tidy(self, head: Head) -> None:
-        """Remove the worktrees that killed processes have left."""
+        """Remove the worktrees that killed processes left behind."""
         if not self.performer.workspace.opens:
             return
         expired_tokens = self.expired_claims(head)
@@ -150,8 +150,8 @@ class GraphWorker(Worker):
     def ensure_startable(self, head: Head | None) -> None:
         """Check that every node can start.
 
-        Without a *head*, the run has not started. Only then does it report unsupported fields
-        that are left out.
+        Without a *head*, the run has not started. Only then are unsupported fields reported that
+        are left out.
 
         Raises:
             ConfigurationError: a node can't start, see `prepare`.
@@ -172,8 +172,8 @@ class GraphWorker(Worker):
     def capacity(self, head: Head, slots: Slots, held: Collection[int] = ()) -> Capacity:
         """Return the capacity of this process for claims at *head*.
 
-        *held* are tokens of its other claims, which no running attempt has: they were granted a
-        moment ago, or their attempts have ended and are not recorded.
+        *held* are tokens of its claims without a running attempt: they were just granted, or
+        their attempts have ended and are not recorded yet.
         """
         expired_tokens = self.expired_claims(head, held)
         tokens = {claim.token for claim in self.find_foreign_claims(head)}.difference(
@@ -233,7 +233,7 @@ class GraphWorker(Worker):
         if tokens:
             if any(claim.attempt > 1 for claim in head.claims if claim.token in tokens):
                 self.tidy(head)
-            # Notify before starting: a short attempt asks at once who merges next.
+            # Notify before starting: a short attempt asks immediately who merges next.
             self._notify_merges(head, tokens)
             self._start(head, tokens)
         self.performer.emit(HeadMoved(head))
@@ -367,7 +367,7 @@ class GraphWorker(Worker):
         return result, attempt.error
 
     def _make_unprepared_step(self, workflow: Workflow, name: str) -> PreparedStep:
-        """Return the step that a record needs, of an added task that can't even start."""
+        """Return a step for the record of an added task that can't even start."""
         # The attempt fails before it runs, so the other fields may be from any step.
         any_step = next(iter(self._prepared.values()))
         return replace(any_step, step=workflow.steps_by_name[name], position=name, agent="")
@@ -536,8 +536,9 @@ class GraphWorker(Worker):
     ) -> None:
         """Record *ended* in *step* as if each had its own transition.
 
-        The cost of a canceled attempt, perhaps canceled by an earlier one, is counted if it is
-        *owed*. If there is nothing to record, the last one is refused, as it would be alone.
+        The cost of a canceled attempt is counted if it is *owed*; an earlier attempt of *ended*
+        may have canceled it. If nothing can be recorded, the last attempt is refused, as if it
+        were alone.
         """
         for owed_attempt in owed:
             if owed_attempt not in ended:
@@ -563,9 +564,10 @@ class GraphWorker(Worker):
         rest: Sequence[Attempt],
         slots: Slots,
     ) -> None:
-        """Record *attempt* in *step*; before the *rest*, also claim what follows.
+        """Record *attempt* in *step*; if a *rest* follows it, also claim what it makes ready.
 
-        It uses only slots that the others don't need, so that nodes start in the same order.
+        These claims leave slots for the *rest*, so that nodes start in the same order as if each
+        attempt were recorded alone.
         """
         attempt.recorded_result = self.changes.graph_kind.apply_result(
             step, self._make_result(attempt)

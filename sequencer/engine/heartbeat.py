@@ -27,8 +27,8 @@ GIVE_UP_LEASES = 0.8
 LOOK_S = 1.0
 """How soon a step that a person has stopped must end."""
 ENDING_S = 5.0
-"""How long to wait for a heartbeat that is being written. If a remote hangs, it takes longer; the
-heartbeat is then too late, and no one needs it."""
+"""How long to wait for a heartbeat that is being written. If a remote hangs for longer, the
+heartbeat is too late to matter."""
 
 
 _NO_CONTEXT = contextlib.nullcontext()
@@ -60,10 +60,10 @@ class Heartbeat:
     """Writes heartbeats for each claim that this process holds."""
 
     def __init__(self, store: Store, *, looks: bool = False) -> None:
-        """Write heartbeats to *store*; if it *looks*, it notices a lost claim within `LOOK_S`.
+        """Write heartbeats to *store*; if *looks*, notice a lost claim within `LOOK_S`.
 
-        A graph's process sees each change of the head anyway. Reading a store that pushes may
-        take long, so it never looks there.
+        A graph's process sees each change of the head anyway. A store that pushes may be slow to
+        read, so its head is never read here.
         """
         self._store = store
         self._looks = looks and not isinstance(store, ReportsWaiting)
@@ -152,7 +152,7 @@ class Heartbeat:
     def resume_for_push(self, claim: Claim) -> None:
         """Continue after the agent has ended, if its end is pushed.
 
-        A lost claim is not reported: the push itself finds that out.
+        A lost claim is not reported: the push itself detects it.
         """
         if self._is_pushing:
             # A push without heartbeats is usually short enough; without the push the work is lost.

@@ -57,7 +57,7 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
             self._performer.report_completed(gate.step_index, head)
 
     def _claim(self, facts: SequenceSeen) -> Head | None:
-        """Run the step that is ready, and each step that is claimed together with an end."""
+        """Run the ready step, then each step that was claimed when the one before was recorded."""
         worker, head = self._worker, facts.head
         if self._queue is not None and not self._queue.may_claim(head):
             return head

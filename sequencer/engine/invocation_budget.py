@@ -27,7 +27,7 @@ NO_LIMIT = Allowance()
 
 
 def format_count(number: int, noun: str) -> str:
-    """Return the number of *noun* with its verb, for a sentence.
+    """Return the number, *noun* and verb for the start of a sentence.
 
     >>> format_count(1, "step"), format_count(2, "step")
     ('1 step is', '2 steps are')
@@ -64,8 +64,8 @@ class Summary(Struct):
     def steps_left(self, max_steps: int) -> int:
         """Return how many of *max_steps* are left.
 
-        After more usage limits than that, no steps are left: each limit was a call, and an
-        invocation makes at most twice as many calls as it may do steps, not counting failures.
+        After more usage limits than *max_steps*, none are left: each limit was a call, and an
+        invocation makes at most twice as many calls as steps, not counting failures.
         """
         return 0 if self.limits_met > max_steps else max_steps - self.usage.steps
 
@@ -163,7 +163,7 @@ class SequenceBudget(InvocationBudget):
     def find_reached_limit(self, head: Head) -> str | None:
         """Return a message if a limit of this invocation is reached; None: none is."""
         if self.mode is Mode.TICK and self.summary.usage.steps:
-            # After a "no" the run stays at the step, and its fixer or the next round is due.
+            # After a "no", the run stays at the step: its fixer or the next round is due.
             is_accepted = head.step_index != self._first_index
             return f"the {'step' if is_accepted else 'attempt'} that was due is done"
         if (reason := self.summary.find_reached_limit(self.limits)) is not None:
@@ -219,7 +219,7 @@ class SequenceBudget(InvocationBudget):
     def observe(self, head: Head) -> None:
         """Note the failures at *head*; call this for each head, before a decision about it.
 
-        An earlier failure is no reason to end: a process that starts after it tries again.
+        A failure before this process started is no reason to end: starting means to try again.
         """
         if head.step_index != self._failing_at:
             self._failing_at, self._failures_seen = head.step_index, 0
@@ -254,7 +254,7 @@ class SequenceBudget(InvocationBudget):
         summary.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
 
     def take_back_step(self, ended: AttemptResult) -> None:
-        """Take the step of *ended* out of the count again: the run refused it."""
+        """Remove the step of *ended* from the count, because the run refused it."""
         usage = self.summary.usage
         self.summary.usage = usage.replace(steps=usage.steps - int(ended.ending.has_worked))
 

@@ -60,7 +60,7 @@ def make_changes(store: Store, workflow: Workflow) -> Changes:
 def make_readable_kind(store: Store, workflow: Workflow) -> Kind:
     """Return the kind of *workflow*, for looking at its run in *store*.
 
-    If the package that provides the kind is missing or fails, the steps are in their plain order.
+    If the package that provides the kind is missing or fails, the steps keep their listed order.
     """
     try:
         return make_changes(store, workflow).kind

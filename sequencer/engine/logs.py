@@ -1,9 +1,9 @@
 """Step logs: one file per attempt, named after its iteration and its step.
 
-A log starts with lines that identify the attempt, and with the prompt as the agent got it. Then
-comes the agent's output, as bytes, without secrets and up to a cap. An existing file is never
-opened for writing again. A log that can't be written never makes a step fail. Not promised: that
-a log survives a power loss, or that it is complete if the disk is full.
+A log starts with lines that identify the attempt and the prompt as the agent got it. The agent's
+output follows, as bytes, without secrets and up to a cap. An existing file is never opened for
+writing again. A log that can't be written never makes a step fail. Not promised: that a log
+survives a power loss, or that it is complete if the disk is full.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LONGEST_SECRET = 64 * 1024
 """Longest key, in bytes, that is searched for in the output after the cap of a log."""
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 MAX_NEWEST = 256 * 1024
-"""Bytes of the end of an attempt that are in its log even if the log was capped before."""
+"""How many of an attempt's last bytes are in its log even if the log was capped."""
 NO_BRANCH = "local"
 MAX_LOOKS = 100
 """How many step logs are opened to find one of a run: mode async writes to the same folder."""
@@ -63,9 +63,8 @@ GIT_KNOWN_S = 1.0
 def current_branch(project: Path) -> str | None:
     """Return the git branch that is checked out in *project*; None without git.
 
-    It reads git's files, because a git process in each step would cost more than everything
-    else that the sequencer does for it. A detached HEAD is named by the first 12 digits of its
-    commit.
+    It reads git's files: a git process would cost more than everything else that the sequencer
+    does for a step. A detached HEAD is named by the first 12 digits of its commit.
     """
     git = git_folder(project)
     return None if git is None else read_branch(git)
@@ -117,7 +116,7 @@ def read_branch(git: Path) -> str | None:
     """Return the branch that is checked out, according to the files in the folder *git*."""
     head = _read_line(f"{git}/HEAD")
     if head is None or not head.startswith("ref: "):
-        # The result is shown, so it must not have any other content of the file.
+        # The result is shown to people, so it must not reveal any other content of the file.
         return None if head is None or not _OID.fullmatch(head) else head[:12]
     return head.removeprefix("ref: ").removeprefix("refs/heads/")
 
@@ -132,7 +131,7 @@ class SentText(Struct, frozen=True):
 
 
 class SentTexts(Struct, frozen=True):
-    """The texts that were sent to an attempt's agent, and their place in its log."""
+    """The texts that were sent to an attempt's agent, and where they are in its log."""
 
     texts: tuple[SentText, ...]
     start: int
@@ -348,7 +347,7 @@ class StepLogs:
         self._git: Path | None = None
         """The folder with git's HEAD; None without git."""
         self._git_known_until = 0.0
-        """When to look for that folder again, in seconds of the monotonic clock."""
+        """When to look up that folder again, on the monotonic clock."""
         self._folders: dict[str | None, Path] = {}
         """Branch, or None without one -> the folder of its logs."""
 
@@ -394,7 +393,7 @@ class StepLogs:
 
         Raises:
             UnsafeFolder: a part of the path is a link; a log must not reach another file.
-            UnsafePath: something that is not a folder is in the place of the folder.
+            UnsafePath: the path of the folder is not a folder.
         """
         folder, fd, claim = self._find_folder(), -1, attempt.claim
         number = claim.attempt
@@ -402,7 +401,7 @@ class StepLogs:
             fd, name, number = self._create(folders.make_folder(folder), attempt)
         except NotADirectoryError as error:
             raise UnsafePath(
-                "is no plain folder",
+                "is not a plain folder",
                 where=str(error.filename),
                 hint="move it away, or set logs_dir",
             ) from error
@@ -458,7 +457,7 @@ class FileLog:
     def write_header(self, attempt: Attempt, number: int) -> None:
         """Write the lines that identify the attempt; *number* is the one in the file's name.
 
-        The attempt's own number may be lower, after the run was rewound or a person let it retry.
+        The attempt's own number may be lower after a rewind, or after a person's retry.
         """
         name, prepared_step, head = self._redaction.hide_name, attempt.prepared, attempt.head
         step, step_index = prepared_step.step, attempt.claim.step_index

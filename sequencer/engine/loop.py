@@ -26,11 +26,11 @@ from sequencer.model.outcome import Outcome
 LOOK_S = 1.0
 """After this much work of agents, the limits of the run are read again."""
 LONGEST_SLEEP_S = 60.0
-"""A date is compared with the wall clock at least this often, since people change that clock."""
+"""A date is compared with the wall clock at least this often, because that clock may be set."""
 
 
 def pause_s(until: datetime | None, most_s: float | None = LONGEST_SLEEP_S) -> float | None:
-    """Return the seconds from now *until* a time, at most *most_s*; None: no limit."""
+    """Return the seconds from now to *until*, at most *most_s*; None: no limit."""
     if until is None:
         return most_s
     pause = max((until - datetime.now(UTC)).total_seconds(), 0.0)
@@ -61,14 +61,14 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
             # The next tick tries again.
             self._longest_wait_s = worker.retry_policy.wait_s = 0.0
         self._known, self._is_newest = head, False
-        """The newest head that is known, and whether this process has just made it itself."""
+        """The newest known head, and whether this process has just made it."""
         self._tried_at: datetime | None = None
-        """When this process tried to claim at that head; None: it has not."""
+        """When this process last tried to claim at that head; None: it has not."""
         self._waiting_since: float | None = None
         self._last_notice = ""
         self._last_wait: tuple[str, str | None] = "", None
         self._unlooked_s = 0.0
-        """Seconds of work of agents since the limits of the run were read."""
+        """How long agents have worked since the limits of the run were read, in seconds."""
         self.summary = budget.summary
 
     def work(self) -> Summary:
@@ -85,7 +85,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         """
         workspace, head = self._performer.workspace, self._known
         if head.status is Status.COMPLETE:
-            # An earlier process may have ended before it brought the run's work home.
+            # An earlier process may have ended before it could merge the run's work.
             workspace.end(head)
         else:
             workspace.begin(head, self._stop)
@@ -173,7 +173,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
     def _clean_up(self, error: BaseException | None) -> None:
         """Stop everything that still runs, after the work or after the *error* that ended it."""
 
-    # --- looking -------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------
 
     def _continue_at(self, head: Head, *, tried_at: datetime | None) -> None:
         """Continue at *head*, which this process has just made; see `Seen` for *tried_at*."""
@@ -205,14 +205,14 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
     def _count_work(self, outcome: Outcome) -> None:
         """Read the limits of the run again after enough work, before the work is recorded.
 
-        The record may claim the next step, which must keep to the new limits.
+        The record may claim the next step, which must obey the new limits.
         """
         self._unlooked_s += outcome.usage.seconds
         if self._unlooked_s >= LOOK_S:
             self._renew_limits()
 
     def _renew_limits(self) -> None:
-        """Read the limits of the run again, and keep to them from now on."""
+        """Read the limits of the run again, and apply them from now on."""
         self._unlooked_s = 0.0
         self._notify(self._worker.renew_limits())
         self._budget.apply_limits(self._worker.limits)
@@ -241,7 +241,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
             self._waiting_since = None
 
     def _compute_wait_left(self, move: Wait) -> float | None:
-        """Return how long the wait for others may last; None: without limit.
+        """Return how long the wait for others may still last; None: no limit.
 
         Raises:
             ClaimHeld: this process has waited as long as it may.

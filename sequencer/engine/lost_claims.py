@@ -1,6 +1,6 @@
 """What is kept and counted of an attempt whose claim another process or a person took away.
 
-Its result is refused, but its agent was paid and has worked. The run counts both once.
+Its result is refused, but its agent has worked and was paid. The run counts both exactly once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sequencer.store import results
 from sequencer.store.protocol import Store
 
 _NOT_CHARGED = ("gate", "verdict", "work")
-"""Keys of a record that say what the run does with a result; this one was refused."""
+"""Keys of a record that say what the run does with a result; a refused one has none of them."""
 
 
 def note_counted(store: Store, owed: Iterable[Attempt], head: Head | None) -> None:
@@ -39,7 +39,7 @@ def note_counted(store: Store, owed: Iterable[Attempt], head: Head | None) -> No
 def find_debts(
     store: Store, attempts: Iterable[Attempt], tries: Collection[Attempt], head: Head | None
 ) -> list[Attempt]:
-    """Return which of *attempts* the run has to charge if they have no claim any more.
+    """Return which of *attempts* the run must charge if they no longer have a claim.
 
     Those in *tries* may still have one when they are recorded.
     """
@@ -53,7 +53,7 @@ def find_debts(
 
 
 def charge_lost_attempt(changes: Changes, attempt: Attempt, result: AttemptResult) -> bool:
-    """Count the usage in *result* of *attempt* at a step, whose claim is gone; return if it was.
+    """Count the usage of *result*, although the claim of *attempt* is gone; return if it counts.
 
     Nothing is counted in a run that was started over or replaced, or if the end of the attempt
     was recorded before.
@@ -90,12 +90,12 @@ def charge_lost_attempt(changes: Changes, attempt: Attempt, result: AttemptResul
 def _has_lost_claim(head: Head, attempt: Attempt) -> bool:
     """Return whether *head* continues the run of *attempt* without its claim."""
     token = attempt.claim.token
-    # If an older state of the run was put back, its tokens end before this one.
+    # If an older state of the run was restored, its tokens end before this one.
     return head.run_id == attempt.run_id and token <= head.token and not head.find_claim(token)
 
 
 def _is_own_end(fact: RecordedFact, token: int) -> bool:
-    """Return whether the holder of *token* itself has recorded its end with *fact*."""
+    """Return whether *fact* is the record in which the holder of *token* ended its claim."""
     meaning = fact.meaning
     is_end = meaning.ends is not None and meaning.ends is not EndState.LOST
     return is_end and meaning.by_holder and fact.token == token

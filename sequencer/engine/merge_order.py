@@ -29,12 +29,12 @@ class MergeQueue:
     def __init__(self, *, is_strict: bool) -> None:
         """Let each task wait for the tasks before it in the list.
 
-        If it is not *is_strict*, a task waits only where that costs no time, because every task
-        that waits for it also waits for the other one.
+        Unless *is_strict*, a task waits for an earlier one only if all of its dependents depend
+        on the earlier one too, so that waiting delays nothing.
         """
         self.is_strict = is_strict
         self.active_claims = ActiveClaims()
-        """The claims of the newest head; the worker keeps them up to date."""
+        """The claims of the newest head; the worker updates them."""
 
 
 class MergeTurn:

@@ -36,7 +36,7 @@ class AttemptOutput(Listener):
         attempt = self._attempt
         attempt.agent_usage, attempt.used = usage, sum_usages((*attempt.paid, usage))
         if attempt.token:
-            # If this process dies, the process that takes over the step counts it.
+            # If this process dies, the process that takes over the step counts this usage.
             with suppress(OSError, SequencerError):
                 open_leases(attempt.state_path).write_usage(attempt.token, attempt.used)
         self._emit(AttemptUsed(attempt, usage))

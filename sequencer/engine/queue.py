@@ -1,4 +1,4 @@
-"""Decides which of the processes that wait for the same steps comes first.
+"""Decides which of the processes that wait for the same steps goes first.
 
 Not promised: that a suspended process keeps its place. After a while, others pass it.
 """
@@ -13,12 +13,12 @@ from sequencer.store.protocol import Store
 from sequencer.store.queue import WaitQueue
 
 YIELD_S = 5.0
-"""How long a ready step is left to the processes that have waited longer. On a machine under load,
-waking up and claiming can take a second."""
+"""How long a ready step is reserved for the processes that have waited longer. Under load, waking
+up and claiming can take a second."""
 RECHECK_S = 5.0
-"""How often a process that is not the first looks at the run, to report news and to end in time."""
+"""How often a process that is not first checks the run, to report news and to end in time."""
 PASSES_S = 20.0
-"""How long a process that had to pass others, because they did not come, yields to no one."""
+"""After passing others that did not claim in time, how long a process yields to no one."""
 
 
 class Queue:
@@ -36,12 +36,12 @@ class Queue:
         """Position -> queues of processes that work at other sets of positions."""
         self._is_queued = False
         self._left_to_others: int | None = None
-        """The step that this process could have claimed when it recorded the step before."""
+        """The step that this process could have claimed when it recorded the previous step."""
         self._passes_until, self._is_passing = 0.0, False
         self._seen, self._seen_at = 0, 0.0
 
     def needs_to_yield(self, step_index: int) -> bool:
-        """Return whether this process leaves the step to another one that waits for it."""
+        """Return whether this process must leave the step to another one that waits for it."""
         if time.monotonic() < self._passes_until:
             return False
         position = self._position_at(step_index)

@@ -45,13 +45,13 @@ INLINE_BYTES = 4 * 1024
 def draw_jitter(ended: AttemptResult) -> float:
     """Return a random number below 1 for the wait after *ended*; 0 if it is accepted.
 
-    It does not use the module `random`, whose import would slow down each tick.
+    Importing the module `random` would slow down each tick.
     """
     return 0.0 if ended.outcome.is_accepted else int.from_bytes(os.urandom(4), "big") / 2**32
 
 
 def format_log_path(path: str | None, project: Path) -> str | None:
-    """Return the path of a step log for a record: relative to *project* if it is inside."""
+    """Return the path of a step log for a record, relative to *project* if it is inside."""
     return None if path is None else path.removeprefix(f"{project}{os.sep}")
 
 
@@ -135,7 +135,7 @@ def make_extra_fields(ended: AttemptResult) -> dict[str, Any]:
 
 
 def describe_overspending(step: Step, usage: Usage) -> str | None:
-    """Say how much an attempt at *step* spent if that is more than its limit; None: it is not.
+    """Say how much an attempt at *step* overspent its limit; None: it did not.
 
     >>> describe_overspending(Step(name="a", max_cost_usd=1), Usage(cost_usd=1.5))
     '1.5000 USD, more than its max_cost_usd of 1'
@@ -245,9 +245,9 @@ VERDICT_OUTPUT = Output(
 def judge_answer(workflow: Workflow, ended: AttemptResult, *, is_command: bool) -> AttemptResult:
     """Return *ended* with the decision that its answer makes in a run of *workflow*.
 
-    A "no" is a failure in the log and the journal, and the loop decides what follows. An answer
-    that has to decide and does not is a plain failure, after which the agent is asked at least
-    once more: there was no "no", so there is nothing to fix.
+    A "no" is a failure in the log and the journal, and the loop decides what follows. A missing
+    decision is a plain failure, after which the agent is asked at least once more: there was no
+    "no", so there is nothing to fix.
     """
     step = ended.step
     if step.validation is not None and ended.place.stage != "fix":
@@ -279,7 +279,7 @@ def _with_verdict(result: AttemptResult, wanted_form: str, *, is_command: bool) 
 
 
 def _fail_unanswered(result: AttemptResult, error: str) -> AttemptResult:
-    """Return *result* as a failure that is followed by at least one more try."""
+    """Return *result* as a failure with at least one more try."""
     return replace(
         result,
         step=with_second_attempt(result.step),
@@ -408,9 +408,9 @@ def redact_outcome(outcome: Outcome, redact: Callable[[str], str], **more: Any) 
 def apply_completion(step: Step, outcome: Outcome) -> Outcome:
     r"""Return *outcome*, complete if it is ok and its output has the step's mark.
 
-    The mark must be alone on a line, or an item of a list: an agent that quotes its prompt in
-    the middle of a sentence has not finished anything. White space inside the mark and Markdown
-    around it are ignored, so the mark may also span several lines.
+    The mark must be alone on a line, or be an item of a list: an agent that quotes its prompt in
+    a sentence has not finished anything. White space inside the mark and Markdown around it are
+    ignored, so the mark may span several lines.
 
     >>> step = Step(name="main", complete_when="ALL DONE")
     >>> apply_completion(step, Outcome(status="ok", output="Tests pass.\n - **ALL DONE**\n")).status
@@ -428,8 +428,8 @@ def apply_completion(step: Step, outcome: Outcome) -> Outcome:
 def mark_budget_used_up(outcome: Outcome, step: Step, left_usd: float | None) -> Outcome:
     """Return *outcome* of a *step* that used up its budget.
 
-    It is no failure if the budget came from the run or the invocation and not from the step.
-    *left_usd* is how much their caps had left for the step; None: they have none.
+    It is not a failure if the run or the invocation, not the step, set the budget. *left_usd* is
+    what their caps left for the step; None: they have no caps.
     """
     step_usd = step.max_cost_usd
     if left_usd is None or (step_usd is not None and step_usd <= left_usd):

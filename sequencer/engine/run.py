@@ -1,4 +1,4 @@
-"""`Run`: one run, for programs and for the command line, to read it, work on it and change it."""
+"""`Run`: reads one run, works on it and changes it, for programs and for the command line."""
 
 from __future__ import annotations
 

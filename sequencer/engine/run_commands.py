@@ -1,4 +1,4 @@
-"""Starts a run, and does the commands of people; every change is a transition in the journal.
+"""Starts a run, and carries out people's commands; every change is a transition in the journal.
 
 Every decision of a person about a run goes through `RunCommands`, from the command line, the
 library, the web pages, the MCP server and webhooks. So this is where an agent is refused
@@ -55,7 +55,7 @@ def agents_may_nothing(verb: str) -> bool:
 
 
 def ensure_may_decide(verb: str, agents_may: AgentsMay, what: str = "") -> None:
-    """Check that a person asks, or that *agents_may* use *verb*, which is for people.
+    """Check that the caller is a person, or that *agents_may* use *verb*, which is for people.
 
     *what* describes the act in the error; empty: *verb* does.
 
@@ -68,7 +68,7 @@ def ensure_may_decide(verb: str, agents_may: AgentsMay, what: str = "") -> None:
 
 
 def _initialise_run(head: Head, definition: Definition | None) -> Transition:
-    """Return the first transition of the run of *head*, with the cost of making its definition."""
+    """Return the first transition of the run of *head*; it counts the cost of its definition."""
     if definition is None:
         return transitions.initialize(head)
     usage, details = definition.usage, dict[str, Any]()
@@ -80,7 +80,7 @@ def _initialise_run(head: Head, definition: Definition | None) -> Transition:
 
 
 class RunCommands:
-    """Does the commands of people about one run."""
+    """Carries out people's commands about one run."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class RunCommands:
         transition = first_transition.combine(
             self._transition(first_transition.head, command, author)
         )
-        # After the command was checked: a run that is refused leaves no trace.
+        # Only after the command was checked: a refused start leaves no trace.
         self._keep_source()
         return transition
 
@@ -356,7 +356,7 @@ class RunCommands:
         if end is not None and (head.run_id != end or head.status != "complete"):
             raise TransitionRefused("reset: the run was started over in the meantime")
         transition = self._apply(head, command, fresh=self._make_fresh_head())
-        # After the command was checked: a refused reset must keep the source of the old run.
+        # Only after the command was checked: a refused reset must keep the old run's source.
         self._keep_source()
         return transition
 

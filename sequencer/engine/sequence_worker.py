@@ -79,10 +79,10 @@ class SequenceWorker(Worker):
         positions: Collection[str] = (),
         agents_state_path: Path | None = None,
     ) -> None:
-        """Work in the run in *store*; with *positions*, only on their steps.
+        """Work on the run in *store*; with *positions*, only on their steps.
 
         *agents_state_path* is for a run that only this process knows. Agents and their logs get
-        this path and no token, so that the logs are no evidence of a run.
+        this path and no token, so that the logs are not evidence of a run's progress.
         """
         self.workflow = performer.workflow
         """The workflow of the run when this worker started."""
@@ -103,7 +103,7 @@ class SequenceWorker(Worker):
     def ensure_startable(self, head: Head | None) -> None:
         """Check that the first step can start; a run that has a *head* has started already.
 
-        A notice says so if an earlier run has left logs.
+        If an earlier run has left logs, emit a notice.
 
         Raises:
             ConfigurationError: a prompt or an agent is missing.
@@ -230,7 +230,7 @@ class SequenceWorker(Worker):
     def perform(self, attempt: Attempt, budget: Allowance) -> AttemptResult:
         """Run the step of *attempt*; return its result with what that means for the run.
 
-        The run does not record it before `finish`.
+        Nothing is recorded until `finish`.
         """
         self.check_out_code(attempt)
         performer, claim, head = self.performer, attempt.claim, attempt.head

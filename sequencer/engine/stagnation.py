@@ -3,7 +3,7 @@
 The count is part of each attempt's evidence, so it survives restarts and moves to other machines
 with the journal. A process reads the newest records once, and then adds its own changes.
 
-Not promised: that an attempt is compared with one whose record was rotated away long ago.
+Not promised: that an attempt is compared with one whose record was rotated out long ago.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Streak(Struct, frozen=True):
 
 
 def streak_after(shown: Evidence | None, at: float) -> Streak | None:
-    """Return the streak of an attempt with the evidence *shown* that ended *at* a time.
+    """Return the streak of an attempt with the evidence *shown* that ended at the time *at*.
 
     None: the attempt has no answer to compare.
     """
@@ -81,9 +81,9 @@ class Streaks:
         self._seen = revision
 
     def follow(self, revision: int, ended: Mapping[str, AttemptResult] | None = None) -> None:
-        """Add the change of this process to *revision*, in which the attempts *ended*, by step.
+        """Add this process's change to *revision*, with the attempts that *ended* in it, by step.
 
-        If others have changed the run too, `read` reads all these changes later.
+        If other processes have changed the run too, `read` reads all these changes later.
         """
         if revision != self._seen + 1:
             return

@@ -1,8 +1,8 @@
 """Leaves out optional fields of a graph's step that its agent does not support.
 
-A role's fields are for every client; a field that an author writes at a task is for that task.
-So a field of the task that the agent does not support is an error, as in any step. A field of
-the role is left out: first single words of ``tools``, starting with the one that helps most.
+A role's fields are for every client; a task's own fields are for that task. So an unsupported
+field of the task is an error, as in any step. An unsupported field of the role is left out:
+first single words of ``tools``, starting with the one that resolves most objections.
 People with different clients share flowcharts, so a node may lose its temperature and its
 earlier conversation, and nothing else.
 """
@@ -107,7 +107,7 @@ def _without_objections(
         changes = dict(_changes(step, optional))
         if not changes:
             break
-        # If several help equally, the first: a single word comes before the whole field.
+        # On a tie, the first wins: a single word comes before the whole field.
         best_name = min(changes, key=lambda name: len(executor.objections(changes[name])))
         if len(executor.objections(changes[best_name])) >= count:
             break
@@ -138,7 +138,7 @@ def _drop_fields(step: Step, names: Collection[str]) -> Step:
 
 
 class SupportedFields:
-    """Leaves out the unsupported fields of the steps of one process, and reports that once."""
+    """Leaves out unsupported fields of one process's steps, and reports each only once."""
 
     def __init__(self, performer: Performer, first_workflow: Workflow) -> None:
         """Use the agents of *performer*; the run started with the tasks of *first_workflow*."""

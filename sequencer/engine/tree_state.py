@@ -22,7 +22,7 @@ from msgspec import Struct
 from sequencer import extensions
 
 CONTENT_BYTES = 1024 * 1024
-"""A file is compared by its content up to this size, a larger one by its size and time."""
+"""Up to this size, files are compared by content; larger ones by size and time."""
 DIGEST_BYTES = 12
 _HIDDEN_ROOTS = frozenset({".git", ".hg", ".jj", ".svn"})
 
@@ -68,7 +68,7 @@ class TreeState(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """Return a digest that changes if a file changes."""
+        """Return a digest that changes when a file changes."""
         digest = blake2b(self.commit.encode(), digest_size=DIGEST_BYTES)
         for path, mark in sorted(self.entries.items()):
             digest.update(f"\0{path}\0{mark}".encode("utf-8", "surrogateescape"))
@@ -76,7 +76,7 @@ class TreeState(Struct, frozen=True):
 
 
 class TreeChanges(Struct, frozen=True):
-    """The number of changes between two states."""
+    """How much changed between two states."""
 
     files: int
     commits: int = 0
@@ -202,8 +202,8 @@ class UnmergedWork(Struct, frozen=True):
     commands: tuple[str, ...]
     """The two commands for a shell: one merges the work, the other drops it."""
     run_id: str = ""
-    """The id of a run that has ended, or was started over. Empty: the work is commits that were set
-    aside, or the run is unknown."""
+    """The id of a run that has ended or was started over. Empty: the work consists of commits that
+    were set aside, or the run is unknown."""
 
     @property
     def hint(self) -> str:

@@ -25,7 +25,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.transitions import StepRef
 
 CALLER = "caller"
-"""The agent in the journal for a step that a program performed itself."""
+"""The journal's agent for a step that a program performed itself."""
 
 
 class OpenTurn(Struct):

@@ -1,4 +1,4 @@
-"""What the workers of all kinds of runs share: the part of one process in a run."""
+"""The base of the workers of all kinds of runs: one process's part in a run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Worker(ABC):
     """One process's part in a run of any kind."""
 
     def __init__(self, changes: Changes, performer: Performer, limits: RunLimits) -> None:
-        """Work in the run of *changes*."""
+        """Work on the run of *changes*."""
         self._changes = changes
         self.store = changes.store
         self.performer = performer
@@ -60,7 +60,7 @@ class Worker(ABC):
         self._heartbeat = Heartbeat(self.store, looks=changes.kind.has_one_place)
         self.code = CodeSync(performer.workspace, self.retry_policy)
         self.streaks: Streaks | None = None
-        """The results of the last attempts; None: this process has started no agent."""
+        """The newest streak of each step; None: this process has started no agent."""
 
     def renew_limits(self) -> str:
         """Read the limits again; return a message for a person if they have changed."""
@@ -134,7 +134,7 @@ class Worker(ABC):
         return PriorAttempts(tuple(filter(None, notes)), last_streak, is_shared)
 
     def _may_have_evidence(self, head: Head) -> bool:
-        """Return whether an agent may have left evidence before: if any has used something."""
+        """Return whether an earlier agent may have left evidence: whether any usage was counted."""
         usage = head.usage
         has_used = usage.output_tokens or usage.cost_usd or usage.unpriced
         return self.streaks is not None or bool(has_used)

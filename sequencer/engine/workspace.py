@@ -45,10 +45,10 @@ class AttemptFolder:
 
 
 class Workspace:
-    """The place where agents of one run work: here the project's folder. It moves no code."""
+    """Where the agents of one run work: here, the project's folder. It moves no code."""
 
     opens = False
-    """Whether attempts get other folders than the project's."""
+    """Whether attempts get folders other than the project's."""
 
     def __init__(self, folder: Path) -> None:
         """Let agents work in *folder*."""
@@ -75,10 +75,10 @@ class Workspace:
         """
 
     def end(self, head: Head) -> None:
-        """Bring the work of the run of *head*, which is complete, to the project's folder.
+        """Bring the work of the run of *head*, which is complete, into the project's folder.
 
         Raises:
-            WorkTreeRefused: it can't be brought there, and is kept; the message says where.
+            WorkTreeRefused: that is not possible; the work is kept, and the message says where.
         """
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class Workspace:
     def leave(self, head: Head | None) -> None:
         """Release the folder, because no agent of this process works here any longer.
 
-        *head* is the run's present head; None: it is not known.
+        *head* is the run's current head; None: it is not known.
         """
 
     # --- an attempt --------------------------------------------------------------------
@@ -205,7 +205,7 @@ class BranchGuard(Workspace):
 
 
 class InnerWorkspace(Workspace):
-    """A workspace inside another one, which does everything that this one does not override."""
+    """A workspace inside another one; it delegates everything that it does not override."""
 
     opens = True
 

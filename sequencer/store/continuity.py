@@ -66,7 +66,7 @@ def _find_run_mismatch(head: Mapping[str, Any], next_head: Mapping[str, Any]) ->
 
 
 def _find_gate_mismatch(head: Mapping[str, Any], fact: RecordedFact) -> str | None:
-    """Return the problem if *fact* decides at another gate than the one at which the run waits."""
+    """Return the problem if *fact* decides at a gate other than the one where the run waits."""
     if not fact.meaning.decides_gate:
         return None
     gate = head.get("gate")
@@ -83,7 +83,7 @@ def _find_gate_mismatch(head: Mapping[str, Any], fact: RecordedFact) -> str | No
 
 
 def _find_step_mismatch(head: Mapping[str, Any], fact: RecordedFact) -> str | None:
-    """Return the problem if *fact* is about another step than the run's, or than its claim's."""
+    """Return the problem if *fact* is about a step other than the run's or its claim's."""
     index = _find_expected_index(head, fact)
     if fact.step_index == index:
         return None
@@ -93,7 +93,7 @@ def _find_step_mismatch(head: Mapping[str, Any], fact: RecordedFact) -> str | No
 
 
 def _find_expected_index(head: Mapping[str, Any], fact: RecordedFact) -> Any:
-    """Return the step_index that *fact* has if the run of *head* continues with it."""
+    """Return the step_index that *fact* must have to continue the run of *head*."""
     if fact.meaning.decides_gate or fact.meaning.is_late_charge:
         # It is about a step that the run has left.
         return fact.step_index

@@ -2,7 +2,7 @@
 
 `reading` reads the files. This module lists each problem with its place, runs the ordinary reader
 on the same bytes, and decides what a repair has to do; `repair` does it. Only data with a valid
-checksum is believed. Damage does not raise an exception.
+checksum is trusted. Damage does not raise an exception.
 
 Not promised: that a lost record can be recovered.
 """
@@ -101,7 +101,7 @@ class Diagnosis(Struct, frozen=True):
     journals: tuple[JournalReport, ...]
     """Oldest first; the last is journal.jsonl if that exists."""
     chain: tuple[Record, ...]
-    """The longest sequence of records without a gap up to the last good one."""
+    """The longest sequence of records without a gap that ends with the last good one."""
     refusal: SequencerError | None
     """Why the run can't be used; None if it can."""
     recovered: Recovered | None
@@ -156,9 +156,9 @@ class Diagnosis(Struct, frozen=True):
 
     @property
     def complaints(self) -> Complaints:
-        """Return the problems that may only be there because a writer was active meanwhile.
+        """Return the problems that may exist only because a writer was active during the reading.
 
-        They are compared with those of the next look, which shows the lasting ones.
+        They are compared with those of the next reading: damage shows up in both.
         """
         refusal = None if self.refusal is None else str(self.refusal)
         damaged_reports = (
@@ -197,7 +197,7 @@ def diagnose(state_path: Path, progress: ProgressEvidence = no_progress_evidence
     continued between two files is not damage.
 
     Raises:
-        NewerSchema: a newer version of the program wrote the files, so only that one can judge.
+        NewerSchema: a newer version of the program wrote the files; only that can judge them.
         CorruptState: this user may not read the files, which a person has to fix; or writers
             change them faster than they can be read.
     """
@@ -329,7 +329,7 @@ def _choose_newest_head(state: StateReport, chain: Sequence[Record], journal: Pa
 
     Raises:
         NewerSchema: the last record of the *journal* is intact, but unknown to this version. It
-            is refused, and not dropped as damaged.
+            is refused, not dropped as damaged.
     """
     last_head = parse_record_head(chain[-1], journal) if chain else None
     is_newer = last_head is None or (

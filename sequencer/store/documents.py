@@ -1,6 +1,6 @@
 """Small files of a run that are written once and read often, such as its definition.
 
-Each exists completely or not at all, also after a power loss. A writer must hold the run's lock;
+Each exists completely or not at all, even after a power loss. A writer must hold the run's lock;
 readers need no lock.
 """
 
@@ -55,7 +55,7 @@ def keep(folder: Path, name: str, data: bytes) -> None:
 def forget(folder: Path, prefix: str, keep: Collection[str]) -> None:
     """Remove the documents in *folder* whose names start with *prefix*, except those in *keep*.
 
-    A document that can't be removed stays; it is not needed, and does no harm.
+    A document that can't be removed stays: it is not needed, but does no harm.
     """
     pattern = re.compile(re.escape(prefix) + r"[0-9a-f]{1,64}\.json")
     with contextlib.suppress(OSError):

@@ -78,7 +78,7 @@ def _record_nothing(head: Head) -> tuple[str, ...]:
 
 
 NOT_RECORDED = -1
-"""In place of a revision for an edit by hand, so that a process that waits for a change wakes."""
+"""The revision of an unrecorded edit by hand: a process that waits for a change must wake."""
 
 
 class FileStore:
@@ -103,7 +103,7 @@ class FileStore:
 
         A *peer* has to agree to every transition. *progress* gives the evidence in the step logs;
         it is called only when all files have to be read. The *mark* records outside of the folder
-        how far the run has come; a peer compares it by itself, once it knows the newest state.
+        how far the run has come; a peer compares it itself, once it knows the newest state.
         *redact* removes secrets from an edit by hand.
         """
         self.ttl_s, self.retry_for_s = ttl_s, 0.0
@@ -111,7 +111,7 @@ class FileStore:
         self._state_path = state_path
         self._state_name = str(self._state_path)
         self._pending: _Signature | None = None
-        """Signature of the files at the last look that found an unrecorded edit."""
+        """Signature of the files when an unrecorded edit was last found."""
         self._migrate, self._redact = migrate, redact
         self._peer, self._mark = peer, mark
         self._evidence = progress if mark is None or peer is not None else mark.prepend_to(progress)
@@ -131,8 +131,8 @@ class FileStore:
         self._published: list[int] = []
         """Descriptors of the versions of state.json that this process wrote, oldest first.
 
-        Replacing a file that no process has open frees its blocks: half a millisecond under the
-        lock, for which another process is already awake and waiting.
+        Replacing a file that no process has open frees its blocks. That takes half a millisecond
+        under the lock, and another process is already waiting for the lock.
         """
 
     def __repr__(self) -> str:
@@ -200,7 +200,7 @@ class FileStore:
         return RunFiles(self._state_path, self._journal, self._evidence, self._redact)
 
     def _follow_cached(self, signature: _Signature) -> Recovered | None:
-        """Return the state after simple changes since the last look; None: see `follow`."""
+        """Return the state after simple changes since the last reading; None: see `follow`."""
         if self._cached is None:
             return None
         (_, old_signature), known_recovery = self._cached
@@ -378,7 +378,7 @@ class FileStore:
         writing_id = None if self._peer is None else uuid.uuid4().hex
         try:
             content = headfile.encode_head(head)
-            # JSON writes a line end inside a string as an escape, so these are only for layout.
+            # JSON escapes line ends inside strings, so these are only layout.
             data = content.translate(None, b"\n")
             line = encode(head.revision, head.last_update, facts, data, writing_id)
             ensure_readable(line)
@@ -386,7 +386,7 @@ class FileStore:
             raise RecordRefused(
                 f"the record of this change could not be read back: {error}",
                 where=str(self._state_path),
-                hint="nothing was changed; a value in it is too large, or is no text",
+                hint="nothing was changed; a value in it is too large, or is not text",
             ) from error
         return content, line
 
@@ -434,7 +434,7 @@ class FileStore:
         return has_rotated
 
     def _append_agreed(self, line: bytes, offset: int, recovery: Recovered) -> bool:
-        """Append what the peer accepted; if that fails, the peer brings it the next time."""
+        """Append what the peer accepted; if that fails, the peer delivers it next time."""
         try:
             return self._append(line, offset, is_torn=recovery.is_torn)
         except StorageFailed as error:

@@ -1,8 +1,8 @@
 """The folders of a run, opened so that no link can lead out of them.
 
 A path is opened one name at a time from the root of the file system, and anything on it that is
-not a folder is refused. Entries are then named relative to the folder's descriptor, so a folder
-that is swapped for a link later changes nothing for the holder of the descriptor. The project's
+not a folder is refused. Entries are then opened relative to the folder's descriptor, so swapping
+the folder for a link later has no effect on the holder of the descriptor. The project's
 folder is resolved once, when it is found (`settings.location`): a link above it is the user's
 own and allowed. A user's own records (trust, schedules, what ticks remember) are outside all
 projects, so an agent that may only edit the project can't reach them (`read_user_record`).
@@ -31,11 +31,11 @@ MAX_READ_BYTES = 256 * 1024 * 1024
 _MAX_OPEN = 32
 """Folders that stay open: a run has a handful, and a program may use a thousand runs."""
 _PASS = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
-"""To pass through a folder, it need not be readable where the system has O_PATH."""
+"""With O_PATH, where the system has it, a folder on the way need not be readable."""
 _OPEN = os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _IS_NO_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.EMLINK)
-"""The errors of different systems for a link or a file where a folder has to be."""
+"""The errors that systems give for a link or a file where a folder is expected."""
 
 
 class _Modes:
@@ -54,12 +54,12 @@ def open_to_others(file_mode: int) -> None:
 
 
 def keep_from_git(folder: Path) -> None:
-    """Write a `.gitignore` for everything into *folder* when it is made; an old one stays."""
+    """When *folder* is made, write a `.gitignore` for everything into it; an existing one stays."""
     _Modes.ignored.add(Path(os.path.normpath(folder.absolute())).parts)
 
 
 class Folder:
-    """A folder that was reached without a link; open for as long as something refers to it.
+    """A folder that was reached without following a link; open while something refers to it.
 
     A caller that uses ``fd`` must keep a reference: another thread may open the same path, and
     the cache then drops this one.
@@ -223,7 +223,7 @@ def sync_fd(fd: int) -> None:
 
 
 def write_atomically(path: Path, data: bytes, *, durably: bool = True, fresh: str = "") -> None:
-    """Replace the file *path* with *data* atomically; *durably*: it survives a power loss.
+    """Replace the file *path* with *data* atomically; *durably*: so that it survives a power loss.
 
     *fresh* names the temporary file; threads that write *path* at the same time need different
     names.
@@ -267,7 +267,7 @@ def sync_folder(folder: Path) -> None:
 def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> bytes:
     """Return the bytes of *path* from *offset* on, at most *max_bytes*.
 
-    One more byte is returned if the file is longer than that, so that the caller can tell.
+    If the file is longer, one more byte is returned, so that the caller can tell.
 
     Raises:
         FileNotFoundError: it does not exist.
@@ -443,7 +443,7 @@ def list_names(path: Path | str) -> list[str]:
 def list_names_if_safe(path: Path | str) -> list[str]:
     """Return the names of the entries of the folder *path*; none if it is not a safe one.
 
-    For what only looks at a run: the store reports a folder that is not safe.
+    For callers that only look at a run: the store reports an unsafe folder.
 
     Raises:
         StorageFailed: the folder can't be read.
@@ -512,7 +512,7 @@ def _open_without_links(path: str, *, is_made: bool) -> int:
 
 
 def _open_entry(name: str, flags: int, fd: int, path_parts: tuple[str, ...] | None) -> int:
-    """Return a descriptor of *name* in *fd*; if *path_parts* are given, a missing one is made."""
+    """Return a descriptor of *name* in *fd*; with *path_parts*, make it if it is missing."""
     try:
         return os.open(name, flags, dir_fd=fd)
     except FileNotFoundError:

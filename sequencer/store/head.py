@@ -1,4 +1,4 @@
-"""state.json: read it without trust, replace it atomically, migrate it from another program.
+"""state.json: read it as untrusted input, replace it atomically, migrate another program's.
 
 The file is never written in place. Replacing it needs no fsync, because the journal can
 rebuild it; a reader sees the old content or the new content, never a part.
@@ -77,7 +77,7 @@ def encode_head(head: Head) -> bytes:
     """Return the bytes of state.json for *head*.
 
     Raises:
-        ValueError: it would be too large to read, or a value is no text that a file can have.
+        ValueError: it would be too large to read, or a text in it can't be encoded.
     """
     content = encode_json(head, 2) + b"\n"
     if len(content) > MAX_BYTES:
@@ -148,7 +148,7 @@ def make_leftover_filter(state_name: str) -> Callable[[str], bool]:
 def keep_copy(path: Path, suffix: str) -> Path:
     """Copy *path* durably to a free name with *suffix* in the same folder; return the copy."""
     copy = _copy_to_free_name(path, suffix)
-    # The original is replaced next. Sync also an old copy: its writer may have been killed before.
+    # The original is replaced next. Sync even an old copy: its writer may have been killed earlier.
     fd = folders.open_file(copy, os.O_RDONLY)
     try:
         folders.sync_fd(fd)
@@ -257,7 +257,7 @@ def migrate(
     was running counts as failed once, because its end is unknown.
 
     Raises:
-        CorruptState: *raw* has neither form, has a field missing, or contradicts itself.
+        CorruptState: *raw* has neither form, lacks a field, or contradicts itself.
         DefinitionChanged: *raw* was written under another workflow than *workflow_name*,
             or counts cycles of two where *workflow_name* has *cycle_length* steps.
     """

@@ -1,7 +1,7 @@
 """How far each run has come, stored where restoring its project can't undo it.
 
-All evidence of a step is in the run's folder, and git, a backup or a snapshot restores all of it
-at once. So the newest token and revision are also in the user's own state folder: one file for
+All evidence of a step is in the run's folder, which git, a backup or a snapshot restores as a
+whole. So the newest token and revision are also in the user's own state folder: one file for
 each run and folder, written after the journal has the transition. It is never flushed, because a
 power loss can only make it older. A run that is older than its record is refused.
 
@@ -46,7 +46,7 @@ _MAX_BYTES = 16 * 1024
 _MAX_HEAD_BYTES = 16 * 1024 * 1024
 _MAX_RESETS = 100
 _AROUND = 4
-"""How many parent folders of a head are recorded: up to the project, also from `runs/NAME`."""
+"""How many parent folders of a head are recorded: enough to reach the project from `runs/NAME`."""
 _PAIR = b'{"token":%19d,"revision":%19d'
 """The part of the file that each transition overwrites; its length never changes."""
 _FAILURES = (SequencerError, OSError)
@@ -277,7 +277,7 @@ class HighWaterMark:
         return ()
 
     def overwrite(self, head: Head) -> None:
-        """Record *head*, even if the record was further: a person decided so.
+        """Record *head* even if the record is further ahead, because a person decided so.
 
         Raises:
             UnsafeFolder, StorageFailed: the record exists and can't be changed.
@@ -299,7 +299,7 @@ class HighWaterMark:
             folders.remove(Path(os.path.realpath(user_state_path(KIND)), name))
 
     def _open(self, head: Head) -> tuple[str, ...]:
-        """Open the record of *head*'s run, and make it if there is none; return notices."""
+        """Open the record of *head*'s run, or create it; return notices."""
         old_run_id, notices = self._run_id or self._loaded_id, tuple[str, ...]()
         self.close()
         # Set even if the record can't be written, so that later steps do not try again.

@@ -36,7 +36,7 @@ _STAT_STATE, _STAT_PARENT, _STAT_START = 0, 1, 19
 
 
 def boottime() -> float:
-    """Return the seconds since the machine's boot, sleep included. No one can set this clock."""
+    """Return the seconds since the machine's boot, including sleep. No one can set this clock."""
     return time.clock_gettime(_BOOT_CLOCK) - _namespace_offset()
 
 
@@ -44,8 +44,8 @@ def boottime() -> float:
 def _namespace_offset() -> float:
     """Return how far the boot clock of this process is ahead of the machine's, in seconds.
 
-    A container may have its own clock (a time namespace), so that it continues from its time on
-    another machine. Its boot is still the boot of this machine.
+    A container that moved here may have its own clock (a time namespace), which continues from
+    the machine before. Its boot is still the boot of this machine.
     """
     try:
         namespace, child_namespace = (
@@ -218,7 +218,7 @@ def is_inside_agent() -> bool:
 
 
 def ensure_person(action: str, hint: str) -> None:
-    """Refuse *action* to agents, which no setting allows; *hint* says what to do instead.
+    """Refuse *action* to agents, whatever the settings are; *hint* says what to do instead.
 
     Raises:
         DecisionRefused: an agent started this process.
@@ -229,7 +229,7 @@ def ensure_person(action: str, hint: str) -> None:
 
 @lru_cache(maxsize=1)
 def _was_started_by_agent(pid: int) -> bool:
-    # Cached: a process's ancestors may end, but it never gets another one.
+    # Cached: a process's ancestors may end, but it never gets a new one.
     del pid
     if sys.platform != "linux":
         return _is_below_agent_by_psutil(os.getpid())
@@ -342,7 +342,7 @@ def _landlock_depth() -> int:
     """Return how many nested Landlock domains this process is in; it can't leave any of them.
 
     The kernel does not report it. So a thread enters as many more as the limit allows, and the
-    rest is the answer. The end of the thread undoes it.
+    difference is the answer. The end of the thread undoes that.
     """
     depths: list[int] = []
 

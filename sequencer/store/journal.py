@@ -140,7 +140,7 @@ def ensure_readable(line: bytes) -> None:
     Raises:
         ValueError: they would refuse it, as `decode` says.
     """
-    # Decoding takes longer than the rest of a transition, so only a line that may be refused is.
+    # Decoding takes longer than the rest of a transition: decode only what may be refused.
     is_deep = line.count(b"{") + line.count(b"[") > MAX_DEPTH
     if is_deep or len(line) > _MAX_BYTES or _LONG_NUMBER.search(line):
         decode(line[:-1])
@@ -334,7 +334,7 @@ class JournalFile:
     def read_records(self, after: int = 0) -> Iterator[Record]:
         """Yield the winners of all files, oldest first.
 
-        Only those of revisions after *after*; files that have none of them are not read.
+        Only those with revisions above *after*; files without any of them are not read.
         """
         newest_revision: int | None = None
         files, is_pruned = self._files_since(after), False
@@ -510,7 +510,7 @@ class JournalFile:
             with contextlib.suppress(FileExistsError):
                 folders.link(self.path, rotated_path)
             write_durably(temporary_path, last.line + b"\n")
-            # Otherwise a power loss could leave the new file, and no name for the old one.
+            # Otherwise a power loss could leave the new file, but no name for the old one.
             sync_folder(self.folder)
             folders.replace(temporary_path, self.path)
             sync_folder(self.folder)

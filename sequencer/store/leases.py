@@ -37,7 +37,7 @@ from sequencer.store.watch import wait_readable
 _NAME = re.compile(r"(\d{1,19})(?:\.seen-[0-9a-z-]{8}|\.used)?(\.\d{1,10}\.tmp)?")
 """Names of heartbeats, observations and usage, and their temporary files; no others are ours."""
 OBSERVED_LEASES = 1.25
-"""How many leases an observer on another machine waits on its own clock."""
+"""How long an observer on another machine waits by its own clock, in leases."""
 
 
 def open_leases(state_path: Path) -> Leases:
@@ -248,5 +248,5 @@ class Leases:
 
 
 def _is_of_heartbeat(observation: dict[str, Any], beat: Any) -> bool:
-    """Return whether *observation* is of this heartbeat and was made under this boot."""
+    """Return whether *observation* is about heartbeat *beat* and was made under this boot."""
     return observation.get("boot_id") == boot_id() and observation.get("beat", "?") == beat

@@ -128,7 +128,7 @@ class RunLock:
             message = f"can't be created: {reason}"
             raise StorageFailed(message, where=str(self.path.parent), hint=hint) from error
         if not self._is_checked:
-            # Only once: if the lock file is deleted again and again, this runs at each step.
+            # Only once: if something keeps deleting the lock file, each step opens it again.
             ensure_local(self.path.parent)
             self._is_checked = True
         try:

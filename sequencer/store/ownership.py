@@ -56,7 +56,7 @@ def make_for(owner: FileOwner, name: str, mode: int, folder: int) -> None:
     with contextlib.suppress(OSError):
         fd = os.open(name, _NEW_FOLDER, dir_fd=folder)
         try:
-            # The owner may have put another folder here. To give away an empty one is safe.
+            # The owner may have put another folder here. Giving away an empty one is safe.
             if not os.listdir(fd):  # noqa: PTH208 - no path
                 os.fchown(fd, *owner)
         finally:

@@ -88,7 +88,7 @@ class Store(Protocol):
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """Yield the accepted facts, oldest first, as ``history --json`` prints them.
 
-        Only those of revisions after *after*, which costs less than reading all.
+        Only those with revisions above *after*, which is cheaper than reading all of them.
         """
 
     def read_document(self, name: str) -> bytes | None:
@@ -180,7 +180,7 @@ class Draft(Struct, frozen=True):
 
 
 class Peer(Protocol):
-    """Has to agree to each transition; all calls are under the lock of the run's folder."""
+    """Must agree to each transition; all calls are made under the lock of the run's folder."""
 
     def catch_up(self) -> None:
         """Bring the folder up to date with newer state that this process knows."""

@@ -6,8 +6,8 @@ file blocks no one. A new ticket is above all others, so no process can be overt
 waits for the ticket just below its own; that call blocks, so it runs in a thread. Without open
 file description locks (macOS), `FlockQueue` uses the kernel's order.
 
-Not promised: anything that safety needs. Without the file (deleted, a link, a read-only folder)
-every process is first, and the claim decides as always.
+Not promised: anything that safety depends on. Without the file (deleted, a link, a read-only
+folder), every process is first, and the claim decides as always.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class WaitQueue:
             os.close(fd)
 
     def enter(self) -> bool:
-        """Join the queue at its end, unless in it already; return whether this is the first."""
+        """Join the end of the queue, unless already in it; return whether this is the first."""
         if self._entry is None:
             self._entry = _Entry(self._path, self._new_queue())
         return self._entry.is_first

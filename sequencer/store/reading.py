@@ -247,7 +247,7 @@ class RunFiles:
         """Return a path that only a run that had started leaves behind; None: there is none."""
         for name in ("results", "beats"):
             try:
-                # Also if it is empty: the first attempt makes this folder.
+                # Even if it is empty: the first attempt makes this folder.
                 entries = folders.open_folder(self.folder / name).entries()
                 return self.folder / name / next(entries).name
             except StopIteration:

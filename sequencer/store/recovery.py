@@ -2,9 +2,9 @@
 
 The journal decides. state.json is valid if it equals its own record. It is rolled forward if the
 journal has newer records, taken as an edit by hand if only its content differs, and restored if
-it can't be read; but not if other evidence (a granted token, a published revision, a finished
-step log) shows that the run had come further than the journal. Nothing here writes; `reading`
-does the reading.
+it can't be read. All of this is refused if other evidence (a granted token, a published revision,
+a finished step log) shows that the run had come further than the journal. Nothing here writes;
+`reading` does the reading.
 
 Not promised: that every loss is noticed. If logs, results and heartbeats are lost too, or if a
 person accepted the steps, there is nothing to compare with.
@@ -184,7 +184,7 @@ def _ensure_newest(files: RunFiles, recovery: Recovered) -> None:
 def ensure_no_older_copy(files: RunFiles, recovered: Recovered) -> None:
     """Check that the step logs have no token that the files of the run don't have.
 
-    state.json and its journal also agree if both are older copies. Only for the process that
+    state.json and its journal agree even if both are older copies. Only for the process that
     holds the lock: for any other, a log may be newer than the files it read.
 
     Raises:
@@ -335,7 +335,7 @@ def _compare(files: RunFiles, content: dict[str, Any], state: Recovered, scan: S
     if type(revision) is not int:
         raise EditRefused("revision is not a number", where=path, hint=_REPAIR)
     run_id = end.data["head"].get("run_id")
-    # A reset changes run_id. A head from before it is only older, and not of another run.
+    # A reset changes run_id. A head from before it is only older, not from another run.
     is_earlier = any(record.data["head"] == content for record in scan.winners)
     if content.get("run_id") != run_id and not is_earlier:
         raise EditRefused(
@@ -422,7 +422,7 @@ def _is_recorded(
     A writer that is stopped between its append and its rename leaves the edit in state.json.
     """
     recorded_head = next_record.data["head"]
-    # Only these: an earlier version may have derived other fields from them.
+    # Compare only these: an earlier version may have derived other fields from them.
     is_edit = find_meaning(next_record.data.get("event", "")).is_edit
     names = [*_CHANGED_BY_EDITS, *(content.keys() - Head.model_fields.keys())]
     pairs = ((recorded_head.get(name), content.get(name)) for name in names)
@@ -432,4 +432,4 @@ def _is_recorded(
 
 
 _CHANGED_BY_EDITS = ("run_id", "step_index", "exit", "failures_in_row", "not_before")
-"""Fields that an edit can change, and whose values are then in its record unchanged."""
+"""Fields that an edit can change, and whose values its record then has unchanged."""

@@ -256,7 +256,7 @@ def _replace_journals(
 
 @contextlib.contextmanager
 def _lock_out_appends(path: Path) -> Iterator[None]:
-    """Lock out appends for a block, so that no line lands in a file that is being replaced."""
+    """Block appends while the block runs, so that no line lands in a file that is replaced."""
     try:
         fd = folders.open_file(path, os.O_RDWR)
     except FileNotFoundError:

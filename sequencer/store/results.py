@@ -91,7 +91,7 @@ def output_path(run: Path, name: object) -> Path:
 
     Raises:
         CorruptState: *name* is not a path that a step can have; a forged record could name any
-            file of the machine.
+            file on the machine.
     """
     if extract_attempt_name(name) is None:
         raise CorruptState(
@@ -116,7 +116,7 @@ def write_output(attempt: Path, data: bytes) -> None:
 def is_intact(output: Path, data: bytes) -> bool:
     """Return whether *data*, read from *output*, is the complete original content.
 
-    An output of an earlier version has no seal. It is believed unless it is empty, because no
+    An output of an earlier version has no seal. It is trusted unless it is empty, because no
     version stores an empty output.
     """
     seals = [name for name in folders.list_names(output.parent) if _SEAL.fullmatch(name)]

@@ -110,7 +110,7 @@ class RunImport:
     ) -> Head:
         """Import the run: its history as *lines*, then *arrived* after *head*; return the new head.
 
-        *outputs* are by the names of their attempts' folders.
+        *outputs* maps the name of an attempt's folder to its output.
 
         Raises:
             TransitionRefused: the folder has another run, or one that has not moved away.

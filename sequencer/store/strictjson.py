@@ -31,7 +31,7 @@ def _parse_int(digits: str) -> int:
 def _parse_float(digits: str) -> float:
     number = float(digits)
     if math.isinf(number):
-        # Written again, it would become null.
+        # Written back, it would become null.
         message = f"the number {digits[:20]} is too large"
         raise ValueError(message)
     return number

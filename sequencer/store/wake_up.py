@@ -1,4 +1,4 @@
-"""A descriptor with which a thread or a signal handler wakes another thread that sleeps on it."""
+"""A descriptor that lets a thread or a signal handler wake another thread that sleeps on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class WakeUp:
     """Its descriptor is readable from `set` to `clear`.
 
     On Linux it is an eventfd, because the kernel never refuses to set one. A write to a pipe may
-    need memory, and if that is refused, the other thread sleeps on. Elsewhere it is a pipe.
+    need memory, and if that is refused, the other thread keeps sleeping. Elsewhere it is a pipe.
     """
 
     def __init__(self) -> None:

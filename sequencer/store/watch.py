@@ -2,7 +2,7 @@
 
 Linux notifies through inotify; on other systems the watchdog package uses the system's service.
 If the system has no notification left (the number of inotify instances per user is limited), a
-short sleep takes its place. The end of a claim's holder on this machine also wakes.
+short sleep takes its place. The end of a claim's holder on this machine also ends the sleep.
 
 Not promised: that every change wakes; the caller checks again from time to time. Whether a lease
 has expired is not decided here.
@@ -24,9 +24,9 @@ from sequencer.store.wake_up import WakeUp
 
 SLEEP_S = 0.25
 LONGEST_POLL_S = 86_400.0
-"""No call of the system waits for longer: poll refuses 2**31 ms, which is less than 25 days."""
+"""No system call waits for longer: poll refuses 2**31 ms, which is less than 25 days."""
 _ALL_EVENTS = 1024 * 1024
-"""More bytes than the kernel's event queue can have."""
+"""More bytes than the kernel's event queue can hold."""
 
 
 class Watch(Protocol):
@@ -91,7 +91,7 @@ class InotifyWatch:
 
         self._name = name
         self._end_of_name = os.fsencode(name or "") + b"\0"
-        """The end of the events of that name, and of few others."""
+        """How the events of that name end, and few other events."""
         self._parse = parse_events
         self._inotify = INotify(nonblocking=True)
         mask = flags.MOVED_TO | flags.CLOSE_WRITE | flags.DELETE | flags.MOVED_FROM
@@ -207,7 +207,7 @@ def wait_for_other_revision(
     claim: Claim | None = None,
     holder: int | None = None,
 ) -> bool:
-    """Sleep until *newest* returns another revision than *revision*; return whether it does.
+    """Sleep until *newest* returns a revision other than *revision*; return whether it does.
 
     *watching* must have started before, so that no change is missed. A readable descriptor in *fds*
     ends the sleep, and so does *holder*, a descriptor of the process that holds *claim*; otherwise

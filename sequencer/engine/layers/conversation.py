@@ -10,7 +10,7 @@ from sequencer.model.outcome import SessionFault
 
 
 def continue_conversation(performer: Performer, attempt: Attempt, proceed: Next) -> None:
-    """Let the agent continue its conversation; if it is lost, start a new one in the same try."""
+    """Continue the agent's conversation; if it is lost, start a new one in the same attempt."""
     session = attempt.session = find_continued_session(attempt)
     proceed(attempt)
     if session is None:

@@ -1,4 +1,4 @@
-"""The layer for `agent.fallback`: other agents replace one that is not available."""
+"""The layer for `agent.fallback`: other agents replace one that is unavailable."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sequencer.model.outcome import PUT_OFF
 
 
 def fall_back(performer: Performer, attempt: Attempt, proceed: Next) -> None:
-    """Let other agents perform the step while its own is not available.
+    """Let other agents perform the step while its own is unavailable.
 
-    If none of them is available either, the outcome is the one of the agent that is available
-    again first.
+    If all of them are unavailable too, the outcome is from the agent that will be available
+    first.
     """
     if (replacement := attempt.prepared.instead) is not None:
         words = _log_replacement(performer, attempt, replacement)
@@ -62,7 +62,7 @@ def _log_replacement(performer: Performer, attempt: Attempt, replacement: str) -
 
 
 def _log_unfit_fallbacks(performer: Performer, attempt: Attempt) -> str | None:
-    """Return and log which agents should replace the agent of *attempt* and can't; None: none."""
+    """Log and return which fallbacks of the agent of *attempt* can't be used; None: none."""
     prepared_step = attempt.prepared
     objections = performer.agents.list_unfit_fallbacks(prepared_step.step, prepared_step.agent)
     texts = [

@@ -45,7 +45,7 @@ def keep_log(performer: Performer, attempt: Attempt, proceed: Next) -> None:
             raise
         raise cause from error
     finally:
-        # Breaks a reference cycle, which would keep the attempt in memory: its output has it.
+        # Break a reference cycle that would keep the attempt in memory: its listener refers to it.
         attempt.listener = log
     result = attempt.ended
     if result is None:

@@ -1,4 +1,4 @@
-"""The layer that only nodes have: it keeps their output."""
+"""The layer that keeps the output of nodes."""
 
 from __future__ import annotations
 

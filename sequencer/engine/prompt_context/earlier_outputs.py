@@ -1,7 +1,7 @@
 """The outputs of the steps of a run so far, read from its journal for prompts.
 
-The journal is read only for a prompt that asks. Its rotation limits how far back it goes:
-an older output has only its name left, and asking for it is an error.
+The journal is read only if a prompt asks for an output. Rotation limits how far back it goes:
+only the name of an older output is left, and asking for that output is an error.
 """
 
 from __future__ import annotations

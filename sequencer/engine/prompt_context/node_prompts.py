@@ -22,7 +22,7 @@ class NodePrompts:
     """Makes the prompts of the nodes of one run."""
 
     def __init__(self, changes: GraphChanges, performer: Performer) -> None:
-        """Note which nodes have JSON outputs; *changes* reads the outputs."""
+        """Find out which nodes have JSON outputs; *changes* reads the outputs."""
         self._changes, self._performer = changes, performer
         self._json_nodes = frozenset(
             step.name
@@ -76,7 +76,7 @@ class NodePrompts:
 
 
 def _with_block(compose: Callable[[str], str], block: str, text: str) -> str:
-    """Return the prompt that *compose* makes of *text*, with *block* after it."""
+    """Return the prompt that *compose* makes from *text*, followed by *block*."""
     return f"{compose(text).rstrip()}\n\n{block}\n"
 
 

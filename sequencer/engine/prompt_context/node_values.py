@@ -29,7 +29,7 @@ class NodeValues(Struct, frozen=True):
     node: Node
     read: Read
     reached: Reference | None
-    """The output that came to the node over its edge; None: there is none."""
+    """The output that reached the node over its edge; None: there is none."""
     outputs: Mapping[str, Reference]
     """By node."""
     keys: Mapping[str, str]
@@ -80,7 +80,7 @@ class NodeValues(Struct, frozen=True):
         return templates.look_up(self._state(subpath), subpath) if subpath else self._state(())
 
     def _find_node_value(self, path: tuple[str, ...]) -> Any:
-        # The id of a node may have dots, so the longest id that matches counts.
+        # A node's id may contain dots, so the longest match wins.
         for length in range(len(path), 0, -1):
             name = ".".join(path[:length])
             if name in self.graph.by_id:
@@ -124,7 +124,7 @@ def _has_input(paths: Collection[tuple[str, ...]], key: str, value: Any) -> bool
     input_path = ("input", *key.split("."))
     if ("input",) in paths or any(path[: len(input_path)] == input_path for path in paths):
         return True
-    # The prompt also has it if it names everything that the input's own templates name.
+    # Naming everything that the input's own templates name also counts.
     names = (
         set(templates.iter_template_paths(value, templates.GRAPH_ROOTS))
         if isinstance(value, str)
@@ -166,9 +166,9 @@ def make_node_values(
 
 
 def _list_parallel_nodes(name: str, marking: Marking) -> list[str]:
-    """Return the nodes that run together with *name*, itself included; none if it is alone.
+    """Return *name* and the nodes that run at the same time; none if it is alone.
 
-    Nodes that may start count too: each process decides itself how many of them it starts.
+    Nodes that may start count too: each process decides for itself how many of them it starts.
     """
     graph = marking.graph
     ready_names = [node for node in marking.waiting if marking.may_start(node)]

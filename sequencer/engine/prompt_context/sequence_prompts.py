@@ -100,7 +100,7 @@ class Composer(Struct, frozen=True, dict=True):
         return self.read_outputs()
 
     def append_blocks(self, text: str) -> str:
-        """Return *text*, which has no templates, with all blocks of the run after it."""
+        """Return *text*, which has no templates, followed by all blocks of the run."""
         return _join_blocks(text, [block for _, block in self._blocks()])
 
     def compose(self, text: str) -> str:
@@ -115,7 +115,7 @@ class Composer(Struct, frozen=True, dict=True):
         return _join_blocks(templates.render(text, self._value), blocks)
 
     def _blocks(self) -> list[tuple[str, str]]:
-        """Return (root, block) for all that a prompt gets if it does not ask for it."""
+        """Return (root, block) for everything that a prompt gets unless it asks for it itself."""
         blocks = []
         if self.request is not None:
             blocks.append(("request", request_block(self.request)))
