@@ -83,7 +83,7 @@ class Meaning(Struct, frozen=True, kw_only=True):
     by_holder: bool = False
     """Only a process that holds the claim, or takes it over, reports it."""
     is_late_charge: bool = False
-    """It only counts what an attempt has used that had already lost its claim."""
+    """It only counts the usage of an attempt that had already lost its claim."""
     moves_nothing: bool = False
     """The run is where it was before."""
     holds_run: bool | None = None
@@ -233,8 +233,8 @@ def was_lost_on_hold(facts: Iterable[RecordedFact], token: int) -> bool:
 def find_end_index(facts: Iterable[Fact]) -> int | None:
     """Return the step_index of the newest of *facts* that ends a run; None: none does.
 
-    That is the step after which the run was over, or at whose gate. In which order the steps came
-    does not matter: a hook or the kind of the workflow may decide that.
+    That is the step after which, or at whose gate, the run ended. The order of the steps does not
+    matter: a hook or the kind of the workflow may decide it.
     """
     end_index = None
     for fact in facts:

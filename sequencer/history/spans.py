@@ -201,7 +201,7 @@ class Figures(Struct, frozen=True):
     people_s: float
     """Time in which no attempt ran and the run waited for a person."""
     critical_s: float
-    """Length of the critical path, waits for people included."""
+    """Length of the critical path, including waits for people."""
     critical: tuple[int, ...]
     """Indexes of the executions on the critical path."""
     peak: int

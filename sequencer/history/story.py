@@ -53,7 +53,7 @@ class Try(Struct):
     start: StartKind | None
     """None: nothing was started; a person reported the end of a step."""
     begin: float
-    """Seconds since 1970, UTC; after the end more exact than `began`."""
+    """Seconds since 1970, UTC; once it has ended, more exact than `began`."""
     host: str = ""
     """The machine that claimed it."""
     is_gate: bool = False
@@ -421,7 +421,7 @@ def _finish(attempt: Try, fact: RecordedFact, ending: EndState, end_s: float) ->
     began_at, duration_s = details.get("began_at"), float(usage.get("seconds", 0.0))
     if began_at:
         attempt.begin = _parse_seconds(began_at)
-    # A process that died has worked until its last sign of life.
+    # A process that died counts as working until its last sign of life.
     is_known = began_at or duration_s or ending is EndState.LOST
     attempt.end = attempt.begin + duration_s if is_known else max(end_s, attempt.begin)
     attempt.ending = ending

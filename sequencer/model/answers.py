@@ -1,8 +1,8 @@
 """What an answer decides: the last JSON object in its text with a decision, fenced or not.
 
 Judges, flowcharts, routers and classifiers all read verdicts here. The prose around the object
-never counts, and malformed JSON is not repaired. The time is linear in the length of the text,
-however deeply it is nested and wherever it breaks off.
+never counts, and malformed JSON is not repaired. Reading takes linear time, however deeply the
+text is nested and wherever it breaks off.
 
 Not promised: that the agent means what it says.
 """
@@ -47,7 +47,7 @@ def redact_json(value: Any, redact: Callable[[str], str]) -> Any:
 def read_last_object(
     text: str, read: Callable[[Mapping[str, Any]], _ReadT | None]
 ) -> _ReadT | None:
-    """Return the result of *read* for the last JSON object of *text* for which it is not None.
+    """Return the last result of *read* that is not None, over the JSON objects in *text*.
 
     Objects inside another object don't count: a check in a longer report is not the verdict of
     the report. An object that breaks off is left out, with everything in it.

@@ -103,7 +103,7 @@ def resume(head: Head, *, at: str) -> Transition:
 
 
 def retry(head: Head, *, at: str) -> Transition:
-    """Forget the failures of the current step, so that it may be tried again at once.
+    """Forget the failures of the current step, so that it may be tried again immediately.
 
     Raises:
         TransitionRefused: the step has not failed or been started, and waits for no date; or a
@@ -203,7 +203,7 @@ def rewind(head: Head, target: StepRef, *, at: str) -> Transition:
         )
     _ensure_not_claimed(head, "rewind")
     if head.is_at_gate and target.step_index >= head.step_index:
-        # To go to the step after the gate would be to pass it without a decision.
+        # Going to the step after the gate would pass the gate without a decision.
         _ensure_not_complete(head, "rewind")
     update = {"exit_reason": None} if head.was_rejected else {}
     new_head = _move_dropping_claims(head, at, target, **update)
@@ -232,7 +232,7 @@ def adopt(
     *,
     at: str,
 ) -> Transition:
-    """Continue under another definition or other parameters, at the same step_index.
+    """Continue at the same step_index with a different definition or different parameters.
 
     Raises:
         TransitionRefused: a process runs a step, or nothing changed.

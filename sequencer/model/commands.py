@@ -27,7 +27,7 @@ class RunCommand(Struct, frozen=True, forbid_unknown_fields=True):
     permission: ClassVar[str | None] = None
     """The word in `agents_may_decide` that lets an agent use it; None: its verb."""
     is_free: ClassVar[bool] = False
-    """An agent may use it as well; see docs/how-to/trust-a-project.md."""
+    """Agents may use it too; see docs/how-to/trust-a-project.md."""
     drops_dead_claim: ClassVar[bool] = False
     """It is about the current step of a sequence; the claim of a dead process is dropped first."""
     without_run: ClassVar[tuple[str, str | None] | None] = None
@@ -103,7 +103,7 @@ class Tell(RunCommand, frozen=True):
 
 
 class RetryNow(RunCommand, frozen=True):
-    """Try failed steps again at once; in a graph, also nodes that the end of the run stopped."""
+    """Try failed steps again now; in a graph, also nodes that the end of the run stopped."""
 
     verb = "retry"
     drops_dead_claim = True
@@ -197,7 +197,7 @@ class TakeOver(RunCommand, frozen=True):
 class StopNow(RunCommand, frozen=True):
     """Drop every claim of a run that was stopped or paused, as a part of ``stop --now``.
 
-    If no process holds a step any more, nothing changes.
+    If no process holds a step anymore, nothing changes.
     """
 
     verb = "takeover"

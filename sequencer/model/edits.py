@@ -43,7 +43,7 @@ EDITABLE = frozenset(
 """Known fields that `set` may change; only the program writes the others."""
 _COUNTERS = ("token", "step_index", "attempt", "failures_in_row")
 _MAX_SET = MAX_COUNTER // 2
-"""The largest value that a person may give a counter: the run still has to be able to count on."""
+"""The largest value that a person may give a counter: the run must be able to count up from it."""
 _RANGE = f"whole numbers from 0 to {_MAX_SET} can be set"
 _DATE = re.compile(
     r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
@@ -178,7 +178,7 @@ def _accept(
 ) -> Transition:
     """Accept one field that a person has set with a command.
 
-    Another step_index drops every claim; *used* is the known usage of their attempts, by token.
+    A new step_index drops every claim; *used* is the known usage of their attempts, by token.
 
     Raises:
         EditRefused: the change is a decision, or contradicts the rest of the head.
@@ -211,7 +211,7 @@ def _accept(
 
 
 def _ensure_graph_position(head: Head, edited_head: Head) -> None:
-    """Refuse another step_index for a graph: its marking is its progress and counts the steps."""
+    """Refuse a new step_index for a graph: its marking is its progress and counts the steps."""
     if head.flow is not None and edited_head.step_index != head.step_index:
         raise EditRefused(
             "step_index can't be set: a graph's progress is in its nodes",
@@ -228,9 +228,9 @@ def _ensure_counters_can_grow(edited_head: Head) -> None:
 
 
 def _ensure_date(text: str | None) -> None:
-    """Refuse a malformed or impossible date: the step would start at once.
+    """Refuse a malformed or impossible date: with it, the step would start immediately.
 
-    A date at the ends of the calendar is refused, too, because not every zone has it.
+    A date at either end of the calendar is refused too, because not every time zone has it.
     """
     if not text:
         return
@@ -253,7 +253,7 @@ def edit_field(
 ) -> Transition:
     """Set one field, known and editable or unknown, as if it had been edited in the file.
 
-    *locate* returns which step is expected at another step_index. If it returns None, the edit is
+    *locate* returns the step that is expected at a new step_index. If it returns None, the edit is
     accepted. *used* is the known usage of the attempts that lose their claims, by token.
 
     Raises:
@@ -295,7 +295,7 @@ _LEADS_TO = {
 
 def _ensure_no_decision(head: Head, edited_head: Head) -> None:
     """Refuse to pass a gate, and to leave a status in which the run needs a person."""
-    # To go back does not pass the gate: the step that asks runs again, and asks again.
+    # Going back does not pass the gate: the step that asks runs again, and asks again.
     is_past = head.is_at_gate and edited_head.step_index > head.step_index
     if edited_head.gate != head.gate or is_past:
         _refuse_decision("gate", "changed", _HELD[Status.WAITING_APPROVAL])

@@ -55,8 +55,8 @@ class Evidence(Frozen, extra="ignore"):
     tree: str | None = None
     """Digest of the workspace after the attempt, to compare it with others."""
     repeats: int = Field(default=0, ge=0)
-    """Attempts in a row at this step with this answer and no change of the workspace, this one
-    included; 0: not compared."""
+    """Attempts in a row at this step with this answer and no change of the workspace, including
+    this one; 0: not compared."""
 
     @property
     def answered_calls(self) -> int:
@@ -65,7 +65,7 @@ class Evidence(Frozen, extra="ignore"):
 
     @property
     def compared(self) -> str | None:
-        """Return the value that is equal for attempts with equal answers; None: none can be equal.
+        """Return a value that is equal for equal answers; None: it can't be compared.
 
         Attempts that call tools and give no answer count as equal, unless a file states the
         result.

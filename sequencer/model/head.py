@@ -77,7 +77,7 @@ class Claim(Frozen, extra="allow"):
     owner: Owner
     claimed_at: str
     ttl_s: float = Field(gt=0, allow_inf_nan=False)
-    """Lease: how long the claim is believed without a heartbeat."""
+    """Lease: how long the claim is valid without a heartbeat."""
     claimed_boottime: float | None = Field(default=None, allow_inf_nan=False)
     """The owner's clock since boot, in seconds: the lease runs from here until the first beat."""
 

@@ -62,7 +62,7 @@ class ReadinessKind(StrEnum):
     PERSON = "person"
     """A gate waits for a decision, or the run was paused because a step repeats itself."""
     EXPIRED = "expired"
-    """The time of a gate is over; the next process that looks records what was set for that."""
+    """A gate has expired; the next process that checks records the configured decision."""
     REFUSED = "refused"
     """The step failed too often; a person has to look."""
 
@@ -257,7 +257,7 @@ class AttemptResult(Struct, frozen=True):
 
     @property
     def has_failed(self) -> bool:
-        """Return whether it failed: postponed, interrupted and a judge's "no" are no failures."""
+        """Return whether it failed: postponed, interrupted and a judge's "no" are not failures."""
         if self.decision is not None:
             return self.decision.move is Move.FAIL
         return self.outcome.status is OutcomeStatus.FAILED and self.verdict is None
@@ -311,7 +311,7 @@ class OpenChange(Protocol):
     """Tokens of the claims that this transition grants."""
 
     def settle(self, capacity: Capacity | None) -> None:
-        """Apply everything that follows by itself, and claim what *capacity* allows."""
+        """Apply everything that follows automatically, and claim what *capacity* allows."""
 
 
 class Kind(Protocol):
@@ -389,14 +389,14 @@ class Kind(Protocol):
         """Return *change*, which `open` returned, as a transition; *work* is the code to record."""
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
-        """Release the claim with *token*, whose attempt has disappeared; that is no failure.
+        """Release the claim with *token*, whose attempt has disappeared; that is not a failure.
 
         Raises:
             StaleClaim: the claim is gone.
         """
 
     def expire_waits(self, head: Head, *, at: datetime) -> Transition | None:
-        """Do what was set for gates and questions whose time is over; None: there are none."""
+        """Apply what is configured for expired gates and questions; None: there are none."""
 
     def refusal(self, verb: str) -> SequencerError | None:
         """Return the error that says why this kind does not support *verb*; None: it does.

@@ -90,7 +90,7 @@ class RunLimits(Frozen, allow_inf_nan=False):
 
         Raises:
             TooManyFailures: it failed ``failures_in_row`` times, or was started ``attempts`` times
-                without an end; to continue would spend money unattended.
+                without an end; continuing would spend money unattended.
         """
         if head.loop is not None and head.loop.exhausted >= self.failures_in_row:
             reason = " ".join(head.loop.reason.split())
@@ -142,7 +142,7 @@ SHORTEST_PAUSE_S = 5.0
 MARGIN_S = 10.0
 """Wait after the reported reset, because the service's clock may differ from this machine's."""
 JITTER_S = 5.0
-"""Up to this much is added at random, so that runs that share an account do not ask at once."""
+"""Up to this much is added at random, so that runs that share an account don't ask together."""
 GROWING_PAUSE_S = 30.0
 """It doubles with each attempt at the step, so the second pause is at least 60 s."""
 LONGEST_PAUSE_S = 3_600.0
@@ -209,7 +209,7 @@ def outage_end(attempt: int, now: datetime, jitter: float) -> str:
 def compute_pause_end(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> str:
     """Return when to try again after *outcome*, which postpones the step.
 
-    *jitter* is a random number below 1: runs that share an account must not all ask at once.
+    *jitter* is a random number below 1: runs that share an account must not all ask together.
     """
     if outcome.status is OutcomeStatus.UNAVAILABLE:
         if outcome.is_unexplained and attempt <= len(UNEXPLAINED_PAUSES_S):

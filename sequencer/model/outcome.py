@@ -190,7 +190,7 @@ class Outcome(Frozen):
     is_unexplained: bool = False
     """The client failed for an unknown reason before it did any work."""
     is_timed_out: bool = False
-    """Its time limit ended it; the limit for silence does not count here."""
+    """Its time limit ended it; the idle limit does not count here."""
     is_over_budget: bool = False
     """Its budget ended it, or left nothing for it."""
     cut_from_bytes: int | None = None

@@ -14,7 +14,7 @@ from sequencer.model.transitions import Event, Transition, build_fact, claim_hel
 
 
 def ensure_here(head: Head) -> None:
-    """Return unless *head* is the closed copy of a run that was moved.
+    """Check that *head* is not the closed copy of a run that was moved.
 
     Raises:
         TransitionRefused: it is one; the message names where the run is now.

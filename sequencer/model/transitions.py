@@ -21,7 +21,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, sum_usages
 from sequencer.model.whole_numbers import MAX_USED
 
 CLAIM_LOST = "claim-lost"
-"""The reason of a release that only counts what an attempt has used that had lost its claim."""
+"""The reason of a release that only counts the usage of an attempt that had lost its claim."""
 
 
 class Event(StrEnum):
@@ -343,7 +343,7 @@ def succeed(
     """Accept the step that *token* holds, and move to *following*.
 
     The journal keeps *record*. With *gate*, the run waits there for a person even if the agent
-    said "complete", which is no approval; the gate may keep it, see `Gate.completes_run`.
+    said "complete", which is not an approval; the gate may keep it, see `Gate.completes_run`.
 
     Raises:
         StaleClaim: see `require_claim`.
@@ -423,7 +423,7 @@ def _wait_fields(not_before: str | None, reason: str | None, at: str) -> dict[st
 
 
 def failure_number(head: Head) -> int:
-    """Return how often the current step of *head* has failed in a row if its attempt fails now.
+    """Return how many failures in a row the current step of *head* has if its attempt fails now.
 
     A judge's "no" resets the failures in a row, but not the count of its used-up rounds.
     """
@@ -472,8 +472,8 @@ def release(
 ) -> Transition:
     """Release the claim with *token*; the run stays where it is, and nothing failed.
 
-    The attempt counts, even if it met a usage limit and is due again at *not_before*: this limits
-    how often an agent is asked without progress. For one that asked none see `give_attempt_back`.
+    The attempt counts, even if it hit a usage limit and is due again at *not_before*: this limits
+    how often an agent is asked without progress. If it asked no agent, see `give_attempt_back`.
 
     Raises: see `end_attempt`.
     """

@@ -1,17 +1,17 @@
 """The largest numbers that a run keeps, and whole numbers in text from outside.
 
-Clients, files and people can give a number of any length. A larger one than here is refused or
-cut where it arrives, so that every process and other programs can read what a run has kept.
+Clients, files and people can give a number of any length. Anything larger than these limits is
+refused or cut where it arrives, so that every process and other programs can read what a run keeps.
 """
 
 from __future__ import annotations
 
 MAX_COUNTER = 2**63 - 1
-"""The largest counter, such as a step_index or a token: 64 bits with a sign hold it."""
+"""The largest counter, such as a step_index or a token: it fits into a signed 64-bit integer."""
 MAX_DIGITS = len(str(MAX_COUNTER))
 """Most digits of an integer in a file or another text; Python itself converts at most 4,300."""
 MAX_USED = 2**53 - 1
-"""The largest figure of a usage: a reader of JSON that has only floats keeps it exactly."""
+"""The largest figure of a usage: JSON readers that have only floats still keep it exact."""
 
 
 def parse_whole_number(text: str) -> int | None:

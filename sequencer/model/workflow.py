@@ -179,7 +179,7 @@ class Workflow(Frozen):
         return self.nodes if self.graph is not None and self.graph.has_tasks else ()
 
     def find_task(self, name: str) -> TaskTraits | None:
-        """Return the task traits of the node *name*; None: it is no task."""
+        """Return the task traits of the node *name*; None: it is not a task."""
         node = None if self.graph is None else self.graph.by_id.get(name)
         return None if node is None else node.task
 
@@ -222,7 +222,7 @@ class Workflow(Frozen):
         return {"review_every_n_cycles": self.review_every} if self.review else {}
 
     def with_review_every(self, every: int) -> Workflow:
-        """Return the same workflow with another cadence.
+        """Return the same workflow with a different cadence.
 
         Raises:
             ValueError: the workflow has no review step.
@@ -277,7 +277,7 @@ def ensure_definition(head: Head, workflow: Workflow) -> None:
     """Check that the run of *head* was started with *workflow* and its parameters.
 
     Raises:
-        DefinitionChanged: it was not; step_index might refer to another step now.
+        DefinitionChanged: it was not, so step_index might refer to a different step now.
     """
     if has_definition(head, workflow):
         return

@@ -129,8 +129,8 @@ def find_required_labels(graph: Graph, name: str) -> tuple[str, ...]:
 def forward_label(graph: Graph, name: str) -> str | None:
     """Return the first label at *name* whose branch does not go back.
 
-    If all branches go back: None if there is a default branch, else the first label. None as well
-    if the output selects no branch.
+    If all branches go back, return None if there is a default branch, else the first label. Also
+    return None if the output selects no branch.
     """
     node_id = next(find_choice_nodes(graph, name), None)
     if node_id is None:

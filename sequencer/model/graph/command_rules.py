@@ -313,8 +313,8 @@ def _region_after(graph: Graph, name: str) -> set[str]:
 def _find_reachable(marking: Marking) -> set[str]:
     """Return the nodes that have a token, and the nodes that these tokens can still reach.
 
-    They can follow loops and timeouts. What the error handler leads to is not included: no one
-    expects a failure.
+    They can follow loops and timeouts, but not the way to the error handler: no failure is
+    expected.
     """
     reachable_names = {*marking.waiting, *marking.active}
     stack = [*reachable_names]
@@ -343,7 +343,7 @@ def _outside_sources(
 
 
 def _find_last_targets(marking: Marking, name: str, outputs: Outputs) -> set[str]:
-    """Return the nodes to which the run went from *name* when it was last done."""
+    """Return the nodes that the run went to after *name* was last done."""
     graph, indexes = marking.graph, marking.graph.outgoing[name]
     if is_choice(graph, name):
         output = read_text(marking.outputs.get(name), outputs.read_output)

@@ -107,7 +107,7 @@ def _fold_text(text: str) -> str:
 
 
 class Edge(Frozen):
-    """A way from one node to another."""
+    """A connection from one node to another."""
 
     source: Name
     target: Name
@@ -205,7 +205,7 @@ class Graph(Frozen):
 
     @cached_property
     def spares(self) -> dict[str, int]:
-        """Return, for tasks that do not need all their predecessors, how many of them may fail."""
+        """Return how many predecessors may fail, for each task that does not need all of them."""
         spares = {}
         for node in self.nodes:
             if node.task is not None and node.task.needs != "all":
@@ -292,7 +292,7 @@ class Graph(Frozen):
 
     @cached_property
     def forward(self) -> dict[str, tuple[str, ...]]:
-        """Return the targets of the edges of each node that close no loop."""
+        """Return, for each node, the targets of its edges that do not close a loop."""
         return {
             name: tuple(
                 self.edges[index].target for index in indexes if index not in self.back_edges
@@ -335,7 +335,7 @@ class Graph(Frozen):
         """Return the nodes whose ``onTimeout`` closes a loop.
 
         Nodes are checked in order: a jump closes a loop if its target leads back to its node along
-        forward edges and the earlier jumps that close no loop. The other jumps form no loop, so
+        forward edges and earlier jumps that do not close a loop. The other jumps form no loop, so
         every loop is counted.
         """
         back_jumps: set[str] = set()
@@ -384,7 +384,7 @@ class Graph(Frozen):
 
 
 class TaskExpansion(Frozen):
-    """Tasks to add to a graph; frozen. Only its edges name nodes that are in the graph already."""
+    """Tasks to add to a graph; frozen. Only its edges may name nodes that the graph already has."""
 
     nodes: tuple[Node, ...] = Field(min_length=1)
     edges: tuple[Edge, ...] = ()

@@ -247,7 +247,7 @@ class GraphKind(Kind):
     def _with_clock(self, head: Head, transition: Transition, at: datetime) -> Transition:
         """Return *transition*, which holds or continues the run of *head*, with the agents' time.
 
-        The time until now counts as before. While a run is on hold, its time does not run.
+        The time until now counts in the usual way. While a run is on hold, no time counts.
         """
         marking, chain = self._markings.pop_marking(head)
         if marking.graph.timeout_ms is None or marking.is_over:
@@ -341,7 +341,7 @@ def time_left_ms(head: Head, marking: Marking, now: datetime) -> float:
 
 
 def find_expirations(marking: Marking, now: datetime, left_ms: float) -> list[Act]:
-    """Return the changes for everything whose time is over; *left_ms* is the agents' time left."""
+    """Return the changes for everything whose time is up; *left_ms* is the agents' time left."""
     acts: list[Act] = [end_if_overdue] if left_ms <= 0 else []
     expirations = [
         name
@@ -354,14 +354,14 @@ def find_expirations(marking: Marking, now: datetime, left_ms: float) -> list[Ac
 
 
 def end_if_overdue(step: OpenTransition) -> None:
-    """End the run if its time is over, unless the run or its last agent has ended already."""
+    """End the run if its time is up, unless the run or its last agent has already ended."""
     is_on = step.marking.status is FlowStatus.RUNNING
     if is_on and time_left_ms(step.head, step.marking, step.now) <= 0:
         step.time_out()
 
 
 def expire_question(step: OpenTransition, name: str) -> None:
-    """Let the question of *name* expire, if it still waits and its time is over."""
+    """Expire the question of *name* if it is still open and its time is up."""
     execution = step.marking.active.get(name)
     if execution is not None and execution.since and is_past(execution.due, step.now):
         step.expire(name)

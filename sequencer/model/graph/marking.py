@@ -1,4 +1,4 @@
-"""The marking of a graph run: where its tokens are. It is the whole progress except the outputs.
+"""The marking of a graph run: where its tokens are. With the outputs, it is all of the progress.
 
 A token is the right to run a node. It waits at the node until no other token can reach the node
 along forward edges; then all tokens there merge into one execution. Every change is one of a few
@@ -54,7 +54,7 @@ class Active(Struct, frozen=True):
     token: int = 0
     """Token of the claim, or of the question to a person; 0: no process holds the execution."""
     attempt: int = 0
-    """Claims of this execution so far, also those that were taken over, not those given back."""
+    """Claims of this execution so far, including those taken over but not those given back."""
     failures: int = 0
     due: str | None = None
     """ISO 8601 UTC: the next attempt, or the end of the wait for a person."""
@@ -88,7 +88,7 @@ class Active(Struct, frozen=True):
 
 
 class Marking(Struct, dict=True):
-    """The progress of one run; changed by `apply` only."""
+    """The progress of one run; only `apply` changes it."""
 
     graph: Graph
     waiting: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -387,7 +387,7 @@ class Marking(Struct, dict=True):
     def _do_restore(self) -> None:
         """Put back the tokens that `halt` has kept; each execution starts with its first attempt.
 
-        If a limit ended the run, it counts from 0 again; otherwise the run would end at once.
+        If a limit ended the run, it counts from 0 again, or else the run would end immediately.
         """
         if self.status is FlowStatus.TIMED_OUT:
             self.busy_ms = 0
@@ -406,7 +406,7 @@ class Marking(Struct, dict=True):
                 self._do_block(name, *error)
 
     def _do_rewind(self, region: list[str], tokens: list[list[Any]]) -> None:
-        """Forget the nodes of *region*, and add *tokens*: a node and its sources each."""
+        """Forget the nodes of *region*, and add *tokens*: each is a node and its sources."""
         for name in region:
             for entries in (self.waiting, self.active, self.done, self.outputs, self.lost):
                 entries.pop(name, None)
@@ -436,7 +436,7 @@ class Marking(Struct, dict=True):
         tokens = [[name, list(self.active[name].sources), True] for name in active_names]
         return tokens + [[name, list(self.waiting[name]), False] for name in self.waiting]
 
-    # --- what is derived -----------------------------------------------------------
+    # --- derived values ------------------------------------------------------------
 
     def _recompute(self) -> None:
         self._live_ways: dict[str, int] = {}
@@ -472,7 +472,7 @@ class Marking(Struct, dict=True):
                     stack.append(target)
 
     def _propagate_dead(self, name: str) -> None:
-        """Update the nodes after *name*, which is not live anymore."""
+        """Update the nodes after *name*, which is no longer live."""
         targets_by_name, stack = self.graph.forward, [name]
         while stack:
             source = stack.pop()

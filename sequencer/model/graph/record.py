@@ -27,7 +27,7 @@ INLINE_BYTES = 800
 SINCE_BYTES = 800
 """Limit for the operations in the head."""
 SHORTEST_CHAIN = 1000
-"""The whole marking is written again after this many operations at the earliest."""
+"""How many operations there must be before the whole marking is written again."""
 SHOWN_ASKS = 10
 SHOWN_ASKS_BYTES = 500
 """Limits for the names of open questions in the head; it always has the first one."""

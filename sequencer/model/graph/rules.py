@@ -64,7 +64,7 @@ class MarkingEditor:
         self.operations: list[Operation] = []
 
     def do(self, *operation: Any) -> None:
-        """Apply one operation and record it without the None values at its end."""
+        """Apply one operation and record it without trailing None values."""
         record = list(operation)
         while record[-1] is None:
             del record[-1]
@@ -245,7 +245,7 @@ class MarkingEditor:
         self.do("token", target, None)
 
     def expire(self, name: str) -> None:
-        """Expire the question of *name*: go to its ``on_timeout``, else as if it said "timeout".
+        """Expire the question of *name*: go to ``on_timeout``, else treat it as answer "timeout".
 
         Without labels, the run follows all its edges; without edges, the node fails. An earlier
         answer of the person is no longer the output.
@@ -315,7 +315,7 @@ class MarkingEditor:
     def refuse(self, name: str, reason: str, fix: TaskExpansion | None) -> None:
         """Record a "no" of task *name*, which judges: *fix* runs before it judges again.
 
-        Without *fix*, it judges again at once.
+        Without *fix*, it judges again immediately.
         """
         number = self.marking.ledger.refusals.get(name, 0) + 1
         self.report(Event.INVALID, name, reason=shorten(reason), number=number)

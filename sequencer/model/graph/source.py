@@ -30,7 +30,7 @@ class FlowSource(Frozen):
     workflow: Workflow
     """The workflow that the run uses."""
     previous: Workflow | None = None
-    """The workflow before the newest `adopt`: after a crash, the head may still be of that one."""
+    """The workflow before the newest `adopt`: after a crash, the head may still refer to it."""
 
     def find_workflow(self, digest: str) -> Workflow:
         """Return the workflow that has *digest*, which is from a head."""

@@ -31,7 +31,7 @@ class Ledger(Struct):
     told: dict[str, list[list[str]]] = field(default_factory=dict)
     """Messages to a task in order: the reference to the text, the sender, the time."""
     warned: list[str] = field(default_factory=list)
-    """Warnings that were given already."""
+    """Warnings that were already given."""
 
     @property
     def failures(self) -> int:

@@ -51,7 +51,7 @@ class TaskTraits(Frozen):
     worktree: bool = False
     adds: Adds | None = None
     fixes: Name | None = None
-    """The task that judges, if this task fixes the work that it has refused."""
+    """The judging task, if this task fixes work that it refused."""
     budget: Budget = Budget()
     brought: tuple[str, ...] = ()
     """Step fields that come from the role, not from the task's author: an agent that does not

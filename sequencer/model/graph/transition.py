@@ -67,7 +67,7 @@ def ensure_none_failed(head: Head, marking: Marking, reason: str) -> None:
     """Check that no needed task has failed when *reason* ends the work.
 
     Raises:
-        StepFailed: a task has failed; then the end is no success, even if a limit is the reason.
+        StepFailed: a task has failed; the end is not a success then, even if a limit caused it.
     """
     if failures := marking.find_needed_failures():
         retry_command = format_command(head.run_name, "retry")
@@ -78,7 +78,7 @@ def ensure_none_failed(head: Head, marking: Marking, reason: str) -> None:
 
 
 def bad_end_error(head: Head, marking: Marking) -> StepFailed:
-    """Return the error for a run that ended badly; it is always the same for one end."""
+    """Return the error for a run that ended badly; the same end always gives the same error."""
     error = marking.error or {}
     failure_text = f"node {marking.quote_node(error.get('node'))} failed ({error.get('message')})"
     message = {
@@ -125,7 +125,7 @@ class OpenTransition:
         self.spent_ms = busy_ms(head, marking, now) if is_limited else 0
         """The agents' time until now, computed before the transition changes anything."""
         self._passing: list[int] = []
-        """Active nodes that do no work and have to be left, as a heap by order."""
+        """Active nodes that do no work and must be left, as a heap by order."""
 
     # --- an attempt ended ----------------------------------------------------------
 
@@ -253,7 +253,7 @@ class OpenTransition:
         self._move_facts(None, record, token=execution.token)
 
     def expire(self, name: str) -> None:
-        """End the time for an answer to the question of the node *name*."""
+        """Expire the question of the node *name*."""
         token = self.marking.active[name].token
         self.editor.expire(name)
         self._move_facts(None, {}, token=token)
@@ -294,7 +294,7 @@ class OpenTransition:
             self.head = head.replace(step_index=index, iteration=index + 1, usage=usage)
 
     def fail_node(self, name: str, message: str, record: Mapping[str, Any]) -> None:
-        """Let the active node *name* fail permanently."""
+        """Fail the active node *name* permanently."""
         self.editor.report(Event.STAMPED, name, **record)
         self.editor.fail(name, "ByHand", message)
         self._move_facts(None, {})
@@ -320,9 +320,9 @@ class OpenTransition:
         self.facts.append(Fact(Event.WARNED, "", self.head.step_index, outcome={"note": message}))
 
     def restore(self, only: str | None = None) -> None:
-        """Put back the tokens that were there when the run failed, or make tries due at once.
+        """Put back the tokens that were there when the run failed, or make tries due immediately.
 
-        With *only*, only for this node; other failed tasks stay failed.
+        With *only*, do this for that node alone; other failed tasks stay failed.
 
         Raises:
             TransitionRefused: nothing failed, and nothing waits for its next try.
@@ -359,7 +359,7 @@ class OpenTransition:
         )
 
     def _resume_active(self) -> None:
-        """Ask and pass the active nodes; agent nodes are claimed later, as released ones are."""
+        """Ask or pass the active nodes; agent nodes are claimed later, like released ones."""
         graph = self.editor.graph
         for name in tuple(self.marking.active):
             node = graph.by_id[name]
@@ -375,7 +375,7 @@ class OpenTransition:
     # --- what follows --------------------------------------------------------------
 
     def settle(self, capacity: Capacity | None) -> None:
-        """Apply everything that follows by itself; claim what *capacity* allows."""
+        """Apply everything that follows automatically; claim what *capacity* allows."""
         slots_left = capacity.slots if capacity is not None else 0
         closed_names: Collection[str] = ()
         if capacity is not None:

@@ -62,7 +62,7 @@ def build_gate(
         on_timeout=approval.on_timeout if approval else "reject",
         **extra_fields,
     )
-    # The run has yet to come back to those after it. What it has passed will not ask again.
+    # The run will return to the gates after this one. Those that it has passed won't ask again.
     ahead = [
         gate for gate in prior_gates if gate.decision == "feedback" and gate.step_index > step_index
     ]
@@ -72,8 +72,8 @@ def build_gate(
 def list_feedback_targets(workflow: Workflow) -> list[tuple[Step, tuple[str, ...]]]:
     """Return each step that may open a gate, with the steps that always run before the gate.
 
-    `build_gate` finds each of these. Of another step it can't be sure, so feedback would go to the
-    step before the gate instead: before the first review, for example, no review has run.
+    `build_gate` finds each of these. It can't be sure of any other step, so feedback would go to
+    the step before the gate instead: before the first review, for example, no review has run.
     """
     names = [step.name for step in workflow.steps]
     gates = [(step, tuple(names[: index + 1])) for index, step in enumerate(workflow.steps)]
@@ -88,8 +88,8 @@ def list_feedback_targets(workflow: Workflow) -> list[tuple[Step, tuple[str, ...
 def ends_early(workflow: Workflow, following: StepRef) -> bool:
     """Return whether *following* is the end although *workflow* has a step at its step_index.
 
-    Only a kind of a package ends a run there. The gate has to keep that: approval reads the
-    workflow's own order.
+    Only a kind from a package ends a run there. The gate has to store that, because an approval
+    reads the workflow's own order.
     """
     return following.is_end and not find_step_ref(workflow, following.step_index).is_end
 
@@ -137,10 +137,10 @@ def continue_command(head: Head) -> str:
 
 
 def ensure_in_time(head: Head, verb: str, at: datetime) -> None:
-    """Check that the time to decide at the gate of *head* is not over yet.
+    """Check that there is still time to decide at the gate of *head*.
 
     Raises:
-        TransitionRefused: its time is over.
+        TransitionRefused: its time is up.
     """
     gate = head.gate
     if gate is not None and gate.is_open and is_past(gate.expires_at, at):
@@ -155,8 +155,8 @@ def approve(
 ) -> Transition:
     """Let the run continue after the gate, at *following*.
 
-    It is complete if that is the end, or if the step that asks has said so. Else the gate that
-    got feedback before, and has yet to ask again, takes its place.
+    It is complete if that is the end, or if the step that asks has said so. Otherwise, the next
+    gate that got feedback and has yet to ask again takes the place of this one.
 
     Raises:
         TransitionRefused: see `open_gate`.

@@ -130,8 +130,8 @@ def last_step(workflow: Workflow, head: Head, step_index: int) -> Step:
 def next_index(workflow: Workflow, start: int, matches: Callable[[StepRef], bool]) -> int | None:
     """Return the first step_index from *start* on whose position matches; None: none is near.
 
-    In a cycle, three lengths of the cycle are near: every step comes again in them, even if a
-    review is between. In a procedure, every step is near.
+    In a cycle, "near" is within three lengths of the cycle: every step comes again in them, even
+    with a review in between. In a procedure, every step is near.
     """
     length = len(workflow.steps)
     end = length if workflow.has_end else start + 3 * length

@@ -1,8 +1,8 @@
 """Cycles and procedures as a kind: one step runs after another.
 
 How the run continues after an attempt is decided before the lock is taken: while the claim is in
-the head, nothing that the decision depends on can change. A decision of the project's hooks comes
-before a decision of the workflow, and a gate comes before what the agent says.
+the head, nothing that the decision depends on can change. A decision of the project's hooks
+overrides the workflow's, and a gate overrides what the agent says.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.model.workflow import Workflow, ensure_definition
 
 BY_TIMEOUT = "timeout"
-"""The name of the decider if no one decided in time."""
+"""Who decided at a gate, if no one did in time."""
 MAX_ROUNDS = 50
-"""A procedure whose hooks send it back fails after this many times its number of steps."""
+"""Hooks may send a procedure back until it has run this many times its number of steps."""
 
 
 class ContinuationKind(StrEnum):
@@ -94,7 +94,7 @@ class Continuation(Struct, frozen=True):
 
     kind: ContinuationKind
     following: StepRef | None = None
-    """Where the run goes after ``accept``, which always says it; else it stays at its step."""
+    """Where the run goes after ``accept``, which always sets it; else it stays at its step."""
     has_gate: bool = False
     is_done: bool = False
     """The run is complete, even if a step follows."""
@@ -108,7 +108,7 @@ class Continuation(Struct, frozen=True):
 
     @property
     def next_place(self) -> StepRef | None:
-        """Return where the same process may continue at once; None: it may not."""
+        """Return where the same process may continue immediately; None: it may not."""
         has_next = self.kind is ContinuationKind.ACCEPT and not (self.has_gate or self.is_done)
         return (
             None
@@ -364,7 +364,7 @@ class SequenceChange(Struct):
         head, continuation = self.head, result.ending
         outcome, has_gate = result.outcome, continuation.has_gate
         following: Any = continuation.following  # `make_judge` refuses a kind that gives none
-        # "Complete" is no approval, so the gate keeps it until a person approves.
+        # "Complete" is not an approval, so the gate keeps it until a person approves.
         status = (
             OutcomeStatus.COMPLETE if continuation.is_done and not has_gate else OutcomeStatus.OK
         )
@@ -421,7 +421,7 @@ class SequenceKind(Kind):
         """Return where the run of *head* goes after the step at *step_index* is done or skipped.
 
         A kind with another order overrides this. The new index may be lower or higher. Nothing
-        follows the end of a procedure, so there the run stays.
+        follows the end of a procedure, so the run stays there.
         """
         del head
         workflow = self.workflow
