@@ -39,7 +39,7 @@ class Sessions(Struct, frozen=True):
     def keep(self, claim: Claim, ended: AttemptResult, at: str) -> None:
         """Save the conversation of an attempt that was accepted at the time *at*.
 
-        Failing to save it is no error: a new conversation starts later.
+        If it can't be saved, that is not an error: a new conversation starts later.
         """
         session = make_session(ended.outcome, ended.agent, at)
         if not self.is_used or session is None:

@@ -71,7 +71,7 @@ class GraphBudget(InvocationBudget):
             failure = f"node {step!r} failed: {recorded_outcome.error}"
             self._failure = None if recorded_outcome.is_accepted else failure
         if result is not None and result.then is not None:
-            # The run continues by itself, so a tick need not report a failure.
+            # The run continues automatically, so a tick need not report a failure.
             self._failure, self._then = None, result.then
 
     # --- limits --------------------------------------------------------------------

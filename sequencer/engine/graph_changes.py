@@ -59,7 +59,7 @@ class Question(Struct, frozen=True):
         """Return the message that the question has expired by *now*; empty: it has not."""
         if not is_past(self.expires_at, now):
             return ""
-        return f"no one answered {self.node.named} until {self.expires_at}"
+        return f"no one answered {self.node.named} by {self.expires_at}"
 
 
 class GraphChanges(Changes):

@@ -219,7 +219,7 @@ class SequenceBudget(InvocationBudget):
     def observe(self, head: Head) -> None:
         """Note the failures at *head*; call this for each head, before a decision about it.
 
-        A failure before this process started is no reason to end: starting means to try again.
+        A failure before this process started does not end it: starting means to try again.
         """
         if head.step_index != self._failing_at:
             self._failing_at, self._failures_seen = head.step_index, 0

@@ -333,7 +333,7 @@ class StepLogs:
         redaction: Redaction | None = None,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
-        """Write below *logs_dir*, in a folder for the branch that *project* has checked out.
+        """Write under *logs_dir*, in a folder for the branch that *project* has checked out.
 
         *run* is the name of the run; None: the default run. *warn* gets a message if a log can't
         be written. *redaction* hides secrets; *max_bytes* limits the output in each log.

@@ -11,12 +11,12 @@ from sequencer.model.step import Step
 from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name
 
 BUILTIN_FOLDERS = ("subroutines", "system", "team")
-"""Folders below the prompts folder; a project's prompts there override the built-in ones."""
+"""Folders under the prompts folder; a project's prompts there override the built-in ones."""
 
 
 @cache
 def builtin_texts() -> dict[str, str]:
-    """Return the prompts of the built-in procedures, by name below the prompts folder."""
+    """Return the prompts of the built-in procedures, by name under the prompts folder."""
     root = files("sequencer").joinpath("builtin", "prompts")
     return {
         f"{folder}/{entry.name}": entry.read_text(encoding="utf-8")

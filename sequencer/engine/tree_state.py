@@ -91,7 +91,7 @@ class WatchedTree(Protocol):
     """A folder whose state can be read and compared."""
 
     def read_state(self, deadline: Deadline) -> TreeState:
-        """Return the present state of its files.
+        """Return the current state of its files.
 
         Raises:
             TreeUnknown: the state can't be read before *deadline*.
@@ -107,14 +107,14 @@ class WatchedTree(Protocol):
 
 
 MakeTree = Callable[[Path, Sequence[Path]], WatchedTree | None]
-"""Makes the `WatchedTree` of a folder, without the files below the other folders.
+"""Makes the `WatchedTree` of a folder, without the files in the other folders.
 
 None: it does not know this kind of folder.
 """
 
 
 def watch_tree(folder: Path, ignored: Sequence[Path]) -> WatchedTree:
-    """Return *folder* as a `WatchedTree`; files below the folders *ignored* do not count."""
+    """Return *folder* as a `WatchedTree`; files in the folders *ignored* do not count."""
     factory: MakeTree | None = extensions.find(extensions.TREES, "git")
     tree = None if factory is None else factory(folder, ignored)
     return tree or FolderTree(folder, frozenset(map(str, ignored)))
@@ -168,7 +168,7 @@ class FolderTree(Struct, frozen=True):
         return TreeChanges(len(find_changed_paths(before, after)))
 
     def _files(self, deadline: Deadline) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield (path below the folder, status) for each file and folder."""
+        """Yield (path inside the folder, status) for each file and folder."""
         stack = [str(self.folder)]
         root = len(stack[0]) + 1
         try:

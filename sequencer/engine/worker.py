@@ -161,7 +161,7 @@ class Worker(ABC):
 
     @abstractmethod
     def list_executors(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
-        """Return the executors that may work for *claim*, the router's included.
+        """Return the executors that may work for *claim*, including the router's.
 
         None stands for an executor that is not known.
         """

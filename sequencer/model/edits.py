@@ -312,7 +312,7 @@ def settle_status(head: Head, edited: Head, new: Head, *, is_end: bool) -> Head:
     """Return *new*, the result of *edited* for *head*, with the status that its fields imply.
 
     An edit can set a pause and an end; while a step runs, the pause is only requested. Every
-    other status is a fact, and readers of the file would believe an edit that contradicts it.
+    other status is a fact, and readers of the file would trust an edit that contradicts it.
     *is_end*: no step is left.
 
     Raises:

@@ -175,7 +175,7 @@ def describe_expired_gate(gate: Gate, now: datetime) -> str:
     """Return the message that *gate* has expired; empty if it has not."""
     if not is_past(gate.expires_at, now):
         return ""
-    return f"no one decided about {gate.step!r} until {gate.expires_at}: {gate.on_timeout}"
+    return f"no one decided about {gate.step!r} by {gate.expires_at}: {gate.on_timeout}"
 
 
 def _find_gate_obstacle(gate: Gate, now: datetime) -> tuple[ReadinessKind, str]:

@@ -61,7 +61,7 @@ fetch a web page, search the web; give work to another agent; read and write a t
 
 
 PromptName = Annotated[str, Field(min_length=1, max_length=300)]
-"""A file below prompts_dir."""
+"""A file under prompts_dir."""
 
 
 MAX_TRIES = 100
@@ -140,7 +140,7 @@ class FileMark(Frozen):
     """A file whose appearance completes the step; its agent is then stopped."""
 
     file: Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_ensure_within)]
-    """A path below the folder in which the agent works."""
+    """A path under the folder in which the agent works."""
 
 
 _MAX_MARK_CHARS = 500
@@ -247,7 +247,7 @@ class Step(Frozen, allow_inf_nan=False):
     description: Purpose = ""
     """What it does, in a line; for people only."""
     prompt: str | None = Field(default=None, min_length=1, max_length=300)
-    """File below prompts_dir; ``<name>.md`` if not given."""
+    """File under prompts_dir; ``<name>.md`` if not given."""
     text: str | None = Field(default=None, min_length=1, max_length=1_048_576)
     """The prompt itself, if the workflow's file contains it; then no prompt file is read."""
     agent: Name | None = None
@@ -260,9 +260,9 @@ class Step(Frozen, allow_inf_nan=False):
     """Which tools the agent may use, in words that mean the same for every client; for tools that
     are not named, the client's default applies."""
     system_prompt: str | None = Field(default=None, min_length=1, max_length=300)
-    """File below prompts_dir whose text replaces the client's own system prompt."""
+    """File under prompts_dir whose text replaces the client's own system prompt."""
     append_system_prompt: PromptName | tuple[PromptName, ...] | None = None
-    """Files below prompts_dir whose texts are added to the client's system prompt."""
+    """Files under prompts_dir whose texts are added to the client's system prompt."""
     system_from_labels: bool = False
     """`start` adds the system prompt that the labels of the request select."""
     single_turn: bool = False
@@ -330,5 +330,5 @@ class Step(Frozen, allow_inf_nan=False):
 
     @cached_property
     def prompt_name(self) -> str:
-        """Return the prompt's file name below prompts_dir, or the step's name if it has a text."""
+        """Return the prompt's file name under prompts_dir, or the step's name if it has a text."""
         return self.prompt or (self.name if self.text is not None else f"{self.name}.md")

@@ -9,7 +9,7 @@ from __future__ import annotations
 MAX_COUNTER = 2**63 - 1
 """The largest counter, such as a step_index or a token: it fits into a signed 64-bit integer."""
 MAX_DIGITS = len(str(MAX_COUNTER))
-"""Most digits of an integer in a file or another text; Python itself converts at most 4,300."""
+"""Maximum number of digits of an integer in a text; Python itself converts at most 4,300."""
 MAX_USED = 2**53 - 1
 """The largest figure of a usage: JSON readers that have only floats still keep it exact."""
 

@@ -212,7 +212,7 @@ def check_walls(project: Project) -> Iterator[Diagnostic]:
 
 
 def check_left_processes(state_path: Path) -> Iterator[Diagnostic]:
-    """Yield a finding for each step whose next attempt can't start beside what an earlier left."""
+    """Yield a finding for each step that can't start beside processes of an earlier attempt."""
     for path, pids in find_left_processes(state_path).items():
         text = f"{format_pids(pids)} of an earlier attempt at a step may still be at work"
         hint = "the next attempt ends what it can; end the rest, or no attempt starts"

@@ -86,7 +86,7 @@ MODELLESS = frozenset({"command", "rehearsal", "scripted"})
 """Kinds that answer without a model, so they never classify a request."""
 
 STEADY = frozenset({"command", "rehearsal"})
-"""Kinds without a fallback: a model can't replace a program, whose work no prompt describes."""
+"""Kinds without a fallback: a model can't replace a program, as no prompt describes its work."""
 
 PROVIDERS: Mapping[str, tuple[str, ...]] = {
     "anthropic": ("claude", "anthropic"),

@@ -104,9 +104,9 @@ def deduplicate(found: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def _catch_errors(part: Iterator[Diagnostic]) -> Iterator[Diagnostic]:
-    """Yield the findings of *part*; if something else fails in it, yield that and return.
+    """Yield the findings of *part*; if code or a server outside this program fails, yield that.
 
-    That is a package, a server, or that a server may be asked only if the project is trusted.
+    A server that may not be contacted, because the project is not trusted, is a finding too.
 
     Raises:
         Exception: code of this program failed.

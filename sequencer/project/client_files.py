@@ -43,7 +43,7 @@ MAX_FILES = 500
 MAX_LISTED = 50_000
 """Maximum number of files that this one line covers."""
 MAX_HASHED_BYTES = 64 * 1024 * 1024
-"""How many bytes of these files are compared; for more, size and times have to do."""
+"""How many bytes of these files are compared; beyond that, only sizes and times are."""
 MAX_DEPTH = 32
 """Maximum depth of nested folders."""
 MAX_KEYS = 400
@@ -308,9 +308,9 @@ class _Scanner:
         )
 
     def _digest_files(self, folder: Path, paths: Iterable[Path]) -> str:
-        """Return what *paths* below *folder* are compared by, and its digest.
+        """Return what *paths* in *folder* are compared by, and its digest.
 
-        A time of modification can be set, and a time of change can't. But the latter differs in
+        A modification time can be forged, a change time can't. But the change time differs in
         each copy of a project, so it counts only for the files that are too large to be read.
         """
         digest, left_bytes, unread = hashlib.sha256(), MAX_HASHED_BYTES, 0
@@ -335,7 +335,7 @@ class _Scanner:
     def _list_files(
         self, folder: Path, entered_folders: set[str], depth: int = 0
     ) -> Iterator[Path]:
-        """Yield the files below *folder*; each folder is entered once, so link cycles end."""
+        """Yield the files under *folder*; each folder is entered once, so link cycles end."""
         real_folder = os.path.realpath(folder)
         if real_folder in entered_folders or not Path(real_folder).is_relative_to(self._top):
             if real_folder not in entered_folders:

@@ -57,7 +57,7 @@ def downgrade_to_notices(problems: Iterable[LocatedError], layers: Layers) -> li
 def _find_unknown_plugins(choices: Mapping[str, bool], layers: Layers) -> Iterator[LocatedError]:
     """Yield an error for each unknown plug-in in *choices* (name -> whether it is enabled).
 
-    Disabling a plug-in that is not installed has no effect, so it is no error, but a typo is.
+    Disabling a plug-in that is not installed has no effect, so it is not an error; a typo is.
     """
     for name in sorted(choices.keys() - extensions.PLUGINS):
         if extensions.normalize_name(name) not in (

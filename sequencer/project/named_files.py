@@ -1,8 +1,8 @@
 """The files of a project that a command line may name, and those that a program reads by itself.
 
-The search accepts too many words: a word that names no file costs nothing, and a file that is not
-run only costs a question when it changes. A file that a shell only writes (``>> notes.md``) does
-not count, because it changes with each step.
+The search accepts too many words on purpose: a word that names no file costs nothing, and a file
+that is not run only costs a question when it changes. A file that a shell only writes
+(``>> notes.md``) does not count, because it changes with each step.
 
 Not found: a name that a shell builds while it runs, for example with a pattern or a variable in
 the middle of a word.

@@ -105,7 +105,7 @@ class Project(Struct, frozen=True, dict=True):
             self.trust.ensure(may_ask=may_ask)
 
     def ensure_may_decide(self, verb: str, what: str = "") -> None:
-        """Check that a person is the caller, or if agents may use *verb*, a command for people.
+        """Check that the caller is a person, or that agents may use *verb*, a command for people.
 
         `RunCommands` makes the same check. Commands call this before they do anything else.
 

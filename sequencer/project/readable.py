@@ -22,7 +22,7 @@ def ensure_readable(project: Project, workflow: Workflow) -> None:
 
     Raises:
         ConfigurationError: a prompt is missing or unreadable. Otherwise the run would fail only
-            after the earlier steps were paid.
+            after the earlier steps were paid for.
     """
     router, review = project.settings.router, workflow.review
     if router.is_active and router.mode is RouterMode.ONLY:
@@ -41,7 +41,7 @@ def unreadable_prompts(
 ) -> Iterator[tuple[Step, str, ConfigurationError]]:
     """Yield (first step, prompt, error) for each unreadable prompt or system prompt.
 
-    A program that needs no prompt may have none, but one that is there must be readable.
+    A program that needs no prompt may have none, but an existing prompt must be readable.
     """
     seen_names: set[str] = set()
     for step in workflow.every_step:

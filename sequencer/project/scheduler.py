@@ -1,4 +1,4 @@
-"""The interface to the scheduler, which starts runs by itself, and the formats of its dates.
+"""The interface to the scheduler, which starts runs automatically, and its date formats.
 
 Without a schedules section in the configuration, `Scheduler` itself is used, and it starts nothing.
 """
@@ -25,7 +25,7 @@ class Scheduler:
         return {}
 
     def next_start(self, project: Project, run: Run) -> float | None:
-        """Return the time when *run* starts by itself, at most now if it is due, or None.
+        """Return when *run* starts automatically, now or earlier if it is due, or None.
 
         Writes nothing.
         """

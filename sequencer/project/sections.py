@@ -28,8 +28,8 @@ class SectionSteps(Struct, frozen=True):
     key: str
     """The key in the section that maps names to templates."""
     every: Callable[[Any], Mapping[str, tuple[Step, Any]]]
-    """Called with the value of the section; returns name -> (step, object that contains it), the
-    built-in templates included."""
+    """Called with the value of the section; returns name -> (step, object that contains it),
+    including the built-in templates."""
 
 
 class ConfigSection(Struct, frozen=True):

@@ -129,7 +129,7 @@ class Loss(Struct, frozen=True):
 
 
 def hide_secret(text: str) -> str:
-    """Return a text to show instead of the secret *text*; it shows only whether it has changed."""
+    """Return what to show instead of the secret *text*; it reveals only whether *text* changed."""
     return f"(hidden, {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:12]})"
 
 
@@ -295,7 +295,7 @@ def losses(
     """Yield each right of *now* that the *trusted* step does not have, except for gates.
 
     A cap in *bounds* may rise up to the value there. *given* are the grants in other steps of the
-    agent; they matter only if the step has another agent than before.
+    agent; they matter only if the step's agent has changed.
     """
     if PERSON not in now.gates:
         is_same = given is None or _agents(now) <= _agents(trusted)

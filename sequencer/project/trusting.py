@@ -1,7 +1,8 @@
 """Whether a project may act on this machine: checked once, before any of its code runs.
 
-This is the only check before a project's hooks, its agents and the addresses that get its
-secrets. Reading a run never asks. The records are in the user's state folder, never in a project.
+This is the only check before a project's hooks and agents run and before the addresses that it
+names get secrets. Reading a run never asks. The records are in the user's state folder, never in
+a project.
 A record that another user could have written is refused. Inside an agent, neither
 ``SEQUENCER_TRUST`` nor a calling program can vouch for a project.
 
@@ -241,7 +242,7 @@ class Trust:
         """Record that a person trusts what the project can do now.
 
         Raises:
-            DecisionRefused: an agent is the caller, no matter by which command.
+            DecisionRefused: the caller is an agent, whatever command it used.
             StorageFailed: the record can't be written. UnsafePath: see `read`.
         """
         ensure_person("trust", "ask a person to run it")
@@ -457,7 +458,7 @@ class Trusted(Struct, frozen=True):
     """The record of one trusted project."""
 
     project: str
-    """The folder, or the configuration file if that has another name than usual."""
+    """The folder, or the configuration file if that does not have the usual name."""
     at: str
     digest: str
     lines: tuple[str, ...] = field(name="acts")

@@ -1,8 +1,8 @@
 """What the workflows of a project may do, and how that goes beyond what a person has trusted.
 
 The code that runs workflows also reads them here: `Schema` and `Composition` for
-orchestration.yaml, the registry for flowcharts and lists of tasks. Any change counts in a file
-that its reader refuses. A file with a trusted digest is not read again.
+orchestration.yaml, the registry for flowcharts and lists of tasks. If its reader refuses a file,
+any change of it counts. A file with a trusted digest is not read again.
 
 Steps are compared by name within their workflow. A step with a new name may have the rights of a
 trusted step of the same agent. A removed step does not matter, unless it had a gate.
@@ -63,7 +63,7 @@ _SECTIONS = ("workflows", "step_defaults", "retry", "workflow", "agent", "worktr
 _MAX_FLOW_BYTES = 4 * MAX_CHARS
 """A character has up to four bytes."""
 _MAX_READ_BYTES = MAX_CHARS // 2
-"""Limit for all files together; of later files, any change counts."""
+"""Limit for all files together; in later files, any change counts."""
 _IN_FILE = "orchestration.yaml"
 _WORKFLOWS, _FILE = "workflows.", "file "
 _DEFAULTS = "step_defaults"
@@ -129,7 +129,7 @@ class Workflows:
     """The current workflows of a project."""
 
     def __init__(self, written: Mapping[str, Any], root: Path, flows: Iterable[Path] = ()) -> None:
-        """Take the values of orchestration.yaml, and find the workflow files, *flows* included."""
+        """Take the values of orchestration.yaml, and find the workflow files, including *flows*."""
         self._written = {name: written[name] for name in _SECTIONS if name in written}
         for name in written.keys() & extensions.OURS[extensions.SECTIONS].keys():
             steps, values = section(name).steps, written[name]
@@ -181,7 +181,7 @@ class Workflows:
     def grouped(self) -> Iterator[str]:
         """Yield one line per workflow: its grants and its gates.
 
-        Limits and refusals are left out: they only take away.
+        Limits and refusals are left out: they only take rights away.
         """
         defaults = self.recorded.steps.get(_DEFAULTS, {}).values()
         default_grants = {grant for facts in defaults for grant in facts.grants}
@@ -299,7 +299,7 @@ class Workflows:
             name,
         )
         agent = str(roles.get(name) or roles.get(old_name) or selection.get("default") or "auto")
-        # A review runs at another position than its name, and its prompt may choose the agent.
+        # A review's position is not its name, and its prompt may choose the agent.
         tables = [prompt_agents] if prompt_agents else []
         tables += [roles] if inner_name and roles else []
         return " ".join([agent, *map(to_json_line, tables)])

@@ -67,8 +67,8 @@ def ensure_same_worktree(state_path: Path, head: Head | None, *, has_worktree: b
     *has_worktree*: the next step runs in the worktree of the run.
 
     Raises:
-        ConfigurationError: the run has a worktree, but its next step would not use it, and would
-            not see the work of the steps before it.
+        ConfigurationError: the run has a worktree, but its next step would not use it, so it
+            would not see the work of the steps before it.
     """
     if has_worktree or head is None or head.status is Status.COMPLETE:
         return

@@ -354,7 +354,7 @@ class FileStore:
         return recovery
 
     def _recover_newest(self) -> Recovered:
-        """Return the state from all files, step logs included."""
+        """Return the state from all files, including step logs."""
         for _ in range(READ_ATTEMPTS):
             signature = self._signature()
             try:

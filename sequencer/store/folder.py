@@ -373,12 +373,12 @@ class _Level(NamedTuple):
 
 
 def walk_bottom_up(path: Path) -> Iterator[tuple[int, str, os.stat_result]]:
-    """Yield (descriptor of the parent, name, `stat`) for *path* and everything below it.
+    """Yield (descriptor of the parent, name, `stat`) for *path* and everything in it.
 
     A folder comes after its contents. There is no recursion and only one open descriptor, at any
     depth; no link is followed. A folder that can't be read counts as empty.
 
-    Not promised: everything, if folders below *path* are moved in the meantime.
+    Not promised: everything, if folders in *path* are moved in the meantime.
 
     Raises:
         FileNotFoundError: the folder above it does not exist.

@@ -258,7 +258,7 @@ def migrate(
 
     Raises:
         CorruptState: *raw* has neither form, lacks a field, or contradicts itself.
-        DefinitionChanged: *raw* was written under another workflow than *workflow_name*,
+        DefinitionChanged: *raw* was written under a workflow other than *workflow_name*,
             or counts cycles of two where *workflow_name* has *cycle_length* steps.
     """
     _ensure_legacy(raw)

@@ -117,7 +117,7 @@ def encode(
     head_json: bytes,
     writing: str | None = None,
 ) -> bytes:
-    """Return the line for a transition, newline included.
+    """Return the line for a transition, including the newline.
 
     *facts*, one or more, have the keys event, step, step_index, token, attempt, outcome.
     *writing* makes the line unique where two writers may decide the same.
@@ -135,7 +135,7 @@ def encode(
 
 
 def ensure_readable(line: bytes) -> None:
-    """Check that readers will accept *line*, newline included, which `encode` has made.
+    """Check that readers will accept *line*, which `encode` has made, including its newline.
 
     Raises:
         ValueError: they would refuse it, as `decode` says.
@@ -461,7 +461,7 @@ class JournalFile:
         return True
 
     def sync(self) -> None:
-        """Make all lines of the journal survive a power loss, also those of other processes.
+        """Make all lines of the journal survive a power loss, even those of other processes.
 
         A line that can be read is not always on the disk: its writer may have been killed before
         its fdatasync.
@@ -489,7 +489,7 @@ class JournalFile:
         self._has_synced_names = True
 
     def has_line(self, line: bytes) -> bool:
-        """Return whether *line*, newline included, is one of the journal's winners."""
+        """Return whether *line*, including its newline, is one of the journal's winners."""
         return any(record.line == line[:-1] for record in self.read(0, None).winners)
 
     def rotate_if_large(self, last: Record, size: int) -> bool:

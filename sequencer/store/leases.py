@@ -3,7 +3,7 @@
 A heartbeat is a small file that its owner replaces without the lock. The first one comes a third
 of the lease after the claim, so a short step writes none. Observers under the same boot compare
 its deadline with the boot clock. Other observers store when they first saw this (token, beat), and
-believe the claim for 1.25 times its lease from then on. They store it in a file, so that an hourly
+trust the claim for 1.25 times its lease from then on. They store it in a file, so that an hourly
 `tick` can observe as well as a waiting process.
 """
 

@@ -174,7 +174,7 @@ class Draft(Struct, frozen=True):
     content: bytes
     """The new content of state.json."""
     line: bytes
-    """The record, newline included."""
+    """The record, including the newline."""
     closing: bytes
     """What to write before the record if the journal ends in a torn line."""
 

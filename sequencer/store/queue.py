@@ -52,7 +52,7 @@ class FileQueue(Protocol):
         """Sleep until the position is the first, or was given up."""
 
     def leave(self, fd: int) -> None:
-        """Give up the position, also for processes that were forked since."""
+        """Give up the position, even in processes that were forked since."""
 
     def is_awaited(self, fd: int) -> bool:
         """Return whether a process is in the queue; only for a process that is not in it."""

@@ -1,7 +1,7 @@
 """Entries of ``workflows:``, and the workflows that they define.
 
 An entry lists its steps, or extends another workflow and changes it. All changes name steps of
-the original workflow, so their order in the file has no meaning. Pure: the caller passes a
+the original workflow, so their order in the file does not matter. Pure: the caller passes a
 function that returns the place of an entry in its file.
 """
 
@@ -95,7 +95,7 @@ class WorkflowChanges(Frozen):
         return self
 
     def added_steps(self) -> Iterator[tuple[KeyPath, Step]]:
-        """Yield each step that is added, with its path below the definition."""
+        """Yield each step that is added, with its path inside the definition."""
         for key, steps_by_neighbor in (("before", self.before), ("after", self.after)):
             for neighbor, steps in steps_by_neighbor.items():
                 for index, step in enumerate(steps):
@@ -116,7 +116,7 @@ class Extension:
     """
 
     def __init__(self, base: Workflow, changes: WorkflowChanges, locate: Locate) -> None:
-        """Prepare to change *base*; *locate* takes paths below the definition."""
+        """Prepare to change *base*; *locate* takes paths inside the definition."""
         self.problems: list[LocatedError] = []
         self._base = base
         self._changes = changes
@@ -305,13 +305,13 @@ class WorkflowDefinition(WorkflowChanges):
         return None if inline_key is None else inline_format(inline_key)
 
     def inline_steps(self) -> Iterator[tuple[KeyPath, Step]]:
-        """Yield the steps of its graph, each with the path below the definition."""
+        """Yield the steps of its graph, each with the path inside the definition."""
         if (inline := self.inline) is not None:
             parts = enumerate(getattr(self, inline.key) or ())
             yield from (((inline.key, index), part) for index, part in parts)
 
     def build_workflow(self, name: str) -> Workflow:
-        """Return this workflow under *name*; for a definition that extends no other one.
+        """Return this workflow under *name*; only for a definition that extends no other one.
 
         Raises:
             ValueError: see `Workflow`; pydantic's ``ValidationError`` is a ValueError.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sequencer.workflows.mermaid.chart import Chart
 
 MAX_CHARS = 2 * 1024 * 1024
-"""Most characters of a page with a chart or a task list."""
+"""Maximum number of characters in a page with a chart or a task list."""
 SUFFIX = ".md"
 FLOW_FOLDERS = ("flows", ".opencode/workflows")
 """Folders of a project in which workflow files are found by their names."""
@@ -119,8 +119,8 @@ def _find(name: str, project: Path, home: Path) -> Path:
         raise UnknownName("flow", name, _list_known_names(project, home))
     for base in (Path.cwd(), project):
         path = base / name
-        # A bare word means a workflow, and not a folder or a file without a suffix that happens
-        # to have that name.
+        # A bare word means a workflow, even if a folder or a file without a suffix happens to
+        # have that name.
         is_path = os.sep in name or path.suffix
         if is_path and path.is_file():
             return path
@@ -194,8 +194,8 @@ class InlineFormat(Struct, frozen=True):
     kinds: Mapping[str, Any]
     """Key -> type, for `key` and the optional keys next to it."""
     problems: Callable[[Sequence[Any], Sections, Where], list[tuple[KeyPath, ConfigurationError]]]
-    """Returns the problems of the list as a whole; it gets all parts as written, also refused
-    ones."""
+    """Returns the problems of the list as a whole; it gets all parts as written, including
+    refused ones."""
     load: Callable[..., GraphFile]
     """Returns the graph. Arguments: its name, the values of the keys, `Sections`; keywords:
     ``file``, ``where``."""
@@ -253,9 +253,9 @@ def _list_known_names(project: Path, home: Path) -> list[str]:
 
 
 MAX_LISTED = 20
-"""Most names in one hint, and most unknown names that are compared with the known ones."""
+"""Maximum number of names in a hint, and of unknown names that are compared with known ones."""
 MAX_LINKS = 10
-"""Most links of a circle in a message; more of them would not help."""
+"""Maximum number of links of a circle in a message; more of them would not help."""
 
 
 def suggest_nearest(name: str, known: Collection[str], *, compares: bool = True) -> str:

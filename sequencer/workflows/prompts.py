@@ -95,7 +95,7 @@ class PromptReader:
     """Reads the prompts of one folder; a prompt is read again only if it has changed."""
 
     def __init__(self, prompts_dir: Path) -> None:
-        """Read prompts below *prompts_dir*."""
+        """Read prompts under *prompts_dir*."""
         self.folder = prompts_dir
         self._cache: dict[str, _CachedPrompt] = {}
 
@@ -138,7 +138,7 @@ def prompt_path(prompts_dir: Path, name: str) -> Path:
     Raises:
         UnsafePath: see `PromptReader.read`.
         UnknownName: there is no such file.
-        ConfigurationError: it is not known whether there is one, because a folder can't be read.
+        ConfigurationError: a folder can't be read, so it is not known whether there is one.
     """
     key = relative_name(prompts_dir, name)
     folder = Path(os.path.realpath(prompts_dir))
@@ -158,7 +158,7 @@ def prompt_path(prompts_dir: Path, name: str) -> Path:
 
 
 def existing_prompts(prompts_dir: Path) -> list[str]:
-    """Return the names of the files below *prompts_dir*, at most 200, without hidden files."""
+    """Return the names of the files under *prompts_dir*, at most 200, without hidden files."""
     prompts: list[str] = []
     for folder, folders, files in os.walk(prompts_dir):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -210,7 +210,7 @@ def _exists(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        # Most links in a circle were resolved before; to follow one is not to find a file.
+        # Most link cycles were found before; a path that still leads into one is not a file.
         if error.errno == errno.ELOOP:
             return False
         raise _unreadable_error("the prompt", path, error) from error
@@ -321,7 +321,7 @@ def as_text(value: Any) -> str:
 def look_up(value: Any, path: tuple[str, ...]) -> Any:
     """Return the value at *path* in nested maps and lists.
 
-    A text that contains JSON, also in a fence, is parsed on the way.
+    Text that contains JSON, even in a fence, is parsed on the way.
 
     Raises:
         KeyError: there is no such value; the message lists the known keys.
@@ -334,7 +334,7 @@ def look_up(value: Any, path: tuple[str, ...]) -> Any:
 
 
 def get_child(value: Any, part: str) -> Any:
-    """Return the value below *value* that *part*, a key or a number from 0, names.
+    """Return the value inside *value* that *part*, a key or a number from 0, names.
 
     Raises:
         KeyError: there is no such value; the message lists the known keys.

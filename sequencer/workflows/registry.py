@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 FOLDER = "subroutines"
-"""Folder of the procedures' prompts, below prompts_dir."""
+"""Folder of the procedures' prompts, under prompts_dir."""
 _FIELDS = Path(__file__).parents[1] / "builtin" / "procedures.json"
 """The purpose of each procedure, and the fields of its steps in addition to name and prompt.
-A step may have other fields in one procedure: a request for orchestrator-full needs an architect,
-whatever its labels are."""
+A step may have different fields in one procedure: a request for orchestrator-full needs an
+architect, whatever its labels are."""
 
 PROCEDURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -157,7 +157,7 @@ class Registry:
         lists: Mapping[str, GraphFile] | None = None,
         sections: Sections | None = None,
     ) -> None:
-        """Combine the built-in workflows and *configured*, which win if names are equal.
+        """Combine the built-in workflows and *configured*, which win if a name is in both.
 
         *flows* are the files of flowcharts and task lists; each is read when its workflow is
         first needed. *lists* are the graphs inside the configuration. *sections* returns a
@@ -210,7 +210,7 @@ class Registry:
         Raises:
             ConfigurationError: it can't be read, or has something that can't be run.
         """
-        # Look before the read: a change during the read is noticed the next time.
+        # Take the fingerprint before reading: a change during the read is noticed next time.
         fingerprint = _fingerprint(path)
         cache_entry = self._read.get((path, name))
         if cache_entry is None or fingerprint is None or cache_entry[0] != fingerprint:
@@ -263,7 +263,7 @@ def with_defaults(step: Step, defaults: Mapping[str, Any]) -> Step:
 
     A field that the author wrote stays, even if its value is the built-in default: with
     ``timeout_s: null`` a step says that it has no time limit. A default of ``expects: change``
-    does not reach steps without tools and steps that judge.
+    does not apply to steps without tools and steps that judge.
 
     >>> with_defaults(Step(name="a", model="x"), {"model": "y", "max_turns": 3}).model
     'x'

@@ -2,7 +2,7 @@
 
 A router is a prompt that an executor runs before a step; its answer names the prompt
 that the step runs. The answer comes from a model, so the whole name is compared with a
-list of allowed names, and never repaired: no change of case, no cutting of paths.
+list of allowed names, and never repaired: case is not ignored, and paths are not shortened.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RouterSettings(Frozen):
     mode: Annotated[RouterMode, BeforeValidator(_resolve_alias)] = RouterMode.DEFAULT
     """Also ``default``, ``first``, ``only``, and hyphens for underscores."""
     prompt: str | None = Field(default=None, min_length=1, max_length=300)
-    """The router's prompt, a file below prompts_dir."""
+    """The router's prompt, a file under prompts_dir."""
     allowlist: tuple[str, ...] = ()
     """Prompts that an answer may name; empty: only the workflow's own prompts."""
     timeout_s: float = Field(default=600.0, gt=0, le=86_400, allow_inf_nan=False)
@@ -146,8 +146,8 @@ def _ensure_allowed(prompt_name: str, text: str, allowed_names: Collection[str])
 def router_input(head: Head, upcoming: Description, allowed: Collection[str]) -> str:
     """Return the router's standard input: the run's state as one JSON object.
 
-    It is the head without the claims and the session, which say nothing about what to do
-    next, plus ``next`` (the workflow's own choice) and ``allowed_prompts``.
+    It is the head plus ``next`` (the workflow's own choice) and ``allowed_prompts``, but without
+    the claims and the session, which say nothing about what to do next.
     """
     state = head.model_dump(mode="json", exclude={"claims", "session"})
     facts = {**state, "next": asdict(upcoming), "allowed_prompts": sorted(allowed)}

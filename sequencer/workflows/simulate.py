@@ -3,7 +3,7 @@
 A script says what each node answers and how long it takes, and may set other limits. The rules
 are the same as in real runs, and so are the names of tasks that are added to a team. Without a
 script, an agent or a person takes 10 ms, a task 10 ms for each unit of its weight, a marker no
-time; a choice takes the first way forward, a judge says yes, a lead adds nothing. A recorded
+time; a choice takes the first branch forward, a judge says yes, a lead adds nothing. A recorded
 flow is a valid script: its chart, name and expected result are ignored.
 
 Not promised: a team's budgets, circuit breaker and merges; they depend on what agents use and
@@ -54,7 +54,7 @@ from sequencer.workflows.verdicts import read_verdict, with_second_attempt
 
 DEFAULT_MS = 10
 MAX_EVENTS = 250_000
-"""Limit of one simulation: with two events a node, the widest chart can run six times."""
+"""Limit of one simulation: with two events per node, the widest chart can run six times."""
 
 
 class EndlessReplay(ConfigurationError):
@@ -125,7 +125,7 @@ class _Simulation:
         self._resting: set[str] = set()
         """Agents that wait for their next try."""
         self._due_retries: list[tuple[int, str]] = []
-        """Resting agents whose time has come and that wait for a free slot: a heap in order."""
+        """Agents whose next try is due and that wait for a free slot, as a heap by order."""
         self._outputs: dict[str, str] = {}
         self._now = self._busy = 0
         self._facts: list[tuple[int, Event, str, Mapping[str, Any]]] = []
@@ -347,7 +347,7 @@ class _Simulation:
         if end.fix is not None:
             self._workflow = expand_workflow(self._workflow, [end.fix])
             return
-        # The judge runs again at once, like an agent whose retry is due.
+        # The judge runs again immediately, like an agent whose retry is due.
         self._resting.add(name)
         self._queue_retry(name)
 

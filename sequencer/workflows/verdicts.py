@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 REASON_CHARS = 1000
-"""Most characters of a reason, which goes into the head and into the fixer's prompt."""
+"""Maximum length of a reason, which goes into the head and into the fixer's prompt."""
 EXIT_REASON_CHARS = 600
 _MIN_ATTEMPTS = 2
-"""Fewest attempts for an answer that has to decide."""
+"""Minimum number of attempts for an answer that has to decide."""
 _PROBLEM_CHARS = 300
 _VALUE_CHARS = 100
 
@@ -38,8 +38,8 @@ def with_second_attempt(step: Step) -> Step:
 def read_verdict(outcome: Outcome, *, is_command: bool) -> Verdict:
     """Return the verdict in the structured answer, in JSON in the text, or in the exit code.
 
-    In a text the last object counts that has a boolean ``pass`` and is not inside another one.
-    An attempt that was not accepted never passes, whatever it said before it failed.
+    In a text, the last outermost object with a boolean ``pass`` counts. An attempt that was not
+    accepted never passes, whatever it said before it failed.
 
     >>> from sequencer.model.outcome import OutcomeStatus
     >>> answer = Outcome(status=OutcomeStatus.OK, output='Two fail. {"pass": false, "reason": "2"}')
@@ -134,7 +134,7 @@ def _as_json(value: Any) -> str:
 
 
 def ensure_schema(schema: Mapping[str, Any], where: str) -> None:
-    """Check that *schema* is a JSON Schema with which any value can be checked.
+    """Check that *schema* is a JSON Schema that can check any value.
 
     Raises:
         ConfigurationError: it is not a JSON Schema, has a reference that leads out of it

@@ -31,7 +31,7 @@ class EarlierOutputs(Struct, frozen=True):
     """The outputs of the steps of one run so far, for prompts."""
 
     folder: Path
-    """The folder of the run; outputs that are too large for the journal are below it."""
+    """The folder of the run; it has the outputs that are too large for the journal."""
     said: StepOutputs
 
     @property

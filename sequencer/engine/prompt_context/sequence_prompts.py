@@ -147,7 +147,7 @@ class Composer(Struct, frozen=True, dict=True):
     def _format_feedback(self) -> str:
         """Return what people said in each round of the gate, and of gates before it, in order.
 
-        Empty: the last decision at the gate was no feedback.
+        Empty: the last decision at the gate was not feedback.
         """
         gate = self.head.gate
         if gate is None or not self._is_after_feedback:

@@ -1,1 +1,1 @@
-"""Workflow files: Markdown with a chart and a section a node. `reader.read_flow` is the way in."""
+"""Workflow files: Markdown with a chart and node sections. Entry point: `reader.read_flow`."""

@@ -60,7 +60,7 @@ class Grouping:
         self.nodes: tuple[ChartNode, ...] = tuple(
             node for node in chart.nodes if node.id not in self._groups
         )
-        """The nodes without groups, in the order of first mention."""
+        """The nodes, but not the groups, in the order of first mention."""
         self._parents = self._find_parents(chart)
         if not self._is_shallow():
             self._parents = {}
@@ -260,11 +260,11 @@ _WITHOUT_MEANING = {
     "trapezoid": "a box with slanted sides, [/text\\],",
     "inv_trapezoid": "a box with slanted sides, [\\text/],",
 }
-"""Mermaid's name of a shape, which an author has never seen -> a description for messages."""
+"""Mermaid's internal name of a shape, which authors never see -> a description for messages."""
 _ENDINGS = frozenset(
     ("start", "begin", "end", "done", "stop", "exit", "finish", "finished", "complete", "completed")
 )
-"""Labels of nodes where no one expects that an agent works."""
+"""Labels of nodes where no one expects an agent to work."""
 
 
 class GraphBuilder:
@@ -385,7 +385,7 @@ class GraphBuilder:
     ) -> None:
         """Report that *node* has no section, if it needs one or one has a similar name."""
         diagnostics, heading = self._diagnostics, None
-        # To compare thousands of names with each other would take minutes for a hostile file.
+        # Comparing thousands of names with each other would take minutes for a hostile file.
         if not diagnostics.is_full and not diagnostics.is_silent:
             normalized_id = normalize(node.id)
             is_near = normalized_id in headings or len(headings) > MAX_COMPARED

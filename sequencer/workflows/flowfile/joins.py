@@ -1,8 +1,8 @@
-"""Checks decisions without an agent: one output can pick a way, several outputs can't.
+"""Checks decisions without an agent: one output can pick a branch, several outputs can't.
 
-If two ways reach such a node at once, their outputs arrive as one map, which fits no label.
+If two paths reach such a node together, their outputs arrive as one map, which fits no label.
 
-Relied on: the forward edges have no loop. Not promised: to find outputs that meet only because
+Relied on: the forward edges form no loop. Not promised: to find outputs that meet only because
 of a loop, a time limit or a failure.
 """
 
@@ -33,7 +33,7 @@ class _Join(Struct, frozen=True):
 
 
 def check_joins(flow: FlowGraph, diagnostics: Diagnostics, *, has_sections: bool) -> None:
-    """Report the decisions without an agent that get several outputs at once.
+    """Report the decisions without an agent that get several outputs together.
 
     That is an error, because the run always fails there. It is only a warning if the outputs may
     also arrive separately, if an edge takes all other answers, or in a file with only a chart,
@@ -62,7 +62,7 @@ def check_joins(flow: FlowGraph, diagnostics: Diagnostics, *, has_sections: bool
 
 
 def _find_joins(graph: Graph) -> dict[str, _Join]:
-    """Return the nodes without work that more than one output can reach at once."""
+    """Return the nodes without work that several outputs can reach together."""
     sources_of: dict[str, dict[str, None]] = {name: {} for name in graph.by_id}
     for name, targets in graph.forward.items():
         for target in targets:
@@ -97,7 +97,7 @@ def _find_certain_joins(
     """Return, for nodes of *merging_names*, the nodes whose outputs they certainly get together.
 
     Each edge to one of these nodes is a bit. `certain_bits` has, for each node, the edges that
-    every run follows from there; it is computed from the ends backward. Where a run divides, a
+    every run follows from there; it is computed backward from the ends. Where a run splits, a
     target of two such edges certainly gets both outputs.
     """
     targets = {*merging_names}

@@ -1,8 +1,8 @@
-"""Splits a workflow file into its parts: front matter, the flowchart, one section a node.
+"""Splits a workflow file into its parts: front matter, the flowchart, one section per node.
 
 CommonMark decides which lines are headings and fences, so ``###`` in a fence, a list or a
 comment starts no section. Prompts may have headings too: only a ``###`` heading with the name of
-a node starts a section, so the chart is read before the sections. There are two exceptions from
+a node starts a section, so the chart is read before the sections. There are two exceptions to
 CommonMark: the settings between ``---`` lines below a ``###`` heading are not Markdown, and
 underlined headings are text, because ``---`` below a line ends such settings.
 
@@ -222,7 +222,7 @@ class _Body:
         start, end = _line_range(fence)
         last_line = self._lines[end - 1].strip() if end - 1 > start else ""
         is_closed = last_line.startswith(fence.markup) and not last_line.strip(fence.markup[0])
-        # Not the fence's text, in which the lines have lost their indentation.
+        # Don't use the fence's text: its lines have lost their indentation.
         text = "\n".join(self._lines[start + 1 : end - is_closed])
         if not _is_flowchart(text):
             return None
@@ -266,7 +266,7 @@ class _Body:
                         yield heading, token
 
     def _refuse_more_charts(self, sections: Sequence[NodeSection]) -> None:
-        """Report every further flowchart that is not in a prompt."""
+        """Report every additional flowchart that is not in a prompt."""
         section_lines = [section.line for section in sections]
         ends = [section.prompt.line + section.prompt.text.count("\n") for section in sections]
         first_line = 0

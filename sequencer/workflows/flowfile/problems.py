@@ -1,4 +1,4 @@
-"""The problems of a workflow file: all at once, each with a code and its place.
+"""The problems of a workflow file: all of them together, each with a code and its place.
 
 A problem's message is ``CODE SUBJECT: DETAIL``; the subject is a node, the two ends of an edge,
 or the file. Codes that start with E are errors, and the workflow is not loaded; codes that start
@@ -122,7 +122,7 @@ class Diagnostics:
 
     def hint_for(self, name: str, names: Collection[str]) -> str:
         """Return a hint that lists *names* and suggests the one that is nearest to *name*."""
-        # To compare every wrong name with every node would take minutes for a hostile file.
+        # Comparing every wrong name with every node would take minutes for a hostile file.
         is_small = len(names) <= MAX_COMPARED and len(self._errors) <= MAX_LISTED
         return suggest_nearest(name, names, compares=is_small)
 

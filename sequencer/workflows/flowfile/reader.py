@@ -1,4 +1,4 @@
-"""Reads a workflow from a file, checks everything, and reports all problems at once.
+"""Reads a workflow from a file, checks everything, and reports all problems together.
 
 Not checked: whether the executor of a node supports the node's settings; the code that chooses
 the executors does that.
@@ -59,8 +59,8 @@ def read_flow(
 ) -> GraphFile:
     """Return the workflow in *text*, the content of *file*.
 
-    Its name is *name*, or else its ``id``, or else the file's name. In a file with only a chart,
-    agents need no prompts.
+    Its name is *name*, else its ``id``, else the file's name. In a file with only a chart, agents
+    need no prompts.
 
     Raises:
         FlowErrors: the file has errors; all of them, in the order of the file.

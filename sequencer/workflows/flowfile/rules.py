@@ -36,9 +36,9 @@ from sequencer.workflows.prompts import MAX_DEPTH, get_child, parse_loose_json
 RESERVED = "_"
 """Keys of the state with this prefix belong to the run."""
 MAX_COMPARED = 256
-"""Most nodes that are compared with each other; later nodes of the chart are not compared."""
+"""At most this many nodes are compared with each other; later nodes of the chart are ignored."""
 _MAX_SPLITS = 200
-"""Most places where a run divides that are checked; later ones in the chart are ignored."""
+"""At most this many splits of a run are checked; later ones in the chart are ignored."""
 
 
 class FlowGraph(Struct, frozen=True):
@@ -287,7 +287,7 @@ def find_missing_below(value: Any, path: tuple[str, ...]) -> tuple[str, list[str
 
 
 def _may_get(value: Any, part: str) -> bool:
-    """Return whether a run may start with another value instead, which has *part*."""
+    """Return whether a run may start with a different value that has *part*."""
     if isinstance(value, Mapping):
         return not value
     if isinstance(value, (list, tuple)):
@@ -428,7 +428,7 @@ def _find_problem_below(
 def _find_node_problem(
     flow: FlowGraph, path: list[str], diagnostics: Diagnostics
 ) -> _Problem | None:
-    # Ids may have dots, so the longest matching id counts.
+    # Ids may contain dots, so the longest match wins.
     for length in range(min(len(path), 10), 0, -1):
         name = ".".join(path[:length])
         if name in flow.graph.by_id:
@@ -446,9 +446,9 @@ def find_parallel_pairs(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield (key, first, second) for each key of *shared* with two nodes that may run at once.
 
-    Two nodes may run at once if neither leads to the other, and a run divides somewhere (at
-    several edges with one label, or at several entries) into ways that reach the two nodes and
-    do not meet before. Because of loops, further nodes may run at once.
+    Two nodes may run at once if neither leads to the other, and a run splits somewhere (at
+    several edges with one label, or at several entries) into paths that reach the two nodes
+    without meeting first. Loops may let further nodes run at once.
     """
     pairs = [(key, name) for key, names in shared.items() for name in names][:MAX_COMPARED]
     if not pairs:
@@ -499,10 +499,10 @@ def _find_branches(
     targets: Collection[str],
     compared_names: Collection[str],
 ) -> dict[str, str]:
-    """Return node of *compared_names* after *targets* -> the last node that all ways to it pass.
+    """Return node of *compared_names* after *targets* -> the last node that all paths to it pass.
 
-    If ways through different such nodes reach a node, tokens merge there, and it is such a node
-    itself.
+    Where paths through different such nodes meet, their tokens merge, so the meeting point is
+    such a node itself.
     """
     branches: dict[str, str] = {}
     for name in order:
@@ -515,7 +515,7 @@ def _find_branches(
 
 
 def _iter_splits(graph: Graph, bits_below: Mapping[str, int]) -> Iterator[Sequence[str]]:
-    """Yield the targets of each division if at least two of them lead to compared nodes."""
+    """Yield the targets of each split of which at least two lead to compared nodes."""
     divisions = [graph.entries] if len(graph.entries) > 1 else []
     for name in graph.by_id:
         if len(graph.outgoing[name]) > 1:

@@ -30,7 +30,7 @@ from sequencer.workflows.flowfile.problems import Diagnostics
 from sequencer.workflows.mermaid.text import Position
 
 MAX_TIMEOUT_MS = 31_536_000_000
-"""A year; more is a mistake in the unit."""
+"""A year; a larger value is a mistake in the unit."""
 
 _Keys = TypeVar("_Keys", bound="FlowKeys")
 _Value = TypeVar("_Value")
@@ -87,7 +87,7 @@ class FrontMatter(FlowKeys):
     retry: RetrySettings | None = None
     """For every agent of the workflow."""
     on_error: str | None = Field(default=None, alias="onError")
-    """The node to which a final failure jumps, once a run."""
+    """The node that a run jumps to after a final failure, once per run."""
 
 
 class OptionSettings(FlowKeys):
@@ -186,7 +186,7 @@ class NodeSettings(FlowKeys):
 
     @property
     def timeout_target(self) -> str | None:
-        """Return the node after the time limit, from either of its keys."""
+        """Return the node that follows the time limit, from either of its keys."""
         return _prefer_flat(self.on_timeout, self.config.on_timeout if self.config else None)
 
     @property

@@ -1,1 +1,1 @@
-"""Mermaid flowcharts, from text to what a chart says: `parser.read_chart` is the way in."""
+"""Mermaid flowcharts, from text to the content of a chart. Entry point: `parser.read_chart`."""

@@ -233,7 +233,7 @@ SHAPES = frozenset(TABLES["shapes"])
 MAX_EDGES = 100_000
 """Ten times the edges of the widest charts that can run; ``a & b --> c & d`` has four edges."""
 MAX_DECLARED = 40_000
-"""Most nodes and groups; a workflow has at most half as many nodes."""
+"""Maximum number of nodes and groups; a workflow has at most half as many nodes."""
 SMALLER = "split it into several workflows"
 """The hint for a chart that exceeds a limit."""
 
@@ -339,8 +339,8 @@ class ChartBuilder:
         """Add an edge from each of *sources* to each of *targets*.
 
         Raises:
-            ChartError: the chart would have too many edges. None is added, because a line of a
-                few hundred characters can have millions.
+            ChartError: the chart would have too many edges. None of them is added, because a line
+                of a few hundred characters can have millions.
         """
         if len(self.edges) + len(sources) * len(targets) > MAX_EDGES:
             text = "counting each edge between nodes that '&' joins"

@@ -10,7 +10,7 @@ from sequencer.workflows.mermaid.scanner import Scanner
 from sequencer.workflows.mermaid.text import ChartError, ChartText
 
 _MAX_TOKEN_CHARS = 40
-"""Most characters of a token in a message."""
+"""Maximum number of characters of a token in a message."""
 _QUOTE_HINT = "put labels with brackets in double quotes"
 _EDGE_HINT = "write '-->' with a space on each side; other edges: -.->, ==>, ---, ~~~"
 _RESERVED_WORDS = {
@@ -140,7 +140,7 @@ class Complaints:
         return self.error_here(f"{self.token} can't follow a node's label", _QUOTE_HINT)
 
     def unclosed_label(self, closing: str, start: int) -> ChartError:
-        """Return the error for a label that continues at the place of its end."""
+        """Return the error for a label that continues where it should end."""
         message, kind = f"the label is not closed with '{closing}'", self._tokens.kind
         hint = f"labels between pipes: {_QUOTE_HINT}" if closing == "|" else _QUOTE_HINT
         if kind in {"STR", "MD_STR"}:

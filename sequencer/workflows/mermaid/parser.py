@@ -423,7 +423,7 @@ class _Parser:
                 raise self._errors.at(message, start)
 
     def _parse_click(self) -> None:
-        """``click`` and an id, then a callback, ``href`` or text, and a tooltip."""
+        """Read ``click`` and an id, then a callback, ``href`` or text, and a tooltip."""
         tokens = self._tokens
         is_link = tokens.kind in {"HREF", "STR"}
         if tokens.kind == "CALLBACK":

@@ -160,7 +160,7 @@ def _hide_entity(match: re.Match[str]) -> str:
 
 
 def _soften_tag_quotes(source: ChartText) -> None:
-    # Only up to the last '>', so that no '<' scans the whole rest for its end in vain.
+    # Stop at the last '>', so that no '<' searches the whole rest for its end in vain.
     end = source.text.rfind(">") + 1
     if '="' in source.text and end:
         head = _TAG.sub(lambda tag: _ATTRIBUTE.sub(r"='\1'", tag[0]), source.text[:end])
@@ -218,7 +218,7 @@ def _find_comments(text: str) -> list[tuple[int, int]]:
 
 
 def _ends_of_colors(text: str, word: str) -> list[tuple[int, int]]:
-    """Return the span of the last ';' in each line that sets a color: it ends no entity there."""
+    """Return the span of the last ';' in each line that sets a color: there, it ends no entity."""
     spans = []
     last_end = 0
     place = text.find(word)
