@@ -44,7 +44,7 @@ class Wait(Struct, frozen=True):
 
     message: str = ""
     until: datetime | None = None
-    """When something becomes due without a change; None: nothing does."""
+    """When something becomes due even without a change; None: nothing does."""
     claim: Claim | None = None
     """The claim whose holder is watched."""
     is_for_others: bool = False
@@ -147,7 +147,7 @@ class Seen(ABC):
 
     @abstractmethod
     def find_due_time(self) -> datetime | None:
-        """Return when something becomes due without a change; None: nothing does."""
+        """Return when something becomes due even without a change; None: nothing does."""
 
     @abstractmethod
     def find_end_reason(self) -> str | None:
