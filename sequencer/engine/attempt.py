@@ -299,7 +299,7 @@ class Attempt(Struct, kw_only=True):
     def ends_the_work(self) -> bool:
         """Return whether the process can't continue: it has to end, or can't keep an output.
 
-        Two other exceptions don't end the work. A bug in an executor is a failure of its node, and
+        Three kinds of errors don't end the work. A bug in an executor is a failure of its node, and
         so is a result that can't be recorded. If this machine is out of a resource, other attempts
         may still succeed.
         """

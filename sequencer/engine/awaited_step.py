@@ -80,7 +80,7 @@ class AwaitedStep:
         return _Wait.UNCLAIMED if is_late else _Wait.OTHERS
 
     @property
-    def looks_again_in_s(self) -> float | None:
+    def recheck_in_s(self) -> float | None:
         """Return in how many seconds the message may change without a change of the run.
 
         None: never.

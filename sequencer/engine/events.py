@@ -16,8 +16,6 @@ from sequencer.executors.protocol import Piece
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, Usage
 
-# Named tuples, because they are the cheapest: every step makes events.
-
 
 class AttemptStarted(Struct, frozen=True):
     """An attempt starts; *log* is its step log."""

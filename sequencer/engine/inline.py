@@ -52,7 +52,7 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
     def _expire(self, facts: SequenceSeen, move: RecordExpired) -> None:
         """Record the configured decision for the gate, because no person decided in time."""
         del move
-        head, gate = self._worker.control.expire_waits(), facts.head.gate
+        head, gate = self._worker.commands.expire_waits(), facts.head.gate
         if head.status is Status.COMPLETE and gate is not None:
             self._performer.report_completed(gate.step_index, head)
 
@@ -85,7 +85,7 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         awaited_step = self._awaited
         awaited_step.observe(facts.readiness, facts.head)
         (message, hint), end = awaited_step.refusal, None
-        if (soon_s := awaited_step.looks_again_in_s) is not None:
+        if (soon_s := awaited_step.recheck_in_s) is not None:
             end = datetime.now(UTC) + timedelta(seconds=soon_s)
         return replace(
             move,

@@ -67,7 +67,7 @@ def ensure_may_decide(verb: str, agents_may: AgentsMay, what: str = "") -> None:
         raise DecisionRefused(what or verb, f"agents_may_decide: [{verb}] allows it")
 
 
-def _initialise_run(head: Head, definition: Definition | None) -> Transition:
+def _initialize_run(head: Head, definition: Definition | None) -> Transition:
     """Return the first transition of the run of *head*; it counts the cost of its definition."""
     if definition is None:
         return transitions.initialize(head)
@@ -143,7 +143,7 @@ class RunCommands:
                 )
             # Before the head: after a crash here, the next worker starts the run with it.
             self._store.keep_document(DEFINITION_FILE, definition.to_json())
-            return _initialise_run(self._prepare_fresh_head(has_definition=True), definition)
+            return _initialize_run(self._prepare_fresh_head(has_definition=True), definition)
 
         return self._store.update(change)
 
@@ -167,7 +167,7 @@ class RunCommands:
     def _make_first_transition(self, head: Head) -> Transition:
         """Return the first transition of the run of *head*, even after a `start` that crashed."""
         text = self._store.read_document(DEFINITION_FILE) if head.has_definition else None
-        return _initialise_run(head, None if text is None else Definition.model_validate_json(text))
+        return _initialize_run(head, None if text is None else Definition.model_validate_json(text))
 
     def _prepare_fresh_head(self, *, has_definition: bool | None = None) -> Head:
         """Return the head of this run before it starts."""

@@ -96,7 +96,7 @@ class SequenceWorker(Worker):
         self._agents_state_path = agents_state_path
 
     @property
-    def control(self) -> RunCommands:
+    def commands(self) -> RunCommands:
         """Return the commands of the run; a gate that expires is decided with them."""
         return RunCommands(self.store, self.workflow)
 

@@ -74,7 +74,7 @@ def claim_turn(worker: SequenceWorker, head: Head, *, wait: bool) -> Attempt:
         facts = worker.collect_facts(head, budget, datetime.now(UTC))
         match next_move(facts):
             case RecordExpired():
-                worker.control.expire_waits()
+                worker.commands.expire_waits()
             case TakeClaims():
                 try:
                     if (

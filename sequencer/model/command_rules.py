@@ -1,7 +1,7 @@
 """Transitions for the commands of a person; the journal records them like any other.
 
-They share one rule: if a person decides about a step that is claimed, the claim is dropped,
-never silently kept, so that the result of its holder is refused as stale.
+They share one rule: a step that is claimed is not decided by a command. Most commands are
+refused; a forced takeover drops the claim, so that the result of its holder is refused as stale.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from sequencer.model.workflow import Workflow, describe_param_changes, ensure_de
 
 
 def _move_dropping_claims(head: Head, at: str, target: StepRef, **update: Any) -> Head:
-    """Return *head* at *target* with no claims: the result of a running attempt is then refused."""
+    """Return *head* at *target* with no claims and no gate."""
     new_head = move_head(head, at, target, claims=(), gate=None, **update)
     if target.is_end:
         return new_head.replace(status=Status.COMPLETE)

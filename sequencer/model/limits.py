@@ -157,7 +157,7 @@ before it did any work. After that, such an attempt counts as a failure."""
 MESSAGE_CHARS = 200
 """Limit for the client's message in the reason that the head keeps."""
 LATEST_RESET_S = 32 * 86_400.0
-"""A reset that is more than a month away is not trusted."""
+"""A reset that is further away counts as this far away."""
 
 POSTPONED_S = 10.0
 """Wait after a machine had no process or file descriptor left for an attempt."""

@@ -2,9 +2,9 @@
 
 No name leads to a file outside the prompts folder. A name is relative to the folder and must be
 spelled exactly like the directory entry, so that a project uses the same files on a system that
-ignores case. Links are followed if they end inside the folder. Nothing here waits: a fifo is
-refused, not opened. Templates are filled in one pass: inserted text is not searched for more
-templates.
+ignores case. Links are followed if they end inside the folder. Nothing here blocks: a fifo is
+opened without waiting for a writer, and refused. Templates are filled in one pass: inserted text
+is not searched for more templates.
 
 Not promised: safety from a person who can write to the prompts folder while it is read; they
 could write the prompt itself.

@@ -388,7 +388,7 @@ def carry_over_marking(
 ) -> Transition:
     """Return *transition*, which adopts the workflow *new*, with the marking carried over.
 
-    *started* is the workflow that the run of *head* was started with, and its marking.
+    *started* is what `MarkingReader.read_at_start` returns for *head*.
 
     Raises:
         TransitionRefused: the run is at nodes that the new workflow does not have.

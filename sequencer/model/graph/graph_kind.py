@@ -81,13 +81,13 @@ class MarkingReader(Protocol):
     def read_at_start(self, head: Head) -> tuple[Workflow, Marking, Chain]:
         """Return the workflow that the run of *head* was started with, and its marking.
 
-        Raises: see `take`.
+        Raises: see `pop_marking`.
         """
 
     def read_marking(self, head: Head) -> tuple[Head, Marking]:
         """Return *head* and its marking, or those of a newer head; the caller must not change them.
 
-        Raises: see `take`.
+        Raises: see `pop_marking`.
         """
 
 

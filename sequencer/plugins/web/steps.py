@@ -169,9 +169,11 @@ def _prompts(
     """Return the texts that the agent got; if its log has none, the prompt as it is now."""
     if log is not None and (sent_texts := log["sent"]) is not None:
         prompts = [
-            ShownPrompt(kind.capitalize(), "as it was sent", data.decode("utf-8", "replace"))
-            for kind, data in sent_texts.texts
-            if data
+            ShownPrompt(
+                sent.name.capitalize(), "as it was sent", sent.data.decode("utf-8", "replace")
+            )
+            for sent in sent_texts.texts
+            if sent.data
         ]
         if sent_texts.texts[-1].name == "prompt":
             return prompts
