@@ -1,7 +1,7 @@
 """Sequencer: run the steps of a workflow in order, and keep the progress in files.
 
-What is listed in ``__all__`` is the library; everything is imported on first use, so that
-``import sequencer`` costs nothing.
+``__all__`` is the library. Everything is imported on first use, so ``import sequencer`` costs
+nothing.
 """
 
 from __future__ import annotations

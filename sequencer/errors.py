@@ -1,8 +1,8 @@
-"""Every deliberate error of the program, one tree, each with its exit code.
+"""The program's deliberate errors: one tree, each with its exit code.
 
-An error says what went wrong, where, and what to do; the same facts are attributes, so
-that a program that uses the library need not parse prose. Any other exception is a bug, and
-the command line reports it with exit code 70.
+An error says what went wrong, where, and what to do. The same facts are attributes, so
+programs that use the library don't have to parse prose. Any other exception is a bug, which
+the command line reports with exit code 70.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import ClassVar
 _SHOWN_CHANGES = 40
 _SHOWN_ACTS = 15
 _SHOWN_CHARACTERS = 200
-"""Limits for what an error lists of a project; the question of `trust` shows everything."""
+"""Limits on what an error lists about a project; `trust` shows everything before it asks."""
 
 
 class SequencerError(Exception):
@@ -101,7 +101,7 @@ class ConfigurationErrors(ConfigurationError):
         return self.errors
 
     def __str__(self) -> str:
-        """Return all of them, as they are now: a caller may have added where each of them is."""
+        """Return all errors as they are now: a caller may have added their locations."""
         return "\n".join(str(error) for error in self.errors)
 
 
@@ -150,7 +150,7 @@ def summarize_facts(facts: Sequence[str], most: int = _SHOWN_CHANGES) -> list[st
 
 
 class NotTrusted(UsageRefused):
-    """No one has trusted this project on this machine yet; nothing of it was run."""
+    """No one has trusted this project on this machine yet; none of its code was run."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ class StorageFailed(StateRefused):
 
 
 class RecordRefused(StateRefused):
-    """The record of a change could not be read back by any process; nothing was accepted."""
+    """No process could read this change's record back; nothing was accepted."""
 
 
 class RemoteUnreachable(StorageFailed):
@@ -418,7 +418,7 @@ def format_other_command(*words: str) -> str:
 
 
 def _quote_line(line: str) -> str:
-    # A person would have to remove outer quotes by hand: pasted, they end at the first inner one.
+    # No outer quotes around inner ones: when pasted, they would end at the first inner quote.
     return line if "'" in line else f"'{line}'"
 
 

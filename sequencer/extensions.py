@@ -45,8 +45,8 @@ RENDERERS = "sequencer.renderers"
 """Drawings of workflows: `cli.contributions.Renderer`."""
 CHECKS = "sequencer.checks"
 """Checks: functions that take the `Project` and the name of a run and yield each `Diagnostic`. With
-``looks=True`` they must not run anything of the project or contact a server. An installed package
-is not part of the project: the user has installed it, so it is loaded anyway."""
+``looks=True`` they must not run anything from the project or contact a server. An installed package
+is not part of the project: the user installed it, so it is loaded anyway."""
 SECTIONS = "sequencer.sections"
 """Sections of orchestration.yaml: `project.sections.ConfigSection`."""
 SINKS = "sequencer.sinks"
@@ -190,7 +190,7 @@ class PluginUnavailable(ConfigurationError):
 def _enable_hint(plugin: str) -> str:
     variable = f"SEQUENCER_PLUGINS__{normalize_name(plugin).upper().replace('-', '_')}"
     if variable in os.environ:
-        # It wins over the file.
+        # The variable overrides the file.
         return f"unset the variable {variable}, or set it to 'on'"
     return f"set 'plugins: {{{plugin}: on}}' in orchestration.yaml (or {variable}=on)"
 
@@ -257,7 +257,7 @@ def installed_packages() -> frozenset[str]:
 def find(group: str, name: str, *, even_disabled: bool = False) -> Any | None:
     """Return the object called *name* in *group*; None: there is none, or it is disabled.
 
-    With *even_disabled*, a disabled plug-in of this package counts too.
+    With *even_disabled*, disabled plug-ins of this package are searched too.
 
     Raises:
         ConfigurationError: it can't be loaded.
@@ -400,7 +400,7 @@ def load_from_enabled_packages(
     """Yield (entry point, object) for each object of *group* in packages that are enabled by name.
 
     *failed* is called with the error of each object that can't be loaded. A package that is not
-    installed is left out here: opening the project reports it.
+    installed is skipped; opening the project reports it.
     """
     points = (point for point in entries(group) if is_enabled_by_name(point))
     yield from _load_each(sorted(points, key=packages.get_distribution_name), failed)
@@ -442,8 +442,8 @@ def find_package_fault(
 ) -> PackageFailed | None:
     """Return *error* as `PackageFailed` if the package that provides *name* in *group* raised it.
 
-    None: it is a deliberate error, an object of ours raised it, or this machine caused it. The
-    last counts for stores, agents and sinks only, because they use files and processes.
+    None: it is a deliberate error, one of our own objects raised it, or this machine caused it.
+    The last reason applies only to stores, agents and sinks, which use files and processes.
     """
     if isinstance(error, (SequencerError, KeyboardInterrupt)):
         return None

@@ -62,12 +62,12 @@ def malformed_packages() -> Iterator[PackageFailed]:
 
 
 def _packages() -> Iterator[Distribution]:
-    """Yield the installed packages for Sequencer; of several versions, the one that is imported."""
+    """Yield the installed packages for Sequencer, each in the version that Python imports."""
     from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
 
     seen = set[str]()
     for package in distributions():
-        # Read this file first: the name is in another file, which takes long to parse.
+        # Read this file first: the name is in another file, which is slow to parse.
         if "[sequencer." in (package.read_text("entry_points.txt") or "") and (
             package.name not in seen
         ):
@@ -175,7 +175,7 @@ def _read_entry_point_files(folder: str, changed_ns: int) -> bytes:
     Raises:
         OSError: it is not a folder, or can't be read.
     """
-    del changed_ns  # another value reads the folder again: packages are replaced, never edited
+    del changed_ns  # only part of the cache key: packages are replaced, never edited
     texts = list[bytes]()
     for name in os.listdir(folder):  # noqa: PTH208 - no Path for each name
         if name.endswith((".dist-info", ".egg-info", "EGG-INFO")):

@@ -1,8 +1,8 @@
 """For tests of your own projects, workflows and packages: a scratch project with scripted agents.
 
-A `ScratchProject` is a real project in a folder that you give it. It is used as people use one:
-by commands, which are child processes, or as a library. A scripted agent answers what the test
-says; no model is asked and nothing is paid. Relies only on the public library and the commands.
+A `ScratchProject` is a real project in a folder that you give it. Use it as people do: through
+commands, which are child processes, or as a library. A scripted agent gives the test's answers,
+so no model is called and nothing is billed. Relies only on the public library and the commands.
 
 Not promised: a clock that a test can move, and any isolation from other programs of this user.
 """
@@ -99,13 +99,13 @@ class ScratchProject:
     def run_command(
         self, *arguments: str, given: str = "", variables: Mapping[str, str] | None = None
     ) -> CommandOutput:
-        """Run ``sequencer`` with *arguments* here, to its end; it trusts the project.
+        """Run ``sequencer`` with *arguments* in the project, which it trusts, and wait for its end.
 
-        *given* is its standard input. Settings of the caller's environment don't count;
-        *variables* are added to it.
+        *given* is its standard input. It gets the caller's environment without ``SEQUENCER_…``
+        variables, plus *variables*.
 
         Raises:
-            subprocess.TimeoutExpired: it did not end within a minute; it was killed.
+            subprocess.TimeoutExpired: it ran for more than a minute and was killed.
         """
         environment = {
             name: text for name, text in os.environ.items() if not name.startswith("SEQUENCER_")

@@ -2,7 +2,7 @@
 
 A client that supports schemas gets the step's schema in its own dialect. Whether the answer
 fits is checked elsewhere, the same way for every executor. If the answer decides which way the
-run goes, the result file is no answer: see `StepRequest.decides`.
+run goes, the result file can't give it: see `StepRequest.decides`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def to_strict_schema(schema: Any) -> Any:
         return schema
     strict_schema = {key: to_strict_schema(value) for key, value in schema.items()}
     properties = schema.get("properties")
-    # A property may itself be called "properties" or "type"; then the value is no list of names.
+    # A property may itself be named "properties" or "type"; then the value isn't a list of names.
     if schema.get("type") == "object" and isinstance(properties, dict):
         strict_schema |= {"additionalProperties": False, "required": list(properties)}
     return strict_schema
@@ -125,7 +125,7 @@ def with_answer_digest(outcome: Outcome) -> Outcome:
 
 
 Ignored = Callable[[], None] | None
-"""Called if the result file says something that does not count; None: all of it counts."""
+"""Called if the result file says something that is ignored; None: nothing is ignored."""
 _IGNORED = (
     b"[sequencer] the result file is ignored: the answer of this step decides the way, so it is "
     b"what the client itself says, or what a command prints\n"
@@ -135,6 +135,6 @@ _IGNORED = (
 def make_ignored_notifier(request: StepRequest, listener: Listener) -> Ignored:
     """Return a function that notifies *listener* that the result file is ignored.
 
-    None: the result file counts.
+    None: the result file is used.
     """
     return partial(listener.write, _IGNORED, Piece.NOTICE) if request.decides else None

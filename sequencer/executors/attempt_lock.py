@@ -112,7 +112,7 @@ class AttemptLock:
             else:
                 fcntl.flock(fd, fcntl.LOCK_UN)
         except OSError:
-            # The process that finds the file looks for processes and finds none.
+            # Harmless: the process that finds the file looks for processes and finds none.
             return
         finally:
             os.close(fd)
@@ -250,7 +250,7 @@ def _try_lock(fd: int) -> bool:
 _ROUNDS = 100
 _PAUSE_S = 0.02
 _EMPTY_LOOKS = 2
-"""One look is not enough: it may miss a process that forks all the time."""
+"""One pass is not enough: it may miss a process that keeps forking."""
 
 
 def end_marked(*marks: str) -> list[int]:

@@ -2,13 +2,13 @@
 
 Its own permission rules decide what the agent may do: without ``permission_mode`` and
 ``allowed_tools`` it reads and refuses to write. Verified with 2.1.197 and 2.1.330; no flag is
-passed that the older one does not have, unless the session is from a newer one. Without tools
-means without tools of MCP servers too, unless ``extra_args`` names their file.
+passed that the older one does not have, unless the session is from a newer one. A step without
+tools gets none from MCP servers either, unless ``extra_args`` names their file.
 
-Success is exit code 0 **and** a last `result` event without is_error: an API error ends with
-subtype "success", an interrupted tool may end with exit code 0, and a refused edit ends with
-both and is a warning. `claude_turns` reads whether the turn ended by itself. Live usage is an
-estimate from list prices until the result reports the usage.
+Success is exit code 0 **and** a last `result` event without is_error. Neither alone is enough:
+an API error has subtype "success", and an interrupted tool may exit with 0. A refused edit has
+both, and is only a warning. `claude_turns` reads whether the turn ended by itself. Live usage is
+an estimate from list prices until the result reports the usage.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from sequencer.model.outcome import Outcome, Quota, Usage
 from sequencer.model.step import Step
 
 STARTS_SUBAGENTS = ("Agent", "Task")
-"""The tool's present name and its old one."""
+"""The tool's current name and its old one."""
 _LATEST_S = 2**37
 """The latest time that datetime supports, in seconds since 1970."""
 _PERMISSION_WORDS = split_words(
@@ -120,7 +120,7 @@ def claude_argv(options: ClaudeOptions, request: StepRequest) -> list[str]:
     argv += _tool_arguments(options, request)
     argv += [f"--agents={subagents_text(step)}"] if step.agents else []
     schema = schema_text(step)
-    # An answer with a schema is a tool call, and claude reminds a model once that forgets it.
+    # An answer with a schema is a tool call, and claude reminds the model once if it forgets it.
     one_answer = 1 if schema is None else 2
     max_turns = one_answer if step.single_turn else step.max_turns
     argv += [f"--max-turns={max_turns}"] if max_turns else []
@@ -184,7 +184,7 @@ def _tool_arguments(options: ClaudeOptions, request: StepRequest) -> list[str]:
     disallowed_names = (*options.disallowed_tools, *(step.disallowed_tools or ()))
     disallowed_names = _merge_names(disallowed_names, removed_tools(step, CLAUDE))
     argv = [] if tools is None else [f"--tools={','.join(tools)}"]
-    # --tools is about built-in tools; without MCP servers there are no others.
+    # --tools covers only built-in tools; without MCP servers there are no others.
     argv += ["--strict-mcp-config"] if has_none else []
     argv += [f"--allowedTools={','.join(allowed_tools)}"] if allowed_tools else []
     return argv + ([f"--disallowedTools={','.join(disallowed_names)}"] if disallowed_names else [])
@@ -241,7 +241,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         "CLAUDE_CONFIG_DIR"
     )
     switches: ClassVar[Mapping[str, frozenset[str]]] = SWITCHES
-    # Set and not left out, because otherwise the user's settings would apply.
+    # Set explicitly: if they were left out, the user's settings would apply.
     plain: ClassVar[Mapping[str, Any]] = {
         "permission_mode": "default",
         "allowed_tools": None,
@@ -297,7 +297,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         if request.max_cost_usd is not None and request.max_cost_usd <= 0:
             raise ValueError("no budget is left for this step")
         argv = claude_argv(self.options, request)
-        # A step is over with its answer: a subagent in the background would outlive it.
+        # A step ends with its answer, and a background subagent would outlive it.
         defaults = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}
         parser = ClaudeParser(self.rules(request), _read_session_cost(request))
         return Call(argv, self.environment(defaults), parser)
@@ -382,7 +382,7 @@ class ClaudeParser(JsonEventParser):
             return self.classify_failure(text, end, is_own=False, epoch_s=epoch_s)
         result = self._results[-1]
         if end.exit_code == 0 and result.get("is_error") is False:
-            # claude sets it only if there is a schema, and after it has checked the answer.
+            # claude sets it only if there is a schema, after it has checked the answer.
             structured_output = result.get("structured_output")
             self._turns.set_final_reason(result)
             text, placeholder = result.get_text("result"), self._turns.placeholder
@@ -442,7 +442,7 @@ class ClaudeParser(JsonEventParser):
         key = message.get_text("id")
         self._count_call(key, message, listener)
         if not event.get("parent_tool_use_id"):
-            # Only of the conversation itself, not of a subagent.
+            # Only for the conversation itself, not for a subagent.
             self.last_sent = self._calls.sent_tokens(key) or self.last_sent
         for block in content:
             match block.get("type"):
@@ -511,7 +511,7 @@ class ClaudeParser(JsonEventParser):
             self._shares = self._shares.plus(sum_model_usage(event.get_object(_SINCE)))
             charged = self._shares.replace(unpriced=min(self._shares.unpriced, 1))
         else:
-            # Older clients count by call: the last total is the largest and has everything.
+            # Older clients count by call: the last total is the largest and includes everything.
             models = event.get_object("modelUsage")
             charged = sum_model_usage(models) if models else read_result_usage(event)
         self._charged = max_usage(self._charged, charged)

@@ -2,7 +2,7 @@
 
 The names are from its documentation (Amazon Bedrock, Google Vertex AI, Microsoft Foundry) and
 from the program of 2.1.330. An agent gets the credentials of a cloud only if a person has set
-the cloud's switch in the environment; the ``env`` of a project does not count.
+the cloud's switch in the environment; a project's ``env`` can't set it.
 """
 
 from __future__ import annotations

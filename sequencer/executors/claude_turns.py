@@ -44,17 +44,17 @@ def _is_from_client(event: ClientEvent) -> bool:
 
 
 _UNAUTHORIZED, _MAX_UNAUTHORIZED = 401, 2
-"""claude tries ten times, for minutes; that does not fix a wrong key."""
+"""claude retries ten times, for minutes, which does not fix a wrong key."""
 _LOG_IN = (
     "claude can't log in: the service has refused its key or login twice (HTTP 401)\n"
     "log in: run 'claude' once, as the user that runs this; or set a valid ANTHROPIC_API_KEY"
 )
 _NO_ANSWER = "No response requested."
-"""What claude writes instead of an answer if it asked its model nothing, or got no answer."""
+"""What claude writes instead of an answer if it did not call its model, or got no answer."""
 
 
 class ClaudeTurns:
-    """Gathers the facts of claude's messages."""
+    """Collects facts from claude's messages."""
 
     def __init__(self, observed: Observation) -> None:
         """Store the facts in *observed*."""
@@ -105,8 +105,8 @@ class ClaudeTurns:
     def set_final_reason(self, result: ClientEvent) -> None:
         """Store why the turn ended: the most exact reason in *result* or the last message.
 
-        ``terminal_reason`` counts first, unless it is vague; then ``stop_reason``, of *result* or
-        else of the last message.
+        ``terminal_reason`` comes first, unless it is vague; then ``stop_reason`` of *result*, then
+        ``stop_reason`` of the last message.
         """
         observation = self._observed
         terminal_reason = normalize_reason(result.get("terminal_reason"))

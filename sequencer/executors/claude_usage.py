@@ -9,11 +9,11 @@ from sequencer.executors.prices import ModelPrice, Tokens, find_price
 from sequencer.model.outcome import Usage
 
 _MODEL_CHARS = 200
-"""No name of a model is longer; prices are looked up by it."""
+"""No model has a longer name; prices are looked up by name."""
 
 
 class ClaudeCalls:
-    """The tokens of each call of the API; a call reports several times, the last report counts."""
+    """The tokens of each API call; a call reports several times, and the last report wins."""
 
     def __init__(self) -> None:
         self._calls: dict[str, tuple[str, Tokens]] = {}

@@ -84,7 +84,7 @@ class ClientOptions(Frozen):
 
 
 _OFF = ("", "0", "false", "no", "off")
-"""Values with which a variable switches nothing on; clients read them the same way."""
+"""Values that leave a switch off; clients read them the same way."""
 SYSTEM_PROMPT = "system-prompt.md"
 APPENDED_PROMPT = "append-system-prompt.md"
 
@@ -256,7 +256,7 @@ class ClientExecutor(ABC, Generic[OptionsT]):
 
 LINE_CAP = 6 * 1024 * 1024
 """An image in an event has 5 MB; memory holds several copies of a line, at up to 4 bytes a
-letter."""
+character."""
 _STDERR_LINE_CAP = 65_536
 
 
@@ -302,7 +302,7 @@ class _Lines:
     def feed_stderr(self, data: bytes) -> bool:
         self._listener.write(data, Piece.ERROR)
         self._err.feed(data)
-        # No progress: stderr has the client's warnings and retries, stdout has the agent.
+        # No progress: stderr has the client's warnings and retries, stdout the agent's output.
         return False
 
     def _process_line(self, line: bytes) -> None:
@@ -310,7 +310,7 @@ class _Lines:
             self._has_progressed = True
 
     def _process_raw(self, raw: bytes) -> None:
-        # An event of megabytes is a tool's result.
+        # An event this large is a tool's result.
         self._has_progressed = True
         self._parser.skip()
         self._listener.write(raw, Piece.OUTPUT)

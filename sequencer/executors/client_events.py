@@ -81,10 +81,10 @@ def get_number(facts: Mapping[str, str], name: str) -> float:
 
 
 LINE_CHARS = 300
-"""Most characters of a tool's input or result that are shown; the client's transcript has all."""
+"""Maximum characters of a tool's input or result to show; the client's transcript has all."""
 ERROR_CHARS = 1_000
 READ_CHARS = 8_000
-"""Most characters of an error that are searched: an agent can make one of megabytes."""
+"""Maximum characters of an error to search: an agent can produce megabytes."""
 _STDERR_LINES = 20
 _UNAUTHORIZED = 401
 _TOO_MUCH = frozenset({400, 413})
@@ -102,14 +102,14 @@ _FULL = re.compile(
 )
 """How clients and services say that a conversation no longer fits into the model's context."""
 WIDE_BYTES = 2 * 1024 * 1024
-"""Longest event that may have more than ASCII: with one such letter, each takes four bytes."""
+"""Longest event with more than ASCII: one wide character makes each take up to four bytes."""
 STRUCTURE_BYTES = 256 * 1024
-"""Most bytes of an event outside of its texts: a million lists take 25 times their size."""
+"""Maximum bytes of an event outside its strings: a million lists take 25 times their size."""
 _MAX_QUOTES = 100_000
-# Also matches at the end of the line; otherwise it would rescan for a text that never ends.
+# Also matches at the end of the line; otherwise a string that never ends would be rescanned.
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
 _MAX_DENIALS = 1_000
-"""Most refused tool calls that are remembered: a forged result can list any number."""
+"""Maximum refused tool calls to remember: a forged result can list any number."""
 _DENIAL_CHARS = 160
 _NESTED = "(nested too deeply)"
 
@@ -134,7 +134,7 @@ def _to_json(value: object) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
     except RecursionError:
-        # The encoder needs more of the stack for a level than the parser that has read the value.
+        # The encoder needs more stack per level than the parser that read the value.
         return _NESTED
 
 
@@ -188,7 +188,7 @@ class ClientEvent(dict[str, Any]):
         """Return the id or version called *name*; None: it is missing, or no client would use it.
 
         It goes into the head, the journal and the next call of the client, and an agent can
-        print any text in the name of its client.
+        print anything as if it were its client.
 
         >>> ClientEvent(id="0199-ab").get_id("id"), ClientEvent(id="0199;cost_usd=9").get_id("id")
         ('0199-ab', None)
@@ -272,7 +272,7 @@ class Speaker:
 class _LineOutput(Listener):
     """Collects what a parser reports about one line, and passes it on when the parser is done.
 
-    So an exception of the listener, which has to reach the caller, is not taken for the parser's.
+    The listener's exceptions must reach the caller; this way, none is taken for the parser's.
     """
 
     def __init__(self) -> None:
@@ -360,7 +360,7 @@ class JsonEventParser(Speaker, ABC):
         return self.observed.has_text or self.observed.tool_calls > 0 or self._has_unread
 
     def feed_stderr(self, line: bytes) -> None:
-        """Store the last lines of stderr, which have usage errors; the listener got them before."""
+        """Store the last lines of stderr, which have usage errors; the listener got them already."""
         text = line.decode("utf-8", "replace").strip()
         if text:
             self._stderr.append(text)
@@ -368,7 +368,7 @@ class JsonEventParser(Speaker, ABC):
     def store_session_id(self, event: ClientEvent, name: str) -> None:
         """Store the conversation's id, called *name* in *event*, unless there already is one.
 
-        The first one counts: the client prints it before its agent can print anything.
+        The first one wins: the client prints it before its agent can print anything.
         """
         self.session_id = self.session_id or event.get_id(name)
 
@@ -416,7 +416,7 @@ class JsonEventParser(Speaker, ABC):
 
         The evidence says whether the turn ended by itself, and the engine judges that; if it did
         not, ``error`` says what to do. *is_over* is False if more came after the last message.
-        A limit, an outage or a refusal instead of an answer is no success.
+        A limit, an outage or a refusal instead of an answer is not a success.
         """
         if structured is None and is_notice(text):
             error = f"{self.client} ended with exit code {end.exit_code}: {one_line(text)}"
@@ -457,11 +457,11 @@ class JsonEventParser(Speaker, ABC):
     ) -> Outcome:
         """Return *limited* or *unavailable* if *error* or *status* says so, else *failed*.
 
-        *is_own*: the client itself reported the error in its structured output. An error that a
-        tool printed may be about the limit of another service, so the attempt has failed. It has
-        also failed if the client did not end by itself: an agent can write in the name of its
-        client and then end it. Exit code 0 does not make the error an answer; but if a tool was
-        called before, the agent may have written it, so the date in it is ignored.
+        *is_own*: the client itself reported the error in its structured output. Otherwise a tool
+        may have printed it, about another service's limit, so the attempt has failed. It has also
+        failed if the client did not end by itself: an agent can imitate its client and then kill
+        it. Exit code 0 does not turn the error into an answer; but after a tool call, the agent
+        may have written it, so the date in it is ignored.
         """
         error = error[:READ_CHARS]
         kind = ErrorKind.LIMIT if epoch_s is not None else classify(error, status)
@@ -491,7 +491,7 @@ class JsonEventParser(Speaker, ABC):
         )
 
     def _find_reset_time(self, error: str, end: ProcessEnd, epoch_s: float | None) -> str:
-        """Return when a limit is over, according to *error* or *epoch_s*."""
+        """Return when a limit ends, according to *error* or *epoch_s*."""
         now, wait_s = self.rules.clock(), self.rules.limit_wait_s
         if end.exit_code == 0 and (self.observed.tool_calls or self._has_unread):
             error, epoch_s = "", None
@@ -510,7 +510,7 @@ class JsonEventParser(Speaker, ABC):
         return self.session_id
 
     def _outcome(self, status: OutcomeStatus, end: ProcessEnd, error: str | None = None) -> Outcome:
-        # If the client was ended, its agent may have forged the sum: the client's comes last.
+        # If the client was ended, its agent may have forged the sum: the client's own comes last.
         usage = max_usage(self.usage, self.seen).cap() if end.is_cut_short else self.usage
         return Outcome(
             status=status,

@@ -25,8 +25,8 @@ TOO_MANY_REQUESTS = 429
 _LONGEST = timedelta(days=32)
 """A reset that is more than a month away is a misread number, not a date."""
 _FURTHEST = timedelta(days=8)
-"""The longest window of a subscription is a week. For later dates the run asks again after this
-time: an agent could write one in the name of its client, to keep its run waiting."""
+"""A subscription's longest window is a week. For later dates the run asks again after this time:
+an agent could imitate its client and write one, to keep its run waiting."""
 _JUST_OVER = timedelta(hours=1)
 """A time of day that passed this recently means today's reset, not tomorrow's: a message may be
 late, and clocks differ."""
@@ -44,7 +44,7 @@ class ErrorKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-# Messages about a subscription or an account count even if the client reports another status.
+# Messages about a subscription or an account apply even if the client reports another status.
 _LIMIT = re.compile(
     r"""usage[ _-]limit[ _-]reached | usage[ ]limit[ ]has[ ]been[ ]reached
       | (?:hit|reached)[ ](?:your|the)[ ](?:\S+[ ]){0,3}limit\b
@@ -59,15 +59,15 @@ _LIMIT = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-# A busy server also uses these words, so they count only without a status.
+# A busy server also uses these words, so they apply only without a status.
 _RATE = re.compile(r"rate[ _-]?limit|too many requests|quota exceeded|\b429\b", re.IGNORECASE)
 
 _REFUSED_FROM = 400
 _SERVER_ERROR = 500
 _REQUEST_TIMEOUT = 408
-# Names of errors that a proxy may pass on under the status of a wrong request.
+# Names of errors that a proxy may return with the status of a bad request.
 _AWAY = re.compile(r"ServiceUnavailableException|ModelNotReadyException", re.IGNORECASE)
-# Messages of clients that did not reach their service, or whose service broke off or is busy.
+# Messages of clients whose service can't be reached, dropped the connection, or is busy.
 _TEMPORARY = re.compile(
     r"""unable[ ]to[ ]connect | can(?:'|\u2019)?(?:not|t)[ ]connect
       | connection[ ](?:error|refused|reset|closed|timed[ ]out|terminated)
@@ -84,7 +84,7 @@ _TEMPORARY = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-# Errors that a second try would not change, for clients that report no status.
+# Errors that a retry would not fix, for clients that report no status.
 _REFUSED = re.compile(
     r"""authenticat | unauthorized | forbidden | api[ _-]?key | not[ ]logged[ ]in | /login\b
       | credit[ ]balance | billing | permission[ _]denied | access[ ]?denied | not[ ]supported
@@ -176,7 +176,7 @@ def find_status(text: str) -> int | None:
 def classify(text: str, status: int | None = None) -> ErrorKind:
     """Return the kind of an error *text*; default for *status*: the HTTP status in the text.
 
-    If there is a status, it decides: the text of a wrong request may contain any word.
+    If there is a status, it decides: the text of a bad request may contain any word.
 
     >>> [str(classify(text)) for text in ("You've hit your limit", "API Error: 529 Overloaded")]
     ['limit', 'outage']
@@ -268,7 +268,7 @@ def _parse_times(text: str, now: datetime) -> list[datetime | None]:
 def _add_seconds(now: datetime, seconds: float) -> datetime | None:
     if seconds > _LONGEST.total_seconds():
         return None
-    # In UTC: across a change of daylight saving time, the sum would be an hour off.
+    # In UTC: in local time, the sum would be an hour off across a daylight saving change.
     return now.astimezone(UTC) + timedelta(seconds=seconds)
 
 
@@ -307,7 +307,7 @@ def _zone(name: str | None, fallback: tzinfo | None) -> tzinfo | None:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        # An unknown zone counts as local time, which is at most a day off.
+        # An unknown zone is taken as local time, which is at most a day off.
         return fallback
 
 

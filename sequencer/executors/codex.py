@@ -3,8 +3,8 @@
 Its sandbox decides what the agent may do; the default of ``sandbox`` in the agent's entry is
 read-only. Verified with 0.169.0. Not available: a limit of turns or cost (it counts only
 tokens), a list of allowed tools, a step without tools. It reads, searches and writes with its
-shell, so a step's ``tools`` can take reading away only together with the shell, and writing
-only as a whole, with the sandbox.
+shell, so a step's ``tools`` can disable reading only together with the shell, and writing only
+as a whole, through the sandbox.
 
 Success is exit code 0 and a turn.completed without a turn.failed after it, because codex gives
 no reason; the answer is the last agent_message. An item of type error may be only a warning, and
@@ -109,7 +109,7 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
     if build_answer_schema(step) is not None:
         argv.append(f"--output-schema={request.file_path(OUTPUT_SCHEMA)}")
     if request.resume_session is not None:
-        # `split_mark` ensures that it is no option. After `--`, codex would take "-" as the prompt.
+        # `split_mark` ensures that it isn't an option. After `--`, codex takes "-" as the prompt.
         argv.append(split_mark(request.resume_session)[0])
     return [*argv, "-"]
 
@@ -220,7 +220,7 @@ _QUIET_ITEMS = _SPOKEN_ITEMS | {"error"}
 _BOOKKEEPING = frozenset({"id", "type", "status", "aggregated_output", "exit_code"})
 _NO_CALLS = _QUIET_ITEMS | {"todo_list", "plan"}
 _MAY_GO_ON = frozenset({"command_execution"})
-"""The model knows that it runs in the background, and may end its turn before it ends."""
+"""The model knows that these run in the background, and may end its turn before they end."""
 _AWAY = frozenset({ErrorKind.LIMIT, ErrorKind.OUTAGE})
 TURNS = TurnTable(clean=frozenset())
 """It gives no reasons: a length limit and a refusal are a turn.failed, and an interrupted turn

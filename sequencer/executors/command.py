@@ -37,7 +37,7 @@ from sequencer.store import folder as folders
 LAST_LINES, LINE_CHARS = 2, 300
 """How much of stdout an error quotes, like `describe_exit` quotes stderr."""
 ANSWER_BYTES = 65_536
-"""Most bytes from the end of stdout that become the answer; the log has all of it."""
+"""Maximum bytes from the end of stdout that become the answer; the log has all of it."""
 PLACEHOLDERS = ("model", "prompt_file", "python", "system_prompt")
 _FIELD = re.compile(r"(?P<option>--?[A-Za-z0-9][\w-]*=)?\{(?P<field>[a-z_]+)\}")
 Pattern = Annotated[
@@ -149,8 +149,8 @@ class CommandExecutor:
     def without_tools(self, project: Path) -> CommandExecutor:
         """Return the same command for another folder; its permissions stay the same.
 
-        It is the person's own program. An argument that names a file of *project* becomes the
-        path of that file, whose content `trust` has compared.
+        It is the user's own program. An argument that names a file of *project* becomes the path
+        of that file, whose content `trust` has compared.
         """
         program, *args = self.options.argv
         arguments = [str(project / arg) if os.path.isfile(project / arg) else arg for arg in args]  # noqa: PTH113 - of any text
@@ -185,7 +185,7 @@ class CommandExecutor:
         outcome = conclude(end, request, listener, answer.judge)
         if end.spawn_error is not None or self.options.free or outcome.usage.cost_usd:
             return outcome
-        # Only the result file can report a cost, and 0 is no report: the cost is unknown.
+        # Only the result file can report a cost, and 0 means no report: the cost is unknown.
         usage = outcome.usage.replace(unpriced=1)
         if request.step.model is not None:
             usage = with_estimated_cost(usage, request.step.model, self.options.prices)
@@ -247,7 +247,7 @@ class _Answer:
             lines = [line.strip() for line in output.splitlines() if line.strip()]
             last_lines = (line[:LINE_CHARS] for line in lines[-LAST_LINES:])
             status, error = OutcomeStatus.FAILED, "\n".join([describe_exit(end), *last_lines])
-        # A command says nothing about the end of its turn but its exit code.
+        # A command reports nothing about the end of its turn except its exit code.
         evidence = Evidence(has_text=bool(output))
         return Outcome(
             status=status, output=output, cut_from_bytes=cut_bytes, error=error, evidence=evidence

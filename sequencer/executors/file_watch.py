@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 LOOK_S = 0.2
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 SETTLED_S = 0.5
 """Seconds for which the file has to stay unchanged."""
 
@@ -19,7 +19,7 @@ class FileWatch:
     """Watches for one file that appears after the watch was created."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """Start to watch for *name* below *folder*; a file that is there already does not count."""
+        """Watch for *name* below *folder* from now on; a file that already exists is ignored."""
         self._folder = folder
         self._parts = name.split("/")
         self._before = self._last = self._read_state()
@@ -37,7 +37,7 @@ class FileWatch:
         return state not in (None, self._before) and now - self._since >= SETTLED_S
 
     def wait_s(self) -> float:
-        """Return the seconds until the next look."""
+        """Return the seconds until the next check."""
         return max(self._next - time.monotonic(), 0.0)
 
     def _read_state(self) -> _FileState:

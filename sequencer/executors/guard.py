@@ -34,9 +34,9 @@ KILL_LIMIT_S = 5.0
 """Seconds after which the guard gives up on processes that it can't kill (another user's)."""
 
 COMMAND_BYTES = 600
-"""Most bytes of a command line in a report."""
+"""Maximum bytes of a command line in a report."""
 EXEC_LOOKS, EXEC_LOOK_S = 50, 0.001
-"""How often, and with what pause, the guard looks for the command line of a process in an exec."""
+"""How many times, and how far apart, the guard tries to read a command line during an exec."""
 _ENDED = (b"Z", b"X")
 """States of processes that have ended."""
 
@@ -107,7 +107,7 @@ class Domain:
     The domain denies signals, ptrace, abstract Unix sockets, and what /proc shows only with the
     right to trace (the environment, the memory, the open files; root can still read the
     environment and the memory map). It has no rules for files or the network: with file rules
-    an agent could not mount, and to protect files is the sandbox's work.
+    an agent could not mount, and protecting files is the sandbox's job.
     """
 
     def __init__(self, prctl: Prctl) -> None:
@@ -167,7 +167,7 @@ def read_record() -> tuple[list[bytes], int] | None:
     The descriptor is -1 if there is no lock. None: the sequencer ended before it sent a record.
 
     Eight hexadecimal digits give the length; the fields are separated by NUL, which no field
-    can contain. JSON would take as long as the rest of the start.
+    can contain. Parsing JSON would take as long as the rest of the startup.
     """
     header, lock = _receive(8)
     size = _read_exactly(8, header)
@@ -282,8 +282,8 @@ def _set_up_agent(stdin_fd: int, stdout_fd: int) -> None:
     os.dup2(stdout_fd, 1)
     os.close(stdin_fd)
     os.close(stdout_fd)
-    # Python ignores SIGPIPE, a shell ignores SIGQUIT in background jobs, and exec keeps signals
-    # ignored: `yes | head` would not end.
+    # Python ignores SIGPIPE, a shell ignores SIGQUIT in background jobs, and ignored signals stay
+    # ignored across exec: `yes | head` would not end.
     for number in (*_STOPPING, _SIGQUIT, _SIGPIPE, _SIGCHLD, _SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)
 
@@ -319,7 +319,7 @@ def scan_children() -> dict[int, list[int]]:
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                # The name may have blanks and brackets; the last bracket closes it.
+                # The name may have spaces and parentheses; the last parenthesis closes it.
                 parent = int(file.read().rpartition(b")")[2].split()[1])
         except (OSError, IndexError):
             continue
@@ -348,8 +348,8 @@ def descendants() -> list[int]:
 def command_line(pid: int) -> bytes:
     """Return the beginning of the command line of *pid*; empty if the process has ended.
 
-    During an exec a process has no command line for a moment, and a process may clear its own:
-    then this is its short name.
+    During an exec a process has no command line for a moment, and a process may clear its own.
+    In both cases this is its short name.
     """
     name = b""
     for _ in range(EXEC_LOOKS):
@@ -357,7 +357,7 @@ def command_line(pid: int) -> bytes:
             with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
                 line = file.read(COMMAND_BYTES)
             with open(f"/proc/{pid}/stat", "rb") as file:
-                # The name may have blanks and brackets; the last bracket closes it.
+                # The name may have spaces and parentheses; the last parenthesis closes it.
                 head, _, tail = file.read().rpartition(b")")
         except OSError:
             return b""
@@ -386,7 +386,7 @@ def clear_lock_file(lock: int) -> None:
         try:
             os.ftruncate(lock, 0)
         except OSError:
-            # The next attempt looks for leftover processes and finds none.
+            # Harmless: the next attempt looks for leftover processes and finds none.
             return
 
 
@@ -520,7 +520,7 @@ def main() -> None:
         watch = AgentWatch()
         agent = start(launch, stdin_fd, stdout_fd, prctl)
     except OSError as error:
-        # There was no process or descriptor for the work before the agent's start.
+        # No process or descriptor was free for the work before the agent's start.
         report_refused(error.errno or 0, "guard")
         return
     if agent is None:
@@ -532,10 +532,10 @@ def main() -> None:
 
 
 def wait_for_sequencer() -> None:
-    """Stop reporting, and stay while processes are left: they are known by their parent.
+    """Stop reporting, and stay while processes are left: their parent identifies them.
 
-    An agent can use up a guard's descriptors through a limit. Then the guard can't find the
-    processes that it should end; its sequencer ends them, and the guard too.
+    An agent can starve its guard of descriptors with a resource limit. Then the guard can't find
+    the processes that it should end; its sequencer ends them, and the guard too.
     """
     os.close(_STATUS)
     give_up = time.monotonic() + 2 * KILL_LIMIT_S

@@ -28,7 +28,7 @@ _PROGRAM = Path(__file__).with_name("guard.py")
 _LEFT = "left"
 """Argument that asks the guard to report which processes an agent left running."""
 _REPORT_S = 7.0
-"""Seconds in which a guard without a control pipe must end the tree: 1 + 5, and a reserve."""
+"""Seconds in which a guard without a control pipe must end the tree: 1 + 5, plus a margin."""
 _WRITE_S = 10.0
 _PIPE_BYTES = 2**20
 """The largest capacity of a pipe, unless root raised it."""
@@ -67,7 +67,7 @@ class Guard:
                 stdout=status_write,
                 stderr=stderr_write,
                 pass_fds=(prompt_read, stdout_write),
-                # The mark is no secret: every process of this user can read it. It identifies
+                # The mark is not a secret: every process of this user can read it. It identifies
                 # a guard that is stopped (SIGSTOP) and whose sequencer has ended.
                 env={**loader_environment(), MARK: self.mark},
                 cwd="/",
@@ -155,7 +155,7 @@ class Guard:
         """
         self._close(self._control)
         if self.owner_pid != os.getpid():
-            # After a fork without exec the guard is the parent's.
+            # After a fork without exec, the guard belongs to the parent.
             self._close(*self._open)
             return True
         try:

@@ -24,13 +24,13 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Everything that is needed to start one agent, or one command of the project."""
 
     identity: Identity | None
-    """The agent of this process. None: it is a command that a person wrote (``setup``)."""
+    """Which agent runs in the process. None: it runs a command that a person wrote (``setup``)."""
     argv: Sequence[str]
     environment: Mapping[str, str]
-    """The whole environment but for the identity's variables; nothing is inherited."""
+    """The whole environment except for the identity's variables; nothing is inherited."""
     cwd: Path
     prompt: bytes
-    """The whole standard input of the agent."""
+    """The agent's whole standard input."""
     timeout_s: float | None = None
     idle_timeout_s: float | None = None
     done_file: str | None = None
@@ -47,8 +47,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """What to do if the program is missing."""
 
 
-# They include sockets of agents that hold keys (the keys stay there), the only way out of a network
-# with its own proxy and certificate, and variables with which programs are found and linked.
+# They include the sockets of key agents such as ssh-agent (the keys stay there), the only way out
+# of a network with its own proxy and certificate, and the search paths of programs and libraries.
 EVERY_AGENT = split_words(
     "COLORTERM HOME LANG LANGUAGE LC_* LOGNAME NO_COLOR PATH SHELL TERM TERMINFO TMPDIR TZ TZDIR "
     "USER XDG_* DBUS_SESSION_BUS_ADDRESS GPG_TTY SSH_AGENT_PID SSH_AUTH_SOCK ALL_PROXY "
@@ -69,7 +69,7 @@ def agent_environment(
     extra: Mapping[str, str] | None = None,
     base: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return an agent's environment, but for its identity; see `Launch`.
+    """Return an agent's environment, except for its identity; see `Launch`.
 
     From *base* (default: this process's environment) come `EVERY_AGENT` and the names in
     *passed*: the client's variables and the entry's ``pass_env``. *extra*, the entry's ``env``,

@@ -4,8 +4,8 @@ One attempt is one conversation, which is not stored. The cost is counted after 
 and compared with the limit before every call, so one call can exceed a limit. Tools block the
 loop, so they run one after the other; they obey deadline and cancellation themselves.
 
-The package retries nothing after a stream has started, and before that it obeys any
-retry-after; here the same rules decide both, within the step's deadline. Errors within a stream
+The anthropic package retries nothing after a stream has started, and before that it obeys any
+retry-after. Here the same rules decide both, within the step's deadline. Errors within a stream
 come from the HTTP library, and an error event has status code 200.
 """
 
@@ -81,7 +81,7 @@ class MessagesOptions(Frozen):
     max_tokens: int = Field(default=32_000, ge=1, le=1_000_000)
     """Limit for one answer."""
     max_turns: int = Field(default=50, ge=1, le=10_000)
-    """Most calls of a step that has no max_turns itself."""
+    """Maximum calls of a step that sets no max_turns itself."""
     tools: tuple[ToolName, ...] = ("read", "glob", "grep")
     """A step's own lists can only remove some of these."""
     api_key_env: VariableName = "ANTHROPIC_API_KEY"
@@ -93,7 +93,7 @@ class MessagesOptions(Frozen):
     prices: dict[str, ModelPrice] = Field(default_factory=dict)
     """By model, in USD per million tokens; they replace the list prices."""
     retries: int = Field(default=4, ge=0, le=20)
-    """Retries of a call that broke off or found a busy server."""
+    """Retries of a call that was cut off or found a busy server."""
     stall_timeout_s: float = Field(default=300.0, gt=0, le=3_600)
     """Silence of the API after which a call is broken off and retried."""
     limit_wait_s: float = Field(default=DEFAULT_WAIT_S, gt=0, le=86_400)
@@ -509,7 +509,7 @@ class _Stream(Speaker):
 
 
 def _read_count(usage: Any, name: str) -> int:
-    """Return the count called *name*; 0 without a valid one, because the package checks none."""
+    """Return the count called *name*, or 0 if it is not valid: the package does not check them."""
     return int(parse_amount(getattr(usage, name, None)) or 0)
 
 

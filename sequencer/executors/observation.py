@@ -23,7 +23,7 @@ _REASON = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,59}")
 _NO_WORD = "no-word"
 """Replaces a reason of an unexpected form; no table has it."""
 _MAX_OPEN = 10_000
-"""Most calls that are remembered until their results come; more of them are only counted."""
+"""Maximum calls to remember until their results come; further calls are only counted."""
 
 
 _CLEAN_ANYWHERE = split_words("end_turn stop stop_sequence")

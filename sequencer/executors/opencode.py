@@ -7,7 +7,7 @@ a limit of cost (it is counted), an added system prompt.
 
 Success is exit code 0, no error event, and a last step that ended with reason "stop". After a
 refused tool call opencode ends at once, with exit code 0 and without an answer. That is a
-failure even without fail_on_denial, because the step was broken off.
+failure even without fail_on_denial, because the step was cut short.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def build_agent_rules(
 
 
 def _merge_rules(permission: Permission, stronger_rules: Permission) -> PermissionRules:
-    """Return both, the keys of *stronger_rules* at the end: for opencode the last match wins."""
+    """Return both, with *stronger_rules* at the end: for opencode the last match wins."""
     return {
         **{key: rule for key, rule in permission.items() if key not in stronger_rules},
         **stronger_rules,

@@ -1,9 +1,9 @@
 """Finds the files whose path matches a pattern such as ``src/**/*.py``.
 
 The pattern comes from a model, so no pattern may be slow. `pathlib` starts a new walk at each
-``**``: sixty of them take years. Here one walk has a set of reached positions in the pattern, and
-a folder is entered at most once for each position. So the time is at most the number of entries
-multiplied by the length of the pattern, with any links, even in a circle.
+``**``: sixty of them take years. Here one walk tracks the set of reached positions in the pattern,
+and enters a folder at most once for each position. So the time is at most the number of entries
+multiplied by the length of the pattern, even if links form a circle.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PathPattern:
     def find_files(
         self, root: Path, may_enter: Callable[[Path], bool], check: Callable[[], None]
     ) -> Iterator[Path]:
-        """Yield the matching paths below *root* that are no folders.
+        """Yield the matching paths below *root* that are not folders.
 
         A folder to which *may_enter* says no is left out. *check* is called for each entry, and
         may raise an error to end the search. If several links lead to a folder, its files are
@@ -87,7 +87,7 @@ class PathPattern:
         return self._skip_any(reached)
 
     def _skip_any(self, positions: set[int]) -> frozenset[int]:
-        """Return *positions* and those after a ``**``, which may be no folder at all."""
+        """Return *positions* and those after a ``**``, which may match no folder at all."""
         skipped = {
             position + 1
             for position in positions

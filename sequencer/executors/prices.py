@@ -1,4 +1,4 @@
-"""Calculates the cost of a call of a model from list prices in USD per million tokens.
+"""Calculates the cost of a model call from list prices in USD per million tokens.
 
 The table is from https://platform.claude.com/docs/en/about-claude/pricing, 2026-11; entries
 under ``prices:`` of the project or of an agent replace or extend it.

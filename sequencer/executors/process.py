@@ -54,7 +54,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import FileMark
 
 _COMMAND_CHARS = 200
-"""Most characters of a command line that a message shows."""
+"""Maximum characters of a command line in a message."""
 START_RETRY_S = 5.0
 """How long to retry a start while this machine has no free process or descriptor."""
 _FIRST_PAUSE_S = 0.1
@@ -128,7 +128,7 @@ class ProcessCore:
         self, launch: Launch, consumer: OutputConsumer, cancellation: Cancellation
     ) -> ProcessEnd:
         start = time.monotonic()
-        # Open all descriptors before the agent costs anything: the rest needs no more of them.
+        # Open all descriptors before the agent costs anything: the rest needs no others.
         mark = FileWatch(launch.cwd, launch.done_file) if launch.done_file else None
         with _selector(cancellation) as selector:
             try:
@@ -142,10 +142,10 @@ class ProcessCore:
             try:
                 pump.run()
                 if pump.report is None:
-                    # While the guard runs, it is the parent that identifies orphans.
+                    # While the guard runs, orphans can be identified by their parent.
                     end_marked(guard.mark)
             finally:
-                # Also after an exception: closing the control pipe ends the agent.
+                # Runs after an exception too: closing the control pipe ends the agent.
                 is_clean = guard.close()
                 is_guard_lost = pump.report is None or not is_clean
                 survivors = _end_strays(guard, pump.report, is_guard_lost=is_guard_lost)
@@ -213,7 +213,7 @@ def build_launch(
     grace_s: float = GRACE_S,
     wall: Wall = Wall.SCOPES,
 ) -> Launch:
-    """Return the launch of *argv* for *request*; *env* is complete but for the identity."""
+    """Return the launch of *argv* for *request*; *env* is complete except for the identity."""
     mark = request.step.complete_when
     return Launch(
         identity=request.identity,
@@ -375,11 +375,11 @@ def _build_process_end(
     ended_by: StopReason | str | None = pump.stop_cause
     exit_code = report["exit_code"] if report else None
     if report and report["stopped_by"] is None:
-        # It ended by itself just before the stop reached it. Its own end counts, unless the
-        # signal that stopped the sequencer also killed the agent.
+        # It ended by itself just before the stop reached it, so its own exit code stands, unless
+        # the signal that stopped the sequencer also killed the agent.
         ended_by = cancellation.reason if exit_code != 0 else None
     elif report and ended_by is None:
-        # Another process sent TERM to the guard: a shutdown, and not the agent's failure.
+        # Another process sent TERM to the guard: a shutdown, not a failure of the agent.
         ended_by = cancellation.reason or StopReason.INTERRUPTED
     return ProcessEnd(
         exit_code=exit_code,
@@ -426,7 +426,7 @@ class ProcessEnd(Struct, frozen=True, kw_only=True):
     def is_cut_short(self) -> bool:
         """Return whether a signal ended it, from us or from others, or its guard was lost.
 
-        Codes above 128 + SIGTERM do not count: gemini makes exit codes from HTTP statuses.
+        Codes above 128 + SIGTERM are not signals: gemini makes exit codes from HTTP statuses.
         """
         code = -1 if self.exit_code is None else self.exit_code
         is_signal = code < 0 or 0 < code - _SHELL_SIGNAL_BASE <= signal.SIGTERM
@@ -488,7 +488,7 @@ def stop_error(end: ProcessEnd, request: StepRequest) -> str:
 def has_no_program(report: Mapping[str, Any], launch: Launch) -> bool:
     """Return whether the program of *launch* was not found, on PATH or at an absolute path.
 
-    A relative path does not count. It may be missing on another branch, and that is a mistake.
+    Always False for a relative path: it may be missing on another branch, and that is a mistake.
     """
     program = launch.argv[0]
     is_relative = os.sep in program and not os.path.isabs(program)  # noqa: PTH117 - argv's text

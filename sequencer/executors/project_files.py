@@ -21,7 +21,7 @@ from sequencer.store.strictjson import parse_object
 MAX_SETTINGS_BYTES = 128 * 1024
 """A larger settings file is compared as a whole."""
 MAX_DOTS = 100
-"""Most dots in a line of TOML: the time to parse a dotted key grows with their square."""
+"""Maximum dots in a line of TOML: the time to parse a dotted key grows with their square."""
 Reader = Callable[[bytes], dict[str, Any]]
 """Returns the keys of a settings file; ValueError: the file is compared as a whole."""
 
@@ -51,7 +51,7 @@ def toml_keys(data: bytes) -> dict[str, Any]:
     """Return the keys of a TOML document.
 
     Raises:
-        ValueError: it is not TOML, too large, or nested so deeply that parsing would take long.
+        ValueError: it is not TOML, too large, or nested so deeply that parsing would be slow.
     """
     import tomllib  # noqa: PLC0415 - few projects have such a file
 

@@ -46,7 +46,7 @@ _MAX_MATCHES = 200
 _MAX_GREP_BYTES = 1024 * 1024
 _SEARCH_TIMEOUT_S = 30.0
 _WITH_LITTLE_MEMORY = 'ulimit -v 1048576 2>/dev/null; exec "$0" "$@"'
-"""Runs a program with at most 1 GiB: a pattern with nested counts takes all that there is."""
+"""Runs a program with at most 1 GiB: a pattern with nested repeats would use up all memory."""
 _NO_MATCH = 1
 """Exit code of grep."""
 
@@ -185,7 +185,7 @@ class Edit(Tool):
             raise FileFailed(f"old_text does not occur in {self.path!r}")
         if count > 1 and not self.replace_all:
             raise FileFailed(f"old_text occurs {count} times in {self.path!r}; give more of it")
-        # Before the text is made: many long replacements need more memory than a machine has.
+        # Checked before the text is built: long replacements can need more memory than there is.
         grown_bytes = count * (len(_encode(self.new_text)) - len(_encode(self.old_text)))
         ensure_writable_size(self.path, len(data) + grown_bytes)
         bench.folder.write(self.path, text.replace(self.old_text, self.new_text))
@@ -321,7 +321,7 @@ def _run_tool(name: str, tool_input: object, names: Sequence[str], bench: Workbe
     except FileFailed as failure:
         return ToolAnswer(str(failure), is_error=True)
     except MemoryError:
-        # As an error of the attempt, it would let the step start, and cost, again and again.
+        # If it failed the attempt, the step would start, and cost money, again and again.
         return ToolAnswer("the call needs more memory than there is", is_error=True)
 
 
@@ -330,7 +330,7 @@ def _filter_allowed(folder: ToolFolder, paths: Iterable[Path]) -> Iterable[str]:
 
 
 def _format_matches(folder: ToolFolder, output: bytearray) -> Iterable[str]:
-    # Many lines are from one file, and each question costs several system calls.
+    # Many lines are from the same file, and each check costs several system calls.
     allows = cache(lambda name: folder.allows(folder.root / name))
     for line in output.decode("utf-8", "replace").splitlines():
         name, separator, match_text = line.partition("\x00")

@@ -116,14 +116,15 @@ class StepRequest(Struct, frozen=True, kw_only=True):
     """The step is a node of a flowchart, where the limit is called ``timeout``."""
     idle_timeout_s: float | None = None
     grace_s: float | None = None
-    """Most seconds between TERM and KILL; None: the value of the agent's entry."""
+    """Maximum seconds between TERM and KILL; None: the value of the agent's entry."""
     lock: AttemptLock | None = None
     """For the attempt's processes; None if there is no claim."""
     decides: bool = False
-    """The answer decides which way the run goes: only the client's own output counts, not the
+    """The answer decides which way the run goes: only the client's own output is used, not the
     result file, because other agents of this user can write that."""
     label: str | None = None
-    """For an answer that picks a way: the label that goes forward; a rehearsal answers it."""
+    """For an answer that decides where the run goes: the label that goes forward, which a
+    rehearsal answers."""
     max_cost_usd: float | None = None
     """The cost that is left for this attempt under the limits of step, invocation and run."""
 
@@ -265,8 +266,8 @@ def without_tools(executor: Executor, project: Path) -> Executor | Objection:
     """Return a copy of *executor* that only answers, or the reason why there can't be one.
 
     The copy works in another folder: if its program is a path, it is relative to *project*.
-    What its entry allows does not count. Its step has to set one of `WITHOUT_TOOLS` that the
-    executor supports.
+    What its entry allows is ignored. Its step has to set one of `WITHOUT_TOOLS` that the executor
+    supports.
     """
     if isinstance(executor, RemovesTools):
         return executor.without_tools(project)

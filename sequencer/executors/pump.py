@@ -2,7 +2,7 @@
 
 One selectors loop in the calling thread reads stdout, stderr, the guard's status socket and
 the cancellation. It passes a piece of output on before it reads the next one. It also stops
-the agent when the file appears with which an agent reports that it is done.
+the agent when its `done_file` appears.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Pump(Struct):
     """The loop of one attempt; after it, the attributes say what happened."""
 
     guard: Guard
-    """It has got its launch record."""
+    """It already has its launch record."""
     launch: Launch
     consumer: OutputConsumer
     cancellation: Cancellation
@@ -112,7 +112,7 @@ class Pump(Struct):
     def _wait_s(self) -> float | None:
         """Return how long to wait for output; None: without a limit.
 
-        A limit may be further away than the system can wait; then the loop looks once a day.
+        A limit may be further away than the system can wait; then the loop checks once a day.
         """
         dates = [date for date, _ in self._limits()]
         if self._deadline is not None:

@@ -27,7 +27,7 @@ _DOTS = rb"[A-Za-z0-9_.=-]"
 _BASE64 = rb"[A-Za-z0-9+/=]"
 _UPPER = rb"[A-Z0-9]"
 GUARD = 16
-"""Most letters of a key that are checked before its prefix; most text fails earlier."""
+"""Maximum letters of a key to check before its prefix; most text fails earlier."""
 LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~+/=-"
 """All characters of keys; prefixes may have other ones."""
 
@@ -154,8 +154,8 @@ RULES = (
 )  # fmt: skip
 """Each prefix is in only one rule."""
 _ANCHORS = b"~_-.:JAbBZGp"
-"""The letters by which prefixes are searched for, rare ones first. Each prefix has one of them;
-the fewer they are, the faster is the search."""
+"""Anchor letters of the search for prefixes, rare ones first. Each prefix has one of them; the
+fewer there are, the faster the search."""
 
 
 class Start(Struct, frozen=True):
@@ -169,7 +169,7 @@ class Start(Struct, frozen=True):
     """The number of letters from the start of the prefix to the end of a match."""
 
     def find_prefix(self, hit: re.Match[bytes]) -> int:
-        """Return where the prefix starts that *hit* has found."""
+        """Return where the prefix that *hit* found starts."""
         return hit.end() - self.back
 
 
@@ -252,7 +252,7 @@ HIDDEN = b"[secret]"
 MIN_VALUE = 8
 """Fewest characters of a value; a shorter one ("test", "1") would hide ordinary words."""
 WINDOW = 32_768
-"""Most bytes that a stream holds back, and the length of the longest secret that it finds."""
+"""Maximum bytes that a stream holds back, and the length of the longest secret that it finds."""
 
 _SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 _PEM_MARK = b"-----BEGIN "
@@ -395,7 +395,7 @@ def _pem_blocks(data: bytes) -> Iterator[tuple[int, int, bool]]:
         block = _PEM.match(data, start)
         if block is not None:
             finished = _PEM_FINISHED.search(data, start, block.end())
-            # A key that was cut off is hidden as far as it looks like a key.
+            # If a key was cut off, everything that looks like the key is hidden.
             end = finished.end() if finished else block.end()
             # A lone backslash may become the \\n of a key in JSON.
             yield start, end, not finished and data[end:] in {b"", b"\\"}

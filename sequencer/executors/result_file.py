@@ -36,7 +36,7 @@ class ResultRefused(SequencerError):
 
 
 class ResultUsage(Frozen, strict=True):
-    """The usage that the agent reports; the larger of the reported and the observed counts."""
+    """The usage that the agent reports; the larger of the reported and the observed is used."""
 
     cost_usd: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
     input_tokens: _Tokens | None = None
@@ -110,8 +110,8 @@ def read_result(path: Path) -> Result | None:
 def apply_result(path: Path, outcome: Outcome, ignored: Ignored = None) -> Outcome:
     """Return *outcome* with the values of the result file at *path*, if there is one.
 
-    With *ignored* only the usage of the file counts, because a forged usage helps no agent;
-    *ignored* is called if the file says more. See `StepRequest.decides`.
+    With *ignored* only the file's usage is used, because a forged usage helps no agent; *ignored*
+    is called if the file says more. See `StepRequest.decides`.
     """
     try:
         result = read_result(path)

@@ -16,7 +16,7 @@ from sequencer.model.graph.choices import normalize
 _MAX_DEPTH = 8
 """Deeper objects in the schema get only their required properties."""
 _MOST = 100
-"""Most items or letters of one value."""
+"""Maximum items or letters of one value."""
 _TEXTS = (
     "",
     "a",
@@ -45,8 +45,8 @@ _FORMATS = {
 def sample(schema: Mapping[str, Any], label: str | None = None, word: str = "") -> Any:
     """Return a simple value that fits *schema*.
 
-    If the answer picks a way, it picks *label*. Texts with a pattern are *word* if that matches,
-    so that two samples in one run can have different ids.
+    If the answer decides where the run goes, it picks *label*. Texts with a pattern are *word* if
+    that matches, so that two samples in one run can have different ids.
 
     >>> sample({"type": "object", "properties": {"pass": {"type": "boolean"}}})
     {'pass': True}

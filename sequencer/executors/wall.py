@@ -45,7 +45,7 @@ def unavailable_reason() -> str | None:
     try:
         domain = Domain(Prctl())
     except OSError:
-        # Descriptors or memory are short for the moment; the guard retries in that case.
+        # This machine is short of descriptors or memory right now; the guard tries again.
         return None
     if not domain.is_there:
         return (

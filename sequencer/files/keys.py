@@ -19,7 +19,7 @@ from sequencer.frozen.fields import UNKNOWN_NAME, FieldSpec, ValidationError, fo
 from sequencer.model.step import Step
 
 HELD_IN = "step"
-"""The attribute of a model with the fields that a file has next to the model's; never a key."""
+"""A model's attribute for the step fields that a file puts beside its own; never itself a key."""
 
 
 def annotation_at(root: type[Frozen], path: KeyPath) -> Any | None:
@@ -153,7 +153,7 @@ def find_problems(
     *origin* returns the key path under which a value was written, if that is not its own.
     """
     problems = [_build_problem(details, root, where, origin) for details in _flatten_errors(error)]
-    # pydantic also reports that a list is too short if one of its items was refused.
+    # If pydantic refuses an item, it also reports that the list is too short.
     return [
         problem
         for problem in problems

@@ -1,8 +1,8 @@
 """A project's files: where they are, and which names they may have.
 
-A timer asks every minute where a run is, mostly for nothing. So the answer costs no more than
-reading one small file: YAML is parsed only if the text may contain the key ``state_file``, and
-nothing here validates the rest. Files must be regular and small, and reading never blocks.
+A timer asks every minute where a run is, and usually nothing is due. So the answer costs no more
+than reading one small file: YAML is parsed only if the text may contain the key ``state_file``,
+and nothing here validates the rest. Files must be regular and small, and reading never blocks.
 
 Not promised: that the configuration is valid. `settings` checks that, and agrees with this
 module wherever it accepts a file.
@@ -88,8 +88,8 @@ def find_config(start: Path, explicit: Path | None = None) -> Path | None:
     resolved_start = Path(os.path.realpath(start))
     for folder in (resolved_start, *resolved_start.parents):
         candidate = folder / CONFIG_NAME
-        # A fifo or a folder with that name is reported when it is read. To search further would
-        # silently use the settings of another project.
+        # A fifo or a folder with that name is reported when it is read. Searching further would
+        # silently pick up another project's settings.
         if os.path.lexists(candidate):
             return candidate
         if os.path.lexists(twin := candidate.with_suffix(".yml")):
@@ -157,7 +157,7 @@ def find_path_problem(
     """
     path = paths[key]
     if key == "prompts_dir":
-        # Nothing is written there, so the file may name any place in plain text.
+        # Nothing is written there, so the file may name any folder, but not hide it behind a link.
         problem = f"a link leads {path} out of the project; name the target folder instead"
         return problem if is_linked_outside(path, project_dir) else None
     if not is_chosen and not path.is_relative_to(project_dir):
@@ -178,7 +178,7 @@ def _describe_outside(key: str, path: Path) -> str:
 
 def _read_state_file_key(config_path: Path) -> tuple[object, str]:
     text = read_bytes(config_path)
-    # YAML escapes with a backslash can write the key's letters in another way.
+    # A YAML escape with a backslash can spell the key's letters differently.
     if b"state_file" not in text and b"\\" not in text:
         return None, ""
     from sequencer.files import yamlfile as reader  # noqa: PLC0415 - yaml only where it is needed

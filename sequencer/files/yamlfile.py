@@ -296,7 +296,7 @@ class _Builder:
             parent.key = None
         else:
             key = len(parent.node.value)
-            # The position of an alias is its use; of a list or mapping, its start.
+            # An alias is positioned where it is used; a list or mapping, where it starts.
             position = (
                 self._position(event) if isinstance(event, yaml.AliasEvent) else node.position
             )
@@ -308,7 +308,7 @@ class _Builder:
     def _count(self, parent: _Node, node: _Node, event: yaml.Event) -> None:
         parent.size += node.size
         parent.height = max(parent.height, node.height + 1)
-        # Count the open levels above too: a bomb of aliases grows on several levels at once.
+        # Count the open levels above too: an alias bomb grows on several levels at once.
         if sum(level.node.size for level in self._open) > MAX_NODES:
             raise self._build_error(f"more than {MAX_NODES} values, aliases counted in full", event)
         if len(self._open) + node.height > MAX_DEPTH + 1:

@@ -22,7 +22,7 @@ from sequencer.frozen.fields import Checked, Refusal, ValidationError
 
 _TWINS: dict[type[Checked], type[pydantic.BaseModel]] = {}
 _NAMES: dict[str, Any] = {}
-"""The same by unique names, for a class that refers to itself."""
+"""The twins by unique name, for a class that refers to itself."""
 _OPEN: set[type[Checked]] = set()
 """Classes whose twins are under construction."""
 
@@ -60,7 +60,7 @@ def json_schema(kind: type[Checked]) -> dict[str, Any]:
 
 
 def _translate_error(error: pydantic.ValidationError, value: Any) -> ValidationError:
-    """Return *error* about *value* with its key paths as in the file, and in our words.
+    """Return *error* about *value* with the file's key paths and our wording.
 
     If a value may have several types, pydantic adds the type to the key path and reports an error
     for each type; here they become one error.
@@ -162,7 +162,7 @@ _PATTERNS = {
     r"^[^\x00]*$": "can't have a NUL character",
     r"^[!-~]+$": "can't have blanks, or letters outside of ASCII",
 }
-"""The message for a person instead of the pattern."""
+"""What to tell a person instead of the pattern."""
 _NO_CONTROLS = "^[^\\x00"
 
 
@@ -198,7 +198,7 @@ def format_message(error: Mapping[str, Any]) -> str:
 
 
 def _shorten_number(value: object) -> object:
-    """Return *value*, and 2 for 2.0."""
+    """Return *value*, with 2.0 as 2."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -46,7 +46,7 @@ class ValidationError(ValueError):
     """Values are invalid for a class or a type."""
 
     def __init__(self, found: Any, errors: list[dict[str, Any]]) -> None:
-        """Hold pydantic's error *found*, and the same as *errors*."""
+        """Hold pydantic's error *found*, and its details as *errors*."""
         super().__init__(found)
         self.found, self._errors = found, errors
 

@@ -1,4 +1,4 @@
-"""Calls the hooks of a project one after the other and checks all their answers.
+"""Calls a project's hooks one by one and checks all their answers.
 
 An exception of a hook, SystemExit included, and an invalid answer become a `HookFailed` that
 names the hook and its line; only a KeyboardInterrupt passes. Hooks get copies, so that a hook
@@ -61,12 +61,12 @@ class PluggedHooks:
         return self._find_first_answer("sequencer_procedure", facts, parse_procedure) or chosen
 
     def steps(self, request: Request, workflow: Workflow) -> Workflow:
-        """Return *workflow* with the run's steps; each hook gets the result of the last one."""
+        """Return *workflow* with the run's steps; each hook gets the previous hook's result."""
         facts = {"request": request, "workflow": workflow}
         return self._chain_answers("sequencer_steps", facts, "workflow", parse_workflow)
 
     def prompt(self, context: HookContext, text: str) -> str:
-        """Return the prompt of a step; each hook gets the result of the last one."""
+        """Return the prompt of a step; each hook gets the previous hook's result."""
         return self._chain_answers(
             "sequencer_prompt", {"context": context, "text": text}, "text", parse_prompt
         )
@@ -74,7 +74,7 @@ class PluggedHooks:
     def system_prompt(self, context: HookContext, text: str | None) -> str | None:
         """Return what is added to the client's system prompt.
 
-        Each hook gets the result of the last one, and "" removes it.
+        Each hook gets the previous hook's result, and "" removes the system prompt.
         """
         facts = {"context": context, "text": text}
         return self._chain_answers("sequencer_system_prompt", facts, "text", parse_system_prompt)
@@ -150,7 +150,7 @@ def _ask(hook: Implementation, facts: Mapping[str, Any]) -> object:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        # Not even the SystemExit of a hook ends the program.
+        # Even a hook's SystemExit must not end the program.
         line = find_line(hook.file, error) if hook.file else None
         failure = HookFailed(
             f"hook {hook.point} raised {summary(error)}",
@@ -183,7 +183,7 @@ def _blame(hook: Implementation) -> Iterator[None]:
 
 
 def _format_hook_traceback(error: BaseException) -> str:
-    """Return the traceback without our own two frames; of a long one only the end."""
+    """Return the traceback without our own two frames; a long one is cut to its end."""
     details = traceback.TracebackException.from_exception(error, compact=True)
     del details.stack[:2]
     return "".join(details.format())[-MAX_TRACEBACK_CHARS:]

@@ -172,7 +172,7 @@ class _Modules(MetaPathFinder):
     """Finds the project's modules, and only as trusted source.
 
     Byte code next to a module, or a compiled library of the same name, would run although no one
-    saw it. So would a file with the name of a module that an installed package tries to import.
+    saw it. So would a file named like a module that an installed package tries to import.
     """
 
     def __init__(self, root: Path, trusted: Mapping[Path, str], *, is_last: bool) -> None:
@@ -259,7 +259,7 @@ def _ensure_same(file: str, fingerprint: str | None, source: bytes) -> None:
 
 def _read_source(path: Path) -> bytes:
     try:
-        # Links were resolved when the path was checked; a link now would be a change.
+        # Links were resolved when the path was checked, so a link here is a change.
         return read_bytes(path, MAX_BYTES, os.O_NOFOLLOW)
     except ConfigurationError as error:
         raise UnsafePath(

@@ -41,15 +41,15 @@ class Points:
     def sequencer_steps(
         self, request: Request, workflow: Workflow
     ) -> Workflow | list[Step] | tuple[Step, ...] | None:
-        """Return the steps of the run; each hook gets the result of the last one."""
+        """Return the steps of the run; each hook gets the previous hook's result."""
 
     @hookspec
     def sequencer_prompt(self, context: HookContext, text: str) -> str | None:
-        """Return another prompt; each hook gets the result of the last one."""
+        """Return another prompt; each hook gets the previous hook's result."""
 
     @hookspec
     def sequencer_system_prompt(self, context: HookContext, text: str | None) -> str | None:
-        """Return another system prompt, "" for none; each hook gets the result of the last one."""
+        """Return another system prompt, "" for none; each hook gets the previous hook's result."""
 
     @hookspec(firstresult=True)
     def sequencer_model(self, context: HookContext, model: str | None) -> str | None:
