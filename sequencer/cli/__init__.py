@@ -10,13 +10,13 @@ import gc
 import sys
 
 _GC_THRESHOLD = 100_000
-"""New objects after which Python looks for garbage. With Python's default of 700, a command takes
-5 % longer, because loading the program creates many objects and almost no garbage. A run of 6,000
-steps uses 31 MiB either way."""
+"""Number of new objects that triggers a garbage collection. With Python's default of 700, a command
+takes 5% longer, because loading the program creates many objects and almost no garbage. A run of
+6,000 steps uses 31 MiB either way."""
 
 
 OLDEST = (3, 11)
-"""As in pyproject.toml. With an older Python, the user sees one sentence instead of a traceback."""
+"""Same as in pyproject.toml. With an older Python, people see one sentence and no traceback."""
 USAGE = 2
 INTERRUPTED = 130
 """Exit codes, the same as in `errors`, which may not be loaded yet."""

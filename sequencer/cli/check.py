@@ -104,7 +104,7 @@ def check(
 
 
 def _ensure_one_output(flags: dict[str, bool], asks: bool) -> None:
-    """Check that at most one of *flags* is given, and that ``--remote`` (*asks*) counts.
+    """Check that at most one of *flags* is given, and that ``--remote`` (*asks*) has an effect.
 
     Raises:
         UsageError: an option would be ignored.
@@ -129,7 +129,7 @@ def _collect_diagnostics(invocation: Invocation) -> list[Diagnostic]:
 def _diagnose_project(invocation: Invocation) -> list[Diagnostic]:
     """Return the diagnostics of the project and the run.
 
-    If the configuration can't be used, only its errors, the packages and the run's files count.
+    If the configuration is unusable, only its errors, the packages and the run's files are covered.
     """
     try:
         project = open_project(config=invocation.config, acts=invocation.acts)
@@ -155,7 +155,7 @@ def _diagnose_project(invocation: Invocation) -> list[Diagnostic]:
 
 
 def _format_diagnostics(diagnostics: list[Diagnostic]) -> Iterator[str]:
-    """Yield the diagnostics as people read them; the same problem in several places is one text."""
+    """Yield the diagnostics for people; the same problem in several places is shown once."""
     groups: dict[Diagnostic, list[Diagnostic]] = {}
     for item in diagnostics:
         groups.setdefault(replace(item, where=None), []).append(item)
@@ -174,7 +174,7 @@ def _format_diagnostics(diagnostics: list[Diagnostic]) -> Iterator[str]:
 REPORTED_CHARS = 300
 """Longest line of a report, in characters."""
 REPORTED_WORD = 40
-"""If all texts of a report's field are shorter, they are joined on one line."""
+"""If all texts of a field in a report are shorter, they are joined on one line."""
 _PRIVATE = frozenset({"env", "headers", "headers_env"})
 """Keys below which any value may be private."""
 _DIGEST = re.compile(r"\(hidden, [0-9a-f]+\)")
@@ -271,7 +271,7 @@ def _print_settings(invocation: Invocation) -> None:
 
 
 def _format_setting(path: KeyPath, value: Any, source: str, max_width: int | None) -> Iterator[str]:
-    """Yield the lines of one setting; if it does not fit on one, its source is the line above."""
+    """Yield the lines of one setting; if it needs several, its source is on the line above."""
     indent = "  " * (len(path) - 1)
     line = f"{indent}{_format_yaml(path[-1])}: {_format_yaml(value)}"
     line_with_source = f"{line:<{SOURCE_COLUMN}}  # {source}"

@@ -1,8 +1,8 @@
 """One invocation of the command line: its options, its project and runs, and its output.
 
-Requested facts go to standard output. Progress, notices and errors go to standard error, so
-that a program can read the one and a person the other. All text is made safe for terminals:
-a pipe usually ends at a terminal or in an email too.
+Requested facts go to standard output, for programs. Progress, notices and errors go to standard
+error, for people. All text is made safe for terminals: a pipe usually ends at a terminal or in an
+email too.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Invocation(Struct):
     """Whether the verb may run programs of the project and contact remotes, not only look."""
     verb: str = ""
     reads: bool = False
-    """Whether the verb only shows or cleans up runs, so that a disabled plug-in is no error."""
+    """Whether the verb only shows or cleans up runs, so that a disabled plug-in is not an error."""
     changes: bool = False
     """Whether the verb changes a run by hand."""
     decides: str = ""
@@ -145,15 +145,15 @@ class Invocation(Struct):
     ) -> Project:
         """Return the project of the current folder; the first call opens it and shows its notices.
 
-        *options*, by name, override settings. Only those of the first call count, and so does
-        *rehearses*: a rehearsal is announced to the user. With *may_be_none*, no project is
-        needed, because the command is about something built in.
+        *options*, by name, override settings; if it *rehearses*, the user is told so. Both have an
+        effect only in the first call. With *may_be_none*, no project is needed, because the
+        command is about something built in.
 
         Raises:
             ConfigurationError: the configuration has errors (all are listed), or there is no
                 project.
             DecisionRefused: an agent calls a verb that is for people.
-            NotTrusted: the verb would run something of the project, or post with its secrets.
+            NotTrusted: the verb would run something from the project, or post with its secrets.
         """
         if self._project is None:
             # Imported here, because `--help` needs no project.
@@ -214,7 +214,7 @@ class Invocation(Struct):
         return self._runs[name]
 
     def close(self) -> None:
-        """Close the stores of the runs that this command looked at."""
+        """Close the stores of the runs that this command has opened."""
         for run in self._runs.values():
             with contextlib.suppress(SequencerError, OSError):
                 run.store.close()
@@ -293,7 +293,7 @@ class Invocation(Struct):
     def write_colored(text: str) -> None:
         """Write *text* to standard output with its colors and without a line end.
 
-        Only for text of this program: nothing is made safe. Raises as `echo` does.
+        Only for this program's own text: nothing is made safe. Raises what `echo` raises.
         """
         _write(sys.stdout, text)
 
@@ -337,7 +337,7 @@ def is_interactive() -> bool:
 
 
 def ask_for_trust(invocation: Invocation, refused: NotTrusted) -> bool:
-    """Return whether a person at the terminal trusts what *refused* lists; False: no one is there.
+    """Ask a person at the terminal to trust what *refused* lists; return False if no one is there.
 
     Raises:
         UsageRefused: the person read the list and said no.
@@ -347,7 +347,7 @@ def ask_for_trust(invocation: Invocation, refused: NotTrusted) -> bool:
     title = "what this project can do has changed since you trusted it:"
     heading = title if refused.changed else "this project is not trusted here yet. It can:"
     facts = refused.changed or (*refused.acts, BUILT_IN)
-    # Shown even with --quiet: without the list, the question makes no sense.
+    # Shown even with --quiet: the question makes no sense without the list.
     lines = (*(f"  {line}" for line in facts), *summarize_facts(facts))
     # Changes are not cut: the difference may be at the end of a long line.
     max_width = None if refused.changed else terminal_width(sys.stderr)
@@ -368,7 +368,7 @@ def can_ask(invocation: Invocation) -> bool:
 
 
 def confirm_trust() -> bool:
-    """Return whether the person at the terminal lets the project act."""
+    """Ask the person at the terminal whether the project may act; return the answer."""
     return click.confirm("Let it act on this machine?", default=False, err=True)
 
 

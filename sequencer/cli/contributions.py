@@ -52,15 +52,15 @@ class Contribution(Struct, frozen=True):
     """``MODULE:FUNCTION``, imported on the first call. It gets the invocation and the parameters in
     `takes`, except `flags`."""
     takes: tuple[str, ...]
-    """The parameters that have a meaning for it."""
+    """The parameters that it uses."""
     options: tuple[Option, ...] = ()
-    """The options for those parameters that the command itself does not have."""
+    """The options for the parameters that the command itself does not have."""
     shared: tuple[str, ...] = ()
     """Parameters in `takes` that other contributions take too. They alone don't select it."""
     flags: tuple[str, ...] = ()
     """Parameters in `takes` that only select it; the function does not get them."""
     needs: str = ""
-    """The flag without which its other options have no meaning; empty: each option selects it."""
+    """The flag that its other options require; empty: each option selects it."""
 
     def __post_init__(self) -> None:
         """Reject fields of a wrong type here, so that the traceback shows the package's code."""
@@ -206,7 +206,7 @@ def _add(
 def _find_conflict(
     params: Iterable[click.Parameter], taken_names: set[str], command: click.Command
 ) -> str | None:
-    """Return why *params* can't be added to *command*, which has *taken_names*; None: fine."""
+    """Return why *params* can't be added to *command*, which has *taken_names*; None: they can."""
     for param in params:
         if param.required:
             # Without it, none of the other options could be used.
@@ -316,9 +316,9 @@ def choose_contribution(
     given: Mapping[str, Any],
     otherwise: Sequence[Contribution],
 ) -> Contribution:
-    """Return the contribution that *given* asks *command* for: the first of *items* it selects.
+    """Return the contribution to *command* that *given* selects: the first of *items* that fits.
 
-    If it selects none, return the first of *otherwise* that takes all given options, or the last.
+    If none does, return the first of *otherwise* that takes all given options, or the last.
 
     Raises:
         UsageRefused: an option has no meaning for that contribution.

@@ -52,8 +52,7 @@ END_S = 12.0
 """Seconds from TERM to KILL: a process first ends its agent cleanly, which takes up to 5 s."""
 
 TWO_COLUMNS, MAX_COLUMNS = 80, 104
-"""From the first width on, the screen shows two terminals; together they are at most the second
-width."""
+"""Minimum width for two terminals side by side, and maximum width of both together."""
 FILES = files("sequencer").joinpath("builtin", "demo")
 _WHAT = "Two processes take turns in one run. Every second cycle is a review."
 _NEXT = """
@@ -249,7 +248,7 @@ class _Play:
         # It is only read, so the limits for rotating it do not matter.
         self._journal = JournalFile(folder / "sync", MAX_COUNTER, 1)
         self._seen: tuple[int, int, int] | None = None
-        """The signature of the journal when it was last read."""
+        """The journal's signature when it was last read."""
         self._revision = 0
         """The last record that was shown."""
 
@@ -284,7 +283,7 @@ class _Play:
             if time.monotonic() > deadline:
                 raise StepFailed(f"not done after {self._limit_s:.0f} s", where=str(self._folder))
             time.sleep(POLL_S)
-        # The journal may have grown between the last look and the condition.
+        # The journal may have grown since it was last read.
         self._follow()
         self._ensure_healthy()
 

@@ -4,8 +4,8 @@ A tick that finds nothing to do stores its answer in the user's state folder, wh
 may only edit the project can't write. The key is a digest of everything the answer depends on:
 arguments, configuration, environment, version. A later tick with the same key and the same state
 repeats the answer instead of loading the program. Any difference (a byte in state.json or the
-journal, a date that has come, a day that has passed) takes the full way through the program.
-It imports little besides the standard library; bench/ measures it.
+journal, a date that has come, a day that has passed) runs the full program. This module imports
+little besides the standard library; bench/ measures it.
 
 Not promised: that an agent with a shell can't forge an answer. An answer expires after a day.
 """
@@ -58,9 +58,9 @@ class IdleAnswer(NamedTuple):
     until: float | None = None
     """Unix time from which the answer may differ. Without it, the answer is never repeated."""
     since: float = 0.0
-    """Unix time of the answer. A present before that means that the clock was set back."""
+    """Unix time of the answer. If that is in the future, the clock was set back."""
     is_rest: bool = False
-    """Whether nothing starts by itself until a person acts, so earlier problems are over."""
+    """Whether nothing starts until a person acts, so earlier problems are resolved."""
 
 
 def try_answer(arguments: Sequence[str]) -> bool:
@@ -155,7 +155,7 @@ def recall(question: IdleQuestion, now: float | None = None) -> IdleAnswer | Non
 def remember(question: IdleQuestion, answer: IdleAnswer, revision: int) -> None:
     """Store *answer* to *question* about the state of *revision*, if the answer has an end.
 
-    If it can't be stored, nothing is lost: the next tick takes the full way through the program.
+    If it can't be stored, nothing is lost: the next tick runs the full program.
     """
     if answer.until is None:
         return

@@ -56,8 +56,8 @@ LATER = "later"
 def _find_waiting_run(invocation: Invocation, question: str | None, text: str) -> Run:
     """Return the run that ``--run`` names, or else the only run that asks *question*.
 
-    approve and reject are also passed on to a run that waits for nothing: its refusal says what
-    was decided, and reject ends a flow that does not ask at the moment.
+    A run that waits for nothing gets approve and reject too: its refusal says what was decided,
+    and reject ends a flow that asks nothing right now.
 
     Raises:
         UnknownName: runs wait, but none asks this question.
@@ -238,7 +238,7 @@ def _parse_decision(
 def _decide(
     invocation: Invocation, run: Run, gate: Gate | None, decision: Approve | Reject | Feedback
 ) -> None:
-    """Make *decision* about *run* at its *gate*; it counts even if it can't be posted."""
+    """Make *decision* about *run* at its *gate*; it stands even if it can't be posted."""
 
     def notice(event: RunEvent) -> None:
         if isinstance(event, Noticed):
@@ -296,7 +296,7 @@ def _iter_items(
 ) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Yield what needs a person in *runs*, as JSON facts and as lines.
 
-    They are all started runs if *run_name* is None, else the one of that name.
+    They are all started runs if *run_name* is None, else the run of that name.
     """
     project, (waits, _) = invocation.project(), find_waiting_runs(runs)
     open_questions = [(item, question) for item in waits for question in item.questions]
@@ -423,7 +423,7 @@ def _quote_lines(text: str, max_lines: int, source: str = "") -> Iterator[str]:
 def ask_questions(invocation: Invocation, run: Run, head: Head) -> bool:
     """Ask the person at the terminal each open question; return whether one was answered.
 
-    Another person may answer at the same time, in another terminal; the first answer counts.
+    Another person may answer at the same time, in another terminal; the first answer wins.
     """
     has_answered = False
     for question in run.flow.questions(head):
@@ -445,7 +445,7 @@ def ask_questions(invocation: Invocation, run: Run, head: Head) -> bool:
 
 
 def _prompt_for_answer(question: Question) -> str | None:
-    """Return what the person types; None: the input ended (Ctrl-D), which is no answer.
+    """Return what the person types; None: the input ended (Ctrl-D), which is not an answer.
 
     Raises:
         click.Abort: the person pressed Ctrl-C.
@@ -481,7 +481,7 @@ def ask_for_decision(invocation: Invocation, run: Run) -> bool:
     """Ask the person at the terminal to decide about *run*; return whether the run may continue.
 
     It may not if no one is there to answer. Another person may decide at the same time, in
-    another terminal; the first decision counts.
+    another terminal; the first decision wins.
     """
     if invocation.is_json or invocation.is_quiet or not is_interactive() or is_inside_agent():
         return False

@@ -41,10 +41,10 @@ class _ProjectFiles(Struct):
     """Prompts that a workflow needs and that only its author can write."""
     notes: list[str] = field(default_factory=list)
     detection_line: str = ""
-    """The agents of the machine and the tests of the project."""
+    """The machine's agents and the project's tests."""
     next_commands: str = "sequencer check, then sequencer run --max-steps 2"
     advice: str = ""
-    """It is shown before those commands."""
+    """Shown before these commands."""
 
     def keep(self, path: Path) -> None:
         """Note that the existing file *path* stays as it is, unless `init` has created it."""
@@ -220,7 +220,7 @@ def _trust(project_files: _ProjectFiles) -> None:
 
 
 def _has_only_our_files(line: str, project_files: _ProjectFiles) -> bool:
-    """Return whether *line* of what can act names no file, or only a file that `init` created."""
+    """Return whether *line*, from the list of acts, names no file but those that `init` created."""
     _, is_file, file_part = line.partition(", file ")
     return not is_file or file_part.startswith(tuple(f"{n}: " for n in project_files.created_names))
 
@@ -303,13 +303,13 @@ TESTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("pom.xml", "", ("mvn", "test")),
     ("Makefile", r"(?m)^test:", ("make", "test")),
 )
-"""(file of a project, pattern in that file, command that runs the tests)."""
+"""(project file, pattern in that file, command that runs the tests)."""
 
 
 def find_test_command(folder: Path) -> tuple[str, ...]:
     """Return the command for the tests of the project in *folder*; empty: none found.
 
-    Nothing of the project is run for that.
+    Nothing from the project is run.
     """
     for name, pattern, command in TESTS:
         with contextlib.suppress(ConfigurationError):

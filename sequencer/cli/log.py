@@ -90,10 +90,10 @@ def log(
 
 CHUNK_BYTES = 64 * 1024
 TAIL_BYTES = 1024 * 1024
-"""The last lines of a log are looked for in at most so many bytes: lines can be very long."""
+"""Maximum bytes to search for the last lines of a log: lines can be very long."""
 RECHECK_S = 5.0
 MAX_WATCHED = 8
-"""At most so many folders are watched in addition to the folder of the next log."""
+"""Maximum number of folders to watch in addition to the folder of the next log."""
 
 
 class Printer:
@@ -254,7 +254,7 @@ def follow_logs(invocation: Invocation, asked: AskedLogs) -> None:
 def _watch_logs(request: AskedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLog]]:
     """Yield the newest of *logs*; then, each time something is written, the logs that are new.
 
-    Between two looks it sleeps until the folders change, at most `RECHECK_S`.
+    Between checks it sleeps until the folders change, for at most `RECHECK_S`.
     """
     seen_paths, known_times = {log.path for log in logs}, list[int]()
     watched_folders = _find_existing_folders(request.folders)
@@ -282,7 +282,7 @@ def _watch_logs(request: AskedLogs, logs: list[FoundLog]) -> Iterator[list[Found
 def _find_existing_folders(wanted_folders: Sequence[Path]) -> list[Path]:
     """Return the first of *wanted_folders* or its nearest existing parent, then others that exist.
 
-    Of the others, only the last written ones: a system has few notifications.
+    Of the others, only the ones written last: a system can watch only a few folders.
     """
     folder = next(
         (path for path in (wanted_folders[0], *wanted_folders[0].parents) if path.is_dir()),

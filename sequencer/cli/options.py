@@ -234,7 +234,7 @@ class Verb(click.Command):
         self._more, self._missing = more, missing
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse *args*; for an unknown option, look whether a package has it."""
+        """Parse *args*; for an unknown option, check whether a package has it."""
         if self._more is None:
             return super().parse_args(ctx, args)
         if ctx.resilient_parsing:
@@ -290,7 +290,7 @@ class Verb(click.Command):
             )
             if text.count("\n") <= SCREEN_LINES:
                 break
-            # If it is too long, paragraphs are left out, then examples; all options stay.
+            # If it is too long, drop paragraphs, then examples; all options stay.
             examples_left -= count == 1
         formatter.write(text)
 
@@ -494,7 +494,7 @@ def read_state(
         try:
             state[key] = reader.parse_value(text, Path(f"--state {key}"))
         except ConfigurationError:
-            # Text that is not YAML is taken as it is: people don't quote sentences.
+            # Text that is not YAML is used unchanged: people don't quote sentences.
             state[key] = text
     return state
 
@@ -539,7 +539,7 @@ def hide_in(redaction: Redaction, value: Any) -> Any:
         return {hide_in(redaction, key): hide_in(redaction, item) for key, item in value.items()}
     if isinstance(value, list):
         return [hide_in(redaction, item) for item in value]
-    # YAML has turned a password of digits into a number.
+    # YAML turns a password that is all digits into a number.
     text = str(value)
     safe_text = redaction.hide_text(text)
     return value if safe_text == text else safe_text

@@ -125,11 +125,11 @@ _HINTS_OF_FILES: Mapping[type[OSError], str] = {
     IsADirectoryError: "a file belongs there; move the folder away",
     FileNotFoundError: "it was removed, or a folder above it is missing; make it again",
 }
-"""What a person can do about a file or a folder, wherever it is found to be unusable."""
+"""What a person can do about an unusable file or folder, wherever the error comes from."""
 
 
 def _refuse_file(error: BaseException) -> StorageFailed | None:
-    """Return what to report if *error* is about a file that a person can put right; else None."""
+    """Return what to report if *error* is about a file that a person can fix; else None."""
     if not isinstance(error, OSError) or not isinstance(error.filename, str):
         return None
     otherwise = _HINTS_OF_FILES.get(type(error))
@@ -540,7 +540,7 @@ def _make_news(invocation: Invocation, error: BaseException, text: str) -> unatt
     if isinstance(error, UsageRefused) and not isinstance(error, NotTrusted):
         parts.append(error.message)  # it names what a person wrote, and has no counts or times
     if isinstance(error, WorkTreeRefused):
-        # Found at the end of a run and again at each start, in different places of the code.
+        # Found at the end of a run and again at each start, in different parts of the code.
         key = " ".join([*parts, re.sub(r"\d+", "", error.message)])
     else:
         key = " ".join([*parts, *_iter_raise_locations(error)])

@@ -83,8 +83,8 @@ if TYPE_CHECKING:
 RESTS = FINAL | {Answer.PAUSED}
 """Answers after which nothing happens until a person acts. A timer reports them only once."""
 SYNC_STEPS = 500
-"""The default limit in mode sync. Such a process may wait for turns over days, but must not run
-an agent forever that has nothing left to do."""
+"""The default limit in mode sync. Such a process may wait days for its turns, but must not keep
+running an agent that has nothing left to do."""
 STABLE = RESTS | {Answer.NOT_YET, Answer.READY}
 """Answers that stay the same for a tick without work while nothing changes. READY means here that
 the step is at a position of another process."""
@@ -108,7 +108,7 @@ class Plan(Struct, frozen=True):
     """The question of a tick, taken before the configuration was read."""
 
     def subtract_usage(self, now: Usage, before: Usage) -> Plan:
-        """Return the plan with its limits reduced by the usage from *before* to *now*."""
+        """Return the plan with its limits reduced by the usage between *before* and *now*."""
         spent_limits = {
             "max_steps": now.steps - before.steps,
             "max_cost_usd": now.cost_usd - before.cost_usd,

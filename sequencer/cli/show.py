@@ -393,7 +393,7 @@ def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
     """
     current_graph, head = None, run.head
     name = head.workflow_name if head is not None else run.workflow.name
-    # If the file can't be read any more, the run is still shown.
+    # Show the run even if the file is no longer readable.
     with suppress(ConfigurationError, DefinitionChanged):
         workflow = run.workflow
         current_graph = load_current_graph(invocation.project(), run, workflow)

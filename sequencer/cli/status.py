@@ -190,7 +190,7 @@ def _watch(invocation: Invocation, run: Run) -> None:
         else:
             _watch_lines(invocation, run)
     except KeyboardInterrupt:
-        # Ctrl-C is how a person ends --watch, so it is no error.
+        # Ctrl-C is how a person ends --watch, so it is not an error.
         return
 
 

@@ -82,7 +82,7 @@ def explain(invocation: Invocation, run: Run, head: Head | None, error: Sequence
 def explain_held(invocation: Invocation, run: Run, head: Head, error: ClaimHeld) -> None:
     """Set the news if a step of *run* is held by an agent that no time limit ends.
 
-    The step may be meant to take long, so it is reported only after an hour.
+    The step may be meant to take a long time, so it is reported only after an hour.
     """
     project = invocation.project()
     with suppress(SequencerError):

@@ -1,9 +1,9 @@
 """What a tick of a timer prints: everything goes to a log, and only news for a person is printed.
 
 cron mails everything that is printed. So a tick with ``--log`` prints only what a person has to
-know; success is silent, and so is the end of a problem. News of two ticks is the same if its key
-is the same, even if counts and times in its text differ. What was reported is recorded in the
-user's state folder, under the log's path: an agent could write to a file of the project, and a
+know; success is silent, and so is the end of a problem. Two ticks have the same news if the keys
+are the same, even if counts and times in the texts differ. What was reported is recorded in the
+user's state folder, under the log's path: an agent could write to a file in the project, and a
 configuration that can't be read names no run. An idle tick imports little besides this module.
 
 Not promised: that two ticks at the same moment report the same news only once.
@@ -58,9 +58,9 @@ _NO_NEWS = (ClaimHeld.exit_code, Interrupted.exit_code)
 """Another tick is working, or the machine is shutting down: the next tick knows more."""
 
 FAILURE = "failure"
-"""A person has to act. It is over when a step was accepted."""
+"""A person has to act. Resolved when a step is accepted."""
 REFUSAL = "refusal"
-"""Nothing can start until a person acts. It is over when something can start."""
+"""Nothing can start until a person acts. Resolved when something can start."""
 LASTING = "lasting"
 """It may end by itself, so it is reported only after an hour."""
 DECISION = "decision"
@@ -71,7 +71,7 @@ only after an hour, because a pause that ends before the next tick delays nothin
 _MARK = "mark"
 """Not a problem: remembers that a message was sent while only a copy of the record was writable."""
 _PROBLEMS = (FAILURE, REFUSAL, LASTING)
-"""Kinds that are over when the work continues."""
+"""Kinds that are resolved when the work continues."""
 _ONCE = (PAUSE, _MARK)
 """Kinds that are never reported again."""
 _KINDS = {"refused": FAILURE, "not-yet": PAUSE}
@@ -93,7 +93,7 @@ class News(NamedTuple):
     code: int = 0
     """The exit code with which the next tick will report it, if this tick ends well."""
     has_moved: bool = False
-    """Whether a step was accepted or the run is complete, so that earlier problems are over."""
+    """Whether a step was accepted or the run is complete, so that earlier problems are resolved."""
     is_waiting: bool = False
     """Whether nothing was tried, so that earlier problems may still exist."""
     until: float | None = None
@@ -124,7 +124,7 @@ def make_news(need: Need, text: str) -> News:
 
 
 class TickReport(NamedTuple):
-    """A record of news that was reported and is not over, or will be reported if it lasts.
+    """A record of unresolved news that was reported, or will be reported if it lasts.
 
     It is stored as JSON with these field names.
     """
@@ -136,7 +136,7 @@ class TickReport(NamedTuple):
     since: float
     """When the problem was first seen, in seconds since 1970."""
     times: int = 0
-    """How often it was reported; 0: not yet."""
+    """How many times it was reported; 0: not yet."""
     at: str = ""
     """When it was last reported, as people read it."""
     time: float = 0.0
@@ -308,7 +308,7 @@ def _report_tick(path: Path, code: int, news: News, all_news: Sequence[News]) ->
     records = _select_newest(records)
     if records == known_records and is_own:
         return ""
-    # Records of a copy count for one tick only: an agent or a clone could have written them.
+    # Records from a copy are trusted for one tick only: an agent or a clone may have written them.
     own_records = (
         records if is_own else [record for record in records if record not in known_records]
     )
@@ -369,7 +369,7 @@ def _format_repeat_note(old_report: TickReport | None) -> str:
 
 
 def _is_over(record: TickReport, code: int, news: News, *, has_refused: bool) -> bool:
-    """Return whether the problem of *record*, which this tick did not see, is over."""
+    """Return whether the problem of *record*, which this tick did not see, is resolved."""
     if record.key == _OF_THE_LOG:
         return True
     if news.has_moved:
@@ -386,10 +386,10 @@ def _select_newest(records: Sequence[TickReport]) -> list[TickReport]:
 
 
 def _read_records(path: Path) -> tuple[list[TickReport], bool]:
-    """Return the records that are not over, and whether they are from the user's state folder.
+    """Return the unresolved records, and whether they are from the user's state folder.
 
-    If the state folder has them, only those count. Otherwise copies count: the state folder may be
-    unusable, or new for each tick; see `_store_records`.
+    Copies are used only if the state folder has no records: it may be unusable, or new for each
+    tick; see `_store_records`.
     """
     data = None
     with contextlib.suppress(OSError, SequencerError):

@@ -360,7 +360,7 @@ class JsonEventParser(Speaker, ABC):
         return self.observed.has_text or self.observed.tool_calls > 0 or self._has_unread
 
     def feed_stderr(self, line: bytes) -> None:
-        """Store the last lines of stderr, which have usage errors; the listener got them already."""
+        """Store the last lines of stderr, which have usage errors; the listener has them by now."""
         text = line.decode("utf-8", "replace").strip()
         if text:
             self._stderr.append(text)

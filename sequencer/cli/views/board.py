@@ -110,7 +110,7 @@ class Board:
     def _watch(self) -> None:
         """Show news until the board is closed.
 
-        Rest after each look so that reading takes 1/SHARE of the time at most.
+        Rest after each read, so that reading takes at most 1/SHARE of the time.
         """
         while self._is_new.wait() and not self._is_closed:
             self._is_new.clear()

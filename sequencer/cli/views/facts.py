@@ -74,8 +74,8 @@ def find_readable_workflow(run: Run, head: Head, configured: Workflow | None) ->
 def read_newest_facts(run: Run, head: Head | None) -> Sequence[RecordedFact]:
     """Return the facts of the newest record that changed where the run is.
 
-    A message to a step, or a charge that came late, leaves the run as it was. To read the whole
-    journal would take too long: if there are only such records at its end, the newest counts.
+    A message to a step, or a late charge, leaves the run where it was. Reading the whole journal
+    would take too long: if its end has only such records, the newest one is used.
     """
     if head is None:
         return ()
@@ -94,7 +94,7 @@ def read_newest_facts(run: Run, head: Head | None) -> Sequence[RecordedFact]:
 
 
 def read_journal_end(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the facts at the end of the journal; to read all of a long journal takes seconds."""
+    """Yield the facts at the end of the journal; reading all of a long journal takes seconds."""
     if run.dispatch is None:
         for record in JournalFile(run.store.state_path.parent, 0, 0).read_newest(END_BYTES):
             yield from list_facts(record.data)

@@ -166,7 +166,7 @@ def task_cells(
     output = live if live is not None and is_running else Heard()
     name, *_, cost, last_line = _node_cells(view, now, output, mark)
     if is_running and not output.last and task is not None and task.active_form:
-        # Until the new attempt has output, the last line is of an attempt that is over.
+        # Until the new attempt has output, the last line is from an earlier attempt.
         last_line = cut(sanitize_text(task.active_form), LAST_LINE_COLUMNS)
     duration_s, tokens = node_duration_s(view, now), view.tokens + output.tokens
     return (
@@ -365,7 +365,7 @@ def node_summary(view: FlowView, now: datetime | None = None, max_width: int | N
         parts.append(f"{active_count} active")
     if view.iterations or view.graph.back_edges:
         limit = view.graph.max_iterations
-        # The iteration over the limit, which ended the run, is counted but was not made.
+        # The iteration over the limit, which ended the run, is counted but did not run.
         parts.append(f"{pluralize(min(view.iterations, limit), 'loop')} of at most {limit}")
     duration_s = sum(
         node_duration_s(n, now) if now and n.state is not NodeState.ASKED else n.seconds

@@ -119,13 +119,13 @@ class Feed:
 
     def _leave_out(self, data: bytes) -> None:
         if not self._hidden:
-            # Text that is held back may be the start of a secret, and its end is in the gap.
+            # Text that is held back may be the start of a secret that ends in the gap.
             self._restart()
         self._hidden += len(data)
         self._is_mid_line = not data.endswith(b"\n")
 
     def _skip_gap(self, data: bytes) -> bytes:
-        """Return the part of *data* that can be shown: the rest of a line after a gap can't.
+        """Return the part of *data* to show, without the rest of the line after a gap.
 
         That line may start in the middle of a secret.
         """
@@ -136,7 +136,7 @@ class Feed:
         return rest
 
     def _try_spend(self, count: int) -> bool:
-        """Take *count* bytes from the token bucket; return whether it has so many."""
+        """Take *count* bytes from the token bucket; return whether it had that many."""
         now = self._clock()
         new_bytes = (now - self._refilled) * BYTES_PER_S
         self._allowance = min(self._allowance + new_bytes, float(BURST_BYTES))

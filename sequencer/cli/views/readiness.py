@@ -82,7 +82,7 @@ class Snapshot(Struct, frozen=True):
     holders: tuple[tuple[Claim, Liveness], ...]
     limits: RunLimits
     since: str | None
-    """When the run came to where it is, ISO 8601 UTC."""
+    """When the run reached its current position, ISO 8601 UTC."""
     denials: tuple[str, ...]
     """Tool calls that were refused to the agent of the newest step."""
     evidence: tuple[str, ...]
@@ -90,7 +90,7 @@ class Snapshot(Struct, frozen=True):
     note: str
     """Something unusual about how the newest step ran or ended."""
     overspent: tuple[str, ...]
-    """The newest attempts that spent more than they may, one line each."""
+    """The newest attempts that spent more than their limit, one line each."""
     notices: tuple[str, ...]
     graph_view: FlowView | None = None
     """The states of a graph's nodes."""
@@ -111,7 +111,7 @@ class Snapshot(Struct, frozen=True):
     next_start: float | None = None
     """When a schedule starts it, in seconds since 1970; None: none does, or it has started."""
     failure: str = ""
-    """The first line of the last failure, if that failure still counts."""
+    """The first line of the last failure, if that failure still matters."""
     problem: SequencerError | None = None
     """Why the head and the configuration don't fit together."""
     lost: SequencerError | None = None
@@ -558,7 +558,7 @@ def _mark_interrupted(view: FlowView, holders: Iterable[tuple[Claim, Liveness]])
 
 
 def _process_fields(run: Run, head: Head | None) -> dict[str, Any]:
-    """Return fields of `Snapshot`: the workers of *run*, and what starts it again if it is over."""
+    """Return fields of `Snapshot`: the workers of *run*, and what restarts it after its end."""
     if head is None:
         return {}
     is_over = head.status is Status.COMPLETE

@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 StartedRun = tuple[Run, Head | SequencerError]
-"""A run with its head, or with the error because of which it can't be read."""
+"""A run with its head, or with the error that keeps it from being read."""
 CAUSE_LINES, CAUSE_CHARS = 6, 300
-"""How much is shown of an attempt's output before it failed."""
+"""How much to show of a failed attempt's last output."""
 LONG_PAUSE = timedelta(hours=1, minutes=5)
-"""A longer wait is reported: an hour, and some minutes because the clocks of a client and a tick
-differ."""
+"""A longer wait is reported: an hour, plus some minutes because a client's clock and a tick's
+clock differ."""
 
 
 def iter_started_runs(project: Project) -> Iterator[StartedRun]:
@@ -133,7 +133,7 @@ def _find_run_start(
 ) -> tuple[str | None, str | None]:
     """Return when the run started, as far as its journal goes back, and the title of its request.
 
-    If a schedule *starts_over* the run, its newest start counts, even if it is far back.
+    If a schedule *starts_over* the run, its newest start is used, even if it is far back.
     """
     definition = run.definition
     if definition is not None:
@@ -187,7 +187,7 @@ class Open(Struct, frozen=True):
         """Return the commands that decide about the gate or answer *question*, ready to paste.
 
         If the options together are longer than *most_chars*, one command stands for all. If the
-        time for an answer is over, it is the command that continues the run.
+        time to answer has run out, it is the command that continues the run.
         """
         if self.describe_timeout(question):
             return [f"sequencer {self.option}{'resume' if self.is_on_hold else 'run'}"]
@@ -200,7 +200,7 @@ class Open(Struct, frozen=True):
         ]
 
     def describe_timeout(self, question: Question | None = None) -> str:
-        """Return in words that the time for *question* or the gate is over; empty: it is not."""
+        """Return in words that the time for *question* or the gate is up; empty: it is not."""
         now = datetime.now(UTC)
         if question is not None:
             return question.describe_expiry(now)
@@ -362,7 +362,7 @@ def build_need_json(run: Run | None, need: Need) -> dict[str, Any]:
 
 
 _OF_A_PERSON = frozenset((ReadinessKind.REFUSED, ReadinessKind.LIMIT, ReadinessKind.PERSON))
-"""Needs that no person has decided. PAUSED and the kinds in `FINAL` are decisions of a person."""
+"""Needs that no person has decided. PAUSED and the kinds in `FINAL` are a person's decisions."""
 
 
 def _find_long_wait(run: Run, head: Head, readiness: Readiness, now: datetime) -> Need | None:

@@ -68,7 +68,7 @@ def format_table(
 
 
 def measure_widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the width of each column if nothing is shortened."""
+    """Return the width that each column needs if nothing is shortened."""
     return [max(width(row[column]) for row in (head, *rows)) for column in range(len(head))]
 
 

@@ -77,7 +77,7 @@ def _read_tail(path: Path, token: int) -> str | None:
 
 
 def last_failure(run: Run, head: Head | None, view: FlowView | None) -> str:
-    """Return one line about the last failure of *run*; empty: none, or it no longer counts.
+    """Return one line about the last failure of *run*; empty: none, or it no longer matters.
 
     For a graph's run, *view* has the nodes.
     """
@@ -91,7 +91,7 @@ def last_failure(run: Run, head: Head | None, view: FlowView | None) -> str:
         return ""
     error = str(fact.details.get("error") or "no reason given")
     first_line = error.strip().partition("\n")[0]
-    # An exit code alone says nothing; the agent's last words are on the lines below it.
+    # An exit code alone says nothing; the agent's last output is on the lines below it.
     reason = (
         cut(to_one_line(error), FAILURE_CHARS)
         if first_line.startswith("exit code ")

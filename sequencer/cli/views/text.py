@@ -28,8 +28,8 @@ Joiners (U+200C, U+200D) are not among them: words and emoji need them.
 _BLANK = "\u00ad\u034f\u115f\u1160\u180e\u2800\u3164\uffa0"
 """Letters and signs without a visible shape: fillers, a soft hyphen, Braille without a dot."""
 UNSEEN = f"{BIDI}{_BLANK}\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff"
-"""All of these, and characters without width. Two names that differ only in them look the same, and
-tag characters can spell whole sentences that no person sees but a model reads."""
+"""All of these, and zero-width characters. Two names that differ only in them look the same, and
+tag characters can spell whole sentences that a model reads but no person sees."""
 _UNSEEN = re.compile(f"[{UNSEEN}]")
 _SUSPICIOUS = re.compile(f"{CONTROL}|[\r\ud800-\udfff{UNSEEN}]")
 _OPEN = re.compile(f"(?:{CSI}|{STRING}|\x1b[ -/]*)")
