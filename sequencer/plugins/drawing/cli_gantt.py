@@ -55,7 +55,7 @@ def report_gantt(
 
 
 def _list_evidence(timeline: Timeline) -> list[tuple[str, ...]]:
-    """Return what each attempt has shown that has shown something."""
+    """Return a row with the evidence of each attempt that has shown any."""
     return [
         (one_line(execution.step), str(execution.step_index), str(span.attempt), span.shown)
         for execution in timeline.executions

@@ -29,8 +29,8 @@ def spread(
 ) -> list[int]:
     """Return whole numbers near *wanted*, each at least ``apart[i]`` above the one before.
 
-    Least squares under these distances, which are taken out first so that what is left
-    need only not fall (pool adjacent violators).
+    Least squares under these distances: they are subtracted first, so that the rest only has to
+    be non-decreasing (pool adjacent violators).
 
     >>> spread([5.0, 5.0, 20.0], [2, 2])
     [4, 6, 20]
@@ -96,11 +96,11 @@ class _Clusters(Struct):
     """Neighbors in some rows; each one is a group or a single item."""
 
     parts: dict[int, list[list[int]]] = field(default_factory=dict)
-    """The rows of each."""
+    """Cluster -> its rows."""
     touching: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
-    """The one left of each, with the two items that meet."""
+    """Cluster -> its left neighbors, each with the two items that meet."""
     framed: dict[int, set[int]] = field(default_factory=dict)
-    """Those left of each that must end where it starts, in all rows: lines may cross a frame."""
+    """Cluster -> left neighbors that must end before it in all rows; lines may cross frames."""
 
     def add(self, row: list[int], items: list[Item], level: int) -> None:
         """Add a row, from left to right."""
@@ -119,7 +119,7 @@ class _Clusters(Struct):
             self.framed.setdefault(key, set()).add(left_key)
 
     def iter_left_to_right(self) -> Iterator[int]:
-        """Yield them from left to right."""
+        """Yield the clusters from left to right."""
         predecessors = {
             key: {neighbor for neighbor, _, _ in self.touching.get(key, ())}
             | self.framed.get(key, set())

@@ -107,7 +107,7 @@ def draw_flow(
     is_ascii: bool = False,
     chart: Chart | None = None,
 ) -> Drawing:
-    """Return *view* drawn, as narrow as it can be if it is to fit into *columns*.
+    """Return *view* drawn; with *columns*, as narrow as needed to fit into them, if possible.
 
     Directions, shapes and strokes follow *chart*, the author's drawing. The result may still be
     too wide; `list_nodes` has the same content in words.
@@ -239,7 +239,7 @@ class Drawn:
         }
 
     def build_groups(self, graph: Graph, measured: Callable[[str], int]) -> list[Group]:
-        """Return the groups of those that are in *graph*; *measured* is a title's columns."""
+        """Return the groups of nodes in *graph*; *measured* returns a title's width in columns."""
         groups: dict[str, Group] = {}
         # In closing order: inner groups come before the group around them.
         for subgraph in self._chart.subgraphs:

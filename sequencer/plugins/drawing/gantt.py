@@ -76,7 +76,7 @@ class Bar(Struct, frozen=True):
     end: float
     attempt: int = 0
     is_critical: bool = False
-    """Also of a look that says something more important."""
+    """Set even if its look shows something more important."""
     agent: str = ""
     host: str = ""
 

@@ -42,7 +42,7 @@ NEEDED = (2, 29)
 """The oldest version of git that works: it has `fetch --no-write-fetch-head`."""
 SHOWN_PATHS = 5
 POLLS_IN_A_LEASE = 4
-"""How many looks an observer should have before a lease expires."""
+"""How many times an observer should poll before a lease expires."""
 _NOWHERE = re.compile("does not appear to be|not found|404")
 _DURABLE = ("core.fsync", "core.fsyncObjectFiles")
 """Settings of git since 2.36, and of older versions; if one is set, there is no warning."""

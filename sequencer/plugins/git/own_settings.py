@@ -1,9 +1,9 @@
 """Finds settings in a repository's own configuration that act, and keeps git from using them.
 
 To act is to run a program or to send data elsewhere. Git obeys `.git/config`, and the files that it
-includes, as if the user had written them. The user's settings (global, system, environment) count
-as usual; the repository's count only if they were allowed with their present value. Not promised:
-protection against a change of the file between this check and git's own read.
+includes, as if the user had written them. The user's settings (global, system, environment) apply
+as usual; the repository's apply only if their current value was allowed. Not promised: protection
+against a change of the file between this check and git's own read.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class GitOverrides(Struct, frozen=True):
 
 
 class Configuration(Struct, frozen=True):
-    """All settings that git would use in one repository, in git's order: the last one counts."""
+    """All settings that git would use in one repository, in git's order: the last one wins."""
 
     lines: tuple[SettingLine, ...] = ()
     marks: tuple[object, ...] = ()
@@ -120,8 +120,8 @@ class Configuration(Struct, frozen=True):
     def acting_settings(self, remote: str | None) -> dict[str, str]:
         """Return the repository's own settings that act.
 
-        Settings of remotes count only for *remote* and for those from which a partial clone
-        fetches by itself.
+        Of the settings of remotes, only those of *remote* are included, and of remotes from which
+        a partial clone fetches by itself.
         """
         remotes = {remote, *self.promisors()}
         settings: dict[str, str] = {}

@@ -40,7 +40,7 @@ def is_never_stopped() -> bool:
 
 
 def start_uninterrupted(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    """Return the process that *start* starts; delay Ctrl-C until then, and kill it in that case.
+    """Return the process that *start* starts; hold back Ctrl-C until then, then kill the process.
 
     Without the delay, Ctrl-C during the start would leave a process that no one ends.
     """
@@ -65,12 +65,12 @@ def start_uninterrupted(start: Callable[[], subprocess.Popen[bytes]]) -> subproc
 
 
 class GitProcess(Struct):
-    """A git process that is killed when its time is over."""
+    """A git process that is killed at its time limit."""
 
     process: subprocess.Popen[bytes]
     argv: Sequence[str]
     ends: float
-    """The end of its time, on the monotonic clock."""
+    """Its time limit, on the monotonic clock."""
     is_stopped: Callable[[], bool] = is_never_stopped
     """Whether the caller should stop; then the process gets at most *stopped_s* more."""
     stopped_s: float = 0.0
@@ -87,7 +87,7 @@ class GitProcess(Struct):
         """Wait for the end of the process; return its exit code and output.
 
         Raises:
-            GitFailed: its exit code is not in *accepts*, or its time was over.
+            GitFailed: its exit code is not in *accepts*, or it timed out.
         """
         try:
             stdout, stderr = self._read_output(stdin)
@@ -159,7 +159,7 @@ _SETTINGS = (
 )
 """Turns off settings of a user or a repository that must have no effect here."""
 _FLAGS = {
-    # If git looked into a submodule, that submodule's configuration would count too.
+    # If git looked into a submodule, that submodule's configuration would apply too.
     "status": ("--ignore-submodules=dirty",),
     "diff": ("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty"),
 }
@@ -195,7 +195,7 @@ HANGING_S = 1.0
 """The same for later commands, if the remote did not answer in `STOPPED_S`."""
 _RACING = ("fetch", "fast-import")
 _RACE_ATTEMPTS = 8
-"""How often a command is tried if another process of this clone is in the way."""
+"""How many times a command is tried if another process of this clone is in the way."""
 _RACE_PAUSE_S = 0.05
 _LOCAL_RACE = re.compile(
     r"cannot lock ref|unable to update local ref|\.lock': File exists",
@@ -290,10 +290,10 @@ def drop_remote_text(stderr: str) -> str:
     """Return git's *stderr* without the text that git marks as the remote's.
 
     What a remote sends without a mark, for example by ssh itself, can't be told from git's own
-    words. So a path in the result is no permission to touch a file.
+    words. So a path in the result does not permit touching a file.
     """
     local_text, *_ = _REMOTE_ERROR.split(stderr, maxsplit=1)
-    # Git marks lines, and a remote may write whatever else `splitlines` takes for the end of one.
+    # Split where git does: `splitlines` would also split at other characters of the remote's text.
     return "\n".join(line for line in local_text.split("\n") if not line.startswith("remote:"))
 
 
@@ -372,10 +372,10 @@ class Git:
         """Run ``git ARGV`` and return how it ended.
 
         *extra* is added to the environment; *settings* are git settings as ``key=value``;
-        *timeout_s* counts if it is less than the usual limit.
+        *timeout_s* applies if it is less than the usual limit.
 
         Raises:
-            GitFailed: its exit code is not in *accepts*, or its time was over.
+            GitFailed: its exit code is not in *accepts*, or it timed out.
             ConfigurationError: git is not installed.
         """
         is_remote = argv[0] in _NETWORK
@@ -508,9 +508,9 @@ def acting_settings(
 ) -> Mapping[str, str]:
     """Return the settings of *repository* itself that run programs or send data elsewhere.
 
-    Key -> value; several values of a key are separate lines. Settings of remotes count only for
-    *remote* and for those from which a partial clone fetches by itself. Empty if there is no
-    repository.
+    Key -> value; several values of a key are separate lines. Of the settings of remotes, only
+    those of *remote* are included, and of remotes from which a partial clone fetches by itself.
+    Empty if there is no repository.
     """
     return Git(repository, environment).acting_settings(remote)
 

@@ -30,7 +30,7 @@ from sequencer.plugins.teams.section import get_team_options
 from sequencer.project.project import Project
 
 FILE_MODE = 0o644
-"""The exporter runs as another user."""
+"""Readable by all, because the exporter runs as another user."""
 
 
 def report_metrics(

@@ -62,7 +62,7 @@ class Trouble(Struct, frozen=True, forbid_unknown_fields=True):
     def remaining_s(self, now: float) -> float:
         """Return the rest of the pause that the sink asked for.
 
-        A time in the future was written before the machine restarted, so it does not count.
+        A time in the future was written before the machine restarted, so it is ignored.
         """
         elapsed_s = now - self.tried_at
         return self.asked_s - elapsed_s if 0 <= elapsed_s < self.asked_s else 0.0

@@ -176,9 +176,9 @@ class SinkQueue:
             self._record_recovery()
 
     def end_pause_of_thought(self) -> None:
-        """End a pause that only a failed thought has caused: results need a try of their own.
+        """End a pause that only a failed thought has caused: results need their own try.
 
-        What the sink has asked for is kept.
+        A pause that the sink asked for stays.
         """
         if self._is_pause_of_thought:
             self._is_pause_of_thought, self._not_before = False, self._asked_until
@@ -331,7 +331,7 @@ class SinkQueue:
     def _record_failure(self, reason: str, retry_after_s: float | None = None) -> None:
         self._has_news, self._is_pause_of_thought = True, False
         is_first, now = not self._failures, self._context.clock()
-        # A pause that the sink asked for is no failed try, so it does not make the pauses grow.
+        # A pause that the sink asked for is not a failed try, so it doesn't make the pauses grow.
         self._failures += int(is_first or retry_after_s is None)
         pause = min(FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 20), LONGEST_PAUSE_S)
         # Jitter, because many runs of a machine lose the same sink at the same moment.

@@ -3,7 +3,7 @@
 Problems are found before anything runs: `problems` yields them for ``sequencer check``, and
 `make_sinks` raises them with the same words. No host is contacted.
 
-Not promised: anything about a file that another program rewrites or cuts meanwhile.
+Not promised: anything about a file that another program rewrites or truncates meanwhile.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ In Linear, thoughts and actions are ephemeral: the next one replaces them. The i
 made from its key, so Linear answers a second try with a conflict. The shapes follow Linear's
 published schema and its page "Developing the Agent Interaction".
 
-Not promised: a single comment, if more than `SEARCHED` other comments were written meanwhile.
+Not promised: only one comment per result, if more than `SEARCHED` other comments came meanwhile.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class GithubSink(HttpSink):
     def _has_comment(self, mark: str, start_time: str) -> bool:
         """Return whether a comment since *start_time* ends with *mark*.
 
-        Only the end counts: the text above is from an agent, which could forge a mark.
+        Only the end is checked: the text above is from an agent, which could forge a mark.
         """
         query = {"since": _subtract_clock_skew(start_time), "per_page": str(PAGE)}
         for page in range(1, SEARCHED // PAGE + 1):

@@ -387,7 +387,7 @@ def choice_json(choice: TeamChoice) -> dict[str, Any]:
 
 
 class _IgnoredOutput:
-    """Ignores all output; only the answer counts."""
+    """Ignores all output; only the answer is used."""
 
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         """Ignore it."""

@@ -3,9 +3,9 @@
 A run is due if a date has come since it last ended, newer than the date of its last start. That
 date is in the user's state folder, so an agent that changes the run's files starts nothing.
 Missed dates start the run once. A date is skipped while the run is under way or has unmerged
-work; the reason is noted, and reported once. Dates count since the project was trusted. A start
-is noted before and after it, before an agent works, so the next tick can finish it after a crash.
-A date noted by a clock that is far ahead is set aside.
+work; the reason is noted, and reported once. Dates before the project was trusted are ignored. A
+start is noted before it is made and again after, before an agent works, so the next tick can
+finish it after a crash. A date noted by a clock that is far ahead is set aside.
 
 Not promised: that a date starts a run on only one machine, if several machines have ticks and the
 run is not in git.
@@ -71,7 +71,7 @@ class DateNote(Struct, frozen=True):
     """Id of the completed run that this start replaces; None: there was none."""
     ahead: float | None = None
     """A `since` that is more than a day ahead of the clock. One of the clocks was wrong, and it is
-    unknown which one; it counts again when the clock comes near it."""
+    unknown which one; it is used again when the clock comes near it."""
     left_out: float | None = None
     """The newest skipped date since then."""
     why: str | None = None
@@ -132,7 +132,7 @@ def find_next_look(project: Project, run: Run) -> float | None:
 
 
 def is_unsettled(project: Project, run: Run) -> bool:
-    """Return whether a tick of *run* must write a note before its dates count."""
+    """Return whether a tick of *run* must write a note before its dates apply."""
     with suppress(SequencerError):  # a tick reports the error
         note = _read(project, run)
         return note is None or note.drop_future_times(time.time()) != note
@@ -142,7 +142,7 @@ def is_unsettled(project: Project, run: Run) -> bool:
 def find_skipped_date(project: Project, run: Run) -> tuple[float, str] | None:
     """Return the newest skipped date and the reason; None: no date was skipped.
 
-    Only dates after the last start count. Writes nothing.
+    Only dates after the last start are considered. Writes nothing.
     """
     if run.name not in get_schedules(project.settings):
         return None
@@ -156,7 +156,7 @@ def find_skipped_date(project: Project, run: Run) -> tuple[float, str] | None:
 
 
 def _find_valid_note(project: Project, run: Run, now: float) -> DateNote:
-    """Return the note about the dates of *run* that counts at *now*."""
+    """Return the note about the dates of *run* that applies at *now*."""
     note = None
     with suppress(SequencerError):  # a tick reports the error
         note = _read(project, run)
@@ -164,7 +164,7 @@ def _find_valid_note(project: Project, run: Run, now: float) -> DateNote:
 
 
 def _first_note(project: Project, head: Head | None, now: float) -> DateNote:
-    """Return the note for a schedule without one: its dates count since the project was trusted.
+    """Return the note for a schedule without one: its dates apply since the project was trusted.
 
     Perhaps no tick has come yet, but by trusting the project a person has approved its schedules.
     """
@@ -411,7 +411,7 @@ def _settle_note(
 
 
 def _record_name(project: Project, run: Run) -> str:
-    # A changed ``at`` gets a new record: its dates count from the change.
+    # A changed ``at`` gets a new record: its dates apply from the change on.
     cron = get_schedules(project.settings)[run.name or ""].at
     key = f"{project.settings.project_dir}\n{project.settings.config_path}\n{run.name}\n{cron}"
     digest = blake2b(key.encode(errors="surrogateescape"), digest_size=16).hexdigest()

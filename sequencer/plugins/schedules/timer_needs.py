@@ -31,7 +31,7 @@ from sequencer.project.trusting import VARIABLE as TRUST
 from sequencer.workflows.registry import with_defaults
 
 MAIL_PATH = ("/usr/sbin", "/usr/lib", "/usr/local/sbin")
-"""Folders in which cron searches sendmail."""
+"""Folders that cron searches for sendmail."""
 CRONS = frozenset({"cron", "crond", "fcron", "cronie"})
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS", "PASSPHRASE")
 _FIRST_PROCESS = 1

@@ -49,7 +49,7 @@ _LIST_S = 5
 Which = Callable[[str], str | None]
 _STAMP = re.compile(r"(?m)^(\d{4}(?:-\d\d){2} \d\d(?::\d\d){2}[+-]\d{4})  ")
 TAIL_BYTES = 8 * 1024
-"""Size of the end of a log from which the pace of its ticks is read."""
+"""How many bytes at the end of a log are read to find the pace of its ticks."""
 SHORTEST_PAUSE_S, MIN_PAUSES = 20.0, 2
 """Lines that are closer are from the same tick: no timer is faster."""
 DAY_S = 24 * 60 * 60
@@ -76,7 +76,7 @@ class Entry(Struct, frozen=True):
 
 
 class Lost(Struct, frozen=True):
-    """A program that this shell finds, and that an entry's tick finds elsewhere or not."""
+    """A program that this shell finds, and that an entry's tick finds elsewhere or not at all."""
 
     entry: Entry
     program: str
@@ -279,7 +279,7 @@ class TickPace(Struct, frozen=True, order=True):
 
     @property
     def is_missed(self) -> bool:
-        """Return whether more than one tick is late; a single one may only take long."""
+        """Return whether more than one tick is late; a single tick may just be slow."""
         return time.time() - self.last > LATE * self.pause_s + LATE_S
 
 
@@ -296,7 +296,7 @@ def log_of_all(settings: Settings) -> Path:
 def find_tick_pace(settings: Settings, run: str | None) -> TickPace | None:
     """Return the pace of the ticks that may work on *run*; None: too few ticks are known.
 
-    Ticks of all runs count too, even if the run had nothing to do and got no turn.
+    Ticks of all runs are included, even if the run had nothing to do and got no turn.
     """
     logs = tick_log(settings, run), log_of_all(settings)
     paces = [pace for log in logs if (pace := _read_pace(log)) is not None]

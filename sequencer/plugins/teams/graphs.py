@@ -229,7 +229,7 @@ def list_problems(
     """Return the problems that keep *tasks* from being a graph, in the order of the list.
 
     *existing* maps each task of the run to its blockers after *tasks* are added. Ids in *lost*
-    belong to entries with other errors and count as known.
+    belong to entries with other errors and are taken as known.
     """
     existing = existing or {}
     problems: list[TaskProblem] = []

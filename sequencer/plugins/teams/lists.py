@@ -142,8 +142,8 @@ def list_errors(
 ) -> list[tuple[KeyPath, ConfigurationError]]:
     """Return (path, error) for each problem between the entries *listed*.
 
-    An entry with an invalid field counts without that field, so that one mistake causes only one
-    error. Errors of single entries are not returned.
+    An invalid field is left out of its entry, so that one mistake causes only one error. Errors of
+    single entries are not returned.
     """
     entries = listed if isinstance(listed, (list, tuple)) else ()
     tasks = {

@@ -126,8 +126,8 @@ def score_request(
 def find_classification(request: Request, route: Route, routing: RoutingSettings) -> Word | None:
     """Return the kind of request that belongs to the procedure that *route* chose.
 
-    A label or a person chooses a procedure directly. Then the kind that leads to this procedure
-    counts. None: no kind leads to it, or the request has no kind.
+    A label or a person chooses a procedure directly. Then it is the kind that leads to this
+    procedure. None: no kind leads to it, or the request has no kind.
     """
     words = [word for word in WORDS if routing.procedure_for(word) == route.procedure]
     classification = next((word for word in WORDS if word == route.classification), None)

@@ -66,12 +66,12 @@ if TYPE_CHECKING:
     from sequencer.model.limits import InvocationLimits
 
 ANSWER_S = timedelta(seconds=2)
-"""Time for a worker to take a change; then this process runs the workflow itself."""
+"""Time for a worker to take a change; after that, this process runs the workflow itself."""
 MAX_RACES = 1_000
 _MARKED = "state.temporal.json"
 """The run's file name in the user's records; there is no such file."""
 LOOKS_S = (0.1, 2.0)
-"""Shortest and longest pause between two looks at a run that a process waits for."""
+"""Shortest and longest pause between two polls of a run that a process waits for."""
 
 
 class FleetStore(RemoteRun):
@@ -242,7 +242,7 @@ class FleetStore(RemoteRun):
         raise StorageFailed(f"lost {MAX_RACES} races for the run in a row", where=self.id)
 
     def _read_newest(self) -> tuple[float, RunSeen | None, Head | None]:
-        """Return the time of a look, by `time.monotonic`, and the run and its head at that time.
+        """Return (time, run, head): the newest state, and when it was read, by `time.monotonic`.
 
         Raises:
             CorruptState: the server's data is older than what this user has seen before.
@@ -255,7 +255,7 @@ class FleetStore(RemoteRun):
                 return seen_at, description, head
             if head.revision == doubted_revision:
                 ensure_shared_is_newest(head, later_mark, self.id)
-            # Another process of this user may have noted a newer head since the look.
+            # Another process of this user may have noted a newer head since the read.
             doubted_revision = head.revision
 
     async def _submit_change(
@@ -266,7 +266,7 @@ class FleetStore(RemoteRun):
         *seen_at* is the time of *description*, by `time.monotonic`.
         """
         if description is None or not description.is_open:
-            # Too old a look could skip an execution; see `OPEN_S`.
+            # An outdated description could skip an execution; see `OPEN_S`.
             is_old = time.monotonic() - seen_at > START_S.total_seconds()
             return not is_old and await self._start_with_documents(description, parts)
         additions = {"documents": self._changed, "outputs": self._new_outputs()}
@@ -276,7 +276,7 @@ class FleetStore(RemoteRun):
             await self.ask(inquiry)
         except WorkflowUpdateFailedError as error:
             if isinstance(error.cause, ApplicationError) and error.cause.type == OVERTAKEN:
-                # An earlier try of this same change may be what has overtaken it.
+                # An earlier try of this same change may be what got ahead of it.
                 return inquiry.is_unknown and await self._was_accepted(inquiry.number)
             raise
         except RPCError as error:
@@ -405,7 +405,7 @@ class FleetStore(RemoteRun):
     ) -> bool:
         """Sleep until the head's revision differs from *revision*; return whether it does.
 
-        It asks the server less and less often. False: the time is over, or *wake_fd* is readable.
+        It polls the server less and less often. False: it timed out, or *wake_fd* is readable.
         """
         del claim
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

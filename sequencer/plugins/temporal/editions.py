@@ -37,7 +37,7 @@ from sequencer.plugins.temporal.workflow import WORKFLOW
 ANSWER_S = timedelta(seconds=5)
 """Time for a worker of an older edition to answer."""
 LOOK_S = 20.0
-"""Between two looks for runs of an older edition."""
+"""Seconds between two searches for runs of an older edition."""
 
 
 async def move_to_edition(store: RemoteRun) -> None:

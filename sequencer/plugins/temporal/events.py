@@ -52,7 +52,7 @@ class EventReader:
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
-        """The journal's, as ``history --json`` prints them."""
+        """The journal's records, as ``history --json`` prints them."""
         self.made: dict[int, RemoteAttempt] = {}
         """Attempts that ended with a report, by token."""
         self.makers: dict[int, str] = {}
@@ -60,7 +60,7 @@ class EventReader:
         self.scheduled: dict[int, int] = {}
         """Id of the event that scheduled an attempt -> the attempt's token."""
         self.reports: dict[int, dict[str, Any]] = {}
-        """By token."""
+        """Reports of attempts, by token."""
         self._attempts: dict[int, dict[str, Any]] = {}
         """The records in the reports, by token."""
         self.memo: dict[str, Any] = {}
@@ -68,7 +68,7 @@ class EventReader:
         self.outputs: dict[str, str] = {}
         """Texts from people and from earlier executions, by the names of their results."""
         self.work_orders: dict[str, dict[str, Any]] = {}
-        """All that were issued, by id."""
+        """All work orders that were issued, by id."""
 
     @property
     def revision(self) -> int:

@@ -37,7 +37,7 @@ class MemoStore:
         self.documents = documents_in(memo)
         self.sizes = measure_documents(self.documents)
         self.outputs: dict[str, str] = {}
-        """Of attempts that a choice may depend on, by name, oldest first."""
+        """Outputs of attempts that a choice may depend on, by name, oldest first."""
         self.said: dict[str, str] = {}
         """The text that picks the next node, for outputs too large to travel; by the same names."""
         self.reported: tuple[int, Mapping[str, Any]] | None = None

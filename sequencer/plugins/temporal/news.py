@@ -19,7 +19,7 @@ from sequencer.plugins.temporal.wire import (
 )
 
 LOOK_S = 1.0
-"""Between two looks at what other processes do with a run that this one works on."""
+"""Seconds between two polls of what other processes do with this process's run."""
 PAGE_EVENTS = 1000
 
 

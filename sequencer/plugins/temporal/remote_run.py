@@ -37,7 +37,7 @@ from sequencer.plugins.temporal.workflow import LOST, WORKFLOW
 
 _UNTAKEN = PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
 START_S = timedelta(seconds=20)
-"""Time limit for starting the next execution, and greatest age of the look at the closed one;
+"""Time limit for starting the next execution, and maximum age of what is known of the closed one;
 both together are less than `OPEN_S`."""
 OnFacts = Callable[[EventReader, list[dict[str, Any]]], None]
 """Gets the reader and the facts of the newest event."""
@@ -126,7 +126,7 @@ class RemoteRun:
             start = first_event.workflow_execution_started_event_attributes
             state = decode_payload(start.input.payloads[0]) if start.input.payloads else {}
             execution = start.continued_execution_run_id or state.get("after", "")
-            # Executions before a move are another stay on the server; their facts are in BEFORE.
+            # Executions before a move are from an earlier stay here; their facts are in BEFORE.
             if BEFORE in state:
                 break
         return executions

@@ -124,7 +124,7 @@ class TrialServer:
         return StorageFailed(message, where=str(self._folder / _LOG), hint="its last lines say why")
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait for its end; return its exit code, or None if the time is over."""
+        """Wait for its end; return its exit code, or None if it still runs after *timeout_s*."""
         if self._process is None:
             return 0
         try:

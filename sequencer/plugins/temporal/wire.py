@@ -299,7 +299,7 @@ def _shorten_answer(output: str) -> str | None:
     candidates = [text for text in find_candidates(output) if text and len(text) <= SAID_CHARS]
     if not candidates or find_decision(output) is None:
         return next(iter(candidates), None)
-    # The object comes first, and then the last line.
+    # The object comes first, then the last line.
     return "\n".join((json.dumps({"decision": candidates[0]}), *candidates[1:2]))
 
 
@@ -459,7 +459,7 @@ def ensure_change(change: Mapping[str, Any]) -> None:
     """Check that *change* has facts, and its documents and outputs are texts.
 
     Raises:
-        ValueError: it is not so.
+        ValueError: it is not valid.
     """
     facts = change[FACTS]
     if not isinstance(facts, list) or not all(isinstance(fact, dict) for fact in facts):

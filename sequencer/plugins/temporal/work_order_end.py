@@ -42,12 +42,12 @@ def wait_for_end(
     """Wait for the end of *future*; *interrupt* once when *stop* is set.
 
     Raises:
-        Interrupted: nothing is *running* any more, and no worker answered within `LEAVE_S`.
+        Interrupted: nothing is *running* anymore, and no worker answered within `LEAVE_S`.
     """
     reader, writer = sockets.socketpair()
 
     def wake(_: Future[Any]) -> None:
-        # An answer may come after the wait is over.
+        # An answer may come after the wait has ended.
         with contextlib.suppress(OSError):
             writer.send(b"x")
 

@@ -105,7 +105,7 @@ class WorkOrder(ABC):
         """Latest time for the next `advance`."""
         self._waiting_since: datetime | None = None
         self._tokens: set[int] = set()
-        """Of its own attempts."""
+        """Tokens of its own attempts."""
         self._live: Collection[int] = ()
         self._at = datetime.min.replace(tzinfo=UTC)
         self._may_claim = False
@@ -271,7 +271,7 @@ class WorkOrder(ABC):
         self.until = move.until
         if facts.running:
             self._waiting_since = None
-        # A claim that an earlier process left and no worker took is for this one's workers.
+        # A claim that an earlier process left untaken goes to this one's workers, so don't wait.
         elif move.is_for_others and (move.claim is None or move.claim.token not in self._untaken):
             self._wait(move.message)
 
@@ -554,7 +554,7 @@ class GraphWorkOrder(WorkOrder):
 
 
 WORK_ORDERS: Mapping[str, type[SequenceWorkOrder | GraphWorkOrder]] = {"graph": GraphWorkOrder}
-"""By the kind of the workflow; every other kind is a sequence of steps."""
+"""Work orders by kind of workflow; every other kind is a sequence of steps."""
 
 
 def read_work_order(data: Mapping[str, Any], store: MemoStore) -> WorkOrder:

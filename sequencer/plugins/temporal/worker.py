@@ -82,12 +82,12 @@ MAX_AWAY_S, RETRY_PAUSE_S = 600.0, 1.0
 """How long the server may be unreachable before the process with a work order gives up, and the
 pause between two tries."""
 HEARTBEAT_PAUSE_S = 5.0
-"""Between two heartbeats; the server's answer says whether the attempt must end."""
+"""Seconds between two heartbeats; the server's answer says whether the attempt must end."""
 FIRST_HEARTBEAT_S = 0.5
 """A shorter step sends no heartbeat: the call would cost as much as the step."""
 MAX_POLLS = 5
 MAX_IDLE_RUNS = 100
-"""Runs whose workers are kept open in addition to those that are at work."""
+"""Maximum runs whose workers are kept open in addition to those at work."""
 PUBLISH_PAUSES_S = (0.1, 0.4, 1.0, 3.0)
 """Pauses before the checks whether a report was accepted, so that its code can be published."""
 STICKY_TIMEOUT = timedelta(seconds=1)
@@ -129,7 +129,7 @@ class Activities:
         """How many attempts this process has started, by run."""
         self._lock = threading.Lock()
         self.is_ending = False
-        """No attempt starts any more."""
+        """No attempt starts anymore."""
         self._publishing = set[asyncio.Future[None]]()
 
     def runs(self) -> set[str]:
@@ -263,10 +263,10 @@ def _stop_reason() -> StopReason:
 
 
 def polls(places: int) -> int:
-    """Return how many requests for attempts may wait at the server at the same time.
+    """Return how many polls for attempts may wait at the server at the same time.
 
-    Each of them reserves a place. With a free place, the next attempt of a run whose workflow
-    runs here needs no request.
+    Each poll reserves a place. With a free place, the next attempt of a run whose workflow runs
+    here needs no poll.
     """
     return max(1, min(MAX_POLLS, places // 2))
 
@@ -464,7 +464,7 @@ class Workers:
         """Start with none; *store* makes them when needed, and *notify* gets their events."""
         self._store, self._notify = store, notify
         self._known: dict[str, Worker] = {}
-        """By the ids of their runs, the last used at the end."""
+        """Workers by run id, most recently used last."""
         self._own: str | None = None
         self._lock = threading.Lock()
         self.in_use: Callable[[], Collection[str]] = tuple

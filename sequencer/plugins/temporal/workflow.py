@@ -66,19 +66,19 @@ UNTAKEN_S = 600.0
 LONGEST_ATTEMPT_S = 7 * 86_400.0
 """Time limit of an attempt whose step has none."""
 MAX_CALLS = 8
-"""Most agent calls in one attempt, each with the step's time limit: the router, the step's agent
+"""Maximum agent calls in one attempt, each with the step's time limit: the router, the step's agent
 and its fallback agents. The worker ends each in time; the server only ends a worker that hangs."""
 MORE_S = 60.0
 """Extra time for an agent to end after its step's time limit; its guard ends it."""
 MERGES, MERGE_PAUSE_S = 50, 10.0
-"""Most tries to merge the work of an attempt, and the pause between two of them."""
+"""Maximum tries to merge the work of an attempt, and the pause between two of them."""
 ASK_S, LATE_S = 300.0, 60.0
 """A process asks about its work order every `ASK_S`; `LATE_S` later it counts as gone."""
 LONGEST_SLEEP_S = 86_400.0
 MAX_SAID = 500
-"""Most short texts of large answers, see `AttemptReport.said`, that the next execution gets."""
+"""Maximum short texts of large answers (`AttemptReport.said`) that the next execution gets."""
 MAX_ENDED = 20
-"""Most ends of work orders that the next execution gets, for processes that missed the answer."""
+"""Maximum ended work orders that the next execution gets, for processes that missed the answer."""
 OPEN_S = 60.0
 """Shortest life of an execution that was started after a closed one.
 
@@ -109,7 +109,7 @@ class RunWorkflow:
 
     @workflow.init
     def __init__(self, state: dict[str, Any]) -> None:
-        """Start from the memo and from the *state* that the execution before handed on."""
+        """Start from the memo and from the *state* that the previous execution passed on."""
         memo = {key: workflow.memo_value(key) for key in workflow.memo()}
         self._store = MemoStore(memo, self._publish)
         self._store.outputs.update(state.get("outputs", {}))
@@ -123,7 +123,7 @@ class RunWorkflow:
         self._ended: dict[str, dict[str, Any]] = dict(state.get("ended", {}))
         """Results of ended work orders, by id: a process may ask again."""
         self._attempts: dict[int, Dispatched] = {}
-        """By the tokens of their claims."""
+        """Running attempts, by the tokens of their claims."""
         after_another = timedelta(seconds=OPEN_S if state.get("after") else 0)
         self._open_until = workflow.info().start_time + after_another
         self._is_woken = False

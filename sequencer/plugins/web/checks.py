@@ -32,7 +32,7 @@ MIN_FREE_BYTES = 1024**3
 MAX_FINDINGS, MAX_DELIVERIES = 12, 6
 LIBRARIES = ("starlette", "uvicorn", "temporalio", "anthropic")
 KNOWN_S = 30.0
-"""How long a project's findings stay valid: finding them reads each of its flows."""
+"""How long a project's findings stay valid, because finding them reads each of its flows."""
 
 
 class HealthCheck(Struct, frozen=True):

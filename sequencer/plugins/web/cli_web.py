@@ -39,10 +39,10 @@ _MAX_HOST_CHARS, _MAX_PORT = 253, 65_535
 def parse_names(
     _context: click.Context, _option: click.Parameter, names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return the values of ``--name``: no browser sends any other text as the name of a host.
+    """Return the values of ``--name``: no browser sends any other text as a host name.
 
     Raises:
-        UsageRefused: one of them is no name of a host.
+        UsageRefused: one of them is not a host name.
     """
     for name in names:
         match = _NAME.fullmatch(name)
@@ -162,7 +162,7 @@ def read_key(path: Path) -> str:
     """Return the link's key from the file at *path*.
 
     Raises:
-        UsageRefused: other users of this machine can read or change the file, or it is no text.
+        UsageRefused: other users of this machine can read or change the file, or it isn't text.
     """
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UsageRefused(

@@ -89,7 +89,7 @@ def crop_view(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
 
 
 GANTT_TOP = 28
-"""Top of a timeline's first row. There is no text above the axis: the page has it in words."""
+"""Top of a timeline's first row. There is no text above the axis: the page itself has it."""
 
 
 def gantt_page_svg(chart: Gantt) -> str:

@@ -31,7 +31,7 @@ SETTLE_S = 0.04
 SILENCE_S = 15.0
 """After this time without events, a comment checks whether the reader is still connected."""
 RECHECK_S = 30.0
-"""A page is made again this often: a lease expires, and some file systems report no changes."""
+"""A page is rendered again this often: leases expire, and some file systems report no changes."""
 REMOTE_S = 1.0
 """The same for runs on a server, which reports no changes."""
 CHUNK_BYTES = 64 * 1024
@@ -127,7 +127,7 @@ class PageChannel:
             # The run or its project is gone; loading the page again shows that.
             return
         finally:
-            # Also after a bug: no reader may wait for a page that is not made any more.
+            # Also after a bug: no reader may wait for a page that is no longer rendered.
             self.is_over = True
             self._notify()
 

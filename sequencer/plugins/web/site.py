@@ -54,17 +54,17 @@ from sequencer.store.journal import JournalFile
 DEFAULT_RUN = "-"
 """The address of the default run. No named run can have it: a slug is never a single dash."""
 END_BYTES = (64 * 1024, 512 * 1024)
-"""Sizes of a journal's end that are searched for the newest facts, before all of it is read."""
+"""How many bytes at a journal's end are searched for the newest facts before all of it is read."""
 LONG, ENOUGH = 1000, 200
 """A sequence's run with more than `LONG` revisions is long: most pages read its newest `ENOUGH`."""
 MAX_DIFFERENCES = 8
-"""Lines about a changed workflow on a card."""
+"""Maximum lines about a changed workflow on a card."""
 KEPT_CHARS = 600
-"""Length of an answer in lists; its step's page reads all of it."""
+"""Maximum length of an answer in lists; its step's page reads all of it."""
 FIRST_S = 2.0
 """How long a page waits for the first answer of a server."""
 PAUSE_S = 1.0
-"""Between two questions to a server."""
+"""Seconds between two requests to a server."""
 MERGES_S = 3.0
 """How long git's answer about merged branches stays valid."""
 UNSEEN_S = 30.0
@@ -515,7 +515,7 @@ class ShownProject:
                 if old_row is not None and old_row.head and old_row.head.run_id == head.run_id:
                     start_facts = old_row.facts["began_at"], old_row.facts["title"]
                 elif self.is_remote and run.definition is None:
-                    # To find its first fact, the whole history would have to be read.
+                    # Finding its first fact would mean reading the whole history.
                     start_facts = None, None
                 facts = run_facts(self.project, run, head, start_facts)
         except RemoteUnreachable:

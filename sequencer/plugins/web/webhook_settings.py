@@ -44,7 +44,7 @@ class TrackerHook(Frozen):
     assignees: tuple[Who, ...] = ()
     """An issue that is assigned to one of these starts a run."""
     mention: Mention | None = None
-    """Only comments that start with this are for a run; None: every comment of a person is."""
+    """Only comments that start with this are for a run; None: all comments by people are."""
     procedure: Name | None = None
     """None: the labels choose it, or an agent that classifies the issue."""
 
@@ -93,7 +93,7 @@ class WebhookOptions(Frozen):
     github: GithubHook = GithubHook()
     linear: LinearHook = LinearHook()
     max_runs: int = Field(default=1, ge=1, le=64)
-    """Most runs that are worked on at the same time because of deliveries."""
+    """Maximum number of runs that deliveries keep working at the same time."""
 
     def get_hook(self, tracker: str) -> AnyHook:
         """Return the settings of *tracker*."""

@@ -1,8 +1,8 @@
 """The changes of an attempt, as git sees them.
 
 They come from the commit that is checked out, from every modified or untracked file, and from
-git's log of HEAD in this work tree, which also shows commits on other branches. Ignored files do
-not count.
+git's log of HEAD in this work tree, which also shows commits on other branches. Ignored files are
+left out.
 
 Not promised: commits that were made without moving HEAD (`git commit-tree`, another clone).
 """
@@ -45,7 +45,7 @@ IGNORED_S = 0.5
 def tree_in_git(folder: Path, own: Sequence[Path]) -> GitTree | None:
     """Return the work tree around *folder*; None: there is none, or git ignores *folder*.
 
-    Files in the folders *own* do not count.
+    Files in the folders *own* are left out.
     """
     parents = (folder, *folder.parents)
     top = next((parent for parent in parents if os.path.lexists(parent / ".git")), None)
@@ -77,7 +77,7 @@ class GitTree(Struct, frozen=True):
     git: Git
     top: Path
     own: tuple[str, ...]
-    """Folders that do not count, relative to the folder that git runs in."""
+    """Folders to leave out, relative to the folder that git runs in."""
 
     def read_state(self, deadline: Deadline) -> TreeState:
         status = parse_status(self._run_git(deadline, *STATUS, *self._pathspecs))
@@ -94,7 +94,7 @@ class GitTree(Struct, frozen=True):
 
     @property
     def _pathspecs(self) -> list[str]:
-        """Return the git arguments that select the paths that count."""
+        """Return the git arguments that select the watched paths."""
         return ["--", ":(top)", *(f":(exclude,literal){name}" for name in self.own)]
 
     def compare_states(
@@ -108,7 +108,7 @@ class GitTree(Struct, frozen=True):
                 deadline, "diff", "--name-only", "-z", old_commit, new_commit, *self._pathspecs
             )
             paths |= {os.fsdecode(name) for name in names.split(b"\0") if name}
-            # A commit with only the run's own files is no change.
+            # A commit with only the run's own files is not a change.
             commits = commits if paths else 0
         elif old_commit != new_commit:
             # The first commit of the repository; its files were in the status before.

@@ -34,7 +34,7 @@ from sequencer.project.store_requests import CodeRequest
 
 ATTEMPTS = "refs/heads/sequencer-attempts"
 SWEPT = 100
-"""The most refs that one push removes."""
+"""Maximum number of refs that one push removes."""
 _LOOKS = 3
 
 

@@ -1,9 +1,9 @@
-"""The checkout that the tasks of a team share: its locks, merges into it, and looks for changes.
+"""The checkout that a team's tasks share: its locks, merges into it, and its changes.
 
 Two locks keep processes and threads of all runs apart: the repository's for adding and removing
 worktrees, and this checkout's for merges into it. A merge is made in the worktree of its task; the
-checkout is only fast-forwarded, so it gets all of a merge or nothing. Two looks, one before and one
-after a task that only reads, show what changed.
+checkout is only fast-forwarded, so it gets all of a merge or nothing. Comparing it before and after
+a task that only reads shows what changed.
 
 Not promised: that no other git works here at the same time (git compares again before it writes);
 that code works because it merges without conflicts; to know who changed a file, or to see changes
@@ -317,7 +317,7 @@ class CheckoutWatch:
     def describe_changes(self, before: CheckoutLook, after: CheckoutLook) -> tuple[str, ...]:
         """Return "PATH (how)" for each change from *before* to *after*.
 
-        Merges of tasks, which move the branch, do not count, and neither do new branches.
+        Merges of tasks, which move the branch, are left out, and so are new branches.
         """
         if before.is_walk != after.is_walk:
             return ()
@@ -394,7 +394,7 @@ def _stat_fingerprint(path: str | Path) -> str:
 
 
 TRIES = 5
-"""How often a merge is made again because someone has committed in the checkout meanwhile."""
+"""How many times a merge is tried, because someone may commit in the checkout meanwhile."""
 _LOCKED = re.compile(r"Unable to create '(.+\.lock)': File exists")
 
 

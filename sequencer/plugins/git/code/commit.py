@@ -39,7 +39,7 @@ LOCK_WAIT_S = 5.0
 """How long to wait for another process that has locked the index."""
 _PAUSE_S = 0.05
 ENDED_S = 2.0
-"""By this time after the last sign of a killed process, its git has ended too."""
+"""This long after the last sign of a killed process, its git has ended too."""
 _MAX_NOTE_BYTES = 65536
 CHANGED = "was changed while it was read"
 
@@ -219,8 +219,8 @@ class _Index:
     def __enter__(self) -> Self:
         self._acquire_lock()
         try:
-            # With its time, by which git recognizes files that were written right after they
-            # were staged, and reads them again.
+            # Keep its time: git compares it with the times of files, and reads files again that
+            # were written right after they were staged.
             shutil.copy2(self._path, self._draft)
         except OSError as error:
             _remove(self._tree.git_dir)
@@ -342,5 +342,5 @@ def _find_changed(top: Path, chosen_paths: Iterable[Chosen]) -> list[str]:
 
 
 def _is_back(path: Path) -> bool:
-    """Return whether a removed file exists again; a folder does not count."""
+    """Return whether a removed file exists again; a folder there is not the file."""
     return os.path.lexists(path) and (path.is_symlink() or not path.is_dir())

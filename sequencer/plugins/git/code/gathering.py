@@ -84,7 +84,7 @@ class Gathered(Struct, frozen=True):
 
 
 def _old_content(git: Git, path: str, commit: str = "HEAD") -> bytes | None:
-    """Return the content of *path* in *commit*, or None if that is no file."""
+    """Return the content of *path* in *commit*, or None if there is no such file."""
     try:
         return git.run("cat-file", "blob", f"{commit}:{path}").stdout
     except GitFailed:
@@ -92,7 +92,7 @@ def _old_content(git: Git, path: str, commit: str = "HEAD") -> bytes | None:
 
 
 CLEANING_S = 60.0
-"""After this time no further worktree is cleaned up; the next cleanup continues."""
+"""After this time no more worktrees are cleaned up; the next cleanup continues."""
 
 
 class Cleared(Struct, frozen=True):
@@ -553,7 +553,7 @@ class TaskTrees:
         return tuple(notices)
 
     def remove_unused(self, worktree: Worktree) -> tuple[str, ...]:
-        """Remove *worktree*, which no process uses any more; its work is then on its branch.
+        """Remove *worktree*, which no process uses anymore; its work is then on its branch.
 
         If files can't be committed, the worktree stays. Returns notices for people.
         """
@@ -584,7 +584,7 @@ class TaskTrees:
         return (*notices, *location, *removal.notices)
 
     def _remove_locks(self, worktree: Worktree) -> None:
-        """Remove the locks that a killed git left in *worktree*, which no process uses any more."""
+        """Remove the locks that a killed git left in *worktree*, which no process uses anymore."""
         branch = self.checkout.common_dir / "refs" / "heads" / f"{worktree.branch}.lock"
         for path in (worktree.admin_dir / "index.lock", worktree.admin_dir / "HEAD.lock", branch):
             path.unlink(missing_ok=True)

@@ -37,7 +37,7 @@ _GENERATED = (
     *("__pycache__", ".*_cache", ".cache", ".DS_Store", "Thumbs.db", ".idea", ".vscode", "*.pyc"),
     *(".coverage*", "htmlcov", "*.egg-info", "*.swp", "*~", "*.log", "*.tmp", ".tox", ".nox"),
 )
-"""Names of ignored files that no one misses: programs that need them create them."""
+"""Names of ignored files that are no loss: programs that need them create them."""
 
 
 class MissingFiles(Struct, frozen=True):
@@ -76,7 +76,7 @@ def find_missing_files(
     """Return what the work tree *top* has and the new worktree *fresh* does not have.
 
     Without *fresh*, return what any new worktree would not have. *is_own* is true for files of the
-    run, which do not count. If git fails to list a kind of file, none of it counts as missing.
+    run, which are left out. If git fails to list a kind of file, none of that kind is missing.
     """
     git = git.with_folder(top, timeout_s=LIST_TIMEOUT_S)
 

@@ -54,7 +54,7 @@ from sequencer.store.identity import this_process
 RUN_LOCK = "run.lock"
 """Lock file next to the notes of worktrees; its holder makes or merges the run's worktree."""
 RUN_LOCK_WAIT_S = 3600.0
-"""Setup commands may take long."""
+"""Setup commands may take a long time."""
 _SHOWN_LINES = 5
 _WORK = "the run's work"
 

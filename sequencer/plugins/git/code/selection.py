@@ -4,7 +4,7 @@ Left out: files that are not declared, files that the user has staged, files of 
 that can be recognized, and files above the caps. A file is read completely, never through a link,
 and identified by its inode and times: if it changes before git hashes it, it is left out. The
 commits that an agent has made itself are all searched for secrets, since a merge brings all of
-them. Not promised: to recognize a secret that looks like none, or one in a file above the cap.
+them. Not promised: to find a secret that does not look like one, or one in a file above the cap.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def read_content(top: Path, path: str, max_bytes: int, is_secret: IsSecret) -> C
 
 
 def _read(path: Path, max_bytes: int) -> tuple[bytes, os.stat_result]:
-    # O_NONBLOCK: to open a fifo that has replaced the file would wait forever.
+    # O_NONBLOCK: opening a fifo that has replaced the file would block forever.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         data = file.read(max_bytes + 1)
@@ -278,7 +278,7 @@ class Selector:
         if content.size > left_bytes:
             raise Unfit(f"does not fit into the {self._options.max_total_bytes} bytes of a commit")
         if entry.mode in (PLAIN, EXECUTABLE) and content.target is None:
-            # Git's mode counts: it knows whether the file system has an executable bit.
+            # Use git's mode: git knows whether the file system has an executable bit.
             content = replace(content, mode=entry.mode)
         return Chosen(entry.path, entry.change, group.key, content)
 

@@ -47,7 +47,7 @@ LOOK_S = 30.0
 SAVE_S = 120.0
 """How long saving the files of a failed attempt may take."""
 MAX_BYTES = 1024 * MIB
-"""Most bytes of files that differ from the commit; with more, nothing is saved."""
+"""Maximum bytes of files that differ from the commit; with more, nothing is saved."""
 MAX_INDEX = 512 * MIB
 FAST = "core.looseCompression=0"
 """Compression would take most of the time, for files that are mostly written once."""
@@ -149,7 +149,7 @@ class WorktreeFiles(Struct):
         """Return the seconds that are left.
 
         Raises:
-            Unkept: the time is over.
+            Unkept: the time limit is reached.
         """
         left_s = self.ends - time.monotonic()
         if left_s <= 0:
@@ -193,7 +193,7 @@ class WorktreeFiles(Struct):
         """Write the present files to git's objects and to *index*; return their trees.
 
         *before* is the tree of an earlier look: a file that was ignored then and was added by
-        force since does not count as the attempt's.
+        force since is not taken for the attempt's.
 
         Raises:
             Unkept: the files can't be saved; the message says why.
@@ -351,7 +351,7 @@ class AttemptFiles(Struct):
     def set_aside(self) -> bool:
         """Save the files as they are now and restore those from before; return whether that worked.
 
-        If others work there too, or it is not possible, nothing is restored and the log says why.
+        If others work there too, or it can't be done, nothing is restored and the log says why.
         """
         if self.before is None:
             self.notify(f"the changes of this attempt stay: {self.why_not}")
@@ -379,7 +379,7 @@ class AttemptFiles(Struct):
             plan = self._save_attempt(before, after)
             self.note(plan.to_fields())
             if rules := files.find_changed_rules(before.tree, after.tree):
-                # First, because the rest must be judged by the old rules for ignored files.
+                # First, because the old rules for ignored files must apply to the rest.
                 files.restore_rules(rules, self.kept, index)
                 after = files.snapshot_files(index, before.tree)
                 plan = self._save_attempt(before, after, plan.failed)
@@ -421,7 +421,7 @@ class AttemptFiles(Struct):
 
 
 def restore(files: WorktreeFiles, plan: Restoring, index: Mapping[str, str]) -> str | None:
-    """Restore files, HEAD and index from *plan*; return why not if they are left unchanged.
+    """Restore files, HEAD and index from *plan*, or return why they are left unchanged.
 
     *index* has the files as they are now.
 

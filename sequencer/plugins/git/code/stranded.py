@@ -59,7 +59,7 @@ class Stranded(Struct, frozen=True):
     is_elsewhere: bool = False
     """Whether another branch than `into` is checked out."""
     frees: tuple[tuple[str, ...], ...] = ()
-    """Commands that free the branch from its worktree; before, git does not remove the branch."""
+    """Commands that free the branch from its worktree; until then, git refuses to remove it."""
 
     def to_unmerged_work(self) -> UnmergedWork:
         """Return it as text and commands for people."""

@@ -2,7 +2,7 @@
 
 A task that writes gets its own worktree; its changes are committed, then merged or kept on a
 branch. A task that only reads gets the shared checkout, which is watched for changes. Closing a
-folder never loses work, and the checkout gets all of an accepted attempt or nothing of it. Many
+folder never loses work, and the checkout gets all of an accepted attempt or none of it. Many
 threads and processes may open, close and clean at the same time.
 
 Without a repository, or before its first commit, all tasks work in the shared checkout, and one
@@ -71,8 +71,8 @@ class SharedTaskFolder(AttemptFolder):
     ) -> None:
         """Use *outer*; with *watch* the task only reads, and the folder is compared at the end.
 
-        *fails_on_write*: an attempt that changed something nevertheless has failed. *ended* is
-        called at the end and returns the tasks that wrote there in the meantime.
+        *fails_on_write*: an attempt that changed something anyway has failed. *ended* is called
+        at the end and returns the tasks that wrote there in the meantime.
         """
         super().__init__(outer.cwd)
         self._outer = outer
@@ -225,7 +225,7 @@ class OwnTaskFolder(AttemptFolder):
         try:
             removal = self._trees.remove(self._worktree, gathering.tip if has_all else None)
         except _FAILURES as error:
-            # The result holds nevertheless; the next cleanup tries again to remove the folder.
+            # The result stands; the next cleanup tries again to remove the folder.
             removal = Cleared(branch, (f"{self.folder} can't be removed: {_format_reason(error)}",))
         notices = (*gathering.notices, *removal.notices)
         return replace(result, branch=removal.branch, notices=notices)
@@ -393,7 +393,7 @@ class TaskFolders:
             if prefix and checkout.git.run("cat-file", "-e", folder, accepts=(0, 1, 128)).code:
                 return "no commit has the project's folder"
         except SequencerError as error:
-            # Git's own words after the colon help no one here.
+            # Git's own text after the colon helps no one here.
             reason = error.message.partition(": ")[0]
             return f"{error.where} {reason}" if error.where else reason
         except GitFailed as failed:
@@ -457,7 +457,7 @@ class TaskFolders:
     def find_merged_tokens(self, task: str, run_id: str) -> frozenset[int]:
         """Return the tokens of attempts at *task* whose work is in the checkout already.
 
-        The merge commits say so, even if a kill came before the attempt was recorded.
+        The merge commits show that, even if a kill came before the attempt was recorded.
         """
         try:
             log = self._checkout.first_parent_log("HEAD", LOOKED_BACK)

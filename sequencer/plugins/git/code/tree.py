@@ -1,8 +1,8 @@
 """One work tree: its folders, its uncommitted changes, operations under way, and its history.
 
 Only `fast_forward` changes anything. Files that the run itself writes (its folder, the logs) never
-count as changes. Not promised: that nothing changes after a look; code that writes has git compare
-again.
+count as changes. Not promised: that nothing changes after a read; code that writes makes git
+compare again.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _with_skipped(pattern: Sequence[re.Pattern[str] | None], positions: set[int]
 
 
 STATUS = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all", "--no-renames")
-"""Without renames: a renamed file is a deleted and a new one, which are declared separately."""
+"""No rename detection: a rename is a deleted and a new file, which are declared separately."""
 _SUBMODULE_MODE = 0o160000
 
 
@@ -178,7 +178,7 @@ def parse_status(data: bytes) -> TreeStatus:
         elif kind == "1":
             entries.append(_parse_changed(rest))
         elif kind == "2":
-            # Some versions of git report renames nevertheless: both paths are staged.
+            # Some versions of git report renames anyway: both paths are staged.
             old_path = next(fields, "")
             entries += [
                 _parse_changed(rest, 8),
@@ -195,7 +195,7 @@ def _parse_changed(rest: str, before_path: int = 7) -> StatusEntry:
     index, tree = parts[0][0], parts[0][1]
     mode = int(parts[4], 8)
     is_submodule = parts[1].startswith("S") or _SUBMODULE_MODE in (mode, int(parts[2], 8))
-    # A path that was announced with `git add -N` counts as staged by the user.
+    # A path that was added with `git add -N` counts as staged by the user.
     is_staged = index != "." or tree == "A"
     change = Change.DELETED if "D" in (index, tree) and not mode else Change.MODIFIED
     return StatusEntry(parts[before_path], change, is_staged, is_submodule, mode=mode)
@@ -364,7 +364,7 @@ class WorkTree:
         ]
 
     def find_operation(self) -> str | None:
-        """Return the git operation that was started here and not ended: "a merge", … or None."""
+        """Return the git operation that was started here and not finished: "a merge", … or None."""
         return find_git_operation(self.git_dir)
 
     def resolve(self, name: str) -> str | None:

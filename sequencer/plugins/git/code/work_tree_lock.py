@@ -37,13 +37,13 @@ AGENTS_LOCK, AGENTS_MARK = "sequencer-work.agents.lock", "sequencer-work.agents"
 LOCK_WAIT_S = 60.0
 """Long enough for one `git status` by the process that holds the note's lock."""
 PROBE_S = 0.25
-"""A process that only probes holds the agents' lock for less time."""
+"""A process that only probes holds the agents' lock for less than this."""
 TAKE_S = 5.0
 """A tree that was free a moment ago is free again within this time."""
 ENDED_S = 2.0
-"""By this time the agents of a killed process have ended."""
+"""After this time, the agents of a killed process have ended."""
 MAX_LEFT = 10_000
-"""Most changed paths that are remembered after an attempt; with more, none are."""
+"""Maximum changed paths to remember after an attempt; with more, none are."""
 _MAX_BYTES = 16 * 1024 * 1024
 
 
@@ -156,7 +156,7 @@ class WorkTreeLock:
         was_killed = self._mark.exists()
         self._release()
         if was_killed and note is not None and is_same_boot(note.owner):
-            # In this time, the guards of its agents end them.
+            # Give the guards of its agents time to end them.
             time.sleep(ENDED_S)
         return was_killed or self.load_note() != note
 
@@ -186,7 +186,7 @@ class WorkTreeLock:
 
     @property
     def _mark(self) -> Path:
-        """Return the file that exists while a process keeps the tree, or if it was killed then."""
+        """Return the file that exists while a process keeps the tree, and stays if it is killed."""
         return self._tree.git_dir / AGENTS_MARK
 
     def _acquire(self, timeout_s: float) -> bool:
@@ -262,7 +262,7 @@ class WorkTreeLock:
         return note
 
     def record_collecting(self, collecting: Collecting | None) -> None:
-        """Record in the note which code is about to be pushed; None: no push is open any more.
+        """Record in the note which code is about to be pushed; None: no push is pending anymore.
 
         Do nothing without a note.
 
@@ -314,7 +314,7 @@ class WorkTreeLock:
     def find_unaccepted(
         self, note: Note | None, theirs: str | None
     ) -> tuple[Collecting, str] | None:
-        """Return the plan in *note* and HEAD, if HEAD has code of the attempt that is not accepted.
+        """Return the plan in *note* and HEAD, if HEAD has code that was not accepted.
 
         *theirs* is the last accepted commit. None: there is nothing to take back.
         """

@@ -107,7 +107,7 @@ class GitWorkspace(Workspace):
         """Return the remote's commit of the branch, as far as known; None: it has no such branch.
 
         The remote also has the code of an accepted state, which moved with the state; the local
-        ref is older until the next fetch. That commit counts only if a step used it here: a fetch
+        ref is older until the next fetch. That commit is used only if a step used it here: a fetch
         that was killed may have brought the commit without its files.
         """
         fetched_commit = self._tree.resolve(self._local)

@@ -244,7 +244,7 @@ def relink(admin_dir: Path, folder: Path) -> None:
 
 
 def _read_pointer(path: Path) -> Path | None:
-    """Return the path that git's file *path* names; None: it is no plain file, or names none."""
+    """Return the path that git's file *path* names; None: it names none, or isn't a plain file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -257,7 +257,7 @@ def _read_pointer(path: Path) -> Path | None:
         os.close(fd)
     name = os.fsdecode(content.removeprefix(b"gitdir: ").strip())
     target = Path(os.path.normpath(path.parent / name)) if name else None
-    # The last part is not resolved: git makes no link there, so a link was made by someone else.
+    # The last part is not resolved: git makes no link there, so someone else made it.
     return None if target is None else Path(os.path.realpath(target.parent), target.name)
 
 

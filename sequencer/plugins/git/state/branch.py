@@ -1,4 +1,4 @@
-"""The state branch: it is looked at, followed, and moved by compare-and-swap; a file store's peer.
+"""The state branch, as a file store's peer: polls it, follows it, moves it by compare-and-swap.
 
 Safety: the remote's ref is moved only by a push that names its old value, so one of two writers
 wins. A push without an answer was accepted if and only if the branch holds its record; the same
@@ -58,11 +58,11 @@ from sequencer.store.protocol import Agreed, Draft
 from sequencer.store.recovery import ensure_shared_is_newest
 
 REBUILDS = 5
-"""How often one call of `Branch.propose` pushes its transition."""
+"""How many times one call of `Branch.propose` pushes its transition."""
 WHO_MAY_PUSH = "use a key or token that may push there"
 MOVED_MEANWHILE = "was moved on the remote by someone else while the step ran"
 _PASSING = ("lock", "failed to update ref", "unable to", "cannot update", "atomic transaction")
-"""Words in a refusal that may not come again, because two pushes met on the server."""
+"""Words in a refusal that a retry may avoid, because two pushes met on the server."""
 
 
 class PendingPush(Struct, frozen=True):
@@ -134,11 +134,11 @@ class Branch:
         """Its pushes that got no answer."""
         self.is_first_look = True
         self.looks = 0
-        """How often the folder was brought up to date with an answer of the remote."""
+        """How many times the folder was brought up to date with an answer from the remote."""
         self.has_beats = False
-        """Whether the remote had the heartbeats' ref at the last look."""
+        """Whether the remote had the heartbeats' ref at the last poll."""
         self.contact_at = -math.inf
-        """When the folder last equaled the remote, on the monotonic clock."""
+        """When the folder last matched the remote, on the monotonic clock."""
         self.replica = Replica(state_path, self.objects, f"{refs.local}/draft", max_commits)
         self.known = KnownFile(self.replica.folder / REMOTE)
         self._cached_position: BranchPosition | None = None
@@ -520,7 +520,7 @@ class Branch:
         return Agreed.ACCEPTED
 
     def _follow_faster_push(self, tips: Mapping[str, str], push: PendingPush) -> Agreed:
-        """Follow the push that was faster; this transition may be in its history nevertheless."""
+        """Follow the push that was faster; this transition may still be in its history."""
         self.follow(tips)
         self.unsettled = None
         if not self.contains(push):

@@ -6,8 +6,8 @@ of other holders into their folder ``beats/``, where `Leases` decides as usual. 
 written to the ref, so its files are checked before they are used.
 
 Not promised: that observers in the same clone see the lease of a worker without a remote expire.
-Its local beats continue until it gives up, and they are true: it is alive. Only other clones may
-take over its step in that time, and this clone learns of it at its next look.
+Its local beats continue until it gives up, and they are right: it is alive. Only other clones may
+take over its step in that time, and this clone learns of it at its next poll.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from sequencer.store.strictjson import parse_object
 MAX_DEPTH = 500
 """Commits after which the ref's history starts again, if the remote allows that."""
 ATTEMPTS = 5
-"""Pushes that may be refused without a competing push; only the time limits lost races."""
+"""Maximum refusals without a competing push; lost races have only the time limit."""
 TIME_SHARE = 0.2
 """Share of the lease for one beat. With more, a worker that is cut off would notice too late."""
 SHORTEST_LIMIT_S = 1.0
-"""The least time for a push, even if the lease is short: a busy machine needs that long."""
+"""Minimum time for a push, even if the lease is short: a busy machine needs that long."""
 _MAX_BYTES = 4096
 _PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -65,7 +65,7 @@ class Heartbeats:
         """Where this process last put the ref; another process may have moved it since."""
         self._is_chained_only = False
         self._retired = 0
-        """How often the ref was removed."""
+        """How many times the ref was removed."""
         self._own_tokens: set[int] = set()
         """Tokens whose beats this process sends, so `fetch_beats` skips them."""
 
@@ -143,7 +143,7 @@ class Heartbeats:
             if not entry.is_plain or not (number in active or number > max(active)):
                 files[entry.name] = None
         files[str(token)] = data
-        # If *tip* is no commit, there are no files to continue from either.
+        # If *tip* is not a commit, there are no files to continue from either.
         depth = 0 if tip is None or entries is None else self._depth(tip) + 1
         is_beginning = entries is None or (depth >= MAX_DEPTH and not self._is_chained_only)
         message = f"Beats\n\nDepth: {0 if is_beginning else depth}\n"

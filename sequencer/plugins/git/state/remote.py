@@ -2,7 +2,7 @@
 
 A push names the old value of every ref that it moves, so it is a compare-and-swap. It has
 three results: accepted, refused, and unknown (the connection was lost). A refusal does not say who
-moved the ref, so the caller looks where it is. If the remote is a folder on this machine, its refs
+moved the ref, so the caller reads where it is. If the remote is a folder on this machine, its refs
 are watched instead of polled: git moves a ref by renaming a file over it.
 """
 
@@ -39,7 +39,7 @@ _REASONS = ("error: GH", "GitLab:", "error: cannot lock ref")
 NO_ATOMIC = "does not support --atomic"
 """Git's message for a remote that can't move several refs at once."""
 LOOK_S = 15.0
-"""Time limit of a look if git's own limit is longer: a person can't interrupt a look."""
+"""Time limit of a poll if git's own limit is longer: a person can't interrupt a poll."""
 DEEPER = 500
 """Commits to fetch if a shallow clone does not reach back far enough."""
 SAID_CHARS = 500
@@ -394,11 +394,11 @@ class RefWatch:
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """Return the descriptors that become readable; empty if the system gives no watch."""
+        """Return the descriptors that become readable; empty if the system can't watch the ref."""
         return () if self._watch is None else (self._watch.fileno(),)
 
     def arm(self) -> None:
-        """Start the watch, or start it again; a look after this call misses nothing."""
+        """Start the watch, or start it again; a poll after this call misses nothing."""
         old_watch, self._watch = self._watch, None
         try:
             folder = self._nearest_folder()
@@ -426,7 +426,7 @@ class RefWatch:
     def read_tip(self, ref: str) -> str | None:
         """Return the commit of *ref* as its file says; None: only git can find it.
 
-        If a ref has a file, the file counts and not packed-refs.
+        If a ref has a file, the file takes precedence over packed-refs.
         """
         try:
             data = read_regular(self._git_dir / ref, 0, _MAX_OID)

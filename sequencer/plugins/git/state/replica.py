@@ -75,7 +75,7 @@ def is_document(name: str, state_name: str) -> bool:
 def read_tree(objects: Objects, commit: str, state_name: str) -> RunTree | None:
     """Return the files of a run in *commit*, or None if that commit is not in this repository.
 
-    Leaves out files that do not belong to a run, and entries that are no plain files. A file
+    Leaves out files that do not belong to a run, and entries that are not plain files. A file
     called *state_name*, the name of state.json in the folder, may not come from the branch.
 
     Raises:
@@ -171,7 +171,7 @@ class Replica:
         }
 
     def read(self, name: str, max_bytes: int = MAX_BYTES) -> bytes | None:
-        """Return the content of *name*, or None if it is missing, no plain file or too large."""
+        """Return the content of *name*; None: it is missing, too large, or not a plain file."""
         with contextlib.suppress(CorruptState, NotADirectoryError):
             data = self._read_bytes(name, max_bytes)
             return data if data is None or len(data) <= max_bytes else None
@@ -422,7 +422,7 @@ def _lines_by_revision(journal: bytes) -> dict[int, bytes]:
     lines: dict[int, bytes] = {}
     for line in journal.split(b"\n"):
         with contextlib.suppress(ValueError):
-            # If two records have the same revision, the first counts.
+            # If two records have the same revision, the first one wins.
             lines.setdefault(decode(line)["revision"], line)
     return lines
 

@@ -1,8 +1,8 @@
 """A run that machines share through a git remote.
 
-The run's folder is a replica of a branch: the file store keeps the same files. A transition
-counts only when a push has moved the remote's branch; the push names the commit that the
-transition was decided on. Only then it is written to the folder.
+The run's folder is a replica of a branch: the file store keeps the same files. A transition is
+accepted only when a push has moved the remote's branch; the push names the commit that the
+transition was decided on. Only then is it written to the folder.
 
 Not promised: that a read returns the newest state. `update` and `wait` ask the remote.
 """
@@ -44,7 +44,7 @@ from sequencer.store.ownership import explain_refusal
 from sequencer.store.protocol import Change, Liveness, View
 
 LOOKED = "remote.looked"
-"""File in the run's folder whose time says when a process of this clone last asked the remote."""
+"""File in the run's folder whose mtime says when a process of this clone last polled the remote."""
 
 
 DEFAULT_RUN = "default"
@@ -55,7 +55,7 @@ _OWN = "sequencer/"
 _OF = "of"
 """The ref folder for heartbeats of branches whose name is not ``sequencer/NAME``."""
 LOOKING_S = 1.0
-"""How long a waiting thread lets another thread finish its look at the remote."""
+"""How long a waiting thread lets another thread finish its poll of the remote."""
 LOCK_LEASES = 4
 """How many of git's time limits a process waits for another process of this clone."""
 
@@ -70,9 +70,9 @@ class GitOptions(Struct, frozen=True):
     """Time limit of one git process that contacts the remote."""
     max_commits: int = 2000
     fast_s: float = 0.5
-    """Time between two looks at the remote, right after a change."""
+    """Time between two polls of the remote, right after a change."""
     slow_s: float = 15.0
-    """Time between two looks when nothing has changed for a long time."""
+    """Time between two polls when nothing has changed for a long time."""
     retry_for_s: float = 1800.0
     """How long a worker waits for a remote that does not answer."""
     ttl_s: float = 900.0
@@ -166,7 +166,7 @@ class GitStore:
         self._pace = PollPace(remote.name, fast_s=options.fast_s, slow_s=options.slow_s)
         self._slow_s, self._asked_at = options.slow_s, -math.inf
         self._is_changing = False
-        # A look arms the watch again, so only one thread looks at the remote or waits for it.
+        # A poll arms the watch again, so only one thread polls the remote or waits for it.
         self._looking = threading.Lock()
         # Without allowed settings, git must not contact a remote: local knowledge is all there is.
         self._is_read_only = allowed is None
@@ -216,10 +216,10 @@ class GitStore:
         return self._files.read_document(name)
 
     def _freshen(self) -> tuple[str, ...]:
-        """Look at the remote if the last look is not recent; return notices for people."""
+        """Poll the remote if the last poll is not recent; return notices for people."""
         if self._is_read_only:
             return self._age_notice()
-        # The thread that pushes or waits looks at the remote for the heartbeat thread too.
+        # The thread that pushes or waits polls the remote for the heartbeat thread too.
         if self._is_changing or not self._looking.acquire(blocking=False):
             return ()
         try:
@@ -324,7 +324,7 @@ class GitStore:
         return head
 
     def pull(self) -> bool:
-        """Look at the remote and bring the folder up to date; return whether the branch moved.
+        """Poll the remote and bring the folder up to date; return whether the branch moved.
 
         Raises:
             RemoteUnreachable: there was no answer.
@@ -351,7 +351,7 @@ class GitStore:
         return has_moved
 
     def _is_unstarted(self, tips: Mapping[str, str]) -> bool:
-        """Return whether the run was never started: then a look must not create its folder."""
+        """Return whether the run was never started: then a poll must not create its folder."""
         return self.branch.refs.state not in tips and self.branch.tip() is None
 
     def _read_tips(self) -> dict[str, str]:
@@ -410,7 +410,7 @@ class GitStore:
         if self._is_read_only:
             return self._files.wait(revision, timeout_s, wake_fd=wake_fd, claim=claim)
         if not self._looking.acquire(timeout=LOOKING_S):
-            # The heartbeat thread's look hangs. Wait here instead, where a person can interrupt.
+            # The heartbeat thread's poll hangs. Wait here instead, where a person can interrupt.
             left_s = LOOKING_S if timeout_s is None else min(timeout_s, LOOKING_S)
             return self._files.wait(revision, left_s, wake_fd=wake_fd, claim=claim)
         try:

@@ -44,7 +44,7 @@ from sequencer.store.highwater import HighWaterMark
 from sequencer.store.journal import decode
 
 MAX_OTHERS = 50
-"""Runs that are only on the remote and are listed with more than their name."""
+"""Maximum number of runs that are only on the remote to list with more than their name."""
 _HEADS = "refs/heads/"
 
 
@@ -329,7 +329,7 @@ def take_theirs(
     with FileStore(store.state_path).hold_lock():
         for head in (sync_status.local_head, sync_status.remote_head):
             if head is not None:
-                # First, because the decision for the branch holds even if the rest fails.
+                # First, because the decision for the branch stands even if the rest fails.
                 HighWaterMark(store.state_path).remove_record(head.run_id)
         timestamp = datetime.fromtimestamp(now(), UTC)
         aside_folder = folders.make_numbered_folder(
@@ -350,7 +350,7 @@ def take_theirs(
 def _list_run_files(store: GitStore) -> Iterator[Path]:
     """Yield the files to set aside.
 
-    The journal comes last but one: it is the only record of the changes that were accepted.
+    The journal comes second to last: it is the only record of the changes that were accepted.
     """
     replica, folder = store.branch.replica, store.state_path.parent
     names = (

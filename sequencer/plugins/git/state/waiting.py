@@ -31,13 +31,13 @@ FAST_S = 0.5
 SLOW_S = 15.0
 GROWTH = 1.5
 JITTER = 0.2
-"""Share by which an interval may be longer or shorter, so that machines don't ask in step."""
+"""Share by which an interval may be longer or shorter, so that machines don't poll in step."""
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 60.0
 
 
 class PollPace:
-    """The intervals at which one process looks at one remote."""
+    """The intervals at which one process polls one remote."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class PollPace:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Make the first look due at once; *chance* returns random numbers from 0 to 1."""
+        """Make the first poll due at once; *chance* returns random numbers from 0 to 1."""
         self._remote = remote
         self._fast_s, self._slow_s = min(fast_s, slow_s), slow_s
         self._clock, self._chance = clock, chance
@@ -58,31 +58,31 @@ class PollPace:
         self._is_denied = False
         self._next_at = clock()
         self.is_notified = False
-        """Whether a watch reports changes; the slow looks are then only a safety net."""
+        """Whether a watch reports changes; the slow polls are then only a safety net."""
 
     @property
     def interval_s(self) -> float:
-        """Return the current time from one look to the next."""
+        """Return the current time from one poll to the next."""
         if self._retry_s:
             return self._retry_s
         return self._slow_s if self.is_notified else self._interval_s
 
     def seconds_until_due(self) -> float:
-        """Return the seconds until the next look is due; 0: it is due now."""
+        """Return the seconds until the next poll is due; 0: it is due now."""
         return max(self._next_at - self._clock(), 0.0)
 
     def is_recent_enough(self, age_s: float) -> bool:
-        """Return whether another process's look *age_s* ago makes a new one unnecessary."""
+        """Return whether another process's poll *age_s* ago makes a new one unnecessary."""
         # Less than the whole interval: jitter may shorten the next one by that share.
         return 0.0 <= age_s < (1 - JITTER) * self.interval_s
 
     def schedule_soon(self) -> None:
-        """Make the next look due soon: after a change here, another clone may react to it."""
+        """Make the next poll due soon: after a change here, another clone may react to it."""
         self._interval_s = self._fast_s
         self._next_at = min(self._next_at, self._jittered_time(self.interval_s))
 
     def record_success(self, *, has_moved: bool, ago_s: float = 0.0) -> str | None:
-        """Record a successful look, *ago_s* seconds ago; return a notice for people, or None."""
+        """Record a successful poll, *ago_s* seconds ago; return a notice for people, or None."""
         notice = f"remote {self._remote!r} answers again" if self._retry_s else None
         self._retry_s, self._is_denied = 0.0, False
         next_interval_s = min(self._interval_s * GROWTH, self._slow_s)
@@ -91,10 +91,10 @@ class PollPace:
         return notice
 
     def record_failure(self, error: RemoteUnreachable) -> str | None:
-        """Record a look that had no answer; return a notice for people if it is a new one."""
+        """Record a poll without an answer; return a notice for people if it is a new one."""
         before_s, was_denied = self._retry_s, self._is_denied
         self._is_denied = error.is_denied
-        # Asking again fixes no credentials, and some servers lock out clients that ask too often.
+        # Retries don't fix credentials, and some servers lock out clients that try too often.
         retry_s = LAST_RETRY_S if error.is_denied else max(before_s * 2, FIRST_RETRY_S)
         self._retry_s = min(retry_s, LAST_RETRY_S)
         self._next_at = self._jittered_time(self._retry_s)
@@ -108,9 +108,9 @@ class PollPace:
 
 
 class SharedLook:
-    """The time of the last look by any process of this clone: the mtime of an empty file.
+    """The time of the last poll by any process of this clone: the mtime of an empty file.
 
-    A wrong time (the clock was set) causes or saves only one look.
+    If the clock was changed, at most one poll is made or skipped by mistake.
     """
 
     def __init__(self, path: Path) -> None:
@@ -118,14 +118,14 @@ class SharedLook:
         self._path = path
 
     def age_s(self) -> float | None:
-        """Return how many seconds ago the last look was, or None if there was none."""
+        """Return how many seconds ago the last poll was, or None if there was none."""
         try:
             return time.time() - os.stat(self._path, follow_symlinks=False).st_mtime  # noqa: PTH116
         except OSError:
             return None
 
     def record_look(self) -> None:
-        """Record that this process has looked and has written the changes to the folder."""
+        """Record that this process has polled the remote and written the changes to the folder."""
         time_ns = time.time_ns()
         # Only the time is set: a write would wake every process that watches the folder.
         with contextlib.suppress(OSError):
@@ -166,7 +166,7 @@ class SharedWait(Struct):
     ) -> bool:
         """Sleep until the head changes here or on the remote; return whether it did.
 
-        False: the time is over, *wake_fd* became readable, or the holder of *claim* may be dead.
+        False: it timed out, *wake_fd* became readable, or the holder of *claim* may be dead.
         """
         if self.local.wait(revision, 0.0):
             return True
@@ -189,11 +189,11 @@ class SharedWait(Struct):
         return False
 
     def _look_if_due(self) -> None:
-        """Look at the remote if the watch has fired or the next look is due."""
+        """Poll the remote if the watch has fired or the next poll is due."""
         is_woken = self.refs is not None and self.refs.has_moved()
         if not is_woken and self.pace.seconds_until_due() > 0:
             return
-        # Without an armed watch, only a look by this process sees what moved before it.
+        # Without an armed watch, only a poll by this process sees what moved before it.
         is_blind = self.refs is not None and not self.refs.fds
         age_s = self.shared.age_s()
         if not (is_woken or is_blind) and age_s is not None and self.pace.is_recent_enough(age_s):

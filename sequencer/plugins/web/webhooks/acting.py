@@ -70,7 +70,7 @@ from sequencer.store.watch import watch
 
 Say = Callable[[str], None]
 OLDEST = timedelta(days=3, hours=1)
-"""Age limit of an event: GitHub signs no time of sending, and redelivers for up to three days."""
+"""Age limit of an event: GitHub does not sign when it sent it, and redelivers for three days."""
 SKEW = timedelta(seconds=5)
 """Allowed difference from a tracker's clock, which also rounds to whole seconds."""
 AHEAD = timedelta(days=1)
@@ -103,8 +103,8 @@ def ensure_allowed(event: TrackerEvent, options: AnyHook) -> None:
 def is_later(at: datetime, ended: str, now: datetime) -> bool:
     """Return whether an event *at* this time came after the run *ended*, so asks for a new run.
 
-    An end more than a day ahead of *now* came from a wrong clock and does not count. Otherwise
-    every event until then, perhaps for years, would look old.
+    An end more than a day ahead of *now* came from a wrong clock and is ignored. Otherwise every
+    event until then, perhaps for years, would look old.
     """
     end = parse_time(ended) or now
     return end > now + AHEAD or at > end + SKEW

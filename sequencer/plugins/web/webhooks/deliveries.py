@@ -27,7 +27,7 @@ from sequencer.store.user_state import make_user_folder, user_state_path
 
 MAX_WAITING = 1000
 MAX_PER_MINUTE = 600
-"""Most new deliveries taken per minute; repeated ones do not count."""
+"""Maximum number of new deliveries taken per minute, not counting repeated ones."""
 KEPT_S = 4 * 24 * 3600
 """How long a delivery's keys are kept: GitHub redelivers for up to three days."""
 BUSY_S = 5.0
@@ -118,7 +118,7 @@ class DeliveryStore:
             (count,) = db.execute("SELECT count(*) FROM deliveries WHERE done IS NULL").fetchone()
             if count > MAX_WAITING:
                 raise TooManyWaiting
-            # A wrong clock may have recorded some as taken after now; those do not count.
+            # A wrong clock may have recorded some as taken after now; ignore those.
             (count,) = db.execute(
                 "SELECT count(*) FROM deliveries WHERE taken_at > ? AND taken_at <= ?",
                 (row[2] - 60, row[2]),

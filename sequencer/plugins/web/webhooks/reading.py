@@ -286,7 +286,7 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def _names(person: Fields, *keys: str) -> tuple[str, ...]:
-    """Return the names that a list may have for *person*; display names do not count."""
+    """Return the names that a list may have for *person*; display names are left out."""
     values = (person.get(key) for key in keys)
     texts = (str(value) for value in values if isinstance(value, str) or is_count(value))
     # Lists are plain ASCII, and casefold turns a few other letters into ASCII ones.

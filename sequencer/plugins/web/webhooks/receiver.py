@@ -39,7 +39,7 @@ from sequencer.store.strictjson import parse_object
 
 ADDRESS = "/hooks/"
 LINEAR_S = 60.0
-"""Largest difference between Linear's time of sending and our clock; Linear recommends it."""
+"""Maximum difference between Linear's sending time and our clock, as Linear recommends."""
 NOTHING = "nothing to do: "
 MAX_REFUSED = 20
 """Kinds of refusals that the health page shows."""
@@ -136,8 +136,8 @@ class WebhookReceiver:
     ) -> list[tuple[Clerk, Project]]:
         """Return each project whose secret signed *body*, with its clerk.
 
-        Only trusted projects count: another one could name any environment variable as its
-        secret, and so take deliveries for a different project.
+        Only trusted projects are considered: another one could name any environment variable as
+        its secret, and so take deliveries for a different project.
 
         Raises:
             Answered: no project's secret matches.

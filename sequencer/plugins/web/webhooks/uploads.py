@@ -27,7 +27,7 @@ SMALL_BYTES = 256 * 1024
 FREE_BYTES = 8 * MAX_BYTES
 """Limit per peer: what it holds now plus what it sent unsigned in the last minute."""
 SMALL_PLACES = 8
-"""Small bodies of one peer read at the same time once it is over `FREE_BYTES`."""
+"""Maximum small bodies of one peer to read at the same time once it is over `FREE_BYTES`."""
 MAX_HELD_BYTES = 32 * MAX_BYTES
 """Limit of what all peers hold."""
 MIN_BYTES = 64 * 1024
