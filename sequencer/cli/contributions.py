@@ -210,7 +210,7 @@ def _find_conflict(
     for param in params:
         if param.required:
             # Without it, none of the other options could be used.
-            return f"has the option {param.opts[0]}, which is required: no added option can be"
+            return f"has the option {param.opts[0]}, which is required: an added option can't be"
         for word in _param_names(param):
             if word in taken_names:
                 return f"has the option {word}, which {command.name!r} has already"

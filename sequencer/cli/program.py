@@ -123,7 +123,7 @@ _HINTS_OF_FILES: Mapping[type[OSError], str] = {
     NotADirectoryError: "a folder belongs there, or above it; move away what is in its place",
     FileExistsError: "move away what is in its place",
     IsADirectoryError: "a file belongs there; move the folder away",
-    FileNotFoundError: "it was removed, or a folder above it is missing; make it again",
+    FileNotFoundError: "it was removed, or a folder above it is missing; create it again",
 }
 """What a person can do about an unusable file or folder, wherever the error comes from."""
 

@@ -59,7 +59,7 @@ _RUN_OPTIONS = with_options(
                  help="At most N cycles in this invocation."),
     click.option("--max-wait", type=click.FloatRange(min=0), metavar="S",
                  help="Seconds to wait for a turn; default 0, without limit in mode sync and at a "
-                 "flowchart. A date, such as the end of a usage limit, is waited for in any case."),
+                 "flowchart. It always waits for a date, such as the end of a usage limit."),
     click.option("--max-parallel", type=click.IntRange(1, 1000), metavar="N",
                  help="At most N flowchart nodes at the same time; default 4."),
     click.option("--start-at", metavar="STEP",
@@ -69,7 +69,7 @@ _RUN_OPTIONS = with_options(
 OPTIONS = with_options(
     click.option("--position", "positions", multiple=True, metavar="P",
                  shell_complete=complete_positions,
-                 help="Run only the steps at this position, by name or place from 0; repeatable."),
+                 help="Run only the steps at this position, by name or number from 0; repeatable."),
     WORKFLOW(help="The workflow for a new run."),
     REVIEW_EVERY,
     MAX_COST,

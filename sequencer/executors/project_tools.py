@@ -72,7 +72,7 @@ class Workbench(Struct, frozen=True, kw_only=True):
         if self.cancellation.reason is not None:
             return f"stopped: {self.cancellation.reason}"
         left_s = self.seconds_left()
-        return "the step's time is over" if left_s is not None and left_s <= 0 else None
+        return "the step's time is up" if left_s is not None and left_s <= 0 else None
 
     def report_ended_processes(self, listener: Listener) -> int:
         """Return how many processes the commands left running, and report them to *listener*."""

@@ -1,8 +1,8 @@
 """A project's files: where they are, and which names they may have.
 
-A timer asks every minute where a run is, and usually nothing is due. So the answer costs no more
-than reading one small file: YAML is parsed only if the text may contain the key ``state_file``,
-and nothing here validates the rest. Files must be regular and small, and reading never blocks.
+A timer asks every minute where a run is, and usually nothing is due. So the answer is as cheap as
+reading one small file: YAML is parsed only if the text may contain the key ``state_file``, and
+nothing here validates the rest. Files must be regular and small, and reading never blocks.
 
 Not promised: that the configuration is valid. `settings` checks that, and agrees with this
 module wherever it accepts a file.
@@ -157,7 +157,7 @@ def find_path_problem(
     """
     path = paths[key]
     if key == "prompts_dir":
-        # Nothing is written there, so the file may name any folder, but not hide it behind a link.
+        # Nothing is written there, so the file may name any folder, but a link must not hide it.
         problem = f"a link leads {path} out of the project; name the target folder instead"
         return problem if is_linked_outside(path, project_dir) else None
     if not is_chosen and not path.is_relative_to(project_dir):

@@ -168,7 +168,7 @@ def _check_plugin(manager: pluggy.PluginManager, plugin: Plugin) -> Plugin:
             raise ConfigurationError(
                 f"{name} is a wrapper, which does not work here",
                 where=format_location(function),
-                hint="write a plain function; each hook gets the result of the last one",
+                hint="write a plain function; each hook gets the previous hook's result",
             )
         _refuse_signature(point, name, function)
     if is_empty:

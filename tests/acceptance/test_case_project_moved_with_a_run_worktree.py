@@ -86,7 +86,7 @@ def refused(folder: Path) -> str:
 def test_a_worktree_that_git_has_forgotten_is_refused(before: Path) -> None:
     after = before.rename(before.with_name("after"))
     git(after, "worktree", "prune", "--expire", "now")
-    assert "knows no such worktree" in refused(after)
+    assert "has no such worktree" in refused(after)
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_a_link_in_place_of_gits_worktree_data_is_refused(before: Path, tmp_path
     place = before / ".git" / "worktrees" / worktree(before).name
     elsewhere = place.rename(tmp_path / "elsewhere")
     place.symlink_to(elsewhere)
-    assert "knows no such worktree" in refused(before)
+    assert "has no such worktree" in refused(before)
 
 
 def test_an_agent_that_redirects_its_worktree_gets_no_retry_elsewhere(

@@ -576,7 +576,7 @@ def test_an_added_option_is_never_required(here: Packages) -> None:
     )
     said = here.run("report", "--mine")
     assert "shown None" in said
-    assert "has the option --must, which is required: no added option can be" in said
+    assert "has the option --must, which is required: an added option can't be" in said
 
 
 def test_each_broken_entry_point_is_reported_once(here: Packages) -> None:

@@ -522,7 +522,7 @@ def test_a_date_skipped_because_its_note_is_missing_is_reported(folder: Path, la
     later(2 * DAY_S)
     said = tick(folder)
     assert "nothing due: " in said.out
-    assert re.search(r"notice: .*/schedules: nothing was noted of the date .* it is left", said.err)
+    assert re.search(r"notice: .*/schedules: nothing was noted about the date .* skipped", said.err)
     assert "nothing was noted" not in tick(folder).err
     later(3 * DAY_S)
     for _ in range(2):

@@ -78,7 +78,7 @@ def test_an_untrusted_project_is_reported(folder: Path, monkeypatch: pytest.Monk
     lack = "notice: the project is not trusted\n  each tick refuses with exit code 2 until"
     assert lack in install(folder).err
     monkeypatch.setenv("SEQUENCER_TRUST", "all")
-    assert "is not trusted (SEQUENCER_TRUST counts only in this shell)" in install(folder).err
+    assert "is not trusted (SEQUENCER_TRUST is set only in this shell)" in install(folder).err
 
 
 def test_a_key_set_only_in_this_shell_is_reported_until_a_file_has_it(

@@ -160,7 +160,7 @@ def format_state(view: NodeView, now: datetime) -> str:
         return f"{word} in {remaining}"
     if view.state is not NodeState.ASKED:
         return word
-    return f"{word}, {remaining} left" if due_date > now else f"{word}, its time is over"
+    return f"{word}, {remaining} left" if due_date > now else f"{word}, its time is up"
 
 
 def node_duration_s(view: NodeView, now: datetime) -> float:

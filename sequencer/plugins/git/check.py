@@ -89,7 +89,7 @@ def _check_configuration(settings: Settings, store: GitStore) -> Iterator[Diagno
     slow_s, place = settings.store.poll.slow_s, locate_setting(settings, "store", "ttl_s")
     if store.ttl_s < POLLS_IN_A_LEASE * slow_s:
         message = (
-            f"a lease of {store.ttl_s:g} s is too short if this clone looks every {slow_s:g} s"
+            f"a lease of {store.ttl_s:g} s is too short if this clone polls every {slow_s:g} s"
         )
         hint = (
             "another clone could take over a step whose holder is alive: set store.ttl_s to "

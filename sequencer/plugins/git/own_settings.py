@@ -120,8 +120,8 @@ class Configuration(Struct, frozen=True):
     def acting_settings(self, remote: str | None) -> dict[str, str]:
         """Return the repository's own settings that act.
 
-        Of the settings of remotes, only those of *remote* are included, and of remotes from which
-        a partial clone fetches by itself.
+        Remotes' settings are included only for *remote* and for remotes from which a partial clone
+        fetches by itself.
         """
         remotes = {remote, *self.promisors()}
         settings: dict[str, str] = {}

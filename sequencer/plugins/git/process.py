@@ -508,9 +508,9 @@ def acting_settings(
 ) -> Mapping[str, str]:
     """Return the settings of *repository* itself that run programs or send data elsewhere.
 
-    Key -> value; several values of a key are separate lines. Of the settings of remotes, only
-    those of *remote* are included, and of remotes from which a partial clone fetches by itself.
-    Empty if there is no repository.
+    Key -> value; several values of a key are separate lines. Remotes' settings are included only
+    for *remote* and for remotes from which a partial clone fetches by itself. Empty if there is no
+    repository.
     """
     return Git(repository, environment).acting_settings(remote)
 

@@ -80,7 +80,7 @@ _OPTIONS = with_options(
     click.option("--all", "is_all", is_flag=True,
                  help="Steps of any run, one run after the other; see 'tick --all'."),
     click.option("--at-most", type=click.IntRange(1, 100), metavar="N",
-                 help="With --all: so many runs at the same time; default 1."),
+                 help="With --all: at most N runs at the same time; default 1."),
     click.option("--env-file", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH",
                  help="A file of NAME=value lines (keys, secrets); mode 600."),
     click.option("--with", "kind", type=click.Choice(KINDS),

@@ -21,7 +21,7 @@ ALL = Contribution(
             "--at-most",
             type=click.IntRange(1, 100),
             metavar="N",
-            help="With --all: so many runs at the same time; default 1.",
+            help="With --all: at most N runs at the same time; default 1.",
         ),
     ),
     flags=("is_all",),

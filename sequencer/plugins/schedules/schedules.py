@@ -402,8 +402,8 @@ def _settle_note(
                 user_state_path(FOLDER),
             )
             say(
-                f"notice: {where}: nothing was noted of {skip_words}: "
-                "it is left out, later ones count"
+                f"notice: {where}: nothing was noted about {skip_words}: "
+                "it is skipped, and later dates apply"
             )
     if note != old_note:
         _write(project, run, note)

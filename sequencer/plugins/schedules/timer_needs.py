@@ -90,7 +90,7 @@ def find_trust_lacks(project: Project) -> Iterator[Lack]:
     """Yield a lack if a timer's tick would refuse to work on *project*."""
     with suppress(SequencerError):  # `check` reports a bad record
         if project.trust.refusal(by_record=True) is not None:
-            note = f" ({TRUST} counts only in this shell)" if project.trust.is_vouched_for else ""
+            note = f" ({TRUST} is set only in this shell)" if project.trust.is_vouched_for else ""
             hint = "each tick refuses with exit code 2 until you run 'sequencer trust'"
             yield Lack(f"the project is not trusted{note}", hint)
 

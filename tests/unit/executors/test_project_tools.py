@@ -152,7 +152,7 @@ def test_a_deadline_ends_globbing_in_the_middle(bench: Workbench) -> None:
     late_bench = replace(bench, seconds_left=lambda: next(looks))
     answer = use(late_bench, "glob", pattern="**/*")
     assert answer.is_error
-    assert "time is over" in answer.text
+    assert "time is up" in answer.text
 
 
 def test_a_cancellation_ends_globbing_in_the_middle(

@@ -173,7 +173,7 @@ def test_a_beat_in_flight_does_not_restore_a_removed_ref(
         return push(*moves)  # type: ignore[arg-type]
 
     monkeypatch.setattr(one._pushing, "push", overtaken)
-    with pytest.raises(OSError, match="the run is over"):
+    with pytest.raises(OSError, match="the run has ended"):
         one.beat(claim, 2, {1})
     assert retired == [True]
     assert lab.tip() is None

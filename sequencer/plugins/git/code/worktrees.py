@@ -225,11 +225,11 @@ def relink_problem(admin_dir: Path, folder: Path, common_dir: Path) -> str | Non
     """
     git_file = folder / ".git"
     if admin_dir.is_symlink() or not (admin_dir / "HEAD").is_file():
-        return "this repository knows no such worktree (any more)"
+        return "this repository has no such worktree (anymore)"
     if _read_pointer(admin_dir / "commondir") != Path(os.path.realpath(common_dir)):
         return "this repository has a part of another one for it"
     if git_file.is_symlink() or (os.path.lexists(git_file) and not git_file.is_file()):
-        return "its .git is no file that names a repository"
+        return "its .git is not a file that names a repository"
     other_file = _read_pointer(admin_dir / "gitdir")
     if other_file is not None and other_file != git_file and _read_pointer(other_file) == admin_dir:
         return f"this repository has that worktree in {other_file.parent}"

@@ -94,7 +94,7 @@ class Heartbeats:
         retired_count = self._retired
         for attempt in count():
             if self._retired != retired_count:
-                raise StorageFailed("the run is over")
+                raise StorageFailed("the run has ended")
             commit, is_beginning = self._write(tip, token, data, active)
             self._set_time_limit(until, reason)
             push = self._pushing.push([RefMove(self._ref, tip, commit)])
