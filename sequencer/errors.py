@@ -150,7 +150,7 @@ def summarize_facts(facts: Sequence[str], most: int = _SHOWN_CHANGES) -> list[st
 
 
 class NotTrusted(UsageRefused):
-    """No one has trusted this project on this machine yet; none of its code was run."""
+    """No one has trusted this project on this machine yet; nothing in it was run."""
 
     def __init__(
         self,

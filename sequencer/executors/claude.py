@@ -120,7 +120,7 @@ def claude_argv(options: ClaudeOptions, request: StepRequest) -> list[str]:
     argv += _tool_arguments(options, request)
     argv += [f"--agents={subagents_text(step)}"] if step.agents else []
     schema = schema_text(step)
-    # An answer with a schema is a tool call, and claude reminds the model once if it forgets it.
+    # An answer with a schema is a tool call; if the model forgets it, claude reminds it once.
     one_answer = 1 if schema is None else 2
     max_turns = one_answer if step.single_turn else step.max_turns
     argv += [f"--max-turns={max_turns}"] if max_turns else []

@@ -40,7 +40,7 @@ def is_never_stopped() -> bool:
 
 
 def start_uninterrupted(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    """Return the process that *start* starts; hold back Ctrl-C until then, then kill the process.
+    """Return the process that *start* starts; Ctrl-C waits until then, and kills the process.
 
     Without the delay, Ctrl-C during the start would leave a process that no one ends.
     """

@@ -19,7 +19,7 @@ from sequencer.plugins.temporal.wire import (
 )
 
 LOOK_S = 1.0
-"""Seconds between two polls of what other processes do with this process's run."""
+"""Seconds between polls for what other processes do with a run that this one works on."""
 PAGE_EVENTS = 1000
 
 

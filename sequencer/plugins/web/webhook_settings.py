@@ -93,7 +93,7 @@ class WebhookOptions(Frozen):
     github: GithubHook = GithubHook()
     linear: LinearHook = LinearHook()
     max_runs: int = Field(default=1, ge=1, le=64)
-    """Maximum number of runs that deliveries keep working at the same time."""
+    """Maximum number of runs at work at the same time because of deliveries."""
 
     def get_hook(self, tracker: str) -> AnyHook:
         """Return the settings of *tracker*."""

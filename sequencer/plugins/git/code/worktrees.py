@@ -257,7 +257,7 @@ def _read_pointer(path: Path) -> Path | None:
         os.close(fd)
     name = os.fsdecode(content.removeprefix(b"gitdir: ").strip())
     target = Path(os.path.normpath(path.parent / name)) if name else None
-    # The last part is not resolved: git makes no link there, so someone else made it.
+    # The last part is not resolved: git makes no link there, so a link is someone else's.
     return None if target is None else Path(os.path.realpath(target.parent), target.name)
 
 

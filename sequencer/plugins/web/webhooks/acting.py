@@ -70,7 +70,7 @@ from sequencer.store.watch import watch
 
 Say = Callable[[str], None]
 OLDEST = timedelta(days=3, hours=1)
-"""Age limit of an event: GitHub does not sign when it sent it, and redelivers for three days."""
+"""Age limit of an event: GitHub signs no sending time, and redelivers for up to three days."""
 SKEW = timedelta(seconds=5)
 """Allowed difference from a tracker's clock, which also rounds to whole seconds."""
 AHEAD = timedelta(days=1)
