@@ -139,7 +139,7 @@ def test_the_types_and_figures_match_the_page() -> None:
         "action",
     ]
     assert set(ActivityType) == set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
-    assert "at most one in two seconds" in text
+    assert "at most one every two seconds" in text
     assert THOUGHT_EVERY_S == ActivityOptions().min_interval_s == 2.0
     assert "up to five minutes" in text
     assert LONGEST_PAUSE_S == 300.0
