@@ -13,7 +13,7 @@ import click
 from sequencer.cli.context import Invocation, relativize_paths
 from sequencer.cli.options import complete_steps, pass_invocation, verb
 from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log, read_mtime_ns
-from sequencer.cli.views.text import Sanitiser, one_line
+from sequencer.cli.views.text import Sanitizer, one_line
 from sequencer.engine.logs import read_log_token, read_sent_texts
 from sequencer.files.textfile import slug
 from sequencer.store.watch import watch
@@ -102,7 +102,7 @@ class Printer:
     def __init__(self) -> None:
         """Find out whether standard output is a terminal."""
         self._is_terminal = sys.stdout is not None and sys.stdout.isatty()
-        self._sanitiser = Sanitiser()
+        self._sanitiser = Sanitizer()
 
     def write_title(self, log: FoundLog, note: str = "") -> None:
         """Write a heading that names *log*."""

@@ -219,7 +219,7 @@ _SPOKEN_ITEMS = frozenset({"agent_message", "reasoning"})
 _QUIET_ITEMS = _SPOKEN_ITEMS | {"error"}
 _BOOKKEEPING = frozenset({"id", "type", "status", "aggregated_output", "exit_code"})
 _NO_CALLS = _QUIET_ITEMS | {"todo_list", "plan"}
-_MAY_GO_ON = frozenset({"command_execution"})
+_MAY_CONTINUE = frozenset({"command_execution"})
 """The model knows that these run in the background, and may end its turn before they end."""
 _AWAY = frozenset({ErrorKind.LIMIT, ErrorKind.OUTAGE})
 TURNS = TurnTable(clean=frozenset())
@@ -260,7 +260,7 @@ class CodexParser(JsonEventParser):
         item = event.get_object("item")
         kind = item.get_text("type")
         if kind and kind not in _NO_CALLS:
-            self._observe(event.get_text("type"), item, may_wait=kind in _MAY_GO_ON)
+            self._observe(event.get_text("type"), item, may_wait=kind in _MAY_CONTINUE)
         match event.get("type"):
             case "thread.started":
                 self.store_session_id(event, "thread_id")

@@ -454,7 +454,7 @@ class AgentWatch:
     """Waits until the agent ends or there is a reason to end it."""
 
     def __init__(self) -> None:
-        """Listen to the control pipe and to signals."""
+        """Listen to the control socket and to signals."""
         self._signals, wake = os.pipe()
         os.set_blocking(self._signals, False)
         os.set_blocking(wake, False)

@@ -1,7 +1,7 @@
 """Starts the guard process of an agent and talks to it.
 
 Relied on: every descriptor that Python opens is closed on exec. So no other child of the
-sequencer holds a control pipe open, which would hide the sequencer's end from the guard.
+sequencer holds a control socket open, which would hide the sequencer's end from the guard.
 
 Not promised: protection from a program of the same user that debugs the guard (ptrace).
 """
@@ -28,7 +28,7 @@ _PROGRAM = Path(__file__).with_name("guard.py")
 _LEFT = "left"
 """Argument that asks the guard to report which processes an agent left running."""
 _REPORT_S = 7.0
-"""Seconds in which a guard without a control pipe must end the tree: 1 + 5, plus a margin."""
+"""Seconds in which a guard without a control socket must end the tree: 1 + 5, plus a margin."""
 _WRITE_S = 10.0
 _PIPE_BYTES = 2**20
 """The largest capacity of a pipe, unless root raised it."""
@@ -150,7 +150,7 @@ class Guard:
     def close(self) -> bool:
         """End the guard and free its descriptors; return whether the guard could do its work.
 
-        Without its control pipe a guard ends the tree within 6 s. A guard that does not (for
+        Without its control socket a guard ends the tree within 6 s. A guard that does not (for
         example after SIGSTOP) is killed, and the kernel kills its agent.
         """
         self._close(self._control)

@@ -145,7 +145,7 @@ class ProcessCore:
                     # While the guard runs, orphans can be identified by their parent.
                     end_marked(guard.mark)
             finally:
-                # Runs after an exception too: closing the control pipe ends the agent.
+                # Runs after an exception too: closing the control socket ends the agent.
                 is_clean = guard.close()
                 is_guard_lost = pump.report is None or not is_clean
                 survivors = _end_strays(guard, pump.report, is_guard_lost=is_guard_lost)

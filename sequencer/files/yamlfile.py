@@ -290,7 +290,7 @@ class _Builder:
             return
         key: str | int
         if isinstance(parent.node.value, dict):
-            assert parent.key is not None  # noqa: S101 - see _awaits_key
+            assert parent.key is not None  # noqa: S101 - see _needs_key
             key, position = parent.key, parent.key_position
             parent.node.value[key] = node.value
             parent.key = None

@@ -156,7 +156,7 @@ def _load(path: Path, root: Path, fingerprints: Mapping[Path, str]) -> ModuleTyp
 
 @contextmanager
 def _allow_imports(root: Path, fingerprints: Mapping[Path, str]) -> Iterator[None]:
-    """Let modules in *root* be imported; all others go first."""
+    """Let modules in *root* be imported; other top-level modules go first."""
     first_finder = _Modules(root, fingerprints, is_last=False)
     last_finder = _Modules(root, fingerprints, is_last=True)
     sys.meta_path[:] = [first_finder, *sys.meta_path, last_finder]

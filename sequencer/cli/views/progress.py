@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from sequencer.cli.context import relativize_paths, show_safe_message, write_to_stderr
 from sequencer.cli.unattended import Log
 from sequencer.cli.views.text import (
-    Sanitiser,
+    Sanitizer,
     file_size,
     format_clock,
     one_line,
@@ -95,7 +95,7 @@ class Feed:
 
     def _restart(self) -> None:
         """Start decoding again, at the start of the output or after a gap."""
-        self._sanitiser = Sanitiser()
+        self._sanitiser = Sanitizer()
         self._stream = self._redaction.start_stream()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 

@@ -64,7 +64,7 @@ def _drop_overwritten(text: str) -> str:
     return "\n".join(lines)
 
 
-class Sanitiser:
+class Sanitizer:
     """Makes a stream of bytes safe, chunk by chunk."""
 
     def __init__(self) -> None:

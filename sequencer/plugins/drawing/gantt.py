@@ -100,7 +100,7 @@ class Row(Struct):
     role: str
     bars: list[Bar] = field(default_factory=list)
     work_s: float = 0.0
-    """The agents of all its attempts."""
+    """Seconds that the agents of all its attempts worked."""
     title: str = ""
     """Its title in the workflow's chart, if it says more than the name."""
 

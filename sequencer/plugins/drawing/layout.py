@@ -228,8 +228,9 @@ class Words(Struct, frozen=True):
     loop_label: Callable[[str], tuple[str, ...]]
     """The same for an edge that closes a loop."""
     width: Callable[[str], int]
+    """The width of a line."""
     label_rows: int = 1
-    """Width of each line."""
+    """Rows for each line of a label."""
     head_rows: int = 1
     """Rows above each row of boxes, for the arrow heads."""
     is_across: bool = False

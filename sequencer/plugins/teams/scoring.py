@@ -127,7 +127,7 @@ def find_classification(request: Request, route: Route, routing: RoutingSettings
     """Return the kind of request that belongs to the procedure that *route* chose.
 
     A label or a person chooses a procedure directly. Then it is the kind that leads to this
-    procedure. None: no kind leads to it, or the request has no kind.
+    procedure. None: no kind leads to it, and *route* has none.
     """
     words = [word for word in WORDS if routing.procedure_for(word) == route.procedure]
     classification = next((word for word in WORDS if word == route.classification), None)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.cli.views.text import Sanitiser, strip_controls
+from sequencer.cli.views.text import Sanitizer, strip_controls
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 HOSTILE = st.lists(
@@ -41,7 +41,7 @@ HOSTILE = st.lists(
 
 
 def streamed(chunks: list[bytes]) -> str:
-    sanitiser = Sanitiser()
+    sanitiser = Sanitizer()
     return "".join([*map(sanitiser.feed, chunks), sanitiser.finish()])
 
 

@@ -56,7 +56,7 @@ _OF = "of"
 """The ref folder for heartbeats of branches whose name is not ``sequencer/NAME``."""
 LOOKING_S = 1.0
 """How long a waiting thread lets another thread finish its poll of the remote."""
-LOCK_LEASES = 4
+LOCK_TIMEOUTS = 4
 """How many of git's time limits a process waits for another process of this clone."""
 
 
@@ -152,7 +152,7 @@ class GitStore:
             migrate=migrate,
             peer=branch,
             mark=mark,
-            lock_timeout_s=LOCK_LEASES * options.timeout_s,
+            lock_timeout_s=LOCK_TIMEOUTS * options.timeout_s,
             redact=redact,
         )
         self.ttl_s, self.retry_for_s, self.branch = options.ttl_s, options.retry_for_s, branch
