@@ -14,6 +14,7 @@ from sequencer.errors import ConfigurationError
 from sequencer.model.head import Head
 from sequencer.model.kind import AttemptResult, Kind
 from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.sequence.order import Description
 from sequencer.model.sequence.sequence_kind import Continuation, ContinuationKind, SequenceKind
 from sequencer.model.workflow import Workflow
 from sequencer.packages import describe
@@ -66,6 +67,22 @@ def make_readable_kind(store: Store, workflow: Workflow) -> Kind:
         return make_changes(store, workflow).kind
     except ConfigurationError:
         return SequenceKind(workflow)
+
+
+def list_upcoming(
+    kind: Kind, head: Head | None, count: int, step_index: int | None = None
+) -> list[Description]:
+    """Return `Kind.list_upcoming` of *kind*, which may come from a package.
+
+    Raises:
+        PackageFailed: the package's kind returned something that is not a step.
+    """
+    steps = kind.list_upcoming(head, count, step_index)
+    for step in steps:
+        if not isinstance(step, Description):
+            name = kind.workflow.kind
+            raise extensions.wrong_type_error(Description, step, extensions.KINDS, name)
+    return steps
 
 
 Judge = Callable[[Head, AttemptResult, int], AttemptResult]
