@@ -18,7 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from sequencer.cli.program import run as program
+from sequencer.store.user_state import STATE_VARIABLE
 from tests.clones import ENVIRONMENT, Shared, copy_of, git
 from tests.concurrency.crash_points import Injector, nothing_waits_for_the_disk
 from tests.forked import prepare
@@ -174,24 +177,30 @@ def _wrong(folder: Path, command: Command, before: list[dict[str, Any]]) -> list
     return [] if revisions == sorted(revisions) else [f"out of order: {revisions}"]
 
 
-def sweep(name: str, fault: str, base: Path, points: Iterable[int]) -> tuple[int, list[str]]:
+def sweep(
+    name: str, fault: str, base: Path, points: Iterable[int], patch: pytest.MonkeyPatch
+) -> tuple[int, list[str]]:
     """Kill the command called *name* at each of the calls *points*, as far as there are any.
 
     Returns how many points there were, and what broke.
     """
     command, made, wrong, tried = COMMANDS[name], base / "made", list[str](), 0
     made.mkdir(parents=True)
+    patch.setenv(STATE_VARIABLE, str(base / "state"))
     command.prepare(made)
     before = _apart(lambda: facts(made / command.inside))
     assert accepted(before), before
     for at in points:
         folder = copy_of(made, base / str(at))
+        # Of its own: the records that killed commands leave would be calls of the next ones.
+        patch.setenv(STATE_VARIABLE, str(copy_of(base / "state", base / f"{at}-state")))
         inside = folder / command.inside
         said = attempt(inside, command, Injector(fault, at))
         bug = said.get("bug") or ("" if said.get("code", 0) == 0 else f"ended with {said['code']}")
         found = [bug] if bug else _wrong(inside, command, before)
         wrong += [f"{name}, {fault} at call {at}: {text.strip()[-600:]}" for text in found]
         shutil.rmtree(folder)
+        shutil.rmtree(base / f"{at}-state")
         if not said.get("has_fired", True):
             break
         tried += 1
@@ -205,10 +214,11 @@ def campaign(folder: Path, size: Size) -> Report:
     points, wrong = 0, list[str]()
     is_short = size is Size.SHORT
     place = in_memory() if is_short else contextlib.nullcontext(folder)
-    with place as base, nothing_waits_for_the_disk():
+    patches = pytest.MonkeyPatch.context()
+    with place as base, nothing_waits_for_the_disk(), patches as patch:
         for name, fault in itertools.product(COMMANDS, FAULTS[:1] if is_short else FAULTS):
             # Not the first call for each, so that others are met as well.
             at = [len(name) * 17 % 53 + 1] if is_short else itertools.count(1)
-            tried, found = sweep(name, fault, base / name / fault, at)
+            tried, found = sweep(name, fault, base / name / fault, at, patch)
             points, wrong = points + tried, wrong + found
     return Report({"crash points": points}, tuple(wrong))
