@@ -177,7 +177,12 @@ def begin(folder: Path, step: str, model: str, branch: str) -> Path:
 
 
 def test_a_name_is_never_a_command(tmp_path: Path) -> None:
-    canary = tmp_path / "canary"
+    with in_memory() as place:
+        # Its path is in every name, and the program accepts no long names.
+        names_are_no_commands(tmp_path, place / "canary")
+
+
+def names_are_no_commands(folder_of_projects: Path, canary: Path) -> None:
     made = iter(range(10**6))
     payloads = st.builds(
         lambda start, wrap, end: start + wrap.format(canary) + end,
@@ -189,7 +194,7 @@ def test_a_name_is_never_a_command(tmp_path: Path) -> None:
 
     def check(step: str, model: str, run: str, branch: str) -> None:
         nonlocal received
-        folder = begin(tmp_path / str(next(made)), step, model, branch)
+        folder = begin(folder_of_projects / str(next(made)), step, model, branch)
         ran = call(folder, "run", f"--run={run}", "--max-steps", "1")
         for verb in ("status", "history", "plan"):
             looked = call(folder, verb, f"--run={run}")
