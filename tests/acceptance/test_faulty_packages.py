@@ -260,20 +260,6 @@ def test_a_failing_kind_does_not_lose_finished_work(here: Packages, fault: str) 
     assert events[-1] == "failed"
 
 
-def test_a_kind_that_lists_dicts_is_the_fault_of_its_package(here: Packages) -> None:
-    (here.project / "orchestration.yaml").write_text(
-        STEPS.replace("own: {", "own: {kind: odd, ") + PLAIN
-    )
-    listing = (
-        "def list_upcoming(self, head, count, step_index=None):\n        return [{'step': 'a'}]"
-    )
-    odd = KIND.replace("def judge(self, head, ended, max_attempts):\n        %s", listing)
-    acme(here, "kinds", odd, name="odd")
-    for command in ("plan", "status"):
-        said = here.run(command, code=2)
-        assert "the package 'acme-seq' returned an object of type dict, which is not a " in said
-
-
 SINK = """\
 from asyncio import CancelledError
 

@@ -36,3 +36,14 @@ def test_status_and_a_dry_run_ask_the_kind(tmp_path: Path) -> None:
     assert json.loads(here.run("run", "--dry-run", "--json"))["step"] == "work"
     here.run("run")
     assert "closed today" in here.run("status")
+
+
+def test_a_kind_that_lists_dicts_is_the_fault_of_its_package(tmp_path: Path) -> None:
+    here = Packages(tmp_path)
+    (here.project / "orchestration.yaml").write_text(CONFIGURATION)
+    listing = "return super().list_upcoming(head, count, 1 if step_index is None else step_index)"
+    odd = KIND.replace(listing, "return [{'step': 'plan'}]")
+    here.package("acme-seq", {"kinds": {"closed": "acme:Closed"}}, acme=odd)
+    for command in ("plan", "status"):
+        said = here.run(command, code=2)
+        assert "the package 'acme-seq' returned an object of type dict, which is not a " in said

@@ -82,17 +82,17 @@ def test_an_unanswered_question_is_shown_with_the_command_to_continue(
 
     def look(way_on: str) -> None:
         told, row = cli(project, "inbox").stdout, json.loads(cli(project, "inbox", "--json").stdout)
-        assert f"asks: no one {what} until 20" in told
+        assert f"asks: no one {what} by 20" in told
         assert told.splitlines()[1:] == [f"  sequencer --run asks {way_on}"]
         assert [one["expired"] for one in row] == [True]
         for words in (("--run", "asks", "status"), ("status", "--all")):
             shown = cli(project, *words).stdout
-            assert f"no one {what} until 20" in shown, shown
+            assert f"no one {what} by 20" in shown, shown
         assert cli(project, "--run", "asks", "status").stdout.endswith(f"run asks {way_on}\n")
 
     look("resume")
     resumed = cli(project, "--run", "asks", "resume").stdout
-    assert f"no one {what} until 20" in resumed
+    assert f"no one {what} by 20" in resumed
     assert "waits for an answer" not in resumed
     look("run")
 
