@@ -94,7 +94,7 @@ def test_a_separate_repository_in_the_worktree_is_refused(before: Path) -> None:
     tree = worktree(before)
     (tree / ".git").unlink()
     git(tree, "init", "-q")
-    assert "no file that names a repository" in refused(before)
+    assert "is not a file that names a repository" in refused(before)
 
 
 @pytest.mark.slow
