@@ -192,7 +192,7 @@ def sweep(
     assert accepted(before), before
     for at in points:
         folder = copy_of(made, base / str(at))
-        # Of its own: the records that killed commands leave would be calls of the next ones.
+        # A folder for each attempt: later commands would read the records of killed ones.
         patch.setenv(STATE_VARIABLE, str(copy_of(base / "state", base / f"{at}-state")))
         inside = folder / command.inside
         said = attempt(inside, command, Injector(fault, at))

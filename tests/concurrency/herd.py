@@ -126,8 +126,8 @@ def main(herd: Herd) -> int:
         if killed < herd.kills:
             time.sleep(chance.random() * 2 * herd.kill_every_s)
             victim = chance.choice(sorted(workers))
-            # Collected at once: a process that is gone already would be killed a second time, and
-            # one more would take its place.
+            # Reap it at once. Otherwise the same process could be drawn again, and a second one
+            # would replace it.
             children.end([victim])
             workers.remove(victim)
             killed += 1

@@ -1,4 +1,4 @@
-"""Tables of cases: some on every push, all of them as a campaign."""
+"""Tables of test cases: a few run on every push, all of them in a campaign."""
 
 from __future__ import annotations
 

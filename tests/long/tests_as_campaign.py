@@ -43,6 +43,6 @@ def run_tests(
 
 
 def _explain(failure: ET.Element) -> str:
-    """Return why a test failed, on one line: what its report marks as the error."""
+    """Return why a test failed, on one line: the lines that pytest marks as the error."""
     lines = [line[1:].strip() for line in (failure.text or "").splitlines() if line[:1] == "E"]
     return " | ".join(lines or [failure.get("message") or ""])[:SHOWN_CHARS]

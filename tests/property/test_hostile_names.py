@@ -178,11 +178,11 @@ def begin(folder: Path, step: str, model: str, branch: str) -> Path:
 
 def test_a_name_is_never_a_command(tmp_path: Path) -> None:
     with in_memory() as place:
-        # Its path is in every name, and the program accepts no long names.
-        names_are_no_commands(tmp_path, place / "canary")
+        # Every name contains its path, and names have a maximum length.
+        try_hostile_names(tmp_path, place / "canary")
 
 
-def names_are_no_commands(folder_of_projects: Path, canary: Path) -> None:
+def try_hostile_names(folder_of_projects: Path, canary: Path) -> None:
     made = iter(range(10**6))
     payloads = st.builds(
         lambda start, wrap, end: start + wrap.format(canary) + end,

@@ -93,6 +93,11 @@ def read_newest_facts(run: Run, head: Head | None) -> Sequence[RecordedFact]:
     return [fact for fact in earlier if fact.revision == earlier[-1].revision] or newest
 
 
+def find_since(head: Head, newest_facts: Sequence[RecordedFact]) -> str:
+    """Return since when the run is where it is; see `read_newest_facts`."""
+    return newest_facts[0].at if newest_facts else head.last_update
+
+
 def read_journal_end(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the facts at the end of the journal; reading all of a long journal takes seconds."""
     if run.dispatch is None:

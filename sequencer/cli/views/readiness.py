@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from sequencer.cli.views.facts import (
     find_readable_workflow,
+    find_since,
     read_newest_facts,
     read_view_and_facts,
 )
@@ -582,7 +583,7 @@ def _newest_attempt_fields(run: Run, head: Head | None) -> dict[str, Any]:
     outcomes = [fact.details for fact in facts]
     notes = (str(o["note"]) for o in outcomes if o.get("agent") and o.get("note"))
     return {
-        "since": None if head is None else facts[0].at if facts else head.last_update,
+        "since": None if head is None else find_since(head, facts),
         "denials": tuple(str(line) for o in outcomes for line in o.get("denials") or ()),
         "note": next(notes, ""),
         "evidence": tuple(

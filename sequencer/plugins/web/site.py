@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from sequencer.cli.views.facts import read_newest_facts
+from sequencer.cli.views.facts import find_since, read_newest_facts
 from sequencer.cli.views.next_command import read_situation, run_state
 from sequencer.cli.views.runs import Open, find_open_item, read_gate_output, run_facts, unread_facts
 from sequencer.cli.views.states import LOOKS, StateLook, get_state_look
@@ -105,9 +105,9 @@ class RunRow(Struct, dict=True):
 
     @cached_property
     def since(self) -> str:
-        """Return when the run came to where it is, as `status` says; empty: it has no head."""
-        facts = read_newest_facts(self.run, self.head)
-        return facts[0].at if facts else "" if self.head is None else self.head.last_update
+        """Return the time that `status` shows as "since"; empty: the run has no head."""
+        head = self.head
+        return "" if head is None else find_since(head, read_newest_facts(self.run, head))
 
     @cached_property
     def ask(self) -> Open | None:
