@@ -87,13 +87,15 @@ def lazy_imports(tree: ast.AST) -> Iterator[ast.AST]:
     from tests.structure import nodes_of  # noqa: PLC0415 - as in `written`
 
     for function in nodes_of(tree):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for node in ast.walk(function):
+                if not isinstance(node, (ast.Import, ast.ImportFrom)):
+                    continue
                 names = [getattr(node, "module", None) or ""]
                 if isinstance(node, ast.Import):
                     names = [alias.name for alias in node.names]
                 is_own = any(name.split(".")[0] == "sequencer" for name in names)
-                if is_own and isinstance(node, ast.Import | ast.ImportFrom):
+                if is_own:
                     yield node
 
 

@@ -11,7 +11,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -53,10 +53,13 @@ class Place(NamedTuple):
     what: str
 
 
+parse: Callable[[str], ast.Module] = cache(ast.parse)
+
+
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """Return the syntax tree of the file *path*, which is parsed once."""
-    return ast.parse(path.read_text(encoding="utf-8"))
+    """Return the syntax tree of the file *path*."""
+    return parse(path.read_text(encoding="utf-8"))
 
 
 @cache
@@ -289,7 +292,7 @@ class Program:
             f"{name}.{node.name}"
             for name, tree in self.trees.items()
             for function in nodes_of(tree)
-            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
             for node in ast.walk(function)
             if isinstance(node, ast.ClassDef)
         )

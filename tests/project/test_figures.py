@@ -6,7 +6,6 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from sequencer import errors
 from tests.figures import broken, counted_steps, written
 from tests.project.documents import ROOT
-from tests.structure import EXTENSION_POINTS, Program
+from tests.structure import EXTENSION_POINTS, Program, nodes_of, tree_of
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 600, 50
 MAX_MOCKS_PER_TEST = 0.2
@@ -42,14 +41,9 @@ def lines_of(path: Path) -> int:
     return len(path.read_text().splitlines())
 
 
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path))
-
-
 def functions_of(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+    for node in nodes_of(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield node
 
 
@@ -168,7 +162,7 @@ def guilty_places(is_guilty: Callable[[ast.AST], bool], paths: Iterable[Path]) -
     return [
         f"{shown(path)}:{getattr(node, 'lineno', 0)}"
         for path in paths
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(tree_of(path))
         if is_guilty(node)
     ]
 

@@ -9,13 +9,14 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.project.documents import ROOT, pages, prose, shown
+from tests.structure import nodes_of, parse, tree_of
 
 RECORDED = ("Mending what ",)
 """Texts of nodes that runs of today have in their files; another text is another node."""
@@ -85,7 +86,7 @@ def code_texts(source: str) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not _DIRECTIVE.match(token.string):
             yield token.start[0], token.string.lstrip("#: ")
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(parse(source)):
         # A word alone is a key or a name; a phrase is for a person.
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = _EXAMPLE.sub(lambda match: "\n" * match[0].count("\n"), node.value)
@@ -154,12 +155,12 @@ def parts(name: str) -> list[str]:
 @cache
 def names(source: str) -> tuple[tuple[int, str], ...]:
     """Return each name that *source* defines or uses, with its line."""
-    return tuple(names_of(ast.parse(source)))
+    return tuple(names_of(nodes_of(parse(source))))
 
 
-def names_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield each name in *tree*, with its line."""
-    for node in ast.walk(tree):
+def names_of(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield each name in *nodes*, with its line."""
+    for node in nodes:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 yield node.lineno, node.name
@@ -208,8 +209,7 @@ def test_test_functions_use_the_words_of_the_glossary() -> None:
 
 def list_test_functions(path: Path) -> list[str]:
     """Return the names of the test functions in *path*."""
-    nodes = ast.walk(ast.parse(path.read_text()))
-    functions = (node for node in nodes if isinstance(node, ast.FunctionDef))
+    functions = (node for node in nodes_of(tree_of(path)) if isinstance(node, ast.FunctionDef))
     return [node.name for node in functions if node.name.startswith("test_")]
 
 
