@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.project import Marks, NoOp, NoOpAgents, run_of
-from sequencer.engine.run import Run
+from sequencer import Run, Step, Workflow
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.step import Step
-from sequencer.model.workflow import Workflow
 from sequencer.project.project import Project
 from sequencer.project.runs import make_store
 

@@ -14,23 +14,29 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from sequencer import (
+    Executor,
+    Head,
+    Outcome,
+    OutcomeStatus,
+    Run,
+    Step,
+    Store,
+    Workflow,
+    open_project,
+)
 from sequencer.engine.agents import Agents
 from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.events import Emit
 from sequencer.engine.performing import Performer
-from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError
 from sequencer.executors.cancellation import Cancellation
-from sequencer.executors.protocol import Executor, Listener, StepRequest
+from sequencer.executors.protocol import Listener, StepRequest
 from sequencer.model.graph.source import FlowSource
-from sequencer.model.head import Head
-from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.request import Definition
-from sequencer.model.step import Step
-from sequencer.model.workflow import Workflow
-from sequencer.project.project import Project, open_project
+from sequencer.project.project import Project
 from sequencer.project.runs import workflow_for
-from sequencer.store.protocol import Change, Store
+from sequencer.store.protocol import Change
 
 
 @dataclass(slots=True)

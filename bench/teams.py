@@ -8,11 +8,9 @@ from typing import ClassVar
 
 from bench.layers import Blockers
 from bench.project import NoOpAgents, run_of
-from sequencer.engine.run import Run
+from sequencer import Executor, Outcome, OutcomeStatus, Run, Workflow
 from sequencer.executors.cancellation import Cancellation
-from sequencer.executors.protocol import Executor, Listener, StepRequest
-from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.workflow import Workflow
+from sequencer.executors.protocol import Listener, StepRequest
 from sequencer.plugins.teams.graphs import build_task_workflow
 from sequencer.plugins.teams.team import Task
 from sequencer.project.project import Project

@@ -7,9 +7,9 @@ from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Executor
 from sequencer.hooks.points import hookimpl
 from sequencer.model import commands
-from sequencer.model.head import Head
+from sequencer.model.head import Head, Status
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.outcome import Decision, Move, Outcome
+from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage
 from sequencer.model.sequence.order import resolve
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
@@ -25,11 +25,14 @@ __all__ = [
     "Mode",
     "Move",
     "Outcome",
+    "OutcomeStatus",
     "Review",
     "Run",
     "SequencerError",
+    "Status",
     "Step",
     "Store",
+    "Usage",
     "Workflow",
     "commands",
     "hookimpl",

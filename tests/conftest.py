@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from sequencer.errors import DecisionRefused, NotTrusted, SequencerError
+from sequencer import SequencerError
+from sequencer.errors import DecisionRefused, NotTrusted
 from sequencer.store.identity import is_inside_agent
 from tests.boundary.traced import tracer
 from tests.continued import MISFITS, watch_changes

@@ -18,15 +18,12 @@ from typing import Any
 from bench.flows import PLACES, fan, flow_run
 from bench.project import Marks, make_project, no_op_run
 from bench.serving import Answer, serve
-from sequencer.engine.invocation_budget import Mode
-from sequencer.engine.run import Run
+from sequencer import InvocationLimits, Mode, Run, Status, Workflow
 from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.marking import FlowStatus, Marking
 from sequencer.model.graph.record import Chain
 from sequencer.model.graph.rules import MarkingEditor
-from sequencer.model.head import Flow, Status
-from sequencer.model.limits import InvocationLimits
-from sequencer.model.workflow import Workflow
+from sequencer.model.head import Flow
 
 WARM_UP = 50
 

@@ -14,10 +14,8 @@ from inotify_simple import INotify, flags
 from bench.project import Marks, no_op_run
 from bench.rows.handoff_child import LONGEST_WAIT_S
 from bench.serving import Answer, serve
-from sequencer.engine.invocation_budget import Mode
-from sequencer.model.limits import InvocationLimits
+from sequencer import InvocationLimits, Mode, open_project
 from sequencer.plugins.git.state.store import GitStore
-from sequencer.project.project import open_project
 
 RAW = "refs/heads/raw"
 STATE = "README.md"

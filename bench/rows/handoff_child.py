@@ -13,10 +13,8 @@ from inotify_simple import INotify, flags
 from bench.floor import Floor
 from bench.project import Marks, no_op_run
 from bench.serving import Answer, serve
-from sequencer.engine.invocation_budget import Mode
+from sequencer import InvocationLimits, Mode, open_project
 from sequencer.errors import ClaimHeld
-from sequencer.model.limits import InvocationLimits
-from sequencer.project.project import open_project
 
 LONGEST_WAIT_S = 60.0
 

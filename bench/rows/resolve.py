@@ -7,9 +7,7 @@ import timeit
 from bench.measuring import compare, rounds
 from bench.result import Row, capped, compared
 from bench.rows import Setting
-from sequencer.model.sequence.order import resolve
-from sequencer.model.step import Step
-from sequencer.model.workflow import Review, Workflow
+from sequencer import Review, Step, Workflow, resolve
 
 FAR = 10**15
 NEAR = 10

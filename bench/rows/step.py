@@ -19,8 +19,7 @@ from bench.peers.installing import interpreter, why_absent
 from bench.project import Marks, make_project, no_op_run
 from bench.result import Row, absent, compared
 from bench.rows import Setting
-from sequencer.engine.invocation_budget import Mode
-from sequencer.model.limits import InvocationLimits
+from sequencer import InvocationLimits, Mode
 
 CPU_BAR = 2.2
 """Of the floor's CPU. Wall time beside the floor says more of the disk than of us, so it has no

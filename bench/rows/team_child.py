@@ -14,12 +14,8 @@ from bench.layers import SLEEPERS_PLACES, blocks, sleepers
 from bench.project import Marks, NoOp, make_project
 from bench.serving import Answer, serve
 from bench.teams import Sleeper, team_of, team_run
-from sequencer.engine.invocation_budget import Mode
-from sequencer.engine.run import Run
+from sequencer import InvocationLimits, Mode, Run, Workflow, open_project
 from sequencer.model.graph.marking import FlowStatus
-from sequencer.model.limits import InvocationLimits
-from sequencer.model.workflow import Workflow
-from sequencer.project.project import open_project
 
 WARM_UP = 50
 

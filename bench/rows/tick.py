@@ -15,9 +15,8 @@ from bench.peers.installing import interpreter, why_absent
 from bench.project import Marks, make_project, no_op_run
 from bench.result import Row, absent, compared
 from bench.rows import Setting
-from sequencer.engine.invocation_budget import Mode
+from sequencer import InvocationLimits, Mode
 from sequencer.model.commands import Pause
-from sequencer.model.limits import InvocationLimits
 
 BARS = {"doit": 0.6, "python": 4.0}
 OTHERS = {"luigi": ("luigi", "--help"), "prefect": ("prefect", "--version")}

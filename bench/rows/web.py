@@ -23,11 +23,9 @@ from bench.measuring import quartiles
 from bench.project import Marks, make_project, no_op_run
 from bench.result import Row, absent, capped
 from bench.rows import Setting
-from sequencer.engine.invocation_budget import Mode
+from sequencer import InvocationLimits, Mode, open_project
 from sequencer.files.yamlfile import KeyPath
 from sequencer.model.commands import Pause, Resume
-from sequencer.model.limits import InvocationLimits
-from sequencer.project.project import open_project
 from sequencer.project.sources import Given
 
 RUNS, STEPS, NODES = 500, 20_000, 2_000

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sequencer import Run, open_project
+from sequencer import Run, Usage, open_project
 from sequencer.history.story import build_story
-from sequencer.model.outcome import Usage, read_usage, sum_usages
+from sequencer.model.outcome import read_usage, sum_usages
 from sequencer.plugins.web.site import Site
 from tests.acceptance.cli_process import cli
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from sequencer import Outcome, Step
+from sequencer import Outcome, OutcomeStatus, Step
 from sequencer.engine.records import NEAR_MISS, apply_completion, near_miss
-from sequencer.model.outcome import OutcomeStatus
 from tests.unit.cli.calling import call, state
 
 CASE = Path(__file__).parent / "cases" / "promise-in-bold"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import sequencer
+from sequencer import commands
 from sequencer.errors import ClaimHeld, StaleClaim
-from sequencer.model.commands import TakeOver
 from tests.acceptance.cli_process import cli, done, head, scripted_project, until
 from tests.acceptance.test_cli_run import is_gone, pid_in, started
 
@@ -112,7 +112,7 @@ def test_langgraph_8796_two_writers_can_not_fork_the_history(folder: Path) -> No
     slow.__enter__()
     with pytest.raises(ClaimHeld), other.turn():
         pass
-    other.do(TakeOver())
+    other.do(commands.TakeOver())
     with other.turn() as quick:
         quick.output = "the step, done by whoever owns it now"
     with pytest.raises(StaleClaim):

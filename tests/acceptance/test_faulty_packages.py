@@ -56,7 +56,7 @@ class Owner(Section):
 
 """
 AGENT = """\
-from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer import Outcome, OutcomeStatus
 
 
 class Echo:

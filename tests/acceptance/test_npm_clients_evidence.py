@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sequencer import Outcome
+from sequencer import Outcome, OutcomeStatus
 from sequencer.engine.evidence import judge_turn
 from sequencer.model.evidence import Evidence, TurnEnd
-from sequencer.model.outcome import OutcomeStatus, SessionFault
+from sequencer.model.outcome import SessionFault
 from tests.acceptance.test_npm_clients import Desk, desk
 
 __all__ = ["desk"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sequencer import OutcomeStatus
 from sequencer.executors.process import ProcessCore
-from sequencer.model.outcome import OutcomeStatus
 from tests.acceptance.test_real_claude import MODEL, Desk, claude_program
 from tests.fake_model_server import fake_model
 

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from sequencer import Step
+from sequencer import OutcomeStatus, Step
 from sequencer.executors.claude import ClaudeOptions, claude_argv
 from sequencer.executors.process import ProcessCore
-from sequencer.model.outcome import OutcomeStatus
 from tests.acceptance import test_npm_clients as npm
 from tests.acceptance import test_real_claude as wheel
 from tests.contract.executor_cases import request_for

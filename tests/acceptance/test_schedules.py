@@ -18,9 +18,8 @@ from typing import Any
 
 import pytest
 
-from sequencer import open_project
+from sequencer import commands, open_project
 from sequencer.errors import TransitionRefused
-from sequencer.model.commands import Reset
 from sequencer.plugins.schedules import check as timer_check
 from sequencer.plugins.schedules import schedules
 from sequencer.plugins.schedules.dates import Schedule
@@ -145,11 +144,11 @@ def test_a_tick_with_an_outdated_decision_starts_nothing(folder: Path, later: La
     run = open_project(folder).run("night")
     assert run.head is not None
     ended = run.head.run_id
-    run.do(Reset(ended))
+    run.do(commands.Reset(ended))
     tick(folder)
     tick(folder)
     with pytest.raises(TransitionRefused):
-        run.do(Reset(ended))
+        run.do(commands.Reset(ended))
 
 
 def test_a_clock_that_was_set_back_starts_nothing(folder: Path, later: Later) -> None:

@@ -12,15 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sequencer import Head, Outcome
+from sequencer import Head, Outcome, OutcomeStatus, SequencerError, commands
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.run_commands import RunCommands
-from sequencer.errors import SequencerError
-from sequencer.model.commands import AnswerQuestion, RetryNow
 from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.transition import OpenTransition
 from sequencer.model.kind import Capacity
-from sequencer.model.outcome import OutcomeStatus
 from sequencer.store.file import FileStore
 from sequencer.store.identity import boottime
 from tests.concurrency.crash_points import LIMIT_S, Injector, nothing_waits_for_the_disk
@@ -145,9 +142,9 @@ SCENARIOS: Mapping[str, tuple[Act, Act]] = {
     "accept and claim three": (started, lambda flow: accept(flow, "s")),
     "accept": (forked, lambda flow: accept(flow, "b")),
     "fail": (forked, fail),
-    "answer": (asked, lambda flow: by_hand(flow).do(AnswerQuestion("h", "yes"), by="ann")),
+    "answer": (asked, lambda flow: by_hand(flow).do(commands.AnswerQuestion("h", "yes"), by="ann")),
     "take over": (lambda flow: in_a_child(flow, forked), claim),
-    "retry": (failed, lambda flow: by_hand(flow).do(RetryNow())),
+    "retry": (failed, lambda flow: by_hand(flow).do(commands.RetryNow())),
 }
 
 
@@ -257,14 +254,14 @@ def _end(flow: GraphChanges) -> None:
             _check_outputs(flow, head)
             return
         if head.flow.status == "failed":
-            by_hand(flow).do(RetryNow())
+            by_hand(flow).do(commands.RetryNow())
         flow.update(None, lambda now: room(flow, now))
         head = flow.store.view().head
         assert head is not None
         if head.claims:
             accept(flow, head.claims[0].step)
         elif flow.questions(head):
-            by_hand(flow).do(AnswerQuestion("h", "yes"), by="bob")
+            by_hand(flow).do(commands.AnswerQuestion("h", "yes"), by="bob")
     raise AssertionError("it does not end")
 
 

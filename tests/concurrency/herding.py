@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from sequencer.errors import SequencerError
+from sequencer import SequencerError
 from tests.concurrency import children
 from tests.concurrency.herd import Herd
 from tests.contract import store_cases as cases

@@ -18,9 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from sequencer import open_project
-from sequencer.errors import SequencerError
-from sequencer.model.commands import Skip
+from sequencer import SequencerError, commands, open_project
 from sequencer.plugins.schedules import schedules
 from sequencer.project.project import Project
 from sequencer.store.user_state import STATE_VARIABLE
@@ -60,7 +58,7 @@ def tick(project: Project) -> None:
 def finish(project: Project) -> None:
     """Bring the run to its end, at a time before the date."""
     for _ in range(2):
-        project.run("night").do(Skip())
+        project.run("night").do(commands.Skip())
 
 
 def seen_first(project: Project) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from sequencer import commands
 from sequencer.engine.graph_changes import GraphChanges
-from sequencer.model.commands import Pause
 from tests.acceptance.cli_process import cli, launched, until
 from tests.concurrency import children, flow_points, flow_runs
 from tests.concurrency.crash_points import Injector
@@ -141,7 +141,7 @@ def test_a_paused_run_waits_and_then_continues(tmp_path: Path) -> None:
     flow.hold(*flow.nodes[1:-1])
     process = started(flow)
     until(lambda: len(flow.began()) >= 2)
-    flow.run().do(Pause())
+    flow.run().do(commands.Pause())
     flow.let_go()
     assert ended(process)[0] == 0
     before = len(flow.began())

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 # Works on a project as a program does.
 WORKER = """
 import sys
-from sequencer.engine.invocation_budget import Mode
-from sequencer.errors import SequencerError
+from sequencer import Mode
+from sequencer import SequencerError
 from tests.unit.engine.projects import reopen
 from pathlib import Path
 try:

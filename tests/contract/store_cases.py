@@ -9,10 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sequencer import Head, Outcome, Step, Store, Workflow
+from sequencer import Head, Outcome, OutcomeStatus, Step, Store, Usage, Workflow
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Owner
-from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.sequence.order import find_step_ref
 from sequencer.model.transitions import StepRef, Transition
 from sequencer.store.identity import boottime

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sequencer import Executor, Step
+from sequencer import Executor, OutcomeStatus, Step, Usage
 from sequencer.executors.cancellation import Cancellation, StopReason
-from sequencer.model.outcome import OutcomeStatus, Usage
 from tests.contract.client_cases import CLIENT_CASES
 from tests.contract.executor_cases import (
     CASES,

@@ -24,7 +24,7 @@ import sys
 from datetime import UTC, datetime
 from functools import partial
 from sequencer.plugins.temporal import store_move
-from sequencer.project.project import open_project
+from sequencer import open_project
 here = open_project(trust=True)
 to = sys.argv[1]
 origin = "file" if to == "temporal" else "temporal"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import sequencer
+from sequencer import commands
 from sequencer.errors import ClaimHeld, StaleClaim, TransitionRefused
-from sequencer.model.commands import Reset, Rewind, TakeOver
 from tests.fundamentals.scratch import Project
 
 
@@ -42,10 +42,10 @@ def test_a_token_is_never_granted_again(project: Project) -> None:
     for _ in range(2):
         with run.turn() as turn:
             tokens.append(turn.token)
-    run.do(Rewind("0"))
+    run.do(commands.Rewind("0"))
     with run.turn() as turn:
         tokens.append(turn.token)
-    run.do(Reset())
+    run.do(commands.Reset())
     with run.turn() as turn:
         tokens.append(turn.token)
     assert tokens == [1, 2, 3, 4]
@@ -55,7 +55,7 @@ def test_a_process_that_lost_its_claim_cannot_have_the_step_accepted(project: Pr
     run, other = sequencer.open_run(project.folder), sequencer.open_run(project.folder)
     turn = run.turn()
     opened = turn.__enter__()
-    other.do(TakeOver())
+    other.do(commands.TakeOver())
     with other.turn() as theirs:
         theirs.output = "from the one who went on"
     opened.output = "too late"

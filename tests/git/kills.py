@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from sequencer.errors import SequencerError
+from sequencer import SequencerError
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.git.state.store import GitStore
 from tests.clones import Shared

@@ -10,11 +10,10 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from sequencer import Head, Outcome
-from sequencer.errors import ClaimHeld, RemoteUnreachable, SequencerError, StaleClaim
+from sequencer import Head, Outcome, OutcomeStatus, SequencerError
+from sequencer.errors import ClaimHeld, RemoteUnreachable, StaleClaim
 from sequencer.model import transitions
 from sequencer.model.head import Claim
-from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.transitions import Transition
 from sequencer.plugins.git.state.store import GitStore
 from sequencer.store.protocol import Change

@@ -5,14 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import cache
 
-from sequencer import Head, InvocationLimits, Mode, Outcome, Step, Workflow
+from sequencer import Head, InvocationLimits, Mode, Outcome, OutcomeStatus, Step, Workflow
 from sequencer.engine.decide import SequenceSeen, TakeClaims, next_move
 from sequencer.engine.invocation_budget import SequenceBudget
 from sequencer.model import transitions
 from sequencer.model.head import Owner
 from sequencer.model.kind import fresh_head
 from sequencer.model.limits import RunLimits, format_utc_ms
-from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.sequence.order import find_step_ref
 from sequencer.model.sequence.sequence_kind import SequenceKind
 

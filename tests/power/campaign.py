@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from sequencer.errors import SequencerError
+from sequencer import SequencerError
 from sequencer.store import journal as journal_file
 from sequencer.store.file import FileStore
 from tests.concurrency.crash_points import new_store

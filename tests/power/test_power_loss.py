@@ -73,7 +73,7 @@ SCRIPT = """
 import json
 import sys
 from pathlib import Path
-from sequencer.model.head import Head
+from sequencer import Head
 from sequencer.store import file, folder, journal, results
 from sequencer.store import head as headfile
 from sequencer.store.file import FileStore

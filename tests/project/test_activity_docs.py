@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from sequencer import Usage
 from sequencer.cli.views.readiness import LABEL_WIDTH
 from sequencer.history.spans import Figures
-from sequencer.model.outcome import Usage
 from sequencer.plugins.metrics.facts import Metrics
 from sequencer.plugins.posting.options import KINDS, ActivityOptions, SinkOptions, SinkPlace
 from sequencer.plugins.posting.poster import DRAIN_S

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from sequencer import Head, Mode, open_project, open_run
+from sequencer import Head, Mode, Status, open_project, open_run
 from sequencer.model.graph.graph import NodeKind
-from sequencer.model.head import Status
 from sequencer.model.transitions import Event
 from sequencer.project.checks import check_project
 from sequencer.project.diagnostics import Level

@@ -12,16 +12,14 @@ import click
 import pytest
 
 import sequencer
-from sequencer import Head, Run, Step, errors
+from sequencer import Head, OutcomeStatus, Run, Status, Step, Usage, commands, errors
 from sequencer.cli.program import COMMANDS, make_root_group
 from sequencer.engine.run_commands import RunCommands
 from sequencer.executors.protocol import EVERY_EXECUTOR
 from sequencer.frozen.base import Frozen
-from sequencer.model.commands import RunCommand
 from sequencer.model.edits import EDITABLE
-from sequencer.model.head import Claim, Owner, Session, Status
+from sequencer.model.head import Claim, Owner, Session
 from sequencer.model.limits import RunLimits
-from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.transitions import Event
 from sequencer.project.agents import EXECUTORS
 from sequencer.project.schema import BUILTIN_AGENTS, StoreOptions
@@ -191,7 +189,8 @@ def test_the_members_of_a_run_are_listed() -> None:
 def test_the_commands_of_a_run_are_listed() -> None:
     listed = " ".join(row[0] for row in table(section(LIBRARY, "Commands")))
     own = {
-        f"{one.__name__}({', '.join(one.__struct_fields__)})" for one in RunCommand.__subclasses__()
+        f"{one.__name__}({', '.join(one.__struct_fields__)})"
+        for one in commands.RunCommand.__subclasses__()
     }
     assert set(words(listed)) == own
 

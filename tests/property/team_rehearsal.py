@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from sequencer import Head, Outcome
+from sequencer import Head, Outcome, OutcomeStatus, Usage
 from sequencer.errors import ConfigurationError
 from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind, TaskExpansion
@@ -22,7 +22,6 @@ from sequencer.model.graph.transition import OpenTransition, build_transition, r
 from sequencer.model.head import Claim, Flow
 from sequencer.model.kind import Capacity
 from sequencer.model.limits import RunLimits
-from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.transitions import Fact
 from sequencer.plugins.teams.graphs import build_task_workflow, expand_by_tasks
 from sequencer.plugins.teams.team import Task

@@ -10,12 +10,11 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from sequencer import Outcome, Step, Workflow, resolve
+from sequencer import Outcome, OutcomeStatus, Step, Usage, Workflow, resolve
 from sequencer.engine.logs import StepLogs
 from sequencer.errors import TooManyFailures
 from sequencer.executors.redaction import MIN_VALUE, Redaction
 from sequencer.model.limits import RunLimits
-from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.sequence.order import describe
 from sequencer.model.step import Retry
 from sequencer.workflows.definitions import WorkflowDefinition

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from sequencer import Outcome, Step
+from sequencer import Outcome, OutcomeStatus, Step
 from sequencer.engine.logs import StepLogs, log_name, steps_folder
 from sequencer.errors import UnknownName, UnsafePath
 from sequencer.files.textfile import slug
-from sequencer.model.outcome import OutcomeStatus
 from sequencer.workflows.prompts import PromptReader
 from tests.property.amounts import FEW, PART, for_all, in_memory
 from tests.unit.cli.calling import call

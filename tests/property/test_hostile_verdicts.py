@@ -7,8 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sequencer import Outcome
-from sequencer.model.outcome import OutcomeStatus
+from sequencer import Outcome, OutcomeStatus
 from sequencer.workflows.verdicts import REASON_CHARS, check_schema, read_verdict
 from tests.property.amounts import PART, RULES, for_all
 

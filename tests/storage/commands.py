@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sequencer import open_project
-from sequencer.errors import SequencerError
+from sequencer import SequencerError, open_project
 from tests.forked import Forked
 
 LIMIT_S = 60.0

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 
 import sequencer
-from sequencer.errors import SequencerError
+from sequencer import SequencerError
 from sequencer.testing import ScratchProject
 from tests.continued import list_misfits
 

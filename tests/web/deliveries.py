@@ -22,8 +22,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sequencer import Head, Run, open_project
-from sequencer.model.head import Status
+from sequencer import Head, Run, Status, open_project
 from tests.forked import Forked
 
 SECRET = "a secret of the tests, long enough"  # noqa: S105 - of nothing

@@ -8,10 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sequencer import InvocationLimits, open_project
-from sequencer.errors import SequencerError
+from sequencer import InvocationLimits, SequencerError, commands, open_project
 from sequencer.files.yamlfile import KeyPath
-from sequencer.model.commands import Approve, Pause
 from sequencer.project.sources import Given
 
 AGENT = """
@@ -163,12 +161,12 @@ def make_all(folder: Path, pace_s: float = 0.002) -> list[Path]:
     work(shop, "login-timeout", "code-review", 20)
     work(shop, "release-1.4", "ship", 10)
     work(shop, "release-1.3", "ship", 10)
-    open_project(shop, trust=True).run("release-1.3").do(Approve(), by="ada")
+    open_project(shop, trust=True).run("release-1.3").do(commands.Approve(), by="ada")
     work(shop, "release-1.3", "ship", 3)
     work(docs, "nightly", "nightly", 3)
     work(docs, "polish", "polish", 4)
     work(docs, None, "loop", 4)
-    open_project(docs, trust=True).run(None).do(Pause())
+    open_project(docs, trust=True).run(None).do(commands.Pause())
     return [shop, docs]
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sequencer import Head
-from sequencer.model.commands import Skip
+from sequencer import Head, commands
 from sequencer.plugins.web.site import RunRow
 from tests.web.conftest import Client, words
 
@@ -56,7 +55,7 @@ def test_after_an_answer_the_pages_show_how_to_continue_the_run(client: Client) 
 def test_a_page_warns_of_a_run_restored_to_an_older_state(client: Client, tmp_path: Path) -> None:
     folder = tmp_path / "shop" / "sync"
     older = shutil.copytree(folder, tmp_path / "older")
-    row_of(client, None).run.do(Skip())
+    row_of(client, None).run.do(commands.Skip())
     shutil.rmtree(folder)
     shutil.copytree(older, folder)
     page = words(client.get("/p/shop/-").text)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer import InvocationLimits, open_project
-from sequencer.model.outcome import Usage
+from sequencer import InvocationLimits, Usage, open_project
 from sequencer.plugins.web.costs import MAX_SERIES, MEASURES, PARTS, plot_growth
 from sequencer.plugins.web.records import Spent
 from tests.web.conftest import Client, words

@@ -9,10 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from sequencer import Head, open_project
+from sequencer import Head, Status, open_project
 from sequencer.engine.run_commands import RunCommands
 from sequencer.errors import StorageFailed
-from sequencer.model.head import Status
 from sequencer.model.request import Definition
 from sequencer.plugins.web.site import ShownProject
 from sequencer.plugins.web.webhooks import acting

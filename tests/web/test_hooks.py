@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from sequencer import open_project
+from sequencer import Status, open_project
 from sequencer.errors import WaitsForPerson
 from sequencer.files.yamlfile import KeyPath
-from sequencer.model.head import Status
 from sequencer.project.sources import Given
 from tests.unit.posting.desk import Reply, open_desk
 from tests.web.deliveries import (

@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from sequencer import open_project
-from sequencer.model.head import Status
+from sequencer import Status, open_project
 from sequencer.plugins.web import checks
 from sequencer.plugins.web.site import Site
 from sequencer.plugins.web.webhooks import acting, deliveries, receiver, uploads

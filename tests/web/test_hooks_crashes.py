@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from sequencer import open_project
-from sequencer.model.head import Status
+from sequencer import Status, open_project
 from tests.web.deliveries import (
     RUN,
     Taker,

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from sequencer import open_project
-from sequencer.model.commands import Pause, Resume
+from sequencer import commands, open_project
 from sequencer.plugins.web.live import Channels, MadePage, Wakes, follow_log
 from sequencer.plugins.web.server import Answers
 from tests.web.conftest import Client
@@ -60,7 +59,7 @@ def test_a_change_sends_only_changed_parts_rendered_once_for_all_readers(
         before = made.count
         # By another process than the pages, as it were: nothing tells the channel but the files.
         control = open_project(tmp_path / "shop", trust=True).run("login-timeout").commands
-        await asyncio.to_thread(lambda: control.do(Pause()))
+        await asyncio.to_thread(lambda: control.do(commands.Pause()))
         for stream in streams:
             # The timeline of a run that waits ends at the present, so it may come before that.
             parts = {"time": ""}
@@ -132,7 +131,7 @@ def test_a_change_between_reading_and_watching_is_not_lost(client: Client, tmp_p
     def render(address: str) -> MadePage:
         found = made(address)
         if made.count == 1:
-            control.do(Resume())
+            control.do(commands.Resume())
         return found
 
     async def work() -> None:
@@ -157,7 +156,7 @@ def test_a_reader_with_the_current_page_gets_only_changes(client: Client, tmp_pa
         await asyncio.sleep(0.3)
         assert not waiting.done()
         project = open_project(tmp_path / "docs", trust=True)
-        await asyncio.to_thread(lambda: project.run(None).do(Resume()))
+        await asyncio.to_thread(lambda: project.run(None).do(commands.Resume()))
         number, parts = await waiting
         assert number != seen
         assert "paused" not in parts["list"]

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from sequencer import Head, Run, open_project
+from sequencer import Head, Run, commands, open_project
 from sequencer.cli.program import run
-from sequencer.model.commands import Pause, Reset, Resume, Stop, Tell
 from sequencer.plugins.web.pages import list_need_cards, took
 from sequencer.plugins.web.site import RunStory
 from sequencer.project.dependencies import extra_hint
@@ -49,14 +48,14 @@ def test_a_message_to_a_failed_run_does_not_make_its_card_newer(client: Client) 
 
     before = read_card()
     row = next(row for row in client.site.rows() if row.run.name == "nightly")
-    row.project.open_for_change().run("nightly").do(Tell("the server is up again"))
+    row.project.open_for_change().run("nightly").do(commands.Tell("the server is up again"))
     assert read_card() == before
 
 
 def test_stopped_runs_ask_for_no_approval(client: Client) -> None:
     for row in [*client.site.rows()]:
         if row.head is not None and row.head.status != "complete":
-            row.project.open_for_change().run(row.run.name).do(Stop("enough"))
+            row.project.open_for_change().run(row.run.name).do(commands.Stop("enough"))
     page = words(client.get("/").text)
     assert "deploy failed" in page
     assert "Approve" not in page
@@ -326,7 +325,7 @@ def tick(folder: Path, *words: str) -> None:
 
 def test_a_timer_that_stopped_needs_you(client: Client, tmp_path: Path) -> None:
     docs = tmp_path / "docs"
-    open_project(docs, trust=True).run(None).do(Resume())
+    open_project(docs, trust=True).run(None).do(commands.Resume())
     log = docs / "logs/tick.log"
     tick(docs)
     text, now = log.read_text().splitlines(keepends=True)[0], time.time()
@@ -344,7 +343,7 @@ def test_a_timer_that_stopped_needs_you(client: Client, tmp_path: Path) -> None:
     due = datetime.fromtimestamp(int(now), UTC).isoformat()
     assert f'tick <time datetime="{due}" data-due>' in client.get("/runs").text
     assert "timer has stopped" not in ticked(9000, 5400), "two tell no pace"
-    open_project(docs, trust=True).run(None).do(Pause())
+    open_project(docs, trust=True).run(None).do(commands.Pause())
     assert "data-due" not in client.get("/runs").text
     assert "timer has stopped" not in ticked(9000, 7200, 5400), "a person wants it to rest"
 
@@ -367,7 +366,7 @@ def test_rendering_a_page_again_reads_no_whole_journal(client: Client) -> None:
         client.get(address)
         assert len(opened) <= count, (address, opened)
     row = next(row for row in client.site.rows() if row.run.name == "login-timeout")
-    row.project.open_for_change().run(row.run.name).do(Stop("enough"))
+    row.project.open_for_change().run(row.run.name).do(commands.Stop("enough"))
     opened.clear()
     client.get(RUN)
     is_counting = False
@@ -441,7 +440,7 @@ def test_a_run_that_waits_for_a_date_shows_it(client: Client, tmp_path: Path) ->
 
 def test_a_run_that_was_reset_has_only_what_came_after(client: Client, tmp_path: Path) -> None:
     assert "supervisor" in client.get("/p/shop/-/step/0").text
-    open_project(tmp_path / "shop", trust=True).run(None).do(Reset())
+    open_project(tmp_path / "shop", trust=True).run(None).do(commands.Reset())
     page = words(client.get("/p/shop/-").text)
     assert "0 started" in page
     row = client.site.project("shop").row("-")

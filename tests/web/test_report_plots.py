@@ -7,9 +7,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from sequencer import open_project
+from sequencer import Usage, open_project
 from sequencer.errors import TransitionRefused
-from sequencer.model.outcome import Usage
 from sequencer.plugins.drawing.pictures import render_png
 from sequencer.plugins.web import report
 from sequencer.plugins.web.costs import Judge
