@@ -366,7 +366,7 @@ def test_two_clones_switch_over_as_the_page_describes(tmp_path: Path) -> None:
 # --- the README's setup can be typed, and its test command is the one that CI ends with --------
 
 README = ROOT / "README.md"
-TEST_COMMAND = "python -m pytest -q -n 3"
+TEST_COMMAND = "python -m pytest -q -n 4"
 FIRST_SCREEN_LINES = 12
 """Of a README's source, on a page that a browser shows at 1280 by 800."""
 
@@ -418,7 +418,7 @@ def test_the_extra_that_the_tests_need_is_there() -> None:
         "optional-dependencies"
     ]
     assert "test" in extras
-    assert any(name.startswith("pytest-xdist") for name in extras["test"]), "for -n 3"
+    assert any(name.startswith("pytest-xdist") for name in extras["test"]), "for -n 4"
 
 
 def test_ci_ends_with_the_readmes_test_command() -> None:

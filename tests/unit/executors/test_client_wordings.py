@@ -109,6 +109,7 @@ def test_a_wording_is_not_accepted_as_an_answer(one: dict[str, Any], client: str
     assert outcome.status is AWAY.get(one["means"], OutcomeStatus.FAILED)
 
 
+@pytest.mark.slow(sample=150)
 @pytest.mark.parametrize(
     "text",
     [one["text"] for one in WORDINGS if one["said"] == "answer"]

@@ -77,6 +77,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow(sample=6)
 @pytest.mark.parametrize("piece", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_text_takes_more_than_linear_time(piece: bytes) -> None:
     text = (piece * (250_000 // len(piece) + 1))[:250_000]

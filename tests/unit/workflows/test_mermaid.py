@@ -217,6 +217,7 @@ PIECES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow(sample=12)
 @pytest.mark.parametrize("piece", PIECES)
 def test_no_repetition_takes_more_than_linear_time(piece: str) -> None:
     def seconds(size: int) -> float:

@@ -178,6 +178,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow(sample=4)
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_the_time_grows_with_the_text_and_no_faster(piece: str) -> None:
     def seconds(chars: int) -> float:
