@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.store.folder import write_atomically
+from sequencer.store.user_state import STATE_VARIABLE
 from tests.long import documents
 from tests.long.report import Campaign, Report, Size
 from tests.scratch_folders import scratch_folder
@@ -260,6 +261,8 @@ def main() -> int:
     os.environ["SEQUENCER_TRUST"] = "all"
     with scratch_folder(given.within) as folder:
         if given.one:
+            # Commands note in it which runs they know, and would find those of other campaigns.
+            os.environ[STATE_VARIABLE] = str(folder / "user-state")
             one = campaign(given.one)
             # Most campaigns fork: what is never collected is never copied into a fork either.
             gc.collect()

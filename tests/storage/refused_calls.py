@@ -57,7 +57,7 @@ x
 ### b
 x
 """
-KINDS = {"line": ("tick",), "graph": ("run", "flow", "--max-steps", "1")}
+WORKFLOWS = {"line": "default", "graph": "flow"}
 
 
 class Refuser(Injector):
@@ -77,8 +77,8 @@ class Refuser(Injector):
         raise OSError(number, os.strerror(number), *about)
 
 
-def project(folder: Path) -> None:
-    """Make a project of one step, and of a chart, whose agent notes that it ran."""
+def project(folder: Path, kind: str) -> None:
+    """Make a project whose workflow is one step or a chart, and whose agent notes that it ran."""
     (folder / "flows").mkdir(parents=True)
     (folder / "flows" / "flow.md").write_text(_GRAPH)
     argv = ["sh", "-c", "echo $SEQUENCER_STEP >> ran; echo ok"]
@@ -86,6 +86,7 @@ def project(folder: Path) -> None:
         "agent": {"default": "a"},
         "agents": {"a": {"kind": "command", "argv": argv}},
         "steps": [{"name": "main", "text": "Go on."}],
+        "workflow": WORKFLOWS[kind],
     }
     (folder / "orchestration.yaml").write_text(json.dumps(document))
 
@@ -98,14 +99,14 @@ def called(folder: Path, *argv: str) -> tuple[int, str]:
     return code, told.getvalue()
 
 
-def refused(folder: Path, kind: str, fault: str, at: int) -> dict[str, Any]:
-    """Call the command of *kind*, with *fault* at call *at*, in a child; return how it ended."""
+def refused(folder: Path, fault: str, at: int) -> dict[str, Any]:
+    """Run a tick, with *fault* at call *at*, in a child; return how it ended."""
 
     def act() -> dict[str, Any]:
         refuser = Refuser(fault, at)
         refuser.install()
         refuser.is_armed = True
-        code, told = called(folder, *KINDS[kind])
+        code, told = called(folder, "tick")
         refuser.is_armed = False
         name = refuser.names[at - 1] if refuser.has_fired else ""
         return {"code": code, "told": told, "has_fired": refuser.has_fired, "call": name}
@@ -126,19 +127,16 @@ def wrong_in(said: dict[str, Any]) -> str:
     return ""
 
 
-def wrong_behind(folder: Path, kind: str) -> str:
+def wrong_behind(folder: Path) -> str:
     """Return what does not hold once nothing is refused any more."""
-    is_graph = kind == "graph"
-    run = ("--run", "flow") if is_graph else ()
-    head = folder / "sync" / ("runs/flow/state.json" if is_graph else "state.json")
     for _ in range(2):
-        if head.exists():
+        if (folder / "sync" / "state.json").exists():
             # What a machine lacked is tried again in some seconds only.
-            _apart(partial(called, folder, *run, "set", "not_before=null"))
-        code, told = _apart(partial(called, folder, *KINDS[kind]))
+            _apart(partial(called, folder, "set", "not_before=null"))
+        code, told = _apart(partial(called, folder, "tick"))
         if code:
             return f"the next one ended with {code}: {told}"
-        events = _apart(lambda: facts_of(folder, run))
+        events = _apart(lambda: facts_of(folder))
         if accepted(events):
             break
     steps = accepted(events)
@@ -149,11 +147,11 @@ def wrong_behind(folder: Path, kind: str) -> str:
     return ""
 
 
-def facts_of(folder: Path, run: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the facts of the journal of *run*."""
+def facts_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the facts of the journal."""
     told = io.StringIO()
     with contextlib.redirect_stdout(told):
-        _called(folder, *run, "history", "--json")
+        _called(folder, "history", "--json")
     return [json.loads(line) for line in told.getvalue().splitlines()]
 
 
@@ -162,13 +160,13 @@ def sweep(
 ) -> tuple[int, list[str]]:
     """Refuse the *first* call and each *step*-th one behind it; return how many, and what broke."""
     made, wrong = base / "made", list[str]()
-    project(made)
+    project(made, kind)
     for tried, at in enumerate(itertools.count(first, step)):
         folder = copy_of(made, base / str(at))
-        said = refused(folder, kind, fault, at)
+        said = refused(folder, fault, at)
         if not said.get("has_fired"):
             return tried, wrong
-        found = wrong_in(said) or wrong_behind(folder, kind)
+        found = wrong_in(said) or wrong_behind(folder)
         if found:
             wrong.append(f"{kind}, {fault} at call {at} ({said.get('call')}): {found}")
         shutil.rmtree(folder)
@@ -182,12 +180,12 @@ def campaign(folder: Path, size: Size) -> Report:
     is_short = size is Size.SHORT
     place = in_memory() if is_short else contextlib.nullcontext(folder)
     with place as base, nothing_waits_for_the_disk():
-        everything = list(itertools.product(KINDS, ERRORS))
+        everything = list(itertools.product(WORKFLOWS, ERRORS))
         # On every push half of the errors, for a line and for a graph in turn.
         chosen = everything[: len(ERRORS) : 2] + everything[len(ERRORS) + 1 :: 2]
         for number, (kind, fault) in enumerate(chosen if is_short else everything):
             # Not the same calls for each, so that others are met as well.
-            first, step = (number * 97 % 211 + 20, 401) if is_short else (1, 1)
+            first, step = (number * 97 % 211 + 20, 251) if is_short else (1, 1)
             tried, found = sweep(kind, fault, base / kind / fault, first, step)
             points, wrong = points + tried, wrong + found
     return Report({"inputs": points}, tuple(wrong))
